@@ -1,0 +1,1 @@
+"""The three inputs, model, cluster and strategy: their types, files, catalog and checks."""

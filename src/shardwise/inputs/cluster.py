@@ -1,0 +1,91 @@
+"""What the model runs on: one kind of GPU, how many, and the levels of network between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Topology = Literal["switch", "mesh", "pcie"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One accelerator."""
+
+    name: str
+    """Catalog name, such as `h100`."""
+    memory: float
+    """Bytes on the device as sold (80 GB parts: 80 GiB on NVIDIA's)."""
+    bandwidth: float
+    """Device memory bandwidth, bytes per second."""
+    flops: dict[str, float] = field(hash=False)
+    """Dense peak per number format (fp32, tf32, bf16, fp16, fp8, fp4), operations per second."""
+    sms: int = 108
+    """Compute units that a matrix kernel's tiles are spread over."""
+    l2: float = 40e6
+    """Last-level cache, bytes."""
+    reserved: float = 1.0e9
+    """Bytes the driver and the context take before the first tensor."""
+    calibration: str = ""
+    """Which set of fitted efficiencies applies; empty: that of the nearest known family."""
+
+    def peak(self, dtype: str) -> float:
+        """Dense peak for a number format; a format without hardware falls back to the next wider one."""
+        for name in _WIDER[dtype]:
+            if name in self.flops:
+                return self.flops[name]
+        return self.flops["fp32"]
+
+    def has(self, dtype: str) -> bool:
+        return dtype in self.flops
+
+
+_WIDER = {
+    "fp4": ("fp4", "fp8", "bf16", "fp16"),
+    "fp8": ("fp8", "bf16", "fp16"),
+    "bf16": ("bf16", "fp16"),
+    "fp16": ("fp16", "bf16"),
+    "tf32": ("tf32", "fp32"),
+    "fp32": ("fp32",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of the network, from the inside out."""
+
+    name: str
+    """nvlink, node, rail, spine ..."""
+    size: int
+    """GPUs inside one domain of this level; each level's is a multiple of the one inside it."""
+    bandwidth: float
+    """Bytes per second and direction that one GPU can send at this level."""
+    latency: float
+    """Seconds for a message to the neighbour."""
+    topology: Topology = "switch"
+    """switch: any pair at full speed; mesh: speed grows with the group (links per pair); pcie: a shared tree."""
+    oversubscription: float = 1.0
+    """Traffic out of the domains below over what this level carries; 1: full bisection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """GPUs and the network between them."""
+
+    name: str
+    """What it is called in reports, such as `64xh100`."""
+    gpu: Gpu
+    """The kind of GPU; all are alike."""
+    gpus: int
+    """How many."""
+    levels: tuple[Level, ...]
+    """The network from the inside out; the last level's size is at least `gpus`."""
+    host_bandwidth: float = 25e9
+    """Bytes per second between one GPU and host memory."""
+    host_memory: float = 1e12
+    """Host memory per node, bytes."""
+
+    @property
+    def node_size(self) -> int:
+        """GPUs of the innermost domain."""
+        return min(self.levels[0].size, self.gpus)

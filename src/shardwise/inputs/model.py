@@ -1,0 +1,132 @@
+"""What is trained: the shape of a decoder-only transformer, and nothing about how it is split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["swiglu", "geglu", "gelu", "relu", "squared-relu"]
+Norm = Literal["rmsnorm", "layernorm"]
+Position = Literal["rope", "learned", "alibi", "none"]
+QkNorm = Literal["none", "head", "full"]
+
+GATED = frozenset({"swiglu", "geglu"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2): queries, keys and values pass through low-rank projections."""
+
+    kv_rank: int
+    """Width of the compressed keys and values."""
+    nope_size: int
+    """Size of the part of each query and key head that carries no position."""
+    rope_size: int
+    """Size of the rotary part of each head; the key's is shared by all heads."""
+    value_size: int
+    """Size of each value head."""
+    q_rank: int = 0
+    """Width of the compressed queries; 0: queries are projected directly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """Mixture of experts in place of the feed-forward block."""
+
+    experts: int
+    """Routed experts per layer."""
+    top_k: int
+    """Experts that each token visits."""
+    expert_ffn: int
+    """Inner width of one routed expert."""
+    shared_ffn: int = 0
+    """Inner width of the shared expert (all shared experts together); 0: none."""
+    first_dense: int = 0
+    """Leading layers with an ordinary feed-forward block."""
+    every: int = 1
+    """Of the layers after the leading dense ones, every n-th is a mixture-of-experts layer."""
+    capacity: float | None = None
+    """Capacity factor: each expert takes this times its even share, padded; none: dropless."""
+    imbalance: float = 1.0
+    """Tokens of the busiest rank over the mean; 1: even routing."""
+    router_bias: bool = False
+    """The router has a bias."""
+    expert_bias: bool = False
+    """The experts' linear layers have biases."""
+    shared_gate: bool = False
+    """A learned gate scales the shared expert's output (Qwen2-MoE)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A causal language model."""
+
+    name: str
+    """What it is called in reports."""
+    layers: int
+    """Transformer layers, multi-token-prediction layers not counted."""
+    hidden: int
+    """Width of the residual stream."""
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """Key and value heads; equal to heads: multi-head, 1: multi-query, between: grouped."""
+    head_size: int
+    """Size of one head; need not be hidden / heads."""
+    ffn: int
+    """Inner width of the feed-forward block of dense layers."""
+    vocab: int
+    """Vocabulary, before any padding."""
+    activation: Activation = "swiglu"
+    """swiglu and geglu have a gate, so three matrices; the others two."""
+    norm: Norm = "rmsnorm"
+    """rmsnorm has one vector of weights, layernorm two."""
+    position: Position = "rope"
+    """learned: a table of `max_positions` rows beside the embedding."""
+    max_positions: int = 0
+    """Rows of a learned position table."""
+    tied: bool = False
+    """The output layer shares the embedding's weights."""
+    qkv_bias: bool = False
+    """The query, key and value projections have biases."""
+    out_bias: bool = False
+    """The attention output projection has a bias."""
+    mlp_bias: bool = False
+    """The feed-forward matrices have biases."""
+    head_bias: bool = False
+    """The output layer has a bias."""
+    qk_norm: QkNorm = "none"
+    """Norm on queries and keys: per head (Qwen3) or over all heads (OLMo 2)."""
+    norms_per_layer: int = 2
+    """2: before attention and before the feed-forward block; 4: also after each (Gemma 2); 1: one for both."""
+    parallel_residual: bool = False
+    """Attention and feed-forward block read the same input and are added together (GPT-NeoX, Falcon, Phi)."""
+    embedding_norm: bool = False
+    """A norm follows the embedding (Bloom)."""
+    embedding_size: int = 0
+    """Width of the embedding table where it differs from hidden, with a projection each way (OPT-350M)."""
+    sinks: bool = False
+    """A learned attention sink per head (gpt-oss)."""
+    windows: tuple[int, ...] = ()
+    """Sliding windows, cycled over the layers; 0: full attention. Empty: full attention everywhere."""
+    mla: Mla | None = None
+    """Multi-head latent attention in place of ordinary attention."""
+    moe: Moe | None = None
+    """Mixture of experts in place of the feed-forward block."""
+    mtp: int = 0
+    """Multi-token-prediction layers after the last layer, each a transformer layer with a projection and norms."""
+    dropout: float = 0.0
+    """Probability of dropout on attention and residuals."""
+
+    @property
+    def gated(self) -> bool:
+        return self.activation in GATED
+
+    def is_moe_layer(self, index: int) -> bool:
+        """Whether layer `index` (from 0) has experts; multi-token-prediction layers count on after the last."""
+        moe = self.moe
+        return moe is not None and index >= moe.first_dense and (index - moe.first_dense) % moe.every == moe.every - 1
+
+    def window_of(self, index: int) -> int:
+        """Sliding window of layer `index`, 0 for full attention."""
+        return self.windows[index % len(self.windows)] if self.windows else 0

@@ -1,0 +1,123 @@
+"""How a model is split over a cluster: the degrees of every axis, the batch, and what is kept or recomputed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.inputs.recompute import Recompute
+
+Zero = Literal[0, 1, 2, 3]
+Placement = Literal["loop", "v"]
+CpKind = Literal["ring", "all-gather", "all-to-all"]
+Dtype = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Optimizer = Literal["adamw", "adamw-bf16", "muon", "sgd"]
+
+SCHEDULES = (
+    "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min",
+    "dualpipe-v", "seq-1f1b", "low-memory", "auto",
+)  # fmt: skip
+V_SCHEDULES = frozenset({"zb-v", "v-half", "v-min", "dualpipe-v"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adapters on a frozen model."""
+
+    rank: int
+    """Rank of the adapters."""
+    targets: tuple[str, ...] = ("qkv", "out", "mlp")
+    """Linear layers that carry an adapter: qkv, out, mlp."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """One way to split and run the training."""
+
+    tp: int = 1
+    """Tensor parallel: ranks that share every matrix of a layer."""
+    pp: int = 1
+    """Pipeline parallel: ranks that hold different layers."""
+    vpp: int = 1
+    """Chunks of layers on each pipeline rank (virtual pipeline)."""
+    dp: int = 1
+    """Data parallel: replicas. Derived from the cluster where it is not given."""
+    cp: int = 1
+    """Context parallel: ranks that share every sequence."""
+    ep: int = 1
+    """Expert parallel: ranks that hold different experts; taken out of dp x cp x tp."""
+    etp: int = 1
+    """Expert tensor parallel: ranks that share every expert's matrices."""
+    sp: bool = True
+    """Sequence parallel: norms and residuals are sharded over tp as well. Without effect at tp 1."""
+    cp_kind: CpKind = "ring"
+    """How context parallel moves keys and values."""
+    zero: Zero = 1
+    """What is sharded over data parallel: 1 optimizer states, 2 and gradients, 3 and parameters (FSDP)."""
+    zero_group: int = 0
+    """Ranks that one copy of the sharded states is spread over (HSDP); 0: all of dp x cp."""
+    micro_batch: int = 1
+    """Samples that one pass of a replica takes (mbs)."""
+    global_batch: int = 1
+    """Samples per iteration over all replicas (gbs)."""
+    seq: int = 4096
+    """Tokens per sample."""
+    schedule: str = "1f1b"
+    """Order of the forward and backward passes in the pipeline."""
+    placement: Placement = "loop"
+    """loop: chunk c on rank c mod pp; v: back and forth."""
+    group: int = 0
+    """Micro batches that interleaved 1F1B runs through a chunk before the next one; 0: pp."""
+    recompute: Recompute = Recompute()
+    """What is computed again in the backward pass instead of being kept."""
+    layers: tuple[int, ...] = ()
+    """Layers of every chunk in model order (pp x vpp numbers); empty: spread evenly."""
+    first_layers: int = 0
+    """Layers of the first stage; the others share the rest. 0: as the others."""
+    last_layers: int = 0
+    """Layers of the last stage; the others share the rest. 0: as the others."""
+    count_embedding: bool = False
+    """When layers are spread, count the embedding as one layer."""
+    count_head: bool = False
+    """When layers are spread, count the output layer as one layer."""
+    dtype: Dtype = "bf16"
+    """Number format of the matrix products."""
+    master: Literal["mixed", "pure", "autocast"] = "mixed"
+    """mixed: 16-bit parameters and fp32 copies; pure: all in `dtype`; autocast: fp32 parameters, 16-bit compute."""
+    grad_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Number format in which gradients are accumulated and reduced."""
+    optimizer: Optimizer = "adamw"
+    """Optimizer; adamw-bf16 keeps its moments in bf16."""
+    lora: Lora | None = None
+    """Train low-rank adapters only, everything else frozen."""
+    offload: Literal["none", "optimizer", "activations"] = "none"
+    """What lives in host memory."""
+    runtime: str = "megatron"
+    """Software that will run it."""
+    flash: bool = True
+    """Attention without stored scores."""
+    straggler: float = 1.0
+    """Time of the slowest rank over the mean; an explicit allowance, 1: none."""
+
+    @property
+    def world(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Passes per iteration and replica."""
+        return max(1, -(-self.global_batch // (self.dp * self.micro_batch)))
+
+    @property
+    def chunks(self) -> int:
+        return self.pp * self.vpp
+
+    @property
+    def expert_dp(self) -> int:
+        """Replicas of every expert."""
+        return max(1, self.tp * self.cp * self.dp // (self.ep * self.etp))
+
+    @property
+    def shard_group(self) -> int:
+        """Ranks over which sharded states are spread."""
+        return min(self.zero_group or self.dp * self.cp, self.dp * self.cp)

@@ -1,0 +1,1 @@
+"""What one layer computes, keeps and sends, sharded by the strategy."""

@@ -1,0 +1,1 @@
+"""Layers and recompute of every chunk; the objective is the simulated time."""

@@ -1,0 +1,1 @@
+"""The estimate of one strategy, the search over strategies, the plan file, validation."""

@@ -1,0 +1,1 @@
+"""Text, pages and pictures of a result; decides nothing."""

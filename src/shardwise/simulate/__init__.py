@@ -1,0 +1,1 @@
+"""Actions, the event engine and the timeline: times, memory curves, bubbles, critical path."""
