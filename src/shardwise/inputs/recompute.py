@@ -1,11 +1,11 @@
 """What the backward pass computes again, and the short text for it.
 
-    none
-    full                       every layer
-    full:4                     the first 4 layers of every stage (Megatron's block method)
-    full:[4,3,0]               so many of each stage (or chunk, when pp x vpp numbers are given)
-    full/2                     uniform groups of 2 layers
-    core-attention+moe-act     these modules of every layer; with `:4` or `:[..]` as above
+none
+full                       every layer
+full:4                     the first 4 layers of every stage (Megatron's block method)
+full:[4,3,0]               so many of each stage (or chunk, when pp x vpp numbers are given)
+full/2                     uniform groups of 2 layers
+core-attention+moe-act     these modules of every layer; with `:4` or `:[..]` as above
 """
 
 from __future__ import annotations
