@@ -91,9 +91,7 @@ def _list_faults(model_layers: int, strategy: Strategy) -> Iterator[Fault]:
         yield Fault(path, f"chunk {where} has no layers; only the first and the last chunk may be without any")
     for name in ("first_layers", "last_layers", "count_embedding", "count_head"):
         if getattr(strategy, name):
-            yield Fault(
-                f"strategy.{name}", "says again what `layers` already says for every chunk; leave one of them out"
-            )
+            yield Fault(f"strategy.{name}", "says again what `layers` says for every chunk; leave one of them out")
 
 
 def _end_faults(model_layers: int, strategy: Strategy) -> Iterator[Fault]:
@@ -102,20 +100,16 @@ def _end_faults(model_layers: int, strategy: Strategy) -> Iterator[Fault]:
         if strategy.pp == 1:
             yield Fault(path, f"{count} is given, but pp is 1 and has one stage only; leave it out or raise pp")
         elif count > model_layers:
-            yield Fault(
-                path, f"{count} layers are asked for, the model has {model_layers}; give at most {model_layers - 1}"
-            )
+            yield Fault(path, f"{count} layers of a model that has {model_layers}; give at most {model_layers - 1}")
         elif count % strategy.vpp:
             near = " or ".join(str(n) for n in _multiples_near(count, strategy.vpp))
             yield Fault(
                 path,
-                f"{count} layers do not divide over the {strategy.vpp} chunks (vpp) of a rank; use {near}, or `layers`",
+                f"{count} layers do not divide over the vpp {strategy.vpp} chunks of a rank; use {near}",
             )
         for flag in ("count_embedding", "count_head"):
             if getattr(strategy, flag):
-                yield Fault(
-                    f"strategy.{flag}", f"cannot go with {name} {count}, which already fixes that stage; drop one"
-                )
+                yield Fault(f"strategy.{flag}", f"cannot go with {name} {count}, which fixes that stage; drop one")
 
 
 def _sum_faults(model_layers: int, strategy: Strategy) -> Iterator[Fault]:
@@ -142,8 +136,8 @@ def _sum_faults(model_layers: int, strategy: Strategy) -> Iterator[Fault]:
         extra = f" (and {counted} counted for embedding and output layer)" if counted else ""
         yield Fault(
             "strategy.vpp" if strategy.pp <= model_layers and strategy.vpp > 1 else "strategy.pp",
-            f"{model_layers} layers{extra} cannot fill pp {strategy.pp} x vpp {strategy.vpp} = {strategy.chunks} chunks; "
-            f"make pp x vpp at most {model_layers + counted}",
+            f"{model_layers} layers{extra} cannot fill pp {strategy.pp} x vpp {strategy.vpp} = "
+            f"{strategy.chunks} chunks; make pp x vpp at most {model_layers + counted}",
         )
 
 

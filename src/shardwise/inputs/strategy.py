@@ -121,3 +121,15 @@ class Strategy:
     def shard_group(self) -> int:
         """Ranks over which sharded states are spread."""
         return min(self.zero_group or self.dp * self.cp, self.dp * self.cp)
+
+    def __str__(self) -> str:
+        from shardwise.inputs.strategy_text import show
+
+        return show(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Strategy:
+        """`tp8 pp4x2 dp16 zero1 mbs1 gbs512 zb-v` -> Strategy; `str` of it reads back the same."""
+        from shardwise.inputs.strategy_text import build, parse
+
+        return build(parse(text))

@@ -1,0 +1,212 @@
+"""A strategy as the one line that people write in papers, and back.
+
+tp8 pp4x2 dp16 cp1 ep8 zero1 mbs1 gbs512 seq4096 zb-v
+
+Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batch and the sequence are always shown,
+everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
+layers=9,15,15,11 first9 last11 count-embedding count-head placement=v fp8 pure grad-bf16 muon lora16:qkv,out
+offload-optimizer noflash straggler1.05 runtime=torchtitan`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, get_args
+
+from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, CpKind, Dtype, Lora, Optimizer, Strategy
+
+Given = dict[str, Any]
+"""Fields of a strategy that were given, by name; `microbatches` may stand in for `global_batch`."""
+
+_NUMBERS = {
+    "tp": "tp", "pp": "pp", "vpp": "vpp", "dp": "dp", "cp": "cp", "ep": "ep", "etp": "etp", "zero": "zero",
+    "hsdp": "zero_group", "mbs": "micro_batch", "gbs": "global_batch", "microbatches": "microbatches", "seq": "seq",
+    "group": "group", "first": "first_layers", "last": "last_layers",
+}  # fmt: skip
+_FLAGS: dict[str, tuple[str, Any]] = {
+    "sp": ("sp", True),
+    "nosp": ("sp", False),
+    "flash": ("flash", True),
+    "noflash": ("flash", False),
+    "count-embedding": ("count_embedding", True),
+    "count-head": ("count_head", True),
+    **{name: ("schedule", name) for name in SCHEDULES},
+    **{name: ("dtype", name) for name in get_args(Dtype)},
+    **{name: ("optimizer", name) for name in get_args(Optimizer)},
+    **{name: ("master", name) for name in ("mixed", "pure", "autocast")},
+    **{f"grad-{name}": ("grad_dtype", name) for name in ("fp32", "bf16")},
+    **{f"offload-{name}": ("offload", name) for name in ("none", "optimizer", "activations")},
+}
+_NUMBER = re.compile(r"([a-z]+)=?(-?\d+)")
+_ALWAYS = ("tp", "pp", "dp", "cp", "ep", "zero", "mbs", "gbs", "seq")
+
+
+def build(given: Given) -> Strategy:
+    """A strategy from the fields that were given; V schedules imply their placement."""
+    rest = dict(given)
+    if rest.get("schedule") in V_SCHEDULES:
+        rest.setdefault("placement", "v")
+    count = rest.pop("microbatches", None)
+    if count is not None:
+        rest["global_batch"] = _batch_of(count, rest)
+    return Strategy(**rest)
+
+
+def _batch_of(count: int, given: Given) -> int:
+    size, dp = int(given.get("micro_batch", 1)), int(given.get("dp", 1))
+    batch = count * size * dp
+    if given.get("global_batch", batch) != batch:
+        raise InputError(
+            Fault(
+                "strategy.microbatches",
+                f"{count} micro batches of {size} on dp {dp} are a global batch of {batch}, but global_batch is "
+                f"{given['global_batch']}; give one of the two",
+            )
+        )
+    return batch
+
+
+def parse(text: str) -> Given:
+    """The fields that a line gives; raises InputError with every word that is wrong."""
+    given: Given = {}
+    faults: list[Fault] = []
+    for word in text.split():
+        try:
+            found = _parse_word(word.lower())
+        except InputError as error:
+            faults += error.faults
+            continue
+        faults += [_twice(word, name) for name in found if name in given]
+        given |= found
+    if faults:
+        raise InputError(faults, title=f"strategy {text.strip()!r}")
+    return given
+
+
+def _twice(word: str, name: str) -> Fault:
+    return Fault(f"strategy.{name}", f"{word!r} gives it a second time; keep one")
+
+
+def _parse_word(word: str) -> Given:
+    if word in _FLAGS:
+        name, value = _FLAGS[word]
+        return {name: value}
+    for start, read in _SPECIAL:
+        if word.startswith(start):
+            found = read(word[len(start) :])
+            if found is not None:
+                return found
+    number = _NUMBER.fullmatch(word)
+    if number and number[1] in _NUMBERS:
+        return {_NUMBERS[number[1]]: int(number[2])}
+    raise _unknown(word)
+
+
+def _unknown(word: str) -> InputError:
+    stem = re.split(r"[=:\d]", word, maxsplit=1)[0]
+    if stem in _NUMBERS:
+        return InputError(f"{word!r}: a whole number must follow {stem}, as in {stem}2")
+    known = {*_NUMBERS, *_FLAGS, *(start.rstrip("=") for start, _ in _SPECIAL)}
+    return UnknownNameError("strategy word", word.split("=", maxsplit=1)[0], known)
+
+
+def _pipeline(rest: str) -> Given | None:
+    found = re.fullmatch(r"=?(-?\d+)x(-?\d+)", rest)
+    return {"pp": int(found[1]), "vpp": int(found[2])} if found else None
+
+
+def _context(rest: str) -> Given | None:
+    found = re.fullmatch(r"=?(-?\d+):([a-z-]+)", rest)
+    if not found:
+        return None
+    if found[2] not in get_args(CpKind):
+        raise UnknownNameError("kind of context parallel", found[2], get_args(CpKind))
+    return {"cp": int(found[1]), "cp_kind": found[2]}
+
+
+def _lora(rest: str) -> Given | None:
+    found = re.fullmatch(r"=?(-?\d+)(?::([a-z,-]*))?", rest)
+    if not found:
+        return None
+    if found[2] is None:
+        return {"lora": Lora(rank=int(found[1]))}
+    return {"lora": Lora(rank=int(found[1]), targets=tuple(name for name in found[2].split(",") if name))}
+
+
+def _layers(rest: str) -> Given:
+    if not re.fullmatch(r"-?\d+(,-?\d+)*", rest):
+        raise InputError(Fault("strategy.layers", f"{rest!r} is not a list of numbers; write layers=9,15,15,11"))
+    return {"layers": tuple(int(n) for n in rest.split(","))}
+
+
+def _straggler(rest: str) -> Given:
+    try:
+        return {"straggler": float(rest.removeprefix("="))}
+    except ValueError:
+        raise InputError(Fault("strategy.straggler", f"{rest!r} is not a number; write straggler1.05")) from None
+
+
+def _placement(rest: str) -> Given:
+    if rest not in {"loop", "v"}:
+        raise UnknownNameError("placement", rest, ("loop", "v"))
+    return {"placement": rest}
+
+
+_SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
+    ("pp", _pipeline),
+    ("cp", _context),
+    ("lora", _lora),
+    ("layers=", _layers),
+    ("straggler", _straggler),
+    ("placement=", _placement),
+    ("recompute=", lambda rest: {"recompute": Recompute.parse(rest)}),
+    ("runtime=", lambda rest: {"runtime": rest}),
+)
+
+
+def show(strategy: Strategy) -> str:
+    """The line for a strategy: `parse` reads it back to the same one."""
+    return " ".join(_words(strategy))
+
+
+def _words(s: Strategy) -> Iterator[str]:
+    for word in _ALWAYS:
+        yield f"{word}{getattr(s, _NUMBERS[word])}{_suffix(word, s)}"
+    yield from (
+        f"{word}{value}"
+        for word in ("etp", "hsdp", "group", "first", "last")
+        if (value := _changed(s, word)) is not None
+    )
+    yield from (word for word, (name, value) in _FLAGS.items() if value == getattr(s, name) != _DEFAULTS[name])
+    if s.placement != ("v" if s.schedule in V_SCHEDULES else "loop"):
+        yield f"placement={s.placement}"
+    if s.layers:
+        yield "layers=" + ",".join(map(str, s.layers))
+    if s.recompute != Recompute():
+        yield f"recompute={s.recompute}"
+    if s.lora is not None:
+        targets = "" if s.lora.targets == Lora(rank=1).targets else ":" + ",".join(s.lora.targets)
+        yield f"lora{s.lora.rank}{targets}"
+    if s.straggler != 1.0:
+        yield f"straggler{s.straggler!r}"
+    if s.runtime != _DEFAULTS["runtime"]:
+        yield f"runtime={s.runtime}"
+
+
+def _suffix(word: str, s: Strategy) -> str:
+    if word == "pp" and s.vpp != 1:
+        return f"x{s.vpp}"
+    return f":{s.cp_kind}" if word == "cp" and s.cp_kind != "ring" else ""
+
+
+def _changed(s: Strategy, word: str) -> int | None:
+    name = _NUMBERS[word]
+    value: int = getattr(s, name)
+    return None if value == _DEFAULTS[name] else value
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Strategy)}
