@@ -156,10 +156,8 @@ def _latent_attention(model: Model) -> int:
     if mla is None:
         return 0
     query = model.heads * (mla.nope_size + mla.rope_size)
-    if mla.q_rank:
-        queries = model.hidden * mla.q_rank + mla.q_rank + mla.q_rank * query
-    else:
-        queries = model.hidden * query
+    through_rank = model.hidden * mla.q_rank + mla.q_rank + mla.q_rank * query
+    queries = through_rank if mla.q_rank else model.hidden * query
     down = model.hidden * (mla.kv_rank + mla.rope_size) + mla.kv_rank
     up = mla.kv_rank * model.heads * (mla.nope_size + mla.value_size)
     out = model.heads * mla.value_size * model.hidden
