@@ -1,0 +1,78 @@
+"""What a rule of `check` is, and the words that rules share.
+
+A rule names the fields that it reads. It is skipped when one of them is already known to be wrong, so that one mistake
+is told once and no rule divides by a zero that another rule complains about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from shardwise.errors import Fault
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Abilities, Runtime
+from shardwise.inputs.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The inputs that are checked against each other."""
+
+    model: Model
+    cluster: Cluster
+    strategy: Strategy
+    runtime: Runtime
+
+    @property
+    def can(self) -> Abilities:
+        return self.runtime.can
+
+
+Find = Callable[[Case], Iterator[Fault]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that must hold between inputs."""
+
+    reads: frozenset[str]
+    find: Find
+
+    def faults(self, case: Case, broken: frozenset[str]) -> Iterator[Fault]:
+        if not self.reads & broken:
+            yield from self.find(case)
+
+
+def rule(*reads: str) -> Callable[[Find], Rule]:
+    """Mark a function as a rule that reads these fields (`model.heads`; a bare word is a field of the strategy)."""
+    paths = frozenset(path if "." in path else f"strategy.{path}" for path in reads)
+    return lambda find: Rule(paths, find)
+
+
+def divisors_near(number: int, wanted: int) -> list[int]:
+    """The nearest divisors of a number, below and above the one that was wanted."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return nearest({*small, *(number // n for n in small)}, wanted)
+
+
+def nearest(values: Iterable[int], wanted: int) -> list[int]:
+    """The nearest value at or below and the nearest one above."""
+    options = sorted(values)
+    below = [n for n in options if n <= wanted][-1:]
+    above = [n for n in options if n > wanted][:1]
+    return below + above
+
+
+def multiples_near(step: int, wanted: int) -> list[int]:
+    """The nearest positive multiples of a step around the number that was wanted."""
+    below = wanted // step * step
+    return [n for n in (below, below + step) if n > 0]
+
+
+def either(values: Iterable[object]) -> str:
+    """`2, 4 or 8`."""
+    words = [str(value) for value in values]
+    return " or ".join(([", ".join(words[:-1])] if words[:-1] else []) + words[-1:])
