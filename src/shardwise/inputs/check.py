@@ -46,5 +46,5 @@ def ensure(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime)
 
 
 def _fields(faults: Iterable[Fault]) -> frozenset[str]:
-    """`cluster.levels[0].size` -> `cluster.levels`: the fields that rules name."""
-    return frozenset(".".join(fault.path.split("[")[0].split(".")[:2]) for fault in faults)
+    """`cluster.levels.0.size` -> `cluster.levels`: the fields that rules name."""
+    return frozenset(".".join(fault.path.split(".")[:2]) for fault in faults)

@@ -93,7 +93,7 @@ def levels_nest(case: Case) -> Iterator[Fault]:
     for index, (inner, outer) in enumerate(pairwise(levels), start=1):
         if outer.size % inner.size:
             yield Fault(
-                f"cluster.levels[{index}].size",
+                f"cluster.levels.{index}.size",
                 f"{outer.name} has {outer.size} GPUs, not a multiple of the {inner.size} of {inner.name} inside it; "
                 f"use {inner.size * max(1, round(outer.size / inner.size))}",
             )

@@ -45,7 +45,7 @@ def layers_divide(case: Case) -> Iterator[Fault]:
         change += f"{', or ' if change else ''}write the list: layers {written}"
     yield Fault(
         f"strategy.{name}",
-        f"{layers} layers do not divide evenly over pp {s.pp} x vpp {s.vpp} = {s.chunks} chunks; {change or 'change it'}",
+        f"{layers} layers do not divide over pp {s.pp} x vpp {s.vpp} = {s.chunks} chunks; {change or 'change it'}",
     )
 
 
@@ -57,7 +57,7 @@ def chunks_of_schedule(case: Case) -> Iterator[Fault]:
     elif s.schedule in V_SCHEDULES and s.vpp != 2:
         yield Fault("strategy.vpp", f"{s.schedule} has two chunks on every rank, but vpp is {s.vpp}; use vpp 2")
     elif s.schedule == "interleaved" and s.vpp < 2:
-        yield Fault("strategy.vpp", f"interleaved needs two chunks a rank or more, vpp is {s.vpp}; use vpp 2 or 1f1b")
+        yield Fault("strategy.vpp", f"interleaved needs two chunks a rank, but vpp is {s.vpp}; use 2, or 1f1b")
     elif s.schedule in _ONE_CHUNK and s.vpp > 1:
         yield Fault(
             "strategy.vpp", f"{s.schedule} has one chunk on every rank, but vpp is {s.vpp}; use interleaved or vpp 1"

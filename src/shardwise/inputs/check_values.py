@@ -64,7 +64,7 @@ def _inside(item: object, path: str) -> Iterator[Fault]:
     elif isinstance(item, tuple):
         for index, part in enumerate(item):
             if is_dataclass(part):
-                yield from value_faults(part, f"{path}[{index}]")
+                yield from value_faults(part, f"{path}.{index}")
 
 
 @cache
@@ -125,9 +125,7 @@ def _numbers(item: object, path: str) -> Iterator[tuple[str, float]]:
     elif isinstance(item, dict):
         yield from ((f"{path}.{key}", number) for key, number in item.items())
     elif isinstance(item, tuple):
-        yield from (
-            (f"{path}[{index}]", number) for index, number in enumerate(item) if isinstance(number, int | float)
-        )
+        yield from ((f"{path}.{index}", number) for index, number in enumerate(item) if isinstance(number, int | float))
 
 
 def _schedule_faults(schedule: str, path: str) -> Iterator[Fault]:

@@ -46,8 +46,10 @@ _ALWAYS = ("tp", "pp", "dp", "cp", "ep", "zero", "mbs", "gbs", "seq")
 
 
 def build(given: Given) -> Strategy:
-    """A strategy from the fields that were given; V schedules imply their placement."""
+    """A strategy from the fields that were given; chunks imply `interleaved`, V schedules their placement."""
     rest = dict(given)
+    if rest.get("vpp", 1) > 1:
+        rest.setdefault("schedule", "interleaved")
     if rest.get("schedule") in V_SCHEDULES:
         rest.setdefault("placement", "v")
     count = rest.pop("microbatches", None)
@@ -59,6 +61,8 @@ def build(given: Given) -> Strategy:
 def _batch_of(count: int, given: Given) -> int:
     size, dp = int(given.get("micro_batch", 1)), int(given.get("dp", 1))
     batch = count * size * dp
+    if count < 1:
+        raise InputError(Fault("strategy.microbatches", f"{count} is too small; an iteration has at least 1"))
     if given.get("global_batch", batch) != batch:
         raise InputError(
             Fault(
@@ -181,7 +185,9 @@ def _words(s: Strategy) -> Iterator[str]:
         for word in ("etp", "hsdp", "group", "first", "last")
         if (value := _changed(s, word)) is not None
     )
-    yield from (word for word, (name, value) in _FLAGS.items() if value == getattr(s, name) != _DEFAULTS[name])
+    for word, (name, value) in _FLAGS.items():
+        if value == getattr(s, name) and (value != _DEFAULTS[name] or (name == "schedule" and s.vpp != 1)):
+            yield word
     if s.placement != ("v" if s.schedule in V_SCHEDULES else "loop"):
         yield f"placement={s.placement}"
     if s.layers:

@@ -1,0 +1,161 @@
+"""The plan file: what every verb reads and writes.
+
+{"schema": "shardwise/plan/1", "inputs": {"model", "cluster", "strategy"}, "partition", "schedule", "predictions",
+"provenance", "run"}. Parts that are not known are absent. The same plan is the same bytes, but for `run`, which holds
+what depends on the day: seconds taken, date, machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, FileError, InputError
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.files import read_mapping
+from shardwise.inputs.model import Model
+from shardwise.inputs.serialise import Plain, to_json, to_plain
+from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.write import write_text
+
+VERSION = 1
+SCHEMA = f"shardwise/plan/{VERSION}"
+_INPUTS: dict[str, type] = {"model": Model, "cluster": Cluster, "strategy": Strategy}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One way to train one model on one cluster, and what is known about it."""
+
+    model: Model
+    """What is trained."""
+    cluster: Cluster
+    """What it runs on."""
+    strategy: Strategy
+    """How it is split."""
+    partition: Plain | None = field(default=None, hash=False)
+    """Layers and recompute of every chunk."""
+    schedule: Plain | None = field(default=None, hash=False)
+    """Order of the passes: rows of actions, or a generator and its parameters."""
+    predictions: Plain | None = field(default=None, hash=False)
+    """Time, memory, bubble, bound and gap."""
+    provenance: Plain | None = field(default=None, hash=False)
+    """Version, source of the costs, calibration."""
+    run: Plain | None = field(default=None, hash=False)
+    """What differs from run to run; outside the promise of the same bytes."""
+
+
+_PARTS = tuple(item.name for item in fields(Plan) if item.name not in _INPUTS)
+
+
+def plan_text(plan: Plan) -> str:
+    """The file's text."""
+    inputs = {name: getattr(plan, name) for name in _INPUTS}
+    parts = {name: part for name in _PARTS if (part := getattr(plan, name)) is not None}
+    return to_json({"schema": SCHEMA, "inputs": inputs, **parts})
+
+
+def write_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan whole or not at all."""
+    write_text(path, plan_text(plan))
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan; a newer schema, another file or a file over 64 MiB is refused with a sentence."""
+    data = read_mapping(path)
+    _refuse_schema(data.pop("schema", None), path)
+    faults = list(_shape_faults(data))
+    if faults:
+        raise InputError(faults, title=str(path))
+    return Plan(**_read_inputs(data.pop("inputs"), path), **data)
+
+
+def _refuse_schema(schema: object, path: str | Path) -> None:
+    found = re.fullmatch(r"shardwise/plan/(\d+)", schema) if isinstance(schema, str) else None
+    if found is None:
+        said = f"its schema is {schema!r}" if schema is not None else "it has no schema"
+        raise FileError(path, f"is not a plan: {said}, a plan says {SCHEMA!r}")
+    if int(found[1]) > VERSION:
+        raise FileError(
+            path,
+            f"was written by a newer Shardwise (plan schema {found[1]}, this one reads up to {VERSION}); update it",
+        )
+    if int(found[1]) < VERSION:
+        raise FileError(path, f"has plan schema {found[1]}, which never was; a plan says {SCHEMA!r}")
+
+
+def _shape_faults(data: Plain) -> Iterator[Fault]:
+    known = ("inputs", *_PARTS)
+    for name in sorted(data.keys() - set(known)):
+        yield Fault(name, f"is not a part of a plan; the parts are {', '.join(known)}")
+    for name in known:
+        if name in data and not isinstance(data[name], dict):
+            yield Fault(name, "must be a table of keys and values; leave the key out when nothing is known")
+    if "inputs" not in data:
+        yield Fault("inputs", "is missing; a plan holds its model, cluster and strategy in full")
+    elif isinstance(data["inputs"], dict):
+        yield from _inputs_faults(data["inputs"])
+
+
+def _inputs_faults(inputs: Plain) -> Iterator[Fault]:
+    for name in sorted(inputs.keys() - _INPUTS.keys()):
+        yield Fault(f"inputs.{name}", f"is not an input; the inputs are {', '.join(_INPUTS)}")
+    for name in _INPUTS:
+        if not isinstance(inputs.get(name), dict):
+            yield Fault(f"inputs.{name}", "is missing or not a table; a plan holds it in full")
+
+
+def _read_inputs(inputs: Plain, path: str | Path) -> dict[str, Any]:
+    from shardwise.inputs.validate import validated
+
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for name, kind in _INPUTS.items():
+        try:
+            values[name] = validated(kind, inputs[name], at=f"inputs.{name}")
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults, title=str(path))
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One value that two plans do not share."""
+
+    path: str
+    """Dotted path of the value."""
+    left: Any
+    """In the first plan; none where it is absent."""
+    right: Any
+    """In the second plan; none where it is absent."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_said(self.left)} -> {_said(self.right)}"
+
+
+def diff(left: Plan, right: Plan) -> tuple[Difference, ...]:
+    """Everything in which two plans differ, `run` aside, in the order of the file."""
+    a, b = (
+        {name: to_plain(getattr(plan, name)) for name in (*_INPUTS, *_PARTS) if name != "run"} for plan in (left, right)
+    )
+    return tuple(_differences(a, b, ""))
+
+
+def _differences(a: Any, b: Any, path: str) -> Iterator[Difference]:  # noqa: ANN401 - any JSON values
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in dict.fromkeys([*a, *b]):
+            yield from _differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for index, (one, other) in enumerate(zip(a, b, strict=True)):
+            yield from _differences(one, other, f"{path}.{index}")
+    elif a != b:
+        yield Difference(path=path, left=a, right=b)
+
+
+def _said(value: object) -> str:
+    return "absent" if value is None else str(value)
