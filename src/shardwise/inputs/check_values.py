@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, lru_cache
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from shardwise.errors import Fault
 from shardwise.inputs.check_rule import either
@@ -43,91 +43,123 @@ _ABOVE_ZERO = {
 }
 
 
-def value_faults(value: object, path: str) -> Iterator[Fault]:
+def value_faults(value: object, path: str) -> tuple[Fault, ...]:
     """Wrong types and ranges of a dataclass of ours and of those inside it."""
-    kind = type(value).__name__
-    for name, hint in _hints(type(value)).items():
-        at, item = f"{path}.{name}", getattr(value, name)
-        wrong = _type_fault(item, hint)
-        if wrong:
-            yield Fault(at, wrong)
-        else:
-            yield from _range_faults(item, at, kind, name)
-            yield from _inside(item, at)
-    if isinstance(value, Strategy):
-        yield from _schedule_faults(value.schedule, f"{path}.schedule")
+    try:
+        return _remembered(value, path)
+    except TypeError:  # a list where a tuple belongs cannot be hashed, and is a fault
+        return tuple(_faults(value, path))
 
 
-def _inside(item: object, path: str) -> Iterator[Fault]:
-    if is_dataclass(item):
-        yield from value_faults(item, path)
-    elif isinstance(item, tuple):
-        for index, part in enumerate(item):
-            if is_dataclass(part):
-                yield from value_faults(part, f"{path}.{index}")
+@lru_cache(maxsize=512)
+def _remembered(value: Hashable, path: str) -> tuple[Fault, ...]:
+    """A search asks thousands of times about one model on one cluster."""
+    return tuple(_faults(value, path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What a field must be, worked out once for a type."""
+
+    name: str
+    hint: object
+    fits: Callable[[object], bool]
+    least: float | None
+    positive: bool
+    nests: bool
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+def _fields(kind: Hashable) -> tuple[_Field, ...]:
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        raise TypeError(f"{kind} is not one of our types")
+    hints, name = typing.get_type_hints(kind), kind.__name__
+    least, positive = _LEAST.get(name, {}), _ABOVE_ZERO.get(name, ())
+    return tuple(
+        _Field(f.name, hint := hints[f.name], _test(hint), least.get(f.name), f.name in positive, _nests(hint))
+        for f in fields(kind)
+    )
 
 
-def _type_fault(item: object, hint: object) -> str:
-    """A sentence when the value is not of the type; empty when it is."""
+def _faults(value: object, path: str) -> Iterator[Fault]:
+    for field in _fields(type(value)):
+        item = getattr(value, field.name)
+        if not field.fits(item):
+            yield Fault(f"{path}.{field.name}", _misfit(item, field.hint))
+            continue
+        if field.least is not None or field.positive:
+            yield from _range_faults(item, f"{path}.{field.name}", field)
+        if field.nests:
+            yield from _inside(item, f"{path}.{field.name}")
+    if isinstance(value, Strategy) and value.schedule not in SCHEDULES:
+        yield Fault(f"{path}.schedule", f"{value.schedule!r} is not a schedule; choose {either(SCHEDULES)}")
+
+
+def _inside(item: object, path: str) -> Iterator[Fault]:
+    if isinstance(item, tuple):
+        for index, part in enumerate(item):
+            yield from _faults(part, f"{path}.{index}")
+    elif item is not None:
+        yield from _faults(item, path)
+
+
+def _nests(hint: object) -> bool:
+    return is_dataclass(hint) or any(_nests(part) for part in get_args(hint))
+
+
+def _test(hint: object) -> Callable[[object], bool]:
+    """Whether a value is of a type, as a function that is quick to ask."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return lambda item: item in parts and not isinstance(item, bool | float)
+    if origin is UnionType:
+        tests = [_test(part) for part in parts]
+        return lambda item: any(test(item) for test in tests)
+    if origin is tuple:
+        of = _test(parts[0])
+        return lambda item: isinstance(item, tuple) and all(map(of, item))
+    if origin is dict:
+        value = _test(parts[1])
+        return lambda item: isinstance(item, dict) and all(map(value, item.values()))
+    return _plain_test(hint)
+
+
+def _plain_test(hint: object) -> Callable[[object], bool]:
+    if hint is int:
+        return lambda item: type(item) is int
+    if hint is float:
+        return lambda item: type(item) in {int, float} and math.isfinite(item)  # type: ignore[arg-type]
+    return lambda item: isinstance(item, hint)  # type: ignore[arg-type]
+
+
+def _misfit(item: object, hint: object) -> str:
+    """Why a value is not of a type, and what would be."""
     if get_origin(hint) is Literal:
-        return "" if item in get_args(hint) else f"{item!r} is not known; choose {either(get_args(hint))}"
+        return f"{item!r} is not known; choose {either(get_args(hint))}"
     if get_origin(hint) is UnionType:
-        return (
-            "" if any(not _type_fault(item, part) for part in get_args(hint)) else _type_fault(item, get_args(hint)[0])
-        )
-    if get_origin(hint) is tuple:
-        return _tuple_fault(item, get_args(hint)[0])
-    if get_origin(hint) is dict:
-        parts = (_type_fault(part, get_args(hint)[1]) for part in item.values()) if isinstance(item, dict) else ()
-        return next((part for part in parts if part), "" if isinstance(item, dict) else f"{item!r} is not a table")
-    return _plain_fault(item, hint)
-
-
-def _tuple_fault(item: object, part: object) -> str:
-    if not isinstance(item, tuple):
-        return f"{item!r} is not a tuple"
-    return next((wrong for one in item if (wrong := _type_fault(one, part))), "")
-
-
-def _plain_fault(item: object, hint: type) -> str:
-    if hint is int and (isinstance(item, bool) or not isinstance(item, int)):
+        return _misfit(item, get_args(hint)[0])
+    if get_origin(hint) is tuple and isinstance(item, tuple):
+        test = _test(get_args(hint)[0])
+        return _misfit(next(part for part in item if not test(part)), get_args(hint)[0])
+    if hint is int:
         return f"{item!r} is not a whole number; write it without quotes or decimals"
-    if hint is float and (isinstance(item, bool) or not isinstance(item, int | float) or not math.isfinite(item)):
+    if hint is float:
         return f"{item!r} is not a finite number"
-    if hint in {bool, str} and not isinstance(item, hint):
-        return f"{item!r} is not {'true or false' if hint is bool else 'text'}"
-    if is_dataclass(hint) and not isinstance(item, hint):
-        return f"{item!r} is not a {hint.__name__}"
-    if hint is type(None):
-        return "" if item is None else f"{item!r} is not none"
-    return ""
+    names = {bool: "true or false", str: "text", tuple: "a tuple", dict: "a table of finite numbers"}
+    return f"{item!r} is not {names.get(get_origin(hint) or hint, getattr(hint, '__name__', hint))}"  # type: ignore[arg-type]
 
 
-def _range_faults(item: object, path: str, kind: str, name: str) -> Iterator[Fault]:
-    least = _LEAST.get(kind, {}).get(name)
-    positive = name in _ABOVE_ZERO.get(kind, ())
+def _range_faults(item: object, path: str, field: _Field) -> Iterator[Fault]:
     for at, number in _numbers(item, path):
-        if least is not None and number < least:
-            yield Fault(at, f"{number:g} is too small; it must be at least {least:g}")
-        elif positive and number <= 0:
+        if field.least is not None and number < field.least:
+            yield Fault(at, f"{number:g} is too small; it must be at least {field.least:g}")
+        elif field.positive and number <= 0:
             yield Fault(at, f"{number:g} is not above zero; give what the hardware reaches")
 
 
 def _numbers(item: object, path: str) -> Iterator[tuple[str, float]]:
-    if isinstance(item, int | float) and not isinstance(item, bool):
+    if isinstance(item, int | float):
         yield path, item
-    elif isinstance(item, dict):
-        yield from ((f"{path}.{key}", number) for key, number in item.items())
-    elif isinstance(item, tuple):
-        yield from ((f"{path}.{index}", number) for index, number in enumerate(item) if isinstance(number, int | float))
-
-
-def _schedule_faults(schedule: str, path: str) -> Iterator[Fault]:
-    if schedule not in SCHEDULES:
-        yield Fault(path, f"{schedule!r} is not a schedule; choose {either(SCHEDULES)}")
+    elif isinstance(item, dict | tuple):
+        pairs = item.items() if isinstance(item, dict) else enumerate(item)
+        yield from ((f"{path}.{key}", number) for key, number in pairs)
