@@ -1,0 +1,1640 @@
+"""Measure what a cost model of training needs to know about this machine: `python shardwise_probe.py --out gpu.json`.
+
+Needs torch and the standard library only, and is one long file on purpose: it is copied alone to GPU nodes with
+locked-down images. With torchrun and several ranks it also measures collectives.
+
+How it times: launches are queued behind a short spinning kernel, so that no launch gap is inside the events, and
+the inputs rotate over several times the L2 cache (`cache: cold`), since a training step touches far more than the
+cache between two uses. A row holds the median over batches and their spread (interquartile range / median).
+"""
+# ruff: noqa: SLF001  (torch._scaled_mm, torch._grouped_mm and torch.cuda._sleep have no public name in torch 2.11)
+# torch leaves events, autograd functions and version queries untyped:
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import math
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as fn
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SCHEMA = "shardwise/probe/1"
+Call = Callable[[], object]
+Row = dict[str, Any]
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", torch.float8_e4m3fn: "fp8"}
+
+
+# --- timing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One thing to measure. `build` returns calls over different buffers, which take turns."""
+
+    fields: Row
+    build: Callable[[], Sequence[Call]]
+    clock: str = "device"
+    """device: kernels back to back; host: CPU seconds to issue; burst: one call on an idle GPU; mixed: between copies;
+    step: events without hiding launches, as a training loop would see it."""
+    divide: int = 1
+    window: float = 0.05
+    count_traffic: bool = False
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """The device, what is known of it, and where tensors come from."""
+
+    device: torch.device
+    quick: bool
+    l2: int
+    memory: int
+    arenas: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    cursor: int = 0
+    done: list[tuple[str, Case, Row]] = field(default_factory=list)
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def dim(self, size: int) -> int:
+        """A size as asked on a GPU; a tiny one on a CPU, where only the program itself is under test."""
+        return size if self.cuda else min(size, 16)
+
+    def randn(self, *shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device).normal_().requires_grad_(grad)
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, device=self.device)
+
+    def slice(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        """Random values out of a shared arena: no time is lost between GEMMs, so the GPU stays at working power."""
+        size = rows * columns
+        if dtype not in self.arenas:
+            self.arenas.clear()
+            size_of_arena = min(2**33, self.memory // 8) if self.cuda else 2**20
+            self.arenas[dtype] = self.randn(size_of_arena // dtype.itemsize, dtype=dtype)
+        arena = self.arenas[dtype]
+        if size > arena.numel():
+            raise torch.OutOfMemoryError(f"operand of {size} elements is larger than the arena")
+        if self.cursor + size > arena.numel():
+            self.cursor = 0
+        start, self.cursor = self.cursor, self.cursor + (size + 255) // 256 * 256
+        return arena[start : start + size].view(rows, columns)
+
+    def sets(self, size: int, make: Callable[[], Call], *, hot: bool = False) -> list[Call]:
+        """Calls over as many buffer sets of `size` bytes as it takes to leave the L2 cache."""
+        count = 1 if hot else max(1, min(48, math.ceil(3 * self.l2 / max(size, 1))))
+        return [make() for _ in range(count)]
+
+    def synchronize(self) -> None:
+        if self.cuda:
+            torch.cuda.synchronize()
+
+
+def sleep_on_device(seconds: float) -> None:
+    torch.cuda._sleep(int(seconds * 2e9))
+
+
+def device_batches(calls: Sequence[Call], count: int, batches: int, lead: float) -> list[float]:
+    """Seconds per call of each batch, by CUDA events. Outputs are kept for one turn, so they rotate as well."""
+    ring: list[object] = [None] * len(calls)
+    turn = itertools.cycle(range(len(calls)))
+    events = []
+    for _ in range(batches):
+        sleep_on_device(lead)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(count):
+            slot = next(turn)
+            ring[slot] = calls[slot]()
+        end.record()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) * 1e-3 / count for start, end in events]
+
+
+def host_batches(calls: Sequence[Call], count: int, batches: int, synchronize: Call) -> list[float]:
+    """CPU seconds per call until everything is issued (on a CPU device: until it is done)."""
+    ring: list[object] = [None] * len(calls)
+    turn = itertools.cycle(range(len(calls)))
+    times = []
+    for _ in range(batches):
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            slot = next(turn)
+            ring[slot] = calls[slot]()
+        times.append((time.perf_counter() - start) / count)
+    synchronize()
+    return times
+
+
+def burst_batches(calls: Sequence[Call], batches: int) -> list[float]:
+    """One call at a time on a GPU that idled: boost clock, no power limit in sight."""
+    times = []
+    for turn in range(batches):
+        torch.cuda.synchronize()
+        time.sleep(0.02)
+        times += device_batches([calls[turn % len(calls)]], 1, 1, 1e-4)
+    return times
+
+
+def mixed_batches(calls: Sequence[Call], batches: int, seconds: float) -> list[float]:
+    """A call between copies of about its length: the power a training step draws lies between GEMM and copy."""
+    source = torch.empty(int(max(seconds, 2e-5) * 1.5e12), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    events = []
+    for turn in range(batches):
+        target.copy_(source)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        calls[turn % len(calls)]()
+        end.record()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) * 1e-3 for start, end in events][batches // 3 :]
+
+
+def guess(calls: Sequence[Call]) -> tuple[float, float]:
+    """Rough seconds per call on the GPU and on the CPU, after one warm-up of every buffer set."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    on_device = min(device_batches(calls[:1], 2, 2, 1e-4))
+    total = (time.perf_counter() - begin) / 4
+    on_host = min(host_batches(calls[:1], 2, 3, torch.cuda.synchronize))
+    return on_device, min(total, on_host)
+
+
+def device_samples(calls: Sequence[Call], window: float) -> tuple[list[float], int]:
+    on_device, on_host = guess(calls)
+    bound_by_host = on_device < 2 * on_host
+    batches = max(3, min(11, int(window / on_device)))
+    count = max(1, int(window / batches / on_device))
+    if bound_by_host:
+        count = max(1, min(count, int(3e-3 / on_host)))  # the launch queue holds about a thousand kernels
+    lead = 5e-5 + (1.3 * count * on_host if bound_by_host else on_host)
+    return device_batches(calls, count, batches, lead), count
+
+
+def host_samples(bench: Bench, calls: Sequence[Call], window: float) -> tuple[list[float], int]:
+    host_batches(calls, 2, 2, bench.synchronize)
+    once = min(host_batches(calls, 2, 3, bench.synchronize))
+    count = max(1, min(200, int(window / 11 / once)))
+    batches = max(3, min(11, int(window / once / count)))
+    return host_batches(calls, count, batches, bench.synchronize), count
+
+
+def samples(bench: Bench, case: Case, calls: Sequence[Call], window: float) -> tuple[list[float], int]:
+    if case.clock == "host" or not bench.cuda:
+        return host_samples(bench, calls, window)
+    if case.clock == "burst":
+        guess(calls)
+        return burst_batches(calls, 5), 1
+    if case.clock == "mixed":
+        on_device, _ = guess(calls)
+        return mixed_batches(calls, max(9, min(200, int(window / on_device))), on_device), 1
+    if case.clock == "step":
+        on_device, _ = guess(calls)
+        return device_batches(calls, 1, max(5, min(30, int(window / on_device))), 0.0)[1:], 1
+    return device_samples(calls, window)
+
+
+def spread_of(times: Sequence[float]) -> float:
+    if len(times) < 4:
+        return (max(times) - min(times)) / statistics.median(times)
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return (high - low) / statistics.median(times)
+
+
+def short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+# Ops that write without reading what they are given, and ops that move no data at all.
+WRITERS = {"aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_"}
+FREE = {
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::_unsafe_view",
+    "aten::detach",
+}
+
+
+class Traffic(TorchDispatchMode):
+    """Counts kernels (dispatched ops that are not views) and the bytes they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = 0
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        if not func.is_view and name not in FREE:
+            self.kernels += 1
+            read = () if name == "aten::zero_" else args[1:] if name in WRITERS else args
+            self.bytes += touched(read) + touched(result)
+        return result
+
+
+def touched(values: object) -> int:
+    """Bytes behind the tensors in a nest of lists; a broadcast view counts the memory it has."""
+    if isinstance(values, Tensor):
+        return min(values.numel() * values.element_size(), values.untyped_storage().nbytes())
+    if isinstance(values, list | tuple):
+        return sum(touched(value) for value in values)
+    return 0
+
+
+def traffic_of(call: Call) -> Row:
+    with Traffic() as traffic:
+        call()
+    return {"kernels": traffic.kernels, "bytes": traffic.bytes}
+
+
+def measure(bench: Bench, case: Case, window: float) -> Row:
+    calls = case.build()
+    extra = traffic_of(calls[0]) if case.count_traffic else {}
+    times, count = samples(bench, case, calls, window)
+    median = statistics.median(times) / case.divide
+    timing = {"seconds": short(median), "spread": short(spread_of(times)), "calls": count * len(times)}
+    return case.fields | {key: value for key, value in extra.items() if key not in case.fields} | timing
+
+
+def attempt(bench: Bench, case: Case, window: float) -> Row:
+    """A row, or the fields with the reason why there is none."""
+    try:
+        return measure(bench, case, window)
+    except torch.OutOfMemoryError as error:
+        return {**case.fields, "skipped": "out of memory: " + str(error).split("\n", 1)[0][:80]}
+    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        return {**case.fields, "skipped": f"{type(error).__name__}: " + str(error).split("\n", 1)[0][:140]}
+
+
+def thinned(cases: Iterable[Case]) -> list[Case]:
+    """The first case of each kind: names and switches, not sizes."""
+    kinds: dict[tuple[object, ...], Case] = {}
+    for case in cases:
+        kind = tuple(value for value in case.fields.values() if isinstance(value, str | bool))
+        kinds.setdefault((*kind, case.clock), case)
+    return list(kinds.values())
+
+
+def run_cases(bench: Bench, family: str, cases: Sequence[Case], budget: float) -> list[Row]:
+    """Every case gets its window, or less when the family's time is short; what is left over is skipped and says so."""
+    end = time.monotonic() + budget
+    rows = []
+    for index, case in enumerate(cases):
+        left = end - time.monotonic()
+        if left <= 0:
+            rows.append({**case.fields, "skipped": "the family's time was used up"})
+            continue
+        window = min(0.005 if bench.quick else case.window, 0.6 * left / (len(cases) - index))
+        row = attempt(bench, case, window)
+        rows.append(row)
+        if "skipped" not in row:
+            bench.done.append((family, case, row))
+        release(bench)
+    return rows
+
+
+def release(bench: Bench, limit: float = 0.4) -> None:
+    """Give memory back when much is held; optimizers sit in reference cycles, so collect them first."""
+    if bench.cuda and torch.cuda.memory_reserved() > limit * bench.memory:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+# --- gemm -------------------------------------------------------------------------------------------------------
+
+# (k, n) of weights: small to huge hidden sizes, MLPs, GQA projections, and the slices tensor parallelism makes.
+WEIGHTS = (
+    (768, 768), (768, 2048), (2048, 768), (1024, 1024), (1024, 3072), (1024, 4096), (4096, 1024), (512, 512),
+    (2048, 2048), (2048, 256), (2048, 512), (2048, 5632), (5632, 2048), (2048, 8192), (8192, 2048), (2048, 1024),
+    (2560, 2560), (2560, 9728), (9728, 2560), (2560, 10240), (10240, 2560), (3072, 3072), (3072, 8192), (8192, 3072),
+    (4096, 4096), (4096, 11008), (11008, 4096), (4096, 14336), (14336, 4096), (4096, 6144), (4096, 2048),
+    (5120, 5120), (5120, 13824), (13824, 5120), (5120, 7680), (2560, 5120), (5120, 6912), (6912, 5120),
+    (8192, 8192), (8192, 1024), (8192, 28672), (28672, 8192), (8192, 1280), (1024, 8192), (8192, 7168), (3584, 8192),
+    (6144, 2304), (768, 6144), (6144, 3072), (3072, 6144), (12288, 4608), (1536, 12288), (12288, 6144), (6144, 12288),
+    (16384, 2304), (2048, 16384), (16384, 13312), (6656, 16384), (4096, 28672), (7168, 2048), (7168, 18432),
+    (2048, 10944), (10944, 2048), (2048, 3072), (2048, 576), (512, 4096), (256, 2048), (2048, 768), (1024, 2048),
+)  # fmt: skip
+# (k, vocabulary), some split by tensor parallelism, some odd.
+HEADS = (
+    (768, 32000), (2048, 32000), (4096, 32000), (5120, 32000), (1024, 50257), (1024, 50304), (2560, 51200),
+    (2048, 128256), (4096, 128256), (3072, 128256), (8192, 128256), (2560, 151936), (2048, 151936), (2048, 102400),
+    (4096, 64128), (4096, 32064), (8192, 16032), (6144, 6400), (12288, 6400),
+)  # fmt: skip
+TOKENS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+SCANNED = ((1024, 4096), (2048, 2048), (4096, 4096), (4096, 14336), (8192, 8192))
+CORE = ((2048, 2048), (2048, 5632), (4096, 4096), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 28672))
+
+
+def operands(bench: Bench, layout: str, m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """For y[m,n] = x[m,k] W[n,k]^T: F gives y, I gives dx = dy W, W gives dW = dy^T x; both stored row-major."""
+    if layout == "F":
+        return bench.slice(m, k, dtype), bench.slice(n, k, dtype).t()
+    if layout == "I":
+        return bench.slice(m, n, dtype), bench.slice(n, k, dtype)
+    return bench.slice(m, n, dtype).t(), bench.slice(m, k, dtype)
+
+
+def gemm_call(bench: Bench, layout: str, m: int, n: int, k: int, dtype: torch.dtype, how: str) -> Call:
+    a, b = operands(bench, layout, m, n, k, dtype)
+    if how == "bias":
+        bias = bench.randn(b.shape[1], dtype=dtype)
+        return lambda: torch.addmm(bias, a, b)
+    if how == "fp32_out":
+        return lambda: torch.mm(a, b, out_dtype=FP32)
+    if how == "fp32_accumulate":
+        total = bench.randn(a.shape[0], b.shape[1], dtype=FP32)
+        return lambda: torch.addmm(total, a, b, out_dtype=FP32, out=total)
+    return lambda: torch.mm(a, b)
+
+
+def with_tf32(call: Call, allowed: bool) -> Call:
+    def switched() -> object:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        return call()
+
+    return switched
+
+
+def gemm_case(
+    bench: Bench, m: int, n: int, k: int, layout: str, dtype: torch.dtype = BF16, how: str = "plain",
+    clock: str = "device", *, tf32: bool = False,
+) -> Case:  # fmt: skip
+    m, n, k = bench.dim(m), bench.dim(n), bench.dim(k)
+    name = "tf32" if tf32 else NAMES[dtype]
+    load = {"device": "sustained"}.get(clock, clock)
+    fields = {"dtype": name, "layout": layout, "m": m, "n": n, "k": k, "how": how, "load": load}
+    size = (m * k + n * k + m * n) * dtype.itemsize
+
+    def make() -> Call:
+        call = gemm_call(bench, layout, m, n, k, dtype, how)
+        return with_tf32(call, tf32) if dtype == FP32 else call
+
+    return Case(fields=fields, build=lambda: bench.sets(size, make), clock=clock, window=0.09)
+
+
+def gemm_shapes() -> Iterator[tuple[int, int, int, str]]:
+    """m, n, k, layout: first the core, then tokens scanned, then each weight at two token counts, then heads."""
+    seen = set()
+    core = [(4096, n, k) for k, n in CORE]
+    scan = [(m, n, k) for k, n in SCANNED for m in TOKENS]
+    weights = [(m, n, k) for index, (k, n) in enumerate(WEIGHTS) for m in (4096, (8192, 2048, 16384)[index % 3])]
+    heads = [(m, n, k) for index, (k, n) in enumerate(HEADS) for m in (4096, (8192, 2048)[index % 2])]
+    for shape in core + scan + weights + heads:
+        if shape not in seen:
+            seen.add(shape)
+            yield from ((*shape, layout) for layout in "FIW")
+
+
+def gemm_waves() -> Iterator[tuple[int, int, int, str]]:
+    """Sizes that step over whole waves of tiles, and sizes that no tile divides."""
+    yield from ((4096, n, 4096, "F") for n in range(1024, 7169, 512))
+    yield from ((2048, n, 2048, "F") for n in range(512, 3585, 512))
+    yield from ((m, 4096, 4096, "F") for m in (3968, 4032, 4095, 4097, 4100, 4104, 4160, 4224))
+    yield from ((4096, n, 4096, "F") for n in (4088, 4090, 4092, 4095, 4097, 4104, 4112))
+    yield from ((4096, 4096, k, "F") for k in (4080, 4088, 4095, 4097))
+    yield from ((4096, n, 4096, layout) for n in (4090, 4097) for layout in "IW")
+
+
+def gemm_cases(bench: Bench) -> Iterator[Case]:
+    yield from (gemm_case(bench, *shape) for shape in gemm_shapes())
+    yield from (gemm_case(bench, *shape) for shape in gemm_waves())
+    loads = [(4096, n, k) for k, n in CORE] + [(16384, 768, 768), (8192, 8192, 8192), (512, 4096, 4096)]
+    for clock in ("burst", "mixed"):
+        yield from (gemm_case(bench, *shape, "F", clock=clock) for shape in loads)
+    for k, n in CORE:
+        yield gemm_case(bench, 4096, n, k, "F", how="bias")
+        yield gemm_case(bench, 4096, n, k, "W", how="fp32_out")
+        yield gemm_case(bench, 4096, n, k, "W", how="fp32_accumulate")
+    yield from (gemm_case(bench, m, n, k, x, FP16) for k, n in CORE for m in (1024, 4096) for x in "FIW")
+    small = [(m, n, k, x) for k, n in CORE if k * n < 2**26 for m in (1024, 4096) for x in "FIW"]
+    for tf32 in (False, True):
+        yield from (gemm_case(bench, *shape, FP32, tf32=tf32) for shape in small)
+
+
+def scaled_case(bench: Bench, m: int, n: int, k: int, scaling: str) -> Case:
+    """fp8 runs in one layout only (both operands contiguous along k), so I and W are this with dimensions swapped."""
+    m, n, k = bench.dim(m), bench.dim(n), bench.dim(k)
+
+    def make() -> Call:
+        a = bench.randn(m, k).to(torch.float8_e4m3fn)
+        b = bench.randn(n, k).to(torch.float8_e4m3fn).t()
+        shapes = ((m, 1), (1, n)) if scaling == "rowwise" else ((), ())
+        scale_a, scale_b = (torch.ones(shape, device=bench.device) for shape in shapes)
+        return lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=BF16, use_fast_accum=True)
+
+    fields = {"dtype": "fp8", "layout": "F", "m": m, "n": n, "k": k, "how": scaling, "load": "sustained"}
+    return Case(fields=fields, build=lambda: bench.sets(m * k + n * k + 2 * m * n, make), window=0.07)
+
+
+def fp8_cases(bench: Bench) -> Iterator[Case]:
+    for scaling in ("tensorwise", "rowwise"):
+        for k, n in (*CORE, (16384, 16384)):
+            yield from (scaled_case(bench, m, n, k, scaling) for m in (1024, 4096, 16384))
+
+
+def power_trace(bench: Bench) -> list[Row]:
+    """The same GEMM for two seconds: how far the clock falls under the power limit, and how soon."""
+    if not bench.cuda:
+        return []
+    side = 8192
+    a, b = operands(bench, "F", side, side, side, BF16)
+    times = device_batches([lambda: torch.mm(a, b)], 20, 5 if bench.quick else 80, 0.0)
+    row = {"dtype": "bf16", "layout": "F", "m": side, "n": side, "k": side, "how": "plain", "load": "trace"}
+    steady = times[len(times) // 2 :]
+    timing = {"seconds": short(statistics.median(steady)), "spread": short(spread_of(steady)), "calls": 20 * len(times)}
+    return [{**row, **timing, "trace": [short(value) for value in times]}]
+
+
+def gemm(bench: Bench, budget: float) -> list[Row]:
+    trace = power_trace(bench)  # also warms the GPU to working clocks
+    cases = [*gemm_cases(bench), *fp8_cases(bench)]
+    rows = run_cases(bench, "gemm", thinned(cases) if bench.quick else cases, budget)
+    bench.arenas.clear()
+    return trace + rows
+
+
+# --- grouped and batched gemm -----------------------------------------------------------------------------------
+
+# (experts, hidden, out): what each expert's weight maps; rows are tokens x top-k.
+EXPERTS = (
+    (128, 2048, 1536), (128, 768, 2048), (64, 2048, 2816), (64, 1408, 2048), (8, 4096, 28672), (8, 14336, 4096),
+    (16, 2048, 1536), (16, 768, 2048), (8, 2048, 2816), (32, 7168, 4096), (32, 2048, 7168), (8, 7168, 4096),
+)  # fmt: skip
+
+
+def offsets(bench: Bench, experts: int, rows: int, balance: str) -> Tensor:
+    weights = torch.ones(experts) if balance == "even" else torch.linspace(2.0, 0.05, experts)
+    ends = (weights.cumsum(0) / weights.sum() * rows).round().to(torch.int32)
+    return ends.to(bench.device)
+
+
+def grouped_call(bench: Bench, experts: int, k: int, n: int, rows: int, layout: str, balance: str) -> Call:
+    ends = offsets(bench, experts, rows, balance)
+    x, dy = bench.randn(rows, k), bench.randn(rows, n)
+    weight = bench.randn(experts, n, k)
+    if layout == "F":
+        return lambda: torch._grouped_mm(x, weight.transpose(-2, -1), offs=ends)
+    if layout == "I":
+        return lambda: torch._grouped_mm(dy, weight, offs=ends)
+    return lambda: torch._grouped_mm(dy.t(), x, offs=ends)
+
+
+def grouped_case(bench: Bench, experts: int, k: int, n: int, rows: int, layout: str, balance: str) -> Case:
+    experts, k, n, rows = (bench.dim(size) for size in (experts, k, n, rows))
+    fields: Row = {"kernel": "grouped_mm", "dtype": "bf16", "layout": layout, "balance": balance}
+    fields |= {"experts": experts, "rows": rows, "n": n, "k": k}
+    size = 2 * (rows * (n + k) + experts * n * k)
+    make = lambda: grouped_call(bench, experts, k, n, rows, layout, balance)  # noqa: E731
+    return Case(fields=fields, build=lambda: bench.sets(size, make), window=0.06)
+
+
+def batched_call(bench: Bench, kernel: str, batch: int, seq: int, dim: int) -> Call:
+    q, k = bench.randn(batch, seq, dim), bench.randn(batch, seq, dim)
+    p = bench.randn(batch, seq, seq) if kernel != "bmm_qk" else bench.randn(1, 1, 1)
+    if kernel == "bmm_qk":
+        return lambda: torch.bmm(q, k.transpose(1, 2))
+    if kernel == "baddbmm_qk":
+        return lambda: torch.baddbmm(p, q, k.transpose(1, 2), beta=0.0, alpha=0.125)
+    if kernel == "bmm_pv":
+        return lambda: torch.bmm(p, k)
+    return lambda: torch.bmm(p.transpose(1, 2), q)
+
+
+def batched_case(bench: Bench, kernel: str, batch: int, seq: int, dim: int) -> Case:
+    batch, seq, dim = bench.dim(batch), bench.dim(seq), bench.dim(dim)
+    fields = {"kernel": kernel, "dtype": "bf16", "batch": batch, "seq": seq, "dim": dim}
+    size = 2 * batch * seq * (seq + 2 * dim)
+    return Case(fields=fields, build=lambda: bench.sets(size, lambda: batched_call(bench, kernel, batch, seq, dim)))
+
+
+def grouped_cases(bench: Bench) -> Iterator[Case]:
+    for experts, k, n in EXPERTS:
+        for rows in (8192, 32768) if experts < 32 else (8192, 32768, 49152):
+            yield from (grouped_case(bench, experts, k, n, rows, layout, "even") for layout in "FIW")
+    for experts, k, n in EXPERTS[::4]:
+        yield from (grouped_case(bench, experts, k, n, 32768, layout, "skewed") for layout in "FIW")
+    for batch, seq, dim in ((12, 2048, 128), (32, 2048, 96), (128, 1024, 64), (8, 4096, 128), (32, 2048, 64)):
+        kernels = ("bmm_qk", "baddbmm_qk", "bmm_pv", "bmm_ptx")
+        yield from (batched_case(bench, kernel, batch, seq, dim) for kernel in kernels)
+
+
+def grouped(bench: Bench, budget: float) -> list[Row]:
+    cases = list(grouped_cases(bench))
+    return run_cases(bench, "grouped", thinned(cases) if bench.quick else cases, budget)
+
+
+# --- attention --------------------------------------------------------------------------------------------------
+
+BACKENDS = {
+    "flash": [SDPBackend.FLASH_ATTENTION],
+    "cudnn": [SDPBackend.CUDNN_ATTENTION],
+    "efficient": [SDPBackend.EFFICIENT_ATTENTION],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    batch: int
+    seq: int
+    heads: int
+    kv_heads: int
+    dim: int
+    v_dim: int
+    causal: bool = True
+    dropout: float = 0.0
+    backend: str = "default"
+
+
+def attention_forward(shape: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    grouped_query = shape.heads != shape.kv_heads
+
+    def attend() -> Tensor:
+        return fn.scaled_dot_product_attention(
+            q, k, v, is_causal=shape.causal, dropout_p=shape.dropout, enable_gqa=grouped_query
+        )
+
+    if shape.backend == "default":
+        return attend()
+    with sdpa_kernel(BACKENDS[shape.backend]):
+        return attend()
+
+
+def attention_call(bench: Bench, shape: Heads, phase: str) -> Call:
+    """q, k, v are views of [batch, seq, heads, dim], as projections leave them."""
+    sizes = ((shape.heads, shape.dim), (shape.kv_heads, shape.dim), (shape.kv_heads, shape.v_dim))
+    leaves = [bench.randn(shape.batch, shape.seq, heads, dim, grad=True) for heads, dim in sizes]
+    q, k, v = (leaf.transpose(1, 2) for leaf in leaves)
+    if phase == "forward":
+        return lambda: attention_forward(shape, q, k, v)
+    out = attention_forward(shape, q, k, v)
+    grad = bench.randn(shape.batch, shape.seq, shape.heads, shape.v_dim).transpose(1, 2)
+    return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
+
+
+def attention_case(bench: Bench, phase: str, **sizes: Any) -> Case:  # noqa: ANN401
+    sizes = {name: bench.dim(value) if type(value) is int else value for name, value in sizes.items()}
+    if not bench.cuda:
+        sizes |= {"batch": 1, "heads": 4, "kv_heads": 2}
+    shape = Heads(**{"v_dim": sizes["dim"], **sizes})
+    fields = {"phase": phase, "dtype": "bf16", **vars(shape)}
+    size = 2 * shape.batch * shape.seq * (shape.heads + shape.kv_heads) * (shape.dim + shape.v_dim)
+    return Case(fields=fields, build=lambda: bench.sets(size, lambda: attention_call(bench, shape, phase)), window=0.07)
+
+
+def attention_shapes() -> Iterator[Row]:
+    seqs = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+    for dim, causal, seq in itertools.product((64, 128), (True, False), seqs):
+        yield {"seq": seq, "batch": max(1, 8192 // seq), "heads": 16, "kv_heads": 16, "dim": dim, "causal": causal}
+    models = (
+        (16, 1024, 12, 12, 64), (4, 2048, 32, 4, 64), (1, 16384, 32, 4, 64), (2, 4096, 32, 8, 64),
+        (4, 4096, 24, 8, 128), (1, 4096, 32, 32, 128), (2, 4096, 32, 8, 128), (1, 4096, 40, 40, 128),
+        (1, 4096, 64, 8, 128), (4, 2048, 32, 32, 80), (1, 4096, 8, 1, 128), (1, 8192, 16, 1, 128),
+        (1, 8192, 8, 2, 128), (1, 2048, 4, 4, 64), (1, 2048, 16, 16, 64), (1, 2048, 32, 32, 64),
+        (1, 2048, 12, 12, 128), (4, 2048, 8, 8, 96), (1, 4096, 32, 4, 128), (8, 1024, 20, 20, 64),
+        (1, 8192, 32, 8, 128), (1, 1024, 32, 8, 128), (1, 4096, 20, 20, 128), (1, 2048, 8, 2, 128),
+    )  # fmt: skip
+    for batch, seq, heads, kv_heads, dim in models:
+        yield {"seq": seq, "batch": batch, "heads": heads, "kv_heads": kv_heads, "dim": dim, "backend": "flash"}
+    for backend in ("default", "cudnn", "efficient"):
+        for dim, v_dim, seq in (
+            (192, 128, 4096),
+            (192, 128, 2048),
+            (192, 128, 8192),
+            (192, 192, 4096),
+            (128, 128, 4096),
+        ):
+            yield {"seq": seq, "batch": 2, "heads": 16, "kv_heads": 16, "dim": dim, "v_dim": v_dim, "backend": backend}
+    for batch, seq, heads, dim in ((16, 1024, 16, 64), (4, 2048, 32, 80), (1, 4096, 32, 128)):
+        yield {"seq": seq, "batch": batch, "heads": heads, "kv_heads": heads, "dim": dim, "dropout": 0.1}
+
+
+def attention(bench: Bench, budget: float) -> list[Row]:
+    phases = ("forward", "backward")
+    cases = [attention_case(bench, phase, **sizes) for sizes in attention_shapes() for phase in phases]
+    return run_cases(bench, "attention", thinned(cases) if bench.quick else cases, budget)
+
+
+# --- memory-bound kernels ---------------------------------------------------------------------------------------
+
+Prepare = Callable[[Bench, int, int], Call]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A kernel, or the chain of kernels an eager framework runs, over a [rows, width] tensor."""
+
+    kernel: str
+    prepare: Prepare
+    phase: str = "forward"
+    sizes: str = "plain"
+    bytes_of: Callable[[int, int], int] | None = None
+    """Bytes touched, where counting whole operands would be wrong (gathers)."""
+
+
+def forward(dtypes: Sequence[torch.dtype], work: Callable[..., object], vectors: int = 0) -> Prepare:
+    """Full tensors of these dtypes, then `vectors` bf16 vectors of `width`."""
+
+    def prepare(bench: Bench, rows: int, width: int) -> Call:
+        tensors = [bench.randn(rows, width, dtype=dtype) for dtype in dtypes]
+        tensors += [bench.randn(width) for _ in range(vectors)]
+        return lambda: work(*tensors)
+
+    return prepare
+
+
+def backward(dtypes: Sequence[torch.dtype], work: Callable[..., Tensor], vectors: int = 0) -> Prepare:
+    def prepare(bench: Bench, rows: int, width: int) -> Call:
+        tensors = [bench.randn(rows, width, dtype=dtype, grad=True) for dtype in dtypes]
+        tensors += [bench.randn(width, grad=True) for _ in range(vectors)]
+        out = work(*tensors)
+        grad = torch.randn_like(out)
+        return lambda: torch.autograd.grad(out, tensors, grad, retain_graph=True)
+
+    return prepare
+
+
+def both(
+    kernel: str, dtypes: Sequence[torch.dtype], work: Callable[..., Tensor], sizes: str, vectors: int = 0
+) -> list[Recipe]:
+    return [
+        Recipe(kernel=kernel, prepare=forward(dtypes, work, vectors), sizes=sizes),
+        Recipe(kernel=kernel, prepare=backward(dtypes, work, vectors), phase="backward", sizes=sizes),
+    ]
+
+
+def rms_norm_eager(x: Tensor, weight: Tensor) -> Tensor:
+    """Hugging Face's order of kernels: upcast, square, mean, rsqrt, scale, downcast, weigh."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)
+    return weight * (wide * scale).to(x.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return fn.rms_norm(x, (x.shape[-1],), weight, 1e-5)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return fn.layer_norm(x, (x.shape[-1],), weight, bias, 1e-5)
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    return fn.silu(gate) * up
+
+
+def silu_mul_halves(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, -1)
+    return fn.silu(gate) * up
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return fn.gelu(x, approximate="tanh")
+
+
+def gelu_eager(x: Tensor) -> Tensor:
+    """The tanh form kernel by kernel, as Hugging Face's GPT-2 computes it."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+def rotary(phase: str, order: str) -> Prepare:
+    """Eager rotary embedding of heads of 128: `bhsd` on transposed views as Hugging Face, `sbhd` as Megatron."""
+
+    def prepare(bench: Bench, rows: int, width: int) -> Call:
+        dim = min(128, width)
+        leaf = bench.randn(1, rows, width // dim, dim, grad=True) if order == "bhsd" else None
+        x = leaf.transpose(1, 2) if leaf is not None else bench.randn(rows, 1, width // dim, dim, grad=True)
+        angles = (1, 1, rows, dim) if order == "bhsd" else (rows, 1, 1, dim)
+        cos, sin = bench.randn(*angles), bench.randn(*angles)
+        if phase == "forward":
+            return lambda: turn(x, cos, sin)
+        out = turn(x, cos, sin)
+        grad = torch.randn_like(out)
+        return lambda: torch.autograd.grad(out, x, grad, retain_graph=True)
+
+    return prepare
+
+
+def cross_entropy(phase: str, *, upcast: bool) -> Prepare:
+    """Loss over [tokens, vocabulary]; upcast: from bf16 logits through fp32, as frameworks do."""
+
+    def prepare(bench: Bench, rows: int, width: int) -> Call:
+        logits = bench.randn(rows, width, dtype=BF16 if upcast else FP32, grad=True)
+        labels = bench.integers(width, rows)
+        if phase == "forward":
+            return lambda: fn.cross_entropy(logits.float(), labels)
+        loss = fn.cross_entropy(logits.float(), labels)
+        return lambda: torch.autograd.grad(loss, logits, retain_graph=True)
+
+    return prepare
+
+
+def cross_entropy_pieces(bench: Bench, rows: int, width: int) -> Call:
+    """Forward of a vocabulary-parallel loss, kernel by kernel (Megatron's order), softmax kept for backward."""
+    logits, labels = bench.randn(rows, width), bench.integers(width, rows, 1)
+
+    def call() -> object:
+        wide = logits.float()
+        wide -= wide.max(dim=-1, keepdim=True).values
+        picked = wide.gather(1, labels)
+        weights = wide.exp_()
+        total = weights.sum(dim=-1, keepdim=True)
+        return total.log() - picked, weights.div_(total)
+
+    return call
+
+
+def dropout_add(x: Tensor, residual: Tensor) -> Tensor:
+    return residual + fn.dropout(x, 0.1)
+
+
+def bias_dropout_add(x: Tensor, residual: Tensor, bias: Tensor) -> Tensor:
+    return residual + fn.dropout(x + bias, 0.1)
+
+
+def masked_softmax(bench: Bench, rows: int, width: int) -> Call:
+    """Unfused attention's scores [heads, seq, seq]: mask, then softmax in fp32 and back."""
+    scores = bench.randn(max(1, rows // width), width, width)
+    mask = torch.ones(1, width, width, dtype=torch.bool, device=bench.device).triu(1)
+    return lambda: torch.softmax(scores.masked_fill(mask, -10000.0).float(), dim=-1).to(BF16)
+
+
+def masked_fill(bench: Bench, rows: int, width: int) -> Call:
+    scores = bench.randn(max(1, rows // width), width, width)
+    mask = torch.ones(1, width, width, dtype=torch.bool, device=bench.device).triu(1)
+    return lambda: scores.masked_fill(mask, -10000.0)
+
+
+def embedding(phase: str, vocabulary: int) -> Prepare:
+    def prepare(bench: Bench, rows: int, width: int) -> Call:
+        size = bench.dim(vocabulary)
+        table, tokens = bench.randn(size, width), bench.integers(size, rows)
+        if phase == "forward":
+            return lambda: fn.embedding(tokens, table)
+        grad = bench.randn(rows, width)
+        return lambda: torch.ops.aten.embedding_dense_backward(grad, tokens, size, -1, False)
+
+    return prepare
+
+
+def gather(kind: str) -> Prepare:
+    """Moving tokens to experts and back: each of rows / 4 tokens is wanted by four experts."""
+
+    def prepare(bench: Bench, rows: int, width: int) -> Call:
+        tokens = max(1, rows // 4)
+        index = torch.arange(rows, device=bench.device)[torch.randperm(rows, device=bench.device)] % tokens
+        few, many = bench.randn(tokens, width, grad=True), bench.randn(rows, width)
+        if kind == "index":
+            return lambda: few[index]
+        if kind == "index_select":
+            return lambda: few.index_select(0, index)
+        if kind == "index_add":
+            return lambda: torch.zeros_like(few).index_add_(0, index, many)
+        if kind == "scatter_add":
+            wide = index.unsqueeze(1).expand(-1, width)
+            return lambda: torch.zeros_like(few).scatter_add_(0, wide, many)
+        out = few[index]
+        return lambda: torch.autograd.grad(out, few, many, retain_graph=True)
+
+    return prepare
+
+
+def moved_bytes(rows: int, width: int) -> int:
+    return 2 * 2 * rows * width
+
+
+def top_k(bench: Bench, rows: int, width: int) -> Call:
+    logits = bench.randn(rows, width)
+    return lambda: torch.topk(torch.softmax(logits.float(), dim=-1), min(8, width), dim=-1)
+
+
+def sort_rows(bench: Bench, rows: int, width: int) -> Call:
+    keys = bench.integers(width, rows)
+    return lambda: torch.argsort(keys)
+
+
+def concatenate(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat((a, b), dim=-1)
+
+
+def swap_heads(x: Tensor) -> Tensor:
+    """[seq, heads, 128] to [heads, seq, 128] and made contiguous, as after attention."""
+    return x.view(x.shape[0], -1, min(128, x.shape[1])).transpose(0, 1).contiguous()
+
+
+def simple_recipes() -> list[Recipe]:
+    table: list[tuple[str, Sequence[torch.dtype], Callable[..., object], str, int]] = [
+        ("clone_bf16", (BF16,), Tensor.clone, "huge", 0),
+        ("add_bf16", (BF16, BF16), torch.add, "huge", 0),
+        ("cast_bf16_fp32", (BF16,), Tensor.float, "huge", 0),
+        ("cast_fp32_bf16", (FP32,), Tensor.bfloat16, "huge", 0),
+        ("zero_bf16", (BF16,), Tensor.zero_, "huge", 0),
+        ("zero_fp32", (FP32,), Tensor.zero_, "plain", 0),
+        ("add_fp32", (FP32, FP32), torch.add, "plain", 0),
+        ("mul_bf16", (BF16, BF16), torch.mul, "plain", 0),
+        ("mul_fp32", (FP32, FP32), torch.mul, "plain", 0),
+        ("square_fp32", (FP32,), lambda x: x.pow(2), "plain", 0),
+        ("scale_fp32_", (FP32,), lambda x: x.mul_(1.0), "plain", 0),
+        ("row_mean_fp32", (FP32,), lambda x: x.mean(-1, keepdim=True), "plain", 0),
+        ("row_scale_fp32", (FP32,), lambda x: x * x[:, :1], "plain", 0),
+        ("column_sum_bf16", (BF16,), lambda x: x.sum(0), "plain", 0),
+        ("bias_add_bf16", (BF16,), torch.add, "plain", 1),
+        ("accumulate_bf16", (BF16, BF16), Tensor.add_, "plain", 0),
+        ("accumulate_fp32_bf16", (FP32, BF16), Tensor.add_, "huge", 0),
+        ("transpose_bf16", (BF16,), lambda x: x.t().contiguous(), "plain", 0),
+        ("swap_heads_bf16", (BF16,), swap_heads, "plain", 0),
+        ("cat_bf16", (BF16, BF16), concatenate, "plain", 0),
+        ("norm_fp32", (FP32,), torch.linalg.vector_norm, "plain", 0),
+        ("max_fp32", (FP32,), lambda x: x.max(dim=-1).values, "plain", 0),
+        ("exp_fp32_", (FP32,), Tensor.exp_, "plain", 0),
+    ]
+    return [Recipe(kernel=name, prepare=forward(dtypes, work, v), sizes=s) for name, dtypes, work, s, v in table]
+
+
+def fused_recipes() -> list[Recipe]:
+    softmax = lambda x: torch.softmax(x, dim=-1)  # noqa: E731
+    return [
+        *both("silu_mul", (BF16, BF16), silu_mul, "plain"),
+        *both("silu_mul_halves", (BF16,), silu_mul_halves, "plain"),
+        *both("silu", (BF16,), fn.silu, "plain"),
+        *both("gelu_erf", (BF16,), fn.gelu, "plain"),
+        *both("gelu_tanh", (BF16,), gelu_tanh, "plain"),
+        *both("gelu_eager", (BF16,), gelu_eager, "plain"),
+        *both("dropout", (BF16,), lambda x: fn.dropout(x, 0.1), "plain"),
+        *both("dropout_add", (BF16, BF16), dropout_add, "plain"),
+        *both("bias_dropout_add", (BF16, BF16), bias_dropout_add, "plain", 1),
+        *both("rms_norm", (BF16,), rms_norm, "norm", 1),
+        *both("rms_norm_eager", (BF16,), rms_norm_eager, "norm", 1),
+        *both("layer_norm", (BF16,), layer_norm, "norm", 2),
+        *both("rms_norm_eager_fp32", (FP32,), rms_norm_eager, "norm", 1),
+        *both("softmax_bf16", (BF16,), softmax, "scores"),
+        *both("softmax_fp32", (FP32,), softmax, "scores"),
+        Recipe(kernel="masked_softmax", prepare=masked_softmax, sizes="scores"),
+        Recipe(kernel="masked_fill", prepare=masked_fill, sizes="scores"),
+    ]
+
+
+def embedding_recipe(size: int, phase: str) -> Recipe:
+    def moved(rows: int, width: int) -> int:
+        return moved_bytes(rows, width) + (2 * size * width if phase == "backward" else 0)
+
+    work = embedding(phase, size)
+    return Recipe(kernel=f"embedding_{size}", prepare=work, sizes="tokens", phase=phase, bytes_of=moved)
+
+
+def token_recipes() -> list[Recipe]:
+    phases = ("forward", "backward")
+    found = [
+        Recipe(kernel=f"rotary_{order}", prepare=rotary(phase, order), phase=phase, sizes="plain")
+        for order in ("bhsd", "sbhd")
+        for phase in phases
+    ]
+    for upcast, name in ((True, "cross_entropy_bf16"), (False, "cross_entropy_fp32")):
+        found += [Recipe(kernel=name, prepare=cross_entropy(p, upcast=upcast), phase=p, sizes="logits") for p in phases]
+    found += [Recipe(kernel="cross_entropy_pieces", prepare=cross_entropy_pieces, sizes="logits")]
+    found += [embedding_recipe(size, phase) for size in (32000, 128256) for phase in phases]
+    kinds = ("index", "index_backward", "index_select", "index_add", "scatter_add")
+    found += [Recipe(kernel=kind, prepare=gather(kind), sizes="tokens", bytes_of=moved_bytes) for kind in kinds]
+    routing = (("top_k", top_k), ("argsort", sort_rows))
+    return found + [Recipe(kernel=name, prepare=work, sizes="router") for name, work in routing]
+
+
+PLAIN = tuple((rows, 4096) for rows in (8192, 32768, 2048, 512, 128, 131072))
+SIZES: dict[str, tuple[tuple[int, int], ...]] = {
+    "plain": (*PLAIN, (16384, 768)),
+    "huge": (*PLAIN, (16, 4096), (524288, 4096)),
+    "norm": (
+        (8192, 2048), (4096, 4096), (16384, 768), (4096, 8192), (16384, 4096), (8192, 16384), (512, 4096), (1024, 8192),
+        (131072, 128), (65536, 2048),
+    ),
+    "scores": ((24576, 2048), (65536, 2048), (262144, 1024), (32768, 4096), (8192, 512)),
+    "logits": (
+        (4096, 32000), (8192, 32000), (16384, 50257), (4096, 128256), (8192, 128256), (4096, 151936), (2048, 6400),
+    ),
+    "tokens": ((4096, 4096), (16384, 1024), (8192, 2048), (32768, 2048), (512, 4096)),
+    "router": ((4096, 128), (8192, 64), (4096, 8), (32768, 128)),
+}  # fmt: skip
+
+
+def recipe_case(bench: Bench, recipe: Recipe, rows: int, width: int, cache: str) -> Case:
+    rows, width = bench.dim(rows), bench.dim(width)
+    fields: Row = {"kernel": recipe.kernel, "phase": recipe.phase, "rows": rows, "width": width, "cache": cache}
+    if recipe.bytes_of:
+        fields["bytes"] = recipe.bytes_of(rows, width)
+    make = lambda: recipe.prepare(bench, rows, width)  # noqa: E731
+    build = lambda: bench.sets(4 * rows * width, make, hot=cache == "hot")  # noqa: E731
+    return Case(fields=fields, build=build, window=0.02, count_traffic=True)
+
+
+def memory_cases(bench: Bench) -> Iterator[Case]:
+    """Cold for every size; also hot where the tensors fit the L2 cache, as after the kernel that made them."""
+    recipes = simple_recipes() + fused_recipes() + token_recipes()
+    longest = max(len(sizes) for sizes in SIZES.values())
+    for index in range(longest):  # the first size of everything before the second of anything
+        for recipe in recipes:
+            sizes = SIZES[recipe.sizes]
+            if index < len(sizes):
+                rows, width = sizes[index]
+                yield recipe_case(bench, recipe, rows, width, "cold")
+                if rows * width <= 2**25:
+                    yield recipe_case(bench, recipe, rows, width, "hot")
+
+
+def memory(bench: Bench, budget: float) -> list[Row]:
+    cases = list(memory_cases(bench))
+    return run_cases(bench, "memory", thinned(cases) if bench.quick or not bench.cuda else cases, budget)
+
+
+# --- optimizer --------------------------------------------------------------------------------------------------
+
+
+def parameter_shapes(hidden: int, ffn: int, layers: int, vocabulary: int) -> list[tuple[int, ...]]:
+    layer: list[tuple[int, ...]] = [(hidden, hidden)] * 4 + [(ffn, hidden)] * 2 + [(hidden, ffn)] + [(hidden,)] * 2
+    return [(vocabulary, hidden)] * 2 + layer * layers + [(hidden,)]
+
+
+# About 0.1, 1.1 and 4.2 billion parameters.
+PARAMETERS = {
+    "0.1B": parameter_shapes(768, 2048, 12, 32000),
+    "1B": parameter_shapes(2048, 5632, 19, 32000),
+    "4B": parameter_shapes(4096, 11008, 20, 32000),
+}
+
+
+def parameters(bench: Bench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Tensor]:
+    found = [bench.randn(*map(bench.dim, shape), dtype=dtype, grad=True) for shape in shapes]
+    for tensor in found:
+        tensor.grad = bench.randn(*tensor.shape, dtype=dtype)
+    return found
+
+
+def adam_call(bench: Bench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, how: str) -> Call:
+    fused, foreach = how == "fused", how == "foreach"
+    return torch.optim.AdamW(parameters(bench, shapes, dtype), lr=1e-4, fused=fused, foreach=foreach).step
+
+
+def gradient_call(bench: Bench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, how: str) -> Call:
+    tensors = parameters(bench, shapes, dtype)
+    grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
+    if how == "clip":
+        return lambda: torch.nn.utils.clip_grad_norm_(tensors, 1.0, foreach=True)
+    if how == "norm":
+        return lambda: torch.stack([torch.linalg.vector_norm(grad) for grad in grads]).norm()
+    if how == "zero":
+        return lambda: torch._foreach_zero_(grads)
+    if how == "scale":
+        return lambda: [grad.mul_(1.0) for grad in grads]
+    other = [torch.empty_like(grad, dtype=BF16 if dtype == FP32 else FP32) for grad in grads]
+    if how == "copy_foreach":
+        return lambda: torch._foreach_copy_(other, grads)
+    return lambda: [target.copy_(grad) for target, grad in zip(other, grads, strict=True)]
+
+
+def optimizer_case(bench: Bench, size: str, dtype: torch.dtype, how: str, make: Callable[..., Call]) -> Case:
+    shapes = PARAMETERS[size] if bench.cuda else PARAMETERS[size][:6]
+    count = sum(math.prod(map(bench.dim, shape)) for shape in shapes)
+    kernel = "adamw" if make is adam_call else "gradients"
+    fields: Row = {"kernel": kernel, "how": how, "dtype": NAMES[dtype], "size": size}
+    fields |= {"parameters": count, "tensors": len(shapes)}
+    return Case(fields=fields, build=lambda: [make(bench, shapes, dtype, how)], window=0.1)
+
+
+def optimizer_cases(bench: Bench) -> Iterator[Case]:
+    for size in PARAMETERS:
+        for dtype, how in itertools.product((BF16, FP32), ("fused", "foreach", "loop")):
+            if how != "loop" or size != "4B":
+                yield optimizer_case(bench, size, dtype, how, adam_call)
+        for how in ("clip", "norm", "zero", "scale", "copy", "copy_foreach"):
+            yield optimizer_case(bench, size, FP32, how, gradient_call)
+    yield optimizer_case(bench, "1B", BF16, "clip", gradient_call)
+    yield optimizer_case(bench, "1B", BF16, "copy", gradient_call)
+
+
+def optimizer(bench: Bench, budget: float) -> list[Row]:
+    cases = list(optimizer_cases(bench))
+    return run_cases(bench, "optimizer", thinned(cases) if bench.quick else cases, budget)
+
+
+# --- launch: what the CPU pays ----------------------------------------------------------------------------------
+
+
+class Scale(torch.autograd.Function):
+    """The smallest autograd function written in Python; Megatron wraps its layers and collectives in such ones."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:  # noqa: ANN401
+        return x * 2.0
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ANN401
+        return grads[0] * 2.0
+
+
+def chained(step: Callable[[Tensor], Tensor], x: Tensor, count: int = 100) -> Tensor:
+    for _ in range(count):
+        x = step(x)
+    return x
+
+
+def node_backward(step: Callable[[Tensor], Tensor], x: Tensor, wanted: Sequence[Tensor]) -> Call:
+    out = chained(step, x)
+    grad = torch.ones_like(out)
+    return lambda: torch.autograd.grad(out, wanted, grad, retain_graph=True)
+
+
+def autocast(bench: Bench, call: Call) -> Call:
+    def inside() -> object:
+        with torch.autocast(bench.device.type, dtype=BF16, cache_enabled=False):
+            return call()
+
+    return inside
+
+
+def launch_calls(bench: Bench) -> dict[str, tuple[Call, int]]:
+    """Name to (call, ops in it). Tensors are tiny: the GPU keeps up, so the time is the CPU's."""
+    side = 64 if bench.cuda else 8
+    x, y = bench.randn(side, side), bench.randn(side, side)
+    g, weight = bench.randn(side, side, grad=True), bench.randn(side, side, grad=True)
+    norm, bias = bench.randn(side, grad=True), bench.randn(side, grad=True)
+    linear = nn.Linear(side, side, bias=False, device=bench.device, dtype=BF16)
+    wide = nn.Linear(side, side, bias=False, device=bench.device, dtype=FP32)
+    identity = nn.Identity()
+    many = [bench.randn(side) for _ in range(100)]
+    line = lambda t: fn.linear(t, weight)  # noqa: E731
+    return {
+        "empty": (lambda: torch.empty(side, side, device=bench.device), 1),
+        "view": (lambda: x.view(side * side), 1),
+        "transpose": (lambda: x.transpose(0, 1), 1),
+        "add": (lambda: x + y, 1),
+        "add_": (lambda: x.add_(y), 1),
+        "cast": (x.float, 1),
+        "mm": (lambda: torch.mm(x, y), 1),
+        "linear": (lambda: fn.linear(x, y), 1),
+        "softmax": (lambda: torch.softmax(x, -1), 1),
+        "cat": (lambda: torch.cat((x, y)), 1),
+        "module_identity": (lambda: identity(x), 1),
+        "module_linear_forward": (lambda: linear(x), 1),
+        "autocast_linear_forward": (autocast(bench, lambda: wide(x)), 1),
+        "foreach_add_100": (lambda: torch._foreach_add_(many, 1.0), 100),
+        "loop_add_100": (lambda: [t.add_(1.0) for t in many], 100),
+        "mul_forward_grad": (lambda: chained(lambda t: t * 2.0, g), 100),
+        "mul_backward": (node_backward(lambda t: t * 2.0, g, (g,)), 100),
+        "linear_forward_grad": (lambda: chained(line, g), 100),
+        "linear_backward": (node_backward(line, g, (g, weight)), 100),
+        "layer_norm_forward_grad": (lambda: chained(lambda t: layer_norm(t, norm, bias), g), 100),
+        "layer_norm_backward": (node_backward(lambda t: layer_norm(t, norm, bias), g, (g, norm, bias)), 100),
+        "rms_norm_eager_forward_grad": (lambda: chained(lambda t: rms_norm_eager(t, norm), g), 100),
+        "rms_norm_eager_backward": (node_backward(lambda t: rms_norm_eager(t, norm), g, (g, norm)), 100),
+        "silu_mul_forward_grad": (lambda: chained(lambda t: fn.silu(t) * t, g), 100),
+        "silu_mul_backward": (node_backward(lambda t: fn.silu(t) * t, g, (g,)), 100),
+        "function_forward": (lambda: chained(Scale.apply, g), 100),
+        "function_backward": (node_backward(Scale.apply, g, (g,)), 100),
+        "reshape_forward_grad": (lambda: chained(lambda t: t.view(8, -1, side).view(side, side), g), 200),
+        "reshape_backward": (node_backward(lambda t: t.view(8, -1, side).view(side, side), g, (g,)), 200),
+    }
+
+
+def launch_cases(bench: Bench) -> Iterator[Case]:
+    calls = launch_calls(bench)
+    for name, (call, ops) in calls.items():
+        yield Case(fields={"op": name, "side": "host"}, build=always(call), clock="host", divide=ops, window=0.25)
+    if bench.cuda:  # the GPU's own floor for a kernel that does nothing much, queued back to back
+        for name in ("add", "add_", "cast", "mm", "softmax"):
+            yield Case(fields={"op": name, "side": "device"}, build=always(calls[name][0]))
+
+
+def always(call: Call) -> Callable[[], list[Call]]:
+    return lambda: [call]
+
+
+def launch(bench: Bench, budget: float) -> list[Row]:
+    return run_cases(bench, "launch", list(launch_cases(bench)), budget)
+
+
+# --- allocator --------------------------------------------------------------------------------------------------
+
+
+def outside_bytes() -> int:
+    """Device memory in use that the caching allocator does not hold: the context, and other processes."""
+    free, total = torch.cuda.mem_get_info()
+    return total - free - torch.cuda.memory_reserved()
+
+
+def allocation(size: int) -> Row:
+    torch.cuda.empty_cache()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    block = torch.empty(size, dtype=torch.uint8, device="cuda")
+    grown = torch.cuda.memory_allocated() - allocated, torch.cuda.memory_reserved() - reserved
+    del block
+    return {"what": "allocation", "requested": size, "allocated": grown[0], "reserved": grown[1]}
+
+
+def workspace(name: str, work: Call) -> Row:
+    """What stays allocated after a first call: library workspaces."""
+    before = torch.cuda.memory_allocated(), outside_bytes()
+    work()
+    torch.cuda.synchronize()
+    after = torch.cuda.memory_allocated(), outside_bytes()
+    return {"what": "workspace", "name": name, "allocated": after[0] - before[0], "outside": after[1] - before[1]}
+
+
+def allocator(bench: Bench, _budget: float) -> list[Row]:
+    """Runs first: the context and the library workspaces must still be untouched."""
+    if not bench.cuda:
+        return [{"what": "context", "skipped": "needs a GPU"}]
+    mib = 2**20
+    rows: list[Row] = [{"what": "context", "when": "start", "outside": outside_bytes()}]
+    sizes = (1, 512, 513, 4096, mib - 1, mib, mib + 1, 2 * mib, 9 * mib, 10 * mib - 1, 10 * mib, 11 * mib, 20 * mib)
+    rows += [allocation(size) for size in (*sizes, 21 * mib, 100 * mib + 1)]
+    x, q = bench.randn(1024, 1024, grad=True), bench.randn(1, 8, 1024, 128)
+    heads = Heads(batch=1, seq=1024, heads=8, kv_heads=8, dim=128, v_dim=128)
+    rows.append(workspace("cublas", lambda: torch.mm(x, x) is None))
+    rows.append(workspace("cublaslt", lambda: torch.addmm(bench.randn(1024), x, x) is None))
+    rows.append(workspace("cublas in backward", lambda: torch.autograd.grad(torch.mm(x, x).sum(), x) is None))
+    rows.append(workspace("attention", lambda: attention_forward(heads, q, q, q) is None))
+    return rows
+
+
+# --- step: do the parts add up? ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A few decoder layers, as plain as Hugging Face's (`eager`), or with torch's own norm kernel (`native`)."""
+
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    layers: int
+    seq: int
+    batch: int
+    vocabulary: int = 0
+    norm: str = "eager"
+    autocast: bool = False
+    dim: int = 0
+
+
+class Norm(nn.Module):
+    def __init__(self, width: int, kind: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (rms_norm_eager if self.kind == "eager" else rms_norm)(x, self.weight)
+
+
+class Layer(nn.Module):
+    def __init__(self, stack: Stack) -> None:
+        super().__init__()
+        self.dim = stack.dim or stack.hidden // stack.heads
+        line = lambda k, n: nn.Linear(k, n, bias=False)  # noqa: E731
+        self.norm1, self.norm2 = Norm(stack.hidden, stack.norm), Norm(stack.hidden, stack.norm)
+        self.q = line(stack.hidden, stack.heads * self.dim)
+        self.k = line(stack.hidden, stack.kv_heads * self.dim)
+        self.v = line(stack.hidden, stack.kv_heads * self.dim)
+        self.o = line(stack.heads * self.dim, stack.hidden)
+        self.gate, self.up = line(stack.hidden, stack.ffn), line(stack.hidden, stack.ffn)
+        self.down = line(stack.ffn, stack.hidden)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        normed = self.norm1(x)
+        heads = (*x.shape[:2], -1, self.dim)
+        q, k, v = (project(normed).view(heads).transpose(1, 2) for project in (self.q, self.k, self.v))
+        q, k = turn(q, cos, sin), turn(k, cos, sin)
+        gqa = q.shape[1] != k.shape[1]
+        mixed = fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
+        x = x + self.o(mixed.transpose(1, 2).contiguous().flatten(2))
+        normed = self.norm2(x)
+        out: Tensor = x + self.down(silu_mul(self.gate(normed), self.up(normed)))
+        return out
+
+
+class Decoder(nn.Module):
+    def __init__(self, stack: Stack) -> None:
+        super().__init__()
+        self.stack = stack
+        self.layers = nn.ModuleList(Layer(stack) for _ in range(stack.layers))
+        self.norm = Norm(stack.hidden, stack.norm)
+        self.head = nn.Linear(stack.hidden, stack.vocabulary, bias=False) if stack.vocabulary else None
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, labels: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        x = self.norm(x)
+        if self.head is None:
+            return x
+        return fn.cross_entropy(self.head(x).float().flatten(0, 1), labels)
+
+
+def stack_calls(bench: Bench, stack: Stack) -> tuple[Callable[[], Tensor], Callable[[Tensor], object]]:
+    dtype = FP32 if stack.autocast else BF16
+    with torch.device(bench.device):
+        model = Decoder(stack).to(dtype)
+    dim = stack.dim or stack.hidden // stack.heads
+    x = bench.randn(stack.batch, stack.seq, stack.hidden, dtype=dtype, grad=True)
+    cos, sin = (bench.randn(1, 1, stack.seq, dim) for _ in range(2))
+    labels = bench.integers(max(1, stack.vocabulary), stack.batch * stack.seq)
+    grad = None if stack.vocabulary else torch.ones_like(x)
+    weights = [x, *model.parameters()]
+
+    def ahead() -> Tensor:
+        with torch.autocast(bench.device.type, dtype=BF16, enabled=stack.autocast):
+            out: Tensor = model(x, cos, sin, labels)
+        return out
+
+    def back(out: Tensor) -> object:
+        return torch.autograd.grad(out, weights, grad, retain_graph=True)
+
+    return ahead, back
+
+
+def step_calls(bench: Bench, stack: Stack, phase: str) -> list[Call]:
+    ahead, back = stack_calls(bench, stack)
+    if phase == "forward":
+        return [ahead]
+    if phase == "backward":
+        out = ahead()
+        return [lambda: back(out)]
+    return [lambda: back(ahead())]
+
+
+def step_case(bench: Bench, stack: Stack, phase: str, clock: str) -> Case:
+    fields: Row = {**vars(stack), "phase": phase, "clock": "host" if clock == "host" else "device"}
+    build = lambda: step_calls(bench, stack, phase)  # noqa: E731
+    return Case(fields=fields, build=build, clock=clock, window=0.5, count_traffic=True)
+
+
+def stacks(bench: Bench) -> list[Stack]:
+    tiny = Stack(hidden=64, ffn=128, heads=2, kv_heads=1, layers=4, seq=64, batch=1)
+    if not bench.cuda:
+        return [tiny]
+    sizes = (
+        (768, 2048, 12, 12, 6, 1024, 16, 0), (2048, 5632, 32, 4, 4, 2048, 4, 0), (4096, 11008, 32, 32, 3, 4096, 1, 0),
+        (4096, 14336, 32, 8, 2, 4096, 2, 0), (8192, 28672, 64, 8, 1, 4096, 1, 0), (1024, 4096, 16, 16, 6, 1024, 8, 0),
+        (2048, 5632, 32, 4, 4, 2048, 4, 32000), (2048, 8192, 32, 8, 2, 4096, 2, 128256),
+    )  # fmt: skip
+    names = ("hidden", "ffn", "heads", "kv_heads", "layers", "seq", "batch", "vocabulary")
+    fields: list[Row] = [dict(zip(names, size, strict=True)) for size in sizes]
+    eager = [Stack(**values) for values in fields]
+    native = [replace(stack, norm="native") for stack in (tiny, *eager[:4])]
+    amp = [replace(stack, autocast=True) for stack in (tiny, *eager[1:3])]
+    return [*eager, tiny, *native, *amp]
+
+
+def step(bench: Bench, budget: float) -> list[Row]:
+    phases = ("forward", "backward", "both")
+    cases = [step_case(bench, stack, phase, "step") for stack in stacks(bench) for phase in phases]
+    small = [stack for stack in stacks(bench) if stack.hidden == 64]
+    cases += [step_case(bench, stack, phase, "host") for stack in small for phase in phases]
+    return run_cases(bench, "step", thinned(cases) if bench.quick else cases, budget)
+
+
+# --- repeat: how far can a median be trusted? -------------------------------------------------------------------
+
+
+def repeat(bench: Bench, budget: float) -> list[Row]:
+    """Measures some earlier cases above 100 us again, minutes later, and compares the medians."""
+    long = [entry for entry in bench.done if entry[2]["seconds"] > 1e-4 and entry[1].clock == "device"]
+    chosen = long[:: max(1, len(long) // 40)]
+    again = run_cases(bench, "repeat", [case for _, case, _ in chosen], budget)
+    rows = []
+    for (family, _, first), second in zip(chosen, again, strict=True):
+        ratio = {"first": first["seconds"]}
+        if "seconds" in second:
+            ratio["difference"] = short(second["seconds"] / first["seconds"] - 1.0)
+        rows.append({"family": family, **second, **ratio})
+    bench.arenas.clear()
+    return rows
+
+
+# --- collectives (torchrun) -------------------------------------------------------------------------------------
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def groups(world: int) -> Iterator[tuple[str, int, list[list[int]]]]:
+    """Neighbours and strided groups of every power of two, as rank layouts make them: (kind, size, groups)."""
+    size = 2
+    while size <= world:
+        if world % size == 0:
+            yield "neighbours", size, [list(range(first, first + size)) for first in range(0, world, size)]
+            if size < world:
+                stride = world // size
+                yield "strided", size, [list(range(first, world, stride)) for first in range(stride)]
+        size *= 2
+
+
+def ring_neighbours(group: Any, x: Tensor, y: Tensor) -> object:  # noqa: ANN401
+    """Every rank sends to the next of its group and receives from the one before, as a pipeline does."""
+    import torch.distributed as dist
+
+    ranks = dist.get_process_group_ranks(group)
+    here = ranks.index(rank())
+    send = dist.P2POp(dist.isend, x, ranks[(here + 1) % len(ranks)], group)
+    receive = dist.P2POp(dist.irecv, y, ranks[here - 1], group)
+    return [work.wait() for work in dist.batch_isend_irecv([send, receive])]
+
+
+def collective_calls(bench: Bench, group: Any, size: int, count: int) -> dict[str, Call]:  # noqa: ANN401
+    """`count` bf16 elements are the whole tensor: what all_reduce holds, all_gather makes, reduce_scatter takes."""
+    import torch.distributed as dist
+
+    whole, other, part = bench.randn(count), bench.randn(count), bench.randn(count // size)
+    return {
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
+        "p2p": lambda: ring_neighbours(group, whole, other),
+    }
+
+
+def collective_row(bench: Bench, call: Call, fields: Row) -> Row:
+    """A fixed number of repeats: all ranks must issue the same collectives, so nothing here may depend on a clock."""
+    repeats = 5 if bench.quick or fields["bytes"] >= 2**28 else 20
+    try:
+        host_batches([call], 1, 3, bench.synchronize)
+        if bench.cuda:
+            times = device_batches([call], 1, repeats, 0.0)
+        else:
+            times = host_batches([call], 1, repeats, bench.synchronize)
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return {**fields, "skipped": str(error).split("\n", 1)[0][:140]}
+    return {**fields, "seconds": short(statistics.median(times)), "spread": short(spread_of(times)), "calls": repeats}
+
+
+def distributed(bench: Bench, _budget: float) -> list[Row]:
+    import torch.distributed as dist
+
+    if world_size() < 2:
+        return [{"op": "collectives", "skipped": "one process; start with torchrun to measure them"}]
+    dist.init_process_group("nccl" if bench.cuda else "gloo")
+    sizes = [2**power for power in ((16, 22) if bench.quick or not bench.cuda else (12, 16, 20, 22, 24, 26, 28, 30))]
+    rows = []
+    for kind, size, members in groups(world_size()):
+        group, _ = dist.new_subgroups_by_enumeration(members)
+        for nbytes in sizes:
+            for name, call in collective_calls(bench, group, size, nbytes // 2).items():
+                fields = {"op": name, "groups": kind, "ranks": size, "bytes": nbytes, "dtype": "bf16"}
+                rows.append(collective_row(bench, call, fields))
+    dist.barrier()
+    dist.destroy_process_group()
+    return rows
+
+
+# --- the run ----------------------------------------------------------------------------------------------------
+
+Family = Callable[[Bench, float], list[Row]]
+# Order matters: the allocator wants an untouched GPU, repeat wants everything else done. Shares divide the time.
+FAMILIES: dict[str, tuple[Family, float]] = {
+    "allocator": (allocator, 0.01),
+    "launch": (launch, 0.06),
+    "gemm": (gemm, 0.34),
+    "grouped": (grouped, 0.08),
+    "attention": (attention, 0.14),
+    "memory": (memory, 0.2),
+    "optimizer": (optimizer, 0.08),
+    "step": (step, 0.07),
+    "repeat": (repeat, 0.02),
+    "distributed": (distributed, 0.01),
+}
+
+
+def smi(fields: str) -> list[str]:
+    """The command that asks nvidia-smi about the GPU this process uses."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    which = visible[local] if local < len(visible) and visible[local] else str(local)
+    return ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", which]
+
+
+class Telemetry:
+    """Clock, power and temperature twice a second by nvidia-smi, where there is one."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the run)
+        fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
+        command = [*smi(fields), "-lms", "500"]
+        self.process: subprocess.Popen[bytes] | None
+        try:
+            self.process = subprocess.Popen(command, stdout=self.file, stderr=subprocess.DEVNULL)  # noqa: S603
+        except OSError:
+            self.process = None
+        self.seen = 0
+
+    def since_last(self) -> Row:
+        """Medians over the samples that came since the last call."""
+        self.file.seek(0)
+        lines = self.file.read().splitlines()[:-1]
+        fresh, self.seen = lines[self.seen :], len(lines)
+        columns = list(zip(*(parsed for line in fresh if (parsed := numbers(line))), strict=False))
+        names = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c")
+        return {name: statistics.median(column) for name, column in zip(names, columns, strict=False)}
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.terminate()
+            self.process.wait(5)
+        self.file.close()
+
+
+def numbers(line: str) -> list[float]:
+    try:
+        return [float(part) for part in line.split(",")]
+    except ValueError:
+        return []
+
+
+def driver_version() -> str:
+    command = smi("driver_version")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
+        return done.stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def hardware(bench: Bench) -> Row:
+    found: Row = {"device": bench.device.type, "cpu": processor(), "cpu_count": os.cpu_count(), "ranks": world_size()}
+    if bench.cuda:
+        p = torch.cuda.get_device_properties(0)
+        found |= {"gpu": p.name, "capability": f"{p.major}.{p.minor}", "multiprocessors": p.multi_processor_count}
+        found |= {"memory": p.total_memory, "l2": bench.l2, "visible_gpus": torch.cuda.device_count()}
+    return found
+
+
+def software(bench: Bench) -> Row:
+    found: Row = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
+    if bench.cuda:
+        found |= {"driver": driver_version(), "cudnn": torch.backends.cudnn.version()}
+        if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found | {"system": platform.platform()}
+
+
+def dumped(result: Row) -> str:
+    """JSON with one row a line, so that two probes can be compared with diff."""
+    families = result["families"]
+    head = json.dumps({key: value for key, value in result.items() if key != "families"}, indent=1)
+    parts = []
+    for name, family in families.items():
+        rows = ",\n".join("   " + json.dumps(row) for row in family["rows"])
+        rest = json.dumps({key: value for key, value in family.items() if key != "rows"})[1:-1]
+        parts.append(f'  "{name}": {{{rest}, "rows": [\n{rows}\n  ]}}')
+    return head.removesuffix("\n}") + ',\n "families": {\n' + ",\n".join(parts) + "\n }\n}\n"
+
+
+def write(path: Path, result: Row) -> None:
+    """Whole or not at all: a reader never sees half a file."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(dumped(result))
+    part.replace(path)
+
+
+def progress(text: str) -> None:
+    if rank() == 0:
+        print(text, file=sys.stderr, flush=True)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    skipped = [row["skipped"] for row in rows if "skipped" in row]
+    text = f"{len(rows) - len(skipped)} rows"
+    if skipped:
+        text += f", {len(skipped)} skipped ({statistics.mode(skipped)[:60]})"
+    return text
+
+
+def run_families(bench: Bench, names: Sequence[str], end: float, result: Row, save: Callable[[], None]) -> None:
+    """Each family gets its share of the time that is left; what one does not use goes to the next ones."""
+    telemetry = Telemetry() if bench.cuda else None
+    try:
+        for index, name in enumerate(names):
+            family, share = FAMILIES[name]
+            shares = sum(FAMILIES[other][1] for other in names[index:])
+            budget = max(0.0, end - time.monotonic()) * share / shares
+            start = time.monotonic()
+            rows = family(bench, budget)
+            spent = time.monotonic() - start
+            entry: Row = {"seconds": short(spent), "budget": short(budget)}
+            if telemetry:
+                entry["telemetry"] = telemetry.since_last()
+            result["families"][name] = {**entry, "rows": rows}
+            release(bench, 0.0)
+            progress(f"{name}: {spent:.1f} s of {budget:.0f}, {summary(rows)}")
+            save()
+    finally:
+        if telemetry:
+            telemetry.stop()
+
+
+def make_bench(device: str, *, quick: bool) -> Bench:
+    torch.manual_seed(0)
+    if device == "cpu":
+        return Bench(device=torch.device("cpu"), quick=quick, l2=2**10, memory=2**30)
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Bench(device=torch.device("cuda"), quick=quick, l2=properties.L2_cache_size, memory=properties.total_memory)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure a GPU for shardwise calibrate.")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write; kept up to date after each family")
+    parser.add_argument("--minutes", type=float, default=5.5, help="time for everything; families share it (5.5)")
+    parser.add_argument("--quick", action="store_true", help="one case of each kind, to see that everything runs")
+    parser.add_argument("--families", default="", help=f"comma-separated, of: {', '.join(FAMILIES)} (all)")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny sizes, to test the program"
+    )
+    return parser.parse_args(arguments)
+
+
+def wanted_families(text: str) -> list[str]:
+    asked = [name.strip() for name in text.split(",") if name.strip()] or list(FAMILIES)
+    unknown = [name for name in asked if name not in FAMILIES]
+    if unknown:
+        raise SystemExit(complain(f"unknown family {', '.join(unknown)}; there are {', '.join(FAMILIES)}"))
+    return [name for name in FAMILIES if name in asked]
+
+
+def complain(text: str) -> int:
+    print(f"shardwise_probe: {text}", file=sys.stderr)
+    return 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    started = time.monotonic()
+    options = parsed(arguments)
+    names = wanted_families(options.families)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        return complain("torch sees no GPU; run it on a GPU node, or with --device cpu to test the program itself")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    bench = make_bench(options.device, quick=options.quick)
+    settings = {"minutes": options.minutes, "quick": options.quick, "families": names}
+    result: Row = {"schema": SCHEMA, "complete": False, "hardware": hardware(bench), "software": software(bench)}
+    result |= {"settings": settings, "families": {}}
+    save = (lambda: write(options.out, result)) if rank() == 0 else (lambda: None)
+    try:
+        run_families(bench, names, started + 60 * options.minutes - 5, result, save)
+    except KeyboardInterrupt:
+        save()
+        return 130
+    result["complete"] = True
+    result["settings"]["seconds"] = short(time.monotonic() - started)
+    save()
+    progress(f"wrote {options.out} after {time.monotonic() - started:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

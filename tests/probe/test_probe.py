@@ -1,0 +1,128 @@
+"""The probe runs alone, writes one readable file whatever happens, and says why when it measures nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from shardwise.probe import shardwise_probe as probe  # noqa: E402
+
+PROGRAM = Path(probe.__file__)
+pytestmark = pytest.mark.torch
+
+
+def run(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *launcher, str(PROGRAM), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    out = tmp_path_factory.mktemp("probe") / "cpu.json"
+    done = run("--device", "cpu", "--quick", "--minutes", 1, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert list(out.parent.iterdir()) == [out]
+    return json.loads(out.read_text())
+
+
+def test_every_family_is_there_in_order(result):
+    assert result["schema"] == "shardwise/probe/1"
+    assert result["complete"] is True
+    assert list(result["families"]) == list(probe.FAMILIES)
+    assert result["software"]["torch"] == torch.__version__
+
+
+def test_rows_carry_a_time_or_a_reason(result):
+    for name, family in result["families"].items():
+        for row in family["rows"]:
+            assert "skipped" in row or (row["seconds"] > 0 and row["spread"] >= 0), (name, row)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("gemm", {"dtype", "layout", "m", "n", "k", "how", "load"}),
+        ("grouped", {"kernel", "dtype"}),
+        ("attention", {"phase", "batch", "seq", "heads", "kv_heads", "dim", "v_dim", "causal", "backend"}),
+        ("memory", {"kernel", "phase", "rows", "width", "cache", "bytes", "kernels"}),
+        ("optimizer", {"kernel", "how", "dtype", "parameters", "tensors"}),
+        ("launch", {"op", "side"}),
+        ("step", {"hidden", "layers", "phase", "kernels"}),
+    ],
+)
+def test_a_family_measures_something_with_its_shape(result, family, fields):
+    rows = [row for row in result["families"][family]["rows"] if "seconds" in row]
+    assert rows
+    assert all(fields <= row.keys() for row in rows)
+
+
+def test_gemm_covers_all_layouts_and_the_gpu_grid_is_wide_enough():
+    bench = probe.make_bench("cpu", quick=False)
+    shapes = list(probe.gemm_shapes())
+    assert {shape[3] for shape in shapes} == set("FIW")
+    assert len(set(shapes)) == len(shapes) >= 300
+    assert next(probe.gemm_cases(bench)).fields["layout"] == "F"
+
+
+def test_traffic_of_a_cast_is_six_bytes_an_element():
+    x = torch.zeros(8, 16, dtype=torch.bfloat16)
+    assert probe.traffic_of(x.float) == {"kernels": 1, "bytes": 6 * x.numel()}
+    assert probe.traffic_of(x.t) == {"kernels": 0, "bytes": 0}
+
+
+def test_a_failing_case_is_skipped_with_its_reason():
+    bench = probe.make_bench("cpu", quick=True)
+
+    def fail():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
+
+    rows = probe.run_cases(bench, "test", [probe.Case(fields={"a": 1}, build=fail)], 1.0)
+    assert rows == [{"a": 1, "skipped": "out of memory: CUDA out of memory. Tried to allocate 9 GiB"}]
+
+
+def test_a_family_without_time_says_so():
+    bench = probe.make_bench("cpu", quick=True)
+    case = probe.Case(fields={"a": 1}, build=lambda: [lambda: None])
+    assert "time" in probe.run_cases(bench, "test", [case], -1.0)[0]["skipped"]
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch):
+    def interrupted(_bench, _budget):
+        raise KeyboardInterrupt
+
+    families = {"launch": (lambda _bench, _budget: [{"seconds": 1.0}], 0.5), "gemm": (interrupted, 0.5)}
+    monkeypatch.setattr(probe, "FAMILIES", families)
+    out = tmp_path / "part.json"
+    assert probe.main(["--device", "cpu", "--quick", "--out", str(out)]) == 130
+    kept = json.loads(out.read_text())
+    assert kept["complete"] is False
+    assert kept["families"]["launch"]["rows"] == [{"seconds": 1.0}]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_exits_two_with_a_sentence(tmp_path, capsys):
+    assert probe.main(["--out", str(tmp_path / "x.json")]) == 2
+    assert "no GPU" in capsys.readouterr().err
+
+
+def test_an_unknown_family_is_refused(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        probe.wanted_families("gemm,magic")
+    assert stopped.value.code == 2
+    assert "magic" in capsys.readouterr().err
+
+
+def test_torchrun_measures_collectives(tmp_path):
+    out = tmp_path / "two.json"
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617")
+    done = run("--device", "cpu", "--quick", "--families", "distributed", "--out", out, launcher=launcher)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(out.read_text())["families"]["distributed"]["rows"]
+    assert {row["op"] for row in rows} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"}
+    assert all(row["ranks"] == 2 for row in rows)
+    assert [row for row in rows if row["op"] == "all_reduce" and row["seconds"] > 0]
