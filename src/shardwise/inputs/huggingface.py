@@ -1,0 +1,274 @@
+"""A Hugging Face `config.json` of a causal language model, read without that library.
+
+The alias table turns its many spellings into our fields; a family says what the architecture implies. What was
+understood, ignored and not understood is part of the answer; layers that we cannot count are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.huggingface_families import ALIASES, FAMILIES, HYBRID, IGNORED, LLAMA, NOT_CAUSAL, Family
+from shardwise.inputs.huggingface_special import SPECIAL
+from shardwise.inputs.model import Activation, Mla, Model, Moe
+
+_NESTED = ("text_config", "llm_config", "language_config", "text_model_config", "thinker_config")
+_FLATTENED = ("attn_config", "ffn_config")
+_SPELLINGS = frozenset(name for names in ALIASES.values() for name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceModel:
+    """A model with what its file said."""
+
+    model: Model
+    """The model."""
+    architecture: str
+    """The file's model_type."""
+    understood: tuple[str, ...]
+    """Keys that set a field of ours."""
+    ignored: tuple[str, ...]
+    """Keys that change neither shapes nor time."""
+    unknown: tuple[str, ...]
+    """Keys that were not understood."""
+    notes: tuple[str, ...]
+    """Sentences for the user."""
+
+
+class Keys:
+    """The keys of a config, remembering which were read."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = dict(data)
+        for nested in _FLATTENED:
+            if isinstance(data.get(nested), dict):
+                self.data = {**data[nested], **self.data}
+        self.read: set[str] = set(_FLATTENED) & data.keys()
+        self.given = {name for name, value in self.data.items() if value is not None}
+
+    def get(self, *names: str) -> Any:  # noqa: ANN401 - a file can hold anything
+        """The first of these keys that is there and not null."""
+        for name in names:
+            if self.data.get(name) is not None:
+                self.read.add(name)
+                return self.data[name]
+        return None
+
+    def number(self, concept: str) -> int | None:
+        value = self.get(*ALIASES[concept])
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            name = next(name for name in ALIASES[concept] if self.data.get(name) is not None)
+            raise InputError(Fault(name, f"must be a whole number of 0 or more, not {value!r}"))
+        return value
+
+
+def is_config(data: dict[str, Any]) -> bool:
+    """Whether the values look like a Hugging Face config rather than one of our files."""
+    if {"layers", "hidden"} <= data.keys():
+        return False
+    spellings = {name for concept in ("layers", "hidden", "heads") for name in ALIASES[concept]} | set(_NESTED)
+    return "model_type" in data or "architectures" in data or bool(spellings & data.keys())
+
+
+def name_of(data: dict[str, Any], path: Path) -> str:
+    """What to call the model: its own name, else its folder's or file's."""
+    own = str(data.get("_name_or_path") or "").rstrip("/").rsplit("/", maxsplit=1)[-1]
+    return (own or (path.resolve().parent.name if path.stem == "config" else path.stem)).lower()
+
+
+def read_config(data: dict[str, Any], *, name: str = "model", title: str = "config.json") -> HuggingFaceModel:
+    """The model that a config.json describes, or an InputError that names what is missing or strange."""
+    try:
+        return _read(data, name)
+    except InputError as error:
+        raise InputError(error.faults, title=title) from None
+
+
+def _read(data: dict[str, Any], name: str) -> HuggingFaceModel:
+    inner = next((data[key] for key in _NESTED if isinstance(data.get(key), dict)), None)
+    # A nested text part may leave to the outer file what both share.
+    keys = Keys(data if inner is None else {"tie_word_embeddings": data.get("tie_word_embeddings"), **inner})
+    kind = str(keys.get("model_type") or data.get("model_type") or "unknown").lower()
+    _refuse(keys, kind)
+    family = FAMILIES.get(kind, LLAMA)
+    fields = _fields(keys, kind, family)
+    model = Model(name=name, **fields)
+    if model.heads % model.kv_heads:
+        raise InputError(f"{model.kv_heads} key and value heads do not divide {model.heads} heads; correct one of them")
+    unknown = tuple(sorted(keys.given - keys.read - IGNORED - _SPELLINGS))
+    return HuggingFaceModel(
+        model=model,
+        architecture=kind,
+        understood=tuple(sorted((keys.read | (keys.given & _SPELLINGS)) - IGNORED)),
+        ignored=tuple(sorted((keys.given & IGNORED) - keys.read)),
+        unknown=unknown,
+        notes=_notes(kind, unknown, nested=inner is not None),
+    )
+
+
+def _notes(kind: str, unknown: tuple[str, ...], *, nested: bool) -> tuple[str, ...]:
+    notes = []
+    if kind not in FAMILIES:
+        notes.append(f"the architecture {kind!r} is not known; it was read as a Llama-like model, so check its size")
+    if nested:
+        notes.append("only the language part was read; towers for images or sound are left out")
+    if unknown:
+        notes.append(f"not understood: {', '.join(unknown)}")
+    return tuple(notes)
+
+
+def _refuse(keys: Keys, kind: str) -> None:
+    if kind in NOT_CAUSAL or keys.data.get("is_encoder_decoder") is True:
+        raise InputError(f"{kind!r} is not a causal language model; only decoder-only transformers can be planned")
+    strange = sorted(key for key in keys.data if key.lower().startswith(HYBRID) and keys.data[key] not in (None, False))
+    if strange:
+        raise InputError(
+            f"{kind!r} has layers that are not attention with a feed-forward block (keys {', '.join(strange)}); "
+            "they cannot be counted yet: describe the nearest transformer in a file of ours"
+        )
+    missing = [
+        Fault(ALIASES[concept][0], f"is missing (also known as {', '.join(ALIASES[concept][1:])}); add it")
+        for concept in ("layers", "hidden", "heads", "vocab")
+        if not keys.number(concept)
+    ]
+    if missing:
+        raise InputError(missing)
+
+
+def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
+    hidden, heads = keys.number("hidden") or 0, keys.number("heads") or 0
+    fields: dict[str, Any] = {
+        "layers": keys.number("layers"),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": keys.number("kv_heads") or heads,
+        "head_size": keys.number("head_size") or hidden // heads,
+        "vocab": keys.number("vocab"),
+        **family.fixed,
+        "activation": _activation(keys, family),
+        "mtp": keys.number("mtp") or 0,
+        "dropout": _dropout(keys),
+        "mla": _mla(keys),
+    }
+    for ours, theirs in family.switches.items():
+        value = keys.get(*theirs)
+        fields |= {} if value is None else {ours: bool(value)}
+    if isinstance(keys.get("tie_word_embeddings"), bool):
+        fields["tied"] = keys.get("tie_word_embeddings")
+    if keys.get("use_qk_norm", "qk_layernorm"):
+        fields["qk_norm"] = "head"
+    if fields.get("position") == "learned":
+        fields["max_positions"] = keys.number("max_positions") or 0
+    fields["ffn"] = keys.number("ffn") or family.ffn_factor * hidden
+    fields["moe"] = _moe(keys, fields["ffn"], fields["layers"])
+    fields["windows"] = _windows(keys, family, fields["layers"])
+    fields |= SPECIAL[kind](keys.get, fields) if kind in SPECIAL else {}
+    if fields["mla"]:
+        fields["head_size"] = fields["mla"].nope_size
+    if not fields["ffn"] and not fields["moe"]:
+        raise InputError(
+            Fault(ALIASES["ffn"][0], f"is missing (also known as {', '.join(ALIASES['ffn'][1:])}); add it")
+        )
+    keys.get(*ALIASES["max_positions"])
+    return fields
+
+
+def _activation(keys: Keys, family: Family) -> Activation:
+    text = str(keys.get(*ALIASES["activation"]) or "").lower()
+    if family.fixed.get("activation") == "squared-relu" or text in {"relu2", "squared_relu"}:
+        return "squared-relu"
+    if family.gated:
+        return "geglu" if "gelu" in text or family.fixed.get("activation") == "geglu" else "swiglu"
+    return "relu" if text == "relu" or (not text and family.fixed.get("activation") == "relu") else "gelu"
+
+
+def _dropout(keys: Keys) -> float:
+    values = [keys.data.get(name) for name in ALIASES["dropout"]]
+    return max((float(value) for value in values if isinstance(value, int | float)), default=0.0)
+
+
+def _mla(keys: Keys) -> Mla | None:
+    rank = keys.get("kv_lora_rank")
+    if not rank:
+        return None
+    names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    sizes = [keys.get(name) for name in names]
+    missing = [Fault(name, "is missing; MLA needs it") for name, size in zip(names, sizes, strict=True) if not size]
+    if missing:
+        raise InputError(missing)
+    nope, rope, value = sizes
+    return Mla(kv_rank=rank, nope_size=nope, rope_size=rope, value_size=value, q_rank=keys.get("q_lora_rank") or 0)
+
+
+def _moe(keys: Keys, ffn: int, layers: int) -> Moe | None:
+    experts = keys.number("experts") or 0
+    if experts <= 1:
+        return None
+    top_k = keys.number("top_k")
+    if not top_k:
+        raise InputError(
+            Fault(ALIASES["top_k"][0], f"is missing; {experts} experts need the number that a token visits")
+        )
+    expert_ffn = keys.number("expert_ffn") or ffn
+    shared = keys.number("shared_ffn") or (keys.number("shared_count") or 0) * expert_ffn
+    first_dense, every = _moe_pattern(keys, layers)
+    gate = bool(keys.get("shared_expert_intermediate_size"))
+    return Moe(
+        experts=experts, top_k=top_k, expert_ffn=expert_ffn, shared_ffn=shared, first_dense=first_dense, every=every,
+        shared_gate=gate,
+    )  # fmt: skip
+
+
+def _moe_pattern(keys: Keys, layers: int) -> tuple[int, int]:
+    """Leading dense layers and the step, from a count, a step, or a list of layers."""
+    frequency = keys.get(*ALIASES["every"])
+    if isinstance(frequency, list):
+        leading = frequency.index(1) if 1 in frequency else layers
+        if any(item != 1 for item in frequency[leading:]):
+            raise InputError(
+                Fault("moe_layer_freq", "dense and expert layers alternate irregularly; write a file of ours")
+            )
+        return leading, 1
+    dense = keys.get("mlp_only_layers") or []
+    first = keys.number("first_dense") or 0
+    if dense and dense != list(range(len(dense))):
+        raise InputError(Fault("mlp_only_layers", f"{dense} are not the leading layers; write a file of ours"))
+    return max(first, len(dense)), int(frequency or 1) or 1
+
+
+def _windows(keys: Keys, family: Family, layers: int) -> tuple[int, ...]:
+    kinds = keys.get("layer_types")
+    window = keys.get("sliding_window", "sliding_window_size", "attention_chunk_size")
+    if isinstance(kinds, list):
+        strange = sorted({str(kind) for kind in kinds if not re.search(r"attention|sliding|full", str(kind))})
+        strange += sorted({str(kind) for kind in kinds if "linear" in str(kind)})
+        if strange:
+            raise InputError(Fault("layer_types", f"{', '.join(strange)} cannot be counted yet"))
+        return _cycle([0 if "full" in str(kind) else int(window or 0) for kind in kinds])
+    pattern = keys.get("sliding_window_pattern", "_sliding_window_pattern")
+    if not window or (family.window == "never" and not keys.data.get("use_sliding_window")):
+        return ()
+    if family.window == "never":
+        first = keys.get("max_window_layers") or 0
+        return _cycle([0 if index < first else int(window) for index in range(layers)])
+    if family.window == "alternate":
+        return (int(window), 0)
+    if family.window == "pattern" or pattern:
+        return (*[int(window)] * (int(pattern or 6) - 1), 0)
+    return (int(window),)
+
+
+def _cycle(windows: list[int]) -> tuple[int, ...]:
+    """The shortest run that repeats to the whole list; empty where no layer has a window."""
+    if not any(windows):
+        return ()
+    for length in range(1, len(windows) + 1):
+        if all(window == windows[index % length] for index, window in enumerate(windows)):
+            return tuple(windows[:length])
+    return tuple(windows)
