@@ -2,4 +2,47 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+__all__ = [
+    "Cluster",
+    "Model",
+    "ShardwiseError",
+    "Strategy",
+    "__version__",
+    "estimate",
+    "load_cluster",
+    "load_model",
+]
+
+if TYPE_CHECKING:
+    from shardwise.errors import ShardwiseError
+    from shardwise.inputs.cluster import Cluster
+    from shardwise.inputs.load import load_cluster, load_model
+    from shardwise.inputs.model import Model
+    from shardwise.inputs.strategy import Strategy
+    from shardwise.plan.estimate import estimate
+
+# Loaded when first asked for, so that `shardwise --help` and a script that needs one name pay for nothing else.
+_HOMES = {
+    "Cluster": "shardwise.inputs.cluster",
+    "Model": "shardwise.inputs.model",
+    "ShardwiseError": "shardwise.errors",
+    "Strategy": "shardwise.inputs.strategy",
+    "estimate": "shardwise.plan.estimate",
+    "load_cluster": "shardwise.inputs.load",
+    "load_model": "shardwise.inputs.load",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Not kept in this module: a submodule of the same name would otherwise be able to take its place.
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

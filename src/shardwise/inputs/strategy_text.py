@@ -112,7 +112,7 @@ def _parse_word(word: str) -> Given:
 
 def _unknown(word: str) -> InputError:
     stem = re.split(r"[=:\d]", word, maxsplit=1)[0]
-    if stem in _NUMBERS:
+    if stem in {*_NUMBERS, "lora"}:
         return InputError(f"{word!r}: a whole number must follow {stem}, as in {stem}2")
     known = {*_NUMBERS, *_FLAGS, *(start.rstrip("=") for start, _ in _SPECIAL)}
     return UnknownNameError("strategy word", word.split("=", maxsplit=1)[0], known)

@@ -1,0 +1,44 @@
+"""`shardwise check`: everything that is wrong with a strategy, at once."""
+
+from __future__ import annotations
+
+import click
+
+from shardwise.cli.ask import Asked
+from shardwise.cli.options import asks
+from shardwise.cli.output import Output, output_options
+from shardwise.errors import InputError
+from shardwise.inputs.check import check
+from shardwise.inputs.layers import spread
+
+
+@click.command("check")
+@asks
+@output_options
+def command(asked: Asked, output: Output) -> None:
+    """Tell everything that is wrong with a strategy, at once.
+
+    \b
+    shardwise check llama3-70b --cluster 64xh100 --tp 8 --pp 4 --global-batch 256
+    shardwise check llama3-70b -c 64xh100 -s "tp8 pp4x2 mbs1 gbs256 seq8192"
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    for note in asked.notes:
+        output.note(note)
+    faults = check(asked.model, asked.cluster, asked.strategy, asked.runtime)
+    output.answer({"valid": not faults, "strategy": str(asked.strategy), "faults": faults, "inputs": _inputs(asked)})
+    if faults:
+        raise InputError(faults)
+    _say(asked, output)
+
+
+def _inputs(asked: Asked) -> dict[str, object]:
+    return {"model": asked.model, "cluster": asked.cluster, "strategy": asked.strategy}
+
+
+def _say(asked: Asked, output: Output) -> None:
+    s, layers = asked.strategy, spread(asked.model.layers, asked.strategy)
+    output.say(f"valid: {s}")
+    output.say(f"  {asked.model.name} on {asked.cluster.name} with {asked.runtime.name}")
+    output.say(f"  {s.microbatches} micro batches of {s.micro_batch} on each of {s.dp} replicas")
+    if s.pp > 1:
+        output.say(f"  layers of the chunks: {','.join(map(str, layers))}")

@@ -1,0 +1,71 @@
+"""`shardwise clusters`: the catalog of GPUs and the clusters made of them."""
+
+from __future__ import annotations
+
+import click
+
+from shardwise.cli.options import CLUSTER
+from shardwise.cli.output import Output, output_options
+from shardwise.inputs.cluster import Cluster, Gpu, Level
+from shardwise.inputs.load import gpu_names, load_cluster, read_cluster
+from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
+
+
+@click.command("clusters")
+@click.argument("cluster", type=CLUSTER, required=False)
+@output_options
+def command(cluster: str | None, output: Output) -> None:
+    """List the GPUs of the catalog, or show a cluster with its network.
+
+    CLUSTER is text such as 64xh100, or a file of ours or SimuMax's system file.
+    """
+    if cluster is None:
+        _list(output)
+    else:
+        _show(cluster, output)
+
+
+def _list(output: Output) -> None:
+    nodes = [load_cluster(name) for name in gpu_names()]
+    output.table(
+        ("gpu", "memory", "bandwidth", "16-bit", "fp8", "fp4", "node", "in node"), [_row(node) for node in nodes]
+    )
+    output.say()
+    output.say("A cluster is so many of one GPU, such as 64xh100, with the usual network for it, or a file.")
+    output.answer([node.gpu for node in nodes])
+
+
+def _row(node: Cluster) -> tuple[str, ...]:
+    gpu, level = node.gpu, node.levels[0]
+    peaks = (_peak(gpu, name) for name in ("bf16", "fp8", "fp4"))
+    return (
+        gpu.name,
+        show_bytes(gpu.memory),
+        show_rate(gpu.bandwidth),
+        *peaks,
+        str(level.size),
+        show_rate(level.bandwidth),
+    )
+
+
+def _peak(gpu: Gpu, dtype: str) -> str:
+    return f"{gpu.peak(dtype) / 1e12:,.0f} TFLOPS" if gpu.has(dtype) or dtype == "bf16" else "-"
+
+
+def _show(text: str, output: Output) -> None:
+    read = read_cluster(text)
+    for note in read.notes:
+        output.note(note)
+    cluster, gpu = read.value, read.value.gpu
+    output.say(f"{cluster.name}: {cluster.gpus} x {gpu.name}, {show_bytes(gpu.memory)} at {show_rate(gpu.bandwidth)}")
+    output.say("  peak: " + ", ".join(f"{name} {show_flops(value)}" for name, value in gpu.flops.items()))
+    output.say(f"  host: {show_bytes(cluster.host_memory)} per node, {show_rate(cluster.host_bandwidth)} per GPU")
+    output.say()
+    heads = ("level", "GPUs", "per GPU", "latency", "topology", "oversubscription")
+    output.table(heads, [_level_row(level) for level in cluster.levels])
+    output.answer(cluster)
+
+
+def _level_row(level: Level) -> tuple[str, ...]:
+    speed = (show_rate(level.bandwidth), show_seconds(level.latency))
+    return (level.name, str(level.size), *speed, level.topology, f"{level.oversubscription:g}")

@@ -1,0 +1,138 @@
+"""The options that verbs share: the model, the cluster, and one flag for every field of a strategy.
+
+Flags, their types and their help come from the fields themselves (`inputs/describe.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from shardwise.cli.aliases import MEGATRON, SWITCHES
+from shardwise.inputs.describe import FieldDoc, describe
+from shardwise.inputs.strategy import SCHEDULES, Strategy
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FORMS = {"layers": "N,N,...", "recompute": "none|full|full:4|modules", "lora": "RANK[:TARGETS]"}
+_HIDDEN = frozenset(name for names in MEGATRON.values() for name in names)
+MICROBATCHES = "Passes per iteration and replica, in place of --global-batch."
+
+
+class Flag(click.Option):
+    """An option whose other spellings are accepted but not shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        every, self.opts = self.opts, [opt for opt in self.opts if opt not in _HIDDEN]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = every
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        del ctx
+        return self.opts[0]
+
+
+class Words(click.ParamType[str]):
+    """Text that completes to known words; `check` refuses others together with all other faults."""
+
+    def __init__(self, known: Callable[[], Iterable[str]], name: str = "text") -> None:
+        self.known = known
+        self.name = name
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del ctx, param
+        start, _, rest = incomplete.rpartition("x") if incomplete[:1].isdigit() else ("", "", incomplete)
+        prefix = f"{start}x" if start else ""
+        return [CompletionItem(prefix + word) for word in self.known() if word.startswith(rest)]
+
+
+def _models() -> Iterable[str]:
+    from shardwise.inputs.load import model_names
+
+    return model_names()
+
+
+def _gpus() -> Iterable[str]:
+    from shardwise.inputs.load import gpu_names
+
+    return gpu_names()
+
+
+def _runtimes() -> Iterable[str]:
+    from shardwise.inputs.load import runtime_names
+
+    return runtime_names()
+
+
+MODEL = Words(_models, "MODEL")
+CLUSTER = Words(_gpus, "CLUSTER")
+
+
+def strategy_flags() -> list[Flag]:
+    """One flag for every field of a strategy, unset unless given, and Megatron's switches."""
+    flags = [_flag(doc) for doc in describe(Strategy)]
+    flags.append(Flag(["--microbatches"], type=int, help=MICROBATCHES))
+    flags += [Flag([name], is_flag=True, default=None, hidden=True) for name in SWITCHES]
+    return flags
+
+
+def _flag(doc: FieldDoc) -> Flag:
+    name = "--" + doc.name.replace("_", "-")
+    if doc.kind == "switch":
+        return Flag([f"{name}/--no-{name[2:]}", *MEGATRON.get(doc.name, ())], default=None, help=_help(doc))
+    kind = {"int": click.INT, "float": click.FLOAT}.get(doc.kind) or Words(lambda: _choices(doc))
+    return Flag([name, *MEGATRON.get(doc.name, ())], type=kind, metavar=_metavar(doc), default=None, help=_help(doc))
+
+
+def _choices(doc: FieldDoc) -> Iterable[str]:
+    return SCHEDULES if doc.name == "schedule" else _runtimes() if doc.name == "runtime" else doc.choices
+
+
+def _metavar(doc: FieldDoc) -> str:
+    if doc.name in _FORMS:
+        return _FORMS[doc.name]
+    names = {"int": "N", "float": "X"}
+    return "|".join(doc.choices) or names.get(doc.kind, "NAME")
+
+
+def _help(doc: FieldDoc) -> str:
+    default = ("on" if doc.default else "off") if doc.kind == "switch" else str(doc.default).lower()
+    derived = doc.name in {"dp", "layers", "first_layers", "last_layers", "zero_group", "group"}
+    extra = f" One of {', '.join(SCHEDULES)}." if doc.name == "schedule" else ""
+    return f"{doc.text}{extra}" + ("" if derived else f" [{default}]")
+
+
+def asks(verb: F) -> F:
+    """MODEL, --cluster, --strategy, --from and all strategy flags; the verb gets `asked` (see `ask.py`)."""
+    from shardwise.cli.ask import ask
+
+    def collected(**options: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and returns
+        own = {name: options.pop(name) for name in list(options) if name not in names}
+        return verb(asked=ask(options), **own)
+
+    collected.__name__, collected.__doc__ = verb.__name__, verb.__doc__
+    params: list[click.Parameter] = list(getattr(verb, "__click_params__", []))
+    shared: list[click.Parameter] = [*_sources(), *strategy_flags()]
+    names = {param.name for param in shared}
+    collected.__click_params__ = [*params, *reversed(shared)]  # type: ignore[attr-defined]
+    return collected  # type: ignore[return-value]
+
+
+def _sources() -> list[click.Parameter]:
+    return [
+        click.Argument(["model"], type=MODEL, required=False),
+        Flag(["--cluster", "-c"], type=CLUSTER, metavar="64xh100|FILE", help="What it runs on."),
+        Flag(
+            ["--strategy", "-s"], metavar="TEXT|FILE",
+            help='A strategy in one line, such as "tp8 pp4x2 mbs1 gbs512", or a file. Flags go before it.',
+        ),
+        Flag(
+            ["--from", "framework_file"], metavar="FILE",
+            help="Take model and strategy from a Megatron script, torchtitan, MindFormers or DeepSpeed file.",
+        ),
+    ]  # fmt: skip

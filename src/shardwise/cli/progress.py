@@ -1,0 +1,81 @@
+"""One line on standard error while a search runs, and Ctrl-C that keeps the best answer so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+_PERIOD = 0.1
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a search is: how many were evaluated, the best, a lower bound and the gap between them."""
+
+    title: str
+    """What is being done."""
+    total: int = 0
+    """How many there are to evaluate; 0: not known."""
+    show: Callable[[float], str] = "{:.4g}".format
+    """How a value is printed."""
+    live: bool = False
+    """Whether the line is drawn: on a terminal only."""
+    evaluated: int = 0
+    """How many were evaluated."""
+    best: float | None = None
+    """The best value, the smallest."""
+    bound: float | None = None
+    """A value that nothing can be below, under the cost model in use."""
+    interrupted: bool = False
+    """Ctrl-C was pressed: the answer is the best so far."""
+    drawn: float = 0.0
+    """When the line was last drawn."""
+
+    @property
+    def gap(self) -> float | None:
+        return None if self.best is None or not self.bound else self.best / self.bound - 1
+
+    def update(self, *, evaluated: int = 1, best: float | None = None, bound: float | None = None) -> None:
+        """Count evaluations and take over a better value or a tighter bound."""
+        self.evaluated += evaluated
+        if best is not None and (self.best is None or best < self.best):
+            self.best = best
+        if bound is not None and (self.bound is None or bound > self.bound):
+            self.bound = bound
+        now = time.monotonic()
+        if self.live and now - self.drawn >= _PERIOD:
+            self.drawn = now
+            print(f"\r\x1b[K{self}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.live and self.drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __str__(self) -> str:
+        words = [f"{self.title}: {self.evaluated:,}" + (f" of {self.total:,}" if self.total else "") + " evaluated"]
+        if self.best is not None:
+            words.append(f"best {self.show(self.best)}")
+        if self.bound is not None:
+            words.append(f"bound {self.show(self.bound)}")
+        if self.gap is not None:
+            words.append(f"gap {100 * self.gap:.1f}%")
+        return ", ".join(words)
+
+
+@contextmanager
+def progress(
+    title: str, *, total: int = 0, quiet: bool = False, show: Callable[[float], str] = "{:.4g}".format
+) -> Iterator[Progress]:
+    """Follow a search. Ctrl-C ends the block; with a best so far it goes on after it, `interrupted` set."""
+    state = Progress(title=title, total=total, show=show, live=not quiet and sys.stderr.isatty())
+    try:
+        yield state
+    except KeyboardInterrupt:
+        if state.best is None:
+            raise
+        state.interrupted = True
+    finally:
+        state.close()

@@ -1,0 +1,12 @@
+"""The verbs: name -> the module that holds it as `command`, and its line in `shardwise --help`.
+
+A verb is one file. It is imported only when it is called, so that help costs nothing.
+"""
+
+from __future__ import annotations
+
+VERBS: dict[str, tuple[str, str]] = {
+    "check": ("shardwise.cli.check", "Tell everything that is wrong with a strategy, at once."),
+    "models": ("shardwise.cli.models", "List the models of the catalog, or show one with its parameters."),
+    "clusters": ("shardwise.cli.clusters", "List the GPUs of the catalog, or show a cluster with its network."),
+}
