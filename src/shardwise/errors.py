@@ -13,10 +13,12 @@ input at once, each with the dotted path of its field.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class UnknownNameError(InputError):
     """A name is not in its catalog; the nearest ones are offered."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        import difflib
+
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         offer = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:12])}"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -40,6 +39,8 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0], VERBS, n=2, cutoff=0.5)
             offer = f"did you mean {' or '.join(near)}?" if near else f"the verbs are {', '.join(VERBS)}"
             ctx.fail(f"there is no verb {args[0]!r}; {offer}")
