@@ -1,0 +1,50 @@
+# make demo, make test and make bench each work as the first command after cloning: they make .venv themselves.
+
+VENV := .venv
+BIN := $(VENV)/bin
+FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done
+PYTHON ?= $(shell $(FIND_PYTHON))
+READ_DEV = import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))
+
+.PHONY: help demo test bench docs clean
+help:
+	@echo "make demo    install into .venv and show what Shardwise does"
+	@echo "make test    install what the tests need and run every check"
+	@echo "make bench   run the speed and accuracy benchmarks"
+	@echo "make docs    write the reference pages anew from the source"
+
+demo: $(VENV)/.installed
+	@sh .ci/demo $(BIN)/shardwise
+
+test: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry src
+	$(BIN)/pytest -n 2
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/pytest -m bench benchmarks tests || [ $$? -eq 5 ] # 5: none are there yet
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Shardwise needs Python 3.11 or newer; install it, or say PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+
+# Stamps: install again only when the list of packages changes.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
+	@$(BIN)/python -c '$(READ_DEV)' > $(VENV)/dev-requirements.txt
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/dev-requirements.txt
+	@touch $@
