@@ -1,0 +1,146 @@
+"""The schedule language: actions such as `2F0 1I3 1W3 3B7`, and a schedule as one row of them per rank.
+
+The text is torch.distributed.pipelining's compute-only form: `<chunk><kind><micro batch>`, one CSV row a rank.
+Inside, an action is one integer, `(kind * chunks + chunk) * microbatches + microbatch`, so that a schedule of a
+million actions is a few arrays and not a million objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.errors import InputError
+
+KINDS = "FIWB"
+"""F forward, I backward for inputs, W backward for weights, B full backward (I and W in one)."""
+F, I, W, B = range(4)  # noqa: E741 - the field's name for the backward for inputs
+
+Codes = npt.NDArray[np.int64]
+_CELL = re.compile(r"(\d+)([FIWB])(\d+)")
+
+
+class Action(NamedTuple):
+    """One piece of work of one rank."""
+
+    chunk: int
+    kind: str
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.chunk}{self.kind}{self.microbatch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Action:
+        found = _CELL.fullmatch(text.strip())
+        if found is None:
+            raise InputError(f"{text!r} is not an action; write chunk, F, I, W or B, micro batch, such as 2F0")
+        return cls(int(found[1]), found[2], int(found[3]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """The order of work of every rank."""
+
+    codes: tuple[Codes, ...]
+    """One array of action codes per rank."""
+    chunks: int
+    """Chunks of the model (pp x vpp)."""
+    microbatches: int
+    """Micro batches per iteration."""
+    name: str = ""
+    """How it was made, such as `zb-v`."""
+
+    @property
+    def pp(self) -> int:
+        return len(self.codes)
+
+    @property
+    def vpp(self) -> int:
+        return self.chunks // self.pp
+
+    @property
+    def actions(self) -> int:
+        return sum(len(row) for row in self.codes)
+
+    @property
+    def rows(self) -> tuple[tuple[Action, ...], ...]:
+        return tuple(tuple(self.decode(int(code)) for code in row) for row in self.codes)
+
+    @property
+    def rank_of(self) -> tuple[int, ...]:
+        """The rank that holds each chunk, read off the first action of each; -1: no rank names the chunk."""
+        ranks = [-1] * self.chunks
+        for rank, row in enumerate(self.codes):
+            for chunk in np.unique(row // self.microbatches % self.chunks).tolist():
+                if ranks[chunk] < 0:
+                    ranks[chunk] = rank
+        return tuple(ranks)
+
+    @property
+    def fused(self) -> bool:
+        """Whether every backward is a full one."""
+        start = I * self.chunks * self.microbatches
+        stop = B * self.chunks * self.microbatches
+        return not any(bool(((row >= start) & (row < stop)).any()) for row in self.codes)
+
+    def decode(self, code: int) -> Action:
+        stream, microbatch = divmod(code, self.microbatches)
+        kind, chunk = divmod(stream, self.chunks)
+        return Action(chunk, KINDS[kind], microbatch)
+
+    def csv(self) -> str:
+        """torch's compute-only text, a row a rank."""
+        names = [f"{c}{kind}" for kind in KINDS for c in range(self.chunks)]
+        m = self.microbatches
+        lines = (",".join(f"{names[code // m]}{code % m}" for code in row.tolist()) for row in self.codes)
+        return "\n".join(lines) + "\n"
+
+    __str__ = csv
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.chunks, self.microbatches, tuple(row.tobytes() for row in self.codes)
+
+    @classmethod
+    def of(cls, rows: Sequence[Iterable[Action]], *, name: str = "") -> Schedule:
+        """From rows of actions; the number of chunks and micro batches is read off the highest."""
+        listed = [list(row) for row in rows]
+        flat = [action for row in listed for action in row]
+        if not flat:
+            raise InputError("the schedule has no actions")
+        chunks = 1 + max(action.chunk for action in flat)
+        microbatches = 1 + max(action.microbatch for action in flat)
+        codes = tuple(_encoded(row, chunks, microbatches) for row in listed)
+        return cls(codes=codes, chunks=chunks, microbatches=microbatches, name=name)
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "") -> Schedule:
+        """From the CSV text; blank cells mean nothing and are dropped, as torch does."""
+        rows = [[cell for cell in line.split(",") if cell.strip()] for line in text.splitlines() if line.strip()]
+        return cls.of([[Action.parse(cell) for cell in row] for row in rows], name=name)
+
+
+def _encoded(row: list[Action], chunks: int, microbatches: int) -> Codes:
+    values = [(KINDS.index(a.kind) * chunks + a.chunk) * microbatches + a.microbatch for a in row]
+    return np.array(values, dtype=np.int64)
+
+
+def placed(pp: int, vpp: int, placement: str) -> tuple[int, ...]:
+    """The rank of every chunk: `loop` puts chunk c on rank c mod pp, `v` goes back and forth."""
+    if placement not in {"loop", "v"}:
+        raise InputError(f"placement {placement!r} is unknown; use loop or v")
+    turned = placement == "v"
+    return tuple(pp - 1 - c % pp if turned and c // pp % 2 else c % pp for c in range(pp * vpp))

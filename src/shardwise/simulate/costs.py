@@ -1,0 +1,113 @@
+"""What the simulator needs to know about every chunk, link and rank. Times share one unit, bytes another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import Fault, InputError
+
+Numbers = float | Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Times and bytes of a pipeline; one entry per chunk in model order unless said otherwise."""
+
+    f: tuple[float, ...]
+    """Forward of one micro batch."""
+    i: tuple[float, ...]
+    """Backward for the inputs."""
+    w: tuple[float, ...]
+    """Backward for the weights."""
+    hop: tuple[float, ...] = ()
+    """Latency of the message between chunk c and c + 1 (chunks - 1 entries), either way; empty: none.
+    A hop inside one rank costs nothing."""
+    transfer: tuple[float, ...] = ()
+    """Bytes over bandwidth of that message; empty: none."""
+    contention: bool = False
+    """Messages from one rank to another wait for each other: one is on the link for its transfer time."""
+    activation: tuple[float, ...] = ()
+    """Bytes that one forward leaves behind; empty: 1 each."""
+    free_at_input_grad: float = 0.5
+    """Share of the activation that I frees; W frees the rest. 0: memory is freed at W only."""
+    static: tuple[float, ...] = ()
+    """Bytes a rank holds all the time, one per rank; empty: none."""
+    memory_limit: tuple[float, ...] = ()
+    """Most bytes a rank may hold, one per rank; empty: no limit."""
+    reduce: tuple[float, ...] = ()
+    """Data-parallel communication of a chunk's gradients, after its last W, one after the other on a rank."""
+    optimizer: float = 0.0
+    """Optimizer step."""
+    barrier: bool = True
+    """The optimizer waits for all ranks."""
+
+    @property
+    def chunks(self) -> int:
+        return len(self.f)
+
+    def held(self, chunk: int) -> float:
+        return self.activation[chunk] if self.activation else 1.0
+
+    def limits(self, pp: int) -> tuple[float, ...]:
+        """Bytes per rank that activations may take."""
+        if not self.memory_limit:
+            return (float("inf"),) * pp
+        static = self.static or (0.0,) * pp
+        return tuple(limit - base for limit, base in zip(self.memory_limit, static, strict=True))
+
+
+def costs(
+    *,
+    pp: int,
+    vpp: int = 1,
+    f: Numbers,
+    i: Numbers,
+    w: Numbers,
+    hop: Numbers = 0.0,
+    activation: Numbers = 1.0,
+    free_at_input_grad: float = 0.5,
+    static: Numbers = 0.0,
+    memory_limit: Numbers | None = None,
+) -> Costs:
+    """Costs from numbers that stand for all chunks (ranks), or lists with one each; every fault is named."""
+    chunks, faults = pp * vpp, list[Fault]()
+    spread = {
+        name: _spread(name, value, count, faults)
+        for name, value, count in (
+            ("f", f, chunks),
+            ("i", i, chunks),
+            ("w", w, chunks),
+            ("hop", hop, chunks - 1),
+            ("activation", activation, chunks),
+            ("static", static, pp),
+            ("memory_limit", () if memory_limit is None else memory_limit, pp),
+        )
+    }
+    if not 0.0 <= free_at_input_grad <= 1.0:
+        faults.append(Fault("free_at_input_grad", f"is {free_at_input_grad:g}; it is a share, from 0 to 1"))
+    if faults:
+        raise InputError(faults, title="costs")
+    return Costs(**spread, free_at_input_grad=free_at_input_grad)
+
+
+def _spread(name: str, value: Numbers, count: int, faults: list[Fault]) -> tuple[float, ...]:
+    values = (float(value),) * count if isinstance(value, int | float) else tuple(map(float, value))
+    if values and len(values) != count:
+        faults.append(Fault(name, f"has {len(values)} entries, expected 1 or {count}"))
+    if any(not x >= 0 for x in values):
+        faults.append(Fault(name, f"holds {min(values):g}; times and bytes are not negative"))
+    return values
+
+
+def limit_of(costs: Costs, rank_of: Sequence[int], times: float) -> tuple[float, ...]:
+    """`times` x 1F1B's memory as a limit per rank: static bytes + times x pp micro batches of all of a rank's chunks.
+
+    `1p` of the zero-bubble papers; with unequal chunks each rank's own chunks count.
+    """
+    pp = 1 + max(rank_of)
+    room = [0.0] * pp
+    for chunk, rank in enumerate(rank_of):
+        room[rank] += times * pp * costs.held(chunk)
+    static = costs.static or (0.0,) * pp
+    return tuple(base + extra for base, extra in zip(static, room, strict=True))

@@ -1,0 +1,95 @@
+/* Replays a schedule: every rank runs its row in order, an action starts when its rank is free and its input is there.
+
+   An action's code is (kind * chunks + chunk) * micro batches + micro batch; kinds: 0 F, 1 I, 2 W, 3 B (I and W in
+   one). The Python twin is replay_slowly in engine.py; both must do the same operations in the same order. */
+
+#include <stdlib.h>
+
+typedef struct {
+    int ranks, chunks, microbatches, contention;
+    const int *rank_of;                 /* per chunk */
+    const long long *offset;            /* per rank + 1: where its row begins in codes */
+    const long long *codes;
+    const double *duration;             /* per kind and chunk */
+    const double *latency, *transfer;   /* between chunk c and c + 1 */
+} Replay;
+
+typedef struct {
+    double *arrival;                    /* 0..n-1: input of forward, n..2n-1: of backward, by chunk and micro batch */
+    double *link;                       /* when the link from rank a to rank b is free again */
+    long long *next;                    /* per rank: index of its next action */
+    long long *waits;                   /* per rank: arrival slot it waits for, or -1 */
+    double *clock;                      /* per rank */
+    int *stack;
+} State;
+
+static double delivered(const Replay *p, State *s, int from, int to, int edge, double end) {
+    if (from == to) return end;
+    if (!p->contention) return end + p->latency[edge] + p->transfer[edge];
+    double *free_at = &s->link[from * p->ranks + to];
+    double begin = *free_at > end ? *free_at : end;
+    *free_at = begin + p->transfer[edge];
+    return *free_at + p->latency[edge];
+}
+
+/* Slot that an action's output feeds, or -1; its arrival is set. */
+static long long send(const Replay *p, State *s, int kind, int chunk, int microbatch, double end) {
+    long long cells = (long long)p->chunks * p->microbatches, slot;
+    int to = kind == 0 ? chunk + 1 : chunk - 1;
+    if (kind == 2 || to < 0) return -1;
+    if (to == p->chunks) {              /* the loss: the last chunk's backward follows its forward */
+        slot = cells + (long long)chunk * p->microbatches + microbatch;
+        s->arrival[slot] = end;
+        return slot;
+    }
+    slot = (kind == 0 ? 0 : cells) + (long long)to * p->microbatches + microbatch;
+    s->arrival[slot] = delivered(p, s, p->rank_of[chunk], p->rank_of[to], kind == 0 ? chunk : to, end);
+    return slot;
+}
+
+/* Runs rank r as far as its inputs allow; returns the number of actions run. */
+static long long advance(const Replay *p, State *s, int r, double *start, double *end, signed char *cause, int *depth) {
+    long long cells = (long long)p->chunks * p->microbatches, k = s->next[r], first = k;
+    for (; k < p->offset[r + 1]; k++) {
+        long long code = p->codes[k], slot = -1;
+        int m = (int)(code % p->microbatches), stream = (int)(code / p->microbatches);
+        int kind = stream / p->chunks, chunk = stream % p->chunks;
+        double begin = s->clock[r];
+        signed char why = k > p->offset[r];
+        if (kind != 2) slot = (kind == 0 ? 0 : cells) + (long long)chunk * p->microbatches + m;
+        if (slot >= 0) {
+            double ready = s->arrival[slot];
+            if (ready < 0) { s->waits[r] = slot; break; }
+            if (ready > begin) { begin = ready; why = 2; }
+        }
+        start[k] = begin;
+        cause[k] = why;
+        end[k] = s->clock[r] = begin + p->duration[stream];
+        long long fed = send(p, s, kind, chunk, m, end[k]);
+        if (fed >= 0) {
+            int other = p->rank_of[kind == 0 ? (chunk + 1 < p->chunks ? chunk + 1 : chunk) : chunk - 1];
+            if (other != r && s->waits[other] == fed) { s->waits[other] = -1; s->stack[(*depth)++] = other; }
+        }
+    }
+    s->next[r] = k;
+    return k - first;
+}
+
+/* Returns the number of actions that could run; fewer than given: the rows wait for each other.
+   next[r] is left at the action where rank r stopped. */
+long long replay(const Replay *p, long long *next, double *start, double *end, signed char *cause) {
+    long long cells = (long long)p->chunks * p->microbatches, done = 0;
+    State s = {malloc(2 * cells * sizeof(double)), calloc((size_t)p->ranks * p->ranks, sizeof(double)), next,
+               malloc(p->ranks * sizeof(long long)), calloc(p->ranks, sizeof(double)), malloc(p->ranks * sizeof(int))};
+    int depth = 0;
+    for (long long k = 0; k < 2 * cells; k++) s.arrival[k] = -1;
+    for (int m = 0; m < p->microbatches; m++) s.arrival[m] = 0;   /* the data of chunk 0 */
+    for (int r = p->ranks - 1; r >= 0; r--) {
+        next[r] = p->offset[r];
+        s.waits[r] = -1;
+        s.stack[depth++] = r;
+    }
+    while (depth) { int r = s.stack[--depth]; done += advance(p, &s, r, start, end, cause, &depth); }
+    free(s.arrival); free(s.link); free(s.waits); free(s.clock); free(s.stack);
+    return done;
+}
