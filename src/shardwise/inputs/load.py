@@ -1,0 +1,282 @@
+"""The ways in: a model, a cluster, a strategy or a runtime, from a catalog name or a file.
+
+`load_*` gives the value; `read_*` gives it with what was noticed on the way.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from shardwise.errors import Fault, FileError, InputError, UnknownNameError
+from shardwise.inputs import lookup
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.files import read_mapping
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+
+T = TypeVar("T")
+
+MODELS = lookup.CATALOG / "models"
+CLUSTERS = lookup.CATALOG / "clusters"
+RUNTIMES = lookup.CATALOG / "runtimes"
+_ENDINGS = (".toml", ".json", ".yaml", ".yml")
+_COUNTED = re.compile(r"\s*(\d+)\s*[x*]\s*(.+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Generic[T]):
+    """An input with what was noticed while it was read."""
+
+    value: T
+    """The input itself."""
+    notes: tuple[str, ...] = ()
+    """What was assumed, ignored or not understood, a sentence each."""
+    given: frozenset[str] = frozenset()
+    """Fields that the file gives; the others hold defaults."""
+    extra: Any = None
+    """What another tool's file holds beside our fields (SimuMax's efficiencies)."""
+
+
+def load_model(name: str | Path) -> Model:
+    """A model by catalog name, or from a file: ours, Hugging Face's config.json, SimuMax's."""
+    return read_model(name).value
+
+
+def load_cluster(text: str | Path) -> Cluster:
+    """A cluster from text such as `64xh100` or `h100` (one node), or from a file: ours or SimuMax's system."""
+    return read_cluster(text).value
+
+
+def load_strategy(path: str | Path) -> Strategy:
+    """A strategy from a file: ours or SimuMax's."""
+    return read_strategy(path).value
+
+
+@functools.cache
+def load_runtime(name: str) -> Runtime:
+    """A runtime by catalog name, or from a file."""
+    path = RUNTIMES / f"{lookup.normal(name)}.toml"
+    if not path.is_file():
+        if not _is_file(name):
+            raise UnknownNameError("runtime", name, runtime_names())
+        path = Path(name)
+    fields = {"name": path.stem, **read_mapping(path)}
+    if path.parent == RUNTIMES:
+        try:
+            return lookup.build(Runtime, fields)
+        except (KeyError, TypeError):
+            pass  # the slow way below says what is wrong
+    return _validated(Runtime, fields, path, "runtime")
+
+
+def model_names() -> tuple[str, ...]:
+    return lookup.names(MODELS)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Shipped GPUs and the user's own."""
+    return (*lookup.names(CLUSTERS), *lookup.names(lookup.home() / "gpus"))
+
+
+def runtime_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in RUNTIMES.glob("*.toml")))
+
+
+def read_model(name: str | Path) -> Loaded[Model]:
+    if _is_file(name):
+        return _model_file(Path(name))
+    found = lookup.entry("models", MODELS, str(name))
+    if found is None:
+        hint = "(or give a file: ours, a Hugging Face config.json, or SimuMax's)"
+        raise UnknownNameError("model", str(name), lookup.known("models", MODELS), hint=hint)
+    return Loaded(value=lookup.build(Model, {"name": found[0], **found[1]}))
+
+
+def _model_file(path: Path) -> Loaded[Model]:
+    from shardwise.inputs import huggingface, simumax
+
+    if path.is_dir():
+        path /= "config.json"
+    data = read_mapping(path)
+    if simumax.is_model(data):
+        theirs = simumax.read_model(data, title=str(path))
+        return Loaded(value=theirs.model, notes=theirs.notes, extra=theirs)
+    if huggingface.is_config(data):
+        read = huggingface.read_config(data, name=huggingface.name_of(data, path), title=str(path))
+        return Loaded(value=read.model, notes=read.notes, extra=read)
+    base = data.pop("base", None)
+    fields = {"name": path.stem, **_base_fields(base), **data}
+    return Loaded(value=_model_checked(_validated(Model, fields, path, "model"), path), given=frozenset(data))
+
+
+def _base_fields(base: object) -> dict[str, Any]:
+    if base is None:
+        return {}
+    found = lookup.entry("models", MODELS, str(base))
+    if found is None:
+        raise UnknownNameError("model", str(base), lookup.known("models", MODELS))
+    return found[1]
+
+
+def _model_checked(model: Model, path: Path) -> Model:
+    """What a model's own fields must agree on."""
+    faults = []
+    if model.heads % model.kv_heads:
+        near = [n for n in range(1, model.heads + 1) if model.heads % n == 0]
+        faults.append(
+            Fault("model.kv_heads", f"{model.kv_heads} does not divide heads {model.heads}; use one of {near}")
+        )
+    if model.position == "learned" and not model.max_positions:
+        faults.append(Fault("model.max_positions", "is missing; a learned position table needs its number of rows"))
+    if model.moe and model.moe.top_k > model.moe.experts:
+        faults.append(
+            Fault("model.moe.top_k", f"{model.moe.top_k} is more than the {model.moe.experts} experts; lower it")
+        )
+    if model.moe and model.moe.first_dense > model.layers:
+        faults.append(
+            Fault("model.moe.first_dense", f"{model.moe.first_dense} is more than the {model.layers} layers; lower it")
+        )
+    if faults:
+        raise InputError(faults, title=str(path))
+    return model
+
+
+def read_cluster(text: str | Path) -> Loaded[Cluster]:
+    if _is_file(text):
+        return _cluster_file(Path(text), None)
+    found = _COUNTED.fullmatch(str(text))
+    name, gpus = (found[2], int(found[1])) if found else (str(text).strip(), None)
+    if gpus == 0:
+        raise InputError(f"{text!r}: a cluster has at least 1 GPU; write for example 8x{name}")
+    if _is_file(name):
+        return _cluster_file(Path(name), gpus)
+    canonical, fields, shipped = _gpu_fields(name)
+    return Loaded(value=_cluster(canonical, gpus, fields, shipped=shipped))
+
+
+def _gpu_fields(name: str) -> tuple[str, dict[str, Any], bool]:
+    """The user's own GPUs go before the shipped ones, so that a calibrated one can take a shipped name."""
+    for folder in (lookup.home() / "gpus", CLUSTERS):
+        found = lookup.entry("gpus", folder, name) if folder.is_dir() else None
+        if found is not None:
+            return *found, folder == CLUSTERS
+    known = [*gpu_names(), *lookup.known("gpus", CLUSTERS)]
+    raise UnknownNameError("GPU", name, set(known), hint="(write for example 64xh100, or give a cluster file)")
+
+
+_OF_CLUSTER = frozenset({"levels", "host_bandwidth", "host_memory"})
+
+
+def _cluster(gpu: str, gpus: int | None, fields: dict[str, Any], *, shipped: bool) -> Cluster:
+    if not fields.get("levels"):
+        raise InputError(Fault(f"gpus.{gpu}.levels", 'is missing; describe the network, or add a base such as "h100"'))
+    count = gpus or fields["levels"][0].get("size") or 1
+    data = {
+        "name": f"{count}x{gpu}",
+        "gpu": {"name": gpu, **{key: value for key, value in fields.items() if key not in _OF_CLUSTER}},
+        "gpus": count,
+        "levels": _levels(fields["levels"], count),
+        **{key: value for key, value in fields.items() if key.startswith("host_")},
+    }
+    if shipped:
+        return lookup.build(Cluster, data)
+    path = lookup.home() / "gpus"
+    return _checked_cluster(_validated(Cluster, data, path, "cluster"), path)
+
+
+def _levels(levels: list[dict[str, Any]], gpus: int) -> list[dict[str, Any]]:
+    """The levels that a cluster of this size uses; one without a size is as large as it must be."""
+    used: list[dict[str, Any]] = []
+    inner = 1
+    for level in levels:
+        size = level.get("size") or -(-gpus // inner) * inner
+        used.append({**level, "size": size})
+        if not isinstance(size, int) or size >= gpus:
+            break
+        inner = size
+    return used
+
+
+def _cluster_file(path: Path, gpus: int | None) -> Loaded[Cluster]:
+    from shardwise.inputs import simumax
+
+    data = read_mapping(path)
+    if simumax.is_system(data):
+        system = simumax.read_system(data, gpus=gpus, title=str(path))
+        return Loaded(value=system.cluster, notes=system.notes, extra=system)
+    fields = {"name": path.stem, **data, **({"gpus": gpus} if gpus else {})}
+    fields = _with_catalog_gpu(fields, path)
+    count = fields.get("gpus")
+    if isinstance(count, int) and isinstance(fields.get("levels"), list):
+        fields["levels"] = _levels(fields["levels"], count)
+    cluster = _checked_cluster(_validated(Cluster, fields, path, "cluster"), path)
+    return Loaded(value=cluster, given=frozenset(data))
+
+
+def _with_catalog_gpu(fields: dict[str, Any], path: Path) -> dict[str, Any]:
+    """`gpu = "h100"`, or a table with `base = "h100"` and what differs."""
+    gpu = fields.get("gpu")
+    base = gpu if isinstance(gpu, str) else gpu.get("base") if isinstance(gpu, dict) else None
+    if base is None:
+        return fields
+    canonical, known, _ = _gpu_fields(str(base))
+    own = {key: value for key, value in gpu.items() if key != "base"} if isinstance(gpu, dict) else {}
+    merged = {"name": canonical, **{key: value for key, value in known.items() if key not in _OF_CLUSTER}, **own}
+    usual = {key: known[key] for key in _OF_CLUSTER & known.keys()}
+    if "gpus" not in fields:
+        raise InputError(Fault("cluster.gpus", "is missing; say how many GPUs there are"), title=str(path))
+    return {**usual, **fields, "gpu": merged}
+
+
+def _checked_cluster(cluster: Cluster, path: Path) -> Cluster:
+    """What a cluster's own fields must agree on."""
+    faults, inner = [], 1
+    for index, level in enumerate(cluster.levels):
+        if level.size % inner:
+            message = f"{level.size} is not a multiple of the {inner} GPUs of the level inside it; make it one"
+            faults.append(Fault(f"cluster.levels.{index}.size", message))
+        inner = level.size
+    if inner < cluster.gpus:
+        message = f"the outermost level joins {inner} of {cluster.gpus} GPUs; add a level, or leave out the last size"
+        faults.append(Fault("cluster.levels", message))
+    formats = cluster.gpu.flops.keys()
+    if "fp32" not in formats or not {"bf16", "fp16"} & formats:
+        message = f"has {', '.join(formats) or 'no formats'}; give the dense peaks of fp32 and of bf16 or fp16 at least"
+        faults.append(Fault("cluster.gpu.flops", message))
+    if faults:
+        raise InputError(faults, title=str(path))
+    return cluster
+
+
+def read_strategy(path: str | Path) -> Loaded[Strategy]:
+    from shardwise.inputs import simumax
+
+    path = Path(path)
+    data = read_mapping(path)
+    if simumax.is_strategy(data):
+        theirs = simumax.read_strategy(data, title=str(path))
+        return Loaded(value=theirs.strategy, notes=theirs.notes, given=theirs.given, extra=theirs)
+    data = data["strategy"] if set(data) == {"strategy"} and isinstance(data["strategy"], dict) else data
+    return Loaded(value=_validated(Strategy, data, path, "strategy"), given=frozenset(data))
+
+
+def _is_file(name: str | Path) -> bool:
+    """Whether a file is meant: it is there, or it is written like one."""
+    text = str(name)
+    try:
+        if Path(text).exists():
+            return not Path(text).is_dir() or (Path(text) / "config.json").is_file()
+    except OSError as error:
+        raise FileError(text[:80], f"cannot be read: {error.strerror}") from None
+    return text.lower().endswith(_ENDINGS) and not _COUNTED.fullmatch(text)
+
+
+def _validated(kind: type[T], fields: dict[str, Any], path: Path, at: str) -> T:
+    from shardwise.inputs.validate import validated
+
+    return validated(kind, fields, title=str(path), at=at)

@@ -1,0 +1,119 @@
+"""The shipped catalog: names to models, GPUs and runtimes.
+
+One TOML file holds a family. A name is found by looking for it as quoted text, so that only the files that
+hold it are parsed; catalog entries are trusted (the tests check them) and built without pydantic, which is
+slow to import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardwise.errors import UnknownNameError
+from shardwise.inputs.files import parse_mapping, read_text
+from shardwise.inputs.validate import UNITS
+
+T = TypeVar("T")
+
+CATALOG = Path(__file__).parent / "catalog"
+_LISTED = re.compile(r'^\[(?:models|gpus)\."([^"]+)"\]', re.MULTILINE)
+
+
+def home() -> Path:
+    """The user's own folder of calibrated GPUs: SHARDWISE_HOME, else ~/.config/shardwise."""
+    return Path(os.environ.get("SHARDWISE_HOME") or Path.home() / ".config" / "shardwise")
+
+
+def normal(name: str) -> str:
+    """How names are compared: lower case, hyphens, without the owner of a Hugging Face name."""
+    return re.sub(r"[\s_]+", "-", name.strip().lower()).rsplit("/", maxsplit=1)[-1]
+
+
+@functools.cache
+def _shelf(folder: Path) -> tuple[tuple[Path, str], ...]:
+    return tuple((path, read_text(path)) for path in sorted(folder.glob("*.toml")))
+
+
+@functools.cache
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    if path.is_relative_to(CATALOG):
+        return tomllib.loads(text)
+    return parse_mapping(text, path)
+
+
+def names(folder: Path) -> tuple[str, ...]:
+    """All canonical names on a shelf, in the order of the files; names are always quoted in their headings."""
+    return tuple(name for _, text in _shelf(folder) for name in _LISTED.findall(text))
+
+
+def entry(section: str, folder: Path, name: str) -> tuple[str, dict[str, Any]] | None:
+    """The canonical name and the fields of an entry, its base and its family's defaults laid under it."""
+    wanted = normal(name)
+    for path, text in _shelf(folder):
+        if wanted not in text:
+            continue
+        data = _parsed(path, text)
+        for canonical, fields in data.get(section, {}).items():
+            if wanted == canonical or wanted in fields.get("aliases", ()):
+                return canonical, _completed(section, folder, data, fields)
+    return None
+
+
+def _completed(section: str, folder: Path, data: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    base: dict[str, Any] = dict(data.get("defaults", {}))
+    if "base" in fields:
+        found = entry(section, folder, fields["base"]) or entry(section, CATALOG / "clusters", fields["base"])
+        if found is None:
+            raise UnknownNameError("base", fields["base"], data.get(section, {}))
+        base = found[1]
+    own = {key: value for key, value in fields.items() if key not in {"aliases", "base"}}
+    return {**base, **own}
+
+
+def aliases(section: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """Every other name of every entry, with the canonical one."""
+    for path, text in _shelf(folder):
+        for canonical, fields in _parsed(path, text).get(section, {}).items():
+            for alias in fields.get("aliases", ()):
+                yield alias, canonical
+
+
+def known(section: str, folder: Path) -> list[str]:
+    return [*names(folder), *(alias for alias, _ in aliases(section, folder))]
+
+
+def build(kind: type[T], fields: dict[str, Any]) -> T:
+    """One of our types from trusted catalog fields: lists become tuples, tables types, texts numbers."""
+    hints = _hints(typing.cast("Hashable", kind))
+    return kind(**{key: _built(hints[key], key, value) for key, value in fields.items()})
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - one of our types
+    return typing.get_type_hints(kind)
+
+
+def _built(hint: Any, key: str, value: Any) -> Any:  # noqa: ANN401
+    inner = _dataclass_in(hint)
+    if isinstance(value, dict):
+        if inner is not None:
+            return build(inner, value)
+        return {name: UNITS[key](item) for name, item in value.items()} if key in UNITS else value
+    if isinstance(value, list):
+        return tuple(build(inner, item) if inner is not None else item for item in value)
+    return UNITS[key](value) if key in UNITS else value
+
+
+def _dataclass_in(hint: Any) -> Any:  # noqa: ANN401
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is tuple:
+        return next((part for part in typing.get_args(hint) if dataclasses.is_dataclass(part)), None)
+    return hint if dataclasses.is_dataclass(hint) else None
