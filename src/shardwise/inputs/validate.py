@@ -200,7 +200,7 @@ def _out_of_range(value: Any, at: str) -> Iterator[Fault]:  # noqa: ANN401
             yield from _too_small(inner, path, lowest=0 if field.default == 0 or field.name in _MAY_BE_ZERO else 1)
 
 
-_MAY_BE_ZERO = frozenset({"ffn", "latency"})
+_MAY_BE_ZERO = frozenset({"ffn", "latency", "zero"})
 
 
 def _negative(data: dict[str, Any], at: str) -> Iterator[Fault]:
