@@ -43,7 +43,10 @@ def recomputes() -> st.SearchStrategy[Recompute]:
     return st.just(Recompute()) | whole | parts
 
 
-def strategies(numbers: st.SearchStrategy[int] = st.integers(-3, 4096)) -> st.SearchStrategy[Strategy]:
+ANY_NUMBER = st.integers(-3, 4096)
+
+
+def strategies(numbers: st.SearchStrategy[int] = ANY_NUMBER) -> st.SearchStrategy[Strategy]:
     """Strategies of every shape, most of them wrong."""
     of = st.sampled_from
     targets = st.sets(of(("qkv", "out", "mlp"))).map(lambda some: tuple(sorted(some)))

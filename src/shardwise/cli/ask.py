@@ -15,7 +15,7 @@ from shardwise.inputs.load import load_runtime, read_cluster, read_model, read_s
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.inputs.strategy_text import Given, parse
+from shardwise.inputs.strategy_text import Given, build, parse
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def ask(options: Mapping[str, Any]) -> Asked:
     notes: list[str] = []
     given = _tried(faults, lambda: _given(options, notes)) or {}
     model = _tried(faults, lambda: _model(options, notes))
-    cluster = _tried(faults, lambda: _cluster(options, notes))
+    cluster = _tried(faults, lambda: _cluster(options, notes, given))
     runtime = _tried(faults, lambda: load_runtime(given.get("runtime", "megatron")))
     strategy = _tried(faults, lambda: complete(given, cluster)) if cluster else None
     if faults or not (model and cluster and runtime and strategy):
@@ -64,10 +64,12 @@ def _model(options: Mapping[str, Any], notes: list[str]) -> Model:
     return read.value
 
 
-def _cluster(options: Mapping[str, Any], notes: list[str]) -> Cluster:
+def _cluster(options: Mapping[str, Any], notes: list[str], given: Given) -> Cluster:
     if options["cluster"] is None:
         raise InputError(Fault("--cluster", "is missing; give for example 64xh100 (see `shardwise clusters`)"))
     read = read_cluster(options["cluster"])
+    if read.extra is not None and "dp" in given:  # SimuMax says the number of GPUs in the strategy, not the system
+        read = read_cluster(f"{build({**given, 'microbatches': None}).world}x{options['cluster']}")
     notes += read.notes
     return read.value
 
@@ -81,6 +83,8 @@ def _given(options: Mapping[str, Any], notes: list[str]) -> Given:
         raise InputError(faults)
     if "microbatches" in flags and "global_batch" not in flags:
         given.pop("global_batch", None)
+    if {"tp", "pp", "cp"} & flags.keys() and "dp" not in flags and _is_file(options["strategy"] or ""):
+        given.pop("dp", None)  # the file's followed from its own tp, pp and cp
     return {**given, **flags}
 
 
