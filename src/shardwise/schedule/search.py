@@ -1,0 +1,183 @@
+"""The search behind `schedule auto`: build under many rules, anneal the best, stop at the bound.
+
+Builds differ in the horizon, the memory reserve and a bias on the tails. A bias is a sum of simple shapes (one per
+kind and position of chunk: a constant, a slope over ranks, a slope over micro batches), for what tails cannot see:
+queues. All randomness is seeded, so the same problem gives the same schedule unless a time limit cuts in.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwise.schedule.bounds import heads, tails
+from shardwise.schedule.build import Builder, Built, Rule
+from shardwise.schedule.problem import Floats, Objective, Problem
+
+Report = Callable[[float, float, int], None]
+"""Called with the best value, the bound, and how many schedules were looked at."""
+
+_HEATS = (0.3, 1.0, 0.1, 0.6)
+"""Start temperatures of annealing, in typical action times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Point:
+    """A rule and the bias on the tails, in typical action times."""
+
+    horizon: float
+    """Over the bound."""
+    reserve: float
+    inherit: float
+    bias: Floats
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Search:
+    """State of one search: the best schedule so far and how it was made."""
+
+    problem: Problem
+    objective: Objective
+    bound: float
+    effort: float = 1.0
+    deadline: float = float("inf")
+    """CPU seconds of this process at which to stop."""
+    report: Report = lambda *_: None
+    best: Built = field(init=False)
+    point: Point = field(init=False)
+    looked: int = 0
+    interrupted: bool = False
+    out_of_time: bool = False
+    _point_value: float = float("inf")
+    _builder: Builder = field(init=False)
+    _tail: Floats = field(init=False)
+    _shapes: Floats = field(init=False)
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        lag = np.zeros(self.problem.pp)
+        if self.objective == "period":  # a rank may end as much later as it begins later
+            lag = heads(self.problem)[0, self.problem.chunk_of[:, 0], 0].copy()
+        self._builder = Builder(self.problem, self.objective, lag=lag)
+        self._tail = tails(self.problem, lag).ravel()
+        self._shapes = _shapes(self.problem)
+        self._random = random.Random(20240503)  # noqa: S311 - a search, not a secret
+        empty = np.zeros(self.problem.actions, dtype=np.int32)
+        self.best = Built(value=float("inf"), rows=empty)
+        self.point = Point(horizon=1.0, reserve=1.0, inherit=0.0, bias=np.zeros(len(self._shapes)))
+
+    @property
+    def proven(self) -> bool:
+        return self.best.value <= self.bound * (1 + 1e-9)
+
+    @property
+    def finished(self) -> bool:
+        if time.process_time() > self.deadline:
+            self.out_of_time = True
+        return self.proven or self.out_of_time
+
+    def first(self) -> None:
+        """The plain rules: enough in most cases."""
+        for point in self._plain():
+            self._try(point)
+            if self.finished:
+                return
+
+    def run(self) -> None:
+        """Everything; Ctrl-C ends it with the best so far."""
+        try:
+            self.first()
+            for step in self._plan():
+                if self.finished:
+                    return
+                step()
+        except KeyboardInterrupt:
+            if self.best.value == float("inf"):
+                raise
+            self.interrupted = True
+
+    def offer(self, built: Built) -> None:
+        self.looked += 1
+        if built.value < self.best.value:
+            self.best = built
+            self.report(built.value, self.bound, self.looked)
+
+    def _plan(self) -> Iterator[Callable[[], None]]:
+        """Builds first, then annealing from the best, in three rounds of a fixed number of steps."""
+        size = self.problem.actions
+        builds = int(min(2500, max(40, 6e6 / size)) * self.effort)
+        steps = int(min(60_000, max(3000, 5e7 / size)) * self.effort)
+        for turn in range(3):
+            for _ in range(builds):
+                yield self._vary
+            for k, heat in enumerate(_HEATS):
+                yield lambda heat=heat, seed=10 * turn + k: self._anneal(steps, heat, seed)
+
+    def _plain(self) -> Iterator[Point]:
+        zero = np.zeros(len(self._shapes))
+        for reserve in (1.0, 0.0, 2.0) if self.problem.limited else (0.0,):
+            for horizon in (1.0, 0.9, 0.97, 1.03, 0.5, 1.1):
+                yield Point(horizon=horizon, reserve=reserve, inherit=0.0, bias=zero)
+
+    def _try(self, point: Point) -> None:
+        scale = self.problem.unit
+        tail = self._tail + (point.bias @ self._shapes) * scale if point.bias.any() else self._tail
+        rule = Rule(horizon=self.bound * point.horizon, reserve=point.reserve, inherit=point.inherit * scale)
+        built = self._builder.build(rule, tail)
+        if built.value <= self._point_value:
+            self.point, self._point_value = point, built.value
+        self.offer(built)
+
+    def _vary(self) -> None:
+        self._try(self._fresh() if self._random.random() < 0.2 else self._near())
+
+    def _fresh(self) -> Point:
+        """A random point."""
+        dice = self._random
+        size = dice.choice((0.5, 1, 2, 4, 8))
+        bias = np.array([size * dice.gauss(0, 1) for _ in self._shapes])
+        if dice.random() < 0.5:
+            bias.reshape(-1, 3)[:, 1:] = 0.0
+        return Point(
+            horizon=dice.choice((0.5, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1)),
+            reserve=dice.choice((0, 1, 1, 2, 3)) if self.problem.limited else 0.0,
+            inherit=dice.choice((0, 0, 0.5, 1, 2, -1)),
+            bias=bias,
+        )
+
+    def _near(self) -> Point:
+        """A step away from the best point."""
+        dice, at = self._random, self.point
+        horizon, reserve, inherit = at.horizon, at.reserve, at.inherit
+        if dice.random() < 0.3:
+            horizon *= 1 + dice.choice((-0.05, -0.02, -0.01, 0.01, 0.02, 0.05))
+        if self.problem.limited and dice.random() < 0.2:
+            reserve = max(0.0, reserve + dice.choice((-0.5, 0.5)))
+        if dice.random() < 0.2:
+            inherit += dice.gauss(0, 1)
+        size, share = dice.choice((0.1, 0.3, 1, 3)), dice.choice((0.1, 0.3, 0.6))
+        moved = np.array([size * dice.gauss(0, 1) if dice.random() < share else 0.0 for _ in at.bias])
+        return Point(horizon=horizon, reserve=reserve, inherit=inherit, bias=at.bias + moved)
+
+    def _anneal(self, steps: int, heat: float, seed: int) -> None:
+        target = self.bound * (1 + 1e-9)
+        heat *= self.problem.unit
+        self.offer(self._builder.anneal(self.best, target=target, steps=steps, heat=heat, seed=seed))
+
+
+def _shapes(problem: Problem) -> Floats:
+    """For each kind and position: 1, the rank from -0.5 to 0.5, the micro batch from -0.5 to 0.5; by code."""
+    rank = problem.rank_of / max(1, problem.pp - 1) - 0.5
+    batch = np.arange(problem.microbatches) / max(1, problem.microbatches - 1) - 0.5
+    shapes = np.zeros((3, problem.vpp, 3, 3, problem.chunks, problem.microbatches))
+    for kind in range(3):
+        for j in range(problem.vpp):
+            own = problem.position == j
+            shapes[kind, j, 0, kind, own] = 1.0
+            shapes[kind, j, 1, kind, own] = rank[own, None]
+            shapes[kind, j, 2, kind, own] = batch
+    return shapes.reshape(9 * problem.vpp, -1)
