@@ -6,6 +6,7 @@ A runtime is data (`catalog/runtimes/*.toml`), not branches in the code: the cos
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shardwise.inputs.strategy import SCHEDULES
 
@@ -41,6 +42,102 @@ class Abilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Which kernels run and what each keeps for the backward pass."""
+
+    norm: Literal["fused", "eager"] = "fused"
+    """fused: one kernel that keeps its input; eager: a chain of fp32 kernels that keeps two copies (RMS norm only)."""
+    rope: Literal["fused", "unfused", "eager"] = "fused"
+    """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""
+    qkv: Literal["separate", "mixed"] = "separate"
+    """mixed: values stay a view of the projection's whole output, which is kept beside rotated queries and keys."""
+    activation: Literal["fused", "eager", "compiled"] = "fused"
+    """fused: only the inputs are kept; eager: each step's result too; compiled: inputs and the product."""
+    gelu_kept: float = 1.0
+    """Copies of the inner activation that an eager GELU keeps beside the product (its composite form keeps 4)."""
+    loss: Literal["fp32", "in-place", "fused", "compiled"] = "in-place"
+    """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only."""
+    softmax_bytes: float = 5.0
+    """Bytes kept per attention score where attention is not flash (scores, probabilities, dropout mask)."""
+    softmax_work: float = 10.0
+    """Bytes per attention score that its backward needs on top of what is kept."""
+    reduce_staging: float = 0.0
+    """Largest buffer that summing a bias gradient over the tokens takes, bytes; 0: fused into another kernel."""
+    weight_grad_fusion: bool = True
+    """Weight gradients are added into the gradient buffer by the matrix kernel; else through a temporary."""
+    fused_optimizer: bool = True
+    """One pass over the states; else several, with temporaries."""
+    optimizer_work: float = 0.0
+    """Bytes of temporaries per parameter of the optimizer's shard."""
+    expert_output_kept: bool = True
+    """Experts' outputs are kept to scale them by the router's weights; else the weights travel with the tokens."""
+    compiled: bool = False
+    """Small kernels are fused by a compiler: fewer launches and less traffic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the framework allocates beside tensors of the model."""
+
+    gradients: Literal["buffer", "lazy"] = "buffer"
+    """buffer: allocated once for all; lazy: made by the backward pass and dropped after the step."""
+    outputs_kept: bool = False
+    """The output of a pipeline stage stays allocated until its backward pass."""
+    gather_buffer: bool = False
+    """One lasting buffer for gathered activations of tensor parallel layers."""
+    workspace: float = 67e6
+    """Matrix library's workspaces."""
+    fixed: float = 0.0
+    """Other lasting allocations."""
+    fragmentation: float = 0.03
+    """Reserved over allocated bytes, less one."""
+    context: float = 0.6e9
+    """Bytes of the device context and communicators, outside the allocator."""
+    bucket: float = 0.0
+    """Communication buffer of gradients or gathered parameters, bytes."""
+    gathered_layers: float = 2.0
+    """Layers whose parameters are gathered at once under ZeRO 3: the one at work and those prefetched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Share of each kind of communication that is hidden behind compute where there is compute to hide it."""
+
+    grad_reduce: float = 0.0
+    """Reduction of gradients, behind the backward pass."""
+    param_gather: float = 0.0
+    """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
+    fsdp: float = 0.9
+    """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
+    tp: float = 0.0
+    """Tensor parallel communication, by splitting matrix products."""
+    p2p: float = 0.0
+    """Sends between pipeline stages."""
+    ep: float = 0.0
+    """Expert all-to-all."""
+    cp: float = 0.8
+    """Context parallel exchanges, behind attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What the framework's own code costs, whatever the GPU."""
+
+    launch: float = 4.0e-6
+    """Seconds of CPU per kernel in the forward pass."""
+    launch_backward: float = 4.0e-6
+    """Seconds of CPU per kernel in the backward pass, and in a recomputed forward pass."""
+    layer: float = 0.0
+    """Seconds of CPU per layer and pass beside the kernels: Python, hooks, checks."""
+    iteration: float = 2e-3
+    """Seconds per iteration: data, logging, synchronisation."""
+    microbatch: float = 0.0
+    """Seconds per micro batch."""
+    slowdown: float = 1.0
+    """Time of all kernels over that of the calibrated ones; older kernels are slower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """One training framework, as far as time and memory are concerned."""
 
@@ -50,3 +147,11 @@ class Runtime:
     """One line about it."""
     can: Abilities = Abilities()
     """What it can run."""
+    kernels: Kernels = Kernels()
+    """Its kernels."""
+    memory: Memory = Memory()
+    """Its allocations."""
+    overlap: Overlap = Overlap()
+    """Its overlap of communication with compute."""
+    overheads: Overheads = Overheads()
+    """Its own costs."""

@@ -1,0 +1,115 @@
+"""The memory of one layer, operator by operator: what stays for backward, and the highest point on the way.
+
+Forward: while an operator runs, everything kept so far is live, and its own extra bytes. Backward, in reverse: what it
+and earlier operators keep, and its extra bytes. A recomputed run of operators keeps only its first input; its backward
+replays it first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.ops.op import Op
+
+# Recomputing these drops their output too: it is made again just before the next operator's backward needs it.
+OUTPUT_DROPPED = frozenset({"attention-norm", "mlp-norm", "activation", "moe-act", "mla-up"})
+
+
+class Walk(NamedTuple):
+    """Memory of one pass through a list of operators."""
+
+    kept: float
+    """Bytes that stay from forward to backward."""
+    forward: float
+    """Highest point of the forward pass above where it began."""
+    backward: float
+    """Highest point of the backward pass above where the forward pass began, kept bytes included."""
+    at: str
+    """Operator at the highest point."""
+    replayed: tuple[int, ...]
+    """Operators that are computed again."""
+
+
+def plain_walk(ops: list[Op], grad_bytes: float = 0.0) -> Walk:
+    """Memory when nothing is recomputed. `grad_bytes`: bytes per parameter that backward allocates for good."""
+    kept = forward = 0.0
+    live: list[float] = []
+    for op in ops:
+        after = kept + op.kept
+        forward = max(forward, after + op.extra_f)
+        kept = after
+        live.append(kept)
+    return _backward(ops, live, kept, forward, grad_bytes, ())
+
+
+def _backward(
+    ops: list[Op], live: list[float], kept: float, forward: float, grad_bytes: float, replayed: tuple[int, ...]
+) -> Walk:
+    backward, at, grads = kept, "", 0.0
+    for index in range(len(ops) - 1, -1, -1):
+        op = ops[index]
+        here = live[index] + op.extra_b + grads
+        if here > backward:
+            backward, at = here, op.name
+        grads += grad_bytes * op.params
+    return Walk(kept, forward, backward, at, replayed)
+
+
+def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool) -> Walk:
+    """Memory when the layer is recomputed from its `entry` bytes. `skip_last`: the last product is not repeated."""
+    last = max((i for i, op in enumerate(ops) if op.kind != "memory"), default=len(ops))
+    replayed = tuple(i for i in range(len(ops)) if not (skip_last and i >= last))
+    # the replay holds the entry once: as the checkpoint's input, which the first operator's kept bytes include or copy
+    shared = entry if ops[0].kept >= entry else 0.0
+    high = max(whole.forward, whole.backward) + entry - shared
+    return Walk(entry, whole.forward - shared + entry, high, whole.at, replayed)
+
+
+def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0) -> Walk:
+    """Memory when the operators of some modules are recomputed."""
+    runs = _runs(ops, modules)
+    starts = dict(runs)
+    dropped = {end for start, end in runs if end < len(ops) and ops[end - 1].module in OUTPUT_DROPPED}
+    kept = forward = 0.0
+    live = [0.0] * len(ops)
+    index = 0
+    while index < len(ops):
+        end = starts.get(index, index + 1)
+        stays, high = _keep(ops, index, end, recomputed=index in starts, dropped=dropped)
+        inside = kept
+        for i in range(index, end):
+            inside += ops[i].kept
+            live[i] = inside
+        forward = max(forward, kept + high)
+        kept += stays
+        index = end
+    replayed = tuple(i for start, end in runs for i in range(start, end))
+    return _backward(ops, live, kept, forward, grad_bytes, replayed)
+
+
+def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: set[int]) -> tuple[float, float]:
+    """Bytes that a run leaves behind, and its highest point in forward."""
+    first = ops[start]
+    if not recomputed:
+        stays = 0.0 if start in dropped else first.kept
+        return stays, first.kept + first.extra_f
+    high = max(op.kept + op.extra_f for op in ops[start:end])
+    return (first.kept if first.stays < 0 else first.stays), first.kept + high
+
+
+def _runs(ops: list[Op], modules: frozenset[str]) -> list[tuple[int, int]]:
+    """Maximal runs [start, end) of operators whose module is recomputed."""
+    wanted = set(modules)
+    if "attention" in wanted:
+        wanted |= {"core-attention", "mla-up"}
+    if "mlp" in wanted:
+        wanted |= {"activation", "moe-act"}
+    runs: list[tuple[int, int]] = []
+    for index, op in enumerate(ops):
+        if op.module not in wanted:
+            continue
+        if runs and runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return runs

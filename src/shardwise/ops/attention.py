@@ -1,0 +1,205 @@
+"""Multi-head, grouped and multi-query attention on one rank."""
+
+from __future__ import annotations
+
+from shardwise.ops.op import Comm, Op
+from shardwise.ops.parts import linear, norm, residual_add
+from shardwise.ops.shard import Shard
+
+# Eager rotary embedding, bytes per element of queries and keys: rotate (slice, negate, concatenate), two products,
+# one sum; backward likewise.
+EAGER_ROPE_BYTES = (22.0, 26.0)
+EAGER_ROPE_KERNELS = (10.0, 14.0)
+
+
+def attention(shard: Shard, window: int) -> list[Op]:
+    """The attention block with its norm and its residual addition."""
+    model = shard.model
+    ops = (
+        [norm(shard, "norm", "attention-norm")] if not (model.parallel_residual and model.norms_per_layer == 0) else []
+    )
+    ops.append(_qkv(shard))
+    if model.qk_norm != "none":
+        ops.append(_qk_norm(shard))
+    if model.position == "rope":
+        ops.append(_rope(shard))
+    ops.append(_core(shard, window))
+    ops.append(_output(shard))
+    if model.norms_per_layer >= 4:
+        ops.append(norm(shard, "post norm", "attention-norm"))
+    ops.append(residual_add(shard, "residual", "attention"))
+    return ops
+
+
+def kv_width(shard: Shard) -> float:
+    """Width of keys (and of values) on this rank; kv heads are replicated where tp exceeds them."""
+    model = shard.model
+    return max(model.kv_heads / shard.tp, 1.0) * model.head_size
+
+
+def query_width(shard: Shard) -> float:
+    return shard.model.heads * shard.model.head_size / shard.tp
+
+
+def _qkv(shard: Shard) -> Op:
+    model = shard.model
+    outputs = query_width(shard) + 2 * kv_width(shard)
+    return linear(
+        shard,
+        "qkv",
+        "attention",
+        rows=shard.tokens,
+        inputs=model.hidden,
+        outputs=outputs,
+        kept=shard.hidden,
+        split="column",
+        bias=model.qkv_bias,
+        live=shard.residual,
+        casts=3,
+    )
+
+
+def _qk_norm(shard: Shard) -> Op:
+    elements = shard.tokens * (query_width(shard) + kv_width(shard))
+    size = shard.element * elements
+    eager = shard.runtime.kernels.norm == "eager"
+    model = shard.model
+    params = 2 * model.head_size if model.qk_norm == "head" else query_width(shard) + kv_width(shard)
+    return Op(
+        "qk norm",
+        "attention",
+        "memory",
+        bytes_f=(34.0 if eager else 4.0) * elements,
+        bytes_b=(74.0 if eager else 7.0) * elements,
+        kernels_f=12.0 if eager else 2.0,
+        kernels_b=24.0 if eager else 4.0,
+        kept=6.0 * elements if eager else size,
+        extra_f=6.0 * elements if eager else size,
+        extra_b=shard.residual + (10.0 if eager else 4.0) * elements,
+        params=params,
+    )
+
+
+def _rope(shard: Shard) -> Op:
+    elements = shard.tokens * (query_width(shard) + kv_width(shard))
+    size = shard.element * elements
+    kind = shard.runtime.kernels.rope
+    # unfused Megatron computes sines and cosines anew for queries and keys of every layer and keeps all four
+    tables = 4 * shard.seq * shard.model.head_size * 2.0 if kind == "unfused" else 0.0
+    plain = kind != "fused"
+    return Op(
+        "rope",
+        "attention",
+        "memory",
+        bytes_f=EAGER_ROPE_BYTES[0] * elements if plain else 2 * size,
+        bytes_b=EAGER_ROPE_BYTES[1] * elements if plain else 2 * size,
+        kernels_f=EAGER_ROPE_KERNELS[0] if plain else 2.0,
+        kernels_b=EAGER_ROPE_KERNELS[1] if plain else 2.0,
+        kept=tables,
+        extra_f=2 * size,
+        extra_b=shard.residual + 2 * size + shard.element * shard.tokens * kv_width(shard),
+    )
+
+
+def area(queries: float, window: int) -> float:
+    """Share of the square of scores that a causal mask, and a sliding window, leave to be computed."""
+    if not window or window >= queries:
+        return 0.5
+    return (window / queries) * (1 - window / (2 * queries))
+
+
+def kept_qkv(shard: Shard) -> float:
+    """Queries, keys and values as attention keeps them."""
+    query, kv = query_width(shard), kv_width(shard)
+    width = query + 2 * kv
+    if shard.runtime.kernels.qkv == "mixed" and shard.model.position == "rope":
+        width += query + kv  # values are a view that holds the whole projection beside the rotated copies
+    return shard.element * shard.tokens * width
+
+
+def _core(shard: Shard, window: int) -> Op:
+    model = shard.model
+    heads = model.heads / shard.tp
+    query, kv = shard.element * shard.tokens * query_width(shard), shard.element * shard.tokens * kv_width(shard)
+    shape, comms = context_shape(shard, heads, model.kv_heads / model.heads, model.head_size, model.head_size, window)
+    if not shard.flash:
+        return unfused_core(shard, heads, query, kv, shape, comms)
+    return Op(
+        "attention",
+        "core-attention",
+        "attention",
+        shape,
+        kernels_f=1.0,
+        kernels_b=3.0,
+        kept=kept_qkv(shard) + query + 4 * heads * shard.tokens,
+        stays=kept_qkv(shard) + query,
+        extra_f=query,
+        extra_b=shard.residual + query + query + 2 * kv,
+        params=model.heads / shard.tp if model.sinks else 0.0,
+        comms=comms,
+    )
+
+
+def context_shape(
+    shard: Shard, heads: float, kv_share: float, size_qk: float, size_v: float, window: int
+) -> tuple[tuple[float, ...], tuple[Comm, ...]]:
+    """Shape of the attention kernel, and what context parallel moves for it.
+
+    Ring and all-gather: a rank's queries meet all keys (balanced by pairing early and late chunks, so the share of the
+    square stays a half); all-to-all: whole sequences, heads cut by cp.
+    """
+    rows, cp = shard.samples * heads, shard.cp
+    comms: tuple[Comm, ...]
+    share = area(shard.whole_seq, window)
+    if cp == 1:
+        return (rows, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), ()
+    per_token = shard.element * shard.tokens * heads
+    keys_values = per_token * kv_share * (size_qk + size_v)
+    if shard.cp_kind == "all-to-all":
+        moved = per_token * (size_qk + size_v) + keys_values
+        comms = (Comm("all-to-all", "cp", moved, "F"), Comm("all-to-all", "cp", moved, "I"))
+        return (rows / cp, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+    whole = keys_values * cp
+    # a ring passes the same bytes as an all-gather, step by step behind the kernel
+    gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
+    comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
+    return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+
+
+def unfused_core(
+    shard: Shard, heads: float, query: float, kv: float, shape: tuple[float, ...], comms: tuple[Comm, ...]
+) -> Op:
+    """Attention that stores its scores (Korthikanti et al. 2022, eq. 1: 5 bytes per score with dropout)."""
+    kernels = shard.runtime.kernels
+    scores = shard.samples * heads * shard.seq * shard.whole_seq
+    return Op(
+        "attention (scores stored)",
+        "core-attention",
+        "attention",
+        (*shape[:5], 1.0, shape[6]),  # the whole square is computed
+        bytes_f=scores * (4.0 + 2 * kernels.softmax_bytes),
+        bytes_b=scores * (6.0 + 2 * kernels.softmax_bytes),
+        kernels_f=6.0,
+        kernels_b=9.0,
+        kept=kept_qkv(shard) + kernels.softmax_bytes * scores + query,
+        stays=kept_qkv(shard) + query,
+        extra_f=2.0 * scores,
+        extra_b=shard.residual + 2 * query + 2 * kv + kernels.softmax_work * scores,
+        comms=comms,
+    )
+
+
+def _output(shard: Shard) -> Op:
+    model = shard.model
+    return linear(
+        shard,
+        "output",
+        "attention",
+        rows=shard.tokens,
+        inputs=query_width(shard),
+        outputs=model.hidden,
+        kept=0.0,  # attention keeps its output already
+        split="row",
+        bias=model.out_bias,
+        live=shard.residual if shard.sp else 0.0,
+    )

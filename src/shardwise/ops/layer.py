@@ -1,0 +1,66 @@
+"""The kinds of layer a model has, and the operators of each."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from shardwise.inputs.model import Model
+from shardwise.ops.attention import attention
+from shardwise.ops.mla import latent_attention
+from shardwise.ops.mlp import mlp
+from shardwise.ops.moe import moe_block
+from shardwise.ops.op import Op
+from shardwise.ops.parts import linear, norm
+from shardwise.ops.shard import Shard
+
+
+class LayerKind(NamedTuple):
+    """Layers of one kind cost the same."""
+
+    moe: bool
+    window: int
+    mtp: bool = False
+
+    @property
+    def name(self) -> str:
+        text = "moe layer" if self.moe else "layer"
+        if self.window:
+            text += f" (window {self.window})"
+        return f"mtp {text}" if self.mtp else text
+
+
+@lru_cache(maxsize=256)
+def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
+    """Kind of every layer in model order, multi-token-prediction layers last."""
+    kinds = [LayerKind(model.is_moe_layer(index), model.window_of(index)) for index in range(model.layers)]
+    last = model.layers - 1
+    kinds += [LayerKind(model.is_moe_layer(last), 0, mtp=True)] * model.mtp
+    return tuple(kinds)
+
+
+def layer_ops(shard: Shard, kind: LayerKind) -> list[Op]:
+    """The operators of one layer in forward order."""
+    block = latent_attention if shard.model.mla else attention
+    ops = block(shard, kind.window)
+    if shard.model.parallel_residual:
+        ops.pop()  # one addition serves both branches
+    ops += moe_block(shard) if kind.moe else mlp(shard)
+    return [*_mtp_entry(shard), *ops] if kind.mtp else ops
+
+
+def _mtp_entry(shard: Shard) -> list[Op]:
+    """Norms of the hidden state and of the next token's embedding, and the projection of both to one."""
+    hidden = shard.model.hidden
+    project = linear(
+        shard,
+        "mtp projection",
+        "mtp",
+        rows=shard.tokens,
+        inputs=2 * hidden,
+        outputs=hidden / shard.tp,
+        kept=2 * shard.hidden,
+        split="column",
+        live=shard.residual,
+    )
+    return [norm(shard, "mtp hidden norm", "mtp"), norm(shard, "mtp embedding norm", "mtp"), project]

@@ -1,0 +1,121 @@
+"""Multi-head latent attention (DeepSeek-V2, section 2.1) on one rank. The down-projections are replicated over tp."""
+
+from __future__ import annotations
+
+from shardwise.inputs.model import Mla
+from shardwise.ops.attention import context_shape, unfused_core
+from shardwise.ops.op import Op
+from shardwise.ops.parts import linear, norm, residual_add
+from shardwise.ops.shard import Shard
+
+
+def latent_attention(shard: Shard, window: int) -> list[Op]:
+    """The latent attention block with its norms and its residual addition."""
+    mla = shard.model.mla
+    if mla is None:
+        message = "latent attention needs a model with mla"
+        raise TypeError(message)
+    ops = [norm(shard, "norm", "attention-norm"), *_queries(shard, mla), *_keys_values(shard, mla)]
+    ops += [_rope(shard, mla), _core(shard, mla, window), _output(shard, mla)]
+    ops.append(residual_add(shard, "residual", "attention"))
+    return ops
+
+
+def _queries(shard: Shard, mla: Mla) -> list[Op]:
+    width = shard.model.heads / shard.tp * (mla.nope_size + mla.rope_size)
+    if not mla.q_rank:
+        return [_projection(shard, "q", "attention", shard.model.hidden, width, shard.hidden, "column", casts=2)]
+    return [
+        _projection(shard, "q down", "attention", shard.model.hidden, mla.q_rank, shard.hidden, "none", casts=2),
+        norm(shard, "q norm", "mla-up", mla.q_rank),
+        _projection(shard, "q up", "mla-up", mla.q_rank, width, _small(shard, mla.q_rank), "column"),
+    ]
+
+
+def _keys_values(shard: Shard, mla: Mla) -> list[Op]:
+    width = shard.model.heads / shard.tp * (mla.nope_size + mla.value_size)
+    latent = mla.kv_rank + mla.rope_size
+    return [
+        _projection(shard, "kv down", "attention", shard.model.hidden, latent, 0.0, "none"),
+        norm(shard, "kv norm", "mla-up", mla.kv_rank),
+        _projection(shard, "kv up", "mla-up", mla.kv_rank, width, _small(shard, mla.kv_rank), "column"),
+    ]
+
+
+def _small(shard: Shard, width: float) -> float:
+    return shard.element * shard.tokens * width / (shard.tp if shard.sp else 1)
+
+
+def _projection(
+    shard: Shard, name: str, module: str, inputs: float, outputs: float, kept: float, split: str, casts: int = 1
+) -> Op:
+    return linear(
+        shard,
+        name,
+        module,
+        rows=shard.tokens,
+        inputs=inputs,
+        outputs=outputs,
+        kept=kept,
+        split=split,
+        live=shard.residual,
+        casts=casts,
+    )
+
+
+def _rope(shard: Shard, mla: Mla) -> Op:
+    """Rotation of the rotary parts, and the concatenation of full queries and keys for all heads."""
+    heads = shard.model.heads / shard.tp
+    elements = shard.tokens * heads * 2 * (mla.nope_size + mla.rope_size)
+    size = shard.element * elements
+    plain = shard.runtime.kernels.rope != "fused"
+    return Op(
+        "rope and concatenation",
+        "mla-up",
+        "memory",
+        bytes_f=(4.0 if plain else 2.0) * size,
+        bytes_b=(5.0 if plain else 2.0) * size,
+        kernels_f=12.0 if plain else 3.0,
+        kernels_b=16.0 if plain else 3.0,
+        extra_f=2 * size,
+        extra_b=shard.residual + 2 * size,
+    )
+
+
+def _core(shard: Shard, mla: Mla, window: int) -> Op:
+    heads = shard.model.heads / shard.tp
+    size_qk = mla.nope_size + mla.rope_size
+    per_head = shard.element * shard.tokens * heads
+    query, value = per_head * size_qk, per_head * mla.value_size
+    shape, comms = context_shape(shard, heads, 1.0, size_qk, mla.value_size, window)
+    # values are a view of the up-projection's output, which holds the positionless keys as well
+    held = value + (per_head * mla.nope_size if shard.runtime.kernels.rope != "fused" else 0.0)
+    if not shard.flash:
+        return unfused_core(shard, heads, query, query, shape, comms)
+    return Op(
+        "attention",
+        "core-attention",
+        "attention",
+        shape,
+        kernels_f=1.0,
+        kernels_b=3.0,
+        kept=2 * query + held + value + 4 * heads * shard.tokens,
+        stays=2 * query + held + value,
+        extra_f=value,
+        extra_b=shard.residual + value + 2 * query + value,
+        comms=comms,
+    )
+
+
+def _output(shard: Shard, mla: Mla) -> Op:
+    return linear(
+        shard,
+        "output",
+        "attention",
+        rows=shard.tokens,
+        inputs=shard.model.heads / shard.tp * mla.value_size,
+        outputs=shard.model.hidden,
+        kept=0.0,
+        split="row",
+        live=shard.residual if shard.sp else 0.0,
+    )

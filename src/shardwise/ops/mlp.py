@@ -1,0 +1,91 @@
+"""The dense feed-forward block on one rank, and the activation that experts share with it."""
+
+from __future__ import annotations
+
+from shardwise.ops.op import Op
+from shardwise.ops.parts import linear, norm, residual_add
+from shardwise.ops.shard import Shard
+
+
+def mlp(shard: Shard) -> list[Op]:
+    """The feed-forward block with its norm and its residual addition."""
+    model = shard.model
+    ops = [norm(shard, "norm", "mlp-norm")] if model.norms_per_layer > 1 else []
+    ops += dense_ffn(shard, model.ffn, "mlp", "activation")
+    if model.norms_per_layer >= 4:
+        ops.append(norm(shard, "post norm", "mlp-norm"))
+    ops.append(residual_add(shard, "residual", "mlp"))
+    return ops
+
+
+def dense_ffn(shard: Shard, ffn: float, module: str, activation_module: str, prefix: str = "") -> list[Op]:
+    """Two linear layers and the activation between them, `ffn` wide before tensor parallel cuts it."""
+    model = shard.model
+    inner = ffn / shard.tp
+    gate = 2 if model.gated else 1
+    first = linear(
+        shard,
+        prefix + "up",
+        module,
+        rows=shard.tokens,
+        inputs=model.hidden,
+        outputs=gate * inner,
+        kept=0.0 if prefix else shard.hidden,
+        split="column",
+        bias=model.mlp_bias,
+        live=shard.residual,
+        casts=gate,
+    )
+    second = linear(
+        shard,
+        prefix + "down",
+        module,
+        rows=shard.tokens,
+        inputs=inner,
+        outputs=model.hidden,
+        kept=shard.element * shard.tokens * inner,
+        split="row",
+        bias=model.mlp_bias,
+        live=shard.residual if shard.sp else 0.0,
+    )
+    middle = activation(shard, shard.tokens * inner, activation_module, prefix, shard.residual, bias=model.mlp_bias)
+    return [first, *middle, second]
+
+
+def activation(shard: Shard, elements: float, module: str, prefix: str, live: float, *, bias: bool = False) -> list[Op]:
+    """The activation on `elements` values; a gated one reads twice as many."""
+    size = shard.element * elements
+    kernels = shard.runtime.kernels
+    if shard.model.gated and kernels.activation == "eager":
+        return _eager_gated(size, module, prefix, live)
+    gate = 2 if shard.model.gated else 1
+    kept = gate * size
+    if not shard.model.gated and kernels.activation == "eager":
+        kept = kernels.gelu_kept * size
+    if kernels.activation == "compiled":
+        kept = gate * size
+    staging = min(8.0 * elements, kernels.reduce_staging) if bias else 0.0
+    chain = 6.0 if kernels.gelu_kept > 1 and not shard.model.gated else 1.0
+    return [
+        Op(
+            prefix + "activation",
+            module,
+            "memory",
+            bytes_f=(gate + 1) * size * chain,
+            bytes_b=(2 * gate + 1) * size * chain + (size if bias else 0.0),
+            kernels_f=8.0 if chain > 1 else 1.0,
+            kernels_b=14.0 if chain > 1 else 1.0 + (1.0 if bias else 0.0),
+            kept=kept,
+            extra_f=size,
+            extra_b=live + (gate + 1) * size + staging,
+        )
+    ]
+
+
+def _eager_gated(size: float, module: str, prefix: str, live: float) -> list[Op]:
+    """Silu, then the product with the up branch: two kernels, each keeping its inputs."""
+    silu = Op(prefix + "silu", module, "memory", (), 2 * size, 3 * size, 1.0, 1.0, size, size, live + 3 * size)
+    product = Op(
+        prefix + "product", module, "memory", (), 3 * size, 6 * size, 1.0, 2.0, 2 * size, size, live + 3 * size
+    )
+    return [silu, product]

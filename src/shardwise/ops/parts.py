@@ -1,0 +1,109 @@
+"""Operators that several kinds of layer share: linear layers, norms, residual additions."""
+
+from __future__ import annotations
+
+from shardwise.ops.op import Comm, Op
+from shardwise.ops.shard import Shard
+
+# Traffic of an eager RMS norm in bytes per element (torch kernels, one read or write each):
+# forward casts, squares, averages, scales and casts back; backward runs the chain in reverse with two reductions.
+EAGER_NORM_BYTES = (34.0, 74.0)
+EAGER_NORM_KERNELS = (6.0, 12.0)
+
+
+def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op:
+    """A norm over the residual stream (or `width` elements per token), with its kept input."""
+    model, runtime = shard.model, shard.runtime
+    sharded = shard.tp if shard.sp else 1
+    elements = shard.tokens * (width or model.hidden) / sharded
+    eager = runtime.kernels.norm == "eager" and model.norm == "rmsnorm"
+    params = (width or model.hidden) * (2 if model.norm == "layernorm" else 1)
+    stream = shard.stream * elements
+    if not eager:
+        statistics = 8.0 * elements / (width or model.hidden)
+        kept, extra_f, extra_b = stream + statistics, stream, 2 * stream
+        traffic, kernels = (2 * stream, 3.5 * stream), (1.0, 2.0)
+    else:
+        # pure 16-bit: an fp32 copy and the scaled 16-bit copy; autocast: the fp32 input itself and the scaled copy
+        kept = (8.0 if shard.autocast else 6.0) * elements
+        extra_f, extra_b = 6.0 * elements, 10.0 * elements
+        traffic = (EAGER_NORM_BYTES[0] * elements, EAGER_NORM_BYTES[1] * elements)
+        kernels = EAGER_NORM_KERNELS
+    return Op(name, module, "memory", (), *traffic, *kernels, kept, extra_f, extra_b, params)
+
+
+def residual_add(shard: Shard, name: str, module: str) -> Op:
+    """Adding a branch to the residual stream, with dropout where there is any."""
+    stream = shard.residual
+    mask = shard.model.dropout > 0
+    elements = stream / shard.stream
+    return Op(
+        name,
+        module,
+        "memory",
+        bytes_f=3 * stream + (elements if mask else 0),
+        # the gradient passes through; only dropout has work to do
+        bytes_b=2 * stream + elements if mask else 0.0,
+        kernels_f=2.0 if mask and shard.runtime.kernels.activation == "eager" else 1.0,
+        kernels_b=1.0 if mask else 0.0,
+        kept=elements if mask else 0.0,
+        extra_f=2 * stream,
+        extra_b=2 * stream,
+    )
+
+
+def linear(
+    shard: Shard,
+    name: str,
+    module: str,
+    *,
+    rows: float,
+    inputs: float,
+    outputs: float,
+    kept: float,
+    split: str,
+    bias: bool = False,
+    live: float = 0.0,
+    casts: int = 1,
+) -> Op:
+    """A linear layer on this rank: `inputs` and `outputs` are its widths after tensor parallel has cut.
+
+    split: `column` (input gathered), `row` (output reduced), `none`. `kept` is what it keeps of its input.
+    `live`: gradient of the residual stream that is live beside it in backward.
+    """
+    element = shard.element
+    weights = inputs * outputs
+    grad_out, grad_in = element * rows * outputs, element * rows * inputs
+    temporary = weights * shard.grad_temporary
+    gathered = element * rows * (inputs if split == "column" else outputs)
+    parallel = shard.tp > 1 and split != "none"
+    # a row layer's incoming gradient is the gathered one and grad_out already counts it; a column layer's outgoing
+    # gradient is full-size and then scattered into a sharded copy
+    scatter = gathered / shard.tp if parallel and shard.sp and split == "column" else 0.0
+    autocast_weight = 2.0 * weights if shard.autocast else 0.0
+    autocast_input = casts * grad_in if shard.autocast and split == "column" else 0.0
+    return Op(
+        name,
+        module,
+        "gemm",
+        (rows, outputs, inputs),
+        kernels_f=1.0 + (2.0 if shard.autocast else 0.0),
+        kernels_b=2.0 + (2.0 if shard.autocast else 0.0),
+        kept=(autocast_input or kept) + autocast_weight,
+        extra_f=grad_out + (gathered if parallel and split == "row" else 0.0),
+        extra_b=live + grad_out + grad_in + scatter + temporary,
+        params=weights + (outputs if bias else 0),
+        comms=_linear_comms(shard, split, gathered) if parallel else (),
+    )
+
+
+def _linear_comms(shard: Shard, split: str, gathered: float) -> tuple[Comm, ...]:
+    if not shard.sp:
+        return (Comm("all-reduce", "tp", gathered, "I" if split == "column" else "F"),)
+    if split == "row":
+        return (Comm("reduce-scatter", "tp", gathered, "F"), Comm("all-gather", "tp", gathered, "I"))
+    return (
+        Comm("all-gather", "tp", gathered, "F"),
+        Comm("reduce-scatter", "tp", gathered, "I"),
+        Comm("all-gather", "tp", gathered, "W"),
+    )

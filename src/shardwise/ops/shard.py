@@ -1,0 +1,89 @@
+"""The share of the work that one rank has: tokens, widths and element sizes after every axis has cut."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+
+
+class Shard(NamedTuple):
+    """What the operators of one rank are built from."""
+
+    model: Model
+    runtime: Runtime
+    samples: int
+    """Samples of one micro batch."""
+    seq: float
+    """Tokens of one sample on this rank, outside attention."""
+    whole_seq: int
+    """Tokens of one sample."""
+    tokens: float
+    """Tokens of one micro batch on this rank."""
+    tp: int
+    cp: int
+    ep: int
+    etp: int
+    sp: bool
+    cp_kind: str
+    element: float
+    """Bytes of an activation."""
+    stream: float
+    """Bytes of an element of the residual stream (fp32 under autocast)."""
+    weight: float
+    """Bytes of a weight as stored."""
+    autocast: bool
+    flash: bool
+    fp8: bool
+    grad_temporary: float
+    """Bytes per weight of the temporary that holds a weight gradient; 0 where it is added in place."""
+    lora: int
+    """Rank of adapters on a frozen model; 0: all weights train."""
+
+    @property
+    def residual(self) -> float:
+        """Bytes of the residual stream on this rank."""
+        return self.stream * self.tokens * self.model.hidden / (self.tp if self.sp else 1)
+
+    @property
+    def hidden(self) -> float:
+        """Bytes of a hidden state in compute precision, sharded as the residual stream is."""
+        return self.element * self.tokens * self.model.hidden / (self.tp if self.sp else 1)
+
+    @property
+    def gathered(self) -> float:
+        """Bytes of a hidden state in compute precision over all of the rank's tokens."""
+        return self.element * self.tokens * self.model.hidden
+
+
+@lru_cache(maxsize=4096)
+def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
+    autocast = strategy.master == "autocast"
+    element = 4.0 if strategy.dtype == "fp32" else 2.0
+    weight = 4.0 if autocast else element
+    lazy = runtime.memory.gradients == "lazy" or not runtime.kernels.weight_grad_fusion
+    return Shard(
+        model=model,
+        runtime=runtime,
+        samples=strategy.micro_batch,
+        seq=strategy.seq / strategy.cp,
+        whole_seq=strategy.seq,
+        tokens=strategy.micro_batch * strategy.seq / strategy.cp,
+        tp=strategy.tp,
+        cp=strategy.cp,
+        ep=strategy.ep,
+        etp=strategy.etp,
+        sp=strategy.sp and strategy.tp > 1,
+        cp_kind=strategy.cp_kind,
+        element=element,
+        stream=4.0 if autocast else element,
+        weight=weight,
+        autocast=autocast,
+        flash=strategy.flash,
+        fp8=strategy.dtype in {"fp8", "mxfp8", "nvfp4"},
+        grad_temporary=weight if lazy else 0.0,
+        lora=strategy.lora.rank if strategy.lora else 0,
+    )
