@@ -81,14 +81,21 @@ def test_a_failing_case_is_skipped_with_its_reason():
     def fail():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
 
-    rows = probe.run_cases(bench, "test", [probe.Case(fields={"a": 1}, build=fail)], 1.0)
+    rows = probe.run_cases(bench, [probe.Case(fields={"a": 1}, build=fail)], 1.0)
     assert rows == [{"a": 1, "skipped": "out of memory: CUDA out of memory. Tried to allocate 9 GiB"}]
+
+
+def test_passes_that_disagree_are_measured_a_third_time(monkeypatch):
+    medians = iter((1.0, 2.0, 1.5))
+    monkeypatch.setattr(probe, "attempt", lambda *_: probe.Pass(times=[next(medians)] * 4, calls=4))
+    row = probe.run_cases(probe.make_bench("cpu", quick=True), [probe.Case(fields={}, build=list)], 9.0, passes=3)[0]
+    assert row == {"seconds": 1.5, "spread": 0.0, "passes": 3, "agreement": pytest.approx(2 / 3, abs=1e-4), "calls": 12}
 
 
 def test_a_family_without_time_says_so():
     bench = probe.make_bench("cpu", quick=True)
     case = probe.Case(fields={"a": 1}, build=lambda: [lambda: None])
-    assert "time" in probe.run_cases(bench, "test", [case], -1.0)[0]["skipped"]
+    assert "time" in probe.run_cases(bench, [case], -1.0)[0]["skipped"]
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path, monkeypatch):

@@ -5,7 +5,9 @@ locked-down images. With torchrun and several ranks it also measures collectives
 
 How it times: launches are queued behind a short spinning kernel, so that no launch gap is inside the events, and
 the inputs rotate over several times the L2 cache (`cache: cold`), since a training step touches far more than the
-cache between two uses. A row holds the median over batches and their spread (interquartile range / median).
+cache between two uses. A row holds the median over batches and their spread (interquartile range / median). What
+depends on the power limit (GEMM, attention) is measured under load, one case right after another, in two passes
+minutes apart, and in a third where they disagree: `agreement` is the relative range of the passes' medians.
 """
 # ruff: noqa: SLF001  (torch._scaled_mm, torch._grouped_mm and torch.cuda._sleep have no public name in torch 2.11)
 # torch leaves events, autograd functions and version queries untyped:
@@ -55,7 +57,7 @@ class Case:
     fields: Row
     build: Callable[[], Sequence[Call]]
     clock: str = "device"
-    """device: kernels back to back; host: CPU seconds to issue; burst: one call on an idle GPU; mixed: between copies;
+    """device: kernels back to back; host: CPU seconds to issue; mixed: between copies, which draw less power;
     step: events without hiding launches, as a training loop would see it."""
     divide: int = 1
     window: float = 0.05
@@ -72,7 +74,6 @@ class Bench:
     memory: int
     arenas: dict[torch.dtype, Tensor] = field(default_factory=dict)
     cursor: int = 0
-    done: list[tuple[str, Case, Row]] = field(default_factory=list)
 
     @property
     def cuda(self) -> bool:
@@ -151,16 +152,6 @@ def host_batches(calls: Sequence[Call], count: int, batches: int, synchronize: C
     return times
 
 
-def burst_batches(calls: Sequence[Call], batches: int) -> list[float]:
-    """One call at a time on a GPU that idled: boost clock, no power limit in sight."""
-    times = []
-    for turn in range(batches):
-        torch.cuda.synchronize()
-        time.sleep(0.02)
-        times += device_batches([calls[turn % len(calls)]], 1, 1, 1e-4)
-    return times
-
-
 def mixed_batches(calls: Sequence[Call], batches: int, seconds: float) -> list[float]:
     """A call between copies of about its length: the power a training step draws lies between GEMM and copy."""
     source = torch.empty(int(max(seconds, 2e-5) * 1.5e12), dtype=torch.uint8, device="cuda")
@@ -211,12 +202,9 @@ def host_samples(bench: Bench, calls: Sequence[Call], window: float) -> tuple[li
 def samples(bench: Bench, case: Case, calls: Sequence[Call], window: float) -> tuple[list[float], int]:
     if case.clock == "host" or not bench.cuda:
         return host_samples(bench, calls, window)
-    if case.clock == "burst":
-        guess(calls)
-        return burst_batches(calls, 5), 1
     if case.clock == "mixed":
         on_device, _ = guess(calls)
-        return mixed_batches(calls, max(9, min(200, int(window / on_device))), on_device), 1
+        return mixed_batches(calls, max(9, min(2000, int(window / on_device))), on_device), 1
     if case.clock == "step":
         on_device, _ = guess(calls)
         return device_batches(calls, 1, max(5, min(30, int(window / on_device))), 0.0)[1:], 1
@@ -279,23 +267,54 @@ def traffic_of(call: Call) -> Row:
     return {"kernels": traffic.kernels, "bytes": traffic.bytes}
 
 
-def measure(bench: Bench, case: Case, window: float) -> Row:
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One measurement of a case: seconds per call of each batch, or the reason why there are none."""
+
+    times: Sequence[float] = ()
+    calls: int = 0
+    traffic: Row = field(default_factory=dict)
+    skipped: str = ""
+
+
+def measure(bench: Bench, case: Case, window: float) -> Pass:
     calls = case.build()
-    extra = traffic_of(calls[0]) if case.count_traffic else {}
+    traffic = traffic_of(calls[0]) if case.count_traffic else {}
     times, count = samples(bench, case, calls, window)
-    median = statistics.median(times) / case.divide
-    timing = {"seconds": short(median), "spread": short(spread_of(times)), "calls": count * len(times)}
-    return case.fields | {key: value for key, value in extra.items() if key not in case.fields} | timing
+    return Pass(times=[value / case.divide for value in times], calls=count * len(times), traffic=traffic)
 
 
-def attempt(bench: Bench, case: Case, window: float) -> Row:
-    """A row, or the fields with the reason why there is none."""
+def attempt(bench: Bench, case: Case, window: float) -> Pass:
     try:
         return measure(bench, case, window)
     except torch.OutOfMemoryError as error:
-        return {**case.fields, "skipped": "out of memory: " + str(error).split("\n", 1)[0][:80]}
+        return Pass(skipped="out of memory: " + str(error).split("\n", 1)[0][:80])
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
-        return {**case.fields, "skipped": f"{type(error).__name__}: " + str(error).split("\n", 1)[0][:140]}
+        return Pass(skipped=f"{type(error).__name__}: " + str(error).split("\n", 1)[0][:140])
+
+
+def agreement(passes: Sequence[Pass]) -> float:
+    """How far the medians of the passes lie apart, relative to their own median."""
+    medians = [statistics.median(one.times) for one in passes]
+    return (max(medians) - min(medians)) / statistics.median(medians)
+
+
+def timing(passes: Sequence[Pass]) -> Row:
+    """Passes weigh the same, however many batches they had."""
+    seconds = statistics.median(statistics.median(one.times) for one in passes)
+    found = {"seconds": short(seconds), "spread": short(statistics.median(spread_of(one.times) for one in passes))}
+    if len(passes) > 1:
+        found |= {"passes": len(passes), "agreement": short(agreement(passes))}
+    return found | {"calls": sum(one.calls for one in passes)}
+
+
+def row_of(case: Case, passes: Sequence[Pass]) -> Row:
+    """The fields with a time, or with the reason why there is none."""
+    good = [one for one in passes if one.times]
+    if not good:
+        return case.fields | {"skipped": passes[0].skipped if passes else "the family's time was used up"}
+    extra = {key: value for key, value in good[0].traffic.items() if key not in case.fields}
+    return case.fields | extra | timing(good)
 
 
 def thinned(cases: Iterable[Case]) -> list[Case]:
@@ -307,22 +326,30 @@ def thinned(cases: Iterable[Case]) -> list[Case]:
     return list(kinds.values())
 
 
-def run_cases(bench: Bench, family: str, cases: Sequence[Case], budget: float) -> list[Row]:
-    """Every case gets its window, or less when the family's time is short; what is left over is skipped and says so."""
+def run_cases(bench: Bench, cases: Sequence[Case], budget: float, passes: int = 1) -> list[Row]:
+    """Every case gets its window in every pass, or less when the family's time is short; from the third pass on only
+    cases whose medians disagree by over 3% are measured again. What was never reached is skipped and says so.
+    """
+    if bench.quick:
+        cases = thinned(cases)
     end = time.monotonic() + budget
-    rows = []
-    for index, case in enumerate(cases):
-        left = end - time.monotonic()
-        if left <= 0:
-            rows.append({**case.fields, "skipped": "the family's time was used up"})
-            continue
-        window = min(0.005 if bench.quick else case.window, 0.6 * left / (len(cases) - index))
-        row = attempt(bench, case, window)
-        rows.append(row)
-        if "skipped" not in row:
-            bench.done.append((family, case, row))
-        release(bench)
-    return rows
+    runs: list[list[Pass]] = [[] for _ in cases]
+    for number in range(passes):
+        todo = [index for index, found in enumerate(runs) if number < 2 or unsettled(found)]
+        ahead = max(0, min(2, passes) - number - 1) * len(cases)
+        for position, index in enumerate(todo):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            window = 0.6 * left / (len(todo) - position + ahead)
+            runs[index].append(attempt(bench, cases[index], min(0.005 if bench.quick else cases[index].window, window)))
+            release(bench)
+    return [row_of(case, found) for case, found in zip(cases, runs, strict=True)]
+
+
+def unsettled(passes: Sequence[Pass]) -> bool:
+    good = [one for one in passes if one.times]
+    return len(good) > 1 and agreement(good) > 0.03
 
 
 def release(bench: Bench, limit: float = 0.4) -> None:
@@ -401,7 +428,9 @@ def gemm_case(
         call = gemm_call(bench, layout, m, n, k, dtype, how)
         return with_tf32(call, tf32) if dtype == FP32 else call
 
-    return Case(fields=fields, build=lambda: bench.sets(size, make), clock=clock, window=0.09)
+    return Case(
+        fields=fields, build=lambda: bench.sets(size, make), clock=clock, window=0.3 if clock == "mixed" else 0.06
+    )
 
 
 def gemm_shapes() -> Iterator[tuple[int, int, int, str]]:
@@ -431,8 +460,7 @@ def gemm_cases(bench: Bench) -> Iterator[Case]:
     yield from (gemm_case(bench, *shape) for shape in gemm_shapes())
     yield from (gemm_case(bench, *shape) for shape in gemm_waves())
     loads = [(4096, n, k) for k, n in CORE] + [(16384, 768, 768), (8192, 8192, 8192), (512, 4096, 4096)]
-    for clock in ("burst", "mixed"):
-        yield from (gemm_case(bench, *shape, "F", clock=clock) for shape in loads)
+    yield from (gemm_case(bench, *shape, "F", clock="mixed") for shape in loads)
     for k, n in CORE:
         yield gemm_case(bench, 4096, n, k, "F", how="bias")
         yield gemm_case(bench, 4096, n, k, "W", how="fp32_out")
@@ -455,7 +483,7 @@ def scaled_case(bench: Bench, m: int, n: int, k: int, scaling: str) -> Case:
         return lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=BF16, use_fast_accum=True)
 
     fields = {"dtype": "fp8", "layout": "F", "m": m, "n": n, "k": k, "how": scaling, "load": "sustained"}
-    return Case(fields=fields, build=lambda: bench.sets(m * k + n * k + 2 * m * n, make), window=0.07)
+    return Case(fields=fields, build=lambda: bench.sets(m * k + n * k + 2 * m * n, make), window=0.05)
 
 
 def fp8_cases(bench: Bench) -> Iterator[Case]:
@@ -473,14 +501,14 @@ def power_trace(bench: Bench) -> list[Row]:
     times = device_batches([lambda: torch.mm(a, b)], 20, 5 if bench.quick else 80, 0.0)
     row = {"dtype": "bf16", "layout": "F", "m": side, "n": side, "k": side, "how": "plain", "load": "trace"}
     steady = times[len(times) // 2 :]
-    timing = {"seconds": short(statistics.median(steady)), "spread": short(spread_of(steady)), "calls": 20 * len(times)}
-    return [{**row, **timing, "trace": [short(value) for value in times]}]
+    found = timing([Pass(times=steady, calls=20 * len(times))])
+    return [{**row, **found, "trace": [short(value) for value in times]}]
 
 
 def gemm(bench: Bench, budget: float) -> list[Row]:
     trace = power_trace(bench)  # also warms the GPU to working clocks
     cases = [*gemm_cases(bench), *fp8_cases(bench)]
-    rows = run_cases(bench, "gemm", thinned(cases) if bench.quick else cases, budget)
+    rows = run_cases(bench, cases, budget, passes=3)
     bench.arenas.clear()
     return trace + rows
 
@@ -551,8 +579,7 @@ def grouped_cases(bench: Bench) -> Iterator[Case]:
 
 
 def grouped(bench: Bench, budget: float) -> list[Row]:
-    cases = list(grouped_cases(bench))
-    return run_cases(bench, "grouped", thinned(cases) if bench.quick else cases, budget)
+    return run_cases(bench, list(grouped_cases(bench)), budget, passes=3)
 
 
 # --- attention --------------------------------------------------------------------------------------------------
@@ -626,6 +653,8 @@ def attention_shapes() -> Iterator[Row]:
         (1, 8192, 32, 8, 128), (1, 1024, 32, 8, 128), (1, 4096, 20, 20, 128), (1, 2048, 8, 2, 128),
     )  # fmt: skip
     for batch, seq, heads, kv_heads, dim in models:
+        yield {"seq": seq, "batch": batch, "heads": heads, "kv_heads": kv_heads, "dim": dim}
+    for batch, seq, heads, kv_heads, dim in models[:12]:
         yield {"seq": seq, "batch": batch, "heads": heads, "kv_heads": kv_heads, "dim": dim, "backend": "flash"}
     for backend in ("default", "cudnn", "efficient"):
         for dim, v_dim, seq in (
@@ -643,7 +672,7 @@ def attention_shapes() -> Iterator[Row]:
 def attention(bench: Bench, budget: float) -> list[Row]:
     phases = ("forward", "backward")
     cases = [attention_case(bench, phase, **sizes) for sizes in attention_shapes() for phase in phases]
-    return run_cases(bench, "attention", thinned(cases) if bench.quick else cases, budget)
+    return run_cases(bench, cases, budget, passes=3)
 
 
 # --- memory-bound kernels ---------------------------------------------------------------------------------------
@@ -917,6 +946,11 @@ def embedding_recipe(size: int, phase: str) -> Recipe:
     return Recipe(kernel=f"embedding_{size}", prepare=work, sizes="tokens", phase=phase, bytes_of=moved)
 
 
+def gather_recipe(kind: str) -> Recipe:
+    phase = "backward" if kind == "index_backward" else "forward"
+    return Recipe(kernel=kind, prepare=gather(kind), phase=phase, sizes="tokens", bytes_of=moved_bytes)
+
+
 def token_recipes() -> list[Recipe]:
     phases = ("forward", "backward")
     found = [
@@ -929,7 +963,7 @@ def token_recipes() -> list[Recipe]:
     found += [Recipe(kernel="cross_entropy_pieces", prepare=cross_entropy_pieces, sizes="logits")]
     found += [embedding_recipe(size, phase) for size in (32000, 128256) for phase in phases]
     kinds = ("index", "index_backward", "index_select", "index_add", "scatter_add")
-    found += [Recipe(kernel=kind, prepare=gather(kind), sizes="tokens", bytes_of=moved_bytes) for kind in kinds]
+    found += [gather_recipe(kind) for kind in kinds]
     routing = (("top_k", top_k), ("argsort", sort_rows))
     return found + [Recipe(kernel=name, prepare=work, sizes="router") for name, work in routing]
 
@@ -977,7 +1011,7 @@ def memory_cases(bench: Bench) -> Iterator[Case]:
 
 def memory(bench: Bench, budget: float) -> list[Row]:
     cases = list(memory_cases(bench))
-    return run_cases(bench, "memory", thinned(cases) if bench.quick or not bench.cuda else cases, budget)
+    return run_cases(bench, cases if bench.cuda else thinned(cases), budget)
 
 
 # --- optimizer --------------------------------------------------------------------------------------------------
@@ -1046,8 +1080,7 @@ def optimizer_cases(bench: Bench) -> Iterator[Case]:
 
 
 def optimizer(bench: Bench, budget: float) -> list[Row]:
-    cases = list(optimizer_cases(bench))
-    return run_cases(bench, "optimizer", thinned(cases) if bench.quick else cases, budget)
+    return run_cases(bench, list(optimizer_cases(bench)), budget)
 
 
 # --- launch: what the CPU pays ----------------------------------------------------------------------------------
@@ -1143,7 +1176,7 @@ def always(call: Call) -> Callable[[], list[Call]]:
 
 
 def launch(bench: Bench, budget: float) -> list[Row]:
-    return run_cases(bench, "launch", list(launch_cases(bench)), budget)
+    return run_cases(bench, list(launch_cases(bench)), budget, passes=3)
 
 
 # --- allocator --------------------------------------------------------------------------------------------------
@@ -1323,25 +1356,7 @@ def step(bench: Bench, budget: float) -> list[Row]:
     cases = [step_case(bench, stack, phase, "step") for stack in stacks(bench) for phase in phases]
     small = [stack for stack in stacks(bench) if stack.hidden == 64]
     cases += [step_case(bench, stack, phase, "host") for stack in small for phase in phases]
-    return run_cases(bench, "step", thinned(cases) if bench.quick else cases, budget)
-
-
-# --- repeat: how far can a median be trusted? -------------------------------------------------------------------
-
-
-def repeat(bench: Bench, budget: float) -> list[Row]:
-    """Measures some earlier cases above 100 us again, minutes later, and compares the medians."""
-    long = [entry for entry in bench.done if entry[2]["seconds"] > 1e-4 and entry[1].clock == "device"]
-    chosen = long[:: max(1, len(long) // 40)]
-    again = run_cases(bench, "repeat", [case for _, case, _ in chosen], budget)
-    rows = []
-    for (family, _, first), second in zip(chosen, again, strict=True):
-        ratio = {"first": first["seconds"]}
-        if "seconds" in second:
-            ratio["difference"] = short(second["seconds"] / first["seconds"] - 1.0)
-        rows.append({"family": family, **second, **ratio})
-    bench.arenas.clear()
-    return rows
+    return run_cases(bench, cases, budget)
 
 
 # --- collectives (torchrun) -------------------------------------------------------------------------------------
@@ -1428,17 +1443,16 @@ def distributed(bench: Bench, _budget: float) -> list[Row]:
 # --- the run ----------------------------------------------------------------------------------------------------
 
 Family = Callable[[Bench, float], list[Row]]
-# Order matters: the allocator wants an untouched GPU, repeat wants everything else done. Shares divide the time.
+# Order matters: the allocator wants an untouched GPU. Shares divide the time.
 FAMILIES: dict[str, tuple[Family, float]] = {
     "allocator": (allocator, 0.01),
-    "launch": (launch, 0.06),
-    "gemm": (gemm, 0.34),
-    "grouped": (grouped, 0.08),
-    "attention": (attention, 0.14),
-    "memory": (memory, 0.2),
-    "optimizer": (optimizer, 0.08),
-    "step": (step, 0.07),
-    "repeat": (repeat, 0.02),
+    "launch": (launch, 0.05),
+    "gemm": (gemm, 0.4),
+    "grouped": (grouped, 0.07),
+    "attention": (attention, 0.15),
+    "memory": (memory, 0.16),
+    "optimizer": (optimizer, 0.05),
+    "step": (step, 0.13),
     "distributed": (distributed, 0.01),
 }
 
