@@ -28,8 +28,15 @@ UNITS: dict[str, Callable[[str | float], float]] = {
     "bandwidth": parse_rate,
     "host_bandwidth": parse_rate,
     "flops": parse_flops,
+    "workspace": parse_bytes,
+    "context": parse_bytes,
+    "bucket": parse_bytes,
+    "reduce_staging": parse_bytes,
     "latency": parse_seconds,
     "launch": parse_seconds,
+    "launch_backward": parse_seconds,
+    "iteration": parse_seconds,
+    "microbatch": parse_seconds,
 }
 """Fields that may be written as text with a unit, by name (one meaning for a name everywhere)."""
 
@@ -56,7 +63,7 @@ def _converted(data: dict[str, Any], at: str, faults: list[Fault]) -> dict[str, 
 
 def _converted_value(key: str, value: Any, at: str, faults: list[Fault]) -> Any:  # noqa: ANN401
     if isinstance(value, dict):
-        if key in UNITS:
+        if key == "flops":
             return {name: _parsed(UNITS[key], inner, _join(at, name), faults) for name, inner in value.items()}
         return _converted(value, at, faults)
     if isinstance(value, list):
@@ -93,7 +100,9 @@ def _checked(kind: type[T], data: dict[str, Any], at: str, faults: list[Fault]) 
 
     try:
         # Through JSON, since strict checking then takes lists for tuples and still refuses "2" and true for 2.
-        return typing.cast("T", _adapter(typing.cast("Hashable", kind)).validate_json(json.dumps([data], default=str))[0])
+        return typing.cast(
+            "T", _adapter(typing.cast("Hashable", kind)).validate_json(json.dumps([data], default=str))[0]
+        )
     except pydantic.ValidationError as error:
         refused = {fault.path for fault in faults}
         for item in error.errors(include_url=False):
@@ -184,7 +193,7 @@ def _inner(kind: Any, part: str | int) -> Any:  # noqa: ANN401
 
 
 def _out_of_range(value: Any, at: str) -> Iterator[Fault]:  # noqa: ANN401
-    """Numbers may be zero where zero is their default ("none") and never less."""
+    """No number is negative; a whole number is zero only where that is its default ("none")."""
     for field in dataclasses.fields(value):
         inner, path = getattr(value, field.name), _join(at, field.name)
         if dataclasses.is_dataclass(inner):
@@ -195,12 +204,17 @@ def _out_of_range(value: Any, at: str) -> Iterator[Fault]:  # noqa: ANN401
                 if dataclasses.is_dataclass(item):
                     yield from _out_of_range(item, _join(path, key))
                 else:
-                    yield from _too_small(item, _join(path, key), lowest=0)
+                    yield from _too_small(item, _join(path, key), lowest=int(isinstance(inner, dict)))
         else:
-            yield from _too_small(inner, path, lowest=0 if field.default == 0 or field.name in _MAY_BE_ZERO else 1)
+            yield from _too_small(inner, path, lowest=0 if _may_be_zero(field) else 1)
 
 
-_MAY_BE_ZERO = frozenset({"ffn", "latency", "zero"})
+def _may_be_zero(field: dataclasses.Field[Any]) -> bool:
+    if field.name in {"ffn", "latency"}:
+        return True
+    if field.default is dataclasses.MISSING or field.name in {"straggler", "imbalance", "capacity", "oversubscription"}:
+        return False
+    return isinstance(field.default, float) or field.default == 0
 
 
 def _negative(data: dict[str, Any], at: str) -> Iterator[Fault]:

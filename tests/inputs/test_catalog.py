@@ -1,0 +1,243 @@
+"""Every model of the catalog against the published number of parameters, with its source."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.inputs import lookup
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import (
+    CLUSTERS,
+    MODELS,
+    gpu_names,
+    load_cluster,
+    load_model,
+    load_runtime,
+    model_names,
+    runtime_names,
+)
+from shardwise.inputs.model import Model
+from shardwise.inputs.parameters import count
+from shardwise.inputs.validate import validated
+
+WEIGHTS = "sum over the published weight files"
+GPT3 = "arXiv 2005.14165, table D.1"
+SC21 = "arXiv 2104.04473, table 1"
+MPT = "llm-foundry README, table of MPT runs"
+
+# Name: billions of parameters without multi-token prediction, source.
+PUBLISHED: dict[str, tuple[float, str]] = {
+    "gpt-2-124m": (0.12444, WEIGHTS),
+    "gpt-2-355m": (0.35482, WEIGHTS),
+    "gpt-2-774m": (0.77403, WEIGHTS),
+    "gpt-2-1.5b": (1.55761, WEIGHTS),
+    "gpt-3-125m": (0.125, GPT3),
+    "gpt-3-350m": (0.356, GPT3),
+    "gpt-3-760m": (0.760, GPT3),
+    "gpt-3-1.3b": (1.320, GPT3),
+    "gpt-3-2.7b": (2.650, GPT3),
+    "gpt-3-6.7b": (6.660, GPT3),
+    "gpt-3-13b": (12.850, GPT3),
+    "gpt-3-175b": (174.6, GPT3),
+    "megatron-1.7b": (1.652, "arXiv 2104.04473, equation 2 (its table rounds to 1.7)"),
+    "megatron-3.6b": (3.562, "arXiv 2104.04473, equation 2 (its table rounds to 3.6)"),
+    "megatron-7.5b": (7.5, SC21),
+    "megatron-18b": (18.4, SC21),
+    "megatron-22b": (22.0, "arXiv 2205.05198, table 3"),
+    "megatron-39b": (39.1, SC21),
+    "megatron-76b": (76.1, SC21),
+    "megatron-145b": (145.6, SC21),
+    "megatron-175b": (174.6, "arXiv 2104.04473, table 2"),
+    "megatron-310b": (310.1, SC21),
+    "megatron-530b": (529.6, SC21),
+    "megatron-1t": (1008.0, SC21),
+    "llama-1-7b": (6.738, WEIGHTS),
+    "llama-1-13b": (13.016, WEIGHTS),
+    "llama-1-33b": (32.529, WEIGHTS),
+    "llama-1-65b": (65.286, WEIGHTS),
+    "llama-2-7b": (6.738, WEIGHTS),
+    "llama-2-13b": (13.016, WEIGHTS),
+    "llama-2-34b": (33.744, "weight files of Code Llama 34B"),
+    "llama-2-70b": (68.977, WEIGHTS),
+    "llama-3-8b": (8.030, WEIGHTS),
+    "llama-3-70b": (70.554, WEIGHTS),
+    "llama-3.1-405b": (405.85, WEIGHTS),
+    "llama-3.2-1b": (1.236, WEIGHTS),
+    "llama-3.2-3b": (3.213, WEIGHTS),
+    "tinyllama-1.1b": (1.100, WEIGHTS),
+    "qwen2.5-0.5b": (0.494, WEIGHTS),
+    "qwen2.5-1.5b": (1.544, WEIGHTS),
+    "qwen2.5-3b": (3.086, WEIGHTS),
+    "qwen2.5-7b": (7.616, WEIGHTS),
+    "qwen2.5-14b": (14.770, WEIGHTS),
+    "qwen2.5-32b": (32.764, WEIGHTS),
+    "qwen2.5-72b": (72.706, WEIGHTS),
+    "qwen3-0.6b": (0.596, "model card (0.44B without embedding, tied)"),
+    "qwen3-1.7b": (1.72, WEIGHTS),
+    "qwen3-4b": (4.022, WEIGHTS),
+    "qwen3-8b": (8.191, WEIGHTS),
+    "qwen3-14b": (14.768, WEIGHTS),
+    "qwen3-32b": (32.762, WEIGHTS),
+    "qwen3-30b-a3b": (30.532, WEIGHTS),
+    "qwen3-235b-a22b": (235.09, WEIGHTS),
+    "qwen3-coder-480b-a35b": (480.15, WEIGHTS),
+    "mistral-7b": (7.242, WEIGHTS),
+    "mistral-7b-v0.3": (7.248, WEIGHTS),
+    "mistral-nemo-12b": (12.248, WEIGHTS),
+    "mistral-small-24b": (23.572, WEIGHTS),
+    "mistral-large-123b": (122.61, WEIGHTS),
+    "mixtral-8x7b": (46.703, WEIGHTS),
+    "mixtral-8x22b": (140.62, WEIGHTS),
+    "deepseek-llm-7b": (6.910, WEIGHTS),
+    "deepseek-llm-67b": (67.425, WEIGHTS),
+    "deepseek-moe-16b": (16.376, WEIGHTS),
+    "deepseek-v2-lite": (15.706, WEIGHTS),
+    "deepseek-v2": (235.74, WEIGHTS),
+    "deepseek-v3": (671.0, "arXiv 2412.19437"),
+    "kimi-k2": (1026.4, WEIGHTS),
+    "moonlight-16b-a3b": (15.960, WEIGHTS),
+    "glm-4-9b": (9.400, WEIGHTS),
+    "gpt-oss-20b": (20.91, "arXiv 2508.10925, table 1"),
+    "gpt-oss-120b": (116.83, "arXiv 2508.10925, table 1"),
+    "gemma-2b": (2.506, WEIGHTS),
+    "gemma-7b": (8.538, WEIGHTS),
+    "gemma-2-2b": (2.614, WEIGHTS),
+    "gemma-2-9b": (9.242, WEIGHTS),
+    "gemma-2-27b": (27.227, WEIGHTS),
+    "gemma-3-1b": (1.000, "arXiv 2503.19786, table 1: 302M + 698M"),
+    "gemma-3-4b": (3.884, "arXiv 2503.19786, table 1: 675M + 3,209M"),
+    "gemma-3-12b": (11.771, "arXiv 2503.19786, table 1: 1,012M + 10,759M"),
+    "gemma-3-27b": (27.016, "arXiv 2503.19786, table 1: 1,416M + 25,600M"),
+    "bloom-560m": (0.559, "arXiv 2211.05100, table 3"),
+    "bloom-1.1b": (1.065, "arXiv 2211.05100, table 3"),
+    "bloom-1.7b": (1.722, "arXiv 2211.05100, table 3"),
+    "bloom-3b": (3.003, "arXiv 2211.05100, table 3"),
+    "bloom-7.1b": (7.069, "arXiv 2211.05100, table 3"),
+    "bloom-176b": (176.247, "arXiv 2211.05100, table 3"),
+    "mpt-125m": (0.125311, MPT),
+    "mpt-350m": (0.355985, MPT),
+    "mpt-760m": (0.760471, MPT),
+    "mpt-1b": (1.315951, MPT),
+    "mpt-3b": (2.651837, MPT),
+    "mpt-7b": (6.658859, MPT),
+    "mpt-13b": (12.853955, MPT),
+    "mpt-30b": (29.975214, MPT),
+    "mpt-70b": (64.862437, MPT),
+    "falcon-7b": (6.922, "weight files (7,217,189,760) less the second copy of the tied embedding"),
+    "falcon-40b": (41.30, "weight files less the second copy of the tied embedding"),
+    "falcon-180b": (178.56, "weight files (179,522,565,120) less the second copy of the tied embedding"),
+    "nemotron-4-15b": (15.6, "arXiv 2402.16819, table 1: 3.2B embedding + 12.5B"),
+    "nemotron-4-340b": (341.0, "arXiv 2406.11704, table 1: 9.4B embedding + 331.6B"),
+    "gpt-neox-20b": (20.555, "arXiv 2204.06745: 20,554,567,680"),
+    "phi-2": (2.780, WEIGHTS),
+    "phi-3-mini": (3.821, WEIGHTS),
+    "phi-4": (14.660, WEIGHTS),
+    "olmo-2-7b": (7.299, WEIGHTS),
+    "olmo-2-13b": (13.716, WEIGHTS),
+    "internlm-7b": (7.322, WEIGHTS),
+    "internlm-20b": (20.0, "model card"),
+    "ling-1t": (1000.0, "model card"),
+}
+
+# GLM-4.5 is published with multi-token prediction counted in other ways: see the tests below.
+OTHERWISE = {"glm-4.5-355b", "glm-4.5-air"}
+
+
+def test_every_model_has_a_published_count():
+    assert set(model_names()) == PUBLISHED.keys() | OTHERWISE
+    assert len(set(model_names())) == len(model_names())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_count_is_reached(name):
+    published, source = PUBLISHED[name]
+    assert count(load_model(name)).main / 1e9 == pytest.approx(published, rel=0.005), source
+
+
+def test_glm_counts_embeddings_and_prediction_layers_apart():
+    """Table 1 of arXiv 2508.06471: 355B with the prediction layer, Air 106B without; neither with embeddings."""
+    large, air = count(load_model("glm-4.5")), count(load_model("glm-4.5-air"))
+    assert (large.total - large.embedding - large.head) / 1e9 == pytest.approx(355, rel=0.005)
+    assert (air.main - air.embedding - air.head) / 1e9 == pytest.approx(106, rel=0.005)
+    # The weight files hold a copy of embedding and output layer for the prediction layer: 358.3B and 110.5B.
+    assert (large.total + large.embedding + large.head) / 1e9 == pytest.approx(358.3, rel=0.005)
+    assert (air.total + air.embedding + air.head) / 1e9 == pytest.approx(110.5, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("name", "active", "source"),
+    [
+        ("mixtral-8x7b", 12.9, "arXiv 2401.04088"),
+        ("mixtral-8x22b", 39.1, "model card"),
+        ("deepseek-v2", 21.4, "arXiv 2405.04434 (21B)"),
+        ("deepseek-v3", 37.6, "arXiv 2412.19437 (37B), embedding included"),
+        ("kimi-k2", 32.9, "arXiv 2507.20534 (32.6B), embedding included"),
+        ("qwen3-30b-a3b", 3.35, "model card (3.3B)"),
+        ("qwen3-235b-a22b", 22.2, "model card (22B)"),
+        ("deepseek-moe-16b", 2.83, "arXiv 2401.06066 (2.8B)"),
+        ("ling-1t", 51.0, "model card (about 50B)"),
+    ],
+)
+def test_active_parameters(name, active, source):
+    assert count(load_model(name)).active / 1e9 == pytest.approx(active, rel=0.01), source
+
+
+def test_no_name_means_two_things():
+    for section, folder in (("models", MODELS), ("gpus", CLUSTERS)):
+        names = lookup.known(section, folder)
+        assert len(names) == len(set(names))
+        assert all(name == lookup.normal(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("llama3-8b", "llama-3-8b"),
+        ("llama-3.1-8b", "llama-3-8b"),
+        ("meta-llama/Llama-3.1-8B", "llama-3-8b"),
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("GPT3_175B", "gpt-3-175b"),
+        ("deepseekv3", "deepseek-v3"),
+        ("glm-4.5", "glm-4.5-355b"),
+    ],
+)
+def test_aliases(alias, name):
+    assert load_model(alias).name == name
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_catalog_models_pass_the_check_that_files_pass(name):
+    found = lookup.entry("models", MODELS, name)
+    assert found is not None
+    assert validated(Model, {"name": name, **found[1]}) == load_model(name)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_catalog_gpus_make_sense(name):
+    cluster = load_cluster(f"1024x{name}")
+    gpu = cluster.gpu
+    assert isinstance(cluster, Cluster)
+    assert 15e9 < gpu.memory < 310e9
+    assert 0.8e12 < gpu.bandwidth < 9e12
+    assert 1e14 < gpu.peak("bf16") < 3e15
+    assert gpu.peak("fp32") <= gpu.peak("bf16") / 3
+    assert cluster.levels[-1].size >= 1024
+    assert all(outer.size % inner.size == 0 for inner, outer in zip(cluster.levels, cluster.levels[1:], strict=False))
+    assert all(
+        outer.bandwidth <= inner.bandwidth for inner, outer in zip(cluster.levels, cluster.levels[1:], strict=False)
+    )
+
+
+def test_the_gpus_of_the_issue_are_there():
+    wanted = """v100 v100-16 v100-32 a100-40 a100-80 a100-pcie a100-40-pcie a800 h100 h100-sxm h100-pcie h100-96 h800
+    h200 h20 b200 b300 gb200 gb300 gb200-nvl72 gb300-nvl72 mi300x ascend-910b ascend-910c 910b"""
+    for name in wanted.split():
+        assert load_cluster(name).gpus in {8, 16, 72}
+
+
+@pytest.mark.parametrize("name", runtime_names())
+def test_catalog_runtimes_pass_the_check_that_files_pass(name, tmp_path):
+    text = (lookup.CATALOG / "runtimes" / f"{name}.toml").read_text()
+    copy = tmp_path / f"{name}.toml"
+    copy.write_text(text)
+    assert load_runtime(str(copy)) == load_runtime(name)
