@@ -54,9 +54,11 @@ def world_size(case: Case) -> Iterator[Fault]:
         )
 
 
-@rule("tp", "cp", "dp", "ep", "etp")
+@rule("tp", "cp", "pp", "dp", "ep", "etp", "cluster.gpus")
 def experts_over_ranks(case: Case) -> Iterator[Fault]:
     s = case.strategy
+    if _model_parallel_fault(s, case.cluster.gpus):
+        return  # dp has no meaning yet
     ranks, wanted = s.tp * s.cp * s.dp, s.ep * s.etp
     if ranks % wanted:
         legal = either(n for n in divisors_near(ranks, wanted) if n % s.etp == 0) or "less"
@@ -67,9 +69,11 @@ def experts_over_ranks(case: Case) -> Iterator[Fault]:
         )
 
 
-@rule("global_batch", "dp", "micro_batch")
+@rule("tp", "cp", "pp", "global_batch", "dp", "micro_batch", "cluster.gpus")
 def batch_divides(case: Case) -> Iterator[Fault]:
     s = case.strategy
+    if _model_parallel_fault(s, case.cluster.gpus):
+        return
     step = s.dp * s.micro_batch
     if s.global_batch % step and case.runtime.name not in _RAGGED:
         yield Fault(
