@@ -242,3 +242,34 @@ def test_an_interrupt_keeps_the_best_so_far():
     assert state.interrupted
     with pytest.raises(KeyboardInterrupt), progress("search", quiet=True):
         signal.raise_signal(signal.SIGINT)
+
+
+SCRIPT = """#!/bin/bash
+torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 \\
+  --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \\
+  --ffn-hidden-size 14336 --swiglu --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 \\
+  --global-batch-size 64 --bf16 --use-distributed-optimizer --sequence-parallel --vocab-size 128256 \\
+  --position-embedding-type rope --normalization RMSNorm --disable-bias-linear --lr 1e-4
+"""
+
+
+def test_a_launch_script_gives_strategy_gpus_and_model(shardwise, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(SCRIPT)
+    result = shardwise("check", "--from", path, "--cluster", "h100")
+    assert result.code == 0, result.err
+    assert "valid: tp4 pp2 dp4 cp1 ep1 zero1 mbs1 gbs64 seq8192" in result.out
+    assert "32xh100" in result.out
+    assert "understood: " in result.err
+    assert "ignored: " in result.err
+    assert shardwise("check", "--from", path, "--cluster", "h100", "--quiet").err == ""
+
+
+def test_flags_change_what_a_script_says(shardwise, tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(SCRIPT)
+    result = shardwise(
+        "check", "llama-3-8b", "--from", path, "--cluster", "64xh100", "--tp", 8, "--vpp", 2, "--microbatches", 8
+    )
+    assert "valid: tp8 pp2x2 dp4 cp1 ep1 zero1 mbs1 gbs32 seq8192 interleaved" in result.out
+    assert "leave one out" in shardwise("check", "llama-3-8b", "--from", path, "-s", "tp8", "-c", "h100").err
