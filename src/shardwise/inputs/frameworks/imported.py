@@ -1,0 +1,109 @@
+"""What comes out of another framework's file, and the draft that it is gathered in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.model import Model
+from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understanding:
+    """What was made of a file, a line each."""
+
+    understood: tuple[str, ...]
+    """Their setting = our field."""
+    assumed: tuple[str, ...]
+    """What the file leaves open, and what was taken."""
+    ignored: tuple[str, ...]
+    """Settings without effect on a plan, or not understood."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A strategy, and where possible the model and the number of GPUs, from a framework's file."""
+
+    framework: str
+    """megatron, torchtitan, mindformers or deepspeed."""
+    strategy: Strategy
+    """The strategy; fields that are not in `given` hold defaults."""
+    given: frozenset[str]
+    """Fields of the strategy that the file decides."""
+    gpus: int | None
+    """GPUs, where the file says."""
+    model: Model | None
+    """The model, where the file describes it."""
+    understanding: Understanding
+    """What was made of the file."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """Gathers the fields of a strategy while a file is read."""
+
+    framework: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    understood: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    gpus: int | None = None
+    model: Model | None = None
+
+    def take(self, ours: str, value: Any, theirs: str) -> None:  # noqa: ANN401 - fields have many types
+        """Set a field of ours from a setting of theirs."""
+        self.fields[ours] = value
+        self.understood.append(f"{theirs} -> {ours} {value}")
+
+    def assume(self, ours: str, value: Any, why: str) -> None:  # noqa: ANN401
+        """Set a field that the file leaves open."""
+        self.fields[ours] = value
+        self.assumed.append(f"{ours} {value}: {why}")
+
+    def whole(self, theirs: str, value: Any, *, lowest: int = 1) -> int | None:  # noqa: ANN401
+        """A whole number from a text or a number, or a fault."""
+        number = int(value) if isinstance(value, str) and value.strip().lstrip("-").isdigit() else value
+        if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
+            self.faults.append(Fault(theirs, f"must be a whole number of {lowest} or more, not {value!r}"))
+            return None
+        return number
+
+    def take_whole(self, ours: str, theirs: str, value: Any, *, lowest: int = 1) -> int | None:  # noqa: ANN401
+        number = self.whole(theirs, value, lowest=lowest)
+        if number is not None:
+            self.take(ours, number, theirs)
+        return number
+
+    def number(self, ours: str, default: int = 1) -> int:
+        value = self.fields.get(ours, default)
+        return value if isinstance(value, int) else default
+
+    def derive_dp(self) -> None:
+        """Data parallel from the number of GPUs, where both are known."""
+        inner = self.number("tp") * self.number("pp") * self.number("cp")
+        if self.gpus is None or "dp" in self.fields:
+            return
+        if self.gpus % inner:
+            message = f"{self.gpus} GPUs are not a multiple of tp x pp x cp = {inner}; change one of them"
+            self.faults.append(Fault("world size", message))
+            return
+        self.assume("dp", self.gpus // inner, f"{self.gpus} GPUs / {inner}")
+
+    def finish(self, title: str) -> Imported:
+        if self.faults:
+            raise InputError(self.faults, title=title)
+        if self.fields.get("schedule") in V_SCHEDULES:
+            self.fields["placement"] = "v"
+        return Imported(
+            framework=self.framework,
+            strategy=Strategy(**self.fields),
+            given=frozenset(self.fields),
+            gpus=self.gpus,
+            model=self.model,
+            understanding=Understanding(
+                understood=tuple(self.understood), assumed=tuple(self.assumed), ignored=tuple(self.ignored)
+            ),
+        )

@@ -1,0 +1,211 @@
+"""A torchtitan configuration: TOML (0.2) or Python (0.3 and later), the latter read and never executed."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from shardwise.errors import Fault, FileError, InputError
+from shardwise.inputs.frameworks.imported import Draft, Imported
+from shardwise.inputs.recompute import Recompute
+
+Settings = dict[str, Any]
+"""Dotted names such as `parallelism.tensor_parallel_degree`; the table is that of the 0.2 TOML."""
+
+_SCHEDULES = {
+    "1F1B": "1f1b",
+    "Interleaved1F1B": "interleaved",
+    "GPipe": "gpipe",
+    "ZBVZeroBubble": "zb-v",
+    "DualPipeV": "dualpipe-v",
+    "InterleavedZeroBubble": "zb-h1",
+    "LoopedBFS": "gpipe",
+}
+_MULTI_STAGE = {"Interleaved1F1B", "ZBVZeroBubble", "DualPipeV", "InterleavedZeroBubble", "LoopedBFS"}
+_TABLES = {"parallelism", "training", "activation_checkpoint", "model", "optimizer", "compile", "job"}
+_DEGREES = {
+    "parallelism.tensor_parallel_degree": "tp",
+    "parallelism.pipeline_parallel_degree": "pp",
+    "parallelism.context_parallel_degree": "cp",
+    "parallelism.expert_parallel_degree": "ep",
+    "parallelism.expert_tensor_parallel_degree": "etp",
+    "training.seq_len": "seq",
+}
+
+
+def read_toml(data: Settings, *, title: str = "torchtitan") -> Imported:
+    """A 0.2 TOML file."""
+    settings = {
+        f"{table}.{key}": value
+        for table, values in data.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
+    return _read(settings, title)
+
+
+def read_python(text: str, *, entry: str = "", title: str = "torchtitan") -> Imported:
+    """A configuration in Python: the calls of one function that builds one are read as text."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise FileError(title, f"is not Python that can be read: {error}") from None
+    found = {
+        node.name: settings for node in tree.body if isinstance(node, ast.FunctionDef) if (settings := _calls(node))
+    }
+    if not found and (settings := _calls(tree)):
+        found = {entry or "the file": settings}
+    if entry and entry not in found:
+        raise InputError(f"{title}: there is no configuration {entry!r}; it has {', '.join(found) or 'none'}")
+    if not found:
+        raise FileError(title, "holds no torchtitan configuration (no call with parallelism or training settings)")
+    if len(found) > 1 and not entry:
+        raise InputError(
+            f"{title}: has {len(found)} configurations; choose one as {title}::{next(iter(found))}: " + ", ".join(found)
+        )
+    return _read(found[entry or next(iter(found))], title)
+
+
+def _calls(tree: ast.AST) -> Settings:
+    """Literal keyword arguments by table: `parallelism=ParallelismConfig(...)` fills the table parallelism."""
+    settings: Settings = {}
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
+        for argument in call.keywords:
+            if argument.arg in _TABLES and isinstance(argument.value, ast.Call):
+                settings |= _table(argument.arg or "", argument.value)
+    return settings if any(name.startswith(("parallelism.", "training.")) for name in settings) else {}
+
+
+def _table(table: str, call: ast.Call) -> Settings:
+    name = ast.unparse(call.func)
+    found: Settings = {}
+    if table == "activation_checkpoint":
+        # 0.3 has a class for each mode: FullAC.Config(), SelectiveAC.Config(), MemoryBudgetAC.Config().
+        modes = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
+        found = {f"{table}.mode": mode for start, mode in modes.items() if start in name}
+    for argument in call.keywords:
+        try:
+            found[f"{table}.{argument.arg}"] = ast.literal_eval(argument.value)
+        except ValueError:
+            found[f"{table}.{argument.arg}"] = f"<{ast.unparse(argument.value)}>"
+    return found
+
+
+def _read(settings: Settings, title: str) -> Imported:
+    draft = Draft(framework="torchtitan")
+    used: set[str] = set()
+
+    def get(name: str, default: Any = None) -> Any:  # noqa: ANN401 - a file can hold anything
+        used.add(name)
+        return settings.get(name, default)
+
+    for name, ours in _DEGREES.items():
+        if get(name) is not None:
+            draft.take_whole(ours, name, settings[name])
+    for part in (_pipeline, _data, _batch, _recompute, _rest):
+        part(draft, get)
+    draft.ignored += [f"{name} = {value!r}" for name, value in sorted(settings.items()) if name not in used]
+    return draft.finish(title)
+
+
+def _data(draft: Draft, get: Any) -> None:  # noqa: ANN401 - the getter above
+    replicate = draft.whole("data_parallel_replicate_degree", get("parallelism.data_parallel_replicate_degree", 1)) or 1
+    shard = get("parallelism.data_parallel_shard_degree", -1)
+    reshard = get("parallelism.fsdp_reshard_after_forward", "default")
+    if shard == 1:
+        draft.take("zero", 0, "data_parallel_shard_degree 1")
+    else:
+        kept = reshard == "never" or (reshard == "default" and draft.number("pp") > 1)
+        draft.take("zero", 2 if kept else 3, f"fsdp_reshard_after_forward {reshard}")
+    if shard == -1:
+        draft.assumed.append("dp: follows from the number of GPUs (data_parallel_shard_degree -1)")
+        return
+    ranks = draft.whole("data_parallel_shard_degree", shard)
+    if ranks:
+        draft.take(
+            "dp", replicate * ranks, f"data_parallel_replicate_degree {replicate} x data_parallel_shard_degree {ranks}"
+        )
+        draft.gpus = draft.number("dp") * draft.number("tp") * draft.number("pp") * draft.number("cp")
+        if replicate > 1 and ranks > 1:
+            draft.take("zero_group", ranks * draft.number("cp"), "data_parallel_shard_degree x context_parallel_degree")
+
+
+def _pipeline(draft: Draft, get: Any) -> None:  # noqa: ANN401
+    name = get("parallelism.pipeline_parallel_schedule", "1F1B")
+    parts, per_stage = (
+        get("parallelism.module_fqns_per_model_part"),
+        get("parallelism.pipeline_parallel_layers_per_stage"),
+    )
+    if draft.number("pp") == 1:
+        return
+    if name not in _SCHEDULES:
+        draft.faults.append(
+            Fault("parallelism.pipeline_parallel_schedule", f"{name!r} is none of {', '.join(_SCHEDULES)}")
+        )
+        return
+    draft.take("schedule", _SCHEDULES[name], f"pipeline_parallel_schedule {name}")
+    if name in {"InterleavedZeroBubble", "LoopedBFS"}:
+        draft.assumed.append(f"schedule {_SCHEDULES[name]}: the nearest to {name}")
+    if isinstance(parts, list) and parts:
+        draft.fields["vpp"] = max(1, len(parts) // draft.number("pp"))
+        draft.take("layers", tuple(_layers_in(part) for part in parts), "module_fqns_per_model_part")
+    elif name in _MULTI_STAGE:
+        why = "torchtitan's default for schedules with several stages a rank"
+        draft.assume(
+            "vpp", 2, why + (f"; pipeline_parallel_layers_per_stage {per_stage} needs the model" if per_stage else "")
+        )
+
+
+def _layers_in(part: Any) -> int:  # noqa: ANN401
+    return sum(str(module).startswith("layers.") for module in part) if isinstance(part, list) else 0
+
+
+def _batch(draft: Draft, get: Any) -> None:  # noqa: ANN401
+    local = (
+        draft.whole("training.local_batch_size", get("training.local_batch_size", get("training.batch_size", 8))) or 1
+    )
+    micro = get("parallelism.pipeline_parallel_microbatch_size", 1)
+    if draft.number("pp") > 1:
+        draft.take_whole("micro_batch", "pipeline_parallel_microbatch_size", micro)
+    else:
+        draft.take("micro_batch", local, "training.local_batch_size")
+    total = get("training.global_batch_size", -1)
+    if isinstance(total, int) and total > 0:
+        draft.take("global_batch", total, "training.global_batch_size")
+    else:
+        draft.assume("global_batch", local * draft.number("dp"), "local_batch_size x dp, no gradient accumulation")
+
+
+def _recompute(draft: Draft, get: Any) -> None:  # noqa: ANN401
+    mode = get("activation_checkpoint.mode", "selective")
+    option = str(get("activation_checkpoint.selective_ac_option", "op"))
+    if mode == "full":
+        draft.take("recompute", Recompute(full=True), "activation_checkpoint.mode full")
+    elif mode == "selective" and not option.isdigit():
+        draft.take("recompute", Recompute(modules=("ops",)), "activation_checkpoint.mode selective, by operator")
+    elif mode == "selective" and option == "1":
+        draft.take("recompute", Recompute(full=True), "selective_ac_option 1: every layer")
+    elif mode == "selective":
+        draft.assume(
+            "recompute", Recompute(modules=("ops",)), f"every {option}th layer cannot be said; by operator is nearest"
+        )
+    elif mode != "none":
+        draft.assume("recompute", Recompute(), f"activation_checkpoint.mode {mode} cannot be said")
+
+
+def _rest(draft: Draft, get: Any) -> None:  # noqa: ANN401
+    draft.take("runtime", "torchtitan", "torchtitan")
+    if get("training.enable_cpu_offload") is True:
+        draft.take("offload", "optimizer", "training.enable_cpu_offload")
+    if get("parallelism.enable_sequence_parallel") is False:
+        draft.take("sp", value=False, theirs="enable_sequence_parallel false")
+    converters = get("model.converters") or []
+    if isinstance(converters, list) and any("float8" in str(name) for name in converters):
+        draft.take("dtype", "fp8", f"model.converters {converters}")
+    elif isinstance(converters, list) and any("mx" in str(name) for name in converters):
+        draft.take("dtype", "mxfp8", f"model.converters {converters}")
+    name, flavor = get("model.name"), get("model.flavor")
+    if name and flavor:
+        draft.assumed.append(f"no model: give it by name (the file says {name} {flavor})")
