@@ -189,3 +189,13 @@ def test_wrong_strategies_give_sentences_that_name_a_field(strategy, model):
         assert fault.path.split(".")[1] in Strategy.__dataclass_fields__
         assert "\n" not in fault.message
         assert 20 < len(fault.message) < 400
+
+
+@pytest.mark.parametrize(
+    "text", ["tp{0}", "pp{0}", "pp2x{0}", "dp{0}", "gbs{0}", "seq{0}", "ep{0}", "mbs-{0}", "group{0}"]
+)
+@pytest.mark.parametrize("number", [10**7, 10**14, 10**400])
+def test_absurd_numbers_are_refused_at_once(text, number):
+    faults = check(MOE, cluster(8), Strategy.parse(text.format(number)), MEGATRON)
+    assert faults
+    assert all(len(fault.message) < 400 for fault in faults)

@@ -6,7 +6,6 @@ is told once and no rule divides by a zero that another rule complains about.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -31,6 +30,7 @@ class Case:
         return self.runtime.can
 
 
+_REACH = 20_000
 Find = Callable[[Case], Iterator[Fault]]
 
 
@@ -53,9 +53,11 @@ def rule(*reads: str) -> Callable[[Find], Rule]:
 
 
 def divisors_near(number: int, wanted: int) -> list[int]:
-    """The nearest divisors of a number, below and above the one that was wanted."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return nearest({*small, *(number // n for n in small)}, wanted)
+    """The nearest divisors of a number, below and above the one that was wanted, as far as people would go."""
+    start = min(number, wanted)
+    below = next((n for n in range(start, max(0, start - _REACH), -1) if number % n == 0), 1)
+    above = next((n for n in range(wanted + 1, min(number, wanted + _REACH) + 1) if number % n == 0), None)
+    return [below] if above is None else [below, above]
 
 
 def nearest(values: Iterable[int], wanted: int) -> list[int]:

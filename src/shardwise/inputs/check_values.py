@@ -35,6 +35,8 @@ _LEAST: dict[str, dict[str, float]] = {
     "Gpu": {"sms": 1, "l2": 0, "reserved": 0},
     "Level": {"size": 1, "latency": 0, "oversubscription": 1},
 }
+_MOST = {"Model": {"layers": 10_000, "mtp": 10_000}}
+_LARGEST = 10**15  # no count of ours is larger; beyond it arithmetic with floats fails
 _ABOVE_ZERO = {
     "Cluster": ("host_bandwidth",),
     "Gpu": ("memory", "bandwidth", "flops"),
@@ -65,6 +67,7 @@ class _Field:
     hint: object
     fits: Callable[[object], bool]
     least: float | None
+    most: float | None
     positive: bool
     nests: bool
 
@@ -74,9 +77,17 @@ def _fields(kind: Hashable) -> tuple[_Field, ...]:
     if not isinstance(kind, type) or not is_dataclass(kind):
         raise TypeError(f"{kind} is not one of our types")
     hints, name = typing.get_type_hints(kind), kind.__name__
-    least, positive = _LEAST.get(name, {}), _ABOVE_ZERO.get(name, ())
+    least, most, positive = _LEAST.get(name, {}), _MOST.get(name, {}), _ABOVE_ZERO.get(name, ())
     return tuple(
-        _Field(f.name, hint := hints[f.name], _test(hint), least.get(f.name), f.name in positive, _nests(hint))
+        _Field(
+            name=f.name,
+            hint=hints[f.name],
+            fits=_test(hints[f.name]),
+            least=least.get(f.name),
+            most=most.get(f.name),
+            positive=f.name in positive,
+            nests=_nests(hints[f.name]),
+        )
         for f in fields(kind)
     )
 
@@ -126,7 +137,7 @@ def _test(hint: object) -> Callable[[object], bool]:
 
 def _plain_test(hint: object) -> Callable[[object], bool]:
     if hint is int:
-        return lambda item: type(item) is int
+        return lambda item: type(item) is int and -_LARGEST < item < _LARGEST
     if hint is float:
         return lambda item: type(item) in {int, float} and math.isfinite(item)  # type: ignore[arg-type]
     return lambda item: isinstance(item, hint)  # type: ignore[arg-type]
@@ -142,7 +153,8 @@ def _misfit(item: object, hint: object) -> str:
         test = _test(get_args(hint)[0])
         return _misfit(next(part for part in item if not test(part)), get_args(hint)[0])
     if hint is int:
-        return f"{item!r} is not a whole number; write it without quotes or decimals"
+        large = f"{str(item)[:20]}... is too large to be meant"
+        return large if type(item) is int else f"{item!r} is not a whole number; write it without quotes or decimals"
     if hint is float:
         return f"{item!r} is not a finite number"
     names = {bool: "true or false", str: "text", tuple: "a tuple", dict: "a table of finite numbers"}
@@ -153,6 +165,8 @@ def _range_faults(item: object, path: str, field: _Field) -> Iterator[Fault]:
     for at, number in _numbers(item, path):
         if field.least is not None and number < field.least:
             yield Fault(at, f"{number:g} is too small; it must be at least {field.least:g}")
+        elif field.most is not None and number > field.most:
+            yield Fault(at, f"{number:g} is too large; it must be at most {field.most:g}")
         elif field.positive and number <= 0:
             yield Fault(at, f"{number:g} is not above zero; give what the hardware reaches")
 

@@ -63,6 +63,9 @@ def layer_faults(model_layers: int, strategy: Strategy) -> Iterator[Fault]:
     if strategy.layers:
         yield from _list_faults(model_layers, strategy)
         return
+    if strategy.chunks > model_layers + 2:  # told before any list of chunks is made
+        yield _too_many_chunks(model_layers, strategy)
+        return
     ends = list(_end_faults(model_layers, strategy))
     yield from ends
     if not ends:
@@ -132,13 +135,17 @@ def _sum_faults(model_layers: int, strategy: Strategy) -> Iterator[Fault]:
             "ask for fewer or lower pp x vpp",
         )
     else:
-        counted = strategy.count_embedding + strategy.count_head
-        extra = f" (and {counted} counted for embedding and output layer)" if counted else ""
-        yield Fault(
-            "strategy.vpp" if strategy.pp <= model_layers and strategy.vpp > 1 else "strategy.pp",
-            f"{model_layers} layers{extra} cannot fill pp {strategy.pp} x vpp {strategy.vpp} = "
-            f"{strategy.chunks} chunks; make pp x vpp at most {model_layers + counted}",
-        )
+        yield _too_many_chunks(model_layers, strategy)
+
+
+def _too_many_chunks(model_layers: int, s: Strategy) -> Fault:
+    counted = s.count_embedding + s.count_head
+    extra = f" (and {counted} counted for embedding and output layer)" if counted else ""
+    return Fault(
+        "strategy.vpp" if s.pp <= model_layers and s.vpp > 1 else "strategy.pp",
+        f"{model_layers} layers{extra} cannot fill pp {s.pp} x vpp {s.vpp} = {s.chunks} chunks; "
+        f"make pp x vpp at most {model_layers + counted}",
+    )
 
 
 def _shared_out(model_layers: int, strategy: Strategy) -> tuple[int, ...]:
