@@ -245,7 +245,8 @@ def test_an_interrupt_keeps_the_best_so_far():
 
 
 SCRIPT = """#!/bin/bash
-torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 \\
+torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 4 \\
+  --pipeline-model-parallel-size 2 \\
   --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 \\
   --ffn-hidden-size 14336 --swiglu --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 \\
   --global-batch-size 64 --bf16 --use-distributed-optimizer --sequence-parallel --vocab-size 128256 \\

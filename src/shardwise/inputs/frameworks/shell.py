@@ -27,7 +27,7 @@ def flags(text: str) -> Flags:
             name, _, value = word[2:].partition("=")
             name = name.replace("_", "-")
             found[name] = value or None
-        elif name is not None and _is_value(word):
+        elif name is not None and _is_value(word) and not (found[name] and word.endswith(".py")):
             found[name] = f"{found[name]} {word}" if found[name] else word
         else:
             name = None
