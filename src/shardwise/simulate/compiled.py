@@ -35,7 +35,7 @@ def library(source: Path) -> ctypes.CDLL | None:
 
 
 def _built(source: Path) -> Path:
-    text = source.read_bytes()
+    text = b"".join(path.read_bytes() for path in sorted(source.parent.glob("*.c")))  # one may include another
     key = hashlib.sha256(text + " ".join((*_FLAGS, sysconfig.get_platform())).encode()).hexdigest()[:16]
     target = _cache() / f"{source.stem}-{key}.so"
     if not target.exists():

@@ -95,13 +95,13 @@ class Timeline:
 
     def levels(self, rank: int) -> Floats:
         """Bytes held while each action of a rank runs: a forward's are taken at its start, freed ones at the end."""
-        taken = _deltas(self.schedule.codes[rank], self.schedule, self.costs)
+        taken = action_bytes(self.schedule.codes[rank], self.schedule, self.costs)
         after = np.cumsum(taken)
         return np.asarray(after - np.minimum(taken, 0.0) + self._static(rank))
 
     def memory(self, rank: int) -> tuple[Floats, Floats]:
         """The memory curve of a rank: times, and the bytes held from each on."""
-        taken = _deltas(self.schedule.codes[rank], self.schedule, self.costs)
+        taken = action_bytes(self.schedule.codes[rank], self.schedule, self.costs)
         times = np.where(taken > 0, self.start[rank], self.end[rank])
         begin = np.array([self._static(rank)])
         return np.concatenate(([0.0], times)), np.concatenate((begin, begin + np.cumsum(taken)))
@@ -134,7 +134,7 @@ class Timeline:
         return max(end, clock)
 
 
-def _deltas(codes: npt.NDArray[np.int64], schedule: Schedule, costs: Costs) -> Floats:
+def action_bytes(codes: npt.NDArray[np.int64], schedule: Schedule, costs: Costs) -> Floats:
     """Bytes that each action takes (positive) or gives back."""
     held = np.array([costs.held(c) for c in range(schedule.chunks)])
     share = costs.free_at_input_grad
