@@ -93,7 +93,7 @@ def _fields(kind: Hashable) -> tuple[_Field, ...]:
 
 
 def _faults(value: object, path: str) -> Iterator[Fault]:
-    for field in _fields(type(value)):
+    for field in _fields(typing.cast("Hashable", type(value))):
         item = getattr(value, field.name)
         if not field.fits(item):
             yield Fault(f"{path}.{field.name}", _misfit(item, field.hint))

@@ -210,7 +210,7 @@ def _out_of_range(value: Any, at: str) -> Iterator[Fault]:  # noqa: ANN401
 
 
 def _may_be_zero(field: dataclasses.Field[Any]) -> bool:
-    if field.name in {"ffn", "latency"}:
+    if field.name in {"ffn", "latency", "zero", "rope_size"}:
         return True
     if field.default is dataclasses.MISSING or field.name in {"straggler", "imbalance", "capacity", "oversubscription"}:
         return False
