@@ -55,14 +55,18 @@ def _backward(
     return Walk(kept, forward, backward, at, replayed)
 
 
-def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool) -> Walk:
-    """Memory when the layer is recomputed from its `entry` bytes. `skip_last`: the last product is not repeated."""
+def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, group: int = 1) -> Walk:
+    """Memory when the layer is recomputed from its `entry` bytes; `group` layers share one entry and one replay.
+
+    `skip_last`: the last product is not repeated, since nothing that backward keeps comes after it.
+    """
     last = max((i for i, op in enumerate(ops) if op.kind != "memory"), default=len(ops))
     replayed = tuple(i for i in range(len(ops)) if not (skip_last and i >= last))
-    # the replay holds the entry once: as the checkpoint's input, which the first operator's kept bytes include or copy
+    # the first operator's kept bytes hold the entry itself, or a copy of another width beside it
     shared = entry if ops[0].kept >= entry else 0.0
-    high = max(whole.forward, whole.backward) + entry - shared
-    return Walk(entry, whole.forward - shared + entry, high, whole.at, replayed)
+    others = (group - 1) * whole.kept
+    high = max(whole.forward, whole.backward) + others + entry - shared
+    return Walk(entry / group, whole.forward - shared + entry, high, whole.at, replayed)
 
 
 def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0) -> Walk:

@@ -13,11 +13,11 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.huggingface_families import ALIASES, FAMILIES, HYBRID, IGNORED, LLAMA, NOT_CAUSAL, Family
+from shardwise.inputs.huggingface_keys import Keys
 from shardwise.inputs.huggingface_special import SPECIAL
 from shardwise.inputs.model import Activation, Mla, Model, Moe
 
 _NESTED = ("text_config", "llm_config", "language_config", "text_model_config", "thinker_config")
-_FLATTENED = ("attn_config", "ffn_config")
 _SPELLINGS = frozenset(name for names in ALIASES.values() for name in names)
 
 
@@ -37,35 +37,6 @@ class HuggingFaceModel:
     """Keys that were not understood."""
     notes: tuple[str, ...]
     """Sentences for the user."""
-
-
-class Keys:
-    """The keys of a config, remembering which were read."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.data = dict(data)
-        for nested in _FLATTENED:
-            if isinstance(data.get(nested), dict):
-                self.data = {**data[nested], **self.data}
-        self.read: set[str] = set(_FLATTENED) & data.keys()
-        self.given = {name for name, value in self.data.items() if value is not None}
-
-    def get(self, *names: str) -> Any:  # noqa: ANN401 - a file can hold anything
-        """The first of these keys that is there and not null."""
-        for name in names:
-            if self.data.get(name) is not None:
-                self.read.add(name)
-                return self.data[name]
-        return None
-
-    def number(self, concept: str) -> int | None:
-        value = self.get(*ALIASES[concept])
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            name = next(name for name in ALIASES[concept] if self.data.get(name) is not None)
-            raise InputError(Fault(name, f"must be a whole number of 0 or more, not {value!r}"))
-        return value
 
 
 def is_config(data: dict[str, Any]) -> bool:
@@ -135,24 +106,24 @@ def _refuse(keys: Keys, kind: str) -> None:
     missing = [
         Fault(ALIASES[concept][0], f"is missing (also known as {', '.join(ALIASES[concept][1:])}); add it")
         for concept in ("layers", "hidden", "heads", "vocab")
-        if not keys.number(concept)
+        if not keys.concept(concept)
     ]
     if missing:
         raise InputError(missing)
 
 
 def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
-    hidden, heads = keys.number("hidden") or 0, keys.number("heads") or 0
+    hidden, heads = keys.concept("hidden") or 0, keys.concept("heads") or 0
     fields: dict[str, Any] = {
-        "layers": keys.number("layers"),
+        "layers": keys.concept("layers"),
         "hidden": hidden,
         "heads": heads,
-        "kv_heads": keys.number("kv_heads") or heads,
-        "head_size": keys.number("head_size") or hidden // heads,
-        "vocab": keys.number("vocab"),
+        "kv_heads": keys.concept("kv_heads") or heads,
+        "head_size": keys.concept("head_size") or hidden // heads,
+        "vocab": keys.concept("vocab"),
         **family.fixed,
         "activation": _activation(keys, family),
-        "mtp": keys.number("mtp") or 0,
+        "mtp": keys.concept("mtp") or 0,
         "dropout": _dropout(keys),
         "mla": _mla(keys),
     }
@@ -164,11 +135,11 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
     if keys.get("use_qk_norm", "qk_layernorm"):
         fields["qk_norm"] = "head"
     if fields.get("position") == "learned":
-        fields["max_positions"] = keys.number("max_positions") or 0
-    fields["ffn"] = keys.number("ffn") or family.ffn_factor * hidden
+        fields["max_positions"] = keys.concept("max_positions") or 0
+    fields["ffn"] = keys.concept("ffn") or family.ffn_factor * hidden
     fields["moe"] = _moe(keys, fields["ffn"], fields["layers"])
     fields["windows"] = _windows(keys, family, fields["layers"])
-    fields |= SPECIAL[kind](keys.get, fields) if kind in SPECIAL else {}
+    fields |= SPECIAL[kind](keys, fields) if kind in SPECIAL else {}
     if fields["mla"]:
         fields["head_size"] = fields["mla"].nope_size
     if not fields["ffn"] and not fields["moe"]:
@@ -190,33 +161,33 @@ def _activation(keys: Keys, family: Family) -> Activation:
 
 def _dropout(keys: Keys) -> float:
     values = [keys.data.get(name) for name in ALIASES["dropout"]]
-    return max((float(value) for value in values if isinstance(value, int | float)), default=0.0)
+    return max((float(value) for value in values if isinstance(value, int | float) and 0 <= value <= 1), default=0.0)
 
 
 def _mla(keys: Keys) -> Mla | None:
-    rank = keys.get("kv_lora_rank")
+    rank = keys.whole("kv_lora_rank")
     if not rank:
         return None
     names = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    sizes = [keys.get(name) for name in names]
+    sizes = [keys.whole(name) or 0 for name in names]
     missing = [Fault(name, "is missing; MLA needs it") for name, size in zip(names, sizes, strict=True) if not size]
     if missing:
         raise InputError(missing)
     nope, rope, value = sizes
-    return Mla(kv_rank=rank, nope_size=nope, rope_size=rope, value_size=value, q_rank=keys.get("q_lora_rank") or 0)
+    return Mla(kv_rank=rank, nope_size=nope, rope_size=rope, value_size=value, q_rank=keys.whole("q_lora_rank") or 0)
 
 
 def _moe(keys: Keys, ffn: int, layers: int) -> Moe | None:
-    experts = keys.number("experts") or 0
+    experts = keys.concept("experts") or 0
     if experts <= 1:
         return None
-    top_k = keys.number("top_k")
+    top_k = keys.concept("top_k")
     if not top_k:
         raise InputError(
             Fault(ALIASES["top_k"][0], f"is missing; {experts} experts need the number that a token visits")
         )
-    expert_ffn = keys.number("expert_ffn") or ffn
-    shared = keys.number("shared_ffn") or (keys.number("shared_count") or 0) * expert_ffn
+    expert_ffn = keys.concept("expert_ffn") or ffn
+    shared = keys.concept("shared_ffn") or (keys.concept("shared_count") or 0) * expert_ffn
     first_dense, every = _moe_pattern(keys, layers)
     gate = bool(keys.get("shared_expert_intermediate_size"))
     return Moe(
@@ -227,41 +198,43 @@ def _moe(keys: Keys, ffn: int, layers: int) -> Moe | None:
 
 def _moe_pattern(keys: Keys, layers: int) -> tuple[int, int]:
     """Leading dense layers and the step, from a count, a step, or a list of layers."""
-    frequency = keys.get(*ALIASES["every"])
-    if isinstance(frequency, list):
+    if isinstance(keys.get(*ALIASES["every"]), list):
+        frequency = keys.items(next(name for name in ALIASES["every"] if name in keys.given))
         leading = frequency.index(1) if 1 in frequency else layers
         if any(item != 1 for item in frequency[leading:]):
             raise InputError(
                 Fault("moe_layer_freq", "dense and expert layers alternate irregularly; write a file of ours")
             )
         return leading, 1
-    dense = keys.get("mlp_only_layers") or []
-    first = keys.number("first_dense") or 0
+    dense = keys.items("mlp_only_layers")
     if dense and dense != list(range(len(dense))):
         raise InputError(Fault("mlp_only_layers", f"{dense} are not the leading layers; write a file of ours"))
-    return max(first, len(dense)), int(frequency or 1) or 1
+    return max(keys.concept("first_dense") or 0, len(dense)), keys.concept("every") or 1
 
 
 def _windows(keys: Keys, family: Family, layers: int) -> tuple[int, ...]:
-    kinds = keys.get("layer_types")
-    window = keys.get("sliding_window", "sliding_window_size", "attention_chunk_size")
-    if isinstance(kinds, list):
-        strange = sorted({str(kind) for kind in kinds if not re.search(r"attention|sliding|full", str(kind))})
-        strange += sorted({str(kind) for kind in kinds if "linear" in str(kind)})
-        if strange:
-            raise InputError(Fault("layer_types", f"{', '.join(strange)} cannot be counted yet"))
-        return _cycle([0 if "full" in str(kind) else int(window or 0) for kind in kinds])
-    pattern = keys.get("sliding_window_pattern", "_sliding_window_pattern")
+    window = keys.whole("sliding_window", "sliding_window_size", "attention_chunk_size") or 0
+    kinds = [str(kind) for kind in keys.items("layer_types")]
+    if kinds:
+        return _cycle([0 if "full" in kind else window for kind in _attention_only(kinds)])
+    pattern = keys.whole("sliding_window_pattern", "_sliding_window_pattern", highest=1000)
     if not window or (family.window == "never" and not keys.data.get("use_sliding_window")):
         return ()
     if family.window == "never":
-        first = keys.get("max_window_layers") or 0
-        return _cycle([0 if index < first else int(window) for index in range(layers)])
+        first = keys.whole("max_window_layers") or 0
+        return _cycle([0 if index < first else window for index in range(layers)])
     if family.window == "alternate":
-        return (int(window), 0)
+        return (window, 0)
     if family.window == "pattern" or pattern:
-        return (*[int(window)] * (int(pattern or 6) - 1), 0)
-    return (int(window),)
+        return (*[window] * ((pattern or 6) - 1), 0)
+    return (window,)
+
+
+def _attention_only(kinds: list[str]) -> list[str]:
+    strange = sorted({kind for kind in kinds if "linear" in kind or not re.search(r"attention|sliding|full", kind)})
+    if strange:
+        raise InputError(Fault("layer_types", f"{', '.join(strange)} cannot be counted yet"))
+    return kinds
 
 
 def _cycle(windows: list[int]) -> tuple[int, ...]:

@@ -6,27 +6,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from shardwise.inputs.huggingface_keys import Keys
 from shardwise.inputs.model import Moe
 
-Get = Callable[..., Any]
 Fields = dict[str, Any]
 
 
-def _opt(get: Get, fields: Fields) -> Fields:
+def _opt(keys: Keys, fields: Fields) -> Fields:
     # Positions start at 2; the 350M model has a narrower embedding.
-    width = get("word_embed_proj_dim") or fields["hidden"]
+    width = keys.whole("word_embed_proj_dim") or fields["hidden"]
     return {
         "max_positions": fields["max_positions"] + 2,
         "embedding_size": width if width != fields["hidden"] else 0,
     }
 
 
-def _falcon(get: Get, fields: Fields) -> Fields:
-    position = "alibi" if get("alibi") else "rope"
+def _falcon(keys: Keys, fields: Fields) -> Fields:
+    position = "alibi" if keys.get("alibi") else "rope"
     # The original files of the 40B model say so by n_head_kv alone.
-    if get("new_decoder_architecture") or (get("n_head_kv") and not get("multi_query")):
-        return {"position": position, "norms_per_layer": get("num_ln_in_parallel_attn") or 2}
-    multi_query = get("multi_query") is not False
+    if keys.get("new_decoder_architecture") or (keys.get("n_head_kv") and not keys.get("multi_query")):
+        return {"position": position, "norms_per_layer": keys.whole("num_ln_in_parallel_attn") or 2}
+    multi_query = keys.get("multi_query") is not False
     parallel = fields.get("parallel_residual", True)
     return {
         "position": position,
@@ -35,48 +35,48 @@ def _falcon(get: Get, fields: Fields) -> Fields:
     }
 
 
-def _mpt(get: Get, fields: Fields) -> Fields:
-    biased = get("no_bias") is False
-    alibi = get("alibi")
-    learned = not alibi and get("learned_pos_emb") is not False
+def _mpt(keys: Keys, fields: Fields) -> Fields:
+    biased = keys.get("no_bias") is False
+    alibi = keys.get("alibi")
+    learned = not alibi and keys.get("learned_pos_emb") is not False
     return {
-        "ffn": int(get("expansion_ratio") or 4) * fields["hidden"],
+        "ffn": (keys.whole("expansion_ratio") or 4) * fields["hidden"],
         "position": "alibi" if alibi else "learned" if learned else "rope",
-        "max_positions": (get("max_seq_len") or 0) if learned else 0,
+        "max_positions": (keys.whole("max_seq_len") or 0) if learned else 0,
         "qkv_bias": biased,
         "out_bias": biased,
         "mlp_bias": biased,
     }
 
 
-def _gpt_bigcode(get: Get, fields: Fields) -> Fields:
-    return {"kv_heads": 1 if get("multi_query") is not False else fields["heads"]}
+def _gpt_bigcode(keys: Keys, fields: Fields) -> Fields:
+    return {"kv_heads": 1 if keys.get("multi_query") is not False else fields["heads"]}
 
 
-def _gpt_neo(get: Get, fields: Fields) -> Fields:
-    kinds = get("attention_layers") or []
-    local = get("window_size") or 256
-    get("attention_types")
+def _gpt_neo(keys: Keys, fields: Fields) -> Fields:
+    kinds = keys.items("attention_layers")
+    local = keys.whole("window_size") or 256
+    keys.get("attention_types")
     return {"windows": tuple(local if kind == "local" else 0 for kind in kinds[:2])} if "local" in kinds else fields
 
 
-def _qwen(_get: Get, fields: Fields) -> Fields:
+def _qwen(_keys: Keys, fields: Fields) -> Fields:
     # The first Qwen gives the two halves of its gate as one width.
     return {"ffn": fields["ffn"] // 2}
 
 
-def _chatglm(get: Get, fields: Fields) -> Fields:
-    grouped = get("multi_query_attention")
-    get("post_layer_norm", "rmsnorm", "original_rope")
+def _chatglm(keys: Keys, fields: Fields) -> Fields:
+    grouped = keys.get("multi_query_attention")
+    keys.get("post_layer_norm", "rmsnorm", "original_rope")
     return {"kv_heads": fields["kv_heads"] if grouped else fields["heads"]}
 
 
-def _dbrx(_get: Get, _fields: Fields) -> Fields:
+def _dbrx(_keys: Keys, _fields: Fields) -> Fields:
     return {"tied": False}
 
 
-def _with_biases(get: Get, fields: Fields) -> Fields:
-    get("experts_per_token")
+def _with_biases(keys: Keys, fields: Fields) -> Fields:
+    keys.get("experts_per_token")
     return {"moe": replace(_moe(fields), router_bias=True, expert_bias=True)} if fields["moe"] else {}
 
 
@@ -85,24 +85,24 @@ def _moe(fields: Fields) -> Moe:
     return moe
 
 
-def _llama4(get: Get, fields: Fields) -> Fields:
+def _llama4(keys: Keys, fields: Fields) -> Fields:
     # Dense layers have a width of their own; every expert layer has one shared expert.
-    moe_layers = get("moe_layers")
+    moe_layers = keys.items("moe_layers")
     expert = fields["ffn"]
     if not fields["moe"]:
         return {}
-    every = get("interleave_moe_layer_step") or (2 if moe_layers and len(moe_layers) < fields["layers"] else 1)
+    every = keys.whole("interleave_moe_layer_step") or (2 if moe_layers and len(moe_layers) < fields["layers"] else 1)
     moe = replace(_moe(fields), expert_ffn=expert, shared_ffn=expert, every=every)
-    get("no_rope_layers", "use_qk_norm", "attn_scale", "floor_scale", "attn_temperature_tuning")
+    keys.get("no_rope_layers", "use_qk_norm", "attn_scale", "floor_scale", "attn_temperature_tuning")
     # Its norm on queries and keys has no weights.
-    return {"moe": moe, "ffn": get("intermediate_size_mlp") or expert, "qk_norm": "none"}
+    return {"moe": moe, "ffn": keys.whole("intermediate_size_mlp") or expert, "qk_norm": "none"}
 
 
-def _cohere(_get: Get, fields: Fields) -> Fields:
+def _cohere(_keys: Keys, fields: Fields) -> Fields:
     return {"qk_norm": "full"} if fields.get("qk_norm") == "head" else {}
 
 
-SPECIAL: dict[str, Callable[[Get, Fields], Fields]] = {
+SPECIAL: dict[str, Callable[[Keys, Fields], Fields]] = {
     "opt": _opt,
     "falcon": _falcon,
     "refinedweb": _falcon,

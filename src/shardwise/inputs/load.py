@@ -24,6 +24,7 @@ T = TypeVar("T")
 MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
+MOST_LAYERS = 10_000
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
 _COUNTED = re.compile(r"\s*(\d+)\s*[x*]\s*(.+)", re.IGNORECASE)
 
@@ -126,6 +127,8 @@ def _base_fields(base: object) -> dict[str, Any]:
 def _model_checked(model: Model, path: Path) -> Model:
     """What a model's own fields must agree on."""
     faults = []
+    if model.layers > MOST_LAYERS:
+        faults.append(Fault("model.layers", f"is {model.layers}; more than {MOST_LAYERS:,} are not planned"))
     if model.heads % model.kv_heads:
         near = [n for n in range(1, model.heads + 1) if model.heads % n == 0]
         faults.append(
@@ -189,11 +192,13 @@ def _cluster(gpu: str, gpus: int | None, fields: dict[str, Any], *, shipped: boo
     return _checked_cluster(_validated(Cluster, data, path, "cluster"), path)
 
 
-def _levels(levels: list[dict[str, Any]], gpus: int) -> list[dict[str, Any]]:
+def _levels(levels: list[Any], gpus: int) -> list[Any]:
     """The levels that a cluster of this size uses; one without a size is as large as it must be."""
-    used: list[dict[str, Any]] = []
+    used: list[Any] = []
     inner = 1
     for level in levels:
+        if not isinstance(level, dict):
+            return levels  # the check that follows says what is wrong
         size = level.get("size") or -(-gpus // inner) * inner
         used.append({**level, "size": size})
         if not isinstance(size, int) or size >= gpus:

@@ -45,8 +45,11 @@ class Abilities:
 class Kernels:
     """Which kernels run and what each keeps for the backward pass."""
 
-    norm: Literal["fused", "eager"] = "fused"
-    """fused: one kernel that keeps its input; eager: a chain of fp32 kernels that keeps two copies (RMS norm only)."""
+    norm: Literal["fused", "native", "eager"] = "fused"
+    """fused: one tuned kernel that keeps its input; native: torch's own, slower; eager: a chain of fp32 kernels that
+    keeps two copies (RMS norm only; a layer norm is then native)."""
+    attention: Literal["best", "flash2"] = "best"
+    """Attention kernels: the fastest for the GPU, or FlashAttention 2 as older software has them."""
     rope: Literal["fused", "unfused", "eager"] = "fused"
     """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""
     qkv: Literal["separate", "mixed"] = "separate"
@@ -81,6 +84,8 @@ class Memory:
 
     gradients: Literal["buffer", "lazy"] = "buffer"
     """buffer: allocated once for all; lazy: made by the backward pass and dropped after the step."""
+    master_is_parameter: bool = False
+    """The fp32 copies are the parameters themselves and 16-bit ones exist only while gathered (FSDP)."""
     outputs_kept: bool = False
     """The output of a pipeline stage stays allocated until its backward pass."""
     gather_buffer: bool = False
@@ -128,7 +133,9 @@ class Overheads:
     launch_backward: float = 4.0e-6
     """Seconds of CPU per kernel in the backward pass, and in a recomputed forward pass."""
     layer: float = 0.0
-    """Seconds of CPU per layer and pass beside the kernels: Python, hooks, checks."""
+    """Seconds of CPU per layer and forward pass beside the kernels: Python, hooks, checks."""
+    layer_backward: float = 0.0
+    """The same for the backward pass."""
     iteration: float = 2e-3
     """Seconds per iteration: data, logging, synchronisation."""
     microbatch: float = 0.0

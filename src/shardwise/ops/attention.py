@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shardwise.ops.op import Comm, Op
-from shardwise.ops.parts import linear, norm, residual_add
+from shardwise.ops.parts import NORM_BYTES, linear, norm, norm_kind, residual_add
 from shardwise.ops.shard import Shard
 
-# Eager rotary embedding, bytes per element of queries and keys: rotate (slice, negate, concatenate), two products,
-# one sum; backward likewise.
-EAGER_ROPE_BYTES = (22.0, 26.0)
+# Eager rotary embedding, weighted bytes per element of queries and keys (H200 probe: 20 bytes at 1.55 TB/s over 5
+# kernels, backward 28 at 1.85 over 7; streaming 4.2).
+EAGER_ROPE_BYTES = (53.0, 62.0)
 EAGER_ROPE_KERNELS = (10.0, 14.0)
 
 
@@ -69,10 +69,11 @@ def _qk_norm(shard: Shard) -> Op:
         "qk norm",
         "attention",
         "memory",
-        bytes_f=(34.0 if eager else 4.0) * elements,
-        bytes_b=(74.0 if eager else 7.0) * elements,
-        kernels_f=12.0 if eager else 2.0,
-        kernels_b=24.0 if eager else 4.0,
+        # rows of one head are short: a norm over them runs at half the speed of one over the hidden state
+        bytes_f=NORM_BYTES[norm_kind(shard)][0] * elements * (1.0 if eager else 2.0),
+        bytes_b=NORM_BYTES[norm_kind(shard)][1] * elements * (1.2 if eager else 1.5),
+        kernels_f=16.0 if eager else 2.0,
+        kernels_b=32.0 if eager else 4.0,
         kept=6.0 * elements if eager else size,
         extra_f=6.0 * elements if eager else size,
         extra_b=shard.residual + (10.0 if eager else 4.0) * elements,

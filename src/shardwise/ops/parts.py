@@ -5,31 +5,47 @@ from __future__ import annotations
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
-# Traffic of an eager RMS norm in bytes per element (torch kernels, one read or write each):
-# forward casts, squares, averages, scales and casts back; backward runs the chain in reverse with two reductions.
-EAGER_NORM_BYTES = (34.0, 74.0)
-EAGER_NORM_KERNELS = (6.0, 12.0)
+# Weighted traffic of norms, bytes per element, forward and backward: what a streaming kernel would move in the time
+# that these take (H200 probe: fused 4 bytes at 3.9 TB/s; native 4 at 2.7 and 6 at 1.55, layer norm 4 at 2.0 and 6 at
+# 1.45; eager 36 at 2.6 and 92 at 3.0 over 8 and 16 kernels; streaming 4.2).
+NORM_BYTES = {"fused": (4.5, 9.0), "native": (6.2, 16.0), "layer": (8.3, 17.0), "eager": (57.0, 128.0)}
+NORM_KERNELS = {"fused": (1.0, 2.0), "native": (1.0, 2.0), "layer": (1.0, 2.0), "eager": (8.0, 16.0)}
+
+
+def norm_kind(shard: Shard) -> str:
+    """Which row of NORM_BYTES applies."""
+    kind = shard.runtime.kernels.norm
+    if kind != "fused" and shard.model.norm == "layernorm":
+        return "layer"
+    return kind
 
 
 def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op:
     """A norm over the residual stream (or `width` elements per token), with its kept input."""
-    model, runtime = shard.model, shard.runtime
-    sharded = shard.tp if shard.sp else 1
-    elements = shard.tokens * (width or model.hidden) / sharded
-    eager = runtime.kernels.norm == "eager" and model.norm == "rmsnorm"
-    params = (width or model.hidden) * (2 if model.norm == "layernorm" else 1)
+    model = shard.model
+    elements = shard.tokens * (width or model.hidden) / (shard.tp if shard.sp else 1)
+    kind = norm_kind(shard)
     stream = shard.stream * elements
-    if not eager:
+    if kind == "eager":
+        # pure 16-bit: an fp32 copy and the scaled 16-bit copy; autocast: the fp32 input itself and the scaled copy
+        kept, extra_f, extra_b = (8.0 if shard.autocast else 6.0) * elements, 6.0 * elements, 10.0 * elements
+    else:
         statistics = 8.0 * elements / (width or model.hidden)
         kept, extra_f, extra_b = stream + statistics, stream, 2 * stream
-        traffic, kernels = (2 * stream, 3.5 * stream), (1.0, 2.0)
-    else:
-        # pure 16-bit: an fp32 copy and the scaled 16-bit copy; autocast: the fp32 input itself and the scaled copy
-        kept = (8.0 if shard.autocast else 6.0) * elements
-        extra_f, extra_b = 6.0 * elements, 10.0 * elements
-        traffic = (EAGER_NORM_BYTES[0] * elements, EAGER_NORM_BYTES[1] * elements)
-        kernels = EAGER_NORM_KERNELS
-    return Op(name, module, "memory", (), *traffic, *kernels, kept, extra_f, extra_b, params)
+    scale = elements * shard.stream / 2
+    return Op(
+        name,
+        module,
+        "memory",
+        (),
+        NORM_BYTES[kind][0] * scale,
+        NORM_BYTES[kind][1] * scale,
+        *NORM_KERNELS[kind],
+        kept,
+        extra_f,
+        extra_b,
+        (width or model.hidden) * (2 if model.norm == "layernorm" else 1),
+    )
 
 
 def residual_add(shard: Shard, name: str, module: str) -> Op:
@@ -41,7 +57,7 @@ def residual_add(shard: Shard, name: str, module: str) -> Op:
         name,
         module,
         "memory",
-        bytes_f=3 * stream + (elements if mask else 0),
+        bytes_f=3 * stream + (1.5 * elements if mask else 0),
         # the gradient passes through; only dropout has work to do
         bytes_b=2 * stream + elements if mask else 0.0,
         kernels_f=2.0 if mask and shard.runtime.kernels.activation == "eager" else 1.0,

@@ -144,15 +144,30 @@ static int blocks(const Search *s, int *found) {
     return count;
 }
 
-/* A random legal move of an end of a block into it, or of an inner action to one of its ends; done on the rows. */
-static int try_move(Search *s, const int *found, int count, int *rank, int *from, int *to) {
-    for (int tries = 0; tries < 60; tries++) {
-        const int *block = found + 3 * below(s, count);
-        int r = block[0], low = block[1], high = block[2], a, b;
-        double u = chance(s);
-        if (u < 0.35) { a = high; b = chance(s) < 0.5 ? high - 1 : high - 1 - below(s, high - low); }
-        else if (u < 0.7) { a = low; b = chance(s) < 0.5 ? low + 1 : low + 1 + below(s, high - low); }
-        else { a = low + below(s, high - low + 1); b = chance(s) < 0.5 ? low : high; }
+/* A random move of an end of a block into it, or of an inner action to one of its ends. */
+static void inside_block(Search *s, const int *block, int *a, int *b) {
+    int low = block[1], high = block[2];
+    double u = chance(s);
+    if (u < 0.35) { *a = high; *b = chance(s) < 0.5 ? high - 1 : high - 1 - below(s, high - low); }
+    else if (u < 0.7) { *a = low; *b = chance(s) < 0.5 ? low + 1 : low + 1 + below(s, high - low); }
+    else { *a = low + below(s, high - low + 1); *b = chance(s) < 0.5 ? low : high; }
+}
+
+/* A random legal move, done on the rows. Some are anywhere: a tight limit opens a move on the critical path only after
+   another, off it, has freed memory. */
+static int try_move(Search *s, const int *found, int count, double anywhere, int *rank, int *from, int *to) {
+    for (int tries = 0; tries < 200; tries++) {
+        int r, a, b;
+        if (!count || tries > 100 || chance(s) < anywhere) {
+            r = below(s, s->p->ranks);
+            a = below(s, s->row);
+            b = a + (chance(s) < 0.5 ? 1 : -1) * (1 + below(s, 3));
+            if (b < 0 || b >= s->row) continue;
+        } else {
+            const int *block = found + 3 * below(s, count);
+            r = block[0];
+            inside_block(s, block, &a, &b);
+        }
         if (a == b || !may_move(s, r, a, b)) continue;
         move(s, r, a, b);
         if (within_room(s, r)) { *rank = r; *from = a; *to = b; return 1; }
@@ -171,12 +186,12 @@ static void restore(Search *s) {
     memcpy(s->why, s->kept_why, s->n);
 }
 
-static double walk(Search *s, int *rows, double target, int steps, double heat, int *found) {
+static double walk(Search *s, int *rows, double target, int steps, double heat, double anywhere, int *found) {
     double now = replay_from(s, 0), least = now;
     keep(s);
     for (int step = 0; step < steps && least > target; step++) {
         int r, a, b, ended = s->last, count = blocks(s, found);
-        if (!count || !try_move(s, found, count, &r, &a, &b)) break;
+        if (!try_move(s, found, count, anywhere, &r, &a, &b)) break;
         const int *row = s->rows + (long)r * s->row;
         int low = a < b ? a : b;
         /* nothing that starts before the first of the moved places did can change */
@@ -192,7 +207,8 @@ static double walk(Search *s, int *rows, double target, int steps, double heat, 
 }
 
 /* Anneal from `rows`, which are replaced by the best order met; returns its objective. */
-double anneal(const Problem *p, int *rows, int period, double target, int steps, double heat, int seed) {
+double anneal(const Problem *p, int *rows, int period, double target, int steps, double heat,
+              double anywhere, int seed) {
     int n = 3 * p->chunks * p->microbatches, P = p->ranks;
     int *whole = malloc(6L * n * sizeof(int)), *small = malloc(3L * P * sizeof(int) + 64);
     double *times = malloc(4L * n * sizeof(double));
@@ -206,7 +222,7 @@ double anneal(const Problem *p, int *rows, int period, double target, int steps,
     link_actions(&s);
     for (int r = 0; r < P; r++) for (int k = 0; k < s.row; k++) s.at[s.rows[(long)r * s.row + k]] = k;
     for (int k = 0; k < 20; k++) chance(&s);
-    double least = walk(&s, rows, target, steps, heat, found);
+    double least = walk(&s, rows, target, steps, heat, anywhere, found);
     free(whole); free(small); free(times); free(why); free(found);
     return least;
 }

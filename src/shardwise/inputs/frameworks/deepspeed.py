@@ -61,7 +61,7 @@ def _batch(draft: Draft, data: dict[str, Any]) -> None:
 def _zero(draft: Draft, data: dict[str, Any]) -> None:
     keys = Foreign(data, "", draft.faults).table("zero_optimization")
     stage = keys.data.get("stage", 0)
-    if stage not in {0, 1, 2, 3} or isinstance(stage, bool):
+    if stage not in [0, 1, 2, 3] or isinstance(stage, bool):
         draft.faults.append(Fault("zero_optimization.stage", f"is {stage!r}; it must be 0, 1, 2 or 3"))
         return
     draft.take("zero", stage, "zero_optimization.stage")
@@ -69,7 +69,7 @@ def _zero(draft: Draft, data: dict[str, Any]) -> None:
         draft.take_whole("zero_group", "zero_optimization.mics_shard_size", keys.data["mics_shard_size"])
     for key in ("offload_optimizer", "offload_param"):
         device = keys.table(key).data.get("device", "none")
-        if device not in {"none", None}:
+        if device not in ["none", None]:
             draft.take("offload", "optimizer", f"zero_optimization.{key}.device {device}")
 
 

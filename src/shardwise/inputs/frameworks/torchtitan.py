@@ -133,7 +133,7 @@ def _data(draft: Draft, get: Any) -> None:  # noqa: ANN401 - the getter above
 
 
 def _pipeline(draft: Draft, get: Any) -> None:  # noqa: ANN401
-    name = get("parallelism.pipeline_parallel_schedule", "1F1B")
+    name = str(get("parallelism.pipeline_parallel_schedule", "1F1B"))
     parts, per_stage = (
         get("parallelism.module_fqns_per_model_part"),
         get("parallelism.pipeline_parallel_layers_per_stage"),

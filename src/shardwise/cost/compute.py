@@ -1,0 +1,163 @@
+"""Seconds of kernels: matrix products, attention and memory-bound operators on one GPU.
+
+    product     flops / (peak x share) x (1 + depth0 / depth) x waves, at least its traffic, plus a fixed cost
+    attention   flops / (peak x share x s / (s + half))
+    memory      bytes / (bandwidth x share), plus a fixed cost per kernel
+
+Byte counts of memory-bound operators are weighted: a kernel that reaches half of streaming speed counts twice.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, sqrt
+from typing import NamedTuple
+
+from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.runtime import Runtime
+from shardwise.ops.op import Op
+
+TILE = 128.0
+
+
+class Machine(NamedTuple):
+    """The numbers of one GPU under one runtime and number format that kernel times are made of."""
+
+    gemm: float
+    """Sustained operations per second of matrix products in the compute format."""
+    wide: float
+    """The same in 16 bit, for layers that stay there under fp8."""
+    attention_f: float
+    attention_b: float
+    half_f: float
+    half_b: float
+    narrow: float
+    bandwidth: float
+    depth: float
+    gemm_fixed: float
+    kernel_fixed: float
+    wave: float
+    misaligned: float
+    grouped: float
+    sms: float
+    launch_f: float
+    launch_b: float
+    layer_f: float
+    layer_b: float
+
+
+class Times(NamedTuple):
+    """Seconds of the forward pass, the gradient of inputs and the gradient of weights, on the device."""
+
+    f: float
+    i: float
+    w: float
+
+
+_FORMAT = {"mxfp8": "fp8", "nvfp4": "fp4"}
+
+
+@lru_cache(maxsize=256)
+def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str) -> Machine:
+    """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use."""
+    narrow_format = _FORMAT.get(dtype, dtype)
+    wide = "bf16" if narrow_format in {"fp8", "fp4"} else narrow_format
+    slow = runtime.overheads.slowdown
+    share = calibration.gemm.get(narrow_format, calibration.gemm.get("bf16", 0.7))
+    wide_share = calibration.gemm.get(wide, 0.7)
+    flash = calibration.flash2 if runtime.kernels.attention == "flash2" else calibration.attention
+    sixteen = gpu.peak("bf16")
+    over = runtime.overheads
+    return Machine(
+        gemm=gpu.peak(narrow_format) * share / slow,
+        wide=gpu.peak(wide) * wide_share / slow,
+        attention_f=sixteen * flash[0] / slow,
+        attention_b=sixteen * flash[1] / slow,
+        half_f=calibration.attention_half[0],
+        half_b=calibration.attention_half[1],
+        narrow=calibration.narrow_head,
+        bandwidth=gpu.bandwidth * calibration.bandwidth / slow,
+        depth=calibration.gemm_depth,
+        gemm_fixed=calibration.gemm_fixed,
+        kernel_fixed=calibration.kernel_fixed,
+        wave=calibration.wave,
+        misaligned=calibration.misaligned,
+        grouped=calibration.grouped,
+        sms=float(gpu.sms),
+        launch_f=over.launch / calibration.host,
+        launch_b=over.launch_backward / calibration.host,
+        layer_f=over.layer / calibration.host,
+        layer_b=over.layer_backward / calibration.host,
+    )
+
+
+def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> Times:
+    """Device seconds of an operator. `narrow`: its products run in the compute format, else in 16 bit."""
+    if op.kind == "memory":
+        bandwidth, fixed = machine.bandwidth, machine.kernel_fixed
+        forward = op.bytes_f / bandwidth + op.kernels_f * fixed
+        return Times(forward, op.bytes_b / bandwidth + op.kernels_b * fixed, 0.0)
+    if op.kind == "attention":
+        return _attention(op, machine)
+    rate = machine.gemm if narrow else machine.wide
+    rows, columns, depth = op.shape[0], op.shape[1], op.shape[2]
+    if op.kind == "grouped":
+        return _grouped(op, machine, rate)
+    return Times(
+        _product(rows, columns, depth, machine, rate),
+        _product(rows, depth, columns, machine, rate),
+        _product(columns, depth, rows, machine, rate),
+    )
+
+
+def _product(rows: float, columns: float, depth: float, machine: Machine, rate: float) -> float:
+    """Seconds of one matrix product with a rows x columns result."""
+    tiles = ceil(rows / TILE) * ceil(columns / TILE)
+    waves = tiles / machine.sms
+    lost = 1.0 + machine.wave * (ceil(waves) - waves) / waves
+    compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) * lost
+    if columns % 8 or depth % 8:
+        odd = columns % 2 or depth % 2
+        compute *= machine.misaligned if odd else sqrt(machine.misaligned)
+    traffic = 2.0 * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
+    return (max(traffic, compute)) + machine.gemm_fixed
+
+
+def _grouped(op: Op, machine: Machine, rate: float) -> Times:
+    rows, columns, depth, groups = op.shape
+    each = max(rows / groups, 1.0)
+    rate *= machine.grouped
+    tiles = groups * ceil(each / TILE) * ceil(columns / TILE)
+    # experts with few tokens fill their last tile badly
+    filled = each / (ceil(each / TILE) * TILE)
+    compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) / max(filled, 0.05)
+    waves = tiles / machine.sms
+    compute *= 1.0 + machine.wave * (ceil(waves) - waves) / waves
+    weights = 2.0 * groups * columns * depth
+    traffic = (2.0 * rows * (columns + depth) + weights) / machine.bandwidth
+    # the weight gradient's depth is the tokens of one expert
+    gradient = 2.0 * rows * columns * depth / rate * (1.0 + 4 * machine.depth / each)
+    fixed = machine.gemm_fixed
+    return Times(max(compute, traffic) + fixed, max(compute, traffic) + fixed, max(gradient, traffic) + fixed)
+
+
+def _attention(op: Op, machine: Machine) -> Times:
+    forward, backward, _ = op.flops()
+    queries, keys, size_qk, share = op.shape[1], op.shape[2], op.shape[3], op.shape[5]
+    if op.bytes_f:  # scores stored: two batched products and a chain of memory-bound kernels
+        chain = Times(op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth, 0.0)
+        rate = machine.wide * 0.6
+        backward *= 4.0 / 5.0  # scores are not computed again
+        return Times(forward / rate + chain.f, backward / rate + chain.i, 0.0)
+    length = keys * share * 2.0 if share < 0.5 else min(queries, keys)
+    slow = 1.0 if size_qk >= 128 else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - 64.0) / 64.0
+    # kernels are built for head sizes 64 and 128: one between them pays for 128
+    padded = size_qk if size_qk % 64 == 0 else ceil(size_qk / 64.0) * 64.0
+    slow *= size_qk / padded
+    causal = 1.0 if share <= 0.5 else 0.45
+    return Times(
+        forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length),
+        backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length),
+        0.0,
+    )

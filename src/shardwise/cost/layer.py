@@ -1,0 +1,201 @@
+"""Time and memory of one layer (or end) on one rank: the sum of its operators, ready to be stacked into stages."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from shardwise.cost.compute import Machine, Times, op_times
+from shardwise.cost.network import Group, collective
+from shardwise.cost.walk import Walk, full_walk, plain_walk, selective_walk
+from shardwise.ops.ends import embedding, head
+from shardwise.ops.layer import LayerKind, layer_ops
+from shardwise.ops.op import Op
+from shardwise.ops.shard import Shard
+
+# Operators whose products stay in 16 bit when the rest runs in fp8.
+WIDE = frozenset({"router", "output layer", "embedding", "mtp projection"})
+
+
+class Groups(NamedTuple):
+    """The groups that a layer's collectives run in, and how much of each the runtime hides."""
+
+    tp: Group
+    cp: Group
+    ep: Group
+    etp: Group
+    hidden: tuple[tuple[str, float], ...]
+
+
+class Seconds(NamedTuple):
+    """Device seconds of one pass by kind of work, exposed communication by axis, and the host's seconds."""
+
+    gemm: float = 0.0
+    attention: float = 0.0
+    memory: float = 0.0
+    tp: float = 0.0
+    cp: float = 0.0
+    ep: float = 0.0
+    host: float = 0.0
+
+    @property
+    def compute(self) -> float:
+        return self.gemm + self.attention + self.memory
+
+    @property
+    def communication(self) -> float:
+        return self.tp + self.cp + self.ep
+
+    @property
+    def launch(self) -> float:
+        """What the device waits for the host."""
+        return max(0.0, self.host - self.compute - self.communication)
+
+    @property
+    def total(self) -> float:
+        return max(self.compute + self.communication, self.host)
+
+
+class Block(NamedTuple):
+    """One layer or end, recompute included."""
+
+    name: str
+    f: Seconds
+    i: Seconds
+    w: Seconds
+    again: Seconds
+    """What backward computes again before it starts."""
+    walk: Walk
+    params: float
+    """Parameters on this rank outside experts."""
+    expert_params: float
+    """Parameters of this rank's experts."""
+    flops: float
+    """Operations of F, I and W on this rank, without recompute."""
+    again_flops: float
+    ops: tuple[Op, ...]
+
+    @property
+    def all_params(self) -> float:
+        return self.params + self.expert_params
+
+
+class Recipe(NamedTuple):
+    """What of a layer is recomputed."""
+
+    full: bool = False
+    modules: frozenset[str] = frozenset()
+    group: int = 1
+
+
+PLAIN = Recipe()
+
+
+@lru_cache(maxsize=4096)
+def layer_block(shard: Shard, kind: LayerKind, recipe: Recipe, machine: Machine, groups: Groups, grads: float) -> Block:
+    """A transformer layer. `grads`: bytes per parameter that backward allocates for good."""
+    return _block(kind.name, layer_ops(shard, kind), shard, recipe, machine, groups, grads)
+
+
+@lru_cache(maxsize=1024)
+def embedding_block(shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
+    return _block("embedding", embedding(shard), shard, PLAIN, machine, groups, grads)
+
+
+@lru_cache(maxsize=1024)
+def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, own_weights: bool) -> Block:
+    return _block("head", head(shard, own_weights=own_weights), shard, PLAIN, machine, groups, grads)
+
+
+def _block(
+    name: str, ops: list[Op], shard: Shard, recipe: Recipe, machine: Machine, groups: Groups, grads: float
+) -> Block:
+    timed = [_timed(op, shard, machine, groups) for op in ops]
+    forward = _sum([parts[0] for parts in timed], 0.0)
+    input_grad = _sum([parts[1] for parts in timed], 0.0)
+    weight_grad = _sum([parts[2] for parts in timed], 0.0)
+    walk = _walk(ops, shard, recipe, grads)
+    is_layer = name not in {"embedding", "head"}
+    again = _sum([timed[index][0] for index in walk.replayed], 0.0)
+    flops = [op.flops() for op in ops]
+    return Block(
+        name=name,
+        f=forward._replace(host=forward.host + (machine.layer_f if is_layer else 0.0)),
+        i=input_grad._replace(host=input_grad.host + (machine.layer_b if is_layer else 0.0)),
+        w=weight_grad,
+        again=again,
+        walk=walk,
+        params=sum(op.params for op in ops if not op.expert),
+        expert_params=sum(op.params for op in ops if op.expert),
+        flops=sum(f + i + w for f, i, w in flops),
+        again_flops=sum(flops[index][0] for index in walk.replayed),
+        ops=tuple(ops),
+    )
+
+
+def _walk(ops: list[Op], shard: Shard, recipe: Recipe, grads: float) -> Walk:
+    if recipe.full:
+        # torch's own checkpointing stops replaying once the last kept tensor is there again
+        early_stop = shard.runtime.memory.gradients == "lazy"
+        return full_walk(ops, plain_walk(ops, grads), shard.residual, skip_last=early_stop, group=recipe.group)
+    if recipe.modules:
+        return selective_walk(ops, recipe.modules, grads)
+    return plain_walk(ops, grads)
+
+
+def _timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> tuple[Seconds, Seconds, Seconds]:
+    """Seconds of F, I and W of one operator, with its exposed collectives and its launches."""
+    times = op_times(op, machine, narrow=shard.fp8 and op.name not in WIDE)
+    if shard.fp8 and op.kind in {"gemm", "grouped"} and op.name not in WIDE:
+        times = _quantised(times, op, machine)
+    launches_b = op.kernels_b * machine.launch_b
+    both = op.kind in {"gemm", "grouped"}
+    column = {"gemm": 0, "grouped": 0, "attention": 1, "memory": 2}[op.kind]
+    hosts = (op.kernels_f * machine.launch_f, launches_b / 2 if both else launches_b, launches_b / 2 if both else 0.0)
+    exposed = _exposed(op, groups) if op.comms else _NONE
+    return (
+        _seconds(column, times.f, hosts[0], exposed[0]),
+        _seconds(column, times.i, hosts[1], exposed[1]),
+        _seconds(column, times.w, hosts[2], exposed[2]),
+    )
+
+
+def _seconds(column: int, time: float, host: float, exposed: tuple[float, float, float]) -> Seconds:
+    tp, cp, ep = exposed
+    if column == 0:
+        return Seconds(time, 0.0, 0.0, tp, cp, ep, host)
+    if column == 1:
+        return Seconds(0.0, time, 0.0, tp, cp, ep, host)
+    return Seconds(0.0, 0.0, time, tp, cp, ep, host)
+
+
+_NONE = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+
+
+def _quantised(times: Times, op: Op, machine: Machine) -> Times:
+    """fp8 adds a cast of each operand, and of the gradient twice (two layouts)."""
+    rows, columns, depth = op.shape[:3]
+    cast = 3.0 * rows * depth / machine.bandwidth + 2 * machine.kernel_fixed
+    cast_back = 4.0 * rows * columns / machine.bandwidth + 2 * machine.kernel_fixed
+    return Times(times.f + cast, times.i + cast_back, times.w)
+
+
+def _exposed(op: Op, groups: Groups) -> tuple[tuple[float, float, float], ...]:
+    """Seconds of each pass that the operator's collectives add on tp, cp and ep."""
+    hidden = dict(groups.hidden)
+    table = {"F": [0.0, 0.0, 0.0], "I": [0.0, 0.0, 0.0], "W": [0.0, 0.0, 0.0]}
+    for comm in op.comms:
+        group: Group = getattr(groups, comm.axis)
+        axis = {"tp": 0, "cp": 1, "ep": 2, "etp": 2}[comm.axis]
+        seconds = collective(comm.kind, group, comm.bytes) * (1.0 - hidden.get(comm.axis, 0.0))
+        # a gathered input for the weight gradient runs behind the input gradient's product
+        table[comm.phase][axis] += 0.0 if comm.phase == "W" else seconds
+    return tuple((row[0], row[1], row[2]) for row in table.values())
+
+
+def _sum(parts: list[Seconds], host: float) -> Seconds:
+    if not parts:
+        return Seconds()
+    sums = [sum(column) for column in zip(*parts, strict=True)]
+    sums[-1] += host
+    return Seconds(*sums)

@@ -1,0 +1,175 @@
+"""The memory of one pipeline rank as a ledger: what always stays, what is in flight, and the peaks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.cost.ledger import Ledger, ledger
+from shardwise.cost.stage import Chunk
+from shardwise.cost.states import Sharding, States, sharding_of
+from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.ops.shard import Shard
+
+
+class RankMemory(NamedTuple):
+    """Memory of one pipeline rank, bytes."""
+
+    rank: int
+    peak: Ledger
+    """Highest allocated bytes of the iteration, by part."""
+    static: float
+    """Allocated between iterations."""
+    forward: float
+    """Highest point of forward passes."""
+    backward: float
+    """Highest point of backward passes."""
+    optimizer: float
+    """Highest point of the optimizer step."""
+    kept_per_microbatch: float
+    """Activations that one micro batch keeps on this rank (all its chunks)."""
+    in_flight: float
+    """Chunk passes whose activations are kept at the peak."""
+    reserved: float
+    """What the allocator holds at the peak, fragmentation included."""
+    total: float
+    """Reserved bytes, context and communicators: what the device must have."""
+    at: str
+    """Where the peak is."""
+
+
+def rank_memory(
+    rank: int, chunks: list[Chunk], in_flight: int, shard: Shard, strategy: Strategy, runtime: Runtime, states: States
+) -> RankMemory:
+    """Memory of a pipeline rank that holds `chunks` with `in_flight` chunk passes at once."""
+    static = _static(chunks, shard, strategy, runtime, states)
+    lasting = sum(part.value for part in static)
+    kept = sum(chunk.kept for chunk in chunks)
+    mean = kept / len(chunks)
+    boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
+    others = (in_flight - 1) * (mean + boundary)
+    grads = _lazy_gradients(chunks, states, strategy)
+    high_f = max(chunk.forward for chunk in chunks)
+    top = max(chunks, key=lambda chunk: chunk.backward)
+    transient = _gathered(chunks, strategy, runtime, states)
+    # a later micro batch finds the gradients of the first one already there
+    standing = grads if strategy.microbatches > 1 else 0.0
+    forward = lasting + others + high_f + transient + standing
+    backward = lasting + others + top.backward + transient + standing
+    optimizer = lasting + grads + _optimizer_work(chunks, strategy, runtime)
+    peak = max(forward, backward, optimizer)
+    if peak == optimizer:
+        at = "optimizer step"
+        extra = [Ledger("gradients", grads), Ledger("optimizer temporaries", peak - lasting - grads)]
+    else:
+        at = f"backward, {top.at}" if backward >= forward else "forward"
+        high = top.backward if backward >= forward else high_f
+        working = high - top.kept if backward >= forward else max(high - top.kept, 0.0)
+        extra = [
+            Ledger("activations in flight", others + high - working),
+            Ledger("working set of the pass", working),
+            Ledger("gathered layers", transient),
+            Ledger("gradients", standing),
+        ]
+    reserved = peak * (1.0 + runtime.memory.fragmentation)
+    context = runtime.memory.context + _communicators(strategy)
+    return RankMemory(
+        rank=rank,
+        peak=ledger("peak memory", [*static, *extra], at),
+        static=lasting,
+        forward=forward,
+        backward=backward,
+        optimizer=optimizer,
+        kept_per_microbatch=kept,
+        in_flight=float(in_flight),
+        reserved=reserved,
+        total=reserved + context,
+        at=at,
+    )
+
+
+def _split(chunks: list[Chunk], strategy: Strategy) -> list[tuple[float, Sharding]]:
+    dense = sum(chunk.params for chunk in chunks)
+    experts = sum(chunk.expert_params for chunk in chunks)
+    pairs = [(dense, sharding_of(strategy, expert=False))]
+    return [*pairs, (experts, sharding_of(strategy, expert=True))] if experts else pairs
+
+
+def _static(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runtime, states: States) -> list[Ledger]:
+    pairs = _split(chunks, strategy)
+    trained = trained_share(chunks, shard)
+    weights = sum(count * states.weight / spread.weight for count, spread in pairs)
+    gradients = 0.0 if states.lazy else sum(count * states.gradient / spread.gradient for count, spread in pairs)
+    master = sum(count * states.master / spread.states for count, spread in pairs)
+    moments = sum(count * states.moments / spread.states for count, spread in pairs)
+    if strategy.offload == "optimizer":
+        master = moments = 0.0
+    memory = runtime.memory
+    buffers = memory.workspace + memory.fixed
+    if memory.gather_buffer:
+        buffers += _gather_buffer(shard)
+    if shard.model.position == "rope":
+        buffers += 4.0 * shard.seq * shard.model.head_size  # the table of angles
+    return [
+        Ledger("weights", weights),
+        Ledger("gradients", gradients * trained),
+        Ledger("master weights", master * trained),
+        Ledger("optimizer moments", moments * trained),
+        Ledger("workspace and buffers", buffers),
+        Ledger("communication buckets", memory.bucket if strategy.dp * strategy.cp > 1 else 0.0),
+    ]
+
+
+def trained_share(chunks: list[Chunk], shard: Shard) -> float:
+    """Parameters that train over those that are there: 1, or adapters over a frozen model."""
+    if not shard.lora:
+        return 1.0
+    linear = [(op, run.repeat) for chunk in chunks for run in chunk.runs for op in run.block.ops if op.kind == "gemm"]
+    adapters = sum(shard.lora * (op.shape[1] + op.shape[2]) * repeat for op, repeat in linear)
+    return float(adapters / max(1.0, sum(chunk.all_params for chunk in chunks)))
+
+
+def _gather_buffer(shard: Shard) -> float:
+    """Megatron's lasting buffer: gathered activations, and attention scores where they are stored."""
+    gathered = shard.gathered if shard.sp else 0.0
+    if shard.flash:
+        return gathered
+    scores = shard.element * shard.samples * shard.model.heads / shard.tp * shard.seq * shard.whole_seq
+    return max(gathered, scores)
+
+
+def _lazy_gradients(chunks: list[Chunk], states: States, strategy: Strategy) -> float:
+    if not states.lazy:
+        return 0.0
+    return sum(count * states.gradient / spread.gradient for count, spread in _split(chunks, strategy))
+
+
+def _gathered(chunks: list[Chunk], strategy: Strategy, runtime: Runtime, states: States) -> float:
+    """Whole layers that ZeRO 3 gathers for use, and the unsharded gradient of the one at work."""
+    if strategy.zero < 3 or strategy.shard_group == 1:
+        return 0.0
+    blocks = [run.block for chunk in chunks for run in chunk.runs]
+    layers = [block.params for block in blocks if block.name not in {"embedding", "head"}]
+    ends = sum(block.params for block in blocks if block.name in {"embedding", "head"})
+    one = max(layers, default=0.0)
+    grads = 2.0 if strategy.grad_dtype == "bf16" else 4.0
+    return runtime.memory.gathered_layers * one * states.gathered + ends * states.gathered + one * grads
+
+
+def _optimizer_work(chunks: list[Chunk], strategy: Strategy, runtime: Runtime) -> float:
+    return runtime.kernels.optimizer_work * sum(count / spread.states for count, spread in _split(chunks, strategy))
+
+
+def _communicators(strategy: Strategy) -> float:
+    """Buffers of communicators: a few hundred MB per axis that spans ranks."""
+    axes = sum(degree > 1 for degree in (strategy.tp, strategy.pp, strategy.cp, strategy.dp, strategy.ep))
+    return 0.25e9 * axes
+
+
+def fits(total: float, gpu: Gpu, error: float) -> str:
+    """yes, no, or close: within the memory model's own error of the limit."""
+    usable = gpu.memory
+    if total > usable * (1 + error):
+        return "no"
+    return "yes" if total < usable * (1 - error) else "close"

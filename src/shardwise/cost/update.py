@@ -1,0 +1,101 @@
+"""What follows the passes: reduction of gradients, the optimizer step, gathering of new weights."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.cost.compute import Machine
+from shardwise.cost.network import Group, Network, all_reduce, ring
+from shardwise.cost.stage import Chunk
+from shardwise.cost.states import States, sharding_of
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+
+# Traffic of one fused Adam step over the plain count of reads and writes (H200 probe: 28 bytes take the time of 34),
+# and of Adam made of several passes (one H200 Megatron rank: 31 ps per parameter of the shard).
+FUSED, UNFUSED = 1.25, 4.4
+# Reading gradients for the norm, scaling, zeroing: bytes per parameter on the rank beside the step itself.
+CLIPPING = 3.5
+
+
+class Update(NamedTuple):
+    """Seconds after (or hidden behind) the passes."""
+
+    reduce: float
+    """Whole time of the gradient reduction."""
+    reduce_exposed: float
+    gather: float
+    """Whole time of gathering new weights."""
+    gather_exposed: float
+    optimizer: float
+
+    @property
+    def exposed(self) -> float:
+        return self.reduce_exposed + self.gather_exposed + self.optimizer
+
+
+class DataGroups(NamedTuple):
+    """The groups that gradients are reduced in."""
+
+    dense: Group
+    expert: Group
+    replicas: Group
+    """Copies of a sharded model (HSDP); size 1 where it is sharded over all."""
+
+
+def data_groups(network: Network, strategy: Strategy) -> DataGroups:
+    shard = strategy.shard_group
+    whole = strategy.dp * strategy.cp
+    return DataGroups(
+        network.group(shard if strategy.zero else whole, strategy.tp),
+        network.group(strategy.expert_dp, strategy.ep * strategy.etp),
+        network.group(max(1, whole // shard) if strategy.zero else 1, strategy.tp * shard),
+    )
+
+
+def update_of(
+    chunks: list[Chunk],
+    strategy: Strategy,
+    runtime: Runtime,
+    states: States,
+    groups: DataGroups,
+    machine: Machine,
+    window: float,
+) -> Update:
+    """Seconds of the update of one pipeline rank. `window`: its last backward pass, which reduction can hide behind."""
+    dense = sum(chunk.params for chunk in chunks)
+    experts = sum(chunk.expert_params for chunk in chunks)
+    reduce = gather = 0.0
+    if strategy.zero < 3:  # ZeRO 3 reduces and gathers layer by layer inside the passes
+        for count, group in ((dense, groups.dense), (experts, groups.expert)):
+            one, two = _reduction(count, group, strategy, states)
+            reduce, gather = reduce + one, gather + two
+        reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
+    overlap = runtime.overlap
+    hidden_r = min(overlap.grad_reduce * reduce, window)
+    hidden_g = min(overlap.param_gather * gather, window / 2)
+    return Update(
+        reduce, reduce - hidden_r, gather, gather - hidden_g, _step(dense, experts, strategy, runtime, states, machine)
+    )
+
+
+def _reduction(count: float, group: Group, strategy: Strategy, states: States) -> tuple[float, float]:
+    """Seconds to reduce gradients, and to gather new weights where states are sharded."""
+    if not count or group.size == 1:
+        return 0.0, 0.0
+    if strategy.zero == 0:
+        return all_reduce(group, count * states.gradient), 0.0
+    return ring(group, count * states.gradient), ring(group, count * states.weight)
+
+
+def _step(
+    dense: float, experts: float, strategy: Strategy, runtime: Runtime, states: States, machine: Machine
+) -> float:
+    kept = states.master or states.weight
+    plain = states.gradient + 2 * (kept + states.moments) + (states.weight if states.master else 0.0)
+    weight = FUSED if runtime.kernels.fused_optimizer else UNFUSED
+    spread, spread_e = sharding_of(strategy, expert=False), sharding_of(strategy, expert=True)
+    own = dense / spread.states + experts / spread_e.states
+    here = dense / spread.gradient + experts / spread_e.gradient
+    clipping = CLIPPING if runtime.memory.gradients == "buffer" else 0.0
+    return (own * plain * weight + here * clipping) / machine.bandwidth

@@ -1,0 +1,48 @@
+"""What a GPU's kernels really reach: a few physical numbers per GPU family, with where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Efficiencies of one family of GPUs. Shares are of the GPU's own peaks, so that sister models can use them."""
+
+    name: str
+    """Catalog name."""
+    source: str
+    """What the numbers were measured or fitted on."""
+    gemm: dict[str, float] = field(hash=False)
+    """Share of the dense peak that large matrix products sustain in training, per number format."""
+    gemm_depth: float = 64.0
+    """Depth at which starting and draining a tile costs as much as computing it, in elements."""
+    gemm_fixed: float = 4e-6
+    """Seconds per matrix kernel whatever its size."""
+    wave: float = 0.25
+    """Share of a last, partly filled wave of tiles that is lost; 0: work is split to fill it."""
+    misaligned: float = 6.5
+    """Slowdown of a product one of whose widths is odd (8 bytes' alignment lost); even but not a multiple of 8: its
+    square root."""
+    grouped: float = 0.93
+    """Speed of grouped products over plain ones of the same shape."""
+    bandwidth: float = 0.87
+    """Share of memory bandwidth that streaming kernels reach."""
+    kernel_fixed: float = 2.5e-6
+    """Seconds per memory-bound kernel whatever its size."""
+    attention: tuple[float, float] = (0.60, 0.56)
+    """Share of the 16-bit peak that attention reaches at long sequences and head size 128: forward, backward."""
+    attention_half: tuple[float, float] = (450.0, 900.0)
+    """Sequence length at which a causal kernel reaches half of that."""
+    flash2: tuple[float, float] = (0.60, 0.56)
+    """The same for the FlashAttention-2 kernels that older runtimes use."""
+    narrow_head: float = 0.8
+    """Speed at head size 64 over that at 128."""
+    host: float = 1.0
+    """Speed of the host's processor: launch costs are divided by it."""
+    network: dict[str, float] = field(default_factory=dict, hash=False)
+    """Share of a level's bandwidth that collectives reach, by level name; `default` for the rest."""
+    time_error: float = 0.12
+    """Typical error of step times predicted with these numbers (mean absolute, rows not fitted on)."""
+    memory_error: float = 0.04
+    """Typical error of peak memory."""

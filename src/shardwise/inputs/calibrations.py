@@ -1,0 +1,66 @@
+"""Which calibration a GPU uses: the one it names, a user's own, or that of its family."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from shardwise.errors import UnknownNameError
+from shardwise.inputs import lookup
+from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.files import read_mapping
+from shardwise.inputs.validate import validated
+
+SHIPPED = lookup.CATALOG / "calibrations"
+
+# GPU name prefixes to the family whose kernels they run; the longest that fits wins.
+FAMILIES = {
+    "v100": "volta",
+    "a100": "ampere",
+    "a800": "ampere",
+    "h100": "hopper",
+    "h800": "hopper",
+    "h20": "hopper",
+    "h200": "h200",
+    "gh200": "h200",
+    "b200": "blackwell",
+    "b300": "blackwell",
+    "gb200": "blackwell",
+    "gb300": "blackwell",
+    "mi": "cdna",
+    "ascend": "ascend",
+    "910": "ascend",
+}
+
+
+def family_of(gpu: Gpu) -> str:
+    """Name of the calibration that applies to a GPU."""
+    if gpu.calibration:
+        return gpu.calibration
+    name = gpu.name.lower()
+    fitting = [prefix for prefix in FAMILIES if name.startswith(prefix)]
+    return FAMILIES[max(fitting, key=len)] if fitting else "generic"
+
+
+def calibration_of(gpu: Gpu) -> Calibration:
+    """The calibration that applies to a GPU."""
+    return load_calibration(family_of(gpu))
+
+
+@functools.cache
+def load_calibration(name: str) -> Calibration:
+    """A calibration by name, from the user's folder or the shipped ones."""
+    own = lookup.home() / "calibrations" / f"{name}.toml"
+    if own.is_file():
+        return validated(Calibration, {"name": name, **read_mapping(own)}, title=str(own), at="calibration")
+    path = SHIPPED / f"{name}.toml"
+    if not path.is_file():
+        raise UnknownNameError("calibration", name, calibration_names())
+    return lookup.build(Calibration, {"name": name, **read_mapping(path)})
+
+
+def calibration_names() -> list[str]:
+    """Shipped calibrations and the user's own."""
+    folders: tuple[Path, ...] = (SHIPPED, lookup.home() / "calibrations")
+    return sorted({path.stem for folder in folders for path in folder.glob("*.toml")})

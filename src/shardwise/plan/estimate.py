@@ -1,0 +1,281 @@
+"""The time, memory and MFU of one strategy, each as a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.cost.ledger import Ledger, ledger
+from shardwise.cost.memory import RankMemory, fits, rank_memory
+from shardwise.cost.network import ring, send
+from shardwise.cost.stage import Chunk, combined
+from shardwise.cost.update import Update, data_groups, update_of
+from shardwise.inputs.check import ensure
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.flops import model_flops
+from shardwise.plan.pipeline import in_flight, interleaved, one_f_one_b
+from shardwise.plan.setup import Setup, setup_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pipeline rank's share of one micro batch (all its chunks), seconds."""
+
+    rank: int
+    layers: tuple[int, ...]
+    """Layers of its chunks."""
+    forward: float
+    backward: float
+    """Gradients of inputs and weights, recompute included."""
+    recompute: float
+    communication: float
+    """Exposed tensor, context and expert parallel communication of both passes."""
+    parameters: float
+    """Parameters on one of its GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What Shardwise predicts for one strategy."""
+
+    model: Model
+    cluster: Cluster
+    strategy: Strategy
+    iteration_seconds: float
+    time: Ledger
+    """Where the iteration's seconds go, on the pipeline rank that is busiest."""
+    time_interval: tuple[float, float]
+    """Iteration seconds less and more by the calibration's own error."""
+    memory: tuple[RankMemory, ...]
+    """One ledger per pipeline rank."""
+    peak_bytes: float
+    """Highest allocated bytes of any rank."""
+    total_bytes: float
+    """What the device of the fullest rank must have: reserved bytes, context, communicators."""
+    fits: str
+    """yes, no, or close (within the memory model's error of the limit)."""
+    stages: tuple[Stage, ...]
+    bubble: float
+    """Synchronous bubble: 1 - work / makespan of the passes."""
+    tokens_per_second_per_gpu: float
+    tflops_per_gpu: float
+    """Model operations (causal attention) per second and GPU, in units of 1e12."""
+    mfu: float
+    """Model operations with causal attention over the dense peak of the compute format."""
+    mfu_full_attention: float
+    """The same with attention counted as a full square, as most reports do."""
+    hfu: float
+    """As mfu, with recomputed operations counted."""
+    forward_seconds: float
+    """Forward passes of one rank, the busiest."""
+    backward_seconds: float
+    optimizer_seconds: float
+    update: Update
+    calibration: str
+    """What the kernel times are calibrated on."""
+
+
+def estimate(
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    runtime: Runtime | None = None,
+    checked: bool = False,
+) -> Estimate:
+    """Predict one strategy. `checked`: the caller has run the checks already."""
+    runtime = runtime or load_runtime(strategy.runtime)
+    if not checked:
+        ensure(model, cluster, strategy, runtime)
+    return assemble(setup_of(model, cluster, strategy, runtime))
+
+
+def assemble(setup: Setup) -> Estimate:
+    """Stack a resolved setup into an estimate."""
+    strategy = setup.strategy
+    by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
+    stages = tuple(_stage(setup, rank, chunks) for rank, chunks in enumerate(by_rank))
+    memory = tuple(_memory(setup, rank, chunks) for rank, chunks in enumerate(by_rank))
+    groups = data_groups(setup.network, strategy)
+    updates = [
+        update_of(chunks, strategy, setup.runtime, setup.states, groups, setup.machine, stage.backward)
+        for chunks, stage in zip(by_rank, stages, strict=True)
+    ]
+    update = max(updates, key=lambda one: one.exposed)
+    fsdp = [_fsdp(setup, chunks, groups.dense) for chunks in by_rank]
+    makespan, busiest = _passes(setup, stages, fsdp)
+    over = setup.runtime.overheads
+    fixed = over.iteration + over.microbatch * strategy.microbatches
+    passes = makespan * strategy.straggler
+    seconds = passes + update.exposed + fixed
+    time = _time_ledger(setup, by_rank[busiest], fsdp[busiest], makespan, update, fixed)
+    return _estimate(setup, seconds, time, memory, stages, update, makespan, busiest)
+
+
+def _estimate(
+    setup: Setup,
+    seconds: float,
+    time: Ledger,
+    memory: tuple[RankMemory, ...],
+    stages: tuple[Stage, ...],
+    update: Update,
+    makespan: float,
+    busiest: int,
+) -> Estimate:
+    strategy, cluster, calibration = setup.strategy, setup.cluster, setup.calibration
+    tokens = strategy.global_batch * strategy.seq
+    peak = cluster.gpu.peak({"mxfp8": "fp8", "nvfp4": "fp4"}.get(strategy.dtype, strategy.dtype))
+    causal = model_flops(setup.model, strategy.seq, causal=True) * tokens
+    full = model_flops(setup.model, strategy.seq, causal=False) * tokens
+    again = sum(chunk.again_flops for chunk in setup.chunks) * strategy.microbatches * strategy.dp * strategy.tp
+    capacity = seconds * strategy.world * peak
+    microbatches = strategy.microbatches
+    total = max(one.total for one in memory)
+    stage = stages[busiest]
+    work = microbatches * (stage.forward + stage.backward)
+    error = calibration.time_error
+    return Estimate(
+        model=setup.model,
+        cluster=cluster,
+        strategy=strategy,
+        iteration_seconds=seconds,
+        time=time,
+        time_interval=(seconds / (1 + error), seconds * (1 + error)),
+        memory=memory,
+        peak_bytes=max(one.peak.value for one in memory),
+        total_bytes=total,
+        fits=fits(total, cluster.gpu, calibration.memory_error),
+        stages=stages,
+        bubble=1 - work / makespan,
+        tokens_per_second_per_gpu=tokens / seconds / strategy.world,
+        tflops_per_gpu=causal / seconds / strategy.world / 1e12,
+        mfu=causal / capacity,
+        mfu_full_attention=full / capacity,
+        hfu=(causal + again * strategy.cp) / capacity,
+        forward_seconds=microbatches * stage.forward,
+        backward_seconds=microbatches * stage.backward,
+        optimizer_seconds=update.optimizer,
+        update=update,
+        calibration=f"{calibration.name}: {calibration.source}",
+    )
+
+
+def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
+    placed = [index for index, chunk in enumerate(setup.chunks) if any(chunk is own for own in chunks)]
+    layers = tuple(setup.layers[index] for index in placed if _rank_of(setup, index) == rank)
+    parts = [combined(chunk.f, chunk.i, chunk.w, chunk.again) for chunk in chunks]
+    return Stage(
+        rank=rank,
+        layers=layers,
+        forward=sum(chunk.forward_seconds for chunk in chunks),
+        backward=sum(chunk.backward_seconds for chunk in chunks),
+        recompute=sum(chunk.again.total for chunk in chunks),
+        communication=sum(part.communication for part in parts),
+        parameters=sum(chunk.all_params for chunk in chunks),
+    )
+
+
+def _rank_of(setup: Setup, index: int) -> int:
+    from shardwise.inputs.layers import chunk_rank
+    from shardwise.inputs.strategy import V_SCHEDULES
+
+    strategy = setup.strategy
+    placement = "v" if strategy.schedule in V_SCHEDULES else strategy.placement
+    return chunk_rank(index, strategy.pp, strategy.vpp, placement)
+
+
+def _memory(setup: Setup, rank: int, chunks: list[Chunk]) -> RankMemory:
+    strategy = setup.strategy
+    held = in_flight(rank, strategy.pp, strategy.vpp, strategy.microbatches, strategy.group or strategy.pp)
+    if strategy.schedule == "gpipe":
+        held = strategy.microbatches * strategy.vpp
+    return rank_memory(rank, chunks, held, setup.shard, strategy, setup.runtime, setup.states)
+
+
+def _fsdp(setup: Setup, chunks: list[Chunk], group: object) -> tuple[float, float]:
+    """Exposed seconds per micro batch of gathering and scattering sharded parameters: forward, backward."""
+    strategy = setup.strategy
+    if strategy.zero < 3 or strategy.shard_group == 1:
+        return 0.0, 0.0
+    overlap = setup.runtime.overlap.fsdp
+    states = setup.states
+    reduce_bytes = 4.0 if strategy.grad_dtype == "fp32" else 2.0
+    forward = backward = 0.0
+    for chunk in chunks:
+        for run in chunk.runs:
+            block = run.block
+            gather = ring(group, block.params * states.gathered)  # type: ignore[arg-type]
+            scatter = ring(group, block.params * reduce_bytes)  # type: ignore[arg-type]
+            back = combined(block.i, block.w, block.again).total
+            forward += run.repeat * _uncovered(gather, block.f.total, overlap)
+            backward += run.repeat * _uncovered(gather + scatter, back, overlap)
+    return forward, backward
+
+
+def _uncovered(communication: float, compute: float, overlap: float) -> float:
+    """What remains visible of communication that runs behind `compute` as far as the runtime lets it."""
+    return communication * (1 - overlap) + max(0.0, communication * overlap - compute)
+
+
+def _passes(setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]) -> tuple[float, int]:
+    """Makespan of all passes of an iteration, and the busiest rank."""
+    strategy = setup.strategy
+    hop = _hop(setup)
+    shown = hop * (1 - setup.runtime.overlap.p2p)
+    count = strategy.vpp
+    shown *= count if strategy.pp > 1 else 0
+    forward = [stage.forward + extra[0] + shown for stage, extra in zip(stages, fsdp, strict=True)]
+    backward = [stage.backward + extra[1] + shown for stage, extra in zip(stages, fsdp, strict=True)]
+    busiest = max(range(strategy.pp), key=lambda rank: forward[rank] + backward[rank])
+    microbatches = strategy.microbatches
+    if strategy.pp == 1:
+        return microbatches * (forward[0] + backward[0]), 0
+    if strategy.vpp == 1:
+        return one_f_one_b(forward, backward, hop, microbatches), busiest
+    f = [[value / count] * count for value in forward]
+    b = [[value / count] * count for value in backward]
+    return interleaved(f, b, hop, microbatches, strategy.group or strategy.pp), busiest
+
+
+def _hop(setup: Setup) -> float:
+    """Seconds to hand a micro batch's hidden state to the next pipeline rank."""
+    strategy = setup.strategy
+    if strategy.pp == 1:
+        return 0.0
+    return send(setup.network, strategy.world // strategy.pp, setup.shard.hidden)
+
+
+def _time_ledger(
+    setup: Setup,
+    chunks: list[Chunk],
+    fsdp: tuple[float, float],
+    makespan: float,
+    update: Update,
+    fixed: float,
+) -> Ledger:
+    """The iteration on its busiest rank: compute by pass and kind, communication, waiting, update."""
+    strategy = setup.strategy
+    count = strategy.microbatches
+    passes = {
+        "forward": combined(*(chunk.f for chunk in chunks)),
+        "backward": combined(*(part for chunk in chunks for part in (chunk.i, chunk.w))),
+        "recompute": combined(*(chunk.again for chunk in chunks)),
+    }
+    parts = []
+    for name, seconds in passes.items():
+        kinds = [Ledger(kind, count * getattr(seconds, kind)) for kind in ("gemm", "attention", "memory")]
+        axes = [Ledger(f"{axis} communication", count * getattr(seconds, axis)) for axis in ("tp", "cp", "ep")]
+        parts.append(ledger(name, [*kinds, *axes, Ledger("waiting for launches", count * seconds.launch)]))
+    parts.append(Ledger("parameter sharding", count * sum(fsdp)))
+    work = sum(part.value for part in parts)
+    # launch waits of I and W are counted together in a backward pass; the difference is settled here
+    parts.append(Ledger("pipeline bubble and sends", makespan - work))
+    parts.append(Ledger("stragglers", makespan * (strategy.straggler - 1)))
+    parts.append(Ledger("gradient reduction", update.reduce_exposed))
+    parts.append(Ledger("weight gathering", update.gather_exposed))
+    parts.append(Ledger("optimizer", update.optimizer))
+    parts.append(Ledger("framework", fixed))
+    return ledger("iteration", parts)

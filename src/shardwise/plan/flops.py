@@ -1,0 +1,34 @@
+"""Operations per token that a model needs, whatever runs it: the numerator of MFU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardwise.inputs.model import Model
+from shardwise.inputs.parameters import count
+from shardwise.ops.attention import area
+
+
+@lru_cache(maxsize=1024)
+def model_flops(model: Model, seq: int, *, causal: bool) -> float:
+    """Forward and backward operations per token: 6 per active matrix weight, and attention.
+
+    `causal`: only the half of the scores that a causal mask leaves is counted; else the full square.
+    """
+    parameters = count(model)
+    # embedding look-ups cost nothing; a tied output layer still does
+    head = model.vocab * model.hidden * (1 + model.mtp)
+    active = parameters.active - parameters.ends + head
+    return 6.0 * active + _attention(model, seq, causal=causal)
+
+
+def _attention(model: Model, seq: int, *, causal: bool) -> float:
+    if model.mla:
+        widths = model.heads * (model.mla.nope_size + model.mla.rope_size + model.mla.value_size)
+    else:
+        widths = 2 * model.heads * model.head_size
+    shares = [area(seq, model.window_of(index)) for index in range(model.layers)]
+    shares += [0.5] * model.mtp
+    if not causal:
+        shares = [min(1.0, 2 * share) for share in shares]
+    return 6.0 * seq * widths * sum(shares)
