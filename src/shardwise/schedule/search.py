@@ -7,10 +7,13 @@ queues. All randomness is seeded, so the same problem gives the same schedule un
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -21,8 +24,12 @@ from shardwise.schedule.problem import Floats, Objective, Problem
 Report = Callable[[float, float, int], None]
 """Called with the best value, the bound, and how many schedules were looked at."""
 
-_HEATS = (0.3, 1.0, 0.1, 0.6)
-"""Start temperatures of annealing, in typical action times."""
+_STARTS = Path(__file__).with_name("starts.json")
+_SMALL = 4000
+"""Actions up to which annealing is worth more and hotter runs, with moves off the critical path."""
+_HOT = ((0.2, 0.0), (0.5, 0.1), (1.0, 0.1), (2.0, 0.1))
+_COOL = ((0.3, 0.0), (0.15, 0.0))
+"""Annealing runs: start temperature in typical action times, share of moves anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,11 +88,12 @@ class Search:
         return self.proven or self.out_of_time
 
     def first(self) -> None:
-        """The plain rules: enough in most cases."""
-        for point in self._plain():
-            self._try(point)
-            if self.finished:
-                return
+        """The plain rules, enough in most cases, then the ones that long searches found."""
+        for points in (self._plain, self._learned):
+            for point in points():
+                self._try(point)
+                if self.finished:
+                    return
 
     def run(self) -> None:
         """Everything; Ctrl-C ends it with the best so far."""
@@ -109,19 +117,28 @@ class Search:
     def _plan(self) -> Iterator[Callable[[], None]]:
         """Builds first, then annealing from the best, in three rounds of a fixed number of steps."""
         size = self.problem.actions
-        builds = int(min(2500, max(40, 6e6 / size)) * self.effort)
-        steps = int(min(60_000, max(3000, 5e7 / size)) * self.effort)
+        builds = int(min(1500, max(40, 3e6 / size)) * self.effort)
+        steps = int(min(60_000, max(3000, 9e7 / size)) * self.effort)
         for turn in range(3):
             for _ in range(builds):
                 yield self._vary
-            for k, heat in enumerate(_HEATS):
-                yield lambda heat=heat, seed=10 * turn + k: self._anneal(steps, heat, seed)
+            for k, (heat, anywhere) in enumerate(_HOT if size <= _SMALL else _COOL):
+                yield partial(self._anneal, steps, heat, anywhere, 10 * turn + k)
 
     def _plain(self) -> Iterator[Point]:
         zero = np.zeros(len(self._shapes))
-        for reserve in (1.0, 0.0, 2.0) if self.problem.limited else (0.0,):
+        for reserve in (1.0, 0.0, 2.0, 3.0) if self.problem.limited else (0.0,):
             for horizon in (1.0, 0.9, 0.97, 1.03, 0.5, 1.1):
                 yield Point(horizon=horizon, reserve=reserve, inherit=0.0, bias=zero)
+
+    def _learned(self) -> Iterator[Point]:
+        """starts.json knows the first and the last chunk of a rank; those between get what lies between."""
+        place = np.linspace(0.0, 1.0, self.problem.vpp)[None, :, None]
+        for entry in json.loads(_STARTS.read_text())["points"]:
+            ends = np.array(entry["bias"]).reshape(3, 2, 3)
+            bias = (ends[:, :1] * (1 - place) + ends[:, 1:] * place).ravel()
+            reserve = entry["reserve"] if self.problem.limited else 0.0
+            yield Point(horizon=entry["horizon"], reserve=reserve, inherit=entry["inherit"], bias=bias)
 
     def _try(self, point: Point) -> None:
         scale = self.problem.unit
@@ -163,10 +180,10 @@ class Search:
         moved = np.array([size * dice.gauss(0, 1) if dice.random() < share else 0.0 for _ in at.bias])
         return Point(horizon=horizon, reserve=reserve, inherit=inherit, bias=at.bias + moved)
 
-    def _anneal(self, steps: int, heat: float, seed: int) -> None:
-        target = self.bound * (1 + 1e-9)
-        heat *= self.problem.unit
-        self.offer(self._builder.anneal(self.best, target=target, steps=steps, heat=heat, seed=seed))
+    def _anneal(self, steps: int, heat: float, anywhere: float, seed: int) -> None:
+        target, heat = self.bound * (1 + 1e-9), heat * self.problem.unit
+        run = self._builder.anneal(self.best, target=target, steps=steps, heat=heat, anywhere=anywhere, seed=seed)
+        self.offer(run)
 
 
 def _shapes(problem: Problem) -> Floats:
