@@ -29,7 +29,7 @@ class Foreign:
         self.read.add(key)
         return self.data.get(key)
 
-    def whole(self, key: str, default: int | None = None, *, lowest: int = 1) -> int:
+    def whole(self, key: str, default: int | None = None, *, lowest: int = 1, highest: int = 10**12) -> int:
         """A whole number; without a default it must be there."""
         value = self._value(key)
         if value is None:
@@ -38,6 +38,8 @@ class Foreign:
             self.fault(key, f"must be a whole number, not {_said(value)}")
         elif value < lowest:
             self.fault(key, f"is {value}; it must be {lowest} or more")
+        elif value > highest:
+            self.fault(key, f"is {value}; it must be at most {highest:,}")
         else:
             return value
         return max(lowest, 1)

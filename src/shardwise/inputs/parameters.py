@@ -96,7 +96,7 @@ class Parameters:
 def count(model: Model) -> Parameters:
     """Count the parameters of a model, with its vocabulary unpadded."""
     moe = model.moe
-    kinds = [model.is_moe_layer(index) for index in range(model.layers + model.mtp)]
+    moe_layers, all_moe = _moe_layers(model, model.layers), _moe_layers(model, model.layers + model.mtp)
     width = model.embedding_size or model.hidden
     norm = _norm(model, model.hidden)
     return Parameters(
@@ -112,13 +112,18 @@ def count(model: Model) -> Parameters:
         final_norm=norm,
         head=(0 if model.tied else model.vocab * width) + (model.vocab if model.head_bias else 0),
         mtp_extra=2 * model.hidden * model.hidden + 3 * norm if model.mtp else 0,
-        dense_layers=kinds[: model.layers].count(False),
-        moe_layers=kinds[: model.layers].count(True),
-        mtp_dense=kinds[model.layers :].count(False),
-        mtp_moe=kinds[model.layers :].count(True),
+        dense_layers=model.layers - moe_layers,
+        moe_layers=moe_layers,
+        mtp_dense=model.mtp - (all_moe - moe_layers),
+        mtp_moe=all_moe - moe_layers,
         experts=moe.experts if moe else 0,
         top_k=moe.top_k if moe else 0,
     )
+
+
+def _moe_layers(model: Model, layers: int) -> int:
+    """How many of the first `layers` have experts: `Model.is_moe_layer`, counted."""
+    return max(0, layers - model.moe.first_dense) // model.moe.every if model.moe else 0
 
 
 def _norm(model: Model, width: int) -> int:

@@ -98,7 +98,7 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
     latent = keys.text("attention_type", "mha", choices=("mha", "mla")) == "mla"
     model = Model(
         name=keys.text("model_name", "model"),
-        layers=keys.whole("layer_num"),
+        layers=keys.whole("layer_num", highest=10_000),
         hidden=keys.whole("hidden_size"),
         heads=keys.whole("head_num"),
         kv_heads=keys.whole("kv_head_num"),

@@ -190,9 +190,9 @@ def _collective(op: Foreign, base: Foreign) -> CollectiveEfficiency:
 
 def _by_group(table: Foreign, scale: float) -> dict[int, float]:
     for key in table.data:
-        if not key.isdigit():
+        if not key.isdecimal():
             table.fault(key, "must be a group size, a whole number")
-    return {int(key): table.number(key, above=-1e-9) * scale for key in table.data if key.isdigit()}
+    return {int(key): table.number(key, above=-1e-9) * scale for key in table.data if key.isdecimal()}
 
 
 def _levels(keys: Foreign, networks: dict[str, NetworkEfficiency], node: int, gpus: int) -> tuple[Level, ...]:

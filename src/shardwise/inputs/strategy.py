@@ -96,6 +96,8 @@ class Strategy:
     """Software that will run it."""
     flash: bool = True
     """Attention without stored scores."""
+    compile: bool = False
+    """Small kernels are fused by a compiler (torch.compile)."""
     straggler: float = 1.0
     """Time of the slowest rank over the mean; an explicit allowance, 1: none."""
 

@@ -32,6 +32,8 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "nosp": ("sp", False),
     "flash": ("flash", True),
     "noflash": ("flash", False),
+    "compile": ("compile", True),
+    "eager": ("compile", False),
     "count-embedding": ("count_embedding", True),
     "count-head": ("count_head", True),
     **{name: ("schedule", name) for name in SCHEDULES},

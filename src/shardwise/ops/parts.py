@@ -62,7 +62,8 @@ def residual_add(shard: Shard, name: str, module: str) -> Op:
         bytes_b=2 * stream + elements if mask else 0.0,
         kernels_f=2.0 if mask and shard.runtime.kernels.activation == "eager" else 1.0,
         kernels_b=1.0 if mask else 0.0,
-        kept=elements if mask else 0.0,
+        # a compiler keeps the branch's output rather than the sum that the next norm reads
+        kept=(elements if mask else 0.0) + (stream if shard.runtime.kernels.compiled else 0.0),
         extra_f=2 * stream,
         extra_b=2 * stream,
     )

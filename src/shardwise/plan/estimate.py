@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.cost.layer import Seconds
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import RankMemory, fits, rank_memory
 from shardwise.cost.network import ring, send
@@ -33,6 +34,8 @@ class Stage:
     recompute: float
     communication: float
     """Exposed tensor, context and expert parallel communication of both passes."""
+    alone: float
+    """Both passes without any communication: what the rank would take if all others answered at once."""
     parameters: float
     """Parameters on one of its GPUs."""
 
@@ -73,7 +76,9 @@ class Estimate:
     """Forward passes of one rank, the busiest."""
     backward_seconds: float
     optimizer_seconds: float
+    optimizer_by_rank: tuple[float, ...]
     update: Update
+    """Reduction, step and gathering on the pipeline rank where they take longest."""
     calibration: str
     """What the kernel times are calibrated on."""
 
@@ -112,7 +117,8 @@ def assemble(setup: Setup) -> Estimate:
     passes = makespan * strategy.straggler
     seconds = passes + update.exposed + fixed
     time = _time_ledger(setup, by_rank[busiest], fsdp[busiest], makespan, update, fixed)
-    return _estimate(setup, seconds, time, memory, stages, update, makespan, busiest)
+    steps = tuple(one.optimizer for one in updates)
+    return _estimate(setup, seconds, time, memory, stages, update, steps, makespan, busiest)
 
 
 def _estimate(
@@ -122,6 +128,7 @@ def _estimate(
     memory: tuple[RankMemory, ...],
     stages: tuple[Stage, ...],
     update: Update,
+    steps: tuple[float, ...],
     makespan: float,
     busiest: int,
 ) -> Estimate:
@@ -158,6 +165,7 @@ def _estimate(
         forward_seconds=microbatches * stage.forward,
         backward_seconds=microbatches * stage.backward,
         optimizer_seconds=update.optimizer,
+        optimizer_by_rank=steps,
         update=update,
         calibration=f"{calibration.name}: {calibration.source}",
     )
@@ -174,8 +182,13 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
         backward=sum(chunk.backward_seconds for chunk in chunks),
         recompute=sum(chunk.again.total for chunk in chunks),
         communication=sum(part.communication for part in parts),
+        alone=sum(_alone(chunk.f) + _alone(combined(chunk.i, chunk.w, chunk.again)) for chunk in chunks),
         parameters=sum(chunk.all_params for chunk in chunks),
     )
+
+
+def _alone(seconds: Seconds) -> float:
+    return max(seconds.compute, seconds.host)
 
 
 def _rank_of(setup: Setup, index: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -49,7 +51,20 @@ class Setup(NamedTuple):
         ]
 
 
+@lru_cache(maxsize=64)
+def compiled(runtime: Runtime) -> Runtime:
+    """The runtime with its small kernels fused by a compiler."""
+    kernels = replace(
+        runtime.kernels, norm="fused", rope="fused", activation="compiled", loss="compiled", compiled=True
+    )
+    overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
+    return replace(runtime, kernels=kernels, overheads=overheads)
+
+
 def setup_of(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime) -> Setup:
+    """Resolve one question."""
+    if strategy.compile and not runtime.kernels.compiled:
+        runtime = compiled(runtime)
     calibration = calibration_of(cluster.gpu)
     shard = shard_of(model, strategy, runtime)
     machine = machine_of(cluster.gpu, calibration, runtime, strategy.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,11 +64,11 @@ class Draft:
         self.fields[ours] = value
         self.assumed.append(f"{ours} {value}: {why}")
 
-    def whole(self, theirs: str, value: Any, *, lowest: int = 1) -> int | None:  # noqa: ANN401
+    def whole(self, theirs: str, value: Any, *, lowest: int = 1, highest: int = 10**12) -> int | None:  # noqa: ANN401
         """A whole number from a text or a number, or a fault."""
-        number = int(value) if isinstance(value, str) and value.strip().lstrip("-").isdigit() else value
-        if isinstance(number, bool) or not isinstance(number, int) or number < lowest:
-            self.faults.append(Fault(theirs, f"must be a whole number of {lowest} or more, not {value!r}"))
+        number = int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value) else value
+        if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= highest:
+            self.faults.append(Fault(theirs, f"must be a whole number from {lowest} to {highest:,}, not {value!r}"))
             return None
         return number
 

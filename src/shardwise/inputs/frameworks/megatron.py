@@ -143,7 +143,8 @@ def _kernels(draft: Draft, found: Flags) -> None:
 def _pipeline(draft: Draft, found: Flags) -> None:
     pp = draft.number("pp")
     per_chunk, layers = found.get("num-layers-per-virtual-pipeline-stage"), found.get("num-layers")
-    if per_chunk and layers and per_chunk.isdigit() and layers.isdigit() and int(per_chunk):
+    number = re.compile(r"[1-9][0-9]{0,5}")
+    if per_chunk and layers and number.fullmatch(per_chunk) and number.fullmatch(layers):
         chunks = int(layers) // int(per_chunk)
         if chunks % pp or int(layers) % int(per_chunk):
             message = f"{layers} layers in chunks of {per_chunk} do not fill pp {pp} evenly; change one of them"
@@ -182,7 +183,7 @@ def expand_layout(text: str) -> str:
     text = text.strip("\"' ").replace(",", "").replace(" ", "")
     group = re.compile(r"\(([^()]*)\)\*(\d+)|\(([^()]*)\)|([A-Za-z])\*(\d+)")
     while (found := group.search(text)) is not None:
-        times = int(found[2] or found[5] or 1)
+        times = int((found[2] or found[5] or "1")[:9])
         if times * len(found[1] or found[3] or "x") > 100_000:
             raise InputError(f"--pipeline-model-parallel-layout {text!r} repeats more than any model has layers")
         text = text[: found.start()] + (found[1] or found[3] or found[4]) * times + text[found.end() :]

@@ -20,7 +20,7 @@ MODEL_FLAGS = frozenset(
         "qk-pos-emb-head-dim", "v-head-dim", "mtp-num-layers", "attention-dropout", "hidden-dropout", "tokenizer-type",
     }
 )  # fmt: skip
-_PATTERN = re.compile(r"\(?\s*\[0\]\s*\*\s*(\d+)\s*\+\s*\[1\]\s*\*\s*\d+\s*\)?")
+_PATTERN = re.compile(r"\(?\s*\[0\]\s*\*\s*(\d{1,6})\s*\+\s*\[1\]\s*\*\s*\d+\s*\)?")
 
 
 def read_model(draft: Draft, found: Flags) -> Model | None:
@@ -30,7 +30,8 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
         return None
 
     def whole(flag: str, default: int) -> int:
-        return (draft.whole(f"--{flag}", found[flag]) if found.get(flag) else None) or default
+        highest = 10_000 if flag == "num-layers" else 10**12
+        return (draft.whole(f"--{flag}", found[flag], highest=highest) if found.get(flag) else None) or default
 
     hidden, heads = whole("hidden-size", 1), whole("num-attention-heads", 1)
     gated = "swiglu" in found
@@ -94,7 +95,8 @@ def _mla(whole: Any) -> Mla:  # noqa: ANN401 - the reader of numbers above
 def _moe(draft: Draft, found: Flags, whole: Any, *, bias: bool) -> Moe:  # noqa: ANN401
     frequency = found.get("moe-layer-freq") or "1"
     leading = _PATTERN.fullmatch(frequency)
-    if not leading and not frequency.isdigit():
+    step = int(frequency) if re.fullmatch(r"[0-9]{1,6}", frequency) else 0
+    if not leading and not step:
         draft.assumed.append(f"all layers have experts: --moe-layer-freq {frequency} is not understood")
     capacity = found.get("moe-expert-capacity-factor")
     return Moe(
@@ -103,7 +105,7 @@ def _moe(draft: Draft, found: Flags, whole: Any, *, bias: bool) -> Moe:  # noqa:
         expert_ffn=whole("moe-ffn-hidden-size", whole("ffn-hidden-size", 4 * whole("hidden-size", 1))),
         shared_ffn=whole("moe-shared-expert-intermediate-size", 0),
         first_dense=int(leading[1]) if leading else 0,
-        every=max(1, int(frequency)) if frequency.isdigit() else 1,
+        every=max(1, step),
         capacity=float(capacity) if capacity and re.fullmatch(r"\d*\.?\d+", capacity) else None,
         expert_bias=bias,
     )

@@ -58,7 +58,7 @@ def _filled(text: str, known: dict[str, str]) -> str:
     def product(found: re.Match[str]) -> str:
         inside = re.sub(r"\b([A-Za-z_]\w*)\b", lambda word: known.get(word[1], word[1]), found[1])
         factors = [factor.strip() for factor in inside.split("*")]
-        if not all(factor.isdigit() for factor in factors):
+        if not all(factor.isdecimal() and len(factor) < 10 for factor in factors):
             return found[0]
         value = 1
         for factor in factors:

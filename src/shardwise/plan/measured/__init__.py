@@ -1,0 +1,1 @@
+"""Measured training runs: reading their files and holding predictions against them."""

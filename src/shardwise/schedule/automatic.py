@@ -1,0 +1,170 @@
+"""ZB-1p and ZB-2p: one chunk a rank, the automatic order of the zero-bubble paper under a memory limit.
+
+Source: Qi et al., "Zero Bubble Pipeline Parallelism" (2023), section 3.1, and its authors' planner. Rounds of one
+forward going down the ranks and one gradient (I, their B) coming back up; W fills the waits that are long enough, or
+shorter ones where this rank has already idled as much as the worst. Eight settings of three switches are tried and the
+one with the shortest longest rank span is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from shardwise.errors import InputError
+from shardwise.simulate.action import Action, Schedule
+from shardwise.simulate.costs import Costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Switches:
+    short_warmup: bool
+    """Leave out the warm-up forward that would delay the first gradient."""
+    gradient_first: bool
+    """Skip a forward where the next rank's gradient would have to wait for it."""
+    fill_short: bool
+    """Place W even in a wait that this rank can afford."""
+
+
+class _Planner:
+    def __init__(self, costs: Costs, limits: tuple[float, ...], microbatches: int, switches: _Switches) -> None:
+        pp = costs.chunks
+        self.costs, self.limits, self.microbatches, self.switches, self.pp = costs, limits, microbatches, switches, pp
+        self.hop = [a + b for a, b in zip(costs.hop or [0.0] * pp, costs.transfer or [0.0] * pp, strict=False)]
+        self.duration = {"F": costs.f, "I": costs.i, "W": costs.w}
+        self.count = [dict.fromkeys("FIW", 0) for _ in range(pp)]
+        self.clock, self.held, self.idle = [0.0] * pp, [0.0] * pp, [0.0] * pp
+        self.end: dict[tuple[str, int, int], float] = {}
+        self.rows: list[list[Action]] = [[] for _ in range(pp)]
+
+    def bytes(self, rank: int, kind: str) -> float:
+        held, share = self.costs.held(rank), self.costs.free_at_input_grad
+        return {"F": held, "I": -share * held, "W": -(held - share * held)}[kind]
+
+    def ready(self, rank: int, kind: str, m: int) -> float:
+        """When the input of an action is there."""
+        if kind == "F" and rank > 0:
+            return self.end["F", rank - 1, m] + self.hop[rank - 1]
+        if kind == "I" and rank + 1 < self.pp:
+            return self.end["I", rank + 1, m] + self.hop[rank]
+        return 0.0
+
+    def put(self, rank: int, kind: str) -> None:
+        m = self.count[rank][kind]
+        begin = max(self.clock[rank], self.ready(rank, kind, m))
+        if self.count[rank]["F"]:
+            self.idle[rank] += begin - self.clock[rank]
+        self.clock[rank] = self.end[kind, rank, m] = begin + self.duration[kind][rank]
+        self.held[rank] += self.bytes(rank, kind)
+        self.count[rank][kind] += 1
+        self.rows[rank].append(Action(rank, kind, m))
+
+    def plan(self) -> float:
+        """Fill the rows; the longest rank span."""
+        self.warm_up()
+        for m in range(1, self.microbatches):
+            for rank in self.ranks_for_forward():
+                self.make_room(rank, "F")
+                self.put(rank, "F")
+            for rank in reversed(range(self.pp)):
+                self.make_room(rank, "I")
+                if rank == 0 and self.count[0]["F"] == self.microbatches:
+                    self.put_weights(0, m)
+                self.put(rank, "I")
+        for rank in range(self.pp):
+            self.put_weights(rank, self.microbatches)
+        first = [self.end["F", rank, 0] - self.costs.f[rank] for rank in range(self.pp)]
+        return max(end - begin for begin, end in zip(first, self.clock, strict=True))
+
+    def put_weights(self, rank: int, upto: int) -> None:
+        while self.count[rank]["W"] < min(upto, self.count[rank]["I"]):
+            self.put(rank, "W")
+
+    def warm_up(self) -> None:
+        for rank in range(self.pp):
+            self.put(rank, "F")
+        more = self.warm_up_forwards()
+        for rank in range(self.pp):
+            for _ in range(more[rank]):
+                self.put(rank, "F")
+        for rank in reversed(range(self.pp)):
+            self.put(rank, "I")
+
+    def warm_up_forwards(self) -> list[int]:
+        """Forwards that fit before the first gradient is back, fewer on every next rank."""
+        more, last = [0] * self.pp, self.pp - 1
+        back = self.clock[last] + self.costs.i[last]
+        for rank in reversed(range(last)):
+            clock, held, arrives = self.clock[rank], self.held[rank], back + self.hop[rank]
+            while 1 + more[rank] < self.microbatches and held + self.costs.held(rank) <= self.limits[rank] + 1e-9:
+                late = clock + self.costs.f[rank] > arrives if self.switches.short_warmup else clock >= arrives
+                if late:
+                    break
+                clock, held, more[rank] = clock + self.costs.f[rank], held + self.costs.held(rank), more[rank] + 1
+            back = max(clock, arrives) + self.costs.i[rank]
+        for rank in range(1, self.pp):
+            while 0 < more[rank] >= more[rank - 1] and 1 + more[rank] < self.microbatches:
+                more[rank] -= 1
+        return more
+
+    def ranks_for_forward(self) -> list[int]:
+        """Ranks that run a forward this round; a rank runs one only if all after it do."""
+        chosen, going = list[int](), True
+        wants = [self.wants_forward(rank) for rank in range(self.pp)]
+        for rank in reversed(range(self.pp)):
+            going = going and wants[rank]
+            if going:
+                chosen.append(rank)
+        return chosen[::-1]
+
+    def wants_forward(self, rank: int) -> bool:
+        done = self.count[rank]["F"]
+        if done >= self.microbatches:
+            return False
+        ahead = rank + 1 < self.pp and done >= self.count[rank + 1]["F"] + 2
+        if not (ahead and self.switches.gradient_first):
+            return True
+        after = rank + 1
+        gradient = self.clock[after] + self.costs.f[after] + self.costs.i[after] + self.hop[rank]
+        if self.clock[rank] >= gradient:
+            return False
+        if self.clock[rank] + self.costs.f[rank] + self.time_to_free(rank) <= gradient:
+            return True
+        return gradient - self.clock[rank] > max(self.idle) - self.idle[rank]
+
+    def time_to_free(self, rank: int) -> float:
+        """Time of the W that must run before a forward fits."""
+        over = self.held[rank] + self.costs.held(rank) - self.limits[rank]
+        time, pending = 0.0, self.count[rank]["I"] - self.count[rank]["W"]
+        while over > 1e-9 and pending:
+            over, time, pending = over + self.bytes(rank, "W"), time + self.costs.w[rank], pending - 1
+        return time
+
+    def make_room(self, rank: int, kind: str) -> None:
+        """W that memory needs before the next action, and W that fill the wait for its input."""
+        pending = self.count[rank]
+        while self.held[rank] + self.bytes(rank, kind) > self.limits[rank] + 1e-9:
+            if pending["W"] >= pending["I"]:
+                raise InputError(f"rank {rank} cannot make room for {kind}{pending[kind]}: the limit is too small")
+            self.put(rank, "W")
+        ready = self.ready(rank, kind, pending[kind])
+        while pending["W"] < pending["I"] and self.clock[rank] + self.costs.w[rank] <= ready:
+            self.put(rank, "W")
+        if pending["W"] < pending["I"] and self.clock[rank] < ready:
+            affordable = ready - self.clock[rank] <= max(self.idle) - self.idle[rank]
+            if self.switches.fill_short or not affordable:
+                self.put(rank, "W")
+
+
+def zb_automatic(costs: Costs, microbatches: int, times: float) -> Schedule:
+    """The best of the eight settings, with `times` x 1F1B's memory on every rank."""
+    pp = costs.chunks
+    limits = tuple(times * pp * costs.held(rank) for rank in range(pp))
+    best, rows = float("inf"), list[list[Action]]()
+    for switches in product((True, False), repeat=3):
+        setting = _Switches(short_warmup=switches[0], gradient_first=switches[1], fill_short=switches[2])
+        planner = _Planner(costs, limits, microbatches, setting)
+        span = planner.plan()
+        if span < best:
+            best, rows = span, planner.rows
+    return Schedule.of(rows, name=f"zb-{times:g}p")
