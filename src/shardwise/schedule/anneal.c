@@ -12,6 +12,7 @@ typedef struct {
     double *hop, *length, *end, *kept_end;
     signed char *why, *kept_why;       /* 0 nothing, 1 rank, 2 data */
     int last;                          /* the action that ends the critical path */
+    double spent;                      /* work done, in actions replayed: a clock that is the same on every machine */
     unsigned long long seed;
 } Search;
 
@@ -88,6 +89,7 @@ static double replay_from(Search *s, double from) {
     for (int r = 0; r < P; r++)
         for (int k = s->next[r]; k < s->row; k++) s->end[s->rows[(long)r * s->row + k]] = -1;
     while (depth) { depth--; depth = run_rank(s, s->stack[depth], depth, &done); }
+    s->spent += due + 10 * P;
     if (done < due) return -1;
     double worst = -NEVER;
     for (int r = 0; r < P; r++) {
@@ -168,8 +170,10 @@ static int try_move(Search *s, const int *found, int count, double anywhere, int
             r = block[0];
             inside_block(s, block, &a, &b);
         }
+        s->spent += 5 + 0.2 * abs(a - b);
         if (a == b || !may_move(s, r, a, b)) continue;
         move(s, r, a, b);
+        s->spent += s->p->room[r] < NEVER ? 0.5 * s->row : 0;
         if (within_room(s, r)) { *rank = r; *from = a; *to = b; return 1; }
         move(s, r, b, a);
     }
@@ -186,17 +190,18 @@ static void restore(Search *s) {
     memcpy(s->why, s->kept_why, s->n);
 }
 
-static double walk(Search *s, int *rows, double target, int steps, double heat, double anywhere, int *found) {
+static double walk(Search *s, int *rows, double target, double work, double heat, double anywhere, int *found) {
     double now = replay_from(s, 0), least = now;
     keep(s);
-    for (int step = 0; step < steps && least > target; step++) {
+    while (s->spent < work && least > target) {
         int r, a, b, ended = s->last, count = blocks(s, found);
         if (!try_move(s, found, count, anywhere, &r, &a, &b)) break;
         const int *row = s->rows + (long)r * s->row;
         int low = a < b ? a : b;
         /* nothing that starts before the first of the moved places did can change */
         double value = replay_from(s, low ? s->kept_end[row[low - 1]] : 0);
-        double warmth = heat * (1.0 - (double)step / steps) + 1e-12;
+        double warmth = heat * (s->spent < work ? 1.0 - s->spent / work : 0) + 1e-12;
+        s->spent += 0.2 * s->n;        /* copying the times */
         if (value >= 0 && (value <= now || chance(s) < exp((now - value) / warmth))) {
             now = value;
             keep(s);
@@ -206,8 +211,8 @@ static double walk(Search *s, int *rows, double target, int steps, double heat, 
     return least;
 }
 
-/* Anneal from `rows`, which are replaced by the best order met; returns its objective. */
-double anneal(const Problem *p, int *rows, int period, double target, int steps, double heat,
+/* Anneal from `rows`, which are replaced by the best order met; returns its objective. `work`: actions to replay. */
+double anneal(const Problem *p, int *rows, int period, double target, double work, double heat,
               double anywhere, int seed) {
     int n = 3 * p->chunks * p->microbatches, P = p->ranks;
     int *whole = malloc(6L * n * sizeof(int)), *small = malloc(3L * P * sizeof(int) + 64);
@@ -215,14 +220,14 @@ double anneal(const Problem *p, int *rows, int period, double target, int steps,
     signed char *why = malloc(2L * n);
     Search s = {p, n, 3 * p->vpp * p->microbatches, period, whole, whole + n, whole + 2 * n, whole + 3 * n,
                 whole + 4 * n, small, small + P, small + 2 * P, times, times + n, times + 2 * n, times + 3 * n,
-                why, why + n, -1, 88172645463325252ULL + 104729ULL * (unsigned)seed};
+                why, why + n, -1, 0, 88172645463325252ULL + 104729ULL * (unsigned)seed};
     int *found = malloc(3L * n * sizeof(int));
     memset(s.hop, 0, n * sizeof(double));
     memcpy(s.rows, rows, n * sizeof(int));
     link_actions(&s);
     for (int r = 0; r < P; r++) for (int k = 0; k < s.row; k++) s.at[s.rows[(long)r * s.row + k]] = k;
     for (int k = 0; k < 20; k++) chance(&s);
-    double least = walk(&s, rows, target, steps, heat, anywhere, found);
+    double least = walk(&s, rows, target, work, heat, anywhere, found);
     free(whole); free(small); free(times); free(why); free(found);
     return least;
 }

@@ -83,13 +83,13 @@ class Builder:
             )
         return Built(value=float("inf") if ended < 0 else self._value(ended, rows), rows=rows)
 
-    def anneal(self, built: Built, *, target: float, steps: int, heat: float, anywhere: float, seed: int) -> Built:
+    def anneal(self, built: Built, *, target: float, work: float, heat: float, anywhere: float, seed: int) -> Built:
         """Moves along the critical path (and a share `anywhere`) from a built schedule; without a compiler the schedule is returned as it is."""
         if self.kernel is None:
             return built
         rows, period = built.rows.copy(), int(self.objective == "period")
         view, at = ctypes.addressof(self._view), rows.ctypes.data
-        value = self.kernel.anneal(view, at, period, target, steps, heat, anywhere, seed)
+        value = self.kernel.anneal(view, at, period, target, work, heat, anywhere, seed)
         return Built(value=value, rows=rows) if value < built.value else built
 
     def _value(self, ended: float, rows: Ints) -> float:
@@ -108,5 +108,5 @@ def _kernel() -> ctypes.CDLL | None:
     pointer, number, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_double
     kernel.build.restype, kernel.build.argtypes = real, [pointer] * 6
     kernel.anneal.restype = real
-    kernel.anneal.argtypes = [pointer, pointer, number, real, number, real, real, number]
+    kernel.anneal.argtypes = [pointer, pointer, number, real, real, real, real, number]
     return kernel

@@ -118,12 +118,13 @@ class Search:
         """Builds first, then annealing from the best, in three rounds of a fixed number of steps."""
         size = self.problem.actions
         builds = int(min(1500, max(40, 3e6 / size)) * self.effort)
-        steps = int(min(60_000, max(3000, 9e7 / size)) * self.effort)
+        work = min(1.5e8, 4e5 * size) * self.effort
+        runs = _HOT if size <= _SMALL else _COOL
         for turn in range(3):
             for _ in range(builds):
                 yield self._vary
-            for k, (heat, anywhere) in enumerate(_HOT if size <= _SMALL else _COOL):
-                yield partial(self._anneal, steps, heat, anywhere, 10 * turn + k)
+            for k, (heat, anywhere) in enumerate(runs):
+                yield partial(self._anneal, work / len(runs), heat, anywhere, 10 * turn + k)
 
     def _plain(self) -> Iterator[Point]:
         zero = np.zeros(len(self._shapes))
@@ -180,9 +181,9 @@ class Search:
         moved = np.array([size * dice.gauss(0, 1) if dice.random() < share else 0.0 for _ in at.bias])
         return Point(horizon=horizon, reserve=reserve, inherit=inherit, bias=at.bias + moved)
 
-    def _anneal(self, steps: int, heat: float, anywhere: float, seed: int) -> None:
+    def _anneal(self, work: float, heat: float, anywhere: float, seed: int) -> None:
         target, heat = self.bound * (1 + 1e-9), heat * self.problem.unit
-        run = self._builder.anneal(self.best, target=target, steps=steps, heat=heat, anywhere=anywhere, seed=seed)
+        run = self._builder.anneal(self.best, target=target, work=work, heat=heat, anywhere=anywhere, seed=seed)
         self.offer(run)
 
 
