@@ -189,7 +189,7 @@ def _waits_for(problem: Problem, c: int) -> np.ndarray:
     own = problem.chunk_of[rank]
     count = 1 + np.arange(problem.microbatches)
     over = count * problem.held[own[: j + 1]].sum() - problem.room[rank]
-    return np.maximum(np.ceil(over / problem.held[own].sum() - 1e-9), 0).astype(int)
+    return np.asarray(np.maximum(np.ceil(over / problem.held[own].sum() - 1e-9), 0), dtype=int)
 
 
 def _forward_head(problem: Problem, head: Floats, c: int, first: int, waits: np.ndarray) -> Floats:
@@ -210,11 +210,8 @@ def _input_head(problem: Problem, head: Floats, c: int, first: int) -> Floats:
     rank, j = problem.rank_of[c], problem.position[c]
     own = problem.chunk_of[rank]
     g, count = problem.i, 1.0 + np.arange(problem.microbatches)
-    if c == problem.chunks - 1:
-        base = head[0, c] + problem.f[c]
-    else:
-        base = head[1, c + 1] + g[c + 1] + problem.hop[c]
-    late = own[j:]
+    late, last = own[j:], c == problem.chunks - 1
+    base = head[0, c] + problem.f[c] if last else head[1, c + 1] + g[c + 1] + problem.hop[c]
     if own[0] >= first:
         base = np.maximum(base, head[0, own[0], 0] + count * (problem.f[own].sum() + g[late].sum()) - g[c])
     if c != own[-1]:

@@ -84,7 +84,7 @@ class Builder:
         return Built(value=float("inf") if ended < 0 else self._value(ended, rows), rows=rows)
 
     def anneal(self, built: Built, *, target: float, work: float, heat: float, anywhere: float, seed: int) -> Built:
-        """Moves along the critical path (and a share `anywhere`) from a built schedule; without a compiler the schedule is returned as it is."""
+        """Moves along the critical path, a share of them anywhere; without a compiler the schedule stays as it is."""
         if self.kernel is None:
             return built
         rows, period = built.rows.copy(), int(self.objective == "period")

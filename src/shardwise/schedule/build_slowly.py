@@ -16,11 +16,17 @@ _Offer = tuple[int, float, float]
 
 class _Build:
     def __init__(self, problem: Problem, rule: Rule, tail: Floats, lag: Floats) -> None:
-        self.p, self.rule, self.tail, self.lag = problem, rule, tail.tolist(), lag.tolist()
+        self.rule = rule
+        self.tail: list[float] = tail.tolist()
+        self.lag: list[float] = lag.tolist()
         self.chunks, self.microbatches = problem.chunks, problem.microbatches
-        self.duration, self.hop = problem.duration.tolist(), problem.hop.tolist()
-        self.held, self.freed, self.room = problem.held.tolist(), problem.freed.tolist(), problem.room.tolist()
-        self.own, self.rank_of = problem.chunk_of.tolist(), problem.rank_of.tolist()
+        self.duration: list[float] = problem.duration.tolist()
+        self.hop: list[float] = problem.hop.tolist()
+        self.held: list[float] = problem.held.tolist()
+        self.freed: list[float] = problem.freed.tolist()
+        self.room: list[float] = problem.room.tolist()
+        self.own: list[list[int]] = problem.chunk_of.tolist()
+        self.rank_of: list[int] = problem.rank_of.tolist()
         self.count = [0] * (3 * self.chunks)
         self.start = [-1.0] * problem.actions
         self.clock, self.used, self.left = [0.0] * problem.pp, [0.0] * problem.pp, [0.0] * problem.pp

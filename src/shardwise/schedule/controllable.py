@@ -11,7 +11,6 @@ The plan is made in slots of one unit (all costs equal), whatever the real costs
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 from shardwise.simulate.action import Action, Schedule
@@ -102,9 +101,7 @@ class _Pull:
         return self.ranks
 
     def _walk(self) -> list[tuple[int, int, int]]:
-        order = [(s, r, k, m) for r, row in enumerate(self.ranks) for k, slots in enumerate(row) for m, s in enumerate(slots)]
-        heapq.heapify(order)
-        return [heapq.heappop(order)[1:] for _ in range(len(order))]
+        return [(rank, kind, m) for _, rank, kind, m in _by_slot(self.ranks)]
 
     def _pull(self, rank: int, kind: int, m: int, taken: set[int], most: int) -> None:
         row = self.ranks[rank]
@@ -131,12 +128,16 @@ class _Pull:
         return 1 + max(after)
 
 
+def _by_slot(plan: list[Slots]) -> list[tuple[int, int, int, int]]:
+    cells = ((rank, kind, slots) for rank, row in enumerate(plan) for kind, slots in enumerate(row))
+    return sorted((slot, rank, kind, m) for rank, kind, slots in cells for m, slot in enumerate(slots))
+
+
 def _squeezed(plan: list[Slots]) -> list[Slots]:
     """The same orders without idle slots: every action as soon as its rank and its input allow."""
-    order = sorted((s, r, k, m) for r, row in enumerate(plan) for k, slots in enumerate(row) for m, s in enumerate(slots))
     result: list[Slots] = [[[0] * len(slots) for slots in row] for row in plan]
     free, pull = [0] * len(plan), _Pull(ranks=result, warmup=False)
-    for _, rank, kind, m in order:
+    for _, rank, kind, m in _by_slot(plan):
         begin = free[rank] if kind == _W else max(free[rank], pull._earliest(rank, kind, m))  # noqa: SLF001 - same file
         result[rank][kind][m] = begin
         free[rank] = begin + 1

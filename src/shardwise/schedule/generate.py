@@ -77,9 +77,14 @@ def generate(
 
 def split_costs(costs: Costs, splits: int) -> Costs:
     """The costs of one of `splits` equal pieces of a sequence; splitting itself is taken to lose nothing."""
-    parts = {name: tuple(x / splits for x in getattr(costs, name)) for name in ("f", "i", "w", "transfer")}
+
+    def shared(values: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(value / splits for value in values)
+
     held = tuple(costs.held(c) / splits for c in range(costs.chunks))
-    return replace(costs, **parts, activation=held)
+    return replace(
+        costs, f=shared(costs.f), i=shared(costs.i), w=shared(costs.w), transfer=shared(costs.transfer), activation=held
+    )
 
 
 def _equal(pp: int) -> Costs:

@@ -34,7 +34,7 @@ def gpipe(pp: int, microbatches: int) -> Schedule:
 
 
 def one_f_one_b(pp: int, microbatches: int) -> Schedule:
-    """pp - rank - 1 warm-up forwards, then one forward and one backward in turn."""
+    """Pp - rank - 1 warm-up forwards, then one forward and one backward in turn."""
     warmups = [pp - rank - 1 for rank in range(pp)]
     return _one_chunk(pp, microbatches, np.arange(microbatches), warmups, "1f1b")
 

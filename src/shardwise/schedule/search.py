@@ -95,6 +95,12 @@ class Search:
                 if self.finished:
                     return
 
+    def glance(self) -> None:
+        """A quick look, to compare problems rather than to solve one."""
+        self.first()
+        if not self.proven:
+            self._anneal(min(2e6, 1e4 * self.problem.actions), 0.5, 0.1, 0)
+
     def run(self) -> None:
         """Everything; Ctrl-C ends it with the best so far."""
         try:

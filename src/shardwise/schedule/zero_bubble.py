@@ -6,8 +6,6 @@ Sources: Qi et al., "Zero Bubble Pipeline Parallelism" (2023), and "Pipeline Par
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from shardwise.simulate.action import Action, Schedule
 
 Row = list[Action]
@@ -66,22 +64,24 @@ def zb_v(pp: int, microbatches: int) -> Schedule:
 
 def _zb_v_row(rank: int, pp: int, microbatches: int, planned: int) -> Row:
     add = _Counter(rank, 2 * pp - 1 - rank, microbatches)
-    _repeat(2 * (pp - rank) - 1, lambda: add(0, "F"))
-    _repeat(rank, lambda: (add(1, "F"), add(0, "F")))
-    _repeat(pp - rank, lambda: add(1, "FIW"))
+    for _ in range(2 * (pp - rank) - 1):
+        add(0, "F")
+    for _ in range(rank):
+        add(1, "F")
+        add(0, "F")
+    for _ in range(pp - rank):
+        add(1, "FIW")
     while add.behind(1, "F", (0, "F")) or add.count[0, "F"] < planned:
         if add.count[0, "F"] < planned:
             add(0, "F")
         add(0, "IW")
         add(1, "FIW")
-    _repeat(rank, lambda: (add(0, "I"), add(1, "I")))
-    _repeat(pp - rank, lambda: add(0, "IW"))
+    for _ in range(rank):
+        add(0, "I")
+        add(1, "I")
+    for _ in range(pp - rank):
+        add(0, "IW")
     for j in (1, 0):
         while add.behind(j, "W", (j, "I")):
             add(j, "W")
     return add.row
-
-
-def _repeat(times: int, step: Callable[[], object]) -> None:
-    for _ in range(times):
-        step()

@@ -95,7 +95,7 @@ class Schedule:
         return Action(chunk, KINDS[kind], microbatch)
 
     def csv(self) -> str:
-        """torch's compute-only text, a row a rank."""
+        """Torch's compute-only text, a row a rank."""
         names = [f"{c}{kind}" for kind in KINDS for c in range(self.chunks)]
         m = self.microbatches
         lines = (",".join(f"{names[code // m]}{code % m}" for code in row.tolist()) for row in self.codes)

@@ -88,7 +88,7 @@ def costs(
         faults.append(Fault("free_at_input_grad", f"is {free_at_input_grad:g}; it is a share, from 0 to 1"))
     if faults:
         raise InputError(faults, title="costs")
-    return Costs(**spread, free_at_input_grad=free_at_input_grad)
+    return Costs(**spread, free_at_input_grad=free_at_input_grad)  # type: ignore[arg-type]
 
 
 def _spread(name: str, value: Numbers, count: int, faults: list[Fault]) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.simulate.action import B, F, I, Action, Schedule, W
+from shardwise.simulate.action import Action, B, F, I, Schedule, W
 from shardwise.simulate.costs import Costs
 
 Floats = npt.NDArray[np.float64]

@@ -21,7 +21,7 @@ def replay_in_waves(data: Prepared) -> int:
     return replay_slowly(data) if data.schedule.pp < _FEW or data.contention else _replay_vectorised(data)
 
 
-def replay_slowly(data: Prepared) -> int:  # noqa: PLR0915 - one loop: calls would double its time
+def replay_slowly(data: Prepared) -> int:
     """One action at a time on plain lists; the twin of replay.c, statement by statement."""
     m_all, chunks, pp = data.schedule.microbatches, data.schedule.chunks, data.schedule.pp
     cells = m_all * chunks
@@ -75,7 +75,7 @@ def replay_slowly(data: Prepared) -> int:  # noqa: PLR0915 - one loop: calls wou
 
 
 def _tables(data: Prepared) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Per action: the slot it waits for, the slot it fills, the hop between, and its duration; spare slots absorb none."""
+    """Per action: the slot it waits for, the slot it fills, the hop, its duration; two spare slots for none."""
     m_all, chunks = data.schedule.microbatches, data.schedule.chunks
     cells = m_all * chunks
     stream, m = np.divmod(data.codes, m_all)
