@@ -7,6 +7,7 @@ from __future__ import annotations
 
 VERBS: dict[str, tuple[str, str]] = {
     "check": ("shardwise.cli.check", "Tell everything that is wrong with a strategy, at once."),
+    "validate": ("shardwise.cli.validate", "Hold predictions against measured runs: errors, fits, regret."),
     "models": ("shardwise.cli.models", "List the models of the catalog, or show one with its parameters."),
     "clusters": ("shardwise.cli.clusters", "List the GPUs of the catalog, or show a cluster with its network."),
 }

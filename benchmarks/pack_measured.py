@@ -1,0 +1,47 @@
+"""Pack measured rows into the compact data that ships with the package: python benchmarks/pack_measured.py FOLDER.
+
+FOLDER holds published.json, h200_huggingface.json and h200_megatron_rank.json. Notes and what a row says about its own
+making are left out; the sources are named once beside the rows. The same rows give the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+HOME = Path(__file__).parents[1] / "src" / "shardwise" / "plan" / "measured" / "data"
+LEFT_OUT = {"notes", "inferred", "source", "derived"}
+
+
+def published(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    sources: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        source = {key: row["source"][key] for key in ("title", "repo", "commit") if key in row["source"]}
+        sources.setdefault(row["source_key"], source)
+    return {"sources": sources, "rows": [_published_row(row) for row in rows]}
+
+
+def _published_row(row: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in row.items() if key not in LEFT_OUT}
+    seconds = row["derived"].get("iteration_time_s")
+    return {**kept, "derived": {"iteration_time_s": seconds} if seconds else {}}
+
+
+def write(name: str, value: dict[str, Any]) -> None:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
+    (HOME / f"{name}.json.gz").write_bytes(packed)
+    print(f"{name}: {len(value['rows'])} rows, {len(packed):,} bytes")
+
+
+def main(folder: Path) -> None:
+    for name in ("published", "h200_huggingface", "h200_megatron_rank"):
+        data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        write(name, published(data) if name == "published" else data)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
