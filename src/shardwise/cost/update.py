@@ -11,9 +11,9 @@ from shardwise.cost.states import States, sharding_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 
-# Traffic of one fused Adam step over the plain count of reads and writes (H200 probe: 28 bytes take the time of 34),
-# and of Adam made of several passes (one H200 Megatron rank: 31 ps per parameter of the shard).
-FUSED, UNFUSED = 1.25, 4.4
+# A fused Adam step takes as long as streaming this many bytes per parameter more than it moves (H200 probe: 28 bytes
+# take the time of 34, 14 that of 21.5); Adam made of several passes moves a multiple (one H200 Megatron rank).
+FUSED, UNFUSED = 7.0, 4.2
 # Reading gradients for the norm, scaling, zeroing: bytes per parameter on the rank beside the step itself.
 CLIPPING = 3.5
 
@@ -93,9 +93,9 @@ def _step(
 ) -> float:
     kept = states.master or states.weight
     plain = states.gradient + 2 * (kept + states.moments) + (states.weight if states.master else 0.0)
-    weight = FUSED if runtime.kernels.fused_optimizer else UNFUSED
+    moved = plain + FUSED if runtime.kernels.fused_optimizer else plain * UNFUSED
     spread, spread_e = sharding_of(strategy, expert=False), sharding_of(strategy, expert=True)
     own = dense / spread.states + experts / spread_e.states
     here = dense / spread.gradient + experts / spread_e.gradient
     clipping = CLIPPING if runtime.memory.gradients == "buffer" else 0.0
-    return (own * plain * weight + here * clipping) / machine.bandwidth
+    return (own * moved + here * clipping) / machine.bandwidth

@@ -64,6 +64,10 @@ class Kernels:
     """Bytes kept per attention score where attention is not flash (scores, probabilities, dropout mask)."""
     softmax_work: float = 10.0
     """Bytes per attention score that its backward needs on top of what is kept."""
+    softmax_traffic: tuple[float, float] = (14.0, 15.0)
+    """Weighted traffic per stored attention score, forward and backward: scale, mask, softmax, dropout."""
+    compiled_full_attention: bool = False
+    """Compiled, the runtime hands attention an explicit mask, and the whole square is computed."""
     reduce_staging: float = 0.0
     """Largest buffer that summing a bias gradient over the tokens takes, bytes; 0: fused into another kernel."""
     weight_grad_fusion: bool = True
@@ -138,6 +142,8 @@ class Overheads:
     """The same for the backward pass."""
     iteration: float = 2e-3
     """Seconds per iteration: data, logging, synchronisation."""
+    collective: float = 20e-6
+    """Seconds of CPU per collective."""
     microbatch: float = 0.0
     """Seconds per micro batch."""
     slowdown: float = 1.0

@@ -94,8 +94,8 @@ def _rope(shard: Shard) -> Op:
         "memory",
         bytes_f=EAGER_ROPE_BYTES[0] * elements if plain else 2 * size,
         bytes_b=EAGER_ROPE_BYTES[1] * elements if plain else 2 * size,
-        kernels_f=EAGER_ROPE_KERNELS[0] if plain else 2.0,
-        kernels_b=EAGER_ROPE_KERNELS[1] if plain else 2.0,
+        kernels_f=EAGER_ROPE_KERNELS[0] + (8.0 if tables else 0.0) if plain else 2.0,
+        kernels_b=EAGER_ROPE_KERNELS[1] + (6.0 if tables else 0.0) if plain else 2.0,
         kept=tables,
         extra_f=2 * size,
         extra_b=shard.residual + 2 * size + shard.element * shard.tokens * kv_width(shard),
@@ -151,7 +151,8 @@ def context_shape(
     """
     rows, cp = shard.samples * heads, shard.cp
     comms: tuple[Comm, ...]
-    share = area(shard.whole_seq, window)
+    kernels = shard.runtime.kernels
+    share = 1.0 if kernels.compiled and kernels.compiled_full_attention else area(shard.whole_seq, window)
     if cp == 1:
         return (rows, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), ()
     per_token = shard.element * shard.tokens * heads
@@ -178,8 +179,8 @@ def unfused_core(
         "core-attention",
         "attention",
         (*shape[:5], 1.0, shape[6]),  # the whole square is computed
-        bytes_f=scores * (4.0 + 2 * kernels.softmax_bytes),
-        bytes_b=scores * (6.0 + 2 * kernels.softmax_bytes),
+        bytes_f=scores * kernels.softmax_traffic[0],
+        bytes_b=scores * kernels.softmax_traffic[1],
         kernels_f=6.0,
         kernels_b=9.0,
         kept=kept_qkv(shard) + kernels.softmax_bytes * scores + query,

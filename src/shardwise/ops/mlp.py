@@ -52,12 +52,14 @@ def dense_ffn(shard: Shard, ffn: float, module: str, activation_module: str, pre
     return [first, *middle, second]
 
 
-def activation(shard: Shard, elements: float, module: str, prefix: str, live: float, *, bias: bool = False) -> list[Op]:
-    """The activation on `elements` values; a gated one reads twice as many."""
+def activation(
+    shard: Shard, elements: float, module: str, prefix: str, live: float, *, bias: bool = False, halves: bool = False
+) -> list[Op]:
+    """The activation on `elements` values; a gated one reads twice as many, `halves` of one tensor or two tensors."""
     size = shard.element * elements
     kernels = shard.runtime.kernels
     if shard.model.gated and kernels.activation == "eager":
-        return _eager_gated(size, module, prefix, live)
+        return _eager_gated(size, module, prefix, live, halves=halves)
     gate = 2 if shard.model.gated else 1
     kept = gate * size
     if not shard.model.gated and kernels.activation == "eager":
@@ -83,10 +85,31 @@ def activation(shard: Shard, elements: float, module: str, prefix: str, live: fl
     ]
 
 
-def _eager_gated(size: float, module: str, prefix: str, live: float) -> list[Op]:
-    """Silu, then the product with the up branch: two kernels, each keeping its inputs."""
-    silu = Op(prefix + "silu", module, "memory", (), 2 * size, 3 * size, 1.0, 1.0, size, size, live + 3 * size)
+def _eager_gated(size: float, module: str, prefix: str, live: float, *, halves: bool) -> list[Op]:
+    """Silu, then the product with the up branch: two kernels, each keeping its inputs.
+
+    Halves of one tensor are read with a stride, at less than half the speed (H200 probe), and concatenated in backward.
+    """
+    slow = 2.4 if halves else 1.0
+    silu = Op(
+        prefix + "silu",
+        module,
+        "memory",
+        bytes_f=2 * size * slow,
+        bytes_b=3 * size * slow,
+        kernels_b=1.0,
+        kept=size,
+        extra_f=size,
+        extra_b=live + 3 * size,
+    )
     product = Op(
-        prefix + "product", module, "memory", (), 3 * size, 6 * size, 1.0, 2.0, 2 * size, size, live + 3 * size
+        prefix + "product",
+        module,
+        "memory",
+        bytes_f=3 * size * slow,
+        bytes_b=6 * size * slow,
+        kept=2 * size,
+        extra_f=size,
+        extra_b=live + 3 * size,
     )
     return [silu, product]

@@ -59,12 +59,15 @@ def _permute(shard: Shard, moe: Moe) -> Op:
     received = routed_tokens(shard, moe) * shard.model.hidden * shard.element
     comms = _exchange(shard, copies, received)
     passes = 2.0 if shard.ep > 1 else 1.0
+    eager = shard.runtime.kernels.activation == "eager"
     return Op(
         "permute",
         "mlp",
         "memory",
-        bytes_f=passes * 2 * copies,
-        bytes_b=passes * 2 * copies + shard.residual,
+        # eager: the router's top-k and sorts take about 0.15 ms, and gathering's gradient is an indexed sum at a sixth
+        # of streaming speed (H200 probe)
+        bytes_f=passes * 2 * copies + (6e8 if eager else 0.0),
+        bytes_b=(11.0 if eager else passes * 2) * copies + shard.residual,
         kernels_f=5.0 * passes,
         kernels_b=4.0 * passes,
         extra_f=copies + received,
@@ -90,7 +93,7 @@ def _experts(shard: Shard, moe: Moe) -> list[Op]:
     wide, hidden = element * tokens * inner, element * tokens * model.hidden
     first = _grouped(shard, "expert up", groups, tokens, model.hidden, gate * inner, hidden, shard.residual, moe)
     second = _grouped(shard, "expert down", groups, tokens, inner, model.hidden, wide, shard.residual, moe)
-    middle = activation(shard, tokens * inner, "moe-act", "expert ", shard.residual)
+    middle = activation(shard, tokens * inner, "moe-act", "expert ", shard.residual, halves=True)
     return [first, *middle, second]
 
 
@@ -132,13 +135,15 @@ def _combine(shard: Shard, moe: Moe) -> Op:
     if shard.etp > 1:
         comms += [Comm("reduce-scatter", "etp", received, "F"), Comm("all-gather", "etp", received, "I")]
     kept = copies if shard.runtime.kernels.expert_output_kept else 0.0
+    eager = shard.runtime.kernels.activation == "eager"
     passes = 2.0 if shard.ep > 1 else 1.0
     return Op(
         "combine",
         "mlp",
         "memory",
-        bytes_f=passes * 2 * copies + shard.residual,
-        bytes_b=passes * 3 * copies,
+        # eager: three products with a broadcast weight each way, at 40% of streaming speed
+        bytes_f=(16.0 if eager else passes * 2) * copies + shard.residual,
+        bytes_b=(16.0 if eager else passes * 3) * copies,
         kernels_f=4.0 * passes,
         kernels_b=5.0 * passes,
         kept=kept,

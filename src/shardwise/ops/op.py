@@ -35,9 +35,9 @@ class Op(NamedTuple):
     """gemm: rows, columns, depth; grouped: the same with the number of groups; attention: batch x heads, queries,
     keys, size of query heads, size of value heads, share of the square that is computed, kv heads / heads."""
     bytes_f: float = 0.0
-    """Traffic of the forward pass, for memory-bound operators."""
+    """Weighted traffic of the forward pass: of a memory-bound operator, or beside a product (casts)."""
     bytes_b: float = 0.0
-    """Traffic of the backward pass, for memory-bound operators."""
+    """Weighted traffic of the backward pass."""
     kernels_f: float = 1.0
     """Kernels launched by the forward pass."""
     kernels_b: float = 2.0

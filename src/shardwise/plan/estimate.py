@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.cost.layer import Seconds
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import RankMemory, fits, rank_memory
 from shardwise.cost.network import ring, send
@@ -182,13 +181,9 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
         backward=sum(chunk.backward_seconds for chunk in chunks),
         recompute=sum(chunk.again.total for chunk in chunks),
         communication=sum(part.communication for part in parts),
-        alone=sum(_alone(chunk.f) + _alone(combined(chunk.i, chunk.w, chunk.again)) for chunk in chunks),
+        alone=sum(chunk.f.alone + combined(chunk.i, chunk.w, chunk.again).alone for chunk in chunks),
         parameters=sum(chunk.all_params for chunk in chunks),
     )
-
-
-def _alone(seconds: Seconds) -> float:
-    return max(seconds.compute, seconds.host)
 
 
 def _rank_of(setup: Setup, index: int) -> int:

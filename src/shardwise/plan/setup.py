@@ -61,13 +61,15 @@ def compiled(runtime: Runtime) -> Runtime:
     return replace(runtime, kernels=kernels, overheads=overheads)
 
 
-def setup_of(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime) -> Setup:
+def setup_of(
+    model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime, calibration: Calibration | None = None
+) -> Setup:
     """Resolve one question."""
     if strategy.compile and not runtime.kernels.compiled:
         runtime = compiled(runtime)
-    calibration = calibration_of(cluster.gpu)
+    calibration = calibration or calibration_of(cluster.gpu)
     shard = shard_of(model, strategy, runtime)
-    machine = machine_of(cluster.gpu, calibration, runtime, strategy.dtype)
+    machine = machine_of(cluster.gpu, calibration, runtime, strategy.dtype, accumulating=strategy.microbatches > 1)
     network = network_of(cluster, calibration)
     states = states_of(strategy, runtime)
     layers = spread(model.layers, strategy)

@@ -116,7 +116,8 @@ def _descend(value: Callable[[Choice], float], rank_of: tuple[int, ...], uniform
 
 def _neighbours(choice: Choice, rank_of: tuple[int, ...], count: int) -> Iterator[Choice]:
     """Another alternative for a whole position, half of one, a rank, or one chunk: coarse changes first, as a limit
-    that binds everywhere is eased only by changing every rank."""
+    that binds everywhere is eased only by changing every rank.
+    """
     pp, chunks = 1 + max(rank_of), len(choice)
     groups = [list(range(begin, begin + pp)) for begin in range(0, chunks, pp)]
     groups += [half for group in groups[:] for half in (group[: pp // 2], group[pp // 2 :]) if half]
