@@ -6,6 +6,7 @@ A verb is one file. It is imported only when it is called, so that help costs no
 from __future__ import annotations
 
 VERBS: dict[str, tuple[str, str]] = {
+    "estimate": ("shardwise.cli.estimate", "Predict time, memory and MFU of one strategy, and say why."),
     "check": ("shardwise.cli.check", "Tell everything that is wrong with a strategy, at once."),
     "validate": ("shardwise.cli.validate", "Hold predictions against measured runs: errors, fits, regret."),
     "models": ("shardwise.cli.models", "List the models of the catalog, or show one with its parameters."),

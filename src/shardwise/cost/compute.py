@@ -1,7 +1,7 @@
 """Seconds of kernels: matrix products, attention and memory-bound operators on one GPU.
 
     product     flops / (peak x share) x (1 + depth0 / depth) x waves, at least its traffic, plus a fixed cost
-    attention   flops / (peak x share x s / (s + half))
+    attention   flops / (peak x share x s / (s + half)), slower with few blocks of queries
     memory      bytes / (bandwidth x share), plus a fixed cost per kernel
 
 Byte counts of memory-bound operators are weighted: a kernel that reaches half of streaming speed counts twice.
@@ -185,8 +185,11 @@ def _attention(op: Op, machine: Machine) -> Times:
     causal = 1.0 if share <= 0.5 else 0.45
     if share >= 1.0:
         slow /= EXPLICIT_MASK
+    # few heads and short sequences leave compute units idle, in forward more than in backward
+    blocks = op.shape[0] * queries / TILE
+    idle_f, idle_b = 1.0 + 2.0 * machine.sms / blocks, 1.0 + 0.7 * machine.sms / blocks
     return Times(
-        forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length),
-        backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length),
+        forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length) * idle_f,
+        backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length) * idle_b,
         0.0,
     )

@@ -71,6 +71,8 @@ def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, grou
 
 def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0) -> Walk:
     """Memory when the operators of some modules are recomputed."""
+    if "ops" in modules:
+        return _ops_walk(ops, grad_bytes)
     runs = _runs(ops, modules)
     starts = dict(runs)
     dropped = {end for start, end in runs if end < len(ops) and ops[end - 1].module in OUTPUT_DROPPED}
@@ -89,6 +91,25 @@ def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0
         index = end
     replayed = tuple(i for start, end in runs for i in range(start, end))
     return _backward(ops, live, kept, forward, grad_bytes, replayed)
+
+
+def _ops_walk(ops: list[Op], grad_bytes: float) -> Walk:
+    """torchtitan's selective checkpointing: a layer keeps its input, attention's output and every second product's
+    output; all else is computed again."""
+    plain = plain_walk(ops, grad_bytes)
+    kept, replayed, turn = ops[0].kept, [], 0
+    for index, op in enumerate(ops):
+        if op.kind == "attention":
+            rows, queries, _, _, size_v, _, _ = op.shape
+            kept += 2.0 * rows * queries * size_v
+        elif op.kind == "memory":
+            replayed.append(index)
+        else:
+            kept += 2.0 * op.shape[0] * op.shape[1] / 2
+            turn += 1
+            if turn % 2 == 0:
+                replayed.append(index)
+    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, tuple(replayed))
 
 
 def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: set[int]) -> tuple[float, float]:

@@ -31,7 +31,7 @@ class Calibration:
     kernel_fixed: float = 2.5e-6
     """Seconds per memory-bound kernel whatever its size."""
     attention: tuple[float, float] = (0.60, 0.56)
-    """Share of the 16-bit peak that attention reaches at long sequences and head size 128: forward, backward."""
+    """Share of the 16-bit peak that attention reaches at long sequences, many heads, head size 128: both passes."""
     attention_half: tuple[float, float] = (450.0, 900.0)
     """Sequence length at which a causal kernel reaches half of that."""
     flash2: tuple[float, float] = (0.60, 0.56)

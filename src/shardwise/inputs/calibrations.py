@@ -20,6 +20,7 @@ FAMILIES = {
     "a100": "ampere",
     "a800": "ampere",
     "h100": "hopper",
+    "h100-96": "hopper-500w",
     "h800": "hopper",
     "h20": "hopper",
     "h200": "h200",

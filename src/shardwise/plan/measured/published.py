@@ -151,7 +151,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         schedule=schedule,
         placement="v" if schedule == "zb-v" else "loop",
         recompute=recompute_of(p["recompute"], model),
-        layers=_layers(p, model),
+        layers=_layers(p, model, vpp),
         dtype=_dtype(row),  # type: ignore[arg-type]
         grad_dtype="bf16" if str(row["precision"].get("grads", "")).startswith(("bf16", "fp16")) else "fp32",
         runtime=runtime.name,
@@ -182,12 +182,17 @@ def _zero_group(p: Row) -> int:
     return 0
 
 
-def _layers(p: Row, model: Model) -> tuple[int, ...]:
+def _layers(p: Row, model: Model, vpp: int) -> tuple[int, ...]:
     """Stage sizes; slots that embeddings took are given back where the sum says so."""
     given = p.get("pp_layers_per_stage")
-    if not isinstance(given, list) or sum(given) != model.layers or len(given) != int(p["pp"]):
-        return ()
-    return tuple(int(n) for n in given)
+    if isinstance(given, list) and sum(given) == model.layers and len(given) == int(p["pp"]):
+        return tuple(int(n) for n in given)
+    chunks = int(p["pp"] or 1) * vpp
+    each, rest = divmod(model.layers + 2, chunks)
+    if chunks > 1 and model.layers % chunks and not rest:
+        # embedding and output layer take the place of one layer each
+        return (each - 1, *([each] * (chunks - 2)), each - 1)
+    return ()
 
 
 def recompute_of(text: str | None, model: Model) -> Recompute:

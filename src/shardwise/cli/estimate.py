@@ -1,0 +1,121 @@
+"""`shardwise estimate`: time, memory and MFU of one strategy, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from shardwise.cli.ask import Asked
+from shardwise.cli.options import asks
+from shardwise.cli.output import Output, output_options
+from shardwise.errors import InfeasibleError
+from shardwise.units import show_bytes
+
+if TYPE_CHECKING:
+    from shardwise.plan.advice import Change
+    from shardwise.plan.estimate import Estimate
+
+CLOSED_FORMS = frozenset({"1f1b", "interleaved", "gpipe"})
+
+
+@click.command("estimate")
+@click.option("--explain", is_flag=True, help="Show where every second and every byte goes, and what would help.")
+@click.option("--out", metavar="FILE", help="Write the plan: inputs and predictions.")
+@asks
+@output_options
+def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> None:
+    """Predict time, memory and MFU of one strategy, and say why.
+
+    \b
+    shardwise estimate llama-3-70b --cluster 64xh100 --tp 8 --pp 4 --global-batch 256 --seq 8192
+    shardwise estimate llama-3-70b -c 64xh100 -s "tp8 pp4x2 mbs1 gbs256 seq8192" --explain
+    shardwise estimate model.json --cluster system.json --strategy strategy.json   (SimuMax's files)
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.plan.advice import advise
+    from shardwise.plan.estimate import estimate
+
+    for note in (*asked.notes, *_cautions(asked)):
+        output.note(note)
+    found = estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
+    changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
+    _say(found, asked, output, changes, explain=explain)
+    output.answer(_answer(found, changes))
+    if out:
+        _write(found, out, output)
+    if found.fits == "no":
+        raise InfeasibleError(_missing(found))
+
+
+def _cautions(asked: Asked) -> list[str]:
+    """What the numbers leave out, said before they are read."""
+    schedule, pp = asked.strategy.schedule, asked.strategy.pp
+    if pp > 1 and schedule not in CLOSED_FORMS:
+        return [f"{schedule} is timed and sized here as {'interleaved ' if asked.strategy.vpp > 1 else ''}1f1b"]
+    return []
+
+
+def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, ...], *, explain: bool) -> None:
+    if not output.prints:
+        return
+    from shardwise.report import estimate as report
+
+    output.say(f"{found.model.name} on {found.cluster.name} with {asked.runtime.name}: {found.strategy}")
+    output.say()
+    for name, text in report.summary(found):
+        output.say(f"{name:<14}{text}")
+    output.say()
+    output.table(*report.stages(found))
+    if explain:
+        output.say()
+        output.table(*report.time(found), title="where the time goes (on the busiest pipeline rank)")
+        output.say()
+        output.table(*report.memory(found), title="where the memory goes, GiB per pipeline rank")
+        output.say()
+        output.say(f"calibrated on: {found.calibration}")
+    if explain or changes:
+        output.say()
+        output.say(report.advice_title(found, changes))
+        output.table(*report.advice(changes)) if changes else None
+
+
+def _answer(found: Estimate, changes: tuple[Change, ...]) -> dict[str, object]:
+    from shardwise.plan.predictions import predictions, provenance
+
+    return {
+        "strategy": str(found.strategy),
+        "inputs": {"model": found.model, "cluster": found.cluster, "strategy": found.strategy},
+        "predictions": predictions(found),
+        "advice": [
+            {
+                "change": change.text,
+                "strategy": str(change.strategy),
+                "seconds": change.seconds,
+                "bytes": change.bytes,
+                "fits": change.fits,
+            }
+            for change in changes
+        ],
+        "provenance": provenance(found),
+    }
+
+
+def _write(found: Estimate, out: str, output: Output) -> None:
+    from shardwise.plan.plan_file import write_plan
+    from shardwise.plan.predictions import plan_of
+
+    write_plan(plan_of(found), out)
+    output.note(f"the plan is in {out}")
+
+
+def _missing(found: Estimate) -> str:
+    """How much is missing, and where."""
+    fullest = max(found.memory, key=lambda rank: rank.total)
+    gpu = found.cluster.gpu
+    over = [rank.rank for rank in found.memory if rank.total > gpu.memory]
+    others = f" ({len(over)} of {len(found.memory)} pipeline ranks are too full)" if len(over) > 1 else ""
+    return (
+        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {gpu.name} has "
+        f"{show_bytes(gpu.memory)}, {show_bytes(fullest.total - gpu.memory)} are missing{others}; "
+        f"the peak is in {fullest.at}"
+    )

@@ -1,0 +1,232 @@
+"""A problem made ready for many evaluations: the order as a graph, times and memory as linear functions of counts.
+
+An *option* is a run with one of its choices; a partition is a matrix of counts, chunks x options. The time of an
+action and the memory of a chunk are linear in it, a rank's peak is the largest of a few linear functions (one per
+largest combination of micro batches in flight), and the simulated time is the longest path. So whatever moves layers
+needs no simulator in its loop, and the tests hold both to the same numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.partition.orders import order_of
+from shardwise.partition.problem import Evaluation, Partition, Problem
+from shardwise.simulate.action import B, F, I, Schedule, W
+from shardwise.simulate.compiled import library
+from shardwise.simulate.costs import Costs
+from shardwise.simulate.engine import simulate
+from shardwise.simulate.timeline import action_bytes
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+_SOURCE = Path(__file__).with_name("evaluate.c")
+_ROOM = 1e-9
+"""Share of a limit by which rounding may exceed it."""
+
+
+class GraphView(ctypes.Structure):
+    """`Graph` of evaluate.c."""
+
+    _fields_ = (
+        ("actions", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("before", "input", "stream", "hop")),
+    )
+
+
+class Ready:
+    """A problem with its order, its options and its memory rows as arrays."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.schedule = problem, order_of(problem)
+        self.chunks, self.rank_of = problem.chunks, np.array(problem.rank_of, dtype=np.int32)
+        self.run_of = np.repeat(np.arange(len(problem.runs)), [len(r.kind.choices) for r in problem.runs])
+        self.least = np.array(problem.least, dtype=np.int32)
+        self.run_counts = np.array([run.count for run in problem.runs], dtype=np.int32)
+        self._set_options()
+        self._set_fixed()
+        self.before, self.input, self.stream, self.hop = graph_of(self.schedule, problem.hop)
+        self.rows, self.row_rank = memory_rows(self.schedule, problem.free_at_input_grad)
+        self.limits = np.array(problem.rank_limits) * (1 + _ROOM)
+
+    def _set_options(self) -> None:
+        choices = [choice for run in self.problem.runs for choice in run.kind.choices]
+        pieces = self.problem.splits
+        self.option_time = np.array([[c.f, c.i, c.w, c.i + c.w] for c in choices]).T / pieces
+        self.option_held = np.array([c.activation for c in choices]) / pieces
+        self.option_static = np.array([run.kind.static for run in self.problem.runs for _ in run.kind.choices])
+
+    def _set_fixed(self) -> None:
+        """Times (by kind and chunk), activations (by chunk) and memory (by rank) that do not move."""
+        self.fixed_time, self.fixed_held = np.zeros((4, self.chunks)), np.zeros(self.chunks)
+        self.fixed_static = np.array(self.problem.rank_static, dtype=float)
+        for chunk, end in ((0, self.problem.head), (self.chunks - 1, self.problem.tail)):
+            self.fixed_time[:, chunk] += np.array([end.f, end.i, end.w, end.i + end.w]) / self.problem.splits
+            self.fixed_held[chunk] += end.activation / self.problem.splits
+            self.fixed_static[self.rank_of[chunk]] += end.static
+
+    @property
+    def options(self) -> int:
+        return len(self.run_of)
+
+    @cached_property
+    def on_rank(self) -> Floats:
+        """ranks x chunks: 1 where the rank holds the chunk."""
+        table = np.zeros((self.problem.pp, self.chunks))
+        table[self.rank_of, np.arange(self.chunks)] = 1.0
+        return table
+
+    @cached_property
+    def view(self) -> GraphView:
+        arrays = (self.before, self.input, self.stream, self.hop)
+        return GraphView(len(self.before) - 1, *(array.ctypes.data for array in arrays))
+
+    def durations(self, counts: Ints) -> Floats:
+        """Times by kind and chunk of one matrix of counts, or of many."""
+        times = np.einsum("...co,ko->...kc", counts.astype(float), self.option_time)
+        return np.ascontiguousarray(times + self.fixed_time)
+
+    def times(self, counts: Ints) -> Floats:
+        """The simulated time of many matrices of counts."""
+        return self.longest(self.durations(counts).reshape(len(counts), -1))
+
+    def longest(self, durations: Floats) -> Floats:
+        kernel = library(_SOURCE)
+        if kernel is None:
+            return longest_slowly(self, durations)
+        out, end = np.empty(len(durations)), np.empty(len(self.before))
+        durations = np.ascontiguousarray(durations)
+        run = kernel.longest_many
+        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 3]
+        pointers = (durations.ctypes.data, end.ctypes.data, out.ctypes.data)
+        run(ctypes.addressof(self.view), len(durations), durations.shape[1], *pointers)
+        return out
+
+    def peaks(self, counts: Ints) -> Floats:
+        """Most memory of every rank, for one matrix of counts or many."""
+        held = counts @ self.option_held + self.fixed_held
+        static = (counts @ self.option_static) @ self.on_rank.T + self.fixed_static
+        levels = held @ self.rows.T
+        most = np.stack([levels[..., self.row_rank == r].max(axis=-1) for r in range(self.problem.pp)], axis=-1)
+        return np.asarray(static + most)
+
+    def fits(self, counts: Ints) -> npt.NDArray[np.bool_]:
+        return np.asarray((self.peaks(counts) <= self.limits).all(axis=-1))
+
+    def costs(self, counts: Ints) -> Costs:
+        """What the simulator reads."""
+        time = self.durations(counts)
+        static = (counts @ self.option_static) @ self.on_rank.T + self.fixed_static
+        hops = (self.problem.hop,) * (self.chunks - 1) if self.problem.hop else ()
+        return Costs(
+            f=tuple(time[F].tolist()), i=tuple(time[I].tolist()), w=tuple(time[W].tolist()), hop=hops,
+            activation=tuple((counts @ self.option_held + self.fixed_held).tolist()), static=tuple(static.tolist()),
+            free_at_input_grad=self.problem.free_at_input_grad,
+        )  # fmt: skip
+
+    def evaluate(self, counts: Ints) -> Evaluation:
+        """The simulator's word on one matrix of counts."""
+        timeline = simulate(self.schedule, self.costs(counts))
+        peak, limits = timeline.peak, self.problem.rank_limits
+        over = tuple(p - limit if p > limit * (1 + _ROOM) else 0.0 for p, limit in zip(peak, limits, strict=True))
+        return Evaluation(
+            partition=self.partition(counts), simulated=timeline.makespan, peak=peak, over=over, timeline=timeline
+        )
+
+    def partition(self, counts: Ints) -> Partition:
+        cuts = np.cumsum([len(run.kind.choices) for run in self.problem.runs])[:-1]
+        return Partition(
+            counts=tuple(tuple(tuple(map(int, part)) for part in np.split(row, cuts)) for row in counts)
+        )
+
+    def matrix(self, partition: Partition) -> Ints:
+        rows = [[count for run in chunk for count in run] for chunk in partition.counts]
+        return np.array(rows, dtype=np.int32).reshape(self.chunks, self.options)
+
+
+def graph_of(schedule: Schedule, hop: float) -> tuple[Ints, Ints, Ints, Floats]:
+    """Per action, producers first: the one before it on its rank, its producer, its stream and the hop between.
+
+    With equal times an action starts after what it needs has ended, so the order of starts is an order to work in.
+    """
+    ones = (1.0,) * schedule.chunks
+    timeline = simulate(schedule, Costs(f=ones, i=ones, w=ones))
+    codes, start = np.concatenate(schedule.codes), np.concatenate(timeline.start)
+    order = np.argsort(start, kind="stable")
+    place = np.empty(len(codes), dtype=np.int64)
+    place[order] = np.arange(1, len(codes) + 1)
+    first = np.concatenate(([0], np.cumsum([len(row) for row in schedule.codes])[:-1]))
+    previous = np.concatenate(([0], place[:-1]))
+    previous[first] = 0
+    where = np.zeros(4 * schedule.chunks * schedule.microbatches, dtype=np.int64)
+    where[codes] = place
+    needs, crosses = _inputs(schedule, codes, where)
+    head = np.zeros(1, dtype=np.int32)
+    return (
+        np.concatenate((head, previous[order])).astype(np.int32),
+        np.concatenate((head, needs[order])).astype(np.int32),
+        np.concatenate((head, (codes // schedule.microbatches)[order])).astype(np.int32),
+        np.concatenate((head, np.where(crosses, hop, 0.0)[order])).astype(np.float64),
+    )
+
+
+def _inputs(schedule: Schedule, codes: np.ndarray, where: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Per action: the place of its producer (0: none), and whether the message crosses ranks."""
+    m, chunks, ranks = schedule.microbatches, schedule.chunks, np.array(schedule.rank_of)
+    kind, chunk, batch = codes // (m * chunks), codes // m % chunks, codes % m
+    ahead = np.minimum(chunk + 1, chunks - 1)
+    gradient = np.maximum(where[(I * chunks + ahead) * m + batch], where[(B * chunks + ahead) * m + batch])
+    back = np.where(chunk == chunks - 1, where[chunk * m + batch], gradient)
+    forward = np.where(chunk > 0, where[np.maximum(chunk - 1, 0) * m + batch], 0)
+    own = where[np.minimum(I * chunks + chunk, 4 * chunks - 1) * m + batch]
+    needs = np.where(kind == F, forward, np.where(kind == W, own, back))
+    source = np.where(kind == F, np.maximum(chunk - 1, 0), np.where(kind == W, chunk, ahead))
+    return needs, ranks[source] != ranks[chunk]
+
+
+def memory_rows(schedule: Schedule, share: float) -> tuple[Floats, Ints]:
+    """Micro batches that each chunk holds at the moments when a rank may hold most, and the rank of each row."""
+    rows, ranks = list[Floats](), list[int]()
+    m, chunks = schedule.microbatches, schedule.chunks
+    ones = (1.0,) * chunks
+    costs = Costs(f=ones, i=ones, w=ones, free_at_input_grad=share)
+    for rank, codes in enumerate(schedule.codes):
+        taken = action_bytes(codes, schedule, costs)
+        table = np.zeros((len(codes), chunks))
+        table[np.arange(len(codes)), codes // m % chunks] = taken
+        levels = np.cumsum(table, axis=0)[taken > 0]
+        kept = _largest(np.unique(np.round(levels, 12), axis=0))
+        rows.append(kept)
+        ranks += [rank] * len(kept)
+    return np.ascontiguousarray(np.concatenate(rows)), np.array(ranks, dtype=np.int32)
+
+
+def _largest(levels: Floats) -> Floats:
+    """Rows that no other row covers in every chunk."""
+    order = np.argsort(-levels.sum(axis=1), kind="stable")
+    kept = np.empty((0, levels.shape[1]))
+    for row in levels[order]:
+        if not (kept >= row).all(axis=1).any():
+            kept = np.vstack((kept, row))
+    return kept
+
+
+def longest_slowly(ready: Ready, durations: Floats) -> Floats:
+    """The twin of evaluate.c, all partitions abreast: one numpy step an action."""
+    end = np.zeros((len(ready.before), len(durations)))
+    by_stream = np.ascontiguousarray(durations.T)
+    steps = zip(ready.before.tolist(), ready.input.tolist(), ready.stream.tolist(), ready.hop.tolist(), strict=True)
+    next(steps)
+    for k, (before, source, stream, hop) in enumerate(steps, start=1):
+        row = end[k]
+        if hop:
+            np.maximum(end[before], end[source] + hop, out=row)
+        else:
+            np.maximum(end[before], end[source], out=row)
+        row += by_stream[stream]
+    return np.asarray(end.max(axis=0))

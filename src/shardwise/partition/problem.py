@@ -1,0 +1,242 @@
+"""The partition problem and its answer: which layers, recomputed how, sit in which chunk.
+
+Numbers are taken as given: times share one unit, memory another. A layer kind offers choices (keep everything,
+recompute this or that), each with its own times and memory; the model is a sequence of runs of equal layers between a
+head and a tail that stay on the first and the last chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from shardwise.errors import Fault, InputError
+from shardwise.schedule.generate import SHAPES
+from shardwise.simulate.action import Schedule, placed
+from shardwise.simulate.timeline import Timeline
+
+Counts = tuple[tuple[int, ...], ...]
+"""Layers of one chunk: per run, per choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One way to run a layer: what is kept and what is recomputed."""
+
+    name: str
+    """none, select, comm, both, full, or any other word."""
+    f: float
+    """Forward time."""
+    i: float
+    """Time of the backward for inputs, recomputation included."""
+    w: float
+    """Time of the backward for weights."""
+    activation: float
+    """Memory held from the forward to the end of the backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Layers that are alike."""
+
+    name: str
+    choices: tuple[Choice, ...]
+    static: float = 0.0
+    """Memory that one layer holds all the time: parameters, gradients, optimizer states."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Equal layers that follow each other in the model."""
+
+    kind: Kind
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The head (on the first chunk) or the tail (on the last): never moved, never recomputed."""
+
+    f: float = 0.0
+    i: float = 0.0
+    w: float = 0.0
+    static: float = 0.0
+    activation: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Layers to be spread over pp x vpp chunks so that the simulated iteration is shortest and every rank fits."""
+
+    pp: int
+    vpp: int = 1
+    microbatches: int
+    runs: tuple[Run, ...]
+    head: End = End()
+    tail: End = End()
+    limits: tuple[float, ...] = ()
+    """Memory of every rank; one number stands for all, empty: no limit."""
+    static: tuple[float, ...] = ()
+    """Memory that a rank holds whatever its layers; one number stands for all, empty: none."""
+    schedule: str = "1f1b"
+    """A name of `shardwise.schedule`."""
+    order: Schedule | None = None
+    """The order of work itself, in place of a name."""
+    splits: int = 1
+    """Pieces of a sequence (seq-1f1b): times and activations of a layer are those of the whole sequence."""
+    hop: float = 0.0
+    """Time of the message between chunks on different ranks."""
+    empty: tuple[int, ...] = ()
+    """Chunks that may be without layers."""
+    free_at_input_grad: float = 0.5
+    """Share of the activation that I frees, where backwards are split."""
+    name: str = ""
+
+    @property
+    def chunks(self) -> int:
+        return self.pp * self.vpp
+
+    @property
+    def layers(self) -> int:
+        return sum(run.count for run in self.runs)
+
+    @property
+    def rank_of(self) -> tuple[int, ...]:
+        """The rank of every chunk."""
+        if self.order is not None:
+            return self.order.rank_of
+        return placed(self.pp, self.vpp, SHAPES[self.schedule].placement)
+
+    @property
+    def rank_limits(self) -> tuple[float, ...]:
+        return _per_rank(self.limits, self.pp, float("inf"))
+
+    @property
+    def rank_static(self) -> tuple[float, ...]:
+        return _per_rank(self.static, self.pp, 0.0)
+
+    @property
+    def least(self) -> tuple[int, ...]:
+        """Fewest layers of every chunk."""
+        return tuple(int(chunk not in self.empty) for chunk in range(self.chunks))
+
+
+def _per_rank(values: Sequence[float], pp: int, default: float) -> tuple[float, ...]:
+    return tuple(values) * pp if len(values) == 1 else tuple(values) or (default,) * pp
+
+
+def check_problem(problem: Problem) -> None:
+    """Raise InputError with everything that is wrong."""
+    faults = tuple(_faults(problem))
+    if faults:
+        raise InputError(faults, title=problem.name)
+
+
+def _faults(p: Problem) -> Iterator[Fault]:
+    for name, value in (("pp", p.pp), ("vpp", p.vpp), ("microbatches", p.microbatches), ("splits", p.splits)):
+        if value < 1:
+            yield Fault(name, f"is {value}; it must be at least 1")
+    if p.order is None and p.schedule not in SHAPES:
+        yield Fault("schedule", f"there is no schedule {p.schedule!r}; known: {', '.join(SHAPES)}")
+    yield from _run_faults(p)
+    for name, values in (("limits", p.limits), ("static", p.static)):
+        if len(values) not in {0, 1, p.pp}:
+            yield Fault(name, f"has {len(values)} numbers; give one, or one for each of {p.pp} ranks")
+    if any(not limit > 0 for limit in p.limits):
+        yield Fault("limits", f"holds {min(p.limits):g}; the memory of a rank must be above 0")
+    if p.hop < 0:
+        yield Fault("hop", f"is {p.hop:g}; a time is not negative")
+    needed = sum(p.least)
+    if not p.layers >= needed:
+        yield Fault(
+            "layers",
+            f"{p.layers} layers cannot fill pp {p.pp} x vpp {p.vpp} = {p.chunks} chunks; "
+            f"lower pp or vpp, or allow empty chunks (at least {needed - p.layers} more of them)",
+        )
+
+
+def _run_faults(p: Problem) -> Iterator[Fault]:
+    if not p.runs:
+        yield Fault("runs", "there are no layers to spread")
+    for index, run in enumerate(p.runs):
+        if run.count < 1:
+            yield Fault(f"runs.{index}.count", f"is {run.count}; it must be at least 1")
+        if not run.kind.choices:
+            yield Fault(f"runs.{index}.kind", f"{run.kind.name!r} has no choice of how to run it")
+        for choice in run.kind.choices:
+            numbers = (choice.f, choice.i, choice.w, choice.activation, run.kind.static)
+            if any(not 0 <= number < float("inf") for number in numbers):
+                yield Fault(f"runs.{index}.kind.{choice.name}", "times and memory must be finite and not negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """An answer's layers: per chunk in model order, per run, per choice."""
+
+    counts: tuple[Counts, ...]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of every chunk."""
+        return tuple(sum(sum(run) for run in chunk) for chunk in self.counts)
+
+    def chosen(self, problem: Problem) -> dict[str, tuple[int, ...]]:
+        """Layers of every chunk by the name of their choice."""
+        names = dict.fromkeys(choice.name for run in problem.runs for choice in run.kind.choices)
+        found = {name: [0] * len(self.counts) for name in names}
+        for chunk, runs in enumerate(self.counts):
+            for run, counts in zip(problem.runs, runs, strict=True):
+                for choice, count in zip(run.kind.choices, counts, strict=True):
+                    found[choice.name][chunk] += count
+        return {name: tuple(numbers) for name, numbers in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What the simulator says of one partition."""
+
+    partition: Partition
+    simulated: float
+    """First start to last end."""
+    peak: tuple[float, ...]
+    """Most memory that each rank holds, event by event."""
+    over: tuple[float, ...]
+    """How far each rank is above its limit; 0 where it fits."""
+    timeline: Timeline = field(repr=False, compare=False)
+
+    @property
+    def fits(self) -> bool:
+        return not any(self.over)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The best partition found, and what is proven about it under the given costs and order."""
+
+    problem: Problem
+    best: Evaluation
+    bound: float
+    """No partition that fits is faster than this."""
+    seconds: float
+    """CPU seconds taken."""
+    evaluations: int
+    """Partitions whose time was computed."""
+    method: str
+    """How the bound was proven."""
+    interrupted: bool = False
+    """Stopped by Ctrl-C: the best so far."""
+    out_of_time: bool = False
+    """Stopped by the time limit; another machine may give another answer."""
+
+    @property
+    def simulated(self) -> float:
+        return self.best.simulated
+
+    @property
+    def gap(self) -> float:
+        return self.simulated / self.bound - 1 if self.bound > 0 else float("inf")
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing can be faster (to 1 in a billion)."""
+        return self.simulated <= self.bound * (1 + 1e-9)

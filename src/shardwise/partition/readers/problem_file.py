@@ -1,0 +1,224 @@
+"""`problem` objects and layer models (SAPP's model JSON) as problems; every number is taken as given.
+
+{"pp", "vp", "mb", "layers", "mem_limit", "low_mem", "seq_split", "recompute_kinds", "model": {"stage_const_mem",
+"layers_description": [{"name", "type": HEAD | BODY | TAIL, "time" (forward), "nb_layer", "memory_parameter",
+"memory_activation", "memory_select_rec", ...}]}}. Where a file says nothing about a time, backward is twice forward and
+recomputing adds a share of the backward (SAPP's coefficients). Of ours, beyond SAPP: several BODY entries are several
+kinds in model order, `schedule`, `hop`, `mem_limit` and `stage_const_mem` as a list per rank, `empty_chunks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, FileError, InputError
+from shardwise.inputs.files import read_mapping
+from shardwise.partition.problem import Choice, End, Kind, Problem, Run, check_problem
+
+RECOMPUTE = {
+    "select": ("memory_select_rec", "select_rec", 0.04),
+    "comm": ("memory_select_comm", "select_comm", 0.125),
+    "both": ("memory_both_comm_select", "both_comm_select", 0.165),
+    "full": ("memory_recompute", "recompute", 0.5),
+}
+"""Choice -> key of its memory, stem of the keys of its time, and SAPP's default share of the backward."""
+_KEYS = frozenset({
+    "id", "name", "note", "pp", "vp", "vpp", "mb", "microbatches", "layers", "mem_limit", "low_mem", "seq_split",
+    "recompute_kinds", "model", "schedule", "hop", "empty_chunks",
+})  # fmt: skip
+Table = Mapping[str, Any]
+
+
+def read_problem(path: str | Path) -> Problem:
+    """A problem file; the whole of an entry of an instance list (with `problem` inside) is taken too."""
+    data: Table = read_mapping(path)
+    if "problem" in data and isinstance(data["problem"], dict):
+        data = data["problem"]
+    try:
+        return problem_from(data)
+    except FileError:
+        raise
+    except InputError as error:
+        raise InputError(error.faults, title=str(path)) from None
+
+
+def problem_from(data: Table) -> Problem:
+    """A `problem` object as a problem; raises InputError with all faults."""
+    faults = list(_shape_faults(data))
+    if faults:
+        raise InputError(faults)
+    pp, vpp = data["pp"], data.get("vp", data.get("vpp", 1))
+    return make_problem(
+        data["model"],
+        pp=pp,
+        vpp=vpp,
+        microbatches=data.get("mb", data.get("microbatches")),
+        layers=data.get("layers"),
+        limits=_numbers(data.get("mem_limit")),
+        low_memory=bool(data.get("low_mem", 0)),
+        splits=data.get("seq_split", 1),
+        kinds=data.get("recompute_kinds"),
+        schedule=data.get("schedule"),
+        hop=float(data.get("hop", 0.0)),
+        empty=tuple(data.get("empty_chunks", ())),
+        name=str(data.get("id", data.get("name", ""))),
+    )
+
+
+def make_problem(
+    model: Table,
+    *,
+    pp: int,
+    vpp: int,
+    microbatches: int,
+    layers: int | None = None,
+    limits: tuple[float, ...] = (),
+    low_memory: bool = False,
+    splits: int = 1,
+    kinds: list[str] | None = None,
+    schedule: str | None = None,
+    hop: float = 0.0,
+    empty: tuple[int, ...] = (),
+    name: str = "",
+) -> Problem:
+    """A layer model with the settings of one run."""
+    parts = model_parts(model, kinds)
+    runs = parts["BODY"]
+    if layers is not None and len(runs) == 1 and runs[0].count != layers:
+        runs = (Run(kind=runs[0].kind, count=layers),)
+    elif layers is not None and sum(run.count for run in runs) != layers:
+        raise InputError(Fault("layers", f"is {layers}, the BODY entries have {sum(r.count for r in runs)} together"))
+    problem = Problem(
+        pp=pp, vpp=vpp, microbatches=microbatches, runs=runs, head=parts["HEAD"], tail=parts["TAIL"],
+        limits=limits, static=_numbers(model.get("stage_const_mem", 0.0)), hop=hop, empty=empty, splits=splits,
+        schedule=schedule or default_schedule(vpp, splits, low_memory=low_memory), name=name,
+    )  # fmt: skip
+    check_problem(problem)
+    return problem
+
+
+def default_schedule(vpp: int, splits: int = 1, *, low_memory: bool = False) -> str:
+    if splits > 1:
+        return "seq-1f1b"
+    if vpp == 1:
+        return "1f1b"
+    return "low-memory" if low_memory else "interleaved"
+
+
+def _numbers(value: float | list[float] | None) -> tuple[float, ...]:
+    if value is None:
+        return ()
+    return tuple(map(float, value)) if isinstance(value, list) else (float(value),)
+
+
+def model_parts(model: Table, kinds: list[str] | None = None) -> dict[str, Any]:
+    """HEAD and TAIL as ends, BODY as runs."""
+    entries = list(model["layers_description"])
+    ends = {name: [e for e in entries if e.get("type") == name] for name in ("HEAD", "TAIL")}
+    body = [e for e in entries if e.get("type") == "BODY"]
+    runs = tuple(Run(kind=_kind(e, kinds), count=int(e.get("nb_layer", 1))) for e in body)
+    return {"BODY": runs, **{name: _end(found) for name, found in ends.items()}}
+
+
+def _end(entries: list[Table]) -> End:
+    times = [_times(e) for e in entries]
+    return End(
+        f=sum(t[0] for t in times), i=sum(t[1] for t in times), w=sum(t[2] for t in times),
+        static=sum(float(e.get("memory_parameter", 0.0)) for e in entries),
+        activation=sum(float(e.get("memory_activation", 0.0)) for e in entries),
+    )  # fmt: skip
+
+
+def _times(entry: Table) -> tuple[float, float, float]:
+    """F, I and W without recomputing. Half of a backward whose parts are not known is taken as W."""
+    f = float(entry.get("forward_time", entry.get("time", 0.0)))
+    backward = entry.get("backward_time")
+    total = float(backward) if backward is not None else 2.0 * f * (1.0 + float(entry.get("backward_coef", 0.0)))
+    w = float(entry.get("weight_time", total / 2))
+    return f, total - w, w
+
+
+def _kind(entry: Table, kinds: list[str] | None) -> Kind:
+    f, i, w = _times(entry)
+    held = float(entry.get("memory_activation", 0.0))
+    choices = [Choice(name="none", f=f, i=i, w=w, activation=held)]
+    for name, (memory, stem, share) in RECOMPUTE.items():
+        # SAPP's rule: a kind of recomputing is in the problem when its memory is known (above 0).
+        if float(entry.get(memory, 0.0)) > 0 and (kinds is None or name in kinds):
+            extra = entry.get(f"{stem}_time")
+            more = float(extra) if extra is not None else (i + w) * float(entry.get(f"{stem}_coef", share))
+            choices.append(Choice(name=name, f=f, i=i + more, w=w, activation=float(entry[memory])))
+    static = float(entry.get("memory_parameter", 0.0))
+    return Kind(name=str(entry.get("name", "BODY")), choices=tuple(choices), static=static)
+
+
+def _shape_faults(data: Table) -> Iterator[Fault]:
+    for key in sorted(set(data) - _KEYS):
+        yield Fault(key, f"is not a key of a problem; the keys are {', '.join(sorted(_KEYS))}")
+    yield from _count_faults(data)
+    kinds = data.get("recompute_kinds")
+    if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) - RECOMPUTE.keys()):
+        yield Fault("recompute_kinds", f"is {kinds!r}; write a list of {', '.join(RECOMPUTE)}")
+    limit = data.get("mem_limit")
+    if limit is not None and not _is_numbers(limit):
+        yield Fault("mem_limit", f"is {limit!r}; write the memory of a rank, or a list with one number per rank")
+    hop = data.get("hop", 0.0)
+    if not _is_number(hop) or hop < 0:
+        yield Fault("hop", f"is {hop!r}; write the time of a message between two ranks, 0 or more")
+    empty = data.get("empty_chunks", [])
+    if not isinstance(empty, list) or any(not _is_count(chunk, 0) for chunk in empty):
+        yield Fault("empty_chunks", f"is {empty!r}; write a list of chunks that may be without layers")
+    yield from model_faults(data.get("model"))
+
+
+def _count_faults(data: Table) -> Iterator[Fault]:
+    names = {"pp": True, "vp": False, "vpp": False, "mb": "microbatches" not in data, "microbatches": False,
+             "layers": False, "seq_split": False}  # fmt: skip
+    for name, needed in names.items():
+        if name not in data:
+            if needed:
+                yield Fault(name, "is missing; a problem says pp, vp, mb, layers, mem_limit and its model")
+        elif not _is_count(data[name]):
+            yield Fault(name, f"is {data[name]!r}; write a whole number of at least 1")
+
+
+def model_faults(model: object) -> Iterator[Fault]:
+    """What is wrong with a layer model."""
+    if not isinstance(model, dict) or not isinstance(model.get("layers_description"), list):
+        yield Fault("model", "must hold layers_description, a list of HEAD, BODY and TAIL entries")
+        return
+    if not _is_numbers(model.get("stage_const_mem", 0.0)):
+        yield Fault("model.stage_const_mem", "must be a number, or a list with one per rank")
+    entries = model["layers_description"]
+    if not any(isinstance(e, dict) and e.get("type") == "BODY" for e in entries):
+        yield Fault("model.layers_description", "has no entry of type BODY; there is nothing to spread")
+    for index, entry in enumerate(entries):
+        yield from _entry_faults(entry, f"model.layers_description.{index}")
+
+
+def _entry_faults(entry: object, at: str) -> Iterator[Fault]:
+    if not isinstance(entry, dict) or entry.get("type") not in {"HEAD", "BODY", "TAIL"}:
+        yield Fault(at, "must be a table with a type of HEAD, BODY or TAIL")
+        return
+    if "time" not in entry and "forward_time" not in entry:
+        yield Fault(f"{at}.time", "is missing; give the forward time of one layer")
+    texts = {"name", "type", "model_name"}
+    for key, value in entry.items():
+        if key not in texts and (not _is_number(value) or value < 0):
+            yield Fault(f"{at}.{key}", f"is {value!r}; write a number that is not negative")
+    if not _is_count(entry.get("nb_layer", 1)):
+        yield Fault(f"{at}.nb_layer", f"is {entry['nb_layer']!r}; write a whole number of at least 1")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_numbers(value: object) -> bool:
+    return _is_number(value) or (isinstance(value, list) and bool(value) and all(map(_is_number, value)))
+
+
+def _is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

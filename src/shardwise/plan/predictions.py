@@ -1,0 +1,67 @@
+"""An estimate as plain values: the `predictions` and `provenance` of a plan, and the answer in JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import shardwise
+from shardwise.cost.ledger import Ledger
+from shardwise.cost.memory import RankMemory
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.serialise import Plain, to_plain
+from shardwise.plan.estimate import Estimate
+from shardwise.plan.plan_file import Plan
+
+_NUMBERS = (
+    "iteration_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "tokens_per_second_per_gpu",
+    "tflops_per_gpu", "mfu", "mfu_full_attention", "hfu", "bubble", "peak_bytes", "total_bytes", "fits",
+)  # fmt: skip
+
+
+def predictions(estimate: Estimate) -> Plain:
+    """Everything that is predicted, each number with its parts."""
+    strategy = estimate.strategy
+    return {
+        **{name: getattr(estimate, name) for name in _NUMBERS},
+        "iteration_seconds_interval": list(estimate.time_interval),
+        "tokens_per_iteration": strategy.global_batch * strategy.seq,
+        "microbatches": strategy.microbatches,
+        "memory_limit_bytes": estimate.cluster.gpu.memory,
+        "memory_error": calibration_of(estimate.cluster.gpu).memory_error,
+        "time": ledger_dict(estimate.time),
+        "update": to_plain(estimate.update._asdict()),
+        "stages": [to_plain(stage) for stage in estimate.stages],
+        "memory": [memory_dict(rank) for rank in estimate.memory],
+    }
+
+
+def ledger_dict(ledger: Ledger) -> Plain:
+    """A ledger as a table; parts and note only where there are any."""
+    found: Plain = {"name": ledger.name, "value": ledger.value}
+    if ledger.note:
+        found["note"] = ledger.note
+    if ledger.parts:
+        found["parts"] = [ledger_dict(part) for part in ledger.parts]
+    return found
+
+
+def memory_dict(memory: RankMemory) -> Plain:
+    """The memory of a pipeline rank as a table."""
+    plain: dict[str, Any] = memory._asdict()
+    return {**plain, "peak": ledger_dict(memory.peak)}
+
+
+def provenance(estimate: Estimate) -> Plain:
+    """What made the numbers."""
+    return {"shardwise": shardwise.__version__, "costs": "roofline", "calibration": estimate.calibration}
+
+
+def plan_of(estimate: Estimate) -> Plan:
+    """The plan of an estimate."""
+    return Plan(
+        model=estimate.model,
+        cluster=estimate.cluster,
+        strategy=estimate.strategy,
+        predictions=predictions(estimate),
+        provenance=provenance(estimate),
+    )

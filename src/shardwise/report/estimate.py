@@ -1,0 +1,137 @@
+"""The tables and lines that an estimate is shown with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.cost.memory import RankMemory
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.plan.advice import Change
+from shardwise.plan.estimate import Estimate, Stage
+from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
+from shardwise.units import show_bytes, show_percent, show_seconds
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+GIB = 2.0**30
+COLUMNS = 8
+"""Pipeline ranks that are shown beside each other; of more, the first, the last and those between at even steps."""
+_FITS = {"yes": "fits", "no": "does not fit", "close": "close: may or may not fit"}
+
+
+def summary(found: Estimate) -> Iterator[tuple[str, str]]:
+    """The lines on top: name and text."""
+    low, high = found.time_interval
+    strategy = found.strategy
+    yield "iteration", f"{show_seconds(found.iteration_seconds)}  ({show_seconds(low)} to {show_seconds(high)})"
+    tokens = strategy.global_batch * strategy.seq
+    yield "tokens", f"{found.tokens_per_second_per_gpu:,.0f} per second and GPU, {tokens:,} per iteration"
+    yield "MFU", f"{show_percent(found.mfu)} causal, {show_percent(found.mfu_full_attention)} full attention"
+    yield "HFU", f"{show_percent(found.hfu)}; {found.tflops_per_gpu:,.0f} model TFLOPS per GPU"
+    yield "bubble", f"{show_percent(found.bubble)} of the passes"
+    yield "memory", _memory_line(found)
+
+
+def _memory_line(found: Estimate) -> str:
+    limit = found.cluster.gpu.memory
+    fullest = max(found.memory, key=lambda rank: rank.total)
+    left = limit - fullest.total
+    error = calibration_of(found.cluster.gpu).memory_error
+    spare = f"{show_bytes(left)} free" if left >= 0 else f"{show_bytes(-left)} missing"
+    margin = f"{show_percent(abs(left) / limit)}; the memory model is right to about {show_percent(error)}"
+    where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
+    return f"{_FITS[found.fits]}: {show_bytes(fullest.total)} of {show_bytes(limit)}{where}, {spare} ({margin})"
+
+
+def stages(found: Estimate) -> Table:
+    """One line a pipeline rank, neighbours that are alike in one: time and memory with bars."""
+    limit = found.cluster.gpu.memory
+    slowest = max(_seconds(stage) for stage in found.stages)
+    pairs = list(zip(found.stages, found.memory, strict=True))
+    rows = [
+        _stage_row(span(first, last), stage, memory, slowest, limit)
+        for first, last, (stage, memory) in alike(pairs, key=_look)
+    ]
+    heads = ("rank", "layers", "forward", "backward", "of the slowest", "peak", "total", f"of {show_bytes(limit)}")
+    return heads, rows
+
+
+def _seconds(stage: Stage) -> float:
+    return stage.forward + stage.backward
+
+
+def _look(pair: tuple[Stage, RankMemory]) -> object:
+    stage, memory = pair
+    return stage.layers, f"{_seconds(stage):.6e} {memory.total:.6e}"
+
+
+def _stage_row(name: str, stage: Stage, memory: RankMemory, slowest: float, limit: float) -> tuple[str, ...]:
+    return (
+        name,
+        "+".join(map(str, stage.layers)),
+        show_seconds(stage.forward),
+        show_seconds(stage.backward),
+        f"{bar(_seconds(stage) / slowest, 12)} {_seconds(stage) / slowest:4.0%}",
+        show_bytes(memory.peak.value),
+        show_bytes(memory.total),
+        f"{bar(memory.total / limit, 12)} {memory.total / limit:4.0%}",
+    )
+
+
+def time(found: Estimate) -> Table:
+    """The time ledger as a tree."""
+    return ("part", "time", "share"), list(tree_rows(found.time, show_seconds))
+
+
+def memory(found: Estimate) -> Table:
+    """The memory ledgers of the pipeline ranks beside each other, their peaks, and what the device must have."""
+    ranks = _shown(found.memory)
+    rows = side_by_side([rank.peak for rank in ranks], _gib)
+    lines = {
+        "peak in forward": [rank.forward for rank in ranks],
+        "peak in backward": [rank.backward for rank in ranks],
+        "peak in the optimizer step": [rank.optimizer for rank in ranks],
+        "kept by one micro batch": [rank.kept_per_microbatch for rank in ranks],
+        "reserved by the allocator": [rank.reserved for rank in ranks],
+        "with context and communicators": [rank.total for rank in ranks],
+    }
+    rows += [(name, *map(_gib, values)) for name, values in lines.items()]
+    rows.append(("passes in flight", *(f"{rank.in_flight:.0f}" for rank in ranks)))
+    rows.append(("the peak is in", *(rank.at for rank in ranks)))
+    return ("part", *(f"rank {rank.rank}" for rank in ranks)), rows
+
+
+def _gib(value: float) -> str:
+    return f"{value / GIB:.2f}"
+
+
+def _shown(ranks: tuple[RankMemory, ...]) -> list[RankMemory]:
+    if len(ranks) <= COLUMNS:
+        return list(ranks)
+    fullest = max(range(len(ranks)), key=lambda index: ranks[index].total)
+    even = {round(index * (len(ranks) - 1) / (COLUMNS - 1)) for index in range(COLUMNS)}
+    return [ranks[index] for index in sorted(even | {fullest})]
+
+
+def advice_title(found: Estimate, changes: tuple[Change, ...]) -> str:
+    """The line above the changes."""
+    if found.fits == "yes":
+        return "changes that would make it faster:" if changes else "no single change would make it faster"
+    if not changes:
+        return "no change that was tried makes it need less memory"
+    helps = any(change.fits != "no" for change in changes)
+    return "changes that would make it fit:" if helps else "no change of one or two steps makes it fit; the nearest:"
+
+
+def advice(changes: tuple[Change, ...]) -> Table:
+    """What to change and what that brings."""
+    rows = [(change.text, _gain(change.seconds), _bytes(change.bytes), change.fits) for change in changes]
+    return ("change", "time", "memory", "fits"), rows
+
+
+def _gain(seconds: float) -> str:
+    return f"{'-' if seconds >= 0 else '+'}{show_seconds(abs(seconds))}"
+
+
+def _bytes(value: float) -> str:
+    return f"{'-' if value >= 0 else '+'}{show_bytes(abs(value))}"

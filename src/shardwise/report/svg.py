@@ -1,0 +1,88 @@
+"""A timeline as SVG, written by hand: the pipeline on top, the memory of every rank below."""
+
+from __future__ import annotations
+
+from shardwise.simulate.timeline import Timeline
+
+COLOURS = {"F": "#4c78a8", "I": "#f58518", "W": "#54a24b", "B": "#e45756"}
+_WIDTH, _LEFT, _ROW, _GAP, _MEMORY = 1200.0, 60.0, 22.0, 4.0, 160.0
+_LABELS = 4000
+"""Actions up to which each carries its name."""
+
+
+def timeline_svg(timeline: Timeline, title: str = "") -> str:
+    """A stand-alone SVG file."""
+    pp = timeline.schedule.pp
+    top = 34.0
+    below = top + pp * (_ROW + _GAP) + 30.0
+    height = below + _MEMORY + 40.0
+    scale = (_WIDTH - _LEFT - 20.0) / (timeline.makespan or 1.0)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height:g}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{_WIDTH:g}" height="{height:g}" fill="white"/>',
+        f'<text x="{_LEFT:g}" y="20" font-size="14">{_escaped(title or timeline.schedule.name)}: '
+        f"makespan {timeline.makespan:g}, bubble {100 * timeline.bubble:.2f}%</text>",
+    ]
+    for rank in range(pp):
+        parts += _rank(timeline, rank, top + rank * (_ROW + _GAP), scale)
+    parts += _memory(timeline, below, scale)
+    parts += _legend(timeline, height - 14.0)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _rank(timeline: Timeline, rank: int, y: float, scale: float) -> list[str]:
+    labelled = timeline.schedule.actions <= _LABELS
+    parts = [f'<text x="4" y="{y + 15:g}">rank {rank}</text>']
+    rows = zip(timeline.schedule.codes[rank].tolist(), timeline.start[rank], timeline.end[rank], strict=True)
+    for code, start, end in rows:
+        action = timeline.schedule.decode(code)
+        x, width = _LEFT + float(start) * scale, float(end - start) * scale
+        shade = 0.65 + 0.35 * (action.chunk // timeline.schedule.pp % 2)
+        parts.append(
+            f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_ROW:g}" fill="{COLOURS[action.kind]}" '
+            f'fill-opacity="{shade:g}" stroke="white" stroke-width="0.5"><title>{action} {start:g} to {end:g}</title></rect>'
+        )
+        if labelled and width > 14:
+            parts.append(f'<text x="{x + 2:.2f}" y="{y + 15:g}" fill="white">{action.microbatch}</text>')
+    return parts
+
+
+def _memory(timeline: Timeline, y: float, scale: float) -> list[str]:
+    """One step line a rank, and the limit where there is one."""
+    limit = max(timeline.costs.memory_limit, default=0.0)
+    most = max((*timeline.peak, limit)) or 1.0
+    parts = [
+        f'<text x="4" y="{y + 10:g}">memory</text>',
+        f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{y + _MEMORY:g}" y2="{y + _MEMORY:g}" stroke="#888"/>',
+        f'<text x="4" y="{y + 26:g}">{most:g}</text>',
+    ]
+    for rank in range(timeline.schedule.pp):
+        points, before = list[str](), y + _MEMORY
+        for time, held in zip(*timeline.memory(rank), strict=True):
+            x, level = _LEFT + float(time) * scale, y + _MEMORY * (1 - float(held) / most)
+            points += [f"{x:.2f},{before:.2f}", f"{x:.2f},{level:.2f}"]
+            before = level
+        hue = 360 * rank // timeline.schedule.pp
+        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="hsl({hue},65%,45%)"/>')
+    if limit:
+        level = y + _MEMORY * (1 - limit / most)
+        parts.append(
+            f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{level:.2f}" y2="{level:.2f}" stroke="red" '
+            'stroke-dasharray="6 3"/>'
+        )
+    return parts
+
+
+def _legend(timeline: Timeline, y: float) -> list[str]:
+    names = {"F": "forward", "I": "backward, inputs", "W": "backward, weights", "B": "full backward"}
+    used = "FB" if timeline.schedule.fused else "FIW"
+    return [
+        f'<rect x="{_LEFT + 160 * k:g}" y="{y - 9:g}" width="10" height="10" fill="{COLOURS[kind]}"/>'
+        f'<text x="{_LEFT + 160 * k + 14:g}" y="{y:g}">{names[kind]}</text>'
+        for k, kind in enumerate(used)
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
