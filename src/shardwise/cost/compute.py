@@ -76,7 +76,8 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
     slow = runtime.overheads.slowdown
     share = calibration.gemm.get(narrow_format, calibration.gemm.get("bf16", 0.7))
     wide_share = calibration.gemm.get(wide, 0.7)
-    flash = calibration.flash2 if runtime.kernels.attention == "flash2" else calibration.attention
+    generations = {"best": calibration.attention, "flash2": calibration.flash2, "flash1": calibration.flash1}
+    flash = generations[runtime.kernels.attention]
     sixteen = gpu.peak("bf16")
     over = runtime.overheads
     return Machine(

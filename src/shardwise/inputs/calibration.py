@@ -36,6 +36,8 @@ class Calibration:
     """Sequence length at which a causal kernel reaches half of that."""
     flash2: tuple[float, float] = (0.60, 0.56)
     """The same for the FlashAttention-2 kernels that older runtimes use."""
+    flash1: tuple[float, float] = (0.33, 0.26)
+    """The same for the first FlashAttention kernels and their Triton kin."""
     narrow_head: float = 0.8
     """Speed at head size 64 over that at 128."""
     host: float = 1.0

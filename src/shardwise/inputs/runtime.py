@@ -48,8 +48,8 @@ class Kernels:
     norm: Literal["fused", "native", "eager"] = "fused"
     """fused: one tuned kernel that keeps its input; native: torch's own, slower; eager: a chain of fp32 kernels that
     keeps two copies (RMS norm only; a layer norm is then native)."""
-    attention: Literal["best", "flash2"] = "best"
-    """Attention kernels: the fastest for the GPU, or FlashAttention 2 as older software has them."""
+    attention: Literal["best", "flash2", "flash1"] = "best"
+    """Attention kernels: the fastest for the GPU, or FlashAttention 2 or 1 as older software has them."""
     rope: Literal["fused", "unfused", "eager"] = "fused"
     """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""
     qkv: Literal["separate", "mixed"] = "separate"

@@ -6,7 +6,7 @@ Every strategy one step away is estimated. Where none of them fits, the best of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.errors import ShardwiseError
 from shardwise.inputs.check import check
@@ -47,14 +47,23 @@ def advise(base: Estimate, *, runtime: Runtime | None = None, count: int = 3) ->
     if base.fits == "yes":
         return _faster(base, first, count)
     fitting = _fitting(first)
-    if not fitting:
-        seen = {base.strategy, *(change.strategy for change in first)}
-        leanest = sorted(first, key=lambda change: -change.bytes)[:SECOND]
-        pairs = [further for change in leanest for further in _changes(base, change.strategy, runtime, seen)]
-        fitting = _fitting(pairs)
-        first = [*first, *pairs]
+    if sum(change.fits == "yes" for change in _best_of_kinds(fitting, count)) < count:
+        first += _second(base, first, runtime)
+        fitting = _fitting(first)
     # nothing fits: what comes nearest
     return _best_of_kinds(fitting or sorted(first, key=lambda change: -change.bytes), count)
+
+
+def _second(base: Estimate, first: list[Change], runtime: Runtime) -> list[Change]:
+    """One step further from the leanest changes, where that makes them leaner."""
+    seen = {base.strategy, *(change.strategy for change in first)}
+    leanest = _best_of_kinds(sorted(first, key=lambda change: -change.bytes), SECOND)
+    return [
+        replace(further, kind=" and ".join(sorted({change.kind, further.kind})))
+        for change in leanest
+        for further in _changes(base, change.strategy, runtime, seen)
+        if further.bytes > change.bytes + WORTH * base.total_bytes
+    ]
 
 
 def _fitting(changes: Iterable[Change]) -> list[Change]:

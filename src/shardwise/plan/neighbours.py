@@ -56,7 +56,7 @@ def _steps(model: Model, s: Strategy, runtime: Runtime) -> Iterator[Step]:
     if not s.flash:
         yield Step("attention", replace(s, flash=True))
     if s.cp > 1:
-        yield from (Step("context", replace(s, cp_kind=kind)) for kind in runtime.can.cp)
+        yield from (Step("context", replace(s, cp_kind=kind)) for kind in runtime.can.cp)  # type: ignore[arg-type]
     yield from _moved_layer(model, s, runtime)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from shardwise.cost.memory import RankMemory
 from shardwise.inputs.calibrations import calibration_of
@@ -119,13 +120,25 @@ def advice_title(found: Estimate, changes: tuple[Change, ...]) -> str:
         return "changes that would make it faster:" if changes else "no single change would make it faster"
     if not changes:
         return "no change that was tried makes it need less memory"
-    helps = any(change.fits != "no" for change in changes)
-    return "changes that would make it fit:" if helps else "no change of one or two steps makes it fit; the nearest:"
+    if any(change.fits != "no" for change in changes):
+        return "changes that would make it fit:"
+    return f"no change of one or two steps makes it fit{_states(found)}; the nearest:"
+
+
+def _states(found: Estimate) -> str:
+    """Where what always stays is too much already, no layout helps: more GPUs do."""
+    limit, static = found.cluster.gpu.memory, max(rank.static for rank in found.memory)
+    if static < limit:
+        return ""
+    least = ceil(found.strategy.world * static / limit)
+    return f" (weights, gradients and states alone take {show_bytes(static)} here; use {least} GPUs or more)"
 
 
 def advice(changes: tuple[Change, ...]) -> Table:
     """What to change and what that brings."""
-    rows = [(change.text, _gain(change.seconds), _bytes(change.bytes), change.fits) for change in changes]
+    rows: list[tuple[str, ...]] = [
+        (change.text, _gain(change.seconds), _bytes(change.bytes), change.fits) for change in changes
+    ]
     return ("change", "time", "memory", "fits"), rows
 
 

@@ -11,6 +11,8 @@ from shardwise.cost.ledger import Ledger
 T = TypeVar("T")
 
 FULL, EMPTY = "█", "·"
+ROUNDING = 1e-9
+"""Parts below this share of the whole are what rounding leaves, and are not shown."""
 
 
 def bar(share: float, width: int = 20) -> str:
@@ -22,20 +24,16 @@ def bar(share: float, width: int = 20) -> str:
 def tree_rows(ledger: Ledger, show: Callable[[float], str]) -> list[tuple[str, str, str]]:
     """A ledger as rows: drawn name, value, share of the whole."""
     whole = ledger.value or 1.0
-    return [(name, show(part.value), f"{100 * part.value / whole:.1f}%") for name, part in _lines(ledger)]
+    lines = ((ledger.name, ledger), *_below(ledger, "", abs(whole) * ROUNDING))
+    return [(name, show(part.value), f"{100 * part.value / whole:.1f}%") for name, part in lines]
 
 
-def _lines(ledger: Ledger) -> Iterator[tuple[str, Ledger]]:
-    yield ledger.name, ledger
-    yield from _below(ledger, "")
-
-
-def _below(ledger: Ledger, before: str) -> Iterator[tuple[str, Ledger]]:
-    parts = sorted(ledger.parts, key=lambda part: -part.value)
+def _below(ledger: Ledger, before: str, least: float) -> Iterator[tuple[str, Ledger]]:
+    parts = sorted((part for part in ledger.parts if abs(part.value) > least), key=lambda part: -part.value)
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
         yield f"{before}{'└─' if last else '├─'} {part.name}", part
-        yield from _below(part, before + ("   " if last else "│  "))
+        yield from _below(part, before + ("   " if last else "│  "), least)
 
 
 def side_by_side(ledgers: Sequence[Ledger], show: Callable[[float], str]) -> list[tuple[str, ...]]:

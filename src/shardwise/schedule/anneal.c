@@ -5,10 +5,6 @@
 
 #include "build.c"
 
-#ifndef EVEN
-#define EVEN 0.2
-#endif
-
 typedef struct {
     const Problem *p;
     int n, row, period;                /* actions, actions a rank, whether the longest rank span is the objective */
@@ -16,7 +12,6 @@ typedef struct {
     double *hop, *length, *end, *kept_end;
     signed char *why, *kept_why;       /* 0 nothing, 1 rank, 2 data */
     int last;                          /* the action that ends the critical path */
-    double even;                       /* mean over ranks of what the objective is the largest of */
     double spent;                      /* work done, in actions replayed: a clock that is the same on every machine */
     unsigned long long seed;
 } Search;
@@ -96,14 +91,12 @@ static double replay_from(Search *s, double from) {
     while (depth) { depth--; depth = run_rank(s, s->stack[depth], depth, &done); }
     s->spent += due + 10 * P;
     if (done < due) return -1;
-    double worst = -NEVER, sum = 0;
+    double worst = -NEVER;
     for (int r = 0; r < P; r++) {
         int first = s->rows[(long)r * s->row], last = s->rows[(long)(r + 1) * s->row - 1];
         double span = s->end[last] - (s->period ? s->end[first] - s->length[first] : 0);
         if (span > worst) { worst = span; s->last = last; }
-        sum += span;
     }
-    s->even = sum / P;
     return worst;
 }
 
@@ -198,7 +191,7 @@ static void restore(Search *s) {
 }
 
 static double walk(Search *s, int *rows, double target, double work, double heat, double anywhere, int *found) {
-    double least = replay_from(s, 0), now = least + EVEN * s->even;
+    double now = replay_from(s, 0), least = now;
     keep(s);
     while (s->spent < work && least > target) {
         int r, a, b, ended = s->last, count = blocks(s, found);
@@ -209,9 +202,8 @@ static double walk(Search *s, int *rows, double target, double work, double heat
         double value = replay_from(s, low ? s->kept_end[row[low - 1]] : 0);
         double warmth = heat * (s->spent < work ? 1.0 - s->spent / work : 0) + 1e-12;
         s->spent += 0.2 * s->n;        /* copying the times */
-        double score = value + EVEN * s->even;
-        if (value >= 0 && (score <= now || chance(s) < exp((now - score) / warmth))) {
-            now = score;
+        if (value >= 0 && (value <= now || chance(s) < exp((now - value) / warmth))) {
+            now = value;
             keep(s);
             if (value < least - TINY) { least = value; memcpy(rows, s->rows, s->n * sizeof(int)); }
         } else { move(s, r, b, a); restore(s); s->last = ended; }
@@ -228,7 +220,7 @@ double anneal(const Problem *p, int *rows, int period, double target, double wor
     signed char *why = malloc(2L * n);
     Search s = {p, n, 3 * p->vpp * p->microbatches, period, whole, whole + n, whole + 2 * n, whole + 3 * n,
                 whole + 4 * n, small, small + P, small + 2 * P, times, times + n, times + 2 * n, times + 3 * n,
-                why, why + n, -1, 0, 0, 88172645463325252ULL + 104729ULL * (unsigned)seed};
+                why, why + n, -1, 0, 88172645463325252ULL + 104729ULL * (unsigned)seed};
     int *found = malloc(3L * n * sizeof(int));
     memset(s.hop, 0, n * sizeof(double));
     memcpy(s.rows, rows, n * sizeof(int));

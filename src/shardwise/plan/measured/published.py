@@ -178,7 +178,8 @@ def _dtype(row: Row) -> str:
 def _zero_group(p: Row) -> int:
     for key in ("zero1_group", "fsdp_size", "hsdp_shard"):
         if p.get(key):
-            return min(int(p[key]), int(p["dp"]) * int(p.get("cp") or 1))
+            whole = int(p["dp"]) * int(p.get("cp") or 1)
+            return min(int(p[key]), whole) if str(p[key]).isdigit() else 0
     return 0
 
 
@@ -221,6 +222,8 @@ def _tuned(row: Row, runtime: Runtime) -> Runtime:
         runtime, kernels = replace(runtime, overlap=overlap), replace(kernels, loss="fused")
     if kernel and "RMS" not in kernel:
         kernels = replace(kernels, norm="eager")
+    if kernel in {"flash_attentionv1.0.8", "flash_attention"}:
+        kernels = replace(kernels, attention="flash1")
     if kernel == "torch":
         kernels = replace(kernels, softmax_bytes=8.0, softmax_work=12.0)
     if row["parallel"].get("async_tp"):

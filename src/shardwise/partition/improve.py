@@ -1,0 +1,65 @@
+"""Annealing on the simulated time: see improve.c, which does the work where a compiler is at hand."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.partition.graph import GraphView, Ints, Ready
+from shardwise.simulate.compiled import library
+
+_SOURCE = Path(__file__).with_name("improve.c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Improved:
+    """The best counts of one annealing run."""
+
+    counts: Ints
+    time: float
+    evaluations: int
+
+
+class _Task(ctypes.Structure):
+    _fields_ = (
+        ("graph", GraphView),
+        *((name, ctypes.c_int) for name in ("chunks", "options", "ranks", "rows")),
+        *((name, ctypes.c_void_p) for name in (
+            "run_of", "rank_of", "least", "time", "held", "stock", "fixed_time", "fixed_held", "fixed_stock", "row",
+            "first_row", "limit",
+        )),
+    )  # fmt: skip
+
+
+def improve(
+    ready: Ready, counts: Ints, *, steps: int, hot: float, cold: float, seed: int, goal: float = 0.0
+) -> Improved:
+    """Anneal from counts that fit; temperatures in the unit of time. Stops early at `goal`."""
+    kernel = library(_SOURCE)
+    if kernel is None:
+        from shardwise.partition.improve_slowly import improve_slowly
+
+        return improve_slowly(ready, counts, steps=steps, hot=hot, cold=cold, seed=seed, goal=goal)
+    arrays = _arrays(ready)
+    sizes = (ready.chunks, ready.options, ready.problem.pp, len(ready.rows))
+    task = _Task(ready.view, *sizes, *(array.ctypes.data for array in arrays))
+    best, looked = np.ascontiguousarray(counts, dtype=np.int32).copy(), ctypes.c_longlong(0)
+    run = kernel.improve
+    run.restype = ctypes.c_double
+    run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_double, ctypes.c_double,
+                    ctypes.c_ulonglong, ctypes.c_double, ctypes.c_void_p]  # fmt: skip
+    time = run(ctypes.addressof(task), best.ctypes.data, steps, hot, cold, seed, goal, ctypes.addressof(looked))
+    return Improved(counts=best, time=float(time), evaluations=int(looked.value))
+
+
+def _arrays(ready: Ready) -> tuple[np.ndarray, ...]:
+    """In the order of `Task`; the caller keeps them alive while C reads them."""
+    first = np.searchsorted(ready.row_rank, np.arange(ready.problem.pp + 1)).astype(np.int32)
+    return (
+        ready.run_of.astype(np.int32), ready.rank_of, ready.least, np.ascontiguousarray(ready.option_time),
+        ready.option_held, ready.option_static, np.ascontiguousarray(ready.fixed_time), ready.fixed_held,
+        ready.fixed_static, ready.rows, first, ready.limits,
+    )  # fmt: skip
