@@ -57,7 +57,8 @@ def advise(base: Estimate, *, runtime: Runtime | None = None, count: int = 3) ->
 def _second(base: Estimate, first: list[Change], runtime: Runtime) -> list[Change]:
     """One step further from the leanest changes, where that makes them leaner."""
     seen = {base.strategy, *(change.strategy for change in first)}
-    leanest = _best_of_kinds(sorted(first, key=lambda change: -change.bytes), SECOND)
+    short = sorted((change for change in first if change.fits != "yes"), key=lambda change: -change.bytes)
+    leanest = _best_of_kinds(short, SECOND)
     return [
         replace(further, kind=" and ".join(sorted({change.kind, further.kind})))
         for change in leanest

@@ -100,7 +100,7 @@ def _moved(s: Strategy, source: str, target: str) -> Strategy:
 def _chunked(model: Model, s: Strategy) -> Iterator[Strategy]:
     if s.pp == 1 or s.schedule not in {"1f1b", "interleaved"}:
         return
-    for vpp in sorted({1, 2, s.vpp * 2, max(1, s.vpp // 2), model.layers // s.pp}):
+    for vpp in sorted({1, 2, s.vpp * 2, max(1, s.vpp // 2)}):
         schedule = "interleaved" if vpp > 1 else "1f1b"
         recompute = replace(s.recompute, layers=()) if len(s.recompute.layers) > 1 else s.recompute
         if model.layers % (s.pp * vpp) == 0:
