@@ -1,0 +1,151 @@
+"""Costs of a pipeline from the command line: `10,11,9`, a JSON file, or a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.files import read_mapping
+from shardwise.simulate.costs import Costs, Numbers, costs, limit_of
+from shardwise.units import parse_bytes
+
+_FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
+_CHUNK_FIELDS = ("f", "i", "w", "activation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What is to be scheduled."""
+
+    costs: Costs
+    pp: int
+    vpp: int
+    microbatches: int
+    placement: str
+    alternatives: tuple[Costs, ...] = ()
+    """Costs of every alternative (plain, recomputed ...), the first of which is `costs`."""
+    seconds: bool = False
+    """Times are seconds, bytes are bytes (from a plan), not the user's own units."""
+
+
+def read_costs(text: str, pp: int, vpp: int, hop: float | None, free: float | None) -> tuple[Costs, ...]:
+    """The alternatives that a text or a file describes; one where it names no others."""
+    if not text.strip():
+        raise InputError("--costs is empty; write f,i,w such as 10,11,9, or name a JSON file")
+    if Path(text).suffix or Path(text).exists():
+        return _from_file(text, pp, vpp, hop, free)
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--costs {text!r} is neither f,i,w such as 10,11,9 nor a file ending in .json") from None
+    if len(numbers) != 3:
+        raise InputError(f"--costs {text!r} has {len(numbers)} numbers; write f,i,w of one chunk, such as 10,11,9")
+    f, i, w = numbers
+    share = 0.5 if free is None else free
+    return (costs(pp=pp, vpp=vpp, f=f, i=i, w=w, hop=hop or 0.0, free_at_input_grad=share),)
+
+
+def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | None) -> tuple[Costs, ...]:
+    data = read_mapping(path)
+    faults = [Fault(key, f"is not a cost; the keys are {', '.join(_FIELDS)}") for key in sorted(set(data) - set(_FIELDS))]
+    faults += [Fault(key, "is missing; give one number or one per chunk") for key in "fiw" if key not in data]
+    others = data.pop("alternatives", [])
+    if not isinstance(others, list) or any(not isinstance(other, dict) for other in others):
+        faults.append(Fault("alternatives", "must be a list of tables with f, i, w and activation"))
+        others = []
+    faults += [
+        Fault(f"alternatives[{k}].{key}", f"is not a cost of a chunk; the keys are {', '.join(_CHUNK_FIELDS)}")
+        for k, other in enumerate(others)
+        for key in sorted(set(other) - set(_CHUNK_FIELDS))
+    ]
+    faults += [fault for key, value in data.items() if (fault := _number_fault(key, value)) is not None]
+    if faults:
+        raise InputError(faults, title=path)
+    data |= {"hop": hop} if hop is not None else {}
+    data |= {"free_at_input_grad": free} if free is not None else {}
+    return tuple(costs(pp=pp, vpp=vpp, **(data | other)) for other in ({}, *others))
+
+
+def _number_fault(key: str, value: Any) -> Fault | None:  # noqa: ANN401 - what a file holds
+    values = value if isinstance(value, list) and key != "free_at_input_grad" else [value]
+    if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
+        return None
+    return Fault(key, f"is {value!r}; it must be a number or a list of numbers")
+
+
+def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]) -> tuple[Costs, ...]:
+    """The costs with the memory limit of the command line, `1.5p` or bytes; the same for every alternative."""
+    if text is None:
+        return found
+    if text.lower() == "none":
+        return tuple(replace(one, memory_limit=()) for one in found)
+    if text.lower().endswith("p"):
+        try:
+            times = float(text[:-1])
+        except ValueError:
+            raise InputError(f"--memory-limit {text!r} is not a limit; write 1.5p, 40GB, a number or none") from None
+        limits = limit_of(found[0], rank_of, times)
+    else:
+        try:
+            value = float(text)
+        except ValueError:
+            value = parse_bytes(text)
+        limits = (value,) * (1 + max(rank_of))
+    if min(limits) <= 0:
+        raise InputError(f"--memory-limit {text!r} is not above zero")
+    return tuple(replace(one, memory_limit=limits) for one in found)
+
+
+def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:
+    """The same model cut into pp x vpp chunks: work and bytes are spread evenly inside each old chunk."""
+    old, new = costs.chunks, pp * vpp
+    if old == new:
+        return costs
+
+    def spread(values: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(sum(values[c] * _share(c, old, k, new) for c in range(old)) for k in range(new))
+
+    hop: Numbers = max(costs.hop, default=0.0)
+    held = tuple(costs.held(c) for c in range(old))
+    return replace(
+        costs, f=spread(costs.f), i=spread(costs.i), w=spread(costs.w), activation=spread(held),
+        hop=(hop,) * (new - 1), transfer=(max(costs.transfer, default=0.0),) * (new - 1) if costs.transfer else (),
+    )  # fmt: skip
+
+
+def _share(c: int, old: int, k: int, new: int) -> float:
+    """How much of old chunk c of `old` lies in new chunk k of `new`."""
+    low, high = max(c * new, k * old), min((c + 1) * new, (k + 1) * old)
+    return max(0, high - low) / new
+
+
+def plan_pipeline(path: str) -> Pipeline:
+    """The pipeline of a plan: times and bytes of its chunks from the cost model, the device's memory as the limit."""
+    from shardwise.inputs.load import load_runtime
+    from shardwise.inputs.strategy import V_SCHEDULES
+    from shardwise.plan.estimate import _hop, estimate
+    from shardwise.plan.plan_file import read_plan
+    from shardwise.plan.setup import setup_of
+
+    plan = read_plan(path)
+    strategy = plan.strategy
+    setup = setup_of(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
+    memory = estimate(plan.model, plan.cluster, strategy).memory
+    chunks = setup.chunks
+    found = costs(
+        pp=strategy.pp, vpp=strategy.vpp,
+        f=[chunk.f.total for chunk in chunks],
+        i=[chunk.i.total + chunk.again.total for chunk in chunks],
+        w=[chunk.w.total for chunk in chunks],
+        hop=_hop(setup),
+        activation=[chunk.kept for chunk in chunks],
+        static=[one.total - one.in_flight * one.kept_per_microbatch / strategy.vpp for one in memory],
+        memory_limit=plan.cluster.gpu.memory - plan.cluster.gpu.reserved,
+    )  # fmt: skip
+    placement = "v" if strategy.schedule in V_SCHEDULES else strategy.placement
+    return Pipeline(
+        costs=found, pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, placement=placement,
+        seconds=True,
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""`shardwise schedule`: a published schedule by name, or the best one for given costs and memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from shardwise.cli.output import Output, output_options
+from shardwise.cli.pipeline_output import Files, file_options
+from shardwise.errors import InfeasibleError, ShardwiseError, UnknownNameError
+
+if TYPE_CHECKING:
+    from shardwise.cli.pipeline_costs import Pipeline
+    from shardwise.cli.schedule_run import Ask
+
+
+@click.command("schedule")
+@click.argument("name", metavar="NAME|auto")
+@click.option("--pp", type=click.IntRange(1), help="Pipeline ranks.")
+@click.option("--vpp", type=click.IntRange(1, 32), help="Chunks a rank; default: what the schedule wants, 2 for auto.")
+@click.option("--microbatches", type=click.IntRange(1), help="Micro batches per iteration.")
+@click.option("--costs", "cost_text", metavar="F,I,W|FILE", help="Times of one chunk, or a JSON file of costs.")
+@click.option("--hop", type=click.FloatRange(0), help="Latency of a message between ranks.")
+@click.option("--placement", type=click.Choice(["loop", "v"]), help="Where chunks lie; default for auto: v.")
+@click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Memory of every rank, in 1F1B's or in bytes.")
+@click.option("--free-at-input-grad", "free", type=click.FloatRange(0, 1), help="Share of memory that I frees.")
+@click.option("--objective", type=click.Choice(["makespan", "period"]), default="makespan", show_default=True)
+@click.option("--group", type=click.IntRange(0), default=0, help="Micro batch group of interleaved; 0: pp.")
+@click.option("--splits", type=click.IntRange(1), default=2, show_default=True, help="Pieces of seq-1f1b.")
+@click.option("--plan", "plan_file", metavar="FILE", help="Take pipeline and costs from a plan.")
+@click.option("--compare", metavar="NAME,...", help="Print these schedules beside it, same model, in one table.")
+@click.option("--effort", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Tries of auto.")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="CPU seconds that auto may take.")
+@file_options
+@output_options
+def command(  # noqa: PLR0914 - one parameter an option
+    name: str, output: Output, *, pp: int | None, vpp: int | None, microbatches: int | None, cost_text: str | None,
+    hop: float | None, placement: str | None, memory_limit: str | None, free: float | None, objective: str, group: int,
+    splits: int, plan_file: str | None, compare: str | None, effort: float, time_limit: float | None,
+    csv: str | None, svg: str | None, html: str | None, trace: str | None,
+) -> int | None:  # fmt: skip
+    """Order the work of a pipeline: a published schedule by name, or `auto` for the best under a memory limit.
+
+    \b
+    shardwise schedule auto --pp 8 --vpp 2 --microbatches 16 --costs 10,11,9 --hop 1 --memory-limit 1.5p
+    shardwise schedule zb-v --pp 8 --microbatches 16 --costs 10,11,9 --hop 1 --compare auto,1f1b,interleaved
+    shardwise schedule auto --plan plan.json --csv schedule.csv --html schedule.html
+
+    Costs are of one chunk. Schedules: gpipe 1f1b interleaved zb-h1 zb-h2 zb-1p zb-2p zb-v v-half v-min dualpipe-v
+    seq-1f1b low-memory auto.
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.cli.schedule_run import Ask, pipeline_of
+
+    _known(name)
+    names = [part.strip() for part in compare.split(",") if part.strip()] if compare else []
+    for other in names:
+        _known(other)
+    ask = Ask(
+        name=name, pp=pp, vpp=vpp, microbatches=microbatches, cost_text=cost_text, hop=hop, placement=placement,
+        memory_limit=memory_limit, free=free, objective=objective, group=group, splits=splits, plan_file=plan_file,
+        effort=effort, time_limit=time_limit,
+    )  # fmt: skip
+    pipeline = pipeline_of(ask)
+    files = Files(csv=csv, svg=svg, html=html, trace=trace)
+    return _answer(ask, pipeline, names, files, output)
+
+
+def _known(name: str) -> None:
+    from shardwise.inputs.strategy import SCHEDULES
+
+    if name not in SCHEDULES:
+        raise UnknownNameError("schedule", name, SCHEDULES)
+
+
+def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output: Output) -> int | None:
+    from shardwise.cli.pipeline_output import figures, say_bound, say_timeline, write_files
+    from shardwise.cli.schedule_run import run_one
+
+    began = time.process_time()
+    found = run_one(ask, pipeline, ask.name, output)
+    answer = figures(found.timeline, found.bound, found.value) | {"objective": ask.objective, "choice": found.choice}
+    if output.prints:
+        output.say(f"{found.timeline.schedule.name}: {found.note}" if found.note else found.timeline.schedule.name)
+        say_timeline(found.timeline, output, seconds=pipeline.seconds)
+        say_bound(found.bound, found.value, output, seconds=pipeline.seconds)
+    facts = {"makespan": f"{found.timeline.makespan:g}", "bubble": f"{100 * found.timeline.bubble:.2f}%",
+             "bound": f"{found.bound.value:g}"}  # fmt: skip
+    write_files(found.timeline, files, seconds=pipeline.seconds, facts=facts)
+    if names:
+        answer["compare"] = _compared(ask, pipeline, names, output)
+    answer["run"] = {"seconds": time.process_time() - began, "out_of_time": found.out_of_time}
+    output.answer(answer)
+    if found.over_limit:
+        raise InfeasibleError(found.over_limit)
+    return 130 if found.interrupted else None
+
+
+def _compared(ask: Ask, pipeline: Pipeline, names: list[str], output: Output) -> list[dict[str, object]]:
+    """One line a schedule; a schedule that cannot run says why instead."""
+    from shardwise.cli.pipeline_output import figures, time_text
+    from shardwise.cli.schedule_run import run_one
+    from shardwise.units import show_percent
+
+    rows, answers = list[list[str]](), list[dict[str, object]]()
+    for name in dict.fromkeys((ask.name, *names)):
+        try:
+            found = run_one(ask, pipeline, name, replace(output, quiet=True))
+        except ShardwiseError as error:
+            rows.append([name, "-", "-", "-", "-", "-", str(error).splitlines()[0][:70]])
+            answers.append({"schedule": name, "error": str(error)})
+            continue
+        numbers = figures(found.timeline, found.bound, found.value)
+        answers.append(numbers | {"schedule": name})
+        line = found.timeline
+        rows.append([
+            name, time_text(line.makespan, seconds=pipeline.seconds), time_text(line.period, seconds=pipeline.seconds),
+            show_percent(line.bubble, 2), show_percent(line.period_bubble, 2),
+            f"{max(line.peak):.4g}", found.over_limit or "",
+        ])  # fmt: skip
+    output.say("")
+    output.table(("schedule", "makespan", "period", "bubble", "period bubble", "peak", "note"), rows)
+    return answers
+

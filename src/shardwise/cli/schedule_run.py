@@ -1,0 +1,143 @@
+"""From the options of `shardwise schedule` to a timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shardwise.cli.output import Output
+from shardwise.cli.pipeline_costs import Pipeline, limited, plan_pipeline, read_costs, regrouped
+from shardwise.cli.progress import progress
+from shardwise.errors import Fault, InputError
+from shardwise.schedule.alternatives import optimise_alternatives
+from shardwise.schedule.bounds import Bound
+from shardwise.schedule.generate import SHAPES, generate, split_costs
+from shardwise.schedule.optimise import Answer, bound_of, optimise
+from shardwise.schedule.problem import Objective
+from shardwise.schedule.validate import find_fault
+from shardwise.simulate.action import Schedule, placed
+from shardwise.simulate.costs import Costs
+from shardwise.simulate.engine import simulate
+from shardwise.simulate.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """The options as they were given."""
+
+    name: str
+    pp: int | None
+    vpp: int | None
+    microbatches: int | None
+    cost_text: str | None
+    hop: float | None
+    placement: str | None
+    memory_limit: str | None
+    free: float | None
+    objective: str
+    group: int
+    splits: int
+    plan_file: str | None
+    effort: float
+    time_limit: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """A schedule and what it reaches."""
+
+    timeline: Timeline
+    bound: Bound
+    value: float
+    note: str = ""
+    over_limit: str = ""
+    """Which limit the schedule breaks; a published schedule knows none."""
+    choice: tuple[int, ...] = ()
+    interrupted: bool = False
+    out_of_time: bool = False
+
+
+def pipeline_of(ask: Ask) -> Pipeline:
+    """The pipeline that the options describe."""
+    if ask.plan_file:
+        pipeline = plan_pipeline(ask.plan_file)
+        found = limited((pipeline.costs,), ask.memory_limit, placed(pipeline.pp, pipeline.vpp, pipeline.placement))
+        return replace(pipeline, costs=found[0], placement=ask.placement or pipeline.placement)
+    missing = [("--pp", ask.pp), ("--microbatches", ask.microbatches), ("--costs", ask.cost_text)]
+    faults = [Fault(option, "is missing; give it, or a plan with --plan") for option, value in missing if not value]
+    if faults:
+        raise InputError(faults)
+    assert ask.pp and ask.microbatches and ask.cost_text  # noqa: S101, PT018 - for the type checker
+    shape = SHAPES.get(ask.name)
+    vpp = ask.vpp or (shape.vpp if shape else None) or 2
+    placement = ask.placement or (shape.placement if shape else "v")
+    given = read_costs(ask.cost_text, ask.pp, vpp, ask.hop, ask.free)
+    found = limited(given, ask.memory_limit, placed(ask.pp, vpp, placement))
+    return Pipeline(
+        costs=found[0], pp=ask.pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
+        alternatives=found if len(found) > 1 else (),
+    )  # fmt: skip
+
+
+def run_one(ask: Ask, pipeline: Pipeline, name: str, output: Output) -> Found:
+    """One schedule of the pipeline, by name."""
+    return _auto(ask, pipeline, output) if name == "auto" else _published(ask, pipeline, name)
+
+
+def _auto(ask: Ask, pipeline: Pipeline, output: Output) -> Found:
+    objective: Objective = "period" if ask.objective == "period" else "makespan"
+    with progress("schedule", quiet=output.quiet) as state:
+        best: list[Answer] = []
+
+        def report(value: float, bound: float, looked: int) -> None:
+            state.update(evaluated=max(0, looked - state.evaluated), best=value, bound=bound)
+
+        best.append(_optimised(ask, pipeline, objective, report))
+    answer = best[0]
+    words = f"{answer.evaluated} schedules looked at in {answer.seconds:.1f} CPU s"
+    words += ", interrupted: the best so far" if answer.interrupted else ""
+    words += ", stopped by the time limit: another run may differ" if answer.out_of_time else ""
+    return Found(
+        timeline=answer.timeline, bound=answer.bound, value=answer.value, note=words, choice=answer.choice,
+        interrupted=answer.interrupted, out_of_time=answer.out_of_time,
+    )  # fmt: skip
+
+
+def _optimised(ask: Ask, pipeline: Pipeline, objective: Objective, report: object) -> Answer:
+    common = {
+        "pp": pipeline.pp, "vpp": pipeline.vpp, "microbatches": pipeline.microbatches, "placement": pipeline.placement,
+        "objective": objective, "effort": ask.effort, "time_limit": ask.time_limit, "report": report,
+    }  # fmt: skip
+    if pipeline.alternatives:
+        return optimise_alternatives(pipeline.alternatives, **common)  # type: ignore[arg-type]
+    return optimise(pipeline.costs, **common, known=_known(pipeline))  # type: ignore[arg-type]
+
+
+def _known(pipeline: Pipeline) -> list[Schedule]:
+    """Published schedules of the same placement, to start from: the answer is never slower than they are."""
+    if pipeline.vpp != 2 or pipeline.placement != "v":
+        return []
+    names = ("zb-v", "v-half", "v-min") if pipeline.pp * pipeline.microbatches <= 512 else ("zb-v",)
+    return [generate(name, pp=pipeline.pp, microbatches=pipeline.microbatches) for name in names]
+
+
+def _published(ask: Ask, pipeline: Pipeline, name: str) -> Found:
+    shape = SHAPES[name]
+    vpp = shape.vpp or max(2, pipeline.vpp)
+    costs = regrouped(pipeline.costs, pipeline.pp, vpp)
+    if name == "seq-1f1b":
+        costs = split_costs(costs, ask.splits)
+    schedule = generate(
+        name, pp=pipeline.pp, vpp=vpp, microbatches=pipeline.microbatches, group=ask.group, splits=ask.splits,
+        costs=costs,
+    )  # fmt: skip
+    timeline = simulate(schedule, costs)
+    objective: Objective = "period" if ask.objective == "period" else "makespan"
+    bound = bound_of(_unlimited(costs), schedule=schedule, objective=objective)
+    over = find_fault(schedule, costs) if costs.memory_limit else None
+    value = timeline.period if objective == "period" else timeline.makespan
+    return Found(timeline=timeline, bound=bound, value=value, over_limit=str(over) if over else "")
+
+
+def _unlimited(costs: Costs) -> Costs:
+    """A published schedule does not know the limit, so it is held against the bound without one."""
+    return replace(costs, memory_limit=())

@@ -1,0 +1,56 @@
+"""`shardwise simulate`: replay any schedule, ours or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from shardwise.cli.output import Output, output_options
+from shardwise.cli.pipeline_output import Files, file_options
+
+
+@click.command("simulate")
+@click.argument("file", metavar="FILE.csv")
+@click.option("--costs", "cost_text", metavar="F,I,W|FILE", required=True, help="Times of one chunk, or a JSON file.")
+@click.option("--hop", type=click.FloatRange(0), help="Latency of a message between ranks.")
+@click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Refuse the schedule where a rank needs more.")
+@click.option("--free-at-input-grad", "free", type=click.FloatRange(0, 1), help="Share of memory that I frees.")
+@click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
+@file_options
+@output_options
+def command(
+    file: str, output: Output, *, cost_text: str, hop: float | None, memory_limit: str | None, free: float | None,
+    contention: bool, csv: str | None, svg: str | None, html: str | None, trace: str | None,
+) -> None:  # fmt: skip
+    """Replay a schedule in PyTorch's compute-only CSV: times, bubbles and their causes, memory, critical path.
+
+    \b
+    shardwise simulate schedule.csv --costs 10,11,9 --hop 1 --html schedule.html
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.cli.pipeline_costs import limited, read_costs
+    from shardwise.cli.pipeline_output import figures, say_bound, say_timeline, write_files
+    from shardwise.inputs.files import read_text
+    from shardwise.schedule.optimise import bound_of
+    from shardwise.schedule.validate import validate
+    from shardwise.simulate.action import Schedule
+    from shardwise.simulate.engine import simulate
+
+    schedule = Schedule.parse(read_text(file), name=Path(file).stem)
+    validate(schedule)
+    given = read_costs(cost_text, schedule.pp, schedule.vpp, hop, free)
+    costs = replace(limited(given, memory_limit, schedule.rank_of)[0], contention=contention)
+    validate(schedule, costs)
+    timeline = simulate(schedule, costs)
+    bound = bound_of(costs, schedule=schedule)
+    say_timeline(timeline, output, seconds=False)
+    say_bound(bound, timeline.makespan, output, seconds=False)
+    steps = timeline.critical_path() if schedule.actions <= 100_000 else ()
+    if steps:
+        chain = " ".join(str(step.action) for step in steps[-12:])
+        output.say(f"critical path  {len(steps)} actions, ending {chain}")
+    facts = {"makespan": f"{timeline.makespan:g}", "bubble": f"{100 * timeline.bubble:.2f}%"}
+    write_files(timeline, Files(csv=csv, svg=svg, html=html, trace=trace), seconds=False, facts=facts)
+    output.answer(figures(timeline, bound, timeline.makespan))
+
