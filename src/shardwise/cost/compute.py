@@ -135,7 +135,7 @@ def _grad_add(runtime: Runtime, *, accumulating: bool) -> float:
     if runtime.kernels.weight_grad_fusion:
         return 0.0
     if runtime.memory.gradients == "buffer":
-        return 15.0
+        return 6.0 if runtime.memory.gradient_bytes == 2.0 else 15.0
     return 6.0 if accumulating else 1e-9
 
 

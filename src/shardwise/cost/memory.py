@@ -72,7 +72,8 @@ def rank_memory(
             Ledger("gathered layers", transient),
             Ledger("gradients", standing),
         ]
-    reserved = peak * (1.0 + runtime.memory.fragmentation)
+    # what lasts was allocated once and packs well; what comes and goes leaves gaps
+    reserved = peak + (peak - lasting) * runtime.memory.fragmentation
     context = runtime.memory.context + _communicators(strategy)
     return RankMemory(
         rank=rank,

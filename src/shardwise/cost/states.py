@@ -34,7 +34,7 @@ def states_of(strategy: Strategy, runtime: Runtime) -> States:
         return States(2.0, 2.0, 0.0, moments / 2, 2.0, lazy)
     if strategy.master == "autocast" or (runtime.memory.master_is_parameter and strategy.zero == 3):
         return States(4.0, 4.0, 0.0, moments, 2.0, lazy)
-    gradient = 4.0 if strategy.grad_dtype == "fp32" else 2.0
+    gradient = runtime.memory.gradient_bytes or (4.0 if strategy.grad_dtype == "fp32" else 2.0)
     return States(2.0, gradient, 4.0, moments, 2.0, lazy)
 
 

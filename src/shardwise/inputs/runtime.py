@@ -60,6 +60,8 @@ class Kernels:
     """Copies of the inner activation that an eager GELU keeps beside the product (its composite form keeps 4)."""
     loss: Literal["fp32", "in-place", "fused", "compiled"] = "in-place"
     """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only."""
+    gathered_logits: bool = False
+    """Every tensor parallel rank gathers all logits and computes the whole loss."""
     softmax_bytes: float = 5.0
     """Bytes kept per attention score where attention is not flash (scores, probabilities, dropout mask)."""
     softmax_work: float = 10.0
@@ -98,8 +100,10 @@ class Memory:
     """Matrix library's workspaces."""
     fixed: float = 0.0
     """Other lasting allocations."""
-    fragmentation: float = 0.03
-    """Reserved over allocated bytes, less one."""
+    gradient_bytes: float = 0.0
+    """Bytes per gradient where the runtime fixes it; 0: as the strategy says."""
+    fragmentation: float = 0.08
+    """Reserved over allocated bytes, less one, of what comes and goes (activations, temporaries)."""
     context: float = 0.6e9
     """Bytes of the device context and communicators, outside the allocator."""
     bucket: float = 0.0

@@ -74,7 +74,10 @@ def loss(shard: Shard) -> Op:
     """Cross entropy over the (sharded) vocabulary; logits L = tokens x vocabulary / tp."""
     logits = shard.tokens * padded_vocab(shard)
     kept, extra_f, extra_b, passes, kernels = _LOSS[shard.runtime.kernels.loss]
-    comms = (Comm("all-reduce", "tp", 12.0 * shard.tokens, "F"),) if shard.tp > 1 else ()
+    comms: tuple[Comm, ...] = (Comm("all-reduce", "tp", 12.0 * shard.tokens, "F"),) if shard.tp > 1 else ()
+    if shard.runtime.kernels.gathered_logits and shard.tp > 1:
+        logits *= shard.tp
+        comms = (Comm("all-gather", "tp", shard.element * logits, "F"),)
     return Op(
         "loss",
         "head",

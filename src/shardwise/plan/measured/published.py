@@ -225,7 +225,7 @@ def _tuned(row: Row, runtime: Runtime) -> Runtime:
     if kernel in {"flash_attentionv1.0.8", "flash_attention"}:
         kernels = replace(kernels, attention="flash1")
     if kernel == "torch":
-        kernels = replace(kernels, softmax_bytes=8.0, softmax_work=12.0)
+        kernels = replace(kernels, softmax_bytes=6.0, softmax_work=8.0)
     if row["parallel"].get("async_tp"):
         runtime = replace(runtime, overlap=replace(runtime.overlap, tp=0.6))
     return replace(runtime, kernels=kernels)

@@ -1,0 +1,1 @@
+"""Operator profiles: measured or made tables of what each operator costs, in one form."""

@@ -1,0 +1,176 @@
+"""Aceso's profile sets: `{model}_{size}_mbs{b}_tp{t}_algo{a}.csv`, `prim_...csv`, `p2p_*_node.csv`.
+
+An optional `profile.toml` beside them says what the files do not: tags, and the first and last operator of a layer.
+All faults of a set are told at once; nothing is filled in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from pathlib import Path
+
+from shardwise.cost.profiles.archive import read_texts
+from shardwise.cost.profiles.rows import OpRows, band, op_rows, samples
+from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, Profile, Samples
+from shardwise.errors import Fault, FileError, InputError, UnknownNameError
+
+_OPS = re.compile(r"(?P<name>.+)_mbs(?P<mbs>\d{1,6})_tp(?P<tp>\d{1,6})_algo(?P<algo>\d{1,3})\.csv")
+_PRIM = re.compile(r"prim_(?P<name>.+)_(?P<kind>" + "|".join(COLLECTIVES) + r")_(?P<gpus>\d{1,6})gpus\.csv")
+
+Key = tuple[int, int, int]
+
+
+def profile_names(path: str | Path) -> tuple[str, ...]:
+    """The models that a set has operator files for."""
+    return _names(read_texts(path))
+
+
+def _names(texts: dict[str, str]) -> tuple[str, ...]:
+    return tuple(sorted({found["name"] for name in texts if (found := _OPS.fullmatch(name))}))
+
+
+def read_profile(path: str | Path, name: str = "") -> Profile:
+    """One model's profile; `name` may be left out where the set holds one model only."""
+    texts = read_texts(path)
+    names = _names(texts)
+    if not names:
+        raise FileError(path, "holds no operator files such as gpt_1_3B_mbs1_tp1_algo0.csv")
+    if not name and len(names) > 1:
+        raise InputError(Fault("--profile", f"{path} holds {', '.join(names)}; say which one"))
+    chosen = name or names[0]
+    if chosen not in names:
+        raise UnknownNameError("profile", chosen, names)
+    return _Reader(texts, chosen).profile(str(path))
+
+
+class _Reader:
+    """Collects the faults of one set while its files are read."""
+
+    def __init__(self, texts: dict[str, str], name: str) -> None:
+        self.texts = texts
+        self.name = name
+        self.faults: list[Fault] = []
+        self.notes: list[str] = []
+
+    def profile(self, title: str) -> Profile:
+        grid = self._grid()
+        collectives = self._collectives()
+        intra = self._band("p2p_intra_node.csv")
+        inter = self._band("p2p_inter_node.csv") if "p2p_inter_node.csv" in self.texts else None
+        tags, layer = self._side()
+        axes = tuple(tuple(sorted({key[axis] for key in grid})) for axis in range(3))
+        ops = self._agreed(grid, axes)
+        self._missing_collectives(collectives, axes[1])
+        if self.faults or intra is None:
+            raise InputError(self.faults, title=title)
+        if inter is None:
+            self.notes.append("there is no p2p_inter_node.csv: sends between nodes are priced as within one")
+        return Profile(
+            name=self.name, ops=ops, micro_batches=axes[0], tps=axes[1], variants=axes[2],
+            values=_values(grid, axes, ops), collectives=collectives, intra=intra, inter=inter, tags=tags,
+            layer_ops=layer, identity=self._identity(), notes=_few(self.notes),
+        )  # fmt: skip
+
+    def _grid(self) -> dict[Key, OpRows]:
+        grid: dict[Key, OpRows] = {}
+        for file, text in self.texts.items():
+            found = _OPS.fullmatch(file)
+            if found and found["name"] == self.name:
+                key = (int(found["mbs"]), int(found["tp"]), int(found["algo"]))
+                if 0 in key[:2]:
+                    self.faults.append(Fault(file, "a micro batch or tp of 0 cannot be; rename or remove it"))
+                grid[key] = op_rows(file, text, self.faults, self.notes)
+        return grid
+
+    def _collectives(self) -> dict[tuple[str, int], Samples]:
+        found: dict[tuple[str, int], Samples] = {}
+        for file, text in self.texts.items():
+            named = _PRIM.fullmatch(file)
+            if named and named["name"] == self.name and (read := samples(file, text, self.faults)):
+                found[named["kind"], int(named["gpus"])] = read
+        return found
+
+    def _band(self, file: str):  # type: ignore[no-untyped-def] # noqa: ANN202 - Band or none
+        if file not in self.texts:
+            self.faults.append(Fault(file, "is missing; it holds the bandwidth between neighbours"))
+            return None
+        return band(file, self.texts[file], self.faults)
+
+    def _side(self) -> tuple[dict[str, str], tuple[str, str] | None]:
+        """Tags and layer of an own `profile.toml`."""
+        if "profile.toml" not in self.texts:
+            return {}, None
+        from shardwise.inputs.files import parse_mapping
+
+        try:
+            data = parse_mapping(self.texts["profile.toml"], "profile.toml")
+        except InputError as error:
+            self.faults += error.faults
+            return {}, None
+        layer = data.get("layer_ops")
+        if layer is not None and not (isinstance(layer, list) and len(layer) == 2):
+            self.faults.append(Fault("profile.toml", "layer_ops must name two operators: the first and last of a layer"))
+            layer = None
+        tags = data.get("tags", {})
+        said = {str(key): str(value) for key, value in tags.items()} if isinstance(tags, dict) else {}
+        return said, (str(layer[0]), str(layer[1])) if layer else None
+
+    def _agreed(self, grid: dict[Key, OpRows], axes: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
+        """The operators that all files must have; missing files and rows are faults."""
+        ops = tuple(max(grid.values(), key=len))
+        for key in itertools.product(*axes):
+            file = "{}_mbs{}_tp{}_algo{}.csv".format(self.name, *key)
+            if key not in grid:
+                others = f"the set has micro batches {_said(axes[0])}, tp {_said(axes[1])} and variants {_said(axes[2])}"
+                self.faults.append(Fault(file, f"is missing; {others}: profile it, or remove the others of its kind"))
+            elif lost := [op for op in ops if op not in grid[key]]:
+                if not any(fault.path == file for fault in self.faults):
+                    self.faults.append(Fault(file, f"lacks {', '.join(lost)}; other files of the set have them"))
+        return ops
+
+    def _missing_collectives(self, found: dict[tuple[str, int], Samples], tps: tuple[int, ...]) -> None:
+        wanted = [(kind, gpus) for kind in COLLECTIVES for gpus in tps if gpus > 1]
+        present = [key for key in wanted if f"prim_{self.name}_{key[0]}_{key[1]}gpus.csv" in self.texts]
+        if wanted and not present:
+            self.notes.append("there are no collective times: layouts may not change inside a stage")
+        for kind, gpus in wanted if present else ():
+            if (kind, gpus) not in present:
+                file = f"prim_{self.name}_{kind}_{gpus}gpus.csv"
+                self.faults.append(Fault(file, "is missing; the set has other collectives: profile it too"))
+        del found
+
+    def _identity(self) -> str:
+        wanted = [name for name in self.texts if self.name in name or not name.startswith("prim_")]
+        text = "\n".join(f"{name}\n{self.texts[name]}" for name in wanted if not _foreign(name, self.name))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _foreign(file: str, name: str) -> bool:
+    found = _OPS.fullmatch(file) or _PRIM.fullmatch(file)
+    return bool(found) and found["name"] != name  # type: ignore[index]
+
+
+def _values(grid: dict[Key, OpRows], axes: tuple[tuple[int, ...], ...], ops: tuple[str, ...]):  # type: ignore[no-untyped-def] # noqa: ANN202
+    import numpy as np
+
+    values = np.empty((len(COLUMNS), *map(len, axes), len(ops)))
+    for place in itertools.product(*(range(len(axis)) for axis in axes)):
+        rows = grid[tuple(axis[index] for axis, index in zip(axes, place, strict=True))]  # type: ignore[index]
+        values[(slice(None), *place)] = np.array([rows[op] for op in ops]).T
+    values.setflags(write=False)
+    return values
+
+
+def _few(notes: list[str]) -> tuple[str, ...]:
+    """Odd sizes come by the dozen: one note stands for all of them."""
+    odd = [note for note in notes if "negative size" in note]
+    rest = [note for note in notes if "negative size" not in note]
+    if odd:
+        rest.append(odd[0] + (f", and {len(odd) - 1} more rows like it" if len(odd) > 1 else ""))
+    return tuple(rest)
+
+
+def _said(values: tuple[int, ...]) -> str:
+    return ", ".join(map(str, values))

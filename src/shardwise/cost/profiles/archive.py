@@ -1,0 +1,102 @@
+"""The texts of a folder, a zip or a tar of profile files, with limits: an archive may lie about its size."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from shardwise.errors import Fault, FileError, InputError
+from shardwise.units import show_bytes
+
+MOST_BYTES = 64 * 2**20
+MOST_FILES = 20_000
+ENDINGS = (".csv", ".toml")
+
+
+def read_texts(path: str | Path) -> dict[str, str]:
+    """File name -> text of every CSV and TOML file, sorted by name; folders inside an archive are dropped."""
+    path = Path(path)
+    if path.is_dir():
+        found = dict(_folder(path))
+    elif not path.exists():
+        raise FileError(path, "there is no such folder or archive; give the folder that holds the profile's CSV files")
+    elif zipfile.is_zipfile(path):
+        found = dict(_zip(path))
+    elif tarfile.is_tarfile(path):
+        found = dict(_tar(path))
+    else:
+        raise FileError(path, "is neither a folder nor a zip or tar archive of CSV files")
+    if not found:
+        raise FileError(path, "holds no CSV files; a profile has files such as gpt_1_3B_mbs1_tp1_algo0.csv")
+    return dict(sorted(found.items()))
+
+
+def _folder(path: Path) -> Iterator[tuple[str, str]]:
+    left, faults = MOST_BYTES, []
+    try:
+        entries = sorted(item for item in path.iterdir() if item.name.endswith(ENDINGS))
+    except OSError as error:
+        raise FileError(path, f"cannot be read: {error.strerror or error}") from None
+    for item in entries:
+        try:
+            with item.open("rb") as file:
+                text = _text(file, path, item.name, left)
+        except OSError as error:
+            faults.append(Fault(item.name, f"cannot be read: {error.strerror or error}"))
+            continue
+        left -= len(text)
+        yield item.name, text
+    if faults:
+        raise InputError(faults, title=str(path))
+
+
+def _zip(path: Path) -> Iterator[tuple[str, str]]:
+    left = MOST_BYTES
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = [info for info in archive.infolist() if info.filename.endswith(ENDINGS)]
+            _refuse_many(path, len(infos), sum(info.file_size for info in infos))
+            for info in infos:
+                with archive.open(info) as file:
+                    text = _text(file, path, info.filename, left)
+                left -= len(text)
+                yield Path(info.filename).name, text
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        raise FileError(path, f"is a broken zip archive: {error}") from None
+
+
+def _tar(path: Path) -> Iterator[tuple[str, str]]:
+    left = MOST_BYTES
+    try:
+        with tarfile.open(path) as archive:
+            for index, info in enumerate(archive):
+                _refuse_many(path, index, info.size if info.name.endswith(ENDINGS) else 0)
+                file = archive.extractfile(info) if info.isfile() and info.name.endswith(ENDINGS) else None
+                if file is None:
+                    continue
+                with file:
+                    text = _text(file, path, info.name, left)
+                left -= len(text)
+                yield Path(info.name).name, text
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise FileError(path, f"is a broken tar archive: {error}") from None
+
+
+def _refuse_many(path: Path, files: int, size: int) -> None:
+    if files > MOST_FILES or size > MOST_BYTES:
+        raise FileError(
+            path,
+            f"unpacks to {files:,} files and {show_bytes(size)} or more; profiles of up to {MOST_FILES:,} files and "
+            f"{show_bytes(MOST_BYTES)} are read",
+        )
+
+
+def _text(file: IO[bytes], path: Path, name: str, left: int) -> str:
+    """Read no more than what is left of the limit, whatever the archive says about the size."""
+    data = file.read(left + 1)
+    if len(data) > left:
+        raise FileError(path, f"unpacks to more than {show_bytes(MOST_BYTES)} (at {name}); that is no profile")
+    return data.decode("utf-8-sig", errors="replace")

@@ -1,0 +1,95 @@
+"""Runs a schedule written by Shardwise with torch.distributed.pipelining. Needs torch only: copy it where you train.
+
+    torchrun --nproc-per-node 4 run_pipeline.py schedule.csv --check
+
+In your own program: build the modules of this rank's chunks and call `pipeline`; then `schedule.step(...)` as torch
+documents it: the input on the rank of chunk 0, target and losses on the rank of the last chunk.
+Written for torch 2.13: `_PipelineScheduleRuntime` is not public there, but it is what loads a CSV.
+"""
+
+import argparse
+import copy
+import re
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+CELL = re.compile(r"(\d+)([FIWB])(\d+)")
+
+
+def read_schedule(path: str) -> tuple[list[list[int]], int, int]:
+    """Chunks of every rank in ascending order, number of chunks, number of micro batches."""
+    owned, microbatches = [], 0
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the standard library, in the plainest way
+        for line in file:
+            cells = [CELL.fullmatch(cell.strip()) for cell in line.split(",") if cell.strip()]
+            owned.append(sorted({int(cell[1]) for cell in cells}))
+            microbatches = max([microbatches, *(int(cell[3]) + 1 for cell in cells)])
+    return owned, sum(map(len, owned)), microbatches
+
+
+def pipeline(
+    path: str,
+    rank: int,
+    module_of: Callable[[int], nn.Module],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    device: torch.device,
+    group: dist.ProcessGroup | None = None,
+) -> _PipelineScheduleRuntime:
+    """The runtime of this rank; stages go in ascending order, anything else fails inside torch without a word."""
+    owned, chunks, microbatches = read_schedule(path)
+    if dist.get_world_size(group) != len(owned):
+        raise SystemExit(f"{path} has {len(owned)} ranks, this job has {dist.get_world_size(group)}")
+    stages = [PipelineStage(module_of(c), c, chunks, device, group=group) for c in owned[rank]]
+    runtime = _PipelineScheduleRuntime(stages, microbatches, loss_fn=loss)
+    # never with defer_pp_recv: messages carry no tag, and re-ordered receives land in wrong buffers
+    runtime._load_csv(path, format="compute_only")
+    return runtime
+
+
+def check(path: str, width: int = 16) -> float:
+    """Train a small model one step with the schedule and in one process; the largest difference of a gradient."""
+    rank, device = dist.get_rank(), torch.device("cpu")
+    owned, chunks, microbatches = read_schedule(path)
+    torch.manual_seed(7)
+    whole = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(chunks)).to(torch.float64)
+    data = torch.randn(2 * microbatches, width, dtype=torch.float64)
+    target = torch.randn(2 * microbatches, width, dtype=torch.float64)
+    own = {c: copy.deepcopy(whole[c]) for c in owned[rank]}
+    loss = nn.functional.mse_loss
+    runtime = pipeline(path, rank, own.__getitem__, loss, device)
+    arguments = (data,) if 0 in own else ()
+    last = {"target": target, "losses": []} if chunks - 1 in own else {}
+    runtime.step(*arguments, **last)
+    for x, y in zip(data.chunk(microbatches), target.chunk(microbatches), strict=True):
+        (loss(nn.Sequential(*whole)(x), y) / microbatches).backward()
+    differences = [
+        float((mine.grad - true.grad).abs().max())
+        for c, module in own.items()
+        for mine, true in zip(module.parameters(), whole[c].parameters(), strict=True)
+    ]
+    return max(differences)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run a pipeline schedule on a small model.")
+    parser.add_argument("csv")
+    parser.add_argument("--check", action="store_true", help="compare the gradients with one process")
+    options = parser.parse_args()
+    dist.init_process_group("gloo")
+    try:
+        difference = check(options.csv)
+        print(f"rank {dist.get_rank()}: largest gradient difference {difference:.3g}", flush=True)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    sys.exit(1 if options.check and not difference <= 1e-6 else 0)
+
+
+if __name__ == "__main__":
+    main()

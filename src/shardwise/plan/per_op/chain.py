@@ -1,0 +1,85 @@
+"""The model as a chain of operators: rows of the profile in order, with one layer's rows repeated.
+
+Which rows form the layer is data: the profile says so itself, or its operators have names that are known below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardwise.cost.profiles.table import Profile
+from shardwise.errors import Fault, InputError
+
+LAYERS: tuple[tuple[str, str], ...] = (
+    ("enc-1st-layernorm", "enc-post-MLP-dropout"),  # Aceso's GPT and T5 encoder
+    ("dec-1st-layernorm", "dec-post-MLP-dropout"),  # Aceso's T5 decoder
+    ("dec-self-attention", "dec-mlp"),  # four fused operators (Ascend-aceso)
+)
+"""First and last operator of layers that are known by name."""
+
+
+class Block(NamedTuple):
+    """Where the chain repeats: `repeats` times `period` operators from `start`."""
+
+    start: int
+    period: int
+    repeats: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.period * self.repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """All operators in model order."""
+
+    rows: tuple[int, ...]
+    """Row of the profile, per operator."""
+    names: tuple[str, ...]
+    """Name, per operator."""
+    blocks: tuple[Block, ...]
+    """Where it repeats."""
+    layers: int
+    """Layers of each block."""
+
+    def fold(self, start: int, end: int) -> tuple[int, int]:
+        """The first range with the same operators: equal layers are solved once."""
+        for block in self.blocks:
+            if start >= block.start and end <= block.end:
+                back = (start - block.start) // block.period * block.period
+                return start - back, end - back
+        return start, end
+
+
+def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = None) -> Chain:
+    """Repeat the layer's rows; a profile whose layer is not known is refused with the way out."""
+    spans = _spans(profile, layer_ops or profile.layer_ops)
+    if not spans:
+        raise InputError(Fault("--layer-ops", f"cannot tell which operators of {profile.name} form a layer; say the "
+                               f"first and the last, such as {profile.ops[1]},{profile.ops[-2]}"))  # fmt: skip
+    if layers < 1:
+        raise InputError(Fault("--layers", f"is {layers}; it must be 1 or more"))
+    rows: list[int] = []
+    blocks: list[Block] = []
+    at = 0
+    for first, last in spans:
+        rows += range(at, first)
+        blocks.append(Block(len(rows), last - first + 1, layers))
+        rows += list(range(first, last + 1)) * layers
+        at = last + 1
+    rows += range(at, len(profile.ops))
+    names = tuple(profile.ops[row] for row in rows)
+    return Chain(rows=tuple(rows), names=names, blocks=tuple(blocks), layers=layers)
+
+
+def _spans(profile: Profile, layer_ops: tuple[str, str] | None) -> list[tuple[int, int]]:
+    if layer_ops is not None:
+        lost = [name for name in layer_ops if name not in profile.ops]
+        if lost:
+            known = ", ".join(profile.ops)
+            raise InputError(Fault("--layer-ops", f"{', '.join(lost)} is no operator of {profile.name}: {known}"))
+    pairs = (layer_ops,) if layer_ops else LAYERS
+    found = [(profile.ops.index(a), profile.ops.index(b)) for a, b in pairs if a in profile.ops and b in profile.ops]
+    return sorted(span for span in found if span[0] <= span[1])
