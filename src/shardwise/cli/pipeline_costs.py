@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
-from shardwise.simulate.costs import Costs, Numbers, costs, limit_of
+from shardwise.simulate.costs import Costs, costs, limit_of
 from shardwise.units import parse_bytes
 
 _FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
@@ -49,7 +49,8 @@ def read_costs(text: str, pp: int, vpp: int, hop: float | None, free: float | No
 
 def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | None) -> tuple[Costs, ...]:
     data = read_mapping(path)
-    faults = [Fault(key, f"is not a cost; the keys are {', '.join(_FIELDS)}") for key in sorted(set(data) - set(_FIELDS))]
+    unknown = sorted(set(data) - set(_FIELDS))
+    faults = [Fault(key, f"is not a cost; the keys are {', '.join(_FIELDS)}") for key in unknown]
     faults += [Fault(key, "is missing; give one number or one per chunk") for key in "fiw" if key not in data]
     others = data.pop("alternatives", [])
     if not isinstance(others, list) or any(not isinstance(other, dict) for other in others):
@@ -107,7 +108,7 @@ def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:
     def spread(values: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(sum(values[c] * _share(c, old, k, new) for c in range(old)) for k in range(new))
 
-    hop: Numbers = max(costs.hop, default=0.0)
+    hop = max(costs.hop, default=0.0)
     held = tuple(costs.held(c) for c in range(old))
     return replace(
         costs, f=spread(costs.f), i=spread(costs.i), w=spread(costs.w), activation=spread(held),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="CPU seconds that auto may take.")
 @file_options
 @output_options
-def command(  # noqa: PLR0914 - one parameter an option
+def command(
     name: str, output: Output, *, pp: int | None, vpp: int | None, microbatches: int | None, cost_text: str | None,
     hop: float | None, placement: str | None, memory_limit: str | None, free: float | None, objective: str, group: int,
     splits: int, plan_file: str | None, compare: str | None, effort: float, time_limit: float | None,

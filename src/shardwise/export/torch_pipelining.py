@@ -27,7 +27,7 @@ _RUNNER = Path(__file__).with_name("torch_runner.py")
 
 
 def export_torch(schedule: Schedule, folder: str | Path) -> tuple[Path, Path]:
-    """Write `schedule.csv` and `run_pipeline.py` into a folder; a schedule that PyTorch would train wrongly is refused."""
+    """Write `schedule.csv` and `run_pipeline.py` into a folder; what PyTorch would train wrongly is refused."""
     check_torch(schedule)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

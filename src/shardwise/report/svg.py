@@ -18,11 +18,15 @@ def timeline_svg(timeline: Timeline, title: str = "") -> str:
     height = below + _MEMORY + 40.0
     scale = (_WIDTH - _LEFT - 20.0) / (timeline.makespan or 1.0)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height:g}" '
-        'font-family="sans-serif" font-size="11">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height:g}" '
+            'font-family="sans-serif" font-size="11">'
+        ),
         f'<rect width="{_WIDTH:g}" height="{height:g}" fill="white"/>',
-        f'<text x="{_LEFT:g}" y="20" font-size="14">{_escaped(title or timeline.schedule.name)}: '
-        f"makespan {timeline.makespan:g}, bubble {100 * timeline.bubble:.2f}%</text>",
+        (
+            f'<text x="{_LEFT:g}" y="20" font-size="14">{_escaped(title or timeline.schedule.name)}: '
+            f"makespan {timeline.makespan:g}, bubble {100 * timeline.bubble:.2f}%</text>"
+        ),
     ]
     for rank in range(pp):
         parts += _rank(timeline, rank, top + rank * (_ROW + _GAP), scale)
@@ -41,7 +45,8 @@ def _rank(timeline: Timeline, rank: int, y: float, scale: float) -> list[str]:
         shade = 0.65 + 0.35 * (action.chunk // timeline.schedule.pp % 2)
         parts.append(
             f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_ROW:g}" fill="{COLOURS[action.kind]}" '
-            f'fill-opacity="{shade:g}" stroke="white" stroke-width="0.5"><title>{action} {start:g} to {end:g}</title></rect>'
+            f'fill-opacity="{shade:g}" stroke="white" stroke-width="0.5">'
+            f"<title>{action} {start:g} to {end:g}</title></rect>"
         )
         if labelled and width > 14:
             parts.append(f'<text x="{x + 2:.2f}" y="{y + 15:g}" fill="white">{action.microbatch}</text>')

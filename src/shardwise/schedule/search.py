@@ -27,6 +27,9 @@ Report = Callable[[float, float, int], None]
 _STARTS = Path(__file__).with_name("starts.json")
 _SMALL = 4000
 """Actions up to which annealing is worth more and hotter runs, with moves off the critical path."""
+_LARGE = 8000
+"""Actions from which a build and a replay miss the cache: fewer of both, so that pp 32 with 128 micro batches takes
+about 7 CPU seconds."""
 _HOT = ((0.2, 0.0), (0.5, 0.1), (1.0, 0.1), (2.0, 0.1))
 _COOL = ((0.3, 0.0), (0.15, 0.0))
 """Annealing runs: start temperature in typical action times, share of moves anywhere."""
@@ -123,8 +126,8 @@ class Search:
     def _plan(self) -> Iterator[Callable[[], None]]:
         """Builds first, then annealing from the best, in three rounds of a fixed number of steps."""
         size = self.problem.actions
-        builds = int(min(1500, max(40, 3e6 / size)) * self.effort)
-        work = min(1.5e8, 4e5 * size) * self.effort
+        builds = int(min(1500, max(40, (3e6 if size > _LARGE else 5e6) / size)) * self.effort)
+        work = min(1.5e8 if size > _LARGE else 3e8, 4e5 * size) * self.effort
         runs = _HOT if size <= _SMALL else _COOL
         for turn in range(3):
             for _ in range(builds):
