@@ -35,9 +35,11 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> 
     from shardwise.plan.advice import advise
     from shardwise.plan.estimate import estimate
 
-    for note in (*asked.notes, *_cautions(asked)):
+    for note in asked.notes:
         output.note(note)
     found = estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
+    for caution in _cautions(asked):
+        output.note(caution)
     changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
     _say(found, asked, output, changes, explain=explain)
     output.answer(_answer(found, changes))
@@ -48,7 +50,7 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> 
 
 
 def _cautions(asked: Asked) -> list[str]:
-    """What the numbers leave out, said before they are read."""
+    """What the numbers leave out."""
     schedule, pp = asked.strategy.schedule, asked.strategy.pp
     if pp > 1 and schedule not in CLOSED_FORMS:
         return [f"{schedule} is timed and sized here as {'interleaved ' if asked.strategy.vpp > 1 else ''}1f1b"]

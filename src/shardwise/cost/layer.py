@@ -157,7 +157,7 @@ def _walk(ops: list[Op], shard: Shard, recipe: Recipe, grads: float) -> Walk:
         early_stop = shard.runtime.memory.gradients == "lazy"
         return full_walk(ops, plain_walk(ops, grads), shard.residual, skip_last=early_stop, group=recipe.group)
     if recipe.modules:
-        return selective_walk(ops, recipe.modules, grads)
+        return selective_walk(ops, recipe.modules, grads, compiled=shard.runtime.kernels.compiled)
     return plain_walk(ops, grads)
 
 

@@ -49,7 +49,7 @@ def rank_memory(
     mean = kept / len(chunks)
     boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
     others = (in_flight - 1) * (mean + boundary)
-    grads = _lazy_gradients(chunks, states, strategy)
+    grads = _lazy_gradients(chunks, states, strategy, runtime)
     high_f = max(chunk.forward for chunk in chunks)
     top = max(chunks, key=lambda chunk: chunk.backward)
     transient = _gathered(chunks, strategy, runtime, states)
@@ -140,10 +140,13 @@ def _gather_buffer(shard: Shard) -> float:
     return max(gathered, scores)
 
 
-def _lazy_gradients(chunks: list[Chunk], states: States, strategy: Strategy) -> float:
+def _lazy_gradients(chunks: list[Chunk], states: States, strategy: Strategy, runtime: Runtime) -> float:
     if not states.lazy:
         return 0.0
-    return sum(count * states.gradient / spread.gradient for count, spread in _split(chunks, strategy))
+    whole = runtime.memory.whole_gradients_with_pp and strategy.pp > 1
+    return sum(
+        count * states.gradient / (1 if whole else spread.gradient) for count, spread in _split(chunks, strategy)
+    )
 
 
 def _gathered(chunks: list[Chunk], strategy: Strategy, runtime: Runtime, states: States) -> float:

@@ -69,10 +69,10 @@ def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, grou
     return Walk(entry / group, whole.forward - shared + entry, high, whole.at, replayed)
 
 
-def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0) -> Walk:
+def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0, *, compiled: bool = False) -> Walk:
     """Memory when the operators of some modules are recomputed."""
     if "ops" in modules:
-        return _ops_walk(ops, grad_bytes)
+        return _ops_walk(ops, grad_bytes, compiled=compiled)
     runs = _runs(ops, modules)
     starts = dict(runs)
     dropped = {end for start, end in runs if end < len(ops) and ops[end - 1].module in OUTPUT_DROPPED}
@@ -93,9 +93,9 @@ def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0
     return _backward(ops, live, kept, forward, grad_bytes, replayed)
 
 
-def _ops_walk(ops: list[Op], grad_bytes: float) -> Walk:
+def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
     """torchtitan's selective checkpointing: a layer keeps its input, attention's output and every second product's
-    output; all else is computed again."""
+    output; all else is computed again. A compiler sees that nobody reads the last product again."""
     plain = plain_walk(ops, grad_bytes)
     kept, replayed, turn = ops[0].kept, [], 0
     for index, op in enumerate(ops):
@@ -109,6 +109,9 @@ def _ops_walk(ops: list[Op], grad_bytes: float) -> Walk:
             turn += 1
             if turn % 2 == 0:
                 replayed.append(index)
+    if compiled:
+        last = next(op for op in reversed(ops) if op.kind != "memory")
+        kept -= 2.0 * last.shape[0] * last.shape[1]
     return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, tuple(replayed))
 
 

@@ -60,6 +60,8 @@ class Kernels:
     """Copies of the inner activation that an eager GELU keeps beside the product (its composite form keeps 4)."""
     loss: Literal["fp32", "in-place", "fused", "compiled"] = "in-place"
     """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only."""
+    gathered_input_kept: bool = False
+    """A column-parallel layer keeps its gathered input (DTensor) rather than gathering it again in backward."""
     gathered_logits: bool = False
     """Every tensor parallel rank gathers all logits and computes the whole loss."""
     softmax_bytes: float = 5.0
@@ -68,6 +70,8 @@ class Kernels:
     """Bytes per attention score that its backward needs on top of what is kept."""
     softmax_traffic: tuple[float, float] = (14.0, 15.0)
     """Weighted traffic per stored attention score, forward and backward: scale, mask, softmax, dropout."""
+    compiled_loss: bool = True
+    """Compiling covers the loss as well as the layers."""
     compiled_full_attention: bool = False
     """Compiled, the runtime hands attention an explicit mask, and the whole square is computed."""
     reduce_staging: float = 0.0
@@ -100,6 +104,8 @@ class Memory:
     """Matrix library's workspaces."""
     fixed: float = 0.0
     """Other lasting allocations."""
+    whole_gradients_with_pp: bool = False
+    """With pipeline parallel, sharded gradients are reduced once an iteration and are whole until then."""
     gradient_bytes: float = 0.0
     """Bytes per gradient where the runtime fixes it; 0: as the strategy says."""
     fragmentation: float = 0.08

@@ -98,6 +98,8 @@ def linear(
     # a row layer's incoming gradient is the gathered one and grad_out already counts it; a column layer's outgoing
     # gradient is full-size and then scattered into a sharded copy
     scatter = gathered / shard.tp if parallel and shard.sp and split == "column" else 0.0
+    if shard.runtime.kernels.gathered_input_kept and shard.sp and split == "column":
+        kept *= shard.tp
     autocast_weight = 2.0 * weights if shard.autocast else 0.0
     autocast_input = casts * grad_in if shard.autocast and split == "column" else 0.0
     return Op(

@@ -54,9 +54,8 @@ class Setup(NamedTuple):
 @lru_cache(maxsize=64)
 def compiled(runtime: Runtime) -> Runtime:
     """The runtime with its small kernels fused by a compiler."""
-    kernels = replace(
-        runtime.kernels, norm="fused", rope="fused", activation="compiled", loss="compiled", compiled=True
-    )
+    loss = "compiled" if runtime.kernels.compiled_loss else runtime.kernels.loss
+    kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
     overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
     return replace(runtime, kernels=kernels, overheads=overheads)
 

@@ -111,7 +111,9 @@ class _Reader:
             return {}, None
         layer = data.get("layer_ops")
         if layer is not None and not (isinstance(layer, list) and len(layer) == 2):
-            self.faults.append(Fault("profile.toml", "layer_ops must name two operators: the first and last of a layer"))
+            self.faults.append(
+                Fault("profile.toml", "layer_ops must name two operators: the first and last of a layer")
+            )
             layer = None
         tags = data.get("tags", {})
         said = {str(key): str(value) for key, value in tags.items()} if isinstance(tags, dict) else {}
@@ -123,7 +125,9 @@ class _Reader:
         for key in itertools.product(*axes):
             file = "{}_mbs{}_tp{}_algo{}.csv".format(self.name, *key)
             if key not in grid:
-                others = f"the set has micro batches {_said(axes[0])}, tp {_said(axes[1])} and variants {_said(axes[2])}"
+                others = (
+                    f"the set has micro batches {_said(axes[0])}, tp {_said(axes[1])} and variants {_said(axes[2])}"
+                )
                 self.faults.append(Fault(file, f"is missing; {others}: profile it, or remove the others of its kind"))
             elif lost := [op for op in ops if op not in grid[key]]:
                 if not any(fault.path == file for fault in self.faults):

@@ -124,9 +124,7 @@ def _with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: l
     from dataclasses import replace
 
     spare = []
-    for stage, cost, time, memory, whole in zip(
-        plan.stages, made.stages, made.times, made.memory, wholes, strict=True
-    ):
+    for stage, cost, time, memory, whole in zip(plan.stages, made.stages, made.times, made.memory, wholes, strict=True):
         idle = made.seconds - time
         room = (question.memory - memory) / memory * time
         if any(stage.recompute):
