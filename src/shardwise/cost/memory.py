@@ -110,6 +110,8 @@ def _static(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runt
     buffers = memory.workspace + memory.fixed
     if memory.gather_buffer:
         buffers += _gather_buffer(shard)
+    if memory.dummy_gradients:
+        buffers += _dummy_gradients(chunks)
     if shard.model.position == "rope":
         buffers += 4.0 * shard.seq * shard.model.head_size  # the table of angles
     return [
@@ -120,6 +122,12 @@ def _static(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runt
         Ledger("workspace and buffers", buffers),
         Ledger("communication buckets", memory.bucket if strategy.dp * strategy.cp > 1 else 0.0),
     ]
+
+
+def _dummy_gradients(chunks: list[Chunk]) -> float:
+    blocks = {id(run.block): run.block for chunk in chunks for run in chunk.runs}.values()
+    shapes = {op.shape[1:3] for block in blocks for op in block.ops if op.kind in {"gemm", "grouped"} and op.params}
+    return sum(2.0 * rows * columns for rows, columns in shapes)
 
 
 def trained_share(chunks: list[Chunk], shard: Shard) -> float:

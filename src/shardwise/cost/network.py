@@ -34,6 +34,8 @@ class Group(NamedTuple):
 
     size: int
     hops: tuple[Hop, ...]
+    fixed: float
+    """Seconds that starting a collective takes."""
 
 
 class Network:
@@ -41,6 +43,7 @@ class Network:
 
     def __init__(self, cluster: Cluster, calibration: Calibration) -> None:
         shares = calibration.network
+        self.fixed = calibration.collective_fixed
         self.levels = tuple(
             (level.size, _reached(level, shares), level.latency, level.topology) for level in cluster.levels
         )
@@ -61,7 +64,7 @@ class Network:
         if below < size and self.levels:  # more ranks than the last level names: it reaches on
             _, bandwidth, latency, _ = self.levels[-1]
             hops.append(Hop(below, -(-size // below), bandwidth, latency))
-        return Group(size, tuple(hops))
+        return Group(size, tuple(hops), self.fixed)
 
 
 def _reached(level: Level, shares: dict[str, float]) -> float:
@@ -81,7 +84,7 @@ def ring(group: Group, size: float) -> float:
     moved = size * (group.size - 1) / group.size
     rate = min(hop.bandwidth * hop.members for hop in group.hops)
     steps = sum((hop.domains - 1) * hop.latency for hop in group.hops)
-    return moved / rate + steps
+    return moved / rate + steps + group.fixed
 
 
 def all_reduce(group: Group, size: float) -> float:
@@ -90,7 +93,7 @@ def all_reduce(group: Group, size: float) -> float:
         return 0.0
     rate = min(hop.bandwidth * hop.members for hop in group.hops)
     tree = 2 * size / rate * 1.15 + sum(2 * log2(max(hop.domains, 2)) * hop.latency for hop in group.hops)
-    return min(2 * ring(group, size), tree)
+    return min(2 * ring(group, size) - group.fixed, tree + group.fixed)
 
 
 def all_to_all(group: Group, size: float) -> float:
@@ -104,7 +107,7 @@ def all_to_all(group: Group, size: float) -> float:
         slowest = max(slowest, crossing / hop.bandwidth)
         steps += log2(max(hop.domains, 2)) * hop.latency
         reached = inside
-    return slowest + steps
+    return slowest + steps + group.fixed
 
 
 def send(network: Network, distance: int, size: float) -> float:

@@ -44,6 +44,8 @@ class Calibration:
     """Speed of the host's processor: launch costs are divided by it."""
     network: dict[str, float] = field(default_factory=dict, hash=False)
     """Share of a level's bandwidth that collectives reach, by level name; `default` for the rest."""
+    collective_fixed: float = 8e-6
+    """Seconds that starting a collective takes, whatever its size."""
     time_error: float = 0.12
     """Typical error of step times predicted with these numbers (mean absolute, rows not fitted on)."""
     memory_error: float = 0.04

@@ -100,6 +100,8 @@ class Memory:
     """The output of a pipeline stage stays allocated until its backward pass."""
     gather_buffer: bool = False
     """One lasting buffer for gathered activations of tensor parallel layers."""
+    dummy_gradients: bool = False
+    """One unused 16-bit weight gradient per distinct matrix shape is kept (Transformer Engine 2.3 and later)."""
     workspace: float = 67e6
     """Matrix library's workspaces."""
     fixed: float = 0.0
