@@ -40,7 +40,7 @@ class RankMemory(NamedTuple):
 
 
 def rank_memory(
-    rank: int, chunks: list[Chunk], in_flight: int, shard: Shard, strategy: Strategy, runtime: Runtime, states: States
+    rank: int, chunks: list[Chunk], in_flight: float, shard: Shard, strategy: Strategy, runtime: Runtime, states: States
 ) -> RankMemory:
     """Memory of a pipeline rank that holds `chunks` with `in_flight` chunk passes at once."""
     static = _static(chunks, shard, strategy, runtime, states)
@@ -83,7 +83,7 @@ def rank_memory(
         backward=backward,
         optimizer=optimizer,
         kept_per_microbatch=kept,
-        in_flight=float(in_flight),
+        in_flight=in_flight,
         reserved=reserved,
         total=reserved + context,
         at=at,

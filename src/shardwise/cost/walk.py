@@ -94,8 +94,9 @@ def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0
 
 
 def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
-    """torchtitan's selective checkpointing: a layer keeps its input, attention's output and every second product's
-    output; all else is computed again. A compiler sees that nobody reads the last product again."""
+    """Torchtitan's selective checkpointing: a layer keeps its input, attention's output and every second product's
+    output; all else is computed again. A compiler sees that nobody reads the last product again.
+    """
     plain = plain_walk(ops, grad_bytes)
     kept, replayed, turn = ops[0].kept, [], 0
     for index, op in enumerate(ops):

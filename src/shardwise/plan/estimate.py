@@ -16,7 +16,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.flops import model_flops
-from shardwise.plan.pipeline import in_flight, interleaved, one_f_one_b
+from shardwise.plan.passes import Passes, passes_of
 from shardwise.plan.setup import Setup, setup_of
 
 
@@ -102,7 +102,6 @@ def assemble(setup: Setup) -> Estimate:
     strategy = setup.strategy
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
     stages = tuple(_stage(setup, rank, chunks) for rank, chunks in enumerate(by_rank))
-    memory = tuple(_memory(setup, rank, chunks) for rank, chunks in enumerate(by_rank))
     groups = data_groups(setup.network, strategy)
     updates = [
         update_of(chunks, strategy, setup.runtime, setup.states, groups, setup.machine, stage.backward)
@@ -110,7 +109,9 @@ def assemble(setup: Setup) -> Estimate:
     ]
     update = max(updates, key=lambda one: one.exposed)
     fsdp = [_fsdp(setup, chunks, groups.dense) for chunks in by_rank]
-    makespan, busiest = _passes(setup, stages, fsdp)
+    done = _passes(setup, stages, fsdp)
+    makespan, busiest = done.makespan, done.busiest
+    memory = tuple(_memory(setup, rank, chunks, done.held[rank]) for rank, chunks in enumerate(by_rank))
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
     passes = makespan * strategy.straggler
@@ -171,8 +172,7 @@ def _estimate(
 
 
 def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
-    placed = [index for index, chunk in enumerate(setup.chunks) if any(chunk is own for own in chunks)]
-    layers = tuple(setup.layers[index] for index in placed if _rank_of(setup, index) == rank)
+    layers = tuple(setup.layers[index] for index in setup.rank_indices(rank))
     parts = [combined(chunk.f, chunk.i, chunk.w, chunk.again) for chunk in chunks]
     return Stage(
         rank=rank,
@@ -186,21 +186,8 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
     )
 
 
-def _rank_of(setup: Setup, index: int) -> int:
-    from shardwise.inputs.layers import chunk_rank
-    from shardwise.inputs.strategy import V_SCHEDULES
-
-    strategy = setup.strategy
-    placement = "v" if strategy.schedule in V_SCHEDULES else strategy.placement
-    return chunk_rank(index, strategy.pp, strategy.vpp, placement)
-
-
-def _memory(setup: Setup, rank: int, chunks: list[Chunk]) -> RankMemory:
-    strategy = setup.strategy
-    held = in_flight(rank, strategy.pp, strategy.vpp, strategy.microbatches, strategy.group or strategy.pp)
-    if strategy.schedule == "gpipe":
-        held = strategy.microbatches * strategy.vpp
-    return rank_memory(rank, chunks, held, setup.shard, strategy, setup.runtime, setup.states)
+def _memory(setup: Setup, rank: int, chunks: list[Chunk], held: float) -> RankMemory:
+    return rank_memory(rank, chunks, held, setup.shard, setup.strategy, setup.runtime, setup.states)
 
 
 def _fsdp(setup: Setup, chunks: list[Chunk], group: object) -> tuple[float, float]:
@@ -228,24 +215,14 @@ def _uncovered(communication: float, compute: float, overlap: float) -> float:
     return communication * (1 - overlap) + max(0.0, communication * overlap - compute)
 
 
-def _passes(setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]) -> tuple[float, int]:
-    """Makespan of all passes of an iteration, and the busiest rank."""
+def _passes(setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]) -> Passes:
+    """Replay all passes of an iteration, sends and sharded parameters included where they show."""
     strategy = setup.strategy
     hop = _hop(setup)
-    shown = hop * (1 - setup.runtime.overlap.p2p)
-    count = strategy.vpp
-    shown *= count if strategy.pp > 1 else 0
+    shown = hop * (1 - setup.runtime.overlap.p2p) * (strategy.vpp if strategy.pp > 1 else 0)
     forward = [stage.forward + extra[0] + shown for stage, extra in zip(stages, fsdp, strict=True)]
     backward = [stage.backward + extra[1] + shown for stage, extra in zip(stages, fsdp, strict=True)]
-    busiest = max(range(strategy.pp), key=lambda rank: forward[rank] + backward[rank])
-    microbatches = strategy.microbatches
-    if strategy.pp == 1:
-        return microbatches * (forward[0] + backward[0]), 0
-    if strategy.vpp == 1:
-        return one_f_one_b(forward, backward, hop, microbatches), busiest
-    f = [[value / count] * count for value in forward]
-    b = [[value / count] * count for value in backward]
-    return interleaved(f, b, hop, microbatches, strategy.group or strategy.pp), busiest
+    return passes_of(setup, forward, backward, hop)
 
 
 def _hop(setup: Setup) -> float:

@@ -1,19 +1,9 @@
-"""The time of a 1F1B or interleaved pipeline with unequal stages, without replaying every action.
+"""The time of a 1F1B pipeline with unequal stages, without replaying every action.
 
 1F1B settles into a period after a few micro batches: the recursion of its two passes is run until then and extended.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
-
-
-class PipelineTime(NamedTuple):
-    """Seconds of one iteration's passes."""
-
-    makespan: float
-    work: float
-    """Longest busy time of a rank."""
 
 
 def one_f_one_b(forward: list[float], backward: list[float], hop: float, microbatches: int) -> float:
@@ -62,33 +52,3 @@ def _replay(forward: list[float], backward: list[float], hop: float, microbatche
                     break
                 remaining -= 1
     return max(clock)
-
-
-def interleaved(
-    forward: list[list[float]], backward: list[list[float]], hop: float, microbatches: int, group: int
-) -> float:
-    """Makespan of interleaved 1F1B (Narayanan et al. 2021, section 2.2), `forward[rank][chunk]`.
-
-    The busiest rank works without pause once the pipeline is full; before and after, the other ranks' chunks of one
-    group pass by.
-    """
-    stages, chunks = len(forward), len(forward[0])
-    work = [microbatches * (sum(f) + sum(b)) for f, b in zip(forward, backward, strict=True)]
-    slowest = max(range(stages), key=lambda rank: work[rank])
-    lead_f = sum(forward[rank][0] for rank in range(stages) if rank != slowest)
-    lead_b = sum(backward[rank][0] for rank in range(stages) if rank != slowest)
-    hops = 2 * (stages - 1) * hop
-    ragged = 0.0
-    if microbatches % group:
-        short = group - microbatches % group
-        ragged = short * (chunks - 1) * (max(map(max, forward)) + max(map(max, backward)))
-    return work[slowest] + lead_f + lead_b + hops + ragged
-
-
-def in_flight(stage: int, stages: int, chunks: int, microbatches: int, group: int) -> int:
-    """Forward passes of chunks that a rank holds at most before it starts its first backward, plus one."""
-    if chunks == 1:
-        return min(microbatches, stages - stage)
-    if microbatches == stages:
-        return microbatches * chunks  # Megatron runs all forwards first
-    return min(microbatches * chunks, 2 * (stages - stage - 1) + (chunks - 1) * group + 1)

@@ -15,10 +15,10 @@ from shardwise.cost.states import States, states_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.layers import chunk_rank, spread
+from shardwise.inputs.layers import rank_chunks, spread
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
-from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
 from shardwise.ops.layer import LayerKind, layer_kinds
 from shardwise.ops.shard import Shard, shard_of
 
@@ -40,15 +40,17 @@ class Setup(NamedTuple):
     chunks: tuple[Chunk, ...]
     """Chunks in model order."""
 
+    @property
+    def placement(self) -> Placement:
+        return "v" if self.strategy.schedule in V_SCHEDULES else self.strategy.placement
+
+    def rank_indices(self, rank: int) -> tuple[int, ...]:
+        """The chunks of a pipeline rank by their place in the model."""
+        return rank_chunks(rank, self.strategy.pp, self.strategy.vpp, self.placement)
+
     def rank_chunks(self, rank: int) -> list[Chunk]:
         """The chunks of a pipeline rank, first in model order first."""
-        strategy = self.strategy
-        placement = "v" if strategy.schedule in V_SCHEDULES else strategy.placement
-        return [
-            chunk
-            for index, chunk in enumerate(self.chunks)
-            if chunk_rank(index, strategy.pp, strategy.vpp, placement) == rank
-        ]
+        return [self.chunks[index] for index in self.rank_indices(rank)]
 
 
 @lru_cache(maxsize=64)

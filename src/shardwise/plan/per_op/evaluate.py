@@ -61,8 +61,8 @@ class Evaluation:
     spare: tuple[float, ...]
     """Idle GPU seconds that could take useful work (Aceso's efficient time): who should receive operators."""
     gpu_seconds: float
-    factors: tuple[float, ...] = ()
-    """Correction of each stage's memory by what was measured."""
+    factor: float = 1.0
+    """Correction of the memory by what was measured."""
 
     @property
     def seconds(self) -> float:
@@ -70,8 +70,7 @@ class Evaluation:
 
     @property
     def memory(self) -> tuple[float, ...]:
-        factors = self.factors or (1.0,) * len(self.stages)
-        return tuple(stage.memory * factor for stage, factor in zip(self.stages, factors, strict=True))
+        return tuple(stage.memory * self.factor for stage in self.stages)
 
     def fits(self, limit: float) -> bool:
         return max(self.memory) <= limit
@@ -87,11 +86,6 @@ def crossings(question: Question, gpus: tuple[int, ...]) -> list[tuple[int, int]
     return found
 
 
-def factor_of(question: Question, index: int) -> float:
-    factors = question.memory_factors
-    return factors[min(index, len(factors) - 1)] if factors else 1.0
-
-
 def evaluate(question: Question, plan: PerOpPlan) -> Evaluation:
     """The cost of a plan; a plan that the profile does not cover is refused."""
     passes = max(1, question.global_batch // plan.micro_batch)
@@ -105,7 +99,6 @@ def evaluate(question: Question, plan: PerOpPlan) -> Evaluation:
         first += stage.size
     total = sum(cost.seconds for cost in costs)
     times = tuple((passes - 1) * cost.seconds + total for cost in costs)
-    factors = tuple(factor_of(question, index) for index in range(count)) if question.memory_factors else ()
     made = Evaluation(
         stages=tuple(costs),
         passes=passes,
@@ -115,7 +108,7 @@ def evaluate(question: Question, plan: PerOpPlan) -> Evaluation:
         spare=(),
         gpu_seconds=sum(cost.seconds * stage.gpus for cost, stage in zip(costs, plan.stages, strict=True))
         * (passes - 1),
-        factors=factors,
+        factor=question.memory_factor,
     )
     return _with_spare(question, plan, made, wholes)
 

@@ -176,7 +176,8 @@ def _crossings(
     question: Question, layouts: tuple[Layout, ...], rules: list[Rule], inputs: Array
 ) -> tuple[Array, Array]:
     """Forward and backward seconds of resharding before every row. The row before is the one before it in the
-    profile, or the last of the layer where the layer repeats; both have equal forms in every known family."""
+    profile, or the last of the layer where the layer repeats; both have equal forms in every known family.
+    """
     profile, flavour = question.profile, question.flavour
     count, size = len(profile.ops), len(layouts)
     forth, back = np.zeros((count, size, size)), np.zeros((count, size, size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from shardwise.cost.profiles.table import Profile
@@ -72,8 +72,8 @@ class Question:
     """Largest tensor parallel size; 0: what the profile has, at most a node."""
     space: Literal["compatible", "full"] = "compatible"
     """compatible: Aceso's limits (1, 2, 4 or 8 GPUs a stage, none across nodes, at most 16 stages)."""
-    memory_factors: tuple[float, ...] = field(default=())
-    """Measured over predicted memory by stage from the first, to correct the memory model; the last one holds on."""
+    memory_factor: float = 1.0
+    """Measured over predicted memory of an earlier run: predictions are multiplied by it."""
 
     @property
     def stage_range(self) -> range:

@@ -1,0 +1,145 @@
+"""The passes of one iteration: how long they take together and what each pipeline rank holds at most meanwhile.
+
+1F1B has its own recursion (`pipeline.py`); every other order is generated and replayed by the event simulator.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from shardwise.cost.layer import Block
+from shardwise.cost.stage import Chunk
+from shardwise.plan.pipeline import one_f_one_b
+from shardwise.plan.setup import Setup
+from shardwise.schedule.generate import generate, split_costs
+from shardwise.schedule.optimise import optimise
+from shardwise.simulate import Costs, Schedule, placed, simulate
+
+SEQUENCE_PIECES = 2
+SETTLED_GROUPS = 4
+
+
+class Passes(NamedTuple):
+    """All forward and backward passes of an iteration."""
+
+    makespan: float
+    busiest: int
+    """Rank with the most work."""
+    held: tuple[float, ...]
+    """Chunk passes (weighed by their bytes) whose activations a rank keeps at most."""
+    bound: float = 0.0
+    """Lower bound of the makespan under this cost model, where the schedule was optimised; 0: none computed."""
+    schedule: Schedule | None = None
+
+
+def passes_of(setup: Setup, forward: list[float], backward: list[float], hop: float) -> Passes:
+    """Replay an iteration. `forward` and `backward` are a rank's seconds per micro batch, all its chunks together."""
+    strategy = setup.strategy
+    busiest = max(range(strategy.pp), key=lambda rank: forward[rank] + backward[rank])
+    count = strategy.microbatches
+    if strategy.pp == 1:
+        return Passes(count * (forward[0] + backward[0]), 0, (1.0,))
+    if strategy.schedule == "1f1b":
+        held = tuple(float(min(count, strategy.pp - rank)) for rank in range(strategy.pp))
+        return Passes(one_f_one_b(forward, backward, hop, count), busiest, held)
+    return _replayed(setup, forward, backward, hop, busiest)
+
+
+def _replayed(setup: Setup, forward: list[float], backward: list[float], hop: float, busiest: int) -> Passes:
+    strategy = setup.strategy
+    costs = pipeline_costs(setup, forward, backward, hop)
+    count = strategy.microbatches
+    if strategy.schedule == "auto":
+        return _optimised(setup, costs, busiest)
+    if strategy.schedule == "seq-1f1b":
+        costs = split_costs(costs, SEQUENCE_PIECES)
+    schedule, beyond = _settled(setup, costs)
+    timeline = simulate(schedule, costs)
+    makespan = timeline.makespan
+    if beyond:
+        shorter = _schedule(strategy.schedule, strategy.pp, strategy.vpp, schedule.microbatches - beyond, beyond)
+        period = makespan - simulate(shorter, costs).makespan
+        makespan += (count - schedule.microbatches) / beyond * period
+    means = _means(setup)
+    held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(timeline.peak, means, strict=True))
+    return Passes(makespan, busiest, held, schedule=None if beyond else schedule)
+
+
+def _settled(setup: Setup, costs: Costs) -> tuple[Schedule, int]:
+    """The schedule to replay, and how many micro batches a period has where only a start of it is replayed.
+
+    Interleaved 1F1B repeats itself group by group once it is full.
+    """
+    strategy = setup.strategy
+    count, group = strategy.microbatches, strategy.group or strategy.pp
+    name, pp, vpp = strategy.schedule, strategy.pp, strategy.vpp
+    if name in {"zb-1p", "zb-2p"}:
+        return generate(name, pp=pp, microbatches=count, costs=costs), 0
+    if name == "interleaved" and count % group == 0 and count > SETTLED_GROUPS * group:
+        return _schedule(name, pp, vpp, SETTLED_GROUPS * group, group), group
+    return _schedule(name, pp, vpp, count, group), 0
+
+
+@lru_cache(maxsize=512)
+def _schedule(name: str, pp: int, vpp: int, microbatches: int, group: int) -> Schedule:
+    return generate(name, pp=pp, vpp=vpp, microbatches=microbatches, group=group, splits=SEQUENCE_PIECES)
+
+
+def pipeline_costs(setup: Setup, forward: list[float], backward: list[float], hop: float) -> Costs:
+    """Seconds and bytes per chunk for the simulator; what a rank adds beside its chunks is spread over them."""
+    strategy = setup.strategy
+    ranks = placed(strategy.pp, strategy.vpp, setup.placement)
+    f, i, w = [], [], []
+    for chunk, rank in zip(setup.chunks, ranks, strict=True):
+        own = setup.rank_chunks(rank)
+        f.append(chunk.forward_seconds * forward[rank] / sum(one.forward_seconds for one in own))
+        stretch = backward[rank] / sum(one.backward_seconds for one in own)
+        weights = min(chunk.w.total, chunk.backward_seconds)
+        i.append((chunk.backward_seconds - weights) * stretch)
+        w.append(weights * stretch)
+    return Costs(
+        f=tuple(f),
+        i=tuple(i),
+        w=tuple(w),
+        hop=(hop,) * (len(f) - 1),
+        activation=tuple(chunk.kept for chunk in setup.chunks),
+        free_at_input_grad=freed_early(setup.chunks),
+    )
+
+
+def freed_early(chunks: tuple[Chunk, ...]) -> float:
+    """Share of a chunk's kept bytes that is free after I: W still needs the linear layers' inputs, and the gradients
+    of their outputs have come to stay until then.
+    """
+    kept = sum(chunk.kept for chunk in chunks)
+    needed = sum(run.repeat * _needed_by_weights(run.block) for chunk in chunks for run in chunk.runs)
+    return min(1.0, max(0.0, 1.0 - needed / kept)) if kept else 0.0
+
+
+def _needed_by_weights(block: Block) -> float:
+    linear = [op for op in block.ops if op.kind in {"gemm", "grouped"}]
+    return sum(2.0 * op.shape[0] * (op.shape[1] + op.shape[2]) for op in linear if op.name != "output layer")
+
+
+def _means(setup: Setup) -> list[float]:
+    """Mean kept bytes of a rank's chunks."""
+    strategy = setup.strategy
+    owned = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
+    return [sum(chunk.kept for chunk in own) / len(own) for own in owned]
+
+
+def _optimised(setup: Setup, costs: Costs, busiest: int) -> Passes:
+    """The best order that the GPU's memory allows, found by the optimiser with a small effort."""
+    strategy = setup.strategy
+    answer = optimise(
+        costs,
+        pp=strategy.pp,
+        vpp=strategy.vpp,
+        microbatches=strategy.microbatches,
+        placement=setup.placement,
+        effort=0.2,
+    )
+    means = _means(setup)
+    held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(answer.timeline.peak, means, strict=True))
+    return Passes(answer.value, busiest, held, answer.bound.value, answer.schedule)
