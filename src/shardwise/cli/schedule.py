@@ -123,4 +123,3 @@ def _compared(ask: Ask, pipeline: Pipeline, names: list[str], output: Output) ->
     output.say("")
     output.table(("schedule", "makespan", "period", "bubble", "period bubble", "peak", "note"), rows)
     return answers
-

@@ -53,4 +53,3 @@ def command(
     facts = {"makespan": f"{timeline.makespan:g}", "bubble": f"{100 * timeline.bubble:.2f}%"}
     write_files(timeline, Files(csv=csv, svg=svg, html=html, trace=trace), seconds=False, facts=facts)
     output.answer(figures(timeline, bound, timeline.makespan))
-

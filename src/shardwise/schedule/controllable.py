@@ -163,5 +163,3 @@ def _row(rank: int, pp: int, slots: Slots) -> list[Action]:
             waiting[action.chunk].append(action.microbatch)
         row.append(action)
     return row
-
-

@@ -44,9 +44,7 @@ def _groups(microbatches: int, group: int) -> list[Codes]:
     return [np.arange(begin, min(begin + group, microbatches)) for begin in range(0, microbatches, group)]
 
 
-def _interleave(
-    pp: int, vpp: int, microbatches: int, groups: list[Codes], warmups: list[int], name: str
-) -> Schedule:
+def _interleave(pp: int, vpp: int, microbatches: int, groups: list[Codes], warmups: list[int], name: str) -> Schedule:
     chunks, rows = pp * vpp, list[Codes]()
     for rank in range(pp):
         own = [rank + j * pp for j in range(vpp)]

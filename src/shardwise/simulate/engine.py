@@ -109,5 +109,3 @@ def _deadlock(data: Prepared) -> str:
     stuck = [r for r in range(schedule.pp) if data.next[r] < data.offset[r + 1]]
     waits = ", ".join(f"rank {r} at {schedule.decode(int(data.codes[data.next[r]]))}" for r in stuck[:8])
     return f"deadlock: {len(stuck)} ranks wait for each other ({waits}); an action comes before what it needs"
-
-
