@@ -1,0 +1,109 @@
+"""`shardwise validate`: the tables it prints, the JSON it writes, and what it does with bad files and rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from shardwise.plan.measured.rows import SHIPPED
+
+
+def packed(name):
+    return json.loads(gzip.decompress((SHIPPED / f"{name}.json.gz").read_bytes()))
+
+
+@pytest.fixture
+def some(tmp_path):
+    """A file with a few published rows."""
+    rows = [row for row in packed("published")["rows"] if row["source_key"] == "vocab-parallel"]
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_all_shipped_rows(shardwise, tmp_path):
+    file = tmp_path / "answer.json"
+    result = shardwise("validate", "--json", file)
+    assert result.code == 0, result.err
+    for word in ("by source", "by gpu", "by precision", "mean over sources", "fits or out of memory", "regret"):
+        assert word in result.out
+    rows = json.loads(file.read_text())["rows"]
+    assert len(rows) == 1206
+    assert sum("skipped" in row for row in rows) <= 0.03 * len(rows)
+    for row in rows:
+        if "skipped" not in row:
+            assert {"iteration_seconds", "peak_bytes", "fits"} <= row["predicted"].keys()
+            for name, error in row["error"].items():
+                assert error == pytest.approx(row["predicted"][name] / row["measured"][name] - 1)
+
+
+@pytest.mark.parametrize("name", ["h200_huggingface", "h200_megatron_rank"])
+def test_a_file_with_rows_of_our_own_measurements(shardwise, tmp_path, name):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(packed(name)))
+    answer = json.loads(shardwise("validate", "--data", path, "--json", "-").out)
+    parts = {"h200_huggingface": "forward_seconds", "h200_megatron_rank": "peak_forward_backward_bytes"}
+    assert all(row["source"] == name for row in answer["rows"])
+    assert all(parts[name] in row["predicted"] for row in answer["rows"])
+
+
+def test_several_files(shardwise, tmp_path, some):
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(packed("h200_huggingface")))
+    answer = json.loads(shardwise("validate", "--data", some, "--data", other, "--json", "-").out)
+    assert {row["source"] for row in answer["rows"]} == {"vocab-parallel", "h200_huggingface"}
+
+
+def test_a_bad_row_is_skipped_with_its_reason(shardwise, some):
+    rows = json.loads(some.read_text())
+    del rows[0]["parallel"]["global_batch"]
+    rows[1]["framework"] = "an abacus"
+    rows[2]["gpu"]["type"] = rows[2]["gpu"]["family"] = "slide rule"
+    rows[3] = "not a row"
+    rows[4]["model"]["layers"] = "many"
+    rows[5]["num_gpus"] = -4
+    some.write_text(json.dumps(rows))
+    result = shardwise("validate", "--data", some, "--json", "-")
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)["rows"]
+    assert all("skipped" in row for row in answer[:6])
+    assert "global_batch" in answer[0]["skipped"]
+    assert "abacus" in answer[1]["skipped"]
+    assert "slide rule" in answer[2]["skipped"]
+    assert all("predicted" in row for row in answer[6:])
+
+
+BAD_FILES = [
+    ("not there", None, "no such file"),
+    ("not JSON", "{", "not valid JSON"),
+    ("no rows", "{}", "no measured runs"),
+    ("an empty list", "[]", "no rows"),
+    ("a number", "3", "no measured runs"),
+    ("rows of another form", '[{"a": 1}]', "no form that is known"),
+    ("rows of numbers", "[1, 2, 3]", "no form that is known"),
+    ("not a number", '{"rows": [{"arch": "gpt2", "seq": NaN, "hidden": 3}]}', "NaN"),
+]
+
+
+@pytest.mark.parametrize(("case", "text", "said"), BAD_FILES, ids=[case for case, _, _ in BAD_FILES])
+def test_bad_files(shardwise, tmp_path, case, text, said):
+    del case
+    path = tmp_path / "file.json"
+    if text is not None:
+        path.write_text(text)
+    result = shardwise("validate", "--data", path)
+    assert result.code == 2
+    assert result.out == ""
+    assert str(path) in result.err
+    assert said in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_packed_file_that_is_not_packed(shardwise, tmp_path):
+    path = tmp_path / "file.json.gz"
+    path.write_text("[]")
+    result = shardwise("validate", "--data", path)
+    assert result.code == 2
+    assert "cannot be unpacked" in result.err

@@ -1,0 +1,94 @@
+"""Collectives by hand on a small network, and laws."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwise.cost.network import Network, all_reduce, all_to_all, collective, ring, send
+from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.cluster import Cluster, Gpu, Level
+
+GPU = Gpu(name="toy", memory=80e9, bandwidth=2e12, flops={"bf16": 3e14, "fp32": 2e13})
+
+
+def network(*, inner=100e9, outer=10e9, latency=0.0, share=1.0, **level):
+    levels = (
+        Level(name="node", size=8, bandwidth=inner, latency=latency, **level),
+        Level(name="net", size=64, bandwidth=outer, latency=2 * latency),
+    )
+    calibration = Calibration(name="x", source="test", gemm={}, network={"default": share}, collective_fixed=0.0)
+    return Network(Cluster(name="toy", gpu=GPU, gpus=64, levels=levels), calibration)
+
+
+class TestGroups:
+    def test_inside_a_node(self):
+        (hop,) = network().group(8, 1).hops
+        assert (hop.members, hop.domains, hop.bandwidth) == (1, 8, 100e9)
+
+    def test_across_nodes(self):
+        inner, outer = network().group(16, 1).hops
+        assert (inner.domains, outer.members, outer.domains) == (8, 8, 2)
+
+    def test_one_member_a_node(self):
+        (hop,) = network().group(8, 8).hops
+        assert (hop.members, hop.domains, hop.bandwidth) == (1, 8, 10e9)
+
+    def test_strided_inside_a_node(self):
+        inner, outer = network().group(4, 4).hops
+        assert (inner.domains, outer.members, outer.domains) == (2, 2, 2)
+
+    def test_alone(self):
+        assert network().group(1, 1).hops == ()
+
+
+class TestTimes:
+    def test_ring_inside_a_node(self):
+        assert ring(network().group(8, 1), 8e9) == pytest.approx(7e9 / 100e9)
+
+    def test_ring_over_nodes_uses_all_links_of_a_node(self):
+        # 15/16 of the bytes at min(100, 8 x 10) GB/s
+        assert ring(network().group(16, 1), 16e9) == pytest.approx(15e9 / 80e9)
+
+    def test_latency_counts_steps(self):
+        assert ring(network(latency=1e-6).group(8, 1), 0) == pytest.approx(7e-6)
+
+    def test_large_all_reduce_is_two_rings(self):
+        group = network(latency=1e-6).group(8, 1)
+        assert all_reduce(group, 1e9) == pytest.approx(2 * ring(group, 1e9))
+
+    def test_small_all_reduce_is_a_tree(self):
+        group = network(latency=1e-6).group(8, 1)
+        assert all_reduce(group, 8.0) == pytest.approx(6e-6, rel=1e-3)
+
+    def test_all_to_all_crosses_what_it_must(self):
+        # of 16 GB, half stays in the node's 8 ranks; 8 GB leave over a rank's own 10 GB/s
+        assert all_to_all(network().group(16, 1), 16e9) == pytest.approx(0.8)
+
+    def test_send(self):
+        assert send(network(), 1, 1e9) == pytest.approx(0.01)
+        assert send(network(), 8, 1e9) == pytest.approx(0.1)
+
+    def test_what_is_reached(self):
+        assert ring(network(share=0.5).group(8, 1), 8e9) == pytest.approx(2 * 7e9 / 100e9)
+
+    def test_mesh_grows_with_the_group(self):
+        mesh = network(topology="mesh")
+        assert ring(mesh.group(2, 1), 2e9) == pytest.approx(7 * 1e9 / 100e9)
+        assert ring(mesh.group(8, 1), 8e9) == pytest.approx(7e9 / 100e9)
+
+    @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
+    def test_alone_costs_nothing(self, kind):
+        assert collective(kind, network().group(1, 1), 1e12) == 0.0
+
+
+@given(
+    st.sampled_from(["all-gather", "reduce-scatter", "all-reduce", "all-to-all"]),
+    st.sampled_from([2, 4, 8, 16, 32]), st.sampled_from([1, 2, 8]), st.floats(1, 1e10), st.floats(1.0, 4.0),
+)  # fmt: skip
+def test_more_bytes_or_slower_links_never_take_less(kind, size, stride, amount, factor):
+    quick, slow = network(latency=1e-6), network(latency=1e-6, inner=50e9, outer=5e9)
+    time = collective(kind, quick.group(size, stride), amount)
+    assert collective(kind, quick.group(size, stride), factor * amount) >= time - 1e-12
+    assert collective(kind, slow.group(size, stride), amount) >= time - 1e-12
