@@ -109,7 +109,7 @@ def unequal(*, quick: bool) -> bool:
     gaps = []
     for pp in (4, 8) if quick else (4, 8, 16):
         for seed in range(20):
-            dice = random.Random(1000 * pp + seed)
+            dice = random.Random(1000 * pp + seed)  # noqa: S311 - named instances
             f, i, w = ([x * dice.uniform(0.7, 1.3) for _ in range(2 * pp)] for x in (10, 11, 9))
             given = limited(costs(pp=pp, vpp=2, f=f, i=i, w=w, hop=1), pp, 2, 1.5)
             gaps.append(solved(given, pp, 2, 2 * pp, effort=0.3).gap)

@@ -1,5 +1,6 @@
 import dataclasses
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ def pipelines(draw):
     """A schedule with random costs: a published one, or one whose rows were stirred within what order allows."""
     pp, groups = draw(st.integers(1, 4)), draw(st.integers(2, 3))
     schedule = generate(draw(st.sampled_from(NAMES)), pp=pp, microbatches=pp * groups)
-    dice = random.Random(draw(st.integers(0, 10**6)))
+    dice = random.Random(draw(st.integers(0, 10**6)))  # noqa: S311 - a test
 
     def some(count):
         return tuple(round(dice.uniform(0, 20), 2) for _ in range(count))
@@ -93,7 +94,7 @@ def test_critical_path_has_no_gap_but_messages():
     path = timeline.critical_path()
     assert path[0].start == 0
     assert path[-1].end == timeline.makespan
-    for before, after in zip(path, path[1:], strict=False):
+    for before, after in pairwise(path):
         assert after.start - before.end == (1 if before.rank != after.rank else 0)
 
 
