@@ -99,7 +99,7 @@ def test_a_strategy_is_read_and_written_back():
     read = strategy_of(STRATEGY)
     strategy = read.strategy
     assert (strategy.dp, strategy.global_batch, strategy.microbatches) == (4, 32, 8)
-    assert str(strategy.recompute) == "attention+attention-norm+mlp+mlp-norm:2"
+    assert str(strategy.recompute) == "attention+attention-norm+ffn+mlp-norm:2"
     assert write_strategy(strategy, read.raw) == STRATEGY
     again = strategy_of(write_strategy(strategy)).strategy
     assert again == strategy

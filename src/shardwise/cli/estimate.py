@@ -69,10 +69,10 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
     output.say()
     output.table(*report.stages(found))
     if explain:
-        output.say()
-        output.table(*report.time(found), title="where the time goes (on the busiest pipeline rank)")
-        output.say()
-        output.table(*report.memory(found), title="where the memory goes, GiB per pipeline rank")
+        output.say("\nwhere the time goes (on the busiest pipeline rank)")
+        output.table(*report.time(found))
+        output.say("\nwhere the memory goes, GiB per pipeline rank")
+        output.table(*report.memory(found))
         output.say()
         output.say(f"calibrated on: {found.calibration}")
     if explain or changes:

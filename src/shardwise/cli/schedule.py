@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.pipeline_output import Files, file_options
-from shardwise.errors import InfeasibleError, ShardwiseError, UnknownNameError
+from shardwise.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError
 
 if TYPE_CHECKING:
     from shardwise.cli.pipeline_costs import Pipeline
@@ -31,41 +31,35 @@ if TYPE_CHECKING:
 @click.option("--group", type=click.IntRange(0), default=0, help="Micro batch group of interleaved; 0: pp.")
 @click.option("--splits", type=click.IntRange(1), default=2, show_default=True, help="Pieces of seq-1f1b.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Take pipeline and costs from a plan.")
+@click.option("--out", metavar="FILE", help="Write the plan with this schedule in it; needs --plan.")
 @click.option("--compare", metavar="NAME,...", help="Print these schedules beside it, same model, in one table.")
 @click.option("--effort", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Tries of auto.")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="CPU seconds that auto may take.")
 @file_options
 @output_options
-def command(
-    name: str, output: Output, *, pp: int | None, vpp: int | None, microbatches: int | None, cost_text: str | None,
-    hop: float | None, placement: str | None, memory_limit: str | None, free: float | None, objective: str, group: int,
-    splits: int, plan_file: str | None, compare: str | None, effort: float, time_limit: float | None,
-    csv: str | None, svg: str | None, html: str | None, trace: str | None,
-) -> int | None:  # fmt: skip
+def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: ANN401 - one an option, as Ask has them
     """Order the work of a pipeline: a published schedule by name, or `auto` for the best under a memory limit.
 
     \b
     shardwise schedule auto --pp 8 --vpp 2 --microbatches 16 --costs 10,11,9 --hop 1 --memory-limit 1.5p
     shardwise schedule zb-v --pp 8 --microbatches 16 --costs 10,11,9 --hop 1 --compare auto,1f1b,interleaved
-    shardwise schedule auto --plan plan.json --csv schedule.csv --html schedule.html
+    shardwise schedule auto --plan plan.json --out planned.json --html schedule.html
 
     Costs are of one chunk. Schedules: gpipe 1f1b interleaved zb-h1 zb-h2 zb-1p zb-2p zb-v v-half v-min dualpipe-v
     seq-1f1b low-memory auto.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.schedule_run import Ask, pipeline_of
 
-    _known(name)
-    names = [part.strip() for part in compare.split(",") if part.strip()] if compare else []
-    for other in names:
-        _known(other)
-    ask = Ask(
-        name=name, pp=pp, vpp=vpp, microbatches=microbatches, cost_text=cost_text, hop=hop, placement=placement,
-        memory_limit=memory_limit, free=free, objective=objective, group=group, splits=splits, plan_file=plan_file,
-        effort=effort, time_limit=time_limit,
-    )  # fmt: skip
-    pipeline = pipeline_of(ask)
-    files = Files(csv=csv, svg=svg, html=html, trace=trace)
-    return _answer(ask, pipeline, names, files, output)
+    compare, target = options.pop("compare"), options.pop("out")
+    names = [part.strip() for part in (compare or "").split(",") if part.strip()]
+    for one in (name, *names):
+        _known(one)
+    drawings = {key: options.pop(key) for key in ("csv", "svg", "html", "trace")}
+    ask = Ask(name=name, **options)
+    if target and not ask.plan_file:
+        raise InputError("--out writes a plan with the schedule in it; name the plan to start from with --plan")
+    files = Files(**drawings, plan_from=ask.plan_file, plan=target)
+    return _answer(ask, pipeline_of(ask), names, files, output)
 
 
 def _known(name: str) -> None:

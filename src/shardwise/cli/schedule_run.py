@@ -92,6 +92,8 @@ def _auto(ask: Ask, pipeline: Pipeline, output: Output) -> Found:
             state.update(evaluated=max(0, looked - state.evaluated), best=value, bound=bound)
 
         best.append(_optimised(ask, pipeline, objective, report))
+    if not best:  # Ctrl-C before there was a schedule to keep
+        raise KeyboardInterrupt
     answer = best[0]
     words = f"{answer.evaluated} schedules looked at in {answer.seconds:.1f} CPU s"
     words += ", interrupted: the best so far" if answer.interrupted else ""

@@ -128,23 +128,28 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 def _block(
     name: str, ops: list[Op], shard: Shard, recipe: Recipe, machine: Machine, groups: Groups, grads: float
 ) -> Block:
-    timed = [_timed(op, shard, machine, groups) for op in ops]
-    forward = _sum([parts[0] for parts in timed], 0.0)
-    input_grad = _sum([parts[1] for parts in timed], 0.0)
-    weight_grad = _sum([parts[2] for parts in timed], 0.0)
     walk = _walk(ops, shard, recipe, grads)
-    is_layer = name not in {"embedding", "head"}
-    again = _sum([timed[index][0] for index in walk.replayed], 0.0)
+    forward, input_grad, weight_grad = _timed(ops, shard, machine, groups)
+    again = _timed([ops[index] for index in walk.replayed], shard, machine, groups)[0] if walk.replayed else Seconds()
+    if name not in {"embedding", "head"}:
+        forward = forward._replace(host=forward.host + machine.layer_f)
+        input_grad = input_grad._replace(host=input_grad.host + machine.layer_b)
     flops = [op.flops() for op in ops]
+    params, expert_params = 0.0, 0.0
+    for op in ops:
+        if op.expert:
+            expert_params += op.params
+        else:
+            params += op.params
     return Block(
         name=name,
-        f=forward._replace(host=forward.host + (machine.layer_f if is_layer else 0.0)),
-        i=input_grad._replace(host=input_grad.host + (machine.layer_b if is_layer else 0.0)),
+        f=forward,
+        i=input_grad,
         w=weight_grad,
         again=again,
         walk=walk,
-        params=sum(op.params for op in ops if not op.expert),
-        expert_params=sum(op.params for op in ops if op.expert),
+        params=params,
+        expert_params=expert_params,
         flops=sum(f + i + w for f, i, w in flops),
         again_flops=sum(flops[index][0] for index in walk.replayed),
         ops=tuple(ops),
@@ -161,37 +166,38 @@ def _walk(ops: list[Op], shard: Shard, recipe: Recipe, grads: float) -> Walk:
     return plain_walk(ops, grads)
 
 
-def _timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> tuple[Seconds, Seconds, Seconds]:
-    """Seconds of F, I and W of one operator, with its exposed collectives and its launches."""
-    times = op_times(op, machine, narrow=shard.fp8 and op.name not in WIDE)
-    if shard.fp8 and op.kind in {"gemm", "grouped"} and op.name not in WIDE:
-        times = _quantised(times, op, machine)
-    launches_b = op.kernels_b * machine.launch_b
-    both = op.kind in {"gemm", "grouped"}
-    column = {"gemm": 0, "grouped": 0, "attention": 1, "memory": 2}[op.kind]
-    hosts = (op.kernels_f * machine.launch_f, launches_b / 2 if both else launches_b, launches_b / 2 if both else 0.0)
-    exposed = _NONE
-    if op.comms:
-        exposed = _exposed(op, groups)
-        waits = [sum(comm.phase == phase for comm in op.comms) * machine.collective for phase in ("F", "I", "W")]
-        hosts = (hosts[0] + waits[0], hosts[1] + waits[1], hosts[2] + waits[2])
-    return (
-        _seconds(column, times.f, hosts[0], exposed[0]),
-        _seconds(column, times.i, hosts[1], exposed[1]),
-        _seconds(column, times.w, hosts[2], exposed[2]),
-    )
+_COLUMN = {"gemm": 0, "grouped": 0, "attention": 1, "memory": 2}
+_PHASES = {"F": 0, "I": 1, "W": 2}
+_AXES = {"tp": 3, "cp": 4, "ep": 5, "etp": 5}
+_HOST = 6
 
 
-def _seconds(column: int, time: float, host: float, exposed: tuple[float, float, float]) -> Seconds:
-    tp, cp, ep = exposed
-    if column == 0:
-        return Seconds(time, 0.0, 0.0, tp, cp, ep, host)
-    if column == 1:
-        return Seconds(0.0, time, 0.0, tp, cp, ep, host)
-    return Seconds(0.0, 0.0, time, tp, cp, ep, host)
-
-
-_NONE: tuple[tuple[float, float, float], ...] = ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+def _timed(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> tuple[Seconds, Seconds, Seconds]:
+    """Seconds of F, I and W of a list of operators, with their exposed collectives and their launches."""
+    hidden = dict(groups.hidden)
+    table = [[0.0] * 7, [0.0] * 7, [0.0] * 7]
+    forward, input_grad, weight_grad = table
+    for op in ops:
+        product = op.kind in {"gemm", "grouped"}
+        narrow = shard.fp8 and product and op.name not in WIDE
+        times = op_times(op, machine, narrow=narrow)
+        if narrow:
+            times = _quantised(times, op, machine)
+        column = _COLUMN[op.kind]
+        forward[column] += times.f
+        input_grad[column] += times.i
+        weight_grad[column] += times.w
+        forward[_HOST] += op.kernels_f * machine.launch_f
+        launches = op.kernels_b * machine.launch_b
+        input_grad[_HOST] += launches / 2 if product else launches
+        weight_grad[_HOST] += launches / 2 if product else 0.0
+        for comm in op.comms:
+            row = table[_PHASES[comm.phase]]
+            row[_HOST] += machine.collective
+            if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
+                seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
+                row[_AXES[comm.axis]] += seconds * (1.0 - hidden[comm.axis])
+    return Seconds(*forward), Seconds(*input_grad), Seconds(*weight_grad)
 
 
 def _quantised(times: Times, op: Op, machine: Machine) -> Times:
@@ -200,24 +206,3 @@ def _quantised(times: Times, op: Op, machine: Machine) -> Times:
     cast = 3.0 * rows * depth / machine.bandwidth + 2 * machine.kernel_fixed
     cast_back = 4.0 * rows * columns / machine.bandwidth + 2 * machine.kernel_fixed
     return Times(times.f + cast, times.i + cast_back, times.w)
-
-
-def _exposed(op: Op, groups: Groups) -> tuple[tuple[float, float, float], ...]:
-    """Seconds of each pass that the operator's collectives add on tp, cp and ep."""
-    hidden = dict(groups.hidden)
-    table = {"F": [0.0, 0.0, 0.0], "I": [0.0, 0.0, 0.0], "W": [0.0, 0.0, 0.0]}
-    for comm in op.comms:
-        group: Group = getattr(groups, comm.axis)
-        axis = {"tp": 0, "cp": 1, "ep": 2, "etp": 2}[comm.axis]
-        seconds = collective(comm.kind, group, comm.bytes) * (1.0 - hidden.get(comm.axis, 0.0))
-        # a gathered input for the weight gradient runs behind the input gradient's product
-        table[comm.phase][axis] += 0.0 if comm.phase == "W" else seconds
-    return tuple((row[0], row[1], row[2]) for row in table.values())
-
-
-def _sum(parts: list[Seconds], host: float) -> Seconds:
-    if not parts:
-        return Seconds()
-    sums = [sum(column) for column in zip(*parts, strict=True)]
-    sums[-1] += host
-    return Seconds(*sums)

@@ -39,25 +39,52 @@ class RankMemory(NamedTuple):
     """Where the peak is."""
 
 
+class Lasting(NamedTuple):
+    """What a rank's chunks take whatever is in flight."""
+
+    parts: tuple[Ledger, ...]
+    """Weights, states, buffers."""
+    gradients: float
+    """Gradients that the backward pass makes and the step drops."""
+    gathered: float
+    """Layers gathered for use (ZeRO 3)."""
+    optimizer: float
+    """Temporaries of the optimizer step."""
+
+
+def lasting_of(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runtime, states: States) -> Lasting:
+    """The memory of a rank's chunks that does not depend on the schedule."""
+    return Lasting(
+        tuple(_static(chunks, shard, strategy, runtime, states)),
+        _lazy_gradients(chunks, states, strategy, runtime),
+        _gathered(chunks, strategy, runtime, states),
+        _optimizer_work(chunks, strategy, runtime),
+    )
+
+
 def rank_memory(
-    rank: int, chunks: list[Chunk], in_flight: float, shard: Shard, strategy: Strategy, runtime: Runtime, states: States
+    rank: int,
+    chunks: list[Chunk],
+    in_flight: float,
+    lasting_parts: Lasting,
+    shard: Shard,
+    strategy: Strategy,
+    runtime: Runtime,
 ) -> RankMemory:
     """Memory of a pipeline rank that holds `chunks` with `in_flight` chunk passes at once."""
-    static = _static(chunks, shard, strategy, runtime, states)
+    static, grads, transient, work = lasting_parts
     lasting = sum(part.value for part in static)
     kept = sum(chunk.kept for chunk in chunks)
     mean = kept / len(chunks)
     boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
     others = (in_flight - 1) * (mean + boundary)
-    grads = _lazy_gradients(chunks, states, strategy, runtime)
     high_f = max(chunk.forward for chunk in chunks)
     top = max(chunks, key=lambda chunk: chunk.backward)
-    transient = _gathered(chunks, strategy, runtime, states)
     # a later micro batch finds the gradients of the first one already there
     standing = grads if strategy.microbatches > 1 else 0.0
     forward = lasting + others + high_f + transient + standing
     backward = lasting + others + top.backward + transient + standing
-    optimizer = lasting + grads + _optimizer_work(chunks, strategy, runtime)
+    optimizer = lasting + grads + work
     peak = max(forward, backward, optimizer)
     if peak == optimizer:
         at = "optimizer step"

@@ -75,7 +75,10 @@ def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0
         return _ops_walk(ops, grad_bytes, compiled=compiled)
     runs = _runs(ops, modules)
     starts = dict(runs)
-    dropped = {end for start, end in runs if end < len(ops) and ops[end - 1].module in OUTPUT_DROPPED}
+    # a router's input stays: where its tokens went must not depend on a second computation
+    dropped = {
+        end for _, end in runs if end < len(ops) and ops[end - 1].module in OUTPUT_DROPPED and ops[end].name != "router"
+    }
     kept = forward = 0.0
     live = [0.0] * len(ops)
     index = 0
@@ -126,6 +129,15 @@ def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: set
     return (first.kept if first.stays < 0 else first.stays), first.kept + high
 
 
+def _is_ffn(op: Op) -> bool:
+    """A matrix or activation of the feed-forward block or of routed experts."""
+    if op.name.startswith("shared "):
+        return False
+    if op.module in {"activation", "moe-act"}:
+        return True
+    return op.module == "mlp" and op.kind in {"gemm", "grouped"} and op.name != "router"
+
+
 def _runs(ops: list[Op], modules: frozenset[str]) -> list[tuple[int, int]]:
     """Maximal runs [start, end) of operators whose module is recomputed."""
     wanted = set(modules)
@@ -135,9 +147,10 @@ def _runs(ops: list[Op], modules: frozenset[str]) -> list[tuple[int, int]]:
         wanted |= {"activation", "moe-act"}
     runs: list[tuple[int, int]] = []
     for index, op in enumerate(ops):
-        if op.module not in wanted:
+        if op.module not in wanted and not ("ffn" in wanted and _is_ffn(op)):
             continue
-        if runs and runs[-1][1] == index:
+        # a checkpoint ends with its block: attention and the feed-forward block are replayed apart
+        if runs and runs[-1][1] == index and ops[index - 1].name != "residual":
             runs[-1] = (runs[-1][0], index + 1)
         else:
             runs.append((index, index + 1))

@@ -20,6 +20,7 @@ MODULES = (
     "attention",  # the whole attention block, projections included
     "attention-norm",  # the norm before attention (or MLA)
     "mlp",  # the whole feed-forward or expert block
+    "ffn",  # its matrices and activation only: routing, dispatched tokens and a shared expert are kept
     "mlp-norm",  # the norm before it
     "activation",  # the activation of the feed-forward block
     "moe-act",  # the activation of the experts

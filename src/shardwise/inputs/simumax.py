@@ -208,12 +208,19 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
         "count_embedding": keys.switch("account_for_embedding_in_pipeline_split", default=False),
         "count_head": keys.switch("account_for_loss_in_pipeline_split", default=False),
         "dtype": "fp8" if fp8 else dtype, "grad_dtype": "fp32" if fp32_grad else "bf16",
-        "flash": keys.switch("use_flash_sdp", default=True), "runtime": "megatron",
+        "flash": keys.switch("use_flash_sdp", default=True), "runtime": _runtime(keys),
     }  # fmt: skip
     keys.finish(title)
     return SimumaxStrategy(
         strategy=Strategy(**fields), raw=dict(data), given=frozenset(fields), notes=_strategy_notes(keys, zero, world)
     )
+
+
+def _runtime(keys: Foreign) -> str:
+    """Transformer Engine from 2.3 on keeps unused weight gradients; SimuMax counts them from te_version on."""
+    version = keys.text("te_version", "") if keys.has("te_version") else ""
+    digits = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return "megatron" if digits >= (2, 3) else "megatron-2024"
 
 
 def _strategy_notes(keys: Foreign, zero: int, world: int) -> tuple[str, ...]:
@@ -249,6 +256,7 @@ def _strategy_keys(strategy: Strategy) -> Raw:
         "grad_reduce_in_bf16": strategy.grad_dtype == "bf16", "use_flash_sdp": strategy.flash,
         "account_for_embedding_in_pipeline_split": strategy.count_embedding,
         "account_for_loss_in_pipeline_split": strategy.count_head,
+        **({"te_version": "2.3.0"} if strategy.runtime == "megatron" else {}),
         **{key: value or None for key, value in optional.items()},
         **write_recompute(strategy.recompute),
     }  # fmt: skip

@@ -7,11 +7,11 @@ from typing import Any
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.recompute import MODULES, Recompute
 
-_WHOLE = {"attn_only": ("attention",), "mlp_only": ("mlp",), "sdp_only": ("core-attention",)}
+_WHOLE = {"attn_only": ("attention",), "mlp_only": ("mlp-norm", "ffn"), "sdp_only": ("core-attention",)}
 _SWITCHES = {
     "attn_recompute": "attention",
     "mla_rms_recompute": "attention-norm",
-    "mlp_recompute": "mlp",
+    "mlp_recompute": "ffn",
     "mlp_rms_recompute": "mlp-norm",
 }
 _MEGATRON = {

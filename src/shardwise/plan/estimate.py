@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from shardwise.cost.ledger import Ledger, ledger
-from shardwise.cost.memory import RankMemory, fits, rank_memory
-from shardwise.cost.network import ring, send
+from shardwise.cost.memory import Lasting, RankMemory, fits, lasting_of, rank_memory
+from shardwise.cost.network import Group, ring, send
 from shardwise.cost.stage import Chunk, combined
 from shardwise.cost.update import Update, data_groups, update_of
 from shardwise.inputs.check import ensure
@@ -97,28 +98,50 @@ def estimate(
     return assemble(setup_of(model, cluster, strategy, runtime))
 
 
+class RankParts(NamedTuple):
+    """What one set of chunks costs a rank, whatever its place in the pipeline."""
+
+    stage: Stage
+    update: Update
+    fsdp: tuple[float, float]
+    lasting: Lasting
+
+
 def assemble(setup: Setup) -> Estimate:
     """Stack a resolved setup into an estimate."""
     strategy = setup.strategy
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
-    stages = tuple(_stage(setup, rank, chunks) for rank, chunks in enumerate(by_rank))
-    groups = data_groups(setup.network, strategy)
-    updates = [
-        update_of(chunks, strategy, setup.runtime, setup.states, groups, setup.machine, stage.backward)
-        for chunks, stage in zip(by_rank, stages, strict=True)
-    ]
-    update = max(updates, key=lambda one: one.exposed)
-    fsdp = [_fsdp(setup, chunks, groups.dense) for chunks in by_rank]
+    parts = _parts(setup, by_rank)
+    stages = tuple(replace(part.stage, rank=rank) for rank, part in enumerate(parts))
+    fsdp = [part.fsdp for part in parts]
     done = _passes(setup, stages, fsdp)
-    makespan, busiest = done.makespan, done.busiest
-    memory = tuple(_memory(setup, rank, chunks, done.held[rank]) for rank, chunks in enumerate(by_rank))
+    memory = tuple(
+        rank_memory(rank, chunks, done.held[rank], parts[rank].lasting, setup.shard, strategy, setup.runtime)
+        for rank, chunks in enumerate(by_rank)
+    )
+    update = max((part.update for part in parts), key=lambda one: one.exposed)
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
-    passes = makespan * strategy.straggler
-    seconds = passes + update.exposed + fixed
-    time = _time_ledger(setup, by_rank[busiest], fsdp[busiest], makespan, update, fixed)
-    steps = tuple(one.optimizer for one in updates)
-    return _estimate(setup, seconds, time, memory, stages, update, steps, makespan, busiest)
+    seconds = done.makespan * strategy.straggler + update.exposed + fixed
+    time = _time_ledger(setup, by_rank[done.busiest], fsdp[done.busiest], done.makespan, update, fixed)
+    steps = tuple(part.update.optimizer for part in parts)
+    return _estimate(setup, seconds, time, memory, stages, update, steps, done)
+
+
+def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
+    """Ranks with equal chunks share their parts."""
+    groups = data_groups(setup.network, setup.strategy)
+    known: dict[tuple[int, ...], RankParts] = {}
+    keys = [tuple(map(id, chunks)) for chunks in by_rank]
+    for rank, (key, chunks) in enumerate(zip(keys, by_rank, strict=True)):
+        if key not in known:
+            stage = _stage(setup, rank, chunks)
+            update = update_of(
+                chunks, setup.strategy, setup.runtime, setup.states, groups, setup.machine, stage.backward
+            )
+            lasting = lasting_of(chunks, setup.shard, setup.strategy, setup.runtime, setup.states)
+            known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups.dense), lasting)
+    return [known[key] for key in keys]
 
 
 def _estimate(
@@ -129,8 +152,7 @@ def _estimate(
     stages: tuple[Stage, ...],
     update: Update,
     steps: tuple[float, ...],
-    makespan: float,
-    busiest: int,
+    done: Passes,
 ) -> Estimate:
     strategy, cluster, calibration = setup.strategy, setup.cluster, setup.calibration
     tokens = strategy.global_batch * strategy.seq
@@ -141,7 +163,7 @@ def _estimate(
     capacity = seconds * strategy.world * peak
     microbatches = strategy.microbatches
     total = max(one.total for one in memory)
-    stage = stages[busiest]
+    stage = stages[done.busiest]
     work = microbatches * (stage.forward + stage.backward)
     error = calibration.time_error
     return Estimate(
@@ -156,7 +178,7 @@ def _estimate(
         total_bytes=total,
         fits=fits(total, cluster.gpu, calibration.memory_error),
         stages=stages,
-        bubble=1 - work / makespan,
+        bubble=1 - work / done.makespan,
         tokens_per_second_per_gpu=tokens / seconds / strategy.world,
         tflops_per_gpu=causal / seconds / strategy.world / 1e12,
         mfu=causal / capacity,
@@ -186,11 +208,7 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
     )
 
 
-def _memory(setup: Setup, rank: int, chunks: list[Chunk], held: float) -> RankMemory:
-    return rank_memory(rank, chunks, held, setup.shard, setup.strategy, setup.runtime, setup.states)
-
-
-def _fsdp(setup: Setup, chunks: list[Chunk], group: object) -> tuple[float, float]:
+def _fsdp(setup: Setup, chunks: list[Chunk], group: Group) -> tuple[float, float]:
     """Exposed seconds per micro batch of gathering and scattering sharded parameters: forward, backward."""
     strategy = setup.strategy
     if strategy.zero < 3 or strategy.shard_group == 1:
@@ -202,8 +220,8 @@ def _fsdp(setup: Setup, chunks: list[Chunk], group: object) -> tuple[float, floa
     for chunk in chunks:
         for run in chunk.runs:
             block = run.block
-            gather = ring(group, block.params * states.gathered)  # type: ignore[arg-type]
-            scatter = ring(group, block.params * reduce_bytes)  # type: ignore[arg-type]
+            gather = ring(group, block.params * states.gathered)
+            scatter = ring(group, block.params * reduce_bytes)
             back = combined(block.i, block.w, block.again).total
             forward += run.repeat * _uncovered(gather, block.f.total, overlap)
             backward += run.repeat * _uncovered(gather + scatter, back, overlap)

@@ -1,6 +1,7 @@
 """The passes of one iteration: how long they take together and what each pipeline rank holds at most meanwhile.
 
-1F1B has its own recursion (`pipeline.py`); every other order is generated and replayed by the event simulator.
+Every order, 1F1B too, is replayed by the event simulator; the flat form of a schedule is kept, so that a replay of
+another strategy with the same shape costs microseconds.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import NamedTuple
 
 from shardwise.cost.layer import Block
 from shardwise.cost.stage import Chunk
-from shardwise.plan.pipeline import one_f_one_b
 from shardwise.plan.setup import Setup
 from shardwise.schedule.generate import generate, split_costs
 from shardwise.schedule.optimise import optimise
 from shardwise.simulate import Costs, Schedule, placed, simulate
+from shardwise.simulate.engine import Prepared, replay
 
 SEQUENCE_PIECES = 2
 SETTLED_GROUPS = 4
@@ -44,6 +45,23 @@ def passes_of(setup: Setup, forward: list[float], backward: list[float], hop: fl
         held = tuple(float(min(count, strategy.pp - rank)) for rank in range(strategy.pp))
         return Passes(one_f_one_b(forward, backward, hop, count), busiest, held)
     return _replayed(setup, forward, backward, hop, busiest)
+
+
+@lru_cache(maxsize=256)
+def _flat_1f1b(pp: int, microbatches: int) -> Prepared:
+    zeros = (0.0,) * pp
+    return Prepared(_schedule("1f1b", pp, 1, microbatches, 0), Costs(f=zeros, i=zeros, w=zeros))
+
+
+def one_f_one_b(forward: list[float], backward: list[float], hop: float, microbatches: int) -> float:
+    """Makespan of 1F1B over stages of unequal length."""
+    pp = len(forward)
+    flat = _flat_1f1b(pp, microbatches)
+    flat.duration[:pp], flat.duration[3 * pp :] = forward, backward
+    flat.latency[: pp - 1] = hop
+    flat.next[:] = 0
+    replay(flat)
+    return float(flat.end.max())
 
 
 def _replayed(setup: Setup, forward: list[float], backward: list[float], hop: float, busiest: int) -> Passes:

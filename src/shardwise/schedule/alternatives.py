@@ -70,7 +70,12 @@ def optimise_alternatives(
     finalists = {choice: None for choice in (*_descend(value, rank_of, uniform), *uniform) if value(choice) < _NONE}
     if not finalists:
         _quick(mix(alternatives, _smallest(alternatives)), rank_of, microbatches, objective, strict=True)
-    return min((full(choice) for choice in finalists), key=lambda answer: answer.value)
+    answers = list[Answer]()
+    for choice in finalists:
+        answers.append(full(choice))
+        if answers[-1].interrupted:
+            break
+    return min(answers, key=lambda answer: answer.value)
 
 
 def _smallest(alternatives: Sequence[Costs]) -> Choice:
@@ -104,13 +109,16 @@ def _descend(value: Callable[[Choice], float], rank_of: tuple[int, ...], uniform
         return known[choice]
 
     best = min(uniform, key=worth)
-    for _ in range(_ROUNDS):
-        before = worth(best)
-        for near in _neighbours(best, rank_of, len(uniform)):
-            if worth(near) < worth(best):
-                best = near
-        if worth(best) >= before:
-            break
+    try:
+        for _ in range(_ROUNDS):
+            before = worth(best)
+            for near in _neighbours(best, rank_of, len(uniform)):
+                if worth(near) < worth(best):
+                    best = near
+            if worth(best) >= before:
+                break
+    except KeyboardInterrupt:  # go on with the choices known so far
+        pass
     return sorted(known, key=lambda choice: (known[choice], choice))[:_FINALISTS]
 
 

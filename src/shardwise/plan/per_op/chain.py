@@ -55,6 +55,8 @@ class Chain:
 
 def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = None) -> Chain:
     """Repeat the layer's rows; a profile whose layer is not known is refused with the way out."""
+    if profile.name.startswith("resnet"):  # its profile lists every operator of the model
+        return Chain(rows=tuple(range(len(profile.ops))), names=profile.ops, blocks=(), layers=1)
     spans = _spans(profile, layer_ops or profile.layer_ops)
     if not spans:
         raise InputError(Fault("--layer-ops", f"cannot tell which operators of {profile.name} form a layer; say the "
@@ -66,12 +68,19 @@ def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = 
     at = 0
     for first, last in spans:
         rows += range(at, first)
-        blocks.append(Block(len(rows), last - first + 1, layers))
+        block = _inner(len(rows), last - first + 1, layers, ends=last == len(profile.ops) - 1)
+        blocks += [block] if block.repeats > 1 else []
         rows += list(range(first, last + 1)) * layers
         at = last + 1
     rows += range(at, len(profile.ops))
     names = tuple(profile.ops[row] for row in rows)
     return Chain(rows=tuple(rows), names=names, blocks=tuple(blocks), layers=layers)
+
+
+def _inner(start: int, period: int, layers: int, *, ends: bool) -> Block:
+    """Layers that are truly alike: the model's very first and very last operator differ in what they send."""
+    head = int(start == 0)
+    return Block(start + head * period, period, layers - head - int(ends))
 
 
 def _spans(profile: Profile, layer_ops: tuple[str, str] | None) -> list[tuple[int, int]]:

@@ -1,0 +1,249 @@
+"""The exact engine: lower bounds of all stages, the best cut under them, and only its stages solved, until it holds.
+
+For every micro batch the stages' lower bounds give a best cut, whose value is a lower bound of every plan. Its stages
+are solved exactly, their bounds become their true times, and the best cut is sought again. When a cut is all solved,
+no plan within the value under trial is better. That value grows from just above the lower bound until a plan is found.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwise.errors import InfeasibleError
+from shardwise.plan.per_op.bound import StageBounds, stage_bounds
+from shardwise.plan.per_op.evaluate import Evaluation, evaluate
+from shardwise.plan.per_op.pipeline import Arcs, Grid, best_path, cut_of
+from shardwise.plan.per_op.space import gpu_counts, micro_batches
+from shardwise.plan.per_op.stage import Solved, Stager, Task
+from shardwise.plan.per_op.tables import layouts_of, tables_of
+from shardwise.plan.per_op.types import PerOpPlan, Question, Stage
+
+WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
+"""How far above the lower bound plans are sought, one try after the other."""
+SAME = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The best plan found, its cost, and how good it can be at most."""
+
+    plan: PerOpPlan
+    cost: Evaluation
+    bound: float
+    """Seconds that no plan of the space is below, under this cost model."""
+    others: tuple[PerOpPlan, ...] = ()
+    """Further plans, best first."""
+    method: str = "exact"
+    solved: int = 0
+    """Stages that were solved exactly."""
+    cpu_seconds: float = field(default=0.0, compare=False)
+    complete: bool = True
+    """Whether the search ended by itself and not by its time limit."""
+    notes: tuple[str, ...] = ()
+    diary: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.cost.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
+
+    @property
+    def proven(self) -> bool:
+        return self.complete and self.gap <= 1e-9
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One micro batch: its bounds so far."""
+
+    micro_batch: int
+    passes: int
+    bound: float
+    done: float = 0.0
+    """All plans up to this value have been looked at."""
+    cap: float = 0.0
+    grid: Grid | None = None
+
+
+class Search:
+    """One search; holds what was solved."""
+
+    def __init__(self, question: Question, limit: float = float("inf"), keep: int = 8) -> None:
+        self.question = question
+        self.until = time.process_time() + limit
+        self.stager = Stager(question)
+        self.solved: dict[Task, Solved] = {}
+        self.plans: list[tuple[float, PerOpPlan]] = []
+        self.keep = keep
+
+    def run(self) -> Answer:
+        began = time.process_time()
+        trials = [self._trial(size) for size in micro_batches(self.question)]
+        trials = [trial for trial in trials if np.isfinite(trial.bound)]
+        if not trials:
+            raise InfeasibleError(_nothing(self.question))
+        complete = self._widen(trials)
+        if not self.plans:
+            raise InfeasibleError(_nothing(self.question) if complete else "no plan was found in the time given")
+        best, plan = self.plans[0]
+        bound = min(best, *(trial.bound for trial in trials))
+        return Answer(
+            plan=plan,
+            cost=evaluate(self.question, plan),
+            bound=bound,
+            others=tuple(other for _, other in self.plans[1:]),
+            solved=len(self.solved),
+            cpu_seconds=time.process_time() - began,
+            complete=complete,
+        )
+
+    @property
+    def best(self) -> float:
+        return self.plans[0][0] if self.plans else float("inf")
+
+    def _widen(self, trials: list[_Trial]) -> bool:
+        """Look for plans ever further above the bound; whether the search came to its end."""
+        for wider in WIDER:
+            value = min(self.best, (1 + wider) * min(max(trial.bound, trial.done) for trial in trials))
+            for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
+                if time.process_time() > self.until:
+                    return False
+                self._look(trial, min(value, self.best))
+            if self.plans and all(trial.bound >= self.best * (1 - SAME) or trial.done >= self.best for trial in trials):
+                return True
+        return True
+
+    def _trial(self, micro_batch: int) -> _Trial:
+        """A micro batch with the plainest bound: all GPU seconds, evenly spread."""
+        question = self.question
+        passes = max(1, question.global_batch // micro_batch)
+        least = np.full(len(question.profile.ops), np.inf)
+        for gpus in gpu_counts(question):
+            tables = tables_of(question, micro_batch, gpus)
+            if tables.layouts:
+                least = np.minimum(least, gpus * tables.work.min(axis=0))
+        total = float(least[np.array(question.chain.rows)].sum()) / question.gpus
+        return _Trial(micro_batch, passes, passes * total)
+
+    def _look(self, trial: _Trial, value: float) -> None:
+        """Look at all plans of a micro batch up to a value."""
+        if trial.bound >= value * (1 - SAME) or trial.done >= value:
+            return
+        grid = self._grid(trial, value / trial.passes)
+        limit = value / trial.passes
+        lasts = self.question.stage_range
+        if grid is None or not self._root(trial, grid, limit, value, lasts):
+            trial.done = value
+            trial.bound = max(trial.bound, value)
+            return
+        arcs = grid.arcs(limit, value * (1 + SAME), trial.passes, lasts)
+        bound = self._refine(trial, arcs, value, limit)
+        trial.done = max(trial.done, value)
+        trial.bound = max(trial.bound, min(bound, value))
+
+    def _grid(self, trial: _Trial, cap: float) -> Grid | None:
+        if trial.grid is not None and trial.cap >= cap:
+            return trial.grid
+        most = self.question.stage_range[-1] if len(self.question.stage_range) else 0
+        bounds: list[StageBounds] = []
+        for gpus in gpu_counts(self.question):
+            made = stage_bounds(self.question, trial.micro_batch, gpus, most, cap)
+            bounds += [made] if made else []
+        trial.cap = cap
+        trial.grid = Grid(self.question, bounds, most) if bounds and most else None
+        return trial.grid
+
+    def _root(self, trial: _Trial, grid: Grid, limit: float, value: float, lasts: range) -> bool:
+        """Raise the bound by the best cut under the stage bounds; whether any plan is left below the value."""
+        worst = grid.backward(limit, worst=True)[list(lasts), 0, self.question.gpus]
+        total = grid.backward(limit, worst=False)[list(lasts), 0, self.question.gpus]
+        least = float(((trial.passes - 1) * worst + total).min())
+        trial.bound = max(trial.bound, min(least, value))
+        return least <= value
+
+    def _refine(self, trial: _Trial, arcs: Arcs, value: float, limit: float) -> float:
+        """Solve the stages of the best cut until it is all solved; the bound that is left."""
+        tasks = self._known(trial, arcs, limit)
+        bound = 0.0
+        while True:
+            bound, path = best_path(arcs, trial.passes)
+            if not path or bound >= min(value, self.best) * (1 - SAME):
+                return max(bound, min(value, self.best))
+            fresh = [arc for arc in path if arcs.key[arc] not in tasks]
+            for arc in fresh:
+                self._solve(trial, arcs, arc, limit, tasks)
+            found = [self.solved[tasks[arcs.key[arc]]] for arc in path]
+            if all(np.isfinite(stage.seconds) for stage in found):
+                self._keep(self._plan(trial, arcs, path, found))
+            if not fresh or time.process_time() > self.until:
+                return bound
+
+    def _known(self, trial: _Trial, arcs: Arcs, limit: float) -> dict[int, Task]:
+        """Stages that an earlier look has solved keep their times."""
+        tasks: dict[int, Task] = {}
+        if not self.solved:
+            return tasks
+        _, where = np.unique(arcs.key, return_index=True)
+        for arc in where:
+            task = self._task(trial, arcs, int(arc))
+            known = self.solved.get(task)
+            if known is None:
+                continue
+            arcs.seconds[arcs.key[arc]] = max(known.lower, arcs.seconds[arcs.key[arc]])
+            if np.isfinite(known.seconds) or known.lower >= limit:
+                tasks[arcs.key[arc]] = task
+        return tasks
+
+    def _task(self, trial: _Trial, arcs: Arcs, arc: int) -> Task:
+        cut = cut_of(arcs, arc)
+        first, end = self.question.chain.fold(cut.first, cut.end)
+        return Task(first, end, cut.gpus, cut.behind, cut.crossing, trial.micro_batch)
+
+    def _solve(self, trial: _Trial, arcs: Arcs, arc: int, limit: float, tasks: dict[int, Task]) -> None:
+        task = self._task(trial, arcs, arc)
+        key = arcs.key[arc]
+        found = self.stager.solve(task, float(arcs.seconds[key]), limit)
+        self.solved[task] = found
+        tasks[key] = task
+        arcs.seconds[key] = max(found.lower, arcs.seconds[key]) if np.isfinite(found.seconds) else np.inf
+        if not np.isfinite(found.seconds) and found.lower < limit:  # labels were dropped: only a bound is known
+            arcs.seconds[key] = max(found.lower, 0.0)
+
+    def _plan(self, trial: _Trial, arcs: Arcs, path: list[int], found: list[Solved]) -> PerOpPlan:
+        stages = []
+        for arc, stage in zip(path, found, strict=True):
+            gpus = int(arcs.gpus[arc])
+            layouts = layouts_of(self.question, trial.micro_batch, gpus)
+            stages.append(
+                Stage(
+                    gpus=gpus,
+                    layouts=tuple(layouts[index] for index in stage.layouts),
+                    recompute=tuple(bool(flag) for flag in stage.recompute),
+                )
+            )
+        return PerOpPlan(stages=tuple(stages), micro_batch=trial.micro_batch)
+
+    def _keep(self, plan: PerOpPlan) -> None:
+        """Re-evaluate a plan by the cost model and keep the best few."""
+        cost = evaluate(self.question, plan)
+        if not cost.fits(self.question.memory * (1 + 1e-12)) or any(plan == other for _, other in self.plans):
+            return
+        self.plans.append((cost.seconds, plan))
+        self.plans.sort(key=lambda item: item[0])
+        del self.plans[self.keep :]
+
+
+def _nothing(question: Question) -> str:
+    from shardwise.units import show_bytes
+
+    return (
+        f"no plan of the per-operator space fits {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
+        "give more GPUs or memory, a smaller micro batch, or more tensor parallel sizes in the profile"
+    )
+
+
+def search(question: Question, limit: float = float("inf"), keep: int = 8) -> Answer:
+    """The best plan of the space, with a bound; `limit` in CPU seconds ends the search early."""
+    return Search(question, limit, keep).run()
