@@ -107,3 +107,40 @@ def test_simulate_refuses_a_broken_schedule(tmp_path):
     path.write_text("0F0,0W0,0I0\n")
     with pytest.raises(InputError, match="order: 0W0 comes before 0I0"):
         run(simulate, str(path), "--costs", "1,1,1")
+
+
+def test_a_plan_is_scheduled_and_exported(tmp_path):
+    from shardwise.cli.export import command as export
+    from shardwise.inputs.load import load_cluster, load_model
+    from shardwise.inputs.strategy import Strategy
+    from shardwise.plan.plan_file import Plan, read_plan, write_plan
+
+    strategy = Strategy(
+        tp=2, pp=4, vpp=2, dp=1, global_batch=8, schedule="zb-v", placement="v", zero=0, runtime="torchtitan"
+    )
+    plan = Plan(model=load_model("llama-3-8b"), cluster=load_cluster("8xh100"), strategy=strategy)
+    write_plan(plan, tmp_path / "plan.json")
+    text = run(
+        schedule,
+        "auto",
+        "--plan",
+        str(tmp_path / "plan.json"),
+        "--out",
+        str(tmp_path / "done.json"),
+        "--effort",
+        "0.1",
+        "-q",
+    )
+    assert "GiB" in text
+    done = read_plan(tmp_path / "done.json")
+    assert len(done.schedule["rows"]) == 4
+    assert 0 < done.predictions["schedule"]["bubble"] < 0.5
+    text = run(export, str(tmp_path / "done.json"), "--to", "torch-pipelining", "--out", str(tmp_path / "run"))
+    assert (tmp_path / "run" / "schedule.csv").read_text().splitlines() == done.schedule["rows"]
+    with pytest.raises(InputError, match="has no rows of a schedule"):
+        run(export, str(tmp_path / "plan.json"), "--to", "torch-pipelining")
+
+
+def test_out_needs_a_plan():
+    with pytest.raises(InputError, match="name the plan to start from"):
+        run(schedule, "auto", *BASE, "--out", "x.json")
