@@ -108,8 +108,8 @@ def _say_parts(outcomes: list[Outcome], output: Output) -> None:
 def _errors(output: Output, title: str, word: str, lines: Iterable[Errors]) -> None:
     rows = [(one.name, str(one.rows), *_numbers(one), one.worst) for one in lines]
     if rows:
-        output.say()
-        output.table((word, *HEADS), rows, title=title)
+        output.say(f"\n{title}")
+        output.table((word, *HEADS), rows)
 
 
 def _numbers(errors: Errors) -> tuple[str, ...]:
@@ -126,8 +126,8 @@ def _say_fits(outcomes: list[Outcome], output: Output) -> None:
             "source", "rows", "ran: said fits", "ran: said no", "oom: said fits", "oom: said no",
             "right", "of ran", "of oom",
         )  # fmt: skip
-        output.say()
-        output.table(heads, rows, title="fits or out of memory")
+        output.say("\nfits or out of memory")
+        output.table(heads, rows)
 
 
 def _fits_row(one: Confusion) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.cost.ledger import Ledger, ledger
+from shardwise.cost.ledger import Ledger
 from shardwise.cost.stage import Chunk
 from shardwise.cost.states import Sharding, States, sharding_of
 from shardwise.inputs.cluster import Gpu
@@ -50,15 +50,22 @@ class Lasting(NamedTuple):
     """Layers gathered for use (ZeRO 3)."""
     optimizer: float
     """Temporaries of the optimizer step."""
+    total: float
+    """Sum of the parts."""
+    context: float
+    """Device context and communicators, outside the allocator."""
 
 
 def lasting_of(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runtime, states: States) -> Lasting:
     """The memory of a rank's chunks that does not depend on the schedule."""
+    parts = tuple(part for part in _static(chunks, shard, strategy, runtime, states) if part.value)
     return Lasting(
-        tuple(_static(chunks, shard, strategy, runtime, states)),
+        parts,
         _lazy_gradients(chunks, states, strategy, runtime),
         _gathered(chunks, strategy, runtime, states),
         _optimizer_work(chunks, strategy, runtime),
+        sum(part.value for part in parts),
+        runtime.memory.context + _communicators(strategy),
     )
 
 
@@ -72,9 +79,8 @@ def rank_memory(
     runtime: Runtime,
 ) -> RankMemory:
     """Memory of a pipeline rank that holds `chunks` with `in_flight` chunk passes at once."""
-    static, grads, transient, work = lasting_parts
-    lasting = sum(part.value for part in static)
-    kept = sum(chunk.kept for chunk in chunks)
+    static, grads, transient, work, lasting, context = lasting_parts
+    kept = chunks[0].kept if len(chunks) == 1 else sum(chunk.kept for chunk in chunks)
     mean = kept / len(chunks)
     boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
     others = (in_flight - 1) * (mean + boundary)
@@ -101,10 +107,9 @@ def rank_memory(
         ]
     # what lasts was allocated once and packs well; what comes and goes leaves gaps
     reserved = peak + (peak - lasting) * runtime.memory.fragmentation
-    context = runtime.memory.context + _communicators(strategy)
     return RankMemory(
         rank=rank,
-        peak=ledger("peak memory", [*static, *extra], at),
+        peak=Ledger("peak memory", peak, (*static, *(part for part in extra if part.value)), at),
         static=lasting,
         forward=forward,
         backward=backward,

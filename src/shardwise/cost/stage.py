@@ -54,32 +54,24 @@ def combined(*parts: Seconds) -> Seconds:
     return Seconds(*map(sum, zip(*parts, strict=True)))
 
 
-def times(seconds: Seconds, count: float) -> Seconds:
-    return Seconds(*(count * value for value in seconds))
-
-
 def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:
     """Stack blocks. `grads`: bytes per parameter that backward allocates as it goes."""
-    totals = {name: _total(runs, name) for name in ("f", "i", "w", "again")}
     kept, forward, backward, at = _climb(runs, grads)
+    f, i, w, again = [0.0] * 7, [0.0] * 7, [0.0] * 7, [0.0] * 7
+    params = expert_params = flops = again_flops = 0.0
+    for block, repeat in runs:
+        for total, part in ((f, block.f), (i, block.i), (w, block.w), (again, block.again)):
+            for column, value in enumerate(part):
+                if value:
+                    total[column] += repeat * value
+        params += repeat * block.params
+        expert_params += repeat * block.expert_params
+        flops += repeat * block.flops
+        again_flops += repeat * block.again_flops
     return Chunk(
-        runs=runs,
-        **totals,
-        kept=kept,
-        forward=forward,
-        backward=backward,
-        at=at,
-        params=sum(run.repeat * run.block.params for run in runs),
-        expert_params=sum(run.repeat * run.block.expert_params for run in runs),
-        flops=sum(run.repeat * run.block.flops for run in runs),
-        again_flops=sum(run.repeat * run.block.again_flops for run in runs),
-    )
-
-
-def _total(runs: tuple[Run, ...], name: str) -> Seconds:
-    if len(runs) == 1:
-        return times(getattr(runs[0].block, name), runs[0].repeat)
-    return combined(*(times(getattr(run.block, name), run.repeat) for run in runs)) if runs else Seconds()
+        runs, Seconds(*f), Seconds(*i), Seconds(*w), Seconds(*again),
+        kept, forward, backward, at, params, expert_params, flops, again_flops,
+    )  # fmt: skip
 
 
 def _climb(runs: tuple[Run, ...], grads: float) -> tuple[float, float, float, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwise.cost.ledger import Ledger, ledger
@@ -21,8 +21,7 @@ from shardwise.plan.passes import Passes, passes_of
 from shardwise.plan.setup import Setup, setup_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(NamedTuple):
     """One pipeline rank's share of one micro batch (all its chunks), seconds."""
 
     rank: int
@@ -112,7 +111,7 @@ def assemble(setup: Setup) -> Estimate:
     strategy = setup.strategy
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
     parts = _parts(setup, by_rank)
-    stages = tuple(replace(part.stage, rank=rank) for rank, part in enumerate(parts))
+    stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
     fsdp = [part.fsdp for part in parts]
     done = _passes(setup, stages, fsdp)
     memory = tuple(

@@ -30,7 +30,7 @@ def predictions(estimate: Estimate) -> Plain:
         "memory_error": calibration_of(estimate.cluster.gpu).memory_error,
         "time": ledger_dict(estimate.time),
         "update": to_plain(estimate.update._asdict()),
-        "stages": [to_plain(stage) for stage in estimate.stages],
+        "stages": [to_plain(stage._asdict()) for stage in estimate.stages],
         "memory": [memory_dict(rank) for rank in estimate.memory],
     }
 

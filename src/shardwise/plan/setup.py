@@ -46,6 +46,8 @@ class Setup(NamedTuple):
 
     def rank_indices(self, rank: int) -> tuple[int, ...]:
         """The chunks of a pipeline rank by their place in the model."""
+        if self.strategy.vpp == 1:
+            return (rank,)
         return rank_chunks(rank, self.strategy.pp, self.strategy.vpp, self.placement)
 
     def rank_chunks(self, rank: int) -> list[Chunk]:

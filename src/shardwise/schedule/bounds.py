@@ -99,13 +99,34 @@ def tails(problem: Problem, lag: Floats | None = None) -> Floats:
     """
     lag = np.zeros(problem.pp) if lag is None else lag
     left = problem.microbatches - np.arange(problem.microbatches, dtype=float)
-    tail = np.empty((3, problem.chunks, problem.microbatches))
+    tail = np.full((3, problem.chunks, problem.microbatches), -NEVER)
     tail[2] = (left - 1) * problem.w[:, None] - lag[problem.rank_of][:, None]
-    for c in range(problem.chunks):
-        tail[1, c] = _input_tail(problem, tail, lag, left, c)
-    for c in reversed(range(problem.chunks)):
-        tail[0, c] = _forward_tail(problem, tail, lag, left, c)
+    for _ in range(_PASSES):
+        before = tail.copy()
+        for c in range(problem.chunks):
+            tail[1, c] = _input_tail(problem, tail, lag, left, c)
+        for c in reversed(range(problem.chunks)):
+            tail[0, c] = _forward_tail(problem, tail, lag, left, c)
+        if not problem.limited or np.array_equal(before, tail):
+            break
     return tail
+
+
+def _unblocked(problem: Problem, tail: Floats, c: int) -> Floats:
+    """Least time after I of each micro batch for the first forward of its chunk that cannot fit before it.
+
+    Without I of micro batch m this rank's chunks up to c give back at most m micro batches, so F of the same chunk
+    stops at m + room / their bytes.
+    """
+    rank, j = problem.rank_of[c], problem.position[c]
+    after = np.full(problem.microbatches, -NEVER)
+    held = problem.held[problem.chunk_of[rank][: j + 1]].sum()
+    if problem.room[rank] >= NEVER or held <= 0:
+        return after
+    n = np.floor(np.arange(problem.microbatches) + problem.room[rank] / held * (1 + 1e-12) + 1e-9)
+    blocked = n < problem.microbatches
+    after[blocked] = problem.f[c] + tail[0, c, n[blocked].astype(int)]
+    return after
 
 
 def _input_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
@@ -114,6 +135,7 @@ def _input_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: in
     g, w, early = problem.i, problem.w, own[: j + 1]
     base = left * (g[early] + w[early]).sum() - g[c] + _held_back(problem, rank, j, left) - lag[rank]
     base = np.maximum(base, w[c] + tail[2, c])
+    base = np.maximum(base, _unblocked(problem, tail, c))
     if c > 0:
         base = np.maximum(base, problem.hop[c - 1] + g[c - 1] + tail[1, c - 1])
     if j > 0:  # all gradients of this rank's earlier chunks come later, the very last of them with its own tail
@@ -168,31 +190,43 @@ def _forward_scan(base: Floats, step: float) -> Floats:
 def heads(problem: Problem, first: int = 0) -> Floats:
     """Earliest start of every action, by kind, chunk and micro batch; `first`: the chunk whose inputs are all there."""
     head = np.zeros((3, problem.chunks, problem.microbatches))
-    held = [_waits_for(problem, c) for c in range(problem.chunks)]
+    over = [_must_free(problem, c) for c in range(problem.chunks)]
     for _ in range(_PASSES):
         before = head.copy()
         for c in range(first, problem.chunks):
-            head[0, c] = _forward_head(problem, head, c, first, held[c])
+            head[0, c] = _forward_head(problem, head, c, first, over[c])
         for c in reversed(range(problem.chunks)):
             head[1, c] = _input_head(problem, head, c, first)
             head[2, c] = _forward_scan(head[1, c] + problem.i[c], problem.w[c])
-        if not any(len(h) for h in held) or np.array_equal(before, head):
+        if not any(bytes_.any() for bytes_ in over) or np.array_equal(before, head):
             break
     return head
 
 
-def _waits_for(problem: Problem, c: int) -> np.ndarray:
-    """Per micro batch: how many micro batches must have sent their gradient back to this rank before F fits."""
+def _must_free(problem: Problem, c: int) -> Floats:
+    """Per micro batch: bytes that the rank's chunks up to this one must have given back before F fits.
+
+    What later chunks of the rank give back they took themselves before, so it makes no room.
+    """
     rank, j = problem.rank_of[c], problem.position[c]
     if problem.room[rank] >= NEVER:
-        return np.empty(0, dtype=int)
-    own = problem.chunk_of[rank]
-    count = 1 + np.arange(problem.microbatches)
-    over = count * problem.held[own[: j + 1]].sum() - problem.room[rank]
-    return np.asarray(np.maximum(np.ceil(over / problem.held[own].sum() - 1e-9), 0), dtype=int)
+        return np.zeros(problem.microbatches)
+    taken = (1.0 + np.arange(problem.microbatches)) * problem.held[problem.chunk_of[rank][: j + 1]].sum()
+    return np.asarray(np.maximum(taken - problem.room[rank] * (1 + 1e-12), 0.0))
 
 
-def _forward_head(problem: Problem, head: Floats, c: int, first: int, waits: np.ndarray) -> Floats:
+def _freed_by(problem: Problem, head: Floats, c: int, over: Floats) -> Floats:
+    """The earliest time at which so many bytes can have been given back: I and W of the chunks at their earliest."""
+    early = problem.chunk_of[problem.rank_of[c]][: problem.position[c] + 1]
+    ends = np.concatenate((head[1, early] + problem.i[early, None], head[2, early] + problem.w[early, None])).ravel()
+    kept = problem.held[early] - problem.freed[early]
+    given = np.repeat(np.concatenate((problem.freed[early], kept)), problem.microbatches)
+    order = np.argsort(ends, kind="stable")
+    place = np.searchsorted(np.cumsum(given[order]), over * (1 - 1e-9))
+    return np.asarray(ends[order][np.minimum(place, len(order) - 1)])
+
+
+def _forward_head(problem: Problem, head: Floats, c: int, first: int, over: Floats) -> Floats:
     rank, j = problem.rank_of[c], problem.position[c]
     own = problem.chunk_of[rank]
     f, count = problem.f, 1.0 + np.arange(problem.microbatches)
@@ -200,9 +234,8 @@ def _forward_head(problem: Problem, head: Floats, c: int, first: int, waits: np.
     begin = base[0] if own[0] == c else head[0, max(own[0], first), 0] if own[0] >= first else 0.0
     known = [k for k in own[: j + 1] if k >= first]
     base = np.maximum(base, begin + count * f[known].sum() - f[c])
-    if len(waits) and waits.any():
-        back = head[1, own[-1]][np.maximum(waits - 1, 0)] + problem.i[own[-1]]
-        base = np.where(waits > 0, np.maximum(base, back), base)
+    if over.any():
+        base = np.where(over > 0, np.maximum(base, _freed_by(problem, head, c, over)), base)
     return _forward_scan(base, f[c])
 
 
