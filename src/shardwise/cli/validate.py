@@ -150,11 +150,8 @@ def _say_regret(found: list[Regret], output: Output) -> None:
         rows.append((source, *map(str, numbers), *(f"{100 * x:.1f}%" for x in shares), str(refused), worst.chosen))
     if rows:
         heads = ("source", "sets", "runs", "mean", "max", "slowest layout", "refused", "worst choice")
-        title = (
-            "regret: measured time of the layout ranked first over that of the best, runs that differ only in layout"
-        )
-        output.say()
-        output.table(heads, rows, title=title)
+        output.say("\nregret over runs that differ only in layout: measured time of the one ranked first / best - 1")
+        output.table(heads, rows)
 
 
 def _summary(outcomes: list[Outcome], found: list[Regret]) -> dict[str, object]:

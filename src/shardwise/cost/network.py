@@ -44,12 +44,19 @@ class Network:
     def __init__(self, cluster: Cluster, calibration: Calibration) -> None:
         shares = calibration.network
         self.fixed = calibration.collective_fixed
+        self._groups: dict[tuple[int, int], Group] = {}
         self.levels = tuple(
             (level.size, _reached(level, shares), level.latency, level.topology) for level in cluster.levels
         )
 
     def group(self, size: int, stride: int) -> Group:
         """The levels that a group of `size` ranks, `stride` apart, uses."""
+        found = self._groups.get((size, stride))
+        if found is None:
+            found = self._groups[size, stride] = self._group(size, stride)
+        return found
+
+    def _group(self, size: int, stride: int) -> Group:
         hops: list[Hop] = []
         below = 1
         for extent, bandwidth, latency, topology in self.levels:

@@ -266,11 +266,21 @@ def _time_ledger(
         "backward": combined(*(part for chunk in chunks for part in (chunk.i, chunk.w))),
         "recompute": combined(*(chunk.again for chunk in chunks)),
     }
-    parts = []
-    for name, seconds in passes.items():
-        kinds = [Ledger(kind, count * getattr(seconds, kind)) for kind in ("gemm", "attention", "memory")]
-        axes = [Ledger(f"{axis} communication", count * getattr(seconds, axis)) for axis in ("tp", "cp", "ep")]
-        parts.append(ledger(name, [*kinds, *axes, Ledger("waiting for launches", count * seconds.launch)]))
+    parts = [
+        ledger(
+            name,
+            [
+                Ledger("gemm", count * seconds.gemm),
+                Ledger("attention", count * seconds.attention),
+                Ledger("memory", count * seconds.memory),
+                Ledger("tp communication", count * seconds.tp),
+                Ledger("cp communication", count * seconds.cp),
+                Ledger("ep communication", count * seconds.ep),
+                Ledger("waiting for launches", count * seconds.launch),
+            ],
+        )
+        for name, seconds in passes.items()
+    ]
     parts.append(Ledger("parameter sharding", count * sum(fsdp)))
     work = sum(part.value for part in parts)
     # launch waits of I and W are counted together in a backward pass; the difference is settled here

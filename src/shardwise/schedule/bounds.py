@@ -99,34 +99,13 @@ def tails(problem: Problem, lag: Floats | None = None) -> Floats:
     """
     lag = np.zeros(problem.pp) if lag is None else lag
     left = problem.microbatches - np.arange(problem.microbatches, dtype=float)
-    tail = np.full((3, problem.chunks, problem.microbatches), -NEVER)
+    tail = np.empty((3, problem.chunks, problem.microbatches))
     tail[2] = (left - 1) * problem.w[:, None] - lag[problem.rank_of][:, None]
-    for _ in range(_PASSES):
-        before = tail.copy()
-        for c in range(problem.chunks):
-            tail[1, c] = _input_tail(problem, tail, lag, left, c)
-        for c in reversed(range(problem.chunks)):
-            tail[0, c] = _forward_tail(problem, tail, lag, left, c)
-        if not problem.limited or np.array_equal(before, tail):
-            break
+    for c in range(problem.chunks):
+        tail[1, c] = _input_tail(problem, tail, lag, left, c)
+    for c in reversed(range(problem.chunks)):
+        tail[0, c] = _forward_tail(problem, tail, lag, left, c)
     return tail
-
-
-def _unblocked(problem: Problem, tail: Floats, c: int) -> Floats:
-    """Least time after I of each micro batch for the first forward of its chunk that cannot fit before it.
-
-    Without I of micro batch m this rank's chunks up to c give back at most m micro batches, so F of the same chunk
-    stops at m + room / their bytes.
-    """
-    rank, j = problem.rank_of[c], problem.position[c]
-    after = np.full(problem.microbatches, -NEVER)
-    held = problem.held[problem.chunk_of[rank][: j + 1]].sum()
-    if problem.room[rank] >= NEVER or held <= 0:
-        return after
-    n = np.floor(np.arange(problem.microbatches) + problem.room[rank] / held * (1 + 1e-12) + 1e-9)
-    blocked = n < problem.microbatches
-    after[blocked] = problem.f[c] + tail[0, c, n[blocked].astype(int)]
-    return after
 
 
 def _input_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
@@ -135,7 +114,6 @@ def _input_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: in
     g, w, early = problem.i, problem.w, own[: j + 1]
     base = left * (g[early] + w[early]).sum() - g[c] + _held_back(problem, rank, j, left) - lag[rank]
     base = np.maximum(base, w[c] + tail[2, c])
-    base = np.maximum(base, _unblocked(problem, tail, c))
     if c > 0:
         base = np.maximum(base, problem.hop[c - 1] + g[c - 1] + tail[1, c - 1])
     if j > 0:  # all gradients of this rank's earlier chunks come later, the very last of them with its own tail
