@@ -48,22 +48,21 @@ class _Relaxed:
         self.least_b = tables.reserved_b.min(axis=0)
         self.least_w = tables.weights.min(axis=0)
         self.node_crossings = 2 if question.gpus > question.node else 1
+        work, static, act, forward = (
+            x.T[:, None, None, :] for x in (tables.work, tables.static, tables.act, tables.forward)
+        )
+        self.kept = work + self.nu[None, :, :, None] * act + self.per_byte[None, :, :, None] * static
+        self.again = np.where(tables.may[:, None, None, None], self.kept + forward, FAR * 1e6)
+        self.saved = self.nu[None, :, :, None] * act
 
     def own(self, rows: Array) -> tuple[Array, Array]:
         """[row, price, behind, layout] cost of an operator, kept and made again."""
-        t = self.tables
-        work, static, act = (x[:, rows].T[:, None, None, :] for x in (t.work, t.static, t.act))
-        nu, per = self.nu[None, :, :, None], self.per_byte[None, :, :, None]
-        kept = work + nu * act + per * static
-        again = np.where(t.may[rows][:, None, None, None], kept + t.forward[:, rows].T[:, None, None, :], FAR * 1e6)
-        return kept, again
+        return self.kept[rows], self.again[rows]
 
     def saving(self, before: Array, rows: Array) -> Array:
         """[row, price, behind, layout before] what recompute of both saves."""
-        t = self.tables
-        counted = ~t.starts[rows] | t.shared[before]
-        act = np.where(counted[:, None], t.act[:, before].T, 0.0)
-        found: Array = self.nu[None, :, :, None] * act[:, None, None, :]
+        counted = ~self.tables.starts[rows] | self.tables.shared[before]
+        found: Array = self.saved[before] * counted[:, None, None, None]
         return found
 
     def enter(self, rows: Array, crossing: int, first: Array) -> Array:
@@ -90,9 +89,9 @@ class _Relaxed:
 
 def _step(base: Array, cross: Array) -> Array:
     """Cheapest change of layout: [row, price, behind, layout before] and [row, before, after]."""
-    if base.shape[-1] == 1:
-        return base
-    found: Array = (base[..., :, None] + cross[:, None, None, :, :]).min(axis=-2)
+    found = base[..., :1] + cross[:, None, None, 0, :]
+    for before in range(1, base.shape[-1]):
+        np.minimum(found, base[..., before : before + 1] + cross[:, None, None, before, :], out=found)
     return found
 
 
@@ -199,7 +198,7 @@ def _backward(relaxed: _Relaxed, ranges: Ranges, seconds: Array, crossings: int)
 
 def _step_back(value: Array, cross: Array) -> Array:
     """Cheapest change of layout seen from before: [end, price, behind, layout after] and [before, after]."""
-    if value.shape[-1] == 1:
-        return value
-    found: Array = (value[..., None, :] + cross).min(axis=-1)
+    found = value[..., :1] + cross[:, 0]
+    for after in range(1, value.shape[-1]):
+        np.minimum(found, value[..., after : after + 1] + cross[:, after], out=found)
     return found

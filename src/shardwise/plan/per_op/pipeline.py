@@ -129,9 +129,10 @@ class Grid:
                 np.minimum.at(after, self.ends[bound.gpus].ravel(), both.ravel())
         return value
 
-    def arcs(self, limit: float, value: float, passes: int, lasts: range) -> Arcs:
+    def arcs(
+        self, limit: float, value: float, passes: int, lasts: range, back_worst: Array, back_sum: Array
+    ) -> Arcs:
         """Arcs whose best plan is within `value` seconds by the bounds."""
-        back_worst, back_sum = self.backward(limit, True), self.backward(limit, False)
         fore_worst, fore_sum = self.forward(limit, True, lasts), self.forward(limit, False, lasts)
         parts: list[tuple[Array, ...]] = []
         for stages in range(1, self.most + 1):

@@ -10,7 +10,7 @@ INFINITE = 1e-6
 """Seconds per byte that no time can pay: finds what cannot fit."""
 
 
-def prices_of(tables: Tables, most: int = 7) -> Array:
+def prices_of(tables: Tables, most: int = 5) -> Array:
     """0, the slopes of the hull of recompute choices of a layer under the main layouts, and an infinite price."""
     found: set[float] = set()
     for layout in _main(tables):

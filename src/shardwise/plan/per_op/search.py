@@ -24,6 +24,8 @@ from shardwise.plan.per_op.types import PerOpPlan, Question, Stage
 WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
 """How far above the lower bound plans are sought, one try after the other."""
 SAME = 1e-12
+SURVEY = 1.25
+"""How far above the plainest bound the first look reaches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class Search:
         trials = [trial for trial in trials if np.isfinite(trial.bound)]
         if not trials:
             raise InfeasibleError(_nothing(self.question))
+        self._survey(trials)
         complete = self._widen(trials)
         if not self.plans:
             raise InfeasibleError(_nothing(self.question) if complete else "no plan was found in the time given")
@@ -115,6 +118,16 @@ class Search:
                 return True
         return True
 
+    def _survey(self, trials: list[_Trial]) -> None:
+        """A first look at every micro batch, for a bound that knows memory; its tables serve later looks too."""
+        for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
+            least = min(item.bound for item in trials)
+            value = SURVEY * max(trial.bound, least)
+            grid = self._grid(trial, value / trial.passes)
+            found = self._root(trial, grid, value / trial.passes, value, self.question.stage_range) if grid else None
+            if found is None:
+                trial.bound = max(trial.bound, value)
+
     def _trial(self, micro_batch: int) -> _Trial:
         """A micro batch with the plainest bound: all GPU seconds, evenly spread."""
         question = self.question
@@ -134,11 +147,12 @@ class Search:
         grid = self._grid(trial, value / trial.passes)
         limit = value / trial.passes
         lasts = self.question.stage_range
-        if grid is None or not self._root(trial, grid, limit, value, lasts):
+        backs = self._root(trial, grid, limit, value, lasts) if grid is not None else None
+        if grid is None or backs is None:
             trial.done = value
             trial.bound = max(trial.bound, value)
             return
-        arcs = grid.arcs(limit, value * (1 + SAME), trial.passes, lasts)
+        arcs = grid.arcs(limit, value * (1 + SAME), trial.passes, lasts, *backs)
         bound = self._refine(trial, arcs, value, limit)
         trial.done = max(trial.done, value)
         trial.bound = max(trial.bound, min(bound, value))
@@ -155,13 +169,18 @@ class Search:
         trial.grid = Grid(self.question, bounds, most) if bounds and most else None
         return trial.grid
 
-    def _root(self, trial: _Trial, grid: Grid, limit: float, value: float, lasts: range) -> bool:
-        """Raise the bound by the best cut under the stage bounds; whether any plan is left below the value."""
-        worst = grid.backward(limit, worst=True)[list(lasts), 0, self.question.gpus]
-        total = grid.backward(limit, worst=False)[list(lasts), 0, self.question.gpus]
-        least = float(((trial.passes - 1) * worst + total).min())
+    def _root(
+        self, trial: _Trial, grid: Grid, limit: float, value: float, lasts: range
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Raise the bound by the best cut under the stage bounds; none: no plan is left below the value."""
+        sources = (list(lasts), 0, self.question.gpus)
+        worst = grid.backward(limit, worst=True)
+        if float(worst[sources].min()) * trial.passes > value:
+            return None
+        total = grid.backward(limit, worst=False)
+        least = float(((trial.passes - 1) * worst[sources] + total[sources]).min())
         trial.bound = max(trial.bound, min(least, value))
-        return least <= value
+        return (worst, total) if least <= value else None
 
     def _refine(self, trial: _Trial, arcs: Arcs, value: float, limit: float) -> float:
         """Solve the stages of the best cut until it is all solved; the bound that is left."""

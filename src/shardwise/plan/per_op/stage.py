@@ -226,17 +226,13 @@ class _Stage:
         """Positions of labels that no label with the same discrete state beats in both time and memory."""
         if len(labels.time) < 2:
             return np.arange(len(labels.time))
-        same = (labels.layout, labels.again, labels.opened, labels.high_f, labels.high_b, labels.peak, labels.run)
-        group = np.zeros(len(labels.time), dtype=np.int64)
-        for column in (*same, np.round(labels.weight)):
-            group = group * 4096 + np.unique(column, return_inverse=True)[1]
-            group = np.unique(group, return_inverse=True)[1]
+        group = _hashed(labels)
         order = np.lexsort((labels.memory, labels.time, group))
         memory, group = labels.memory[order], group[order]
-        # a running minimum per group: groups are shifted apart so that one pass serves all of them
-        shift = (float(memory.max() - memory.min()) + 2 * SAME_BYTES + 1) * group
-        least = np.minimum.accumulate(memory - shift) + shift
         fresh = np.concatenate([[True], group[1:] != group[:-1]])
+        # a running minimum per group: groups are shifted apart so that one pass serves all of them
+        shift = (float(memory.max() - memory.min()) + 2 * SAME_BYTES + 1) * np.cumsum(fresh)
+        least = np.minimum.accumulate(memory - shift) + shift
         before = np.concatenate([[np.inf], least[:-1]])
         return np.sort(order[fresh | (memory < before - SAME_BYTES)])
 
@@ -258,3 +254,15 @@ class _Stage:
             again.append(bool(flag[at]))
             at = int(parents[at]) if len(parents) else 0
         return best, np.array(layouts[::-1]), np.array(again[::-1])
+
+
+def _hashed(labels: _Labels) -> Array:
+    """One 64-bit number per discrete state: layout, flag, first layout, reserves, peak, run and weights, to the byte."""
+    columns = (labels.layout, labels.again, labels.opened, labels.high_f, labels.high_b, labels.peak, labels.run,
+               labels.weight)  # fmt: skip
+    mixed = np.zeros(len(labels.time), dtype=np.uint64)
+    for column in columns:
+        mixed ^= np.rint(column).astype(np.int64).view(np.uint64)
+        mixed *= np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
