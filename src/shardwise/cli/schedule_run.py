@@ -14,7 +14,7 @@ from shardwise.schedule.generate import SHAPES, generate, split_costs
 from shardwise.schedule.optimise import Answer, bound_of, optimise
 from shardwise.schedule.problem import Objective
 from shardwise.schedule.validate import find_fault
-from shardwise.simulate.action import Schedule, placed
+from shardwise.simulate.action import placed
 from shardwise.simulate.costs import Costs
 from shardwise.simulate.engine import simulate
 from shardwise.simulate.timeline import Timeline
@@ -111,15 +111,7 @@ def _optimised(ask: Ask, pipeline: Pipeline, objective: Objective, report: objec
     }  # fmt: skip
     if pipeline.alternatives:
         return optimise_alternatives(pipeline.alternatives, **common)  # type: ignore[arg-type]
-    return optimise(pipeline.costs, **common, known=_known(pipeline))  # type: ignore[arg-type]
-
-
-def _known(pipeline: Pipeline) -> list[Schedule]:
-    """Published schedules of the same placement, to start from: the answer is never slower than they are."""
-    if pipeline.vpp != 2 or pipeline.placement != "v":
-        return []
-    names = ("zb-v", "v-half", "v-min") if pipeline.pp * pipeline.microbatches <= 512 else ("zb-v",)
-    return [generate(name, pp=pipeline.pp, microbatches=pipeline.microbatches) for name in names]
+    return optimise(pipeline.costs, **common)  # type: ignore[arg-type]
 
 
 def _published(ask: Ask, pipeline: Pipeline, name: str) -> Found:

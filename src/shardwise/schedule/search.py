@@ -104,18 +104,12 @@ class Search:
         if not self.proven:
             self._anneal(min(2e6, 1e4 * self.problem.actions), 0.5, 0.1, 0)
 
-    def run(self) -> None:
-        """Everything; Ctrl-C ends it with the best so far."""
-        try:
-            self.first()
-            for step in self._plan():
-                if self.finished:
-                    return
-                step()
-        except KeyboardInterrupt:
-            if self.best.value == float("inf"):
-                raise
-            self.interrupted = True
+    def refine(self) -> None:
+        """Vary and anneal from the best so far until it is proven, or the plan or the time is through."""
+        for step in self._plan():
+            if self.finished:
+                return
+            step()
 
     def offer(self, built: Built) -> None:
         self.looked += 1
