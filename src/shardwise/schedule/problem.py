@@ -18,6 +18,8 @@ Ints = npt.NDArray[np.int32]
 Objective = Literal["makespan", "period"]
 NEVER = 1e300
 """Stands for no limit and never, as in build.c."""
+_MOST_CHUNKS = 32
+"""As many as build.c has places for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,6 +82,8 @@ def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> Pro
     pp, chunks = 1 + max(rank_of), len(rank_of)
     if costs.chunks != chunks or chunks % pp:
         raise InputError(f"the costs are of {costs.chunks} chunks; {pp} ranks with {chunks / pp:g} each have {chunks}")
+    if chunks // pp > _MOST_CHUNKS:
+        raise InputError(f"{chunks // pp} chunks a rank; up to {_MOST_CHUNKS} are planned")
     if microbatches < 1:
         raise InputError(f"{microbatches} micro batches; at least 1 is needed")
     ranks = np.array(rank_of, dtype=np.int32)

@@ -65,7 +65,8 @@ class Search:
     _point_value: float = float("inf")
     _builder: Builder = field(init=False)
     _tail: Floats = field(init=False)
-    _shapes: Floats = field(init=False)
+    _sizes: int = field(init=False)
+    """Numbers of a bias: three shapes for each kind and position."""
     _random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,11 +75,11 @@ class Search:
             lag = heads(self.problem)[0, self.problem.chunk_of[:, 0], 0].copy()
         self._builder = Builder(self.problem, self.objective, lag=lag)
         self._tail = tails(self.problem, lag).ravel()
-        self._shapes = _shapes(self.problem)
+        self._sizes = 9 * self.problem.vpp
         self._random = random.Random(20240503)  # noqa: S311 - a search, not a secret
         empty = np.zeros(self.problem.actions, dtype=np.int32)
         self.best = Built(value=float("inf"), rows=empty)
-        self.point = Point(horizon=1.0, reserve=1.0, inherit=0.0, bias=np.zeros(len(self._shapes)))
+        self.point = Point(horizon=1.0, reserve=1.0, inherit=0.0, bias=np.zeros(self._sizes))
 
     @property
     def proven(self) -> bool:
@@ -130,7 +131,7 @@ class Search:
                 yield partial(self._anneal, work / len(runs), heat, anywhere, 10 * turn + k)
 
     def _plain(self) -> Iterator[Point]:
-        zero = np.zeros(len(self._shapes))
+        zero = np.zeros(self._sizes)
         for reserve in (1.0, 0.0, 2.0, 3.0) if self.problem.limited else (0.0,):
             for horizon in (1.0, 0.9, 0.97, 1.03, 0.5, 1.1):
                 yield Point(horizon=horizon, reserve=reserve, inherit=0.0, bias=zero)
@@ -146,7 +147,7 @@ class Search:
 
     def _try(self, point: Point) -> None:
         scale = self.problem.unit
-        tail = self._tail + (point.bias @ self._shapes) * scale if point.bias.any() else self._tail
+        tail = self._tail + _shift(self.problem, point.bias) * scale if point.bias.any() else self._tail
         rule = Rule(horizon=self.bound * point.horizon, reserve=point.reserve, inherit=point.inherit * scale)
         built = self._builder.build(rule, tail)
         if built.value <= self._point_value:
@@ -160,7 +161,7 @@ class Search:
         """A random point."""
         dice = self._random
         size = dice.choice((0.5, 1, 2, 4, 8))
-        bias = np.array([size * dice.gauss(0, 1) for _ in self._shapes])
+        bias = np.array([size * dice.gauss(0, 1) for _ in range(self._sizes)])
         if dice.random() < 0.5:
             bias.reshape(-1, 3)[:, 1:] = 0.0
         return Point(
@@ -190,15 +191,9 @@ class Search:
         self.offer(run)
 
 
-def _shapes(problem: Problem) -> Floats:
-    """For each kind and position: 1, the rank from -0.5 to 0.5, the micro batch from -0.5 to 0.5; by code."""
+def _shift(problem: Problem, bias: Floats) -> Floats:
+    """The sum of the shapes, by code: for each kind and position 1, the rank and the micro batch from -0.5 to 0.5."""
     rank = problem.rank_of / max(1, problem.pp - 1) - 0.5
     batch = np.arange(problem.microbatches) / max(1, problem.microbatches - 1) - 0.5
-    shapes = np.zeros((3, problem.vpp, 3, 3, problem.chunks, problem.microbatches))
-    for kind in range(3):
-        for j in range(problem.vpp):
-            own = problem.position == j
-            shapes[kind, j, 0, kind, own] = 1.0
-            shapes[kind, j, 1, kind, own] = rank[own, None]
-            shapes[kind, j, 2, kind, own] = batch
-    return shapes.reshape(9 * problem.vpp, -1)
+    constant, by_rank, by_batch = np.moveaxis(bias.reshape(3, problem.vpp, 3)[:, problem.position], 2, 0)
+    return np.asarray(((constant + by_rank * rank)[:, :, None] + by_batch[:, :, None] * batch).ravel())
