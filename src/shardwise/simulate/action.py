@@ -74,13 +74,11 @@ class Schedule:
 
     @property
     def rank_of(self) -> tuple[int, ...]:
-        """The rank that holds each chunk, read off the first action of each; -1: no rank names the chunk."""
-        ranks = [-1] * self.chunks
-        for rank, row in enumerate(self.codes):
-            for chunk in np.unique(row // self.microbatches % self.chunks).tolist():
-                if ranks[chunk] < 0:
-                    ranks[chunk] = rank
-        return tuple(ranks)
+        """The rank that holds each chunk, the first that names it; -1: none does."""
+        ranks = np.full(self.chunks, -1)
+        for rank in reversed(range(self.pp)):
+            ranks[self.codes[rank] // self.microbatches % self.chunks] = rank
+        return tuple(ranks.tolist())
 
     @property
     def fused(self) -> bool:

@@ -7,6 +7,7 @@ between two ranks takes its latency and transfer time and does not hold up the s
 from __future__ import annotations
 
 import ctypes
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -61,16 +62,18 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """When every action starts and ends. The schedule must be sound: `schedule.validate` says what is wrong with it."""
     _check_sizes(schedule, costs)
     data = Prepared(schedule, costs)
+    if (data.rank_of < 0).any():
+        raise InputError(f"no rank runs chunk {int(data.rank_of.argmin())}")
     done = replay(data)
     if done < len(data.codes):
         raise InputError(_deadlock(data))
-    cuts = data.offset[1:-1]
+    rows = [slice(begin, end) for begin, end in pairwise(data.offset.tolist())]
     return Timeline(
         schedule=schedule,
         costs=costs,
-        start=tuple(np.split(data.start, cuts)),
-        end=tuple(np.split(data.end, cuts)),
-        cause=tuple(np.split(data.cause, cuts)),
+        start=tuple(data.start[row] for row in rows),
+        end=tuple(data.end[row] for row in rows),
+        cause=tuple(data.cause[row] for row in rows),
     )
 
 
@@ -97,8 +100,6 @@ def _check_sizes(schedule: Schedule, costs: Costs) -> None:
         raise InputError(f"the costs are of {costs.chunks} chunks, the schedule has {schedule.chunks}")
     if schedule.chunks % schedule.pp:
         raise InputError(f"{schedule.chunks} chunks cannot be spread evenly over {schedule.pp} ranks")
-    if -1 in schedule.rank_of:
-        raise InputError(f"no rank runs chunk {schedule.rank_of.index(-1)}")
     top = (B + 1) * schedule.chunks * schedule.microbatches
     if any(len(row) and (row.min() < 0 or row.max() >= top) for row in schedule.codes):
         raise InputError("the schedule holds an action code outside its chunks and micro batches")
