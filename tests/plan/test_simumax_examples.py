@@ -10,16 +10,9 @@ from shardwise.inputs.simumax import read_model, read_strategy
 from shardwise.plan.estimate import estimate
 
 GIB = 2**30
-# its switches leave the output projection and the experts' dispatch out of what is recomputed, ours take whole blocks
-DIFFERENT = {"DeepSeek-V2/4 ep4 pp2 all four"}
 
 
-def _marked(example):
-    marks = [pytest.mark.xfail(reason="its four switches cut a layer into segments of their own", strict=False)]
-    return pytest.param(example, marks=marks if example.name in DIFFERENT else [], id=example.name)
-
-
-@pytest.mark.parametrize("example", [_marked(example) for example in EXAMPLES])
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_peak_memory_within_two_percent(example):
     model, strategy = read_model(example.model).model, read_strategy(example.strategy).strategy
     found = estimate(model, load_cluster("8xa100"), strategy)
