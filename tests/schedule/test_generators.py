@@ -63,6 +63,11 @@ def test_interleaved_closed_form():
         assert timeline.makespan == m * vpp * 9 + (pp - 1) * 9
 
 
+@pytest.mark.parametrize(("m", "group"), [(4, 4), (9, 5), (12, 8), (12, 6), (11, 7), (12, 12)])
+def test_interleaved_runs_with_any_group_that_megatron_takes(m, group):
+    validate(generate("interleaved", pp=4, vpp=3, microbatches=m, group=group))
+
+
 def test_sequence_split_saves_memory_and_bubble():
     given = costs(pp=8, f=20, i=22, w=18, hop=0.5)
     timeline = simulate(generate("seq-1f1b", pp=8, microbatches=16, splits=4), split_costs(given, 4))

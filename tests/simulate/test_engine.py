@@ -77,6 +77,9 @@ def test_bubble_parts_sum_to_the_bubble(pair):
         parts = timeline.bubbles()
         assert sum(parts.values()) == pytest.approx(timeline.bubble, abs=1e-9)
         assert min(parts.values()) >= -1e-12
+        stacked = timeline.period_bubbles()
+        assert sum(stacked.values()) == pytest.approx(timeline.period_bubble, abs=1e-9)
+        assert stacked["warm-up"] == stacked["drain"] == 0
 
 
 def test_hand_sized_case():

@@ -82,7 +82,7 @@ def figures(timeline: Timeline, bound: Bound | None, value: float) -> dict[str, 
         "schedule": schedule.name, "pp": schedule.pp, "vpp": schedule.vpp, "microbatches": schedule.microbatches,
         "makespan": timeline.makespan, "period": timeline.period, "bubble": timeline.bubble,
         "period_bubble": timeline.period_bubble, "seed_rate": timeline.seed_rate, "peak": list(timeline.peak),
-        "bubbles": timeline.bubbles(),
+        "bubbles": timeline.bubbles(), "period_bubbles": timeline.period_bubbles(),
     }  # fmt: skip
     if bound is not None:
         gap = max(0.0, value / bound.value - 1.0)

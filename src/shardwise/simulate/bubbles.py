@@ -1,6 +1,6 @@
-"""Where the synchronous bubble comes from.
+"""Where the bubbles come from.
 
-Every rank's idle time between the first start and the last end on any rank is laid to one cause:
+Every rank's idle time between the first start and the last end on any rank (the synchronous bubble) has one cause:
 
     warm-up         before the rank's first action
     drain           after its last
@@ -35,6 +35,19 @@ def bubble_parts(timeline: Timeline) -> dict[str, float]:
         for name, idle in _inside(timeline, rank, ready).items():
             parts[name] += idle
     whole = timeline.schedule.pp * (last - first)
+    return {name: idle / whole for name, idle in parts.items()}
+
+
+def period_parts(timeline: Timeline) -> dict[str, float]:
+    """Shares of ranks x period. Iterations follow each other without a barrier, so there is no warm-up and no drain;
+    what a rank waits for the rank with the longest span is imbalance.
+    """
+    ready, parts = arrivals(timeline), dict.fromkeys(PARTS, 0.0)
+    for rank, span in enumerate(timeline.spans):
+        parts["imbalance"] += timeline.period - span
+        for name, idle in _inside(timeline, rank, ready).items():
+            parts[name] += idle
+    whole = timeline.schedule.pp * timeline.period
     return {name: idle / whole for name, idle in parts.items()}
 
 

@@ -118,6 +118,12 @@ class Timeline:
 
         return bubble_parts(self)
 
+    def period_bubbles(self) -> dict[str, float]:
+        """The period bubble by cause, as shares of ranks x period; they sum to `period_bubble`."""
+        from shardwise.simulate.bubbles import period_parts
+
+        return period_parts(self)
+
     def _static(self, rank: int) -> float:
         return self.costs.static[rank] if self.costs.static else 0.0
 
