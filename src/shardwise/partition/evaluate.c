@@ -28,3 +28,18 @@ static double longest(const Graph *g, const double *duration, double *end) {
 void longest_many(const Graph *g, int count, int streams, const double *duration, double *end, double *out) {
     for (int k = 0; k < count; k++) out[k] = longest(g, duration + (long long)k * streams, end);
 }
+
+/* The same, and how often each stream is on the path that ends last; `lag` gets its messages. */
+double critical(const Graph *g, const double *duration, double *end, double *on_path, double *lag) {
+    double last = longest(g, duration, end);
+    int k = g->actions;
+    while (k > 0 && end[k] != last) k--;
+    *lag = 0.0;
+    while (k > 0) {
+        double before = end[g->before[k]], ready = end[g->input[k]] + g->hop[k];
+        on_path[g->stream[k]] += 1.0;
+        if (ready > before) *lag += g->hop[k];
+        k = ready > before ? g->input[k] : g->before[k];
+    }
+    return last;
+}

@@ -9,8 +9,9 @@ needs no simulator in its loop, and the tests hold both to the same numbers.
 from __future__ import annotations
 
 import ctypes
+import pathlib
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,22 @@ from shardwise.simulate.timeline import action_bytes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
-_SOURCE = Path(__file__).with_name("evaluate.c")
+_SOURCE = pathlib.Path(__file__).with_name("evaluate.c")
 _ROOM = 1e-9
 """Share of a limit by which rounding may exceed it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Path:
+    """A path through the actions: how often it runs each kind of each chunk, and its messages."""
+
+    time: float
+    times: Floats
+    lag: float
+
+    def under(self, durations: Floats) -> float:
+        """Its length under other times: no partition with those times is faster."""
+        return float((self.times * durations).sum()) + self.lag
 
 
 class GraphView(ctypes.Structure):
@@ -107,6 +121,19 @@ class Ready:
         run(ctypes.addressof(self.view), len(durations), durations.shape[1], *pointers)
         return out
 
+    def critical(self, durations: Floats) -> Path:
+        """The longest path under some times, as a linear function of times: valid for every other partition too."""
+        kernel = library(_SOURCE)
+        if kernel is None:
+            return critical_slowly(self, durations)
+        flat, on_path = np.ascontiguousarray(durations, dtype=float).ravel(), np.zeros(4 * self.chunks)
+        end, lag = np.empty(len(self.before)), ctypes.c_double(0.0)
+        run = kernel.critical
+        run.restype, run.argtypes = ctypes.c_double, [ctypes.c_void_p] * 5
+        pointers = (flat.ctypes.data, end.ctypes.data, on_path.ctypes.data, ctypes.addressof(lag))
+        time = run(ctypes.addressof(self.view), *pointers)
+        return Path(time=float(time), times=on_path.reshape(4, -1), lag=float(lag.value))
+
     def peaks(self, counts: Ints) -> Floats:
         """Most memory of every rank, for one matrix of counts or many."""
         held = counts @ self.option_held + self.fixed_held
@@ -140,9 +167,7 @@ class Ready:
 
     def partition(self, counts: Ints) -> Partition:
         cuts = np.cumsum([len(run.kind.choices) for run in self.problem.runs])[:-1]
-        return Partition(
-            counts=tuple(tuple(tuple(map(int, part)) for part in np.split(row, cuts)) for row in counts)
-        )
+        return Partition(counts=tuple(tuple(tuple(map(int, part)) for part in np.split(row, cuts)) for row in counts))
 
     def matrix(self, partition: Partition) -> Ints:
         rows = [[count for run in chunk for count in run] for chunk in partition.counts]
@@ -230,3 +255,20 @@ def longest_slowly(ready: Ready, durations: Floats) -> Floats:
             np.maximum(end[before], end[source], out=row)
         row += by_stream[stream]
     return np.asarray(end.max(axis=0))
+
+
+def critical_slowly(ready: Ready, durations: Floats) -> Path:
+    """The twin of `critical` in evaluate.c."""
+    before, source, stream = ready.before.tolist(), ready.input.tolist(), ready.stream.tolist()
+    hop, flat = ready.hop.tolist(), np.asarray(durations, dtype=float).ravel().tolist()
+    end = [0.0] * len(before)
+    for k in range(1, len(before)):
+        end[k] = max(end[before[k]], end[source[k]] + hop[k]) + flat[stream[k]]
+    last = max(end)
+    k, times, lag = len(end) - 1 - end[::-1].index(last), np.zeros(len(flat)), 0.0
+    while k > 0:
+        times[stream[k]] += 1
+        crosses = end[source[k]] + hop[k] > end[before[k]]
+        lag += hop[k] if crosses else 0.0
+        k = source[k] if crosses else before[k]
+    return Path(time=last, times=times.reshape(4, -1), lag=lag)

@@ -1,0 +1,115 @@
+"""A lower bound on the simulated time of every partition that fits, tightened step by step.
+
+First the linear relaxation with the longest paths that matter; paths are looked for not only at the relaxed optimum but
+also between it and the best partition known, which finds the ones that will bind later. Then the layers of every rank
+are made whole, then those of every chunk, then all counts: the bound rises at each step, and when the last one settles
+the best partition is proven.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwise.partition.graph import Floats, Ints, Ready
+from shardwise.partition.milp import Level, Programme, Solved
+from shardwise.simulate.action import B
+
+_MIXES = (1.0, 0.9, 0.5)
+"""How much of the relaxed optimum is in the point whose longest path is added."""
+_TIGHT = 1e-5
+_LEVELS: tuple[tuple[Level, int], ...] = (("ranks", 400), ("chunks", 400), ("counts", 2000))
+"""Level and nodes of one solve."""
+Found = Callable[[float, "Ints | None"], bool]
+"""Told of a bound, and of counts that may be a good partition; true: stop."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Bounder:
+    """One search for a bound."""
+
+    ready: Ready
+    incumbent: Ints
+    """The best partition known."""
+    deadline: float
+    """CPU seconds of this process at which to stop."""
+    found: Found
+    rounds: int = 60
+    bound: float = 0.0
+    out_of_time: bool = False
+    _programme: Programme = field(init=False)
+
+    def run(self) -> None:
+        self._programme = Programme(self.ready)
+        for path in rank_paths(self.ready):
+            self._programme.cut(path)
+        if self._relaxed():
+            return
+        for level, nodes in _LEVELS:
+            self._programme.make_integer(level)
+            if self._whole(level, nodes):
+                return
+
+    def _left(self) -> float:
+        return self.deadline - time.process_time()
+
+    def _relaxed(self) -> bool:
+        """The linear relaxation, to the last path; true: stop."""
+        for _ in range(20 * self.rounds):
+            solved = self._programme.solve(seconds=self._left())
+            if solved is None or not solved.finished:
+                return self._stopped(solved)
+            self.bound = max(self.bound, solved.value)
+            if self._cut_off(solved) <= solved.value * (1 + _TIGHT):
+                break
+            if self._left() <= 0:
+                return self._stopped(solved)
+        return self.found(self.bound, None)
+
+    def _whole(self, level: Level, nodes: int) -> bool:
+        for _ in range(self.rounds):
+            solved = self._programme.solve(seconds=self._left(), nodes=nodes)
+            if solved is None:
+                return self._stopped(solved)
+            rose = solved.bound > self.bound * (1 + 2e-4)
+            self.bound = max(self.bound, solved.bound)
+            real = level == "counts" and np.isfinite(solved.value)
+            if self.found(self.bound, np.rint(solved.counts).astype(np.int32) if real else None):
+                return True
+            if solved.out_of_time or self._left() <= 0:
+                return self._stopped(solved)
+            if not np.isfinite(solved.value):
+                return False
+            reached = self._cut_off(solved) <= solved.value * (1 + _TIGHT)
+            if reached or not (rose or level == "counts") or (level == "counts" and not solved.finished):
+                return False
+        return False
+
+    def _stopped(self, solved: Solved | None) -> bool:
+        self.out_of_time = solved is not None
+        return True
+
+    def _cut_off(self, solved: Solved) -> float:
+        """Add the longest paths at and near a solution; the time of the solution itself."""
+        there, here = self.ready.durations(solved.counts), self.ready.durations(self.incumbent)
+        longest = 0.0
+        for mix in _MIXES:
+            path = self.ready.critical(mix * there + (1 - mix) * here)
+            length = path.under(there)
+            longest = max(longest, length)
+            if length > solved.value * (1 + _TIGHT / 2):
+                self._programme.cut(path)
+        return longest
+
+
+def rank_paths(ready: Ready) -> Iterator[Floats]:
+    """For every rank the longest path when it is slowest."""
+    for rank in range(ready.problem.pp):
+        for slower in (1.2, 1000.0):
+            weights = np.ones((4, ready.chunks))
+            weights[B] = 2.0
+            weights[:, ready.rank_of == rank] *= slower
+            yield ready.critical(weights)

@@ -1,0 +1,99 @@
+"""Whether anything fits, and if not, how much is missing where: the least memory over all partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.errors import InfeasibleError
+from shardwise.partition.graph import Ints, Ready
+from shardwise.partition.milp import Programme, memory_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tightest:
+    """The partition whose worst rank is least over its limit."""
+
+    counts: Ints
+    missing: float
+    """What the worst rank lacks; negative: what it has left."""
+    proven: bool
+    """No partition lacks less."""
+
+
+class _Memory(Programme):
+    """T is what the worst rank holds above its limit, from a floor that no partition is below."""
+
+    def _columns(self) -> None:
+        super()._columns()
+        self.solver.changeColBounds(self.cells, -self.infinity, self.infinity)
+
+    def _memory(self) -> None:
+        for row, rank in zip(self.ready.rows, self.ready.row_rank.tolist(), strict=True):
+            columns, values, room = memory_row(self.ready, row, rank)
+            if np.isfinite(room):
+                self._row(-self.infinity, room, [*columns, self.cells], [*values, -1.0])
+
+
+def tightest(ready: Ready, *, seconds: float = 10.0) -> Tightest:
+    """Every layer takes its smallest choice: more memory never makes another partition fit."""
+    if not np.isfinite(ready.limits).any():
+        return Tightest(counts=spread_evenly(ready), missing=-np.inf, proven=True)
+    programme = _Memory(ready)
+    smallest = _smallest_options(ready)
+    for column in range(programme.cells):
+        if column % ready.options not in smallest:
+            programme.solver.changeColBounds(column, 0.0, 0.0)
+    even = spread_evenly(ready)
+    if len(ready.run_counts) == 1 and bool(ready.fits(even)):
+        return Tightest(counts=even, missing=float((ready.peaks(even) - ready.limits).max()), proven=False)
+    programme.make_integer("counts")
+    solved = programme.solve(seconds=seconds)
+    if solved is None or not np.isfinite(solved.value):
+        return Tightest(counts=even, missing=float((ready.peaks(even) - ready.limits).max()), proven=False)
+    counts = np.rint(solved.counts).astype(np.int32)
+    missing = float((ready.peaks(counts) - ready.limits)[np.isfinite(ready.limits)].max())
+    return Tightest(counts=counts, missing=missing, proven=solved.finished or solved.bound > 0)
+
+
+def _smallest_options(ready: Ready) -> set[int]:
+    """The option of every run that holds least, the fastest of those."""
+    found = set[int]()
+    for run in range(len(ready.run_counts)):
+        own = np.flatnonzero(ready.run_of == run)
+        order = np.lexsort((ready.option_time[3, own], ready.option_held[own]))
+        found.add(int(own[order[0]]))
+    return found
+
+
+def spread_evenly(ready: Ready) -> Ints:
+    """Layers in equal parts, in model order, each with its smallest choice; empty chunks only where there are too few."""
+    layers, chunks = int(ready.run_counts.sum()), ready.chunks
+    shares = np.array([layers // chunks + (k < layers % chunks) for k in range(chunks)])
+    needy = np.flatnonzero((shares < ready.least))
+    for chunk in needy:  # an empty chunk is allowed elsewhere: its layer goes here
+        donors = np.flatnonzero(shares > ready.least)
+        shares[donors[np.argmax(shares[donors])]] -= 1
+        shares[chunk] += 1
+    cuts = np.concatenate(([0], np.cumsum(shares)))
+    smallest = {int(ready.run_of[o]): o for o in _smallest_options(ready)}
+    sequence = np.repeat([smallest[run] for run in range(len(ready.run_counts))], ready.run_counts)
+    counts = np.zeros((chunks, ready.options), dtype=np.int32)
+    for chunk in range(chunks):
+        np.add.at(counts[chunk], sequence[cuts[chunk] : cuts[chunk + 1]], 1)
+    return counts
+
+
+def refuse(ready: Ready, found: Tightest) -> InfeasibleError:
+    """Why nothing fits: the ranks, what each lacks, and the smallest limit that works."""
+    peaks, limits = ready.peaks(found.counts), np.array(ready.problem.rank_limits)
+    short = [rank for rank in range(len(peaks)) if peaks[rank] > ready.limits[rank]]
+    listed = ", ".join(f"{rank} ({peaks[rank] - limits[rank]:,.0f} missing)" for rank in short[:16])
+    equal = len(set(limits.tolist())) == 1
+    needed = f"a limit of {limits[0] + found.missing:,.0f}" if equal else f"{found.missing:,.0f} more on every rank"
+    sure = "the smallest that works is" if found.proven else "what was found to work is"
+    return InfeasibleError(
+        f"infeasible: no partition fits, even with every layer recomputed as far as it was measured; "
+        f"stages over their limit at best: {listed}; {sure} {needed}"
+    )

@@ -1,0 +1,162 @@
+"""The partition as a linear programme over counts, with longest paths as cuts; highspy solves it.
+
+Variables: layers per chunk and option, and the time T. Memory rows and totals are linear. The simulated time is the
+largest of very many paths, each linear in the counts, so T >= path is valid for every path and only those that matter
+are added, as they show up. How much is kept integer is the caller's choice: nothing, the layers of every rank, those of
+every chunk, or all counts. Less is a relaxation: still a valid bound, and far faster to solve. In this form no column
+per interval is needed; runs of several kinds keep their order by one binary per chunk and seam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from shardwise.partition.graph import Floats, Path, Ready
+
+Level = Literal["ranks", "chunks", "counts"]
+_FEASIBLE = 1e-7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Solved:
+    """What the solver says: counts (fractions where relaxed), the value, and a bound on it."""
+
+    counts: Floats
+    value: float
+    bound: float
+    finished: bool
+    """The value is the optimum of this programme."""
+    out_of_time: bool
+
+
+class Programme:
+    """A programme that grows by cuts and by integer variables."""
+
+    def __init__(self, ready: Ready) -> None:
+        import highspy
+
+        self.ready, self.kinds = ready, highspy.HighsVarType
+        self.infinity = highspy.kHighsInf
+        self.status = highspy.HighsModelStatus
+        self.solver: Any = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1), ("mip_rel_gap", 1e-6)):
+            self.solver.setOptionValue(option, value)
+        self.cells = ready.chunks * ready.options
+        self._columns()
+        self._totals()
+        self._memory()
+        self._seams()
+        self.cuts = 0
+
+    def _columns(self) -> None:
+        most = np.tile(self.ready.run_counts[self.ready.run_of].astype(float), self.ready.chunks)
+        self.solver.addVars(self.cells, np.zeros(self.cells), most)
+        self.solver.addVar(0.0, self.infinity)
+        self.solver.changeColCost(self.cells, 1.0)
+
+    def _row(self, low: float, high: float, columns: Sequence[int] | np.ndarray, values: Sequence[float] | Floats) -> None:
+        index = np.asarray(columns, dtype=np.int32)
+        self.solver.addRow(low, high, len(index), index, np.asarray(values, dtype=float))
+
+    def _column(self, chunk: int, option: int) -> int:
+        return chunk * self.ready.options + option
+
+    def _of_chunk(self, chunk: int) -> np.ndarray:
+        return np.arange(self._column(chunk, 0), self._column(chunk + 1, 0))
+
+    def _totals(self) -> None:
+        ready = self.ready
+        for run, count in enumerate(ready.run_counts.tolist()):
+            options = np.flatnonzero(ready.run_of == run)
+            columns = (np.arange(ready.chunks)[:, None] * ready.options + options).ravel()
+            self._row(count, count, columns, np.ones(len(columns)))
+        for chunk, least in enumerate(ready.least.tolist()):
+            if least:
+                self._row(least, self.infinity, self._of_chunk(chunk), np.ones(ready.options))
+
+    def _memory(self) -> None:
+        for row, rank in zip(self.ready.rows, self.ready.row_rank.tolist(), strict=True):
+            if np.isfinite(self.ready.limits[rank]):
+                columns, values, room = memory_row(self.ready, row, rank)
+                self._row(-self.infinity, room, columns, values)
+
+    def _seams(self) -> None:
+        """A binary per chunk and seam between runs: 1 once the earlier run is over. It guards the order of runs."""
+        ready = self.ready
+        for run in range(1, len(ready.run_counts)):
+            earlier, later = (np.flatnonzero(ready.run_of == k) for k in (run - 1, run))
+            before = -1
+            for chunk in range(ready.chunks):
+                seam = self._integer(1.0)
+                upto = np.arange(chunk + 1)[:, None] * ready.options
+                here, there = (upto + later).ravel(), (upto + earlier).ravel()
+                self._row(-self.infinity, 0.0, [*here, seam], [*np.ones(len(here)), -float(ready.run_counts[run])])
+                self._row(0.0, self.infinity, [*there, seam], [*np.ones(len(there)), -float(ready.run_counts[run - 1])])
+                if before >= 0:
+                    self._row(0.0, self.infinity, [seam, before], [1.0, -1.0])
+                before = seam
+
+    def _integer(self, most: float) -> int:
+        column = int(self.solver.getNumCol())
+        self.solver.addVar(0.0, most)
+        self.solver.changeColIntegrality(column, self.kinds.kInteger)
+        return column
+
+    def cut(self, path: Path) -> None:
+        """T is at least this path."""
+        ready = self.ready
+        weights = np.einsum("kc,ko->co", path.times, ready.option_time).ravel()
+        const = float((path.times * ready.fixed_time).sum()) + path.lag
+        columns = np.flatnonzero(weights)
+        self._row(const, self.infinity, [*columns, self.cells], [*-weights[columns], 1.0])
+        self.cuts += 1
+
+    def make_integer(self, level: Level) -> None:
+        ready = self.ready
+        if level == "counts":
+            for column in range(self.cells):
+                self.solver.changeColIntegrality(column, self.kinds.kInteger)
+            return
+        groups = (
+            [np.flatnonzero(ready.rank_of == rank) for rank in range(ready.problem.pp)]
+            if level == "ranks"
+            else [np.array([chunk]) for chunk in range(ready.chunks)]
+        )
+        for chunks in groups:
+            whole = self._integer(float(ready.run_counts.sum()))
+            columns = np.concatenate([self._of_chunk(int(chunk)) for chunk in chunks])
+            self._row(0.0, 0.0, [*columns, whole], [*np.ones(len(columns)), -1.0])
+
+    def solve(self, *, seconds: float, nodes: int = 0) -> Solved | None:
+        """None: there is no solution. Nodes bound the work the same way on every machine, seconds are a backstop."""
+        self.solver.setOptionValue("time_limit", float(self.solver.getRunTime()) + max(seconds, 0.01))
+        if nodes:
+            self.solver.setOptionValue("mip_max_nodes", nodes)
+        self.solver.run()
+        status, info = self.solver.getModelStatus(), self.solver.getInfo()
+        if status in {self.status.kInfeasible, self.status.kUnboundedOrInfeasible}:
+            return None
+        values = np.asarray(self.solver.getSolution().col_value, dtype=float)
+        whole = bool(info.mip_node_count >= 0)
+        finished = status == self.status.kOptimal
+        bound = float(info.mip_dual_bound) if whole else float(info.objective_function_value) if finished else 0.0
+        known = len(values) > self.cells and info.primal_solution_status == 2
+        counts = values[: self.cells] if known else np.zeros(self.cells)
+        return Solved(
+            counts=counts.reshape(self.ready.chunks, -1), value=float(info.objective_function_value) if known else np.inf,
+            bound=bound if np.isfinite(bound) else 0.0, finished=finished,
+            out_of_time=status == self.status.kTimeLimit,
+        )  # fmt: skip
+
+
+def memory_row(ready: Ready, row: Floats, rank: int) -> tuple[np.ndarray, Floats, float]:
+    """One moment of a rank's memory as a row: columns, values and the room for them."""
+    own = np.flatnonzero(ready.rank_of == rank)
+    columns = (own[:, None] * ready.options + np.arange(ready.options)).ravel()
+    values = (ready.option_static + row[own][:, None] * ready.option_held).ravel()
+    room = float(ready.limits[rank] - ready.fixed_static[rank] - row[own] @ ready.fixed_held[own])
+    return columns, values, room

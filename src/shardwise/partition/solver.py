@@ -1,0 +1,187 @@
+"""Solve a partition problem: something that fits, improvement on the simulated time, a bound, the proof where it ends.
+
+One chunk a rank: the dynamic programme first, which mostly proves itself. Otherwise: annealing on the simulated time
+from the tightest partition, then the linear programme with path cuts for the bound, then more of both while time lasts.
+All work is counted in steps and nodes, so the same problem gives the same answer; a time limit that binds is said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwise.errors import InputError
+from shardwise.partition import dynamic
+from shardwise.partition.bound import Bounder
+from shardwise.partition.graph import Ints, Ready
+from shardwise.partition.improve import improve
+from shardwise.partition.least_memory import refuse, tightest
+from shardwise.partition.problem import Answer, Evaluation, Partition, Problem, check_problem
+
+Report = Callable[[float, float, int], None]
+"""Called with the best time, the bound and the number of evaluations."""
+_CLOSE = 1e-9
+_HEATS = (1e-3, 3e-4, 2e-3, 5e-4)
+"""Start temperatures of the annealing runs, as shares of the time."""
+_COLD = 1e-5
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Search:
+    """State of one solve: the best so far and what is proven."""
+
+    ready: Ready
+    seed: int
+    deadline: float
+    report: Report
+    counts: Ints = field(init=False)
+    time: float = float("inf")
+    bound: float = 0.0
+    evaluations: int = 0
+    method: str = ""
+    interrupted: bool = False
+    out_of_time: bool = False
+
+    @property
+    def proven(self) -> bool:
+        return self.time <= self.bound * (1 + _CLOSE)
+
+    def offer(self, counts: Ints) -> None:
+        """Take over counts that fit and are faster."""
+        if not self.sound(counts) or not bool(self.ready.fits(counts)):
+            return
+        self.evaluations += 1
+        value = float(self.ready.times(counts[None])[0])
+        if value < self.time:
+            self.counts, self.time = counts, value
+        self.report(self.time, self.bound, self.evaluations)
+
+    def sound(self, counts: Ints) -> bool:
+        """A solver's word is not taken for it: totals, signs, least layers."""
+        totals = np.bincount(self.ready.run_of, weights=counts.sum(axis=0), minlength=len(self.ready.run_counts))
+        return bool(
+            (counts >= 0).all()
+            and (totals == self.ready.run_counts).all()
+            and (counts.sum(axis=1) >= self.ready.least).all()
+        )
+
+    def told(self, bound: float, counts: Ints | None) -> bool:
+        """A bound from the programme, and perhaps a partition; true: nothing is left to prove."""
+        # What is slower than the best known may have been cut off, so the bound never goes beyond it.
+        self.bound = max(self.bound, min(bound, self.time))
+        if counts is not None:
+            self.offer(counts)
+        self.report(self.time, self.bound, self.evaluations)
+        return self.proven
+
+    def anneal(self, start: Ints, steps: int, heat: float, salt: int) -> None:
+        """One run, in slices, so that a limit or Ctrl-C is met soon."""
+        if self.proven or self.late():
+            return
+        value = float(self.ready.times(start[None])[0])
+        run = improve(
+            self.ready, start, steps=steps, hot=heat * value, cold=_COLD * value, seed=self.seed + salt,
+            goal=self.bound * (1 + _CLOSE / 2),
+        )  # fmt: skip
+        self.evaluations += run.evaluations - 1
+        self.offer(run.counts)
+
+    def late(self) -> bool:
+        if time.process_time() > self.deadline:
+            self.out_of_time = True
+        return self.out_of_time
+
+
+def solve(
+    problem: Problem,
+    *,
+    seconds: float = 60.0,
+    effort: float = 1.0,
+    seed: int = 1,
+    prove: bool = True,
+    report: Report = lambda *_: None,
+) -> Answer:
+    """The best partition found, its bound and gap. Raises InfeasibleError where nothing fits.
+
+    `seconds` is CPU time; `effort` scales the steps of the search (0.1: a glance, for many candidates); `prove` False
+    leaves the programme out where the dynamic one does not apply, and gives the relaxation's bound only.
+    """
+    check_problem(problem)
+    if not (seconds > 0 and effort > 0):
+        raise InputError(f"seconds {seconds:g} and effort {effort:g} must be above 0")
+    began = time.process_time()
+    search = _Search(ready=Ready(problem), seed=seed, deadline=began + seconds, report=report)
+    try:
+        _start(search)
+        _search(search, effort, prove=prove)
+    except KeyboardInterrupt:
+        if search.time == float("inf"):
+            raise
+        search.interrupted = True
+    return _answer(search, time.process_time() - began)
+
+
+def _start(search: _Search) -> None:
+    """Something that fits; the dynamic programme's answer where it applies."""
+    ready = search.ready
+    if dynamic.applies(ready):
+        cut = dynamic.best_cut(ready)
+        if cut is not None:
+            search.bound, search.method = cut.bound, "dynamic programme over cuts"
+            search.offer(cut.counts)
+    if search.time == float("inf"):
+        found = tightest(ready, seconds=max(search.deadline - time.process_time(), 0.1))
+        if not bool(ready.fits(found.counts)):
+            raise refuse(ready, found)
+        search.offer(found.counts)
+
+
+def _search(search: _Search, effort: float, *, prove: bool) -> None:
+    if search.proven:
+        return
+    start = search.counts.copy()
+    steps = int(effort * _steps(search.ready))
+    for salt, heat in enumerate(_HEATS):
+        search.anneal(start, steps, heat, salt)
+    search.anneal(search.counts, steps, _HEATS[1] / 3, len(_HEATS))
+    if prove and not search.proven and not search.late():
+        _prove(search)
+    for salt, heat in enumerate(_HEATS[:2], start=10):  # the bound is known now: stop at once where it is met
+        search.anneal(search.counts, steps, heat / 3, salt)
+
+
+def _steps(ready: Ready) -> int:
+    """Steps of one annealing run: as many as a problem of this size repays, within about a CPU second."""
+    cells = ready.chunks * ready.options
+    return int(min(6000 * cells, 1.5e9 / len(ready.before)) + 1000)
+
+
+def _prove(search: _Search) -> None:
+    bounder = Bounder(
+        ready=search.ready, incumbent=search.counts, deadline=search.deadline, found=search.told
+    )
+    before = search.bound
+    bounder.run()
+    search.out_of_time = search.out_of_time or bounder.out_of_time
+    if search.bound > before:
+        search.method = "linear programme with path cuts"
+
+
+def _answer(search: _Search, seconds: float) -> Answer:
+    """The simulator has the last word on time and memory."""
+    best = search.ready.evaluate(search.counts)
+    bound = min(search.bound, best.simulated)
+    return Answer(
+        problem=search.ready.problem, best=best, bound=bound, seconds=seconds, evaluations=search.evaluations,
+        method=search.method or "none", interrupted=search.interrupted, out_of_time=search.out_of_time,
+    )  # fmt: skip
+
+
+def evaluate(problem: Problem, partition: Partition) -> Evaluation:
+    """What the simulator says of a given partition."""
+    check_problem(problem)
+    ready = Ready(problem)
+    return ready.evaluate(ready.matrix(partition))
