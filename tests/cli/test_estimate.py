@@ -89,10 +89,14 @@ def test_nothing_can_fit(shardwise):
     assert "GPUs or more" in result.out
 
 
-def test_a_schedule_without_a_closed_form_says_so(shardwise):
-    result = shardwise(*BIG, "--schedule", "zb-h1")
-    assert result.code == 0
-    assert "note: zb-h1 is timed and sized here as 1f1b" in result.err
+def test_a_schedule_is_timed_as_what_it_is(shardwise):
+    """Splitting the backward pass fills bubbles; it must not be timed as plain 1F1B."""
+    few = ("estimate", "llama-3-70b", "-c", "64xh100", "--tp", 8, "--pp", 4, "--global-batch", 32, "--seq", 8192)
+    plain, split = (
+        json.loads(shardwise(*few, "--schedule", name, "--json", "-").out)["predictions"] for name in ("1f1b", "zb-h1")
+    )
+    assert split["bubble"] < plain["bubble"]
+    assert split["iteration_seconds"] < plain["iteration_seconds"]
 
 
 def test_simumax_files(shardwise, tmp_path):

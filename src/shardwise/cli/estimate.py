@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from shardwise.plan.advice import Change
     from shardwise.plan.estimate import Estimate
 
-CLOSED_FORMS = frozenset({"1f1b", "interleaved", "gpipe"})
-
 
 @click.command("estimate")
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes, and what would help.")
@@ -38,8 +36,8 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> 
     for note in asked.notes:
         output.note(note)
     found = estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
-    for caution in _cautions(asked):
-        output.note(caution)
+    for note in _notes(found):
+        output.note(note)
     changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
     _say(found, asked, output, changes, explain=explain)
     output.answer(_answer(found, changes))
@@ -49,12 +47,9 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> 
         raise InfeasibleError(_missing(found))
 
 
-def _cautions(asked: Asked) -> list[str]:
-    """What the numbers leave out."""
-    schedule, pp = asked.strategy.schedule, asked.strategy.pp
-    if pp > 1 and schedule not in CLOSED_FORMS:
-        return [f"{schedule} is timed and sized here as {'interleaved ' if asked.strategy.vpp > 1 else ''}1f1b"]
-    return []
+def _notes(found: Estimate) -> list[str]:
+    """What the ledger of time says beside its numbers: corrections, shapes that were never measured."""
+    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note))
 
 
 def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, ...], *, explain: bool) -> None:

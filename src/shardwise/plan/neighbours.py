@@ -48,7 +48,8 @@ def _steps(model: Model, s: Strategy, runtime: Runtime) -> Iterator[Step]:
         if size and s.global_batch % (size * s.dp) == 0:
             yield Step("micro batch", replace(s, micro_batch=size))
     yield from _splits(s)
-    yield from (Step("zero", replace(s, zero=zero)) for zero in runtime.can.zero)  # type: ignore[arg-type]
+    if s.dp * s.cp > 1:
+        yield from (Step("zero", replace(s, zero=zero)) for zero in runtime.can.zero)  # type: ignore[arg-type]
     yield from (Step("vpp", chunked) for chunked in _chunked(model, s))
     yield from (Step("experts", changed) for changed in _experts(model, s))
     if s.tp > 1 and not s.sp:
