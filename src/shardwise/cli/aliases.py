@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-MEGATRON: dict[str, tuple[str, ...]] = {
-    "tp": ("--tensor-model-parallel-size",),
-    "pp": ("--pipeline-model-parallel-size",),
-    "vpp": ("--num-virtual-stages-per-pipeline-rank", "--virtual-pipeline-model-parallel-size"),
-    "cp": ("--context-parallel-size",),
-    "ep": ("--expert-model-parallel-size",),
-    "etp": ("--expert-tensor-parallel-size",),
-    "micro_batch": ("--micro-batch-size", "--mbs"),
-    "global_batch": ("--global-batch-size", "--gbs"),
-    "seq": ("--seq-length", "--seq-len"),
-    "sp": ("--sequence-parallel",),
-    "group": ("--microbatch-group-size-per-virtual-pipeline-stage",),
-    "first_layers": ("--decoder-first-pipeline-num-layers",),
-    "last_layers": ("--decoder-last-pipeline-num-layers",),
-    "count_embedding": ("--account-for-embedding-in-pipeline-split",),
-    "count_head": ("--account-for-loss-in-pipeline-split",),
-    "flash": ("--use-flash-attn",),
+from shardwise.inputs.names import MEGATRON_ALSO, MEGATRON_NUMBERS, MEGATRON_SWITCHES
+
+_SAME_VALUE = {
+    **{ours: (theirs, *MEGATRON_ALSO.get(ours, ())) for ours, theirs in MEGATRON_NUMBERS.items()},
+    **{ours: (theirs,) for theirs, (ours, value) in MEGATRON_SWITCHES.items() if value is True},
+    "flash": ("use-flash-attn",),
 }
+MEGATRON = {ours: tuple(f"--{name}" for name in names) for ours, names in _SAME_VALUE.items()}
 """Field -> flags that mean the same and take the same value."""
 
 SWITCHES: dict[str, tuple[str, object]] = {
     "--use-distributed-optimizer": ("zero", 1),
-    "--bf16": ("dtype", "bf16"),
-    "--fp16": ("dtype", "fp16"),
+    "--bf16": MEGATRON_SWITCHES["bf16"],
+    "--fp16": MEGATRON_SWITCHES["fp16"],
 }
 """Flags without a value -> the field and the value that they set."""

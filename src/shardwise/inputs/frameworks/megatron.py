@@ -8,50 +8,29 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.frameworks.imported import Draft, Imported
 from shardwise.inputs.frameworks.megatron_model import MODEL_FLAGS, read_model
 from shardwise.inputs.frameworks.shell import Flags, flags
+from shardwise.inputs.names import (
+    MEGATRON_ALSO,
+    MEGATRON_CP_KINDS,
+    MEGATRON_NUMBERS,
+    MEGATRON_RECOMPUTED,
+    MEGATRON_SHARDING,
+    MEGATRON_SWITCHES,
+    back,
+)
 from shardwise.inputs.recompute import MODULES, Recompute
 
 _NUMBERS = {
-    "tensor-model-parallel-size": "tp",
-    "pipeline-model-parallel-size": "pp",
-    "context-parallel-size": "cp",
-    "expert-model-parallel-size": "ep",
-    "expert-tensor-parallel-size": "etp",
-    "num-virtual-stages-per-pipeline-rank": "vpp",
-    "virtual-pipeline-model-parallel-size": "vpp",
-    "microbatch-group-size-per-virtual-pipeline-stage": "group",
-    "micro-batch-size": "micro_batch",
-    "global-batch-size": "global_batch",
-    "seq-length": "seq",
-    "decoder-first-pipeline-num-layers": "first_layers",
-    "decoder-last-pipeline-num-layers": "last_layers",
+    **back(MEGATRON_NUMBERS),
+    **{theirs: ours for ours, names in MEGATRON_ALSO.items() for theirs in names},
 }
-_SWITCHES = {
-    "account-for-embedding-in-pipeline-split": ("count_embedding", True),
-    "account-for-loss-in-pipeline-split": ("count_head", True),
-    "optimizer-cpu-offload": ("offload", "optimizer"),
-    "fine-grained-activation-offloading": ("offload", "activations"),
-    "grad-reduce-in-bf16": ("grad_dtype", "bf16"),
-    "bf16": ("dtype", "bf16"),
-    "fp16": ("dtype", "fp16"),
-    "sequence-parallel": ("sp", True),
-}
-_SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-_CP_KINDS = {"p2p": "ring", "all_gather": "all-gather", "a2a": "all-to-all", "a2a+p2p": "all-to-all"}
-_RECOMPUTED = {
-    "core_attn": ("core-attention",),
-    "layernorm": ("attention-norm", "mlp-norm"),
-    "mla_up_proj": ("mla-up",),
-    "moe_act": ("moe-act",),
-    "mlp": ("mlp",),
-    "moe": ("mlp",),
-    "shared_experts": ("mlp",),
-}
+_CP_KINDS = {**back(MEGATRON_CP_KINDS), "allgather": "all-gather", "a2a+p2p": "all-to-all"}
 _USED = {
     "recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-modules", "recompute-activations",
     "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "data-parallel-sharding-strategy",
     "cp-comm-type", "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage", "attention-backend",
     "use-flash-attn", "transformer-impl", "fp8-format", "fp8-recipe", "fp4-format", "optimizer", "enable-zero-bubble",
     "zero-bubble-v-schedule", "nproc-per-node", "nnodes", "cpu-offloading-num-layers",
+    "num-distributed-optimizer-instances", "exp-avg-dtype",
 }  # fmt: skip
 
 
@@ -63,14 +42,14 @@ def read_arguments(text: str, *, title: str = "megatron") -> Imported:
     for flag, ours in _NUMBERS.items():
         if flag in found:
             draft.take_whole(ours, f"--{flag}", found[flag])
-    for flag, (ours, value) in _SWITCHES.items():
+    for flag, (ours, value) in MEGATRON_SWITCHES.items():
         if flag in found:
             draft.take(ours, value, f"--{flag}")
     for part in (_world, _precision, _sharding, _context, _kernels, _pipeline, _recompute, _experts):
         part(draft, found)
     draft.model = read_model(draft, found)
     _defaults(draft)
-    known = _NUMBERS.keys() | _SWITCHES.keys() | _USED | MODEL_FLAGS
+    known = _NUMBERS.keys() | MEGATRON_SWITCHES.keys() | _USED | MODEL_FLAGS
     draft.ignored += [f"--{flag} {value or ''}".strip() for flag, value in sorted(found.items()) if flag not in known]
     return draft.finish(title)
 
@@ -107,16 +86,20 @@ def _sharding(draft: Draft, found: Flags) -> None:
     if "use-torch-fsdp2" in found:
         draft.take("zero", 3, "--use-torch-fsdp2")
     elif "use-megatron-fsdp" in found:
-        kind = found.get("data-parallel-sharding-strategy") or "no_shard"
-        if kind not in _SHARDING:
-            message = f"{kind!r} is none of {', '.join(_SHARDING)}"
+        kind = found.get("data-parallel-sharding-strategy") or MEGATRON_SHARDING[3]
+        if kind not in MEGATRON_SHARDING:
+            message = f"{kind!r} is none of {', '.join(MEGATRON_SHARDING)}"
             draft.faults.append(Fault("--data-parallel-sharding-strategy", message))
         else:
-            draft.take("zero", _SHARDING[kind], f"--data-parallel-sharding-strategy {kind}")
+            draft.take("zero", MEGATRON_SHARDING.index(kind), f"--data-parallel-sharding-strategy {kind}")
     elif "use-distributed-optimizer" in found:
         draft.take("zero", 1, "--use-distributed-optimizer")
     else:
         draft.assume("zero", 0, "--use-distributed-optimizer is not given")
+    copies = draft.whole("--num-distributed-optimizer-instances", found.get("num-distributed-optimizer-instances") or 1)
+    ranks = draft.number("dp") * draft.number("cp")
+    if copies and copies > 1 and ranks % copies == 0:
+        draft.take("zero_group", ranks // copies, f"--num-distributed-optimizer-instances {copies}")
 
 
 def _context(draft: Draft, found: Flags) -> None:
@@ -136,6 +119,8 @@ def _kernels(draft: Draft, found: Flags) -> None:
     optimizer = found.get("optimizer")
     if optimizer in {"sgd", "muon", "dist_muon"}:
         draft.take("optimizer", "sgd" if optimizer == "sgd" else "muon", f"--optimizer {optimizer}")
+    elif found.get("exp-avg-dtype") == "bf16":
+        draft.take("optimizer", "adamw-bf16", "--exp-avg-dtype bf16")
     if (found.get("cpu-offloading-num-layers") or "0") != "0":
         draft.take("offload", "activations", "--cpu-offloading-num-layers")
 
@@ -198,9 +183,9 @@ def _recompute(draft: Draft, found: Flags) -> None:
         value = _full(draft, found)
     elif granularity == "selective":
         names = (found.get("recompute-modules") or "core_attn").replace(",", " ").split()
-        unknown = [name for name in names if name not in _RECOMPUTED]
+        unknown = [name for name in names if name not in MEGATRON_RECOMPUTED]
         draft.ignored += [f"--recompute-modules {name}: not known" for name in unknown]
-        modules = {module for name in names for module in _RECOMPUTED.get(name, ())}
+        modules = {module for name in names for module in MEGATRON_RECOMPUTED.get(name, ())}
         value = Recompute(modules=tuple(sorted(modules, key=MODULES.index)))
     else:
         draft.faults.append(Fault("--recompute-granularity", f"{granularity!r} is neither full nor selective"))

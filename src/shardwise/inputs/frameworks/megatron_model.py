@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
@@ -18,9 +19,10 @@ MODEL_FLAGS = frozenset(
         "moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq",
         "moe-expert-capacity-factor", "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim",
         "qk-pos-emb-head-dim", "v-head-dim", "mtp-num-layers", "attention-dropout", "hidden-dropout", "tokenizer-type",
+        "moe-shared-expert-gate", "softmax-type", "window-size", "window-attn-skip-freq",
     }
 )  # fmt: skip
-_PATTERN = re.compile(r"\(?\s*\[0\]\s*\*\s*(\d{1,6})\s*\+\s*\[1\]\s*\*\s*\d+\s*\)?")
+_LONGEST = 10_000
 
 
 def read_model(draft: Draft, found: Flags) -> Model | None:
@@ -63,6 +65,8 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
         moe=_moe(draft, found, whole, bias=bias) if whole("num-experts", 0) > 1 else None,
         mtp=whole("mtp-num-layers", 0),
         dropout=_dropout(found),
+        sinks=found.get("softmax-type") == "learnable",
+        windows=_windows(found),
     )
     draft.understood.append(f"model flags -> {model.layers} layers of width {model.hidden}, {model.heads} heads")
     return model
@@ -94,18 +98,60 @@ def _mla(whole: Any) -> Mla:  # noqa: ANN401 - the reader of numbers above
 
 def _moe(draft: Draft, found: Flags, whole: Any, *, bias: bool) -> Moe:  # noqa: ANN401
     frequency = found.get("moe-layer-freq") or "1"
-    leading = _PATTERN.fullmatch(frequency)
-    step = int(frequency) if re.fullmatch(r"[0-9]{1,6}", frequency) else 0
-    if not leading and not step:
+    rhythm = _rhythm(frequency)
+    if rhythm is None:
         draft.assumed.append(f"all layers have experts: --moe-layer-freq {frequency} is not understood")
+    leading, step = rhythm or (0, 1)
     capacity = found.get("moe-expert-capacity-factor")
     return Moe(
         experts=whole("num-experts", 1),
         top_k=whole("moe-router-topk", 2),
         expert_ffn=whole("moe-ffn-hidden-size", whole("ffn-hidden-size", 4 * whole("hidden-size", 1))),
         shared_ffn=whole("moe-shared-expert-intermediate-size", 0),
-        first_dense=int(leading[1]) if leading else 0,
-        every=max(1, step),
+        first_dense=leading,
+        every=step,
         capacity=float(capacity) if capacity and re.fullmatch(r"\d*\.?\d+", capacity) else None,
         expert_bias=bias,
+        shared_gate="moe-shared-expert-gate" in found,
     )
+
+
+def _rhythm(text: str) -> tuple[int, int] | None:
+    """Leading dense layers and the step, from a number or a list such as ([0]*3+[1]*58); none: neither."""
+    if re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        return 0, int(text)
+    try:
+        kinds = _listed(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    experts = [index for index, kind in enumerate(kinds) if kind]
+    if not experts:
+        return None
+    step = experts[1] - experts[0] if len(experts) > 1 else 1
+    leading = experts[0] - step + 1
+    expected = list(range(experts[0], len(kinds), step))
+    return (leading, step) if leading >= 0 and experts == expected else None
+
+
+def _listed(node: ast.expr) -> list[int]:
+    """The value of lists that are added and repeated, without running anything."""
+    if isinstance(node, ast.List):
+        return [int(ast.literal_eval(item)) for item in node.elts]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _listed(node.left) + _listed(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
+        part, times = _listed(node.left), node.right.value
+        if isinstance(times, int) and 0 <= times * len(part) <= _LONGEST:
+            return part * times
+    raise ValueError(ast.unparse(node))
+
+
+def _windows(found: Flags) -> tuple[int, ...]:
+    """Sliding windows: a size to the left, and after how many layers one has full attention."""
+    size = re.match(r"\(?\s*(\d{1,9})", found.get("window-size") or "")
+    if size is None:
+        return ()
+    window, text = int(size[1]) + 1, found.get("window-attn-skip-freq") or ""
+    if re.fullmatch(r"[1-9][0-9]{0,2}", text):
+        return (*[window] * (int(text) - 1), 0)
+    return (window,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from shardwise.errors import FileError
@@ -38,6 +39,10 @@ def _is_arguments(text: str, name: str) -> bool:
 
 def _mapping(text: str, name: str) -> Imported:
     data = parse_mapping(text, name)
+    if isinstance(data.get("MODEL_ARGS"), dict):
+        from shardwise.inputs.frameworks.megatron import read_arguments
+
+        return read_arguments(_as_arguments(data["MODEL_ARGS"]), title=name)
     if _DEEPSPEED & data.keys():
         from shardwise.inputs.frameworks.deepspeed import read_deepspeed
 
@@ -53,7 +58,13 @@ def _mapping(text: str, name: str) -> Imported:
         return read_toml(data, title=name)
     raise FileError(
         name,
-        "is not a form that is known; expected a Megatron-LM script (--tensor-model-parallel-size ...), a torchtitan "
+        "is not a form that is known; expected a Megatron-LM script (--tensor-model-parallel-size ...) or YAML (MODEL_ARGS), a torchtitan "
         "TOML ([parallelism]) or Python config, a MindFormers YAML (parallel_config) or a DeepSpeed JSON "
         "(zero_optimization)",
     )
+
+
+def _as_arguments(flags: dict[str, object]) -> str:
+    """Megatron-LM's own YAML, `--flag: value` with true for a switch, as a list of arguments."""
+    given = {flag: "" if value is True else str(value) for flag, value in flags.items() if value is not False}
+    return "\n".join(f"{flag} {shlex.quote(value) if value else ''}" for flag, value in given.items()) + "\n"
