@@ -75,7 +75,12 @@ def test_costs_from_a_file_with_alternatives(tmp_path):
         (["auto", *BASE[:4], "--costs", "ten,11,9"], "neither f,i,w"),
         (["auto", *BASE[:4], "--costs", "none.json"], "no such file"),
         (["auto", *BASE, "--memory-limit", "xp"], "write 1.5p"),
-        (["auto", *BASE, "--memory-limit", "0p"], "not above zero"),
+        (["auto", *BASE, "--memory-limit", "0p"], "not a positive number"),
+        (["auto", *BASE, "--memory-limit", "nanp"], "not a positive number"),
+        (["auto", *BASE[:4], "--costs", "0,0,0"], "nothing to order"),
+        (["auto", *BASE[:4], "--costs", "1,nan,1"], "finite and not negative"),
+        (["auto", "--pp", "4096", "--microbatches", "100000", "--costs", "1,1,1"], "actions; up to 20,000,000"),
+        (["1f1b", "--pp", "4096", "--microbatches", "100000", "--costs", "1,1,1"], "actions; up to 20,000,000"),
         (["dualpipe-v", "--pp", "4", "--microbatches", "4", "--costs", "1,1,1"], "at least 2 x pp"),
     ],
 )

@@ -11,7 +11,7 @@ def test_action_prints_and_parses_as_torch_does():
     assert Action.parse("13W7") == Action(13, "W", 7)
 
 
-@pytest.mark.parametrize("text", ["", "F0", "0X0", "0F0xyz", "0F", "-1F0"])
+@pytest.mark.parametrize("text", ["", "F0", "0X0", "0F0xyz", "0F", "-1F0", "9" * 5000 + "F0"])
 def test_junk_is_no_action(text):
     with pytest.raises(InputError, match="is not an action"):
         Action.parse(text)
@@ -28,6 +28,11 @@ def test_csv_round_trip():
 
 def test_blank_cells_mean_nothing():
     assert Schedule.parse("0F0,,0B0\n\n") == Schedule.parse("0F0,0B0")
+
+
+def test_a_chunk_out_of_all_proportion_is_refused():
+    with pytest.raises(InputError, match="names chunk 99999999 and micro batch 0 but has 2 actions"):
+        Schedule.parse("0F0,99999999F0")
 
 
 def test_placements():

@@ -94,8 +94,8 @@ def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]
         except ValueError:
             value = parse_bytes(text)
         limits = (value,) * (1 + max(rank_of))
-    if min(limits) <= 0:
-        raise InputError(f"--memory-limit {text!r} is not above zero")
+    if not 0 < min(limits) < float("inf"):
+        raise InputError(f"--memory-limit {text!r} is not a positive number")
     return tuple(replace(one, memory_limit=limits) for one in found)
 
 

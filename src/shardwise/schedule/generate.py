@@ -11,7 +11,7 @@ from shardwise.schedule.dualpipe import dualpipe_v
 from shardwise.schedule.interleaved import interleaved, low_memory
 from shardwise.schedule.one_f_one_b import gpipe, one_f_one_b, seq_one_f_one_b
 from shardwise.schedule.zero_bubble import zb_h1, zb_h2, zb_v
-from shardwise.simulate.action import Schedule
+from shardwise.simulate.action import Schedule, check_size
 from shardwise.simulate.costs import Costs
 
 
@@ -101,3 +101,4 @@ def _check(name: str, pp: int, vpp: int, microbatches: int, group: int, splits: 
         faults.append(Fault("vpp", f"is {vpp}, but {name} has {wanted} chunk{'s' * (wanted > 1)} a rank"))
     if faults:
         raise InputError(faults, title=name)
+    check_size(pp, vpp, microbatches * (splits if name == "seq-1f1b" else 1))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.errors import InfeasibleError, InputError
-from shardwise.simulate.action import Schedule
+from shardwise.simulate.action import Schedule, check_size
 from shardwise.simulate.costs import Costs
 
 Floats = npt.NDArray[np.float64]
@@ -86,6 +86,7 @@ def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> Pro
         raise InputError(f"{chunks // pp} chunks a rank; up to {_MOST_CHUNKS} are planned")
     if microbatches < 1:
         raise InputError(f"{microbatches} micro batches; at least 1 is needed")
+    check_size(pp, chunks // pp, microbatches)
     ranks = np.array(rank_of, dtype=np.int32)
     chunk_of = np.array([np.flatnonzero(ranks == rank) for rank in range(pp)], dtype=np.int32)
     position = np.empty(chunks, dtype=np.int32)

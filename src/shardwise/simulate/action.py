@@ -22,7 +22,9 @@ KINDS = "FIWB"
 F, I, W, B = range(4)  # noqa: E741 - the field's name for the backward for inputs
 
 Codes = npt.NDArray[np.int64]
-_CELL = re.compile(r"(\d+)([FIWB])(\d+)")
+_CELL = re.compile(r"(\d{1,9})([FIWB])(\d{1,9})")
+MOST_ACTIONS = 20_000_000
+"""Larger schedules are refused: they would need gigabytes."""
 
 
 class Action(NamedTuple):
@@ -121,6 +123,11 @@ class Schedule:
             raise InputError("the schedule has no actions")
         chunks = 1 + max(action.chunk for action in flat)
         microbatches = 1 + max(action.microbatch for action in flat)
+        if chunks * microbatches > len(flat):
+            raise InputError(
+                f"the schedule names chunk {chunks - 1} and micro batch {microbatches - 1} but has {len(flat)} actions"
+                f"; {chunks} chunks x {microbatches} micro batches need at least {2 * chunks * microbatches}"
+            )
         codes = tuple(_encoded(row, chunks, microbatches) for row in listed)
         return cls(codes=codes, chunks=chunks, microbatches=microbatches, name=name)
 
@@ -134,6 +141,16 @@ class Schedule:
 def _encoded(row: list[Action], chunks: int, microbatches: int) -> Codes:
     values = [(KINDS.index(a.kind) * chunks + a.chunk) * microbatches + a.microbatch for a in row]
     return np.array(values, dtype=np.int64)
+
+
+def check_size(pp: int, vpp: int, microbatches: int) -> None:
+    """Refuse a pipeline that is too large to be held."""
+    actions = 3 * pp * vpp * microbatches
+    if actions > MOST_ACTIONS:
+        raise InputError(
+            f"pp {pp} x vpp {vpp} x {microbatches} micro batches are {actions:,} actions; "
+            f"up to {MOST_ACTIONS:,} are planned"
+        )
 
 
 def placed(pp: int, vpp: int, placement: str) -> tuple[int, ...]:

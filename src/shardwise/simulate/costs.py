@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,6 +87,8 @@ def costs(
     }
     if not 0.0 <= free_at_input_grad <= 1.0:
         faults.append(Fault("free_at_input_grad", f"is {free_at_input_grad:g}; it is a share, from 0 to 1"))
+    if not faults and not sum(spread["f"]) + sum(spread["i"]) + sum(spread["w"]) > 0:
+        faults.append(Fault("f, i, w", "are all 0: there is nothing to order"))
     if faults:
         raise InputError(faults, title="costs")
     return Costs(**spread, free_at_input_grad=free_at_input_grad)  # type: ignore[arg-type]
@@ -95,8 +98,9 @@ def _spread(name: str, value: Numbers, count: int, faults: list[Fault]) -> tuple
     values = (float(value),) * count if isinstance(value, int | float) else tuple(map(float, value))
     if values and len(values) != count:
         faults.append(Fault(name, f"has {len(values)} entries, expected 1 or {count}"))
-    if any(not x >= 0 for x in values):
-        faults.append(Fault(name, f"holds {min(values):g}; times and bytes are not negative"))
+    if any(not 0 <= x < math.inf for x in values):
+        wrong = next(x for x in values if not 0 <= x < math.inf)
+        faults.append(Fault(name, f"holds {wrong:g}; times and bytes are finite and not negative"))
     return values
 
 
