@@ -80,15 +80,18 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
     flash = generations[runtime.kernels.attention]
     sixteen = gpu.peak("bf16")
     over = runtime.overheads
+    slow_gemm, slow_attention, slow_memory = (
+        slow * calibration.corrections.get(kind, 1.0) for kind in ("gemm", "attention", "memory")
+    )
     return Machine(
-        gemm=gpu.peak(narrow_format) * share / slow,
-        wide=gpu.peak(wide) * wide_share / slow,
-        attention_f=sixteen * flash[0] / slow,
-        attention_b=sixteen * flash[1] / slow,
+        gemm=gpu.peak(narrow_format) * share / slow_gemm,
+        wide=gpu.peak(wide) * wide_share / slow_gemm,
+        attention_f=sixteen * flash[0] / slow_attention,
+        attention_b=sixteen * flash[1] / slow_attention,
         half_f=calibration.attention_half[0],
         half_b=calibration.attention_half[1],
         narrow=calibration.narrow_head,
-        bandwidth=gpu.bandwidth * calibration.bandwidth / slow,
+        bandwidth=gpu.bandwidth * calibration.bandwidth / slow_memory,
         depth=calibration.gemm_depth,
         gemm_fixed=calibration.gemm_fixed,
         kernel_fixed=calibration.kernel_fixed,

@@ -46,6 +46,12 @@ class Calibration:
     """Share of a level's bandwidth that collectives reach, by level name; `default` for the rest."""
     collective_fixed: float = 8e-6
     """Seconds that starting a collective takes, whatever its size."""
+    corrections: dict[str, float] = field(default_factory=dict, hash=False)
+    """Measured over predicted time by kind of kernel (gemm, attention, memory), from a user's own trace or log; 1: as
+    calibrated. Ledgers name them."""
+    probed: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    """Smallest and largest size that was measured, by kind and dimension (`gemm_rows` ...); far outside, estimates say
+    so. Empty: not known."""
     time_error: float = 0.12
     """Typical error of step times predicted with these numbers (mean absolute, rows not fitted on)."""
     memory_error: float = 0.04

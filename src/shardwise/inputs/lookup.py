@@ -43,6 +43,11 @@ def _shelf(folder: Path) -> tuple[tuple[Path, str], ...]:
     return tuple((path, read_text(path)) for path in sorted(folder.glob("*.toml")))
 
 
+def forget() -> None:
+    """Read shelves anew: something was stored on one."""
+    _shelf.cache_clear()
+
+
 @functools.cache
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     if path.is_relative_to(CATALOG):

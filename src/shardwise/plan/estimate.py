@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Lasting, RankMemory, fits, lasting_of, rank_memory
 from shardwise.cost.network import Group, ring, send
@@ -266,13 +267,14 @@ def _time_ledger(
         "backward": combined(*(part for chunk in chunks for part in (chunk.i, chunk.w))),
         "recompute": combined(*(chunk.again for chunk in chunks)),
     }
+    notes = kernel_notes((run.block for chunk in chunks for run in chunk.runs), setup.calibration)
     parts = [
         ledger(
             name,
             [
-                Ledger("gemm", count * seconds.gemm),
-                Ledger("attention", count * seconds.attention),
-                Ledger("memory", count * seconds.memory),
+                Ledger("gemm", count * seconds.gemm, note=notes.get("gemm", "")),
+                Ledger("attention", count * seconds.attention, note=notes.get("attention", "")),
+                Ledger("memory", count * seconds.memory, note=notes.get("memory", "")),
                 Ledger("tp communication", count * seconds.tp),
                 Ledger("cp communication", count * seconds.cp),
                 Ledger("ep communication", count * seconds.ep),

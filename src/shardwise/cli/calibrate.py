@@ -1,0 +1,172 @@
+"""`shardwise calibrate`: from measurements of a machine, or of a run, to a GPU that `--cluster` knows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardwise.cli.output import Output, output_options
+from shardwise.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from shardwise.cost.fit.result import Fit
+    from shardwise.inputs.calibration import Calibration
+    from shardwise.plan.correct import Correction
+    from shardwise.plan.plan_file import Plan
+
+
+@click.command("calibrate")
+@click.argument("probe_file", metavar="[PROBE.json]", required=False)
+@click.option("--name", required=True, metavar="NAME", help="What the calibrated GPU is called: --cluster 64xNAME.")
+@click.option("--base", metavar="GPU", help="Catalog GPU that it is; default: the one the probe names, or the plan's.")
+@click.option("--svg", metavar="FILE", help="Draw how well each family of kernels fits.")
+@click.option("--trace", metavar="FILE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
+@click.option("--log", metavar="FILE", help="Correct from a Megatron or torchtitan log's iteration times.")
+@click.option("--plan", "plan_file", metavar="FILE", help="The plan that the traced or logged run followed.")
+@click.option("--steps", type=click.IntRange(1), help="Iterations in the trace, where it marks none.")
+@click.option("--dry-run", is_flag=True, help="Show the fit and store nothing.")
+@output_options
+def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an option
+    """Fit the cost model to a probe of one GPU, or correct it by a trace or a log of a run.
+
+    \b
+    shardwise calibrate h200.json --name my-h200 --svg fit.svg
+    shardwise calibrate --trace trace.json.gz --plan plan.json --name our-h100
+    shardwise calibrate --log train.log --plan plan.json --name our-h100
+    shardwise estimate llama3-70b --cluster 64xmy-h200 --tp 8 --pp 2
+
+    `shardwise probe` says how to make PROBE.json. What is stored goes to $SHARDWISE_HOME or ~/.config/shardwise.
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    given = [name for name in ("probe_file", "trace", "log") if options[name]]
+    if len(given) != 1:
+        raise InputError("give one of PROBE.json, --trace FILE and --log FILE; each calibrates by itself")
+    if given[0] == "probe_file":
+        _from_probe(options, output)
+    else:
+        _from_run(options, output)
+
+
+def _from_probe(options: dict[str, Any], output: Output) -> None:
+    from shardwise.cost.fit.fit import fit_probe
+    from shardwise.cost.fit.probe_file import read_probe
+    from shardwise.inputs.calibrations import calibration_of
+    from shardwise.inputs.load import load_cluster
+    from shardwise.inputs.store import check_name
+
+    probe = read_probe(options["probe_file"])
+    base = options["base"] or _base_of(probe.gpu)
+    name = check_name(options["name"], base)
+    if not probe.complete:
+        output.note("the probe did not come to its end: families that it lacks keep the base's numbers")
+    gpu = load_cluster(f"1x{base}").gpu
+    fit = fit_probe(probe, gpu, calibration_of(gpu), name)
+    _say_fit(fit, output)
+    if options["svg"]:
+        from shardwise.inputs.write import write_text
+        from shardwise.report.fit_svg import fit_svg
+
+        write_text(options["svg"], fit_svg(fit))
+        output.note(f"the picture is in {options['svg']}")
+    _store(fit.calibration, base, output, dry=options["dry_run"])
+    output.answer({"calibration": fit.calibration, "base": base, "families": _families(fit), "notes": fit.notes})
+
+
+def _base_of(device: str) -> str:
+    """The catalog GPU that a driver's name means: `NVIDIA H200` is h200."""
+    from shardwise.inputs.load import gpu_names
+    from shardwise.inputs.lookup import normal
+
+    words = normal(device)
+    fitting = [name for name in gpu_names() if name in words]
+    if not fitting:
+        raise InputError(Fault("--base", f"is missing: no GPU of the catalog is named in {device!r}; give one"))
+    return max(fitting, key=len)
+
+
+def _families(fit: Fit) -> list[dict[str, object]]:
+    return [
+        {
+            "name": one.name, "rows": len(one.points), "fitted": one.fitted, "mean": one.mean, "median": one.median,
+            "held_out": one.held_out, "bias": one.bias, "worst": one.worst.label, "max": abs(one.worst.error),
+        }
+        for one in fit.families
+    ]  # fmt: skip
+
+
+def _say_fit(fit: Fit, output: Output) -> None:
+    for note in fit.notes:
+        output.note(note)
+    output.say(f"{fit.calibration.name}: {fit.calibration.source}")
+    rows = [
+        (
+            one.name, str(len(one.points)), "yes" if one.fitted else "check", f"{100 * one.mean:.1f}%",
+            "-" if one.held_out is None else f"{100 * one.held_out:.1f}%", f"{100 * one.median:.1f}%",
+            f"{100 * one.bias:+.1f}%", f"{100 * one.worst.error:+.0f}% {one.worst.label}",
+        )
+        for one in fit.families
+    ]  # fmt: skip
+    output.table(("kernels", "rows", "fitted", "mean", "kept out", "median", "bias", "worst"), rows)
+    found = fit.calibration
+    shares = ", ".join(f"{dtype} {100 * share:.1f}%" for dtype, share in found.gemm.items())
+    output.say(f"products reach {shares} of the peak in a step; depth {found.gemm_depth:g}, wave {found.wave:g}")
+    f, b = (100 * share for share in found.attention)
+    output.say(f"attention {f:.1f}% forward, {b:.1f}% backward; memory {100 * found.bandwidth:.1f}% of its bandwidth")
+
+
+def _from_run(options: dict[str, Any], output: Output) -> None:
+    from shardwise.inputs.store import check_name
+    from shardwise.plan.plan_file import read_plan
+
+    if not options["plan_file"]:
+        raise InputError(Fault("--plan", "is missing; a trace or a log says nothing without the plan it followed"))
+    plan = read_plan(options["plan_file"])
+    base = options["base"] or plan.cluster.gpu.name
+    name = check_name(options["name"], base)
+    found = _traced(options, plan, name, output) if options["trace"] else _logged(options, plan, name, output)
+    rows = [
+        (kind, f"{old:.4g} s", f"{new:.4g} s", f"x{new / old:.3g}" if old else "-") for kind, old, new in found.rows
+    ]
+    output.table(("kind", "predicted", "measured", "correction"), rows)
+    output.say(f"the plan's iteration: {found.before:.4g} s before, {found.after:.4g} s corrected")
+    _store(found.calibration, base, output, dry=options["dry_run"])
+    output.answer({"calibration": found.calibration, "base": base, "before": found.before, "after": found.after})
+
+
+def _traced(options: dict[str, Any], plan: Plan, name: str, output: Output) -> Correction:
+    from shardwise.cost.profiles.trace import read_trace
+    from shardwise.plan.correct import from_trace
+
+    trace = read_trace(options["trace"])
+    steps = options["steps"] or trace.steps
+    if not steps:
+        raise InputError(Fault("--steps", f"is missing; {options['trace']} marks no iterations (ProfilerStep#N)"))
+    output.say(f"{trace.events:,} device events of {steps} iteration(s)")
+    if trace.seconds["communication"]:
+        hidden = "some of it hidden, so it is shown and not corrected"
+        output.say(f"communication kernels: {trace.seconds['communication'] / steps:.4g} s an iteration, {hidden}")
+    return from_trace(
+        trace, steps, plan.model, plan.cluster, plan.strategy, name=name, source=f"corrected by {options['trace']}"
+    )
+
+
+def _logged(options: dict[str, Any], plan: Plan, name: str, output: Output) -> Correction:
+    from shardwise.cost.profiles.log import read_log
+    from shardwise.plan.correct import from_log
+
+    strategy = plan.strategy
+    log = read_log(options["log"], tokens_per_gpu=strategy.global_batch * strategy.seq / strategy.world)
+    output.say(
+        f"{log.framework}: {log.seconds:.4g} s an iteration (median of {log.lines}, spread {100 * log.spread:.0f}%)"
+    )
+    return from_log(log, plan.model, plan.cluster, strategy, name=name, source=f"corrected by {options['log']}")
+
+
+def _store(calibration: Calibration, base: str, output: Output, *, dry: bool) -> None:
+    if dry:
+        output.note("nothing is stored (--dry-run)")
+        return
+    from shardwise.inputs.store import store
+
+    kept, gpu = store(calibration, base)
+    output.say(f"stored: --cluster 64x{calibration.name} uses {kept} (GPU: {gpu})")

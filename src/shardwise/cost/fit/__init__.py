@@ -1,0 +1,1 @@
+"""From measured kernels to the few physical numbers of a calibration."""

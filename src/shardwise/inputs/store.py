@@ -1,0 +1,50 @@
+"""Storing a calibrated GPU in the user's folder, where `--cluster 64xNAME` finds it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.inputs import lookup
+from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibrations import load_calibration
+from shardwise.inputs.serialise import to_plain
+from shardwise.inputs.write import write_text
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
+
+
+def check_name(name: str, base: str) -> str:
+    """The name as it will be looked up; refused where it could not be."""
+    found = lookup.normal(name)
+    if not _NAME.fullmatch(found):
+        raise InputError(Fault("--name", f"is {name!r}; use letters, digits, dots and hyphens, such as my-h200"))
+    if found == lookup.normal(base):
+        raise InputError(Fault("--name", f"is its own base {base!r}; choose another, such as my-{base}"))
+    return found
+
+
+def store(calibration: Calibration, base: str) -> tuple[Path, Path]:
+    """Write the calibration and a GPU that uses it on top of `base`; returns both files."""
+    import tomli_w
+
+    name = check_name(calibration.name, base)
+    home = lookup.home()
+    files = home / "calibrations" / f"{name}.toml", home / "gpus" / f"{name}.toml"
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(files[0], tomli_w.dumps(_table(calibration)))
+    write_text(files[1], tomli_w.dumps({"gpus": {name: {"base": base, "calibration": name}}}).replace(
+        f"[gpus.{name}]", f'[gpus."{name}"]'
+    ))  # fmt: skip
+    load_calibration.cache_clear()
+    lookup.forget()
+    return files
+
+
+def _table(calibration: Calibration) -> dict[str, Any]:
+    plain = to_plain(calibration)
+    del plain["name"]
+    return {key: value for key, value in plain.items() if value not in ({}, [])}

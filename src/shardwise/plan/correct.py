@@ -1,0 +1,87 @@
+"""Corrections of a calibration from what a user already has: a trace or a log of a run that a plan describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+from shardwise.cost.ledger import Ledger
+from shardwise.cost.profiles.log import Log
+from shardwise.cost.profiles.trace import Trace
+from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.estimate import Estimate, assemble
+from shardwise.plan.setup import setup_of
+
+KINDS = ("gemm", "attention", "memory")
+SMALL = 1e-4
+"""Seconds below which a kind is too little to correct."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """A calibration with corrections, and what they rest on."""
+
+    calibration: Calibration
+    rows: tuple[tuple[str, float, float], ...] = field(hash=False)
+    """Kind, predicted seconds before, measured seconds."""
+    before: float
+    """Predicted iteration seconds with the old calibration."""
+    after: float
+    """The same with the corrected one."""
+
+
+def predicted(model: Model, cluster: Cluster, strategy: Strategy, calibration: Calibration) -> Estimate:
+    return assemble(setup_of(model, cluster, strategy, load_runtime(strategy.runtime), calibration))
+
+
+def seconds_by_kind(time: Ledger) -> dict[str, float]:
+    """Kernel seconds of an iteration on the busiest rank; the optimizer's kernels move memory."""
+    found = dict.fromkeys(KINDS, 0.0)
+    for part in time.parts:
+        for kind in KINDS:
+            found[kind] += part.part(kind)
+    found["memory"] += time.part("optimizer")
+    return found
+
+
+def from_trace(
+    trace: Trace, steps: int, model: Model, cluster: Cluster, strategy: Strategy, *, name: str, source: str
+) -> Correction:
+    """Kind by kind: measured over predicted kernel seconds of an iteration."""
+    base = calibration_of(cluster.gpu)
+    before = predicted(model, cluster, strategy, base)
+    told = seconds_by_kind(before.time)
+    measured = {kind: trace.seconds[kind] / steps for kind in KINDS}
+    factors = {kind: measured[kind] / told[kind] for kind in KINDS if min(measured[kind], told[kind]) > SMALL}
+    changed = _changed(base, factors, name, source)
+    after = predicted(model, cluster, strategy, changed)
+    rows = tuple((kind, told[kind], measured[kind]) for kind in KINDS)
+    return Correction(calibration=changed, rows=rows, before=before.iteration_seconds, after=after.iteration_seconds)
+
+
+def from_log(log: Log, model: Model, cluster: Cluster, strategy: Strategy, *, name: str, source: str) -> Correction:
+    """One factor for all kernels such that the predicted iteration takes as long as the measured one."""
+    base = calibration_of(cluster.gpu)
+    before = predicted(model, cluster, strategy, base).iteration_seconds
+    low, high = 0.02, 50.0
+    for _ in range(40):  # waiting for launches and links does not scale with kernels: no closed form
+        middle = (low * high) ** 0.5
+        changed = _changed(base, dict.fromkeys(KINDS, middle), name, source)
+        after = predicted(model, cluster, strategy, changed).iteration_seconds
+        low, high = (middle, high) if after < log.seconds else (low, middle)
+    rows = (("iteration", before, log.seconds),)
+    return Correction(calibration=changed, rows=rows, before=before, after=after)
+
+
+def _changed(base: Calibration, factors: dict[str, float], name: str, source: str) -> Calibration:
+    merged = {
+        kind: float(f"{base.corrections.get(kind, 1.0) * factor:.4g}")
+        for kind, factor in factors.items()
+        if isfinite(factor) and factor > 0
+    }
+    return replace(base, name=name, source=f"{base.source}; {source}", corrections={**base.corrections, **merged})

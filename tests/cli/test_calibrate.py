@@ -1,0 +1,71 @@
+"""`calibrate` and `probe` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.inputs import lookup
+from shardwise.inputs.calibrations import load_calibration
+
+RAW = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_probe_raw.json"
+QUESTION = ("llama-3-8b", "--tp", 2, "--global-batch", 32, "--seq", 4096)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARDWISE_HOME", str(tmp_path / "home"))
+    yield tmp_path / "home"
+    load_calibration.cache_clear()
+    lookup.forget()
+
+
+def test_a_calibrated_gpu_is_found_by_name(shardwise, tmp_path):
+    svg = tmp_path / "fit.svg"
+    result = shardwise("calibrate", RAW, "--name", "my-h200", "--svg", svg, "--json", tmp_path / "fit.json")
+    assert result.code == 0, result.err
+    assert "products bf16" in result.out
+    assert svg.read_text().startswith("<svg")
+    answer = json.loads((tmp_path / "fit.json").read_text())
+    assert answer["base"] == "h200"
+    told = shardwise("estimate", *QUESTION, "--cluster", "8xmy-h200", "--json", "-")
+    assert told.code == 0, told.err
+    assert json.loads(told.out)["provenance"]["calibration"].startswith("my-h200: operator probe")
+
+
+def test_a_log_makes_the_plan_take_as_long_as_the_run(shardwise, tmp_path):
+    plan, log = tmp_path / "plan.json", tmp_path / "train.log"
+    assert shardwise("estimate", *QUESTION, "--cluster", "8xh200", "--out", plan).code == 0
+    log.write_text("elapsed time per iteration (ms): 2500.0\n" * 5)
+    result = shardwise("calibrate", "--log", log, "--plan", plan, "--name", "ours")
+    assert result.code == 0, result.err
+    told = shardwise("estimate", *QUESTION, "--cluster", "8xours", "--json", "-")
+    assert json.loads(told.out)["predictions"]["iteration_seconds"] == pytest.approx(2.5, rel=0.01)
+    assert "corrected x" in told.err
+
+
+def test_a_trace_corrects_kind_by_kind(shardwise, tmp_path):
+    plan, trace = tmp_path / "plan.json", tmp_path / "trace.json"
+    assert shardwise("estimate", *QUESTION, "--cluster", "8xh200", "--out", plan).code == 0
+    rows = [{"ph": "X", "cat": "kernel", "name": "nvjet_gemm", "ts": 0, "dur": 2e6, "pid": 0}]
+    trace.write_text(json.dumps({"traceEvents": rows}))
+    asked = ("calibrate", "--trace", trace, "--plan", plan, "--name", "ours")
+    assert "--steps" in shardwise(*asked).err
+    result = shardwise(*asked, "--steps", 1, "--json", "-")
+    assert list(json.loads(result.out)["calibration"]["corrections"]) == ["gemm"]
+
+
+def test_questions_that_cannot_be_answered(shardwise, tmp_path):
+    assert "give one of" in shardwise("calibrate", "--name", "x").err
+    assert "own base" in shardwise("calibrate", RAW, "--name", "h200").err
+    assert "letters" in shardwise("calibrate", RAW, "--name", "a/b$").err
+    assert "--plan" in shardwise("calibrate", "--log", tmp_path / "l", "--name", "x").err
+
+
+def test_the_probe_is_written(shardwise, tmp_path):
+    path = tmp_path / "probe.py"
+    assert shardwise("probe", "--write", path).code == 0
+    assert "SCHEMA" in path.read_text()
+    assert "torchrun" in shardwise("probe").out
