@@ -10,7 +10,7 @@ from shardwise.inputs.frameworks.imported import Draft, Imported
 
 _USED = {
     "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization", "bf16",
-    "fp16", "tensor_parallel", "sequence_parallel_size", "optimizer", "pipeline",
+    "fp16", "tensor_parallel", "sequence_parallel_size", "optimizer", "pipeline", "_shardwise",
 }  # fmt: skip
 
 
@@ -98,5 +98,8 @@ def _parallel(draft: Draft, data: dict[str, Any]) -> None:
     if data.get("sequence_parallel_size"):
         draft.take_whole("cp", "sequence_parallel_size", data["sequence_parallel_size"])
         draft.take("cp_kind", "all-to-all", "Ulysses")
+    stages = Foreign(data, "", draft.faults).table("pipeline").data.get("stages", "auto")
+    if stages != "auto":
+        draft.take_whole("pp", "pipeline.stages", stages)
     if draft.number("dp") > 1 and (draft.number("cp") > 1 or draft.number("tp") > 1):
-        draft.gpus = draft.number("dp") * draft.number("cp") * draft.number("tp")
+        draft.gpus = draft.number("dp") * draft.number("cp") * draft.number("tp") * draft.number("pp")

@@ -7,18 +7,18 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.frameworks.imported import Draft, Imported
-from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.names import (
+    MINDFORMERS_CP_KINDS,
+    MINDFORMERS_DEGREES,
+    MINDFORMERS_PATTERNS,
+    MINDFORMERS_SCHEDULES,
+    back,
+)
+from shardwise.inputs.recompute import MODULES, Recompute
 
-_DEGREES = {
-    "data_parallel": "dp",
-    "model_parallel": "tp",
-    "pipeline_stage": "pp",
-    "context_parallel": "cp",
-    "expert_parallel": "ep",
-    "expert_model_parallel": "etp",
-}
-_SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "zero_bubble_v": "zb-v", "seqpipe": "seq-1f1b"}
-_CP_KINDS = {"colossalai_cp": "ring", "ulysses_cp": "all-to-all", "hybrid_cp": "all-to-all"}
+_SCHEDULES = back(MINDFORMERS_SCHEDULES)
+_CP_KINDS = {**back(MINDFORMERS_CP_KINDS), "hybrid_cp": "all-to-all"}
+_PATTERNS = back(MINDFORMERS_PATTERNS)
 
 
 def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imported:
@@ -26,7 +26,7 @@ def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imp
     draft = Draft(framework="mindformers")
     keys = Foreign(data, "", draft.faults)
     config = keys.table("parallel_config")
-    for theirs, ours in _DEGREES.items():
+    for ours, theirs in MINDFORMERS_DEGREES.items():
         if config.has(theirs):
             draft.take_whole(ours, f"parallel_config.{theirs}", config.data[theirs])
     model = keys.table("model").table("model_config")
@@ -49,7 +49,8 @@ def _batch(draft: Draft, keys: Foreign, config: Foreign, model: Foreign) -> None
     number = draft.whole("parallel_config.micro_batch_num", config.data.get("micro_batch_num", 1)) or 1
     draft.take("micro_batch", size, "runner_config.batch_size")
     # micro_batch_num is a count, and counts only where there is a pipeline.
-    passes = number if draft.number("pp") > 1 else 1
+    steps = draft.whole("runner_config.gradient_accumulation_steps", runner.data.get("gradient_accumulation_steps", 1))
+    passes = number if draft.number("pp") > 1 else steps or 1
     total = size * passes * draft.number("dp")
     draft.take("global_batch", total, "data_parallel x batch_size x micro_batch_num")
     if model.has("seq_length"):
@@ -110,26 +111,32 @@ def _layers(draft: Draft, model: Foreign) -> None:
 def _recompute(draft: Draft, keys: Foreign) -> None:
     full, selective = keys.data.get("recompute", False), keys.data.get("select_recompute", False)
     comm = keys.data.get("select_comm_recompute", False)
-    modules = (*(("activation",) if selective else ()), *(("comm",) if comm else ()))
+    modules = (*_selected(draft, selective), *(("comm",) if comm else ()))
     if full:
-        draft.take("recompute", Recompute(full=True, layers=_counts(full)), f"recompute_config.recompute {full}")
+        draft.take("recompute", Recompute(full=True, layers=_counts(draft, full)), f"recompute_config.recompute {full}")
         draft.ignored += [f"select_recompute {selective}: full recompute covers it"] if selective is True else []
         if isinstance(full, list) and selective:
             draft.assumed.append("select_recompute beside a list for full recompute cannot be said; the list is taken")
     elif modules:
-        draft.take(
-            "recompute", Recompute(modules=modules, layers=_counts(selective)), "recompute_config.select_recompute"
-        )
+        chosen = next(iter(selective.values()), True) if isinstance(selective, dict) else selective or comm
+        value = Recompute(modules=tuple(sorted(modules, key=MODULES.index)), layers=_counts(draft, chosen))
+        draft.take("recompute", value, "recompute_config.select_recompute")
 
 
-def _counts(value: Any) -> tuple[int, ...]:  # noqa: ANN401 - a truth value, a number, a list or rows of one
+def _selected(draft: Draft, selective: Any) -> set[str]:  # noqa: ANN401 - a truth value, lists, or patterns of cells
+    if not isinstance(selective, dict):
+        return {"activation"} if selective else set()
+    draft.ignored += [f"select_recompute {pattern}: not known" for pattern in selective if pattern not in _PATTERNS]
+    return {_PATTERNS[pattern] for pattern in selective if pattern in _PATTERNS}
+
+
+def _counts(draft: Draft, value: Any) -> tuple[int, ...]:  # noqa: ANN401 - a truth value, a number, a list or rows
     if isinstance(value, bool) or value is None or isinstance(value, dict):
         return ()
-    flat = (
-        [item for row in value for item in (row if isinstance(row, list) else [row])]
-        if isinstance(value, list)
-        else [value]
-    )
+    rows = [row if isinstance(row, list) else [row] for row in value] if isinstance(value, list) else [[value]]
+    if draft.fields.get("schedule") == "zb-v" and len(rows) == 2:
+        rows[1] = rows[1][::-1]  # in rank order, as the offsets are
+    flat = [item for row in rows for item in row]
     if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in flat):
         return ()
     return tuple(flat)

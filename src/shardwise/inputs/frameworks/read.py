@@ -58,9 +58,9 @@ def _mapping(text: str, name: str) -> Imported:
         return read_toml(data, title=name)
     raise FileError(
         name,
-        "is not a form that is known; expected a Megatron-LM script (--tensor-model-parallel-size ...) or YAML (MODEL_ARGS), a torchtitan "
-        "TOML ([parallelism]) or Python config, a MindFormers YAML (parallel_config) or a DeepSpeed JSON "
-        "(zero_optimization)",
+        "is not a form that is known; expected a Megatron-LM script (--tensor-model-parallel-size ...) or YAML "
+        "(MODEL_ARGS), a torchtitan TOML ([parallelism]) or Python config, a MindFormers YAML (parallel_config) or a "
+        "DeepSpeed JSON (zero_optimization)",
     )
 
 

@@ -7,29 +7,25 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.frameworks.imported import Draft, Imported
+from shardwise.inputs.names import (
+    TORCHTITAN_CP_KINDS,
+    TORCHTITAN_DEGREES,
+    TORCHTITAN_NEAREST,
+    TORCHTITAN_SCHEDULES,
+    back,
+)
 from shardwise.inputs.recompute import Recompute
 
 Settings = dict[str, Any]
 """Dotted names such as `parallelism.tensor_parallel_degree`; the table is that of the 0.2 TOML."""
 
-_SCHEDULES = {
-    "1F1B": "1f1b",
-    "Interleaved1F1B": "interleaved",
-    "GPipe": "gpipe",
-    "ZBVZeroBubble": "zb-v",
-    "DualPipeV": "dualpipe-v",
-    "InterleavedZeroBubble": "zb-h1",
-    "LoopedBFS": "gpipe",
-}
+_SCHEDULES = {**back(TORCHTITAN_SCHEDULES), **TORCHTITAN_NEAREST}
 _MULTI_STAGE = {"Interleaved1F1B", "ZBVZeroBubble", "DualPipeV", "InterleavedZeroBubble", "LoopedBFS"}
 _TABLES = {"parallelism", "training", "activation_checkpoint", "model", "optimizer", "compile", "job"}
 _DEGREES = {
-    "parallelism.tensor_parallel_degree": "tp",
-    "parallelism.pipeline_parallel_degree": "pp",
-    "parallelism.context_parallel_degree": "cp",
-    "parallelism.expert_parallel_degree": "ep",
-    "parallelism.expert_tensor_parallel_degree": "etp",
+    **{f"parallelism.{theirs}": ours for ours, theirs in TORCHTITAN_DEGREES.items()},
     "training.seq_len": "seq",
+    "training.max_context_length": "seq",
 }
 
 
@@ -75,6 +71,8 @@ def _calls(tree: ast.AST) -> Settings:
         for argument in call.keywords:
             if argument.arg in _TABLES and isinstance(argument.value, ast.Call):
                 settings |= _table(argument.arg or "", argument.value)
+            elif argument.arg == "activation_checkpoint" and isinstance(argument.value, ast.Constant):
+                settings["activation_checkpoint.mode"] = "none"  # 0.3 has no class for it but None
     return settings if any(name.startswith(("parallelism.", "training.")) for name in settings) else {}
 
 
@@ -114,7 +112,7 @@ def _data(draft: Draft, get: Any) -> None:  # noqa: ANN401 - the getter above
     replicate = draft.whole("data_parallel_replicate_degree", get("parallelism.data_parallel_replicate_degree", 1)) or 1
     shard = get("parallelism.data_parallel_shard_degree", -1)
     reshard = get("parallelism.fsdp_reshard_after_forward", "default")
-    if shard == 1:
+    if shard == 1 and draft.number("cp") == 1:  # with context parallel its ranks shard the states in any case
         draft.take("zero", 0, "data_parallel_shard_degree 1")
     else:
         kept = reshard == "never" or (reshard == "default" and draft.number("pp") > 1)
@@ -163,6 +161,9 @@ def _layers_in(part: Any) -> int:  # noqa: ANN401
 
 
 def _batch(draft: Draft, get: Any) -> None:  # noqa: ANN401
+    if get("training.num_tokens_per_microbatch_per_dp_rank") is not None:
+        _batch_in_tokens(draft, get)
+        return
     local = (
         draft.whole("training.local_batch_size", get("training.local_batch_size", get("training.batch_size", 8))) or 1
     )
@@ -176,6 +177,20 @@ def _batch(draft: Draft, get: Any) -> None:  # noqa: ANN401
         draft.take("global_batch", total, "training.global_batch_size")
     else:
         draft.assume("global_batch", local * draft.number("dp"), "local_batch_size x dp, no gradient accumulation")
+
+
+def _batch_in_tokens(draft: Draft, get: Any) -> None:  # noqa: ANN401
+    """The main branch counts tokens where 0.3 counted samples."""
+    seq = draft.number("seq", 2048)
+    name = "training.num_tokens_per_microbatch_per_dp_rank"
+    micro = (draft.whole(name, get(name)) or seq) // seq
+    draft.take("micro_batch", max(1, micro), f"{name} / {seq} tokens")
+    passes = draft.whole("num_pp_microbatches", get("parallelism.num_pp_microbatches", 1)) or 1
+    total = get("training.num_tokens_per_train_step", -1)
+    if isinstance(total, int) and total > 0:
+        draft.take("global_batch", max(1, total // seq), f"training.num_tokens_per_train_step / {seq} tokens")
+    else:
+        draft.assume("global_batch", max(1, micro) * passes * draft.number("dp"), "micro batches x dp")
 
 
 def _recompute(draft: Draft, get: Any) -> None:  # noqa: ANN401
@@ -199,6 +214,15 @@ def _rest(draft: Draft, get: Any) -> None:  # noqa: ANN401
     draft.take("runtime", "torchtitan", "torchtitan")
     if get("training.enable_cpu_offload") is True:
         draft.take("offload", "optimizer", "training.enable_cpu_offload")
+    if get("compile.enable") is True:
+        draft.take("compile", value=True, theirs="compile.enable")
+    kind = back(TORCHTITAN_CP_KINDS).get(str(get("parallelism.context_parallel_rotate_method")))
+    if kind and draft.number("cp") > 1:
+        draft.take("cp_kind", kind, "context_parallel_rotate_method")
+    if get("training.dtype") == "bfloat16":
+        draft.take("master", "pure", "training.dtype bfloat16")
+    if get("training.mixed_precision_param") == "float32":
+        draft.take("dtype", "fp32", "training.mixed_precision_param float32")
     if get("parallelism.enable_sequence_parallel") is False:
         draft.take("sp", value=False, theirs="enable_sequence_parallel false")
     converters = get("model.converters") or []
