@@ -33,13 +33,13 @@ class StageBounds:
     """[range, receives from another node, sends to another node, stages behind]."""
 
 
-class _Relaxed:
+class Relaxed:
     """The arrays of one relaxation, [price, behind] in front."""
 
-    def __init__(self, question: Question, tables: Tables, micro_batch: int, behind: int) -> None:
+    def __init__(self, question: Question, tables: Tables, micro_batch: int, behind: int, prices: int = 5) -> None:
         self.tables = tables
         self.question = question
-        self.nu = prices_of(tables)[:, None]
+        self.nu = prices_of(tables, prices)[:, None]
         held = np.array([in_flight(question, k, micro_batch) + 1 for k in range(behind)], dtype=float)
         self.per_byte = self.nu / held[None, :]
         self.nu = np.broadcast_to(self.nu, self.per_byte.shape)
@@ -87,7 +87,7 @@ class _Relaxed:
         return found
 
 
-def _step(base: Array, cross: Array) -> Array:
+def step(base: Array, cross: Array) -> Array:
     """Cheapest change of layout: [row, price, behind, layout before] and [row, before, after]."""
     found = base[..., :1] + cross[:, None, None, 0, :]
     for before in range(1, base.shape[-1]):
@@ -101,7 +101,7 @@ def stage_bounds(question: Question, micro_batch: int, gpus: int, behind: int, c
     if not tables.layouts:
         return None
     ranges = ranges_of(question.chain, _longest(tables, cap))
-    relaxed = _Relaxed(question, tables, micro_batch, behind)
+    relaxed = Relaxed(question, tables, micro_batch, behind)
     crossings = relaxed.node_crossings
     seconds = np.full((ranges.total, 2, 2, behind), FAR)
     _forward(relaxed, ranges, seconds, crossings)
@@ -119,7 +119,7 @@ def _longest(tables: Tables, cap: float) -> int:
     return max(1, int((ends - np.arange(len(work))).max()))
 
 
-def _forward(relaxed: _Relaxed, ranges: Ranges, seconds: Array, crossings: int) -> None:
+def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int) -> None:
     rows, count = relaxed.tables.rows, ranges.count
     for inside in range(crossings):
         starts = ranges.starts
@@ -138,7 +138,7 @@ def _forward(relaxed: _Relaxed, ranges: Ranges, seconds: Array, crossings: int) 
                 cross = relaxed.tables.cross[at]
                 base_kept = np.minimum(keep, make)
                 base_again = np.minimum(keep, make - relaxed.saving(before, at))
-                keep, make = _step(base_kept, cross) + kept, _step(base_again, cross) + again
+                keep, make = step(base_kept, cross) + kept, step(base_again, cross) + again
             now_f, now_b = np.maximum(high_f, relaxed.least_f[at]), np.maximum(high_b, relaxed.least_b[at])
             weight = weight + relaxed.least_w[at]
             reserve = _reserve(relaxed, high_f, high_b, weight) if skip else _reserve(relaxed, now_f, now_b, weight)
@@ -150,13 +150,13 @@ def _forward(relaxed: _Relaxed, ranges: Ranges, seconds: Array, crossings: int) 
                 seconds[numbers, inside, outside] = relaxed.priced(paths, reserve)[live]
 
 
-def _reserve(relaxed: _Relaxed, high_f: Array, high_b: Array, weight: Array) -> Array:
+def _reserve(relaxed: Relaxed, high_f: Array, high_b: Array, weight: Array) -> Array:
     buffers = high_f + high_b if relaxed.question.flavour.reserve == "sum" else np.maximum(high_f, high_b)
     found: Array = np.maximum(buffers, weight)
     return found
 
 
-def _backward(relaxed: _Relaxed, ranges: Ranges, seconds: Array, crossings: int) -> None:
+def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int) -> None:
     rows, ends, t = relaxed.tables.rows, ranges.ends, relaxed.tables
     offset = len(ranges.starts) * ranges.longest
     lowest = max(0, int(ends[0]) - ranges.longest)

@@ -85,11 +85,11 @@ class Search:
         trials = [self._trial(size) for size in micro_batches(self.question)]
         trials = [trial for trial in trials if np.isfinite(trial.bound)]
         if not trials:
-            raise InfeasibleError(_nothing(self.question))
+            raise InfeasibleError(nothing_fits(self.question))
         self._survey(trials)
         complete = self._widen(trials)
         if not self.plans:
-            raise InfeasibleError(_nothing(self.question) if complete else "no plan was found in the time given")
+            raise InfeasibleError(nothing_fits(self.question) if complete else "no plan was found in the time given")
         best, plan = self.plans[0]
         bound = min(best, *(trial.bound for trial in trials))
         return Answer(
@@ -101,6 +101,32 @@ class Search:
             cpu_seconds=time.process_time() - began,
             complete=complete,
         )
+
+    def sketch(self, near: float = 0.05) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Micro batch, GPUs and ends of the best cuts under the bounds alone, for micro batches near the best bound."""
+        trials = [self._trial(size) for size in micro_batches(self.question)]
+        trials = [trial for trial in trials if np.isfinite(trial.bound)]
+        self._survey(trials)
+        found: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        for wider in WIDER:
+            least = min((trial.bound for trial in trials), default=0.0)
+            for trial in trials:
+                if trial.bound <= (1 + near) * least:
+                    found += self._sketched(trial, (1 + wider) * trial.bound)
+            if found:
+                break
+        return found
+
+    def _sketched(self, trial: _Trial, value: float) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        limit, lasts = value / trial.passes, self.question.stage_range
+        grid = self._grid(trial, limit)
+        backs = self._root(trial, grid, limit, value, lasts) if grid is not None else None
+        if grid is None or backs is None:
+            trial.bound = max(trial.bound, value)
+            return []
+        arcs = grid.arcs(limit, value, trial.passes, lasts, *backs)
+        cuts = [cut_of(arcs, arc) for arc in best_path(arcs, trial.passes)[1]]
+        return [(trial.micro_batch, tuple(c.gpus for c in cuts), tuple(c.end for c in cuts))] if cuts else []
 
     @property
     def best(self) -> float:
@@ -129,16 +155,8 @@ class Search:
                 trial.bound = max(trial.bound, value)
 
     def _trial(self, micro_batch: int) -> _Trial:
-        """A micro batch with the plainest bound: all GPU seconds, evenly spread."""
-        question = self.question
-        passes = max(1, question.global_batch // micro_batch)
-        least = np.full(len(question.profile.ops), np.inf)
-        for gpus in gpu_counts(question):
-            tables = tables_of(question, micro_batch, gpus)
-            if tables.layouts:
-                least = np.minimum(least, gpus * tables.work.min(axis=0))
-        total = float(least[np.array(question.chain.rows)].sum()) / question.gpus
-        return _Trial(micro_batch, passes, passes * total)
+        passes = max(1, self.question.global_batch // micro_batch)
+        return _Trial(micro_batch, passes, plain_bound(self.question, micro_batch))
 
     def _look(self, trial: _Trial, value: float) -> None:
         """Look at all plans of a micro batch up to a value."""
@@ -254,7 +272,18 @@ class Search:
         del self.plans[self.keep :]
 
 
-def _nothing(question: Question) -> str:
+def plain_bound(question: Question, micro_batch: int) -> float:
+    """The plainest bound: all GPU seconds, evenly spread."""
+    least = np.full(len(question.profile.ops), np.inf)
+    for gpus in gpu_counts(question):
+        tables = tables_of(question, micro_batch, gpus)
+        if tables.layouts:
+            least = np.minimum(least, gpus * tables.work.min(axis=0))
+    total = float(least[np.array(question.chain.rows)].sum()) / question.gpus
+    return max(1, question.global_batch // micro_batch) * total
+
+
+def nothing_fits(question: Question) -> str:
     from shardwise.units import show_bytes
 
     return (

@@ -1,0 +1,80 @@
+"""A lower bound that knows memory and costs nothing in depth: how many whole layers stages of so many seconds can hold.
+
+A walk over q x n layers is q walks over n: no walk through a stage is cheaper than its number of whole layers times the
+cheapest walk through one. At every price of memory this limits the layers of a stage, and a small dynamic programme
+over GPUs and stages says whether all layers find room; a cut inside a layer is granted to both sides.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwise.plan.per_op.bound import Relaxed, step
+from shardwise.plan.per_op.pipeline import moves
+from shardwise.plan.per_op.ranges import Array
+from shardwise.plan.per_op.space import gpu_counts
+from shardwise.plan.per_op.tables import tables_of
+from shardwise.plan.per_op.types import Question
+
+STEPS = 40
+
+
+def layer_bound(question: Question, micro_batch: int) -> float:
+    """Seconds that no plan with this micro batch is below; 0 where the model is not one run of equal layers."""
+    stages = question.stage_range
+    if len(question.chain.blocks) != 1 or not len(stages):
+        return 0.0
+    limits = _limits(question, micro_batch, stages[-1])
+    if not limits:
+        return float("inf")
+    passes = max(1, question.global_batch // micro_batch)
+    low, high = 0.0, 1.0
+    while not _holds(question, limits, high) and high < 1e6:
+        low, high = high, 4 * high
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _holds(question, limits, middle) else (middle, high)
+    return passes * low
+
+
+def _limits(question: Question, micro_batch: int, most: int) -> dict[int, tuple[Array, Array]]:
+    """GPUs -> [price, behind] cost of one layer, and price of the memory that is there."""
+    block = question.chain.blocks[0]
+    found = {}
+    for gpus in gpu_counts(question):
+        tables = tables_of(question, micro_batch, gpus)
+        if not tables.layouts:
+            continue
+        relaxed = Relaxed(question, tables, micro_batch, most, prices=40)
+        rows = tables.rows[block.start : block.start + block.period]
+        keep, make = relaxed.own(rows[:1])
+        for before, row in zip(rows[:-1], rows[1:], strict=True):
+            kept, again = relaxed.own(np.array([row]))
+            cross, saving = tables.cross[[row]], relaxed.saving(np.array([before]), np.array([row]))
+            on_again = np.minimum(keep, make - saving)
+            keep, make = step(np.minimum(keep, make), cross) + kept, step(on_again, cross) + again
+        layer = np.minimum(keep, make).min(axis=-1)[0]
+        high_f, high_b = relaxed.least_f[rows[:-1]].max(initial=0.0), relaxed.least_b[rows[:-1]].max(initial=0.0)
+        reserve = high_f + high_b if question.flavour.reserve == "sum" else max(high_f, high_b)
+        found[gpus] = layer, relaxed.per_byte * (relaxed.limit - reserve)
+    return found
+
+
+def _holds(question: Question, limits: dict[int, tuple[Array, Array]], seconds: float) -> bool:
+    """Whether stages of at most so many seconds can hold all layers."""
+    block, stages = question.chain.blocks[0], question.stage_range
+    held = {gpus: np.floor(((seconds + room) / layer).min(axis=0) + 1e-9) for gpus, (layer, room) in limits.items()}
+    value = np.full(question.gpus + 1, -np.inf)
+    value[0] = 0.0
+    for count in range(1, stages[-1] + 1):
+        after = np.full_like(value, -np.inf)
+        for gpus, most in held.items():
+            for left in range(gpus, question.gpus + 1):
+                if moves(question, gpus, left)[0]:
+                    inside = max(0.0, float(most[count - 1])) + (1 if count > 1 else 0)
+                    after[left] = max(after[left], value[left - gpus] + inside)
+        value = after
+        # the two outer layers may stand outside the block: they are what `blocks` leaves out
+        if count >= stages[0] and value[question.gpus] >= block.repeats:
+            return True
+    return False
