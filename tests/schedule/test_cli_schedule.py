@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -142,8 +143,9 @@ def test_a_plan_is_scheduled_and_exported(tmp_path):
     assert 0 < done.predictions["schedule"]["bubble"] < 0.5
     text = run(export, str(tmp_path / "done.json"), "--to", "torch-pipelining", "--out", str(tmp_path / "run"))
     assert (tmp_path / "run" / "schedule.csv").read_text().splitlines() == done.schedule["rows"]
+    write_plan(replace(plan, strategy=replace(strategy, schedule="auto")), tmp_path / "auto.json")
     with pytest.raises(InputError, match="has no rows of a schedule"):
-        run(export, str(tmp_path / "plan.json"), "--to", "torch-pipelining")
+        run(export, str(tmp_path / "auto.json"), "--to", "torch-pipelining", "--out", str(tmp_path))
 
 
 def test_out_needs_a_plan():

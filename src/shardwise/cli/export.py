@@ -3,51 +3,83 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import InputError
 
-if TYPE_CHECKING:
-    from shardwise.simulate.action import Schedule
+TARGETS = (
+    "megatron@main", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main", "deepspeed@0.19", "mindformers@2.1-graph",
+    "mindformers@2.1-pynative", "paddle@3.0", "torch-pipelining@2.13",
+)  # fmt: skip
+"""What can be asked for, written out so that help need not load the exporters; a test holds it to the registry."""
 
-TARGETS = ("torch-pipelining",)
+
+class _Targets(click.ParamType[str]):
+    name = "target"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del ctx, param
+        return [CompletionItem(target) for target in TARGETS if target.startswith(incomplete)]
 
 
-@click.command("export")
-@click.argument("file", metavar="PLAN.json|SCHEDULE.csv")
-@click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="What it is written for.")
+@click.command("export", epilog="Targets: " + ", ".join(TARGETS) + ". Without a version: the first of that name.")
+@click.argument("file", metavar="PLAN.json")
+@click.option("--to", "target", type=_Targets(), metavar="TARGET[@VERSION]", required=True, help="What to write for.")
 @click.option("--out", metavar="FOLDER", default=".", show_default=True, help="Where the files go.")
+@click.option("--strict", is_flag=True, help="Refuse, with exit code 1, where only something near can be said.")
+@click.option("--force", is_flag=True, help="Write over files that Shardwise did not write, or that were edited.")
 @output_options
-def command(file: str, output: Output, *, target: str, out: str) -> None:
+def command(file: str, output: Output, *, target: str, out: str, strict: bool, force: bool) -> None:
     """Write the files that make a training framework do what a plan says.
 
     \b
-    shardwise schedule auto --plan plan.json --out planned.json
-    shardwise export planned.json --to torch-pipelining --out run/
-    torchrun --nproc-per-node 8 run/run_pipeline.py run/schedule.csv --check
+    shardwise export plan.json --to megatron --out run/
+    shardwise export plan.json --to torchtitan@0.3 --strict
+    shardwise export planned.json --to torch-pipelining --out run/   (a plan with a schedule, or a CSV of one)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.export.torch_pipelining import export_torch
+    if Path(file).suffix.lower() != ".json":
+        _schedule_only(file, target, out, output)
+        return
+    from shardwise.export.folder import write_export
+    from shardwise.export.registry import export
+    from shardwise.plan.plan_file import read_plan
 
-    written = export_torch(_schedule(file), out)
+    made = export(read_plan(file), target, strict=strict)
+    written = write_export(made, out, force=force)
+    for fault in made.losses:
+        output.note(f"not as planned: {fault}")
+    for note in made.by_hand:
+        output.note(f"by hand: {note}")
+    output.say(f"plan {made.plan} for {made.speaks}: {made.strategy}")
     for path in written:
         output.say(f"wrote {path}")
-    output.answer({"target": target, "files": [str(path) for path in written]})
+    output.answer(
+        {
+            "target": made.target,
+            "speaks": made.speaks,
+            "plan": made.plan,
+            "strategy": str(made.strategy),
+            "losses": made.losses,
+            "by_hand": made.by_hand,
+            "files": [str(path) for path in written],
+        }
+    )
 
 
-def _schedule(file: str) -> Schedule:
+def _schedule_only(file: str, target: str, out: str, output: Output) -> None:
+    """A schedule's CSV without a plan: only PyTorch's pipelining can take it."""
+    from shardwise.export.registry import find
+    from shardwise.export.torch_pipelining import export_torch
     from shardwise.inputs.files import read_text
-    from shardwise.plan.plan_file import read_plan
     from shardwise.simulate.action import Schedule
 
-    if Path(file).suffix.lower() != ".json":
-        return Schedule.parse(read_text(file), name=Path(file).stem)
-    part = read_plan(file).schedule or {}
-    rows = part.get("rows")
-    if not isinstance(rows, list) or not rows:
-        raise InputError(
-            f"{file} has no rows of a schedule; make them with  shardwise schedule auto --plan {file} --out FILE"
-        )
-    return Schedule.parse("\n".join(map(str, rows)), name=str(part.get("name", "")))
+    found, version = find(target)
+    if found.name != "torch-pipelining":
+        raise InputError(f"{file} is a schedule, not a plan; {found.title} needs a plan: give a plan.json")
+    written = export_torch(Schedule.parse(read_text(file), name=Path(file).stem), out)
+    for path in written:
+        output.say(f"wrote {path}")
+    output.answer({"target": f"{found.name}@{version}", "files": [str(path) for path in written]})

@@ -23,7 +23,7 @@ from shardwise.schedule.validate import validate
 from shardwise.simulate.action import F, Schedule
 from shardwise.simulate.costs import Costs
 
-_RUNNER = Path(__file__).with_name("torch_runner.py")
+RUNNER = Path(__file__).with_name("torch_runner.py")
 
 
 def export_torch(schedule: Schedule, folder: str | Path) -> tuple[Path, Path]:
@@ -33,7 +33,7 @@ def export_torch(schedule: Schedule, folder: str | Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     table, runner = folder / "schedule.csv", folder / "run_pipeline.py"
     write_text(table, schedule.csv())
-    write_text(runner, _RUNNER.read_text(encoding="utf-8"))
+    write_text(runner, RUNNER.read_text(encoding="utf-8"))
     return table, runner
 
 

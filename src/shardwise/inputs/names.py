@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 def back(table: Mapping[str, str]) -> dict[str, str]:
     """Their word to ours; of two of ours with one name, the first in the table is meant."""
-    return {theirs: ours for ours, theirs in reversed(table.items())}
+    return {theirs: ours for ours, theirs in reversed(list(table.items()))}
 
 
 # Megatron-LM, main of August 2026 (d98e8a6): command line flags, here without their dashes.

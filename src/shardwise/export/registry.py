@@ -1,0 +1,97 @@
+"""The targets, and the way of a plan to one of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import cast
+
+from shardwise.errors import UnknownNameError
+from shardwise.export.target import Draft, Export, File, Target
+from shardwise.inputs.check import ensure
+from shardwise.inputs.load import load_runtime
+from shardwise.plan.plan_file import Plan
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(
+            name="megatron",
+            title="Megatron-LM",
+            versions={"main": "Megatron-LM, main of August 2026 (d98e8a6)"},
+            module="shardwise.export.megatron",
+            runtime="megatron",
+        ),
+        Target(
+            name="torchtitan",
+            title="torchtitan",
+            versions={
+                "0.2": "torchtitan 0.2.2 (TOML)",
+                "0.3": "torchtitan 0.3.0 (Python)",
+                "main": "torchtitan, main of August 2026 (b5bcd76, Python)",
+            },
+            module="shardwise.export.torchtitan",
+            runtime="torchtitan",
+        ),
+        Target(
+            name="deepspeed",
+            title="DeepSpeed",
+            versions={"0.19": "DeepSpeed 0.19 (JSON)"},
+            module="shardwise.export.deepspeed",
+            runtime="deepspeed",
+        ),
+        Target(
+            name="mindformers",
+            title="MindFormers",
+            versions={
+                "2.1-graph": "MindFormers 2.1.0, graph mode (YAML)",
+                "2.1-pynative": "MindFormers 2.1.0, PyNative (YAML)",
+            },
+            module="shardwise.export.mindformers",
+            runtime="mindformers",
+        ),
+        Target(
+            name="paddle",
+            title="PaddleNLP",
+            versions={"3.0": "PaddleNLP 3.0 trainer, auto-parallel (JSON)"},
+            module="shardwise.export.paddle",
+            runtime="paddle",
+        ),
+        Target(
+            name="torch-pipelining",
+            title="torch.distributed.pipelining",
+            versions={"2.13": "torch 2.13, torch.distributed.pipelining (CSV and runner)"},
+            module="shardwise.export.torch_target",
+        ),
+    )
+}
+
+
+def find(text: str) -> tuple[Target, str]:
+    """`torchtitan@0.3` -> the target and its version; without a version its default."""
+    name, _, version = text.partition("@")
+    if name not in TARGETS:
+        raise UnknownNameError("target", name, TARGETS)
+    target = TARGETS[name]
+    if version and version not in target.versions:
+        raise UnknownNameError(f"version of {target.title}", version, target.versions)
+    return target, version or next(iter(target.versions))
+
+
+def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
+    """A plan in the words of a target.
+
+    Raises InfeasibleError where the target cannot say it; with `strict` also where it can only say something near.
+    """
+    target, version = find(to)
+    ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
+    draft = Draft(plan=plan, target=target, version=version, strict=strict)
+    _say_runtime(draft)
+    write = cast("Callable[[Draft], tuple[File, ...]]", importlib.import_module(target.module).write)
+    return draft.export(write(draft))
+
+
+def _say_runtime(draft: Draft) -> None:
+    wanted, given = draft.target.runtime, draft.strategy.runtime
+    if wanted and draft.plan.predictions and not given.startswith(wanted):
+        draft.by_hand.append(f"the prediction is for runtime {given}; estimate again with --runtime {wanted}")
