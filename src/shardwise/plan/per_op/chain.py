@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.cost.profiles.analytic import Made
 from shardwise.cost.profiles.table import Profile
 from shardwise.errors import Fault, InputError
 
@@ -75,6 +76,15 @@ def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = 
     rows += range(at, len(profile.ops))
     names = tuple(profile.ops[row] for row in rows)
     return Chain(rows=tuple(rows), names=names, blocks=tuple(blocks), layers=layers)
+
+
+def chain_of_made(made: Made) -> Chain:
+    """The chain of a profile that was made from a model."""
+    count = len(made.rows)
+    blocks = [_inner(start, period, layers, ends=start + period * layers == count) for start, period, layers in made.runs]
+    names = tuple(made.profile.ops[row] for row in made.rows)
+    layers = sum(run[2] for run in made.runs)
+    return Chain(rows=made.rows, names=names, blocks=tuple(b for b in blocks if b.repeats > 1), layers=layers)
 
 
 def _inner(start: int, period: int, layers: int, *, ends: bool) -> Block:

@@ -57,13 +57,6 @@ _FUSED = {
     "dec-mlp": Rule(_WHOLE, _WHOLE),
     "dec-post-process": Rule(_WHOLE, (), recompute=False),
 }
-# Layers made by our own analytic model (cost/profiles/analytic.py).
-_OWN = {
-    "embedding": Rule((), _WHOLE, recompute=False),
-    "attention-norm": Rule(_WHOLE, _WHOLE, starts_layer=True),
-    "head": Rule(_WHOLE, (), recompute=False),
-}
-_PLAIN = Rule()
 
 
 def compatible_rule(name: str) -> Rule:
@@ -78,9 +71,11 @@ def compatible_rule(name: str) -> Rule:
 
 def full_rule(name: str) -> Rule:
     """What is known in all: Aceso's tables, its ports, our own names."""
-    for table in (_FUSED, _OWN):
-        if name in table:
-            return table[name]
+    if name in _FUSED:
+        return _FUSED[name]
+    if "/" in name:  # made by our own analytic model: part/module.operator, the first of a layer after `start:`
+        ends = name.startswith(("embedding/", "head/"))
+        return Rule(_WHOLE, _WHOLE, starts_layer=name.startswith("start:"), recompute=not ends)
     rule = compatible_rule(name)
     # an operator that no table knows takes and gives whole tensors: a change of layout is not free
     return rule if rule.inputs or rule.outputs or not rule.recompute else rule._replace(inputs=_WHOLE, outputs=_WHOLE)

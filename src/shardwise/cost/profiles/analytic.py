@@ -1,0 +1,175 @@
+"""Profiles from our own cost model, for any model and cluster: the per-operator space needs no measurements to begin.
+
+Our operators keep their inputs, a profile's rows their outputs: what the next operator keeps is this row's activations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from shardwise.cost.compute import Machine, machine_of, op_times
+from shardwise.cost.network import Network, collective, network_of, send
+from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, MB, Band, Profile, Samples
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.ops.ends import embedding, head
+from shardwise.ops.layer import LayerKind, layer_kinds, layer_ops
+from shardwise.ops.op import Op
+from shardwise.ops.shard import Shard, shard_of
+
+SIZES = tuple(MB * 2**power for power in range(11))
+_NAMES = dict(zip(COLLECTIVES, ("all-gather", "all-reduce", "reduce-scatter", "all-to-all"), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A profile and how its rows make up the model."""
+
+    profile: Profile
+    rows: tuple[int, ...]
+    """Row per operator of the whole model."""
+    runs: tuple[tuple[int, int, int], ...]
+    """Equal layers in a row: first operator, operators of a layer, layers."""
+
+
+def make_profile(
+    model: Model,
+    cluster: Cluster,
+    runtime: Runtime,
+    *,
+    seq: int,
+    dtype: str = "bf16",
+    micro_batches: tuple[int, ...] = (1, 2, 4, 8),
+    flash: bool = True,
+) -> Made:
+    """Tables for every micro batch and every tp that divides the heads and fits a node."""
+    import numpy as np
+
+    tps = _tps(model, cluster)
+    machine = machine_of(cluster.gpu, calibration_of(cluster.gpu), runtime, dtype, accumulating=True)
+    network = network_of(cluster, calibration_of(cluster.gpu))
+    kinds = list(dict.fromkeys(layer_kinds(model)))
+    values = []
+    names: list[str] = []
+    for size in micro_batches:
+        for tp in tps:
+            strategy = Strategy(tp=tp, micro_batch=size, seq=seq, dtype=dtype, flash=flash)  # type: ignore[arg-type]
+            ops, names, ends = _rows(shard_of(model, strategy, runtime), kinds)
+            table = _table(ops, ends, shard_of(model, strategy, runtime), machine, network)
+            values.append(table)
+    shaped = np.array(values).reshape(len(micro_batches), len(tps), len(names), len(COLUMNS))
+    shaped = np.moveaxis(shaped, -1, 0)[:, :, :, None, :]
+    rows, runs = _order(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds, names)
+    made = Profile(
+        name=model.name,
+        ops=tuple(names),
+        micro_batches=micro_batches,
+        tps=tps,
+        variants=(0,),
+        values=shaped,
+        collectives=_collectives(network, tps),
+        intra=_band(network, 1),
+        inter=_band(network, cluster.node_size) if cluster.gpus > cluster.node_size else None,
+        tags={"source": "analytic", "device": cluster.gpu.name, "seq": str(seq), "dtype": dtype,
+              "attention": "flash" if flash else "plain", "framework": runtime.name},  # fmt: skip
+        identity=f"analytic-{model.name}-{cluster.gpu.name}-{seq}",
+        notes=("the profile is made by our analytic model, not measured",),
+    )
+    return Made(profile=made, rows=rows, runs=runs)
+
+
+def _tps(model: Model, cluster: Cluster) -> tuple[int, ...]:
+    found = [1]
+    while found[-1] * 2 <= cluster.node_size and model.heads % (found[-1] * 2) == 0:
+        found.append(found[-1] * 2)
+    return tuple(found)
+
+
+def _rows(shard: Shard, kinds: list[LayerKind]) -> tuple[list[Op], list[str], list[int]]:
+    """Operators of the profile, their names, and where each part (embedding, layer kinds, head) ends."""
+    parts = [("embedding", embedding(shard)), *((kind.name, layer_ops(shard, kind)) for kind in kinds)]
+    parts.append(("head", head(shard, own_weights=True)))
+    ops: list[Op] = []
+    names: list[str] = []
+    ends: list[int] = []
+    for index, (part, own) in enumerate(parts):
+        for place, op in enumerate(own):
+            name = f"{part}/{op.module}.{op.name}"
+            name = f"start:{name}" if place == 0 and 0 < index < len(parts) - 1 else name
+            names.append(f"{name} {names.count(name) + 1}" if name in names else name)
+        ops += own
+        ends.append(len(ops))
+    return ops, names, ends
+
+
+def _table(ops: list[Op], ends: list[int], shard: Shard, machine: Machine, network: Network) -> list[list[float]]:
+    """One row per operator in the order of COLUMNS."""
+    starts = [0, *ends[:-1]]
+    entries = [_entry(op, shard, first=index in starts) for index, op in enumerate(ops)]
+    group = network.group(shard.tp, 1)
+    table = []
+    for index, op in enumerate(ops):
+        last = index + 1 in ends
+        times = op_times(op, machine)
+        phases = {"F": 0.0, "I": 0.0, "W": 0.0}
+        for comm in op.comms:
+            if comm.axis == "tp":
+                phases[comm.phase] += collective(comm.kind, group, comm.bytes)
+        # after the last operator of a layer stands the first of the next one, or the head
+        kept = (0.0 if index == len(ops) - 1 else _entry_kept(ops, ends)) if last else ops[index + 1].kept
+        out = shard.residual if last else entries[index + 1]
+        table.append([
+            times.f + phases["F"], times.i + times.w + phases["I"], entries[index], out if index < len(ops) - 1 else 0.0,
+            op.params * shard.weight, kept, op.extra_f, op.extra_b,
+        ])  # fmt: skip
+    return table
+
+
+def _entry_kept(ops: list[Op], ends: list[int]) -> float:
+    return ops[ends[0]].kept
+
+
+def _entry(op: Op, shard: Shard, *, first: bool) -> float:
+    """Bytes that arrive at an operator: the residual stream, and inside a layer what it works on as well."""
+    return shard.residual if first else shard.residual + op.kept
+
+
+def _order(shard: Shard, kinds: list[LayerKind], names: list[str]) -> tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]:
+    """Rows of the whole model; neighbouring equal layers, or a repeating pattern of kinds, as runs."""
+    _, _, ends = _rows(shard, kinds)
+    spans = {kind: range(ends[index], ends[index + 1]) for index, kind in enumerate(kinds)}
+    rows, runs = list(range(ends[0])), []
+    every = layer_kinds(shard.model)
+    period = next(p for p in range(1, len(every) + 1) if all(a == b for a, b in zip(every, every[p:], strict=False)))
+    if 1 < period <= len(every) // 2:
+        size = sum(len(spans[kind]) for kind in every[:period])
+        runs.append((len(rows), size, len(every) // period))
+        rows += [row for kind in every for row in spans[kind]]
+    else:
+        for kind, members in groupby(every):
+            count = len(list(members))
+            runs.append((len(rows), len(spans[kind]), count))
+            rows += list(spans[kind]) * count
+    rows += range(ends[-2], len(names))
+    return tuple(rows), tuple(runs)
+
+
+def _collectives(network: Network, tps: tuple[int, ...]) -> dict[tuple[str, int], Samples]:
+    return {
+        (kind, gpus): Samples(
+            sizes=SIZES, seconds=tuple(collective(_NAMES[kind], network.group(gpus, 1), size) for size in SIZES)
+        )
+        for kind in COLLECTIVES
+        for gpus in tps
+        if gpus > 1
+    }
+
+
+def _band(network: Network, distance: int) -> Band:
+    rates = tuple(size / send(network, distance, size) for size in SIZES)
+    assert all(low <= high * (1 + 1e-9) for low, high in pairwise(rates))  # noqa: S101 - latency fades with size
+    return Band(sizes=SIZES, rates=rates)

@@ -1,0 +1,62 @@
+"""A profile as Aceso's files, with a `profile.toml` for what those cannot say."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from shardwise.cost.profiles.table import MB, MS, US, Band, Profile
+from shardwise.errors import FileError
+from shardwise.inputs.write import write_text
+
+_HEAD = "op_name,forward-compute,backward-compute,input_size,output_size,weights,activations,fwd_reserved,bwd_reserved"
+
+
+def write_profile(profile: Profile, folder: str | Path) -> None:
+    """Write every file of a set; the folder is made."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(folder, f"cannot be made: {error.strerror or error}") from None
+    for name, text in texts(profile).items():
+        write_text(target / name, text)
+
+
+def texts(profile: Profile) -> dict[str, str]:
+    """File name -> text."""
+    found = dict(_op_files(profile))
+    for (kind, gpus), samples in profile.collectives.items():
+        lines = [f"{size / MB:g},{seconds / MS:.6f}" for size, seconds in zip(samples.sizes, samples.seconds, strict=True)]
+        found[f"prim_{profile.name}_{kind}_{gpus}gpus.csv"] = "\n".join(["data_size(MB),time(ms)", *lines]) + "\n"
+    found["p2p_intra_node.csv"] = _band(profile.intra)
+    if profile.inter is not None:
+        found["p2p_inter_node.csv"] = _band(profile.inter)
+    found["profile.toml"] = _side(profile)
+    return found
+
+
+def _op_files(profile: Profile):  # type: ignore[no-untyped-def] # noqa: ANN202 - pairs of name and text
+    axes = (profile.micro_batches, profile.tps, profile.variants)
+    for place in itertools.product(*(range(len(axis)) for axis in axes)):
+        mbs, tp, variant = (axis[index] for axis, index in zip(axes, place, strict=True))
+        table = profile.values[(slice(None), *place)]
+        lines = [_HEAD]
+        for index, op in enumerate(profile.ops):
+            times = [f"{value / US:.6f}" for value in table[:2, index]]
+            lines.append(",".join([op, *times, *(f"{value / MB:.6f}" for value in table[2:, index])]))
+        yield f"{profile.name}_mbs{mbs}_tp{tp}_algo{variant}.csv", "\n".join(lines) + "\n"
+
+
+def _band(band: Band) -> str:
+    sizes = ",".join(f"{size / MB:g}" for size in band.sizes)
+    return sizes + "\n" + ",".join(f"{rate / (1000 * MB):.6f}" for rate in band.rates) + "\n"
+
+
+def _side(profile: Profile) -> str:
+    import tomli_w
+
+    data: dict[str, object] = {"tags": profile.tags}
+    if profile.layer_ops:
+        data["layer_ops"] = list(profile.layer_ops)
+    return tomli_w.dumps(data)
