@@ -1,0 +1,246 @@
+"""Every strategy that the model, the cluster and the runtime allow, and how many there are along each axis.
+
+Limits of the space that are choices, not proofs: tp stays inside the innermost domain of the network (at least 8), a
+context parallel rank keeps 1,024 tokens or more, micro batches go up to 16 samples, experts have etp 1 or tp, HSDP
+shards inside a node, chunks number up to 8 a rank where they do not divide the layers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import gcd
+from typing import Any
+
+from shardwise.inputs.check import check
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+from shardwise.plan.search.types import Base, Layout, Point, Question, Sharding
+
+LEAST_TOKENS = 1024
+MOST_SAMPLES = 16
+MOST_UNEVEN_CHUNKS = 8
+SEARCHED = ("1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "gpipe")
+MODULES: tuple[tuple[str, ...], ...] = (
+    ("core-attention",),
+    ("attention-norm", "mlp-norm"),
+    ("activation",),
+    ("attention-norm", "mlp-norm", "activation"),
+    ("moe-act",),
+    ("mla-up",),
+    ("attention-norm", "mlp-norm", "moe-act"),
+    ("attention-norm", "mlp-norm", "moe-act", "mla-up"),
+    ("mlp",),
+    ("attention",),
+)
+AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
+
+
+def divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The strategies of one question."""
+
+    question: Question
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def bases(self) -> tuple[Base, ...]:
+        """Every base over which at least one pipeline stands, in a fixed order."""
+        return tuple(base for base in self._bases() if self.layouts(base))
+
+    def layouts(self, base: Base) -> tuple[Layout, ...]:
+        """The pipelines over a base."""
+        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single)
+        if key not in self._known:
+            self._known[key] = tuple(self._layouts(base))
+        found: tuple[Layout, ...] = self._known[key]
+        return found
+
+    def shardings(self, base: Base, layout: Layout) -> tuple[Sharding, ...]:
+        key = ("shardings", base.tp, base.cp, layout.dp, layout.pp > 1)
+        if key not in self._known:
+            self._known[key] = tuple(self._shardings(base, layout))
+        found: tuple[Sharding, ...] = self._known[key]
+        return found
+
+    def recomputes(self, layout: Layout) -> tuple[Recompute, ...]:
+        """Whole-layer blocks come last, fewest layers first."""
+        size = -(-self.question.model.layers // (layout.pp * layout.vpp))
+        if size not in self._known:
+            self._known[size] = tuple(self.question.wishes.kept("recompute", self._recomputes(size)))
+        found: tuple[Recompute, ...] = self._known[size]
+        return found
+
+    def strategy(self, point: Point) -> Strategy:
+        """The strategy of a point, its layers spread evenly."""
+        base, layout, sharding, recompute = point
+        return replace(
+            self.question.base, tp=base.tp, sp=base.sp, cp=base.cp, cp_kind=base.cp_kind, ep=base.ep, etp=base.etp,
+            micro_batch=base.micro_batch, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, dp=layout.dp,
+            placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
+            zero_group=sharding.group, recompute=recompute,
+        )  # type: ignore[arg-type] # fmt: skip
+
+    def points(self) -> Iterator[Point]:
+        """Every point, one by one, in the order of the search's indices."""
+        for base in self.bases:
+            for layout in self.layouts(base):
+                for sharding in self.shardings(base, layout):
+                    for recompute in self.recomputes(layout):
+                        yield Point(base, layout, sharding, recompute)
+
+    def size(self, base: Base) -> int:
+        return sum(len(self.shardings(base, one)) * len(self.recomputes(one)) for one in self.layouts(base))
+
+    def count(self) -> tuple[int, dict[str, dict[str, int]]]:
+        """How many strategies there are, in all and by the value of every axis."""
+        axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
+        for base in self.bases:
+            for layout in self.layouts(base):
+                self._count(axes, base, layout)
+        shown = {name: {str(value): found[value] for value in sorted(found)} for name, found in axes.items()}
+        return sum(axes["tp"].values()), shown
+
+    def _count(self, axes: dict[str, Counter[Any]], base: Base, layout: Layout) -> None:
+        shardings, recomputes = self.shardings(base, layout), self.recomputes(layout)
+        rows = len(shardings) * len(recomputes)
+        cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
+        values = (base.tp, "on" if base.sp else "off", cp, layout.pp, layout.vpp, layout.schedule, layout.dp, base.ep)
+        for name, value in zip(AXIS_NAMES, (*values, base.etp), strict=False):
+            axes[name][value] += rows
+        axes["mbs"][base.micro_batch] += rows
+        for sharding in shardings:
+            text = f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
+            axes["zero"][text] += len(recomputes)
+        blocks = sum(len(one.layers) > 0 for one in recomputes)
+        if blocks:
+            axes["recompute"]["full, first N layers of a chunk"] += blocks * len(shardings)
+        for recompute in recomputes[: len(recomputes) - blocks]:
+            axes["recompute"][str(recompute)] += len(shardings)
+
+    def _bases(self) -> Iterator[Base]:
+        q = self.question
+        for tp in q.wishes.kept("tp", self._tps()):
+            for sp in q.wishes.kept("sp", (True, False) if tp > 1 and q.model.moe is None else (True,)):
+                for cp, kind in self._contexts(tp, sp=sp):
+                    for ep, etp in self._experts(tp):
+                        for size in q.wishes.kept("mbs", self._samples()):
+                            for single in (False, True) if self._tells_single else (False,):
+                                yield Base(tp, sp, cp, kind, ep, etp, size, single)
+
+    @property
+    def _tells_single(self) -> bool:
+        runtime = self.question.runtime
+        return not runtime.kernels.weight_grad_fusion or runtime.memory.gradients == "lazy"
+
+    def _tps(self) -> list[int]:
+        q = self.question
+        most = max(8, q.cluster.levels[0].size if q.cluster.levels else 1) if q.runtime.can.tp else 1
+        return [tp for tp in divisors(gcd(q.cluster.gpus, q.model.heads)) if tp <= most]
+
+    def _contexts(self, tp: int, *, sp: bool) -> Iterator[tuple[int, str]]:
+        q = self.question
+        can = q.runtime.can.cp
+        for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp)):
+            if cp > 1 and (not can or q.base.seq // cp < LEAST_TOKENS):
+                continue
+            for kind in q.wishes.kept("cp_kind", can) if cp > 1 else ["ring"]:
+                if not self._faults(tp, cp, kind, sp=sp):
+                    yield cp, kind
+
+    def _faults(self, tp: int, cp: int, kind: str, *, sp: bool) -> bool:
+        """Whether the rules refuse it whatever the other axes are."""
+        q = self.question
+        dp = q.cluster.gpus // (tp * cp)
+        if q.cluster.gpus % (tp * cp):
+            return True
+        zero = min(q.runtime.can.zero)
+        probe = replace(
+            q.base, tp=tp, cp=cp, cp_kind=kind, sp=sp, dp=dp, global_batch=dp, pp=1, zero=zero  # type: ignore[arg-type]
+        )  # fmt: skip
+        return bool(check(q.model, q.cluster, probe, q.runtime))
+
+    def _experts(self, tp: int) -> Iterator[tuple[int, int]]:
+        q, moe, can = self.question, self.question.model.moe, self.question.runtime.can
+        if moe is None:
+            yield from [(1, 1)] if q.wishes.allow("ep", 1) and q.wishes.allow("etp", 1) else []
+            return
+        for etp in q.wishes.kept("etp", sorted({1, tp}) if can.etp else [1]):
+            if moe.expert_ffn % etp:
+                continue
+            for ep in q.wishes.kept("ep", divisors(moe.experts) if can.ep else [1]):
+                if q.cluster.gpus % (ep * etp) == 0:
+                    yield ep, etp
+
+    def _samples(self) -> list[int]:
+        named = [size for size in self.question.wishes.named("mbs") if self.question.base.global_batch % size == 0]
+        return sorted({n for n in divisors(self.question.base.global_batch) if n <= MOST_SAMPLES} | set(named))
+
+    def _layouts(self, base: Base) -> Iterator[Layout]:
+        q = self.question
+        ranks = q.cluster.gpus // (base.tp * base.cp)
+        for pp in q.wishes.kept("pp", divisors(ranks) if q.runtime.can.pp else [1]):
+            dp = ranks // pp
+            if pp > q.model.layers or q.base.global_batch % (dp * base.micro_batch):
+                continue
+            if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
+                continue
+            count = q.base.global_batch // (dp * base.micro_batch)
+            if self._tells_single and base.single != (count == 1):
+                continue
+            for vpp, schedule in self._orders(pp, count):
+                yield Layout(pp, vpp, schedule, dp, count)
+
+    def _orders(self, pp: int, count: int) -> Iterator[tuple[int, str]]:
+        q, layers = self.question, self.question.model.layers
+        allowed = [name for name in q.runtime.can.schedules if name in {*SEARCHED, *q.wishes.named("schedule")}]
+        for schedule in q.wishes.kept("schedule", allowed) if pp > 1 else ["1f1b"]:
+            if schedule == "interleaved":
+                chunks = range(2, layers // pp + 1) if count % pp == 0 else range(0)
+            elif schedule in V_SCHEDULES:
+                chunks = range(2, 3) if layers >= 2 * pp else range(0)
+            else:
+                chunks = range(1, 2)
+            if schedule == "dualpipe-v" and count < 2 * pp:
+                continue
+            for vpp in q.wishes.kept("vpp", chunks):
+                even = layers % (pp * vpp) == 0
+                if even or (q.runtime.can.uneven_layers and vpp <= MOST_UNEVEN_CHUNKS):
+                    yield vpp, schedule
+
+    def _shardings(self, base: Base, layout: Layout) -> Iterator[Sharding]:
+        q, can = self.question, self.question.runtime.can
+        stages = [zero for zero in can.zero if layout.pp == 1 or zero in can.zero_with_pp]
+        ranks = layout.dp * base.cp
+        if ranks == 1:  # nothing to share: all stages are the same
+            stages = stages[:1]
+        inside = (q.cluster.levels[0].size if q.cluster.levels else 1) // base.tp
+        for zero in q.wishes.kept("zero", stages):
+            groups = [0]
+            if can.hsdp and zero and 1 < inside < ranks and ranks % inside == 0:
+                groups.append(inside)
+            yield from (Sharding(zero, group) for group in q.wishes.kept("hsdp", groups))
+
+    def _recomputes(self, size: int) -> Iterator[Recompute]:
+        q, can = self.question, self.question.runtime.can.recompute
+        yield Recompute()
+        if "modules" in can:
+            yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules))
+        if "full" in can:
+            yield Recompute(full=True)
+        if "block" in can and "full" in can:
+            yield from (Recompute(full=True, layers=(count,)) for count in range(1, size))
+
+    def _has(self, modules: tuple[str, ...]) -> bool:
+        """Whether the model has these parts, and recomputing them can free anything."""
+        model = self.question.model
+        dense = any(not model.is_moe_layer(index) for index in range(model.layers))
+        wanted = {"core-attention": not self.question.base.flash, "mla-up": model.mla is not None}
+        wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
+        return all(wanted.get(module, True) for module in modules)

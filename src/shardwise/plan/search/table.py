@@ -1,0 +1,167 @@
+"""What the layers of one base cost under every recompute choice, as numbers that add up.
+
+The cost model is asked once per layer kind and recipe; everything a row of the screen needs is a sum of these. A pass
+takes `meet(device, host)` seconds, which is not additive; a tangent of it is, and is never above it: exact where the
+device decides, and where the host does, exact for the model's most common layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
+from shardwise.cost.stage import combined
+from shardwise.inputs.recompute import MODULES, Recompute
+from shardwise.ops.layer import layer_kinds
+from shardwise.plan.search.space import Space
+from shardwise.plan.search.types import Base, Layout, Point, Question, Sharding
+from shardwise.plan.setup import Setup, setup_of
+
+Floats = npt.NDArray[np.float64]
+HOST_SHARE = 0.3
+"""Below this share of the device's time the host does not show at all (cost.layer.meet)."""
+STEP = (1 + HOST_SHARE**4) ** 0.25
+"""The most by which the fourth-power form is above `meet`, just below that share."""
+
+
+class Weights(NamedTuple):
+    """A tangent of `meet`: device x seconds + host x seconds is never above it."""
+
+    device: float
+    host: float
+
+    def of(self, seconds: Seconds) -> float:
+        return self.device * (seconds.compute + seconds.communication) + self.host * seconds.host
+
+
+def tangent(seconds: Seconds) -> Weights:
+    """The tangent at one pass of one layer."""
+    device, host = seconds.compute + seconds.communication, seconds.host
+    if host < HOST_SHARE * device:
+        return Weights(1.0, 0.0)
+    norm = (device**4 + host**4) ** 0.25
+    return Weights((device / norm) ** 3 / STEP, (host / norm) ** 3 / STEP)
+
+
+def ceiling(seconds: Seconds) -> float:
+    """Never below `meet` of a sum when summed over its parts: a norm is at most the sum of norms."""
+    device = seconds.compute + seconds.communication
+    return float((device**4 + seconds.host**4) ** 0.25)
+
+
+def backward(block: Block) -> Seconds:
+    return combined(block.i, block.w, block.again)
+
+
+class Piece(NamedTuple):
+    """One kind of layer, or an end: how many there are, and its block under every recipe."""
+
+    count: int
+    blocks: tuple[Block, ...]
+    forward: float
+    """Seconds of one, tangent taken."""
+    backward: Floats
+    """By recipe."""
+    backward_ceiling: Floats
+    kept: Floats
+    work: Floats
+    """Working set of its backward pass above what it keeps."""
+
+
+class Table(NamedTuple):
+    """One base: its pieces."""
+
+    ground: Setup
+    """Of the whole model on one stage; shard, machine, network and states are those of every strategy over the base."""
+    recipes: tuple[Recipe, ...]
+    main: Piece
+    """The most common kind of layer."""
+    others: tuple[Piece, ...]
+    """Other kinds of layer."""
+    leading: bool
+    """The other kinds all stand before the main one."""
+    first: Piece
+    """Embedding."""
+    last: tuple[Piece, ...]
+    """Output layer and loss, and again for every multi-token-prediction layer."""
+    extra: tuple[Piece, ...]
+    """Multi-token-prediction layers, on the last chunk."""
+
+    @property
+    def layers(self) -> tuple[Piece, ...]:
+        return (self.main, *self.others)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return (*self.layers, self.first, *self.last, *self.extra)
+
+
+@lru_cache(maxsize=64)
+def recipes_of(recomputes: tuple[Recompute, ...]) -> tuple[Recipe, ...]:
+    """The recipes that recompute choices use; nothing recomputed first."""
+    found = [PLAIN, *(Recipe(one.full, frozenset(one.modules), one.group) for one in recomputes)]
+    return tuple(dict.fromkeys(found))
+
+
+def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,)) -> Table:
+    """Ask the cost model for all pieces of a base: the runs of blocks of the whole model on one stage."""
+    setups = [_ground(space, base, recipe) for recipe in recipes]
+    runs = list(zip(*(setup.chunks[0].runs for setup in setups), strict=True))
+    kinds = layer_kinds(space.question.model)[: space.question.model.layers]
+    main = max(dict.fromkeys(kinds), key=kinds.count).name
+    plain = next(same[0].block for same in runs if same[0].block.name == main)
+    tangents = tangent(plain.f), tangent(backward(plain))
+    found: dict[tuple[str, ...], Piece] = {}
+    for same in runs:
+        blocks = tuple(run.block for run in same)
+        key = (blocks[0].name, str(blocks[0].params))
+        before = found[key].count if key in found else 0
+        found[key] = _piece(before + same[0].repeat, blocks, tangents)
+    others = {name: piece for (name, _), piece in found.items() if name not in {main, "embedding", "head"}}
+    layers = {name: piece for name, piece in others.items() if not name.startswith("mtp ")}
+    leading = sum(piece.count for piece in layers.values())
+    return Table(
+        setups[0],
+        recipes,
+        next(piece for (name, _), piece in found.items() if name == main),
+        tuple(layers.values()),
+        main not in {kind.name for kind in kinds[:leading]},
+        next(piece for (name, _), piece in found.items() if name == "embedding"),
+        tuple(piece for (name, _), piece in found.items() if name == "head"),
+        tuple(piece for name, piece in others.items() if name not in layers),
+    )
+
+
+def _ground(space: Space, base: Base, recipe: Recipe) -> Setup:
+    question = space.question
+    recompute = Recompute(full=recipe.full, modules=tuple(sorted(recipe.modules, key=MODULES.index)))
+    layout = Layout(1, 1, "1f1b", 1, 1)
+    strategy = space.strategy(Point(base, layout, Sharding(min(question.runtime.can.zero), 0), recompute))
+    # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated
+    strategy = replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
+    return setup_of(question.model, question.cluster, strategy, question.runtime)
+
+
+def _piece(count: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights]) -> Piece:
+    backwards = [backward(block) for block in blocks]
+    return Piece(
+        count,
+        blocks,
+        tangents[0].of(blocks[0].f),
+        np.array([tangents[1].of(seconds) for seconds in backwards]),
+        np.array([ceiling(seconds) for seconds in backwards]),
+        np.array([block.walk.kept for block in blocks]),
+        np.array([block.walk.backward - block.walk.kept for block in blocks]),
+    )
+
+
+def least_work(question: Question, table: Table, base: Base) -> float:
+    """Seconds that every strategy over a base takes at least: its layers' work, shared evenly by all GPUs."""
+    work = sum(piece.count * (piece.forward + float(piece.backward[0])) for piece in table.pieces)
+    passes = question.base.global_batch / base.micro_batch
+    return passes * work * base.tp * base.cp / question.cluster.gpus

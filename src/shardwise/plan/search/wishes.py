@@ -1,0 +1,105 @@
+"""What a user allows: `--only "tp<=8 zero1 recompute=none,full"` and `--fix pp=4`.
+
+A condition is an axis, a comparison and one or several values; `zero1` is `zero=1`. Flags of a strategy (`nosp`,
+`zb-v`) work as in its text.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import SCHEDULES
+from shardwise.inputs.strategy_text import Given, parse
+
+AXES = ("tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute")
+_FIELDS = {"micro_batch": "mbs", "zero_group": "hsdp"}
+_NUMERIC = frozenset({"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "mbs"})
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_CONDITION = re.compile(r"([a-z_-]+)(<=|>=|!=|<|>|=)(.+)")
+
+
+class Condition(NamedTuple):
+    """One axis must compare so with one of the values."""
+
+    axis: str
+    compare: str
+    values: tuple[Any, ...]
+
+    def holds(self, value: object) -> bool:
+        compare = _COMPARE[self.compare]
+        found = [compare(value, wanted) for wanted in self.values]
+        return all(found) if self.compare == "!=" else any(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Conditions on the axes; all must hold."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    def allow(self, axis: str, value: object) -> bool:
+        return all(condition.holds(value) for condition in self.conditions if condition.axis == axis)
+
+    def kept(self, axis: str, values: Iterable[Any]) -> list[Any]:
+        return [value for value in values if self.allow(axis, value)]
+
+    def named(self, axis: str) -> tuple[Any, ...]:
+        """Values that are asked for by name."""
+        return tuple(v for c in self.conditions if c.axis == axis and c.compare == "=" for v in c.values)
+
+
+def read_wishes(*texts: str) -> tuple[Wishes, Given]:
+    """Conditions on axes, and the other fields of a strategy that the texts give."""
+    conditions: list[Condition] = []
+    other: Given = {}
+    faults: list[Fault] = []
+    for word in (word for text in texts for word in text.lower().split()):
+        try:
+            found, rest = _read(word)
+        except InputError as error:
+            faults += error.faults
+            continue
+        conditions += found
+        other |= rest
+    if faults:
+        raise InputError(faults, title="--only / --fix")
+    return Wishes(conditions=tuple(conditions)), other
+
+
+def _read(word: str) -> tuple[list[Condition], Given]:
+    found = _CONDITION.fullmatch(word)
+    name = found[1].replace("-", "_") if found else ""
+    axis = _FIELDS.get(name, name)
+    if found and axis in AXES:
+        return [Condition(axis, found[2], tuple(_value(axis, text) for text in _split(axis, found[3])))], {}
+    if found and found[2] != "=":
+        raise UnknownNameError("axis", found[1], AXES)
+    given = parse(word)
+    axes = {_FIELDS.get(key, key): value for key, value in given.items() if _FIELDS.get(key, key) in AXES}
+    other = {key: value for key, value in given.items() if _FIELDS.get(key, key) not in AXES}
+    return [Condition(axis, "=", (value,)) for axis, value in axes.items()], other
+
+
+def _split(axis: str, text: str) -> list[str]:
+    # commas inside recompute=full:[4,3] belong to the value
+    return re.split(r",(?![^\[]*\])", text) if axis != "recompute" or "[" not in text else [text]
+
+
+def _value(axis: str, text: str) -> object:
+    if axis in _NUMERIC:
+        if not text.isdigit():
+            raise InputError(Fault(axis, f"{text!r} is not a whole number; write for example {axis}<=8"))
+        return int(text)
+    if axis == "sp":
+        return text in {"on", "true", "yes", "1"}
+    if axis == "schedule" and text not in SCHEDULES:
+        raise UnknownNameError("schedule", text, SCHEDULES)
+    return Recompute.parse(text) if axis == "recompute" else text

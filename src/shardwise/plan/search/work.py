@@ -1,0 +1,218 @@
+"""Seconds of stages under every recompute choice, and the least that the slowest stage can take however layers are cut.
+
+Arrays are [cell, choice]: a cell is a depth of the pipeline with one way to shard parameters (ZeRO 3 shows inside the
+passes), a choice is a recompute choice. A stage of n layers takes n x layer + min(n, N) x again seconds, and the ends
+add theirs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.cost.network import Group, ring
+from shardwise.cost.update import data_groups
+from shardwise.inputs.recompute import Recompute
+from shardwise.plan.search.space import Space
+from shardwise.plan.search.table import Floats, Piece, Table, backward
+from shardwise.plan.search.types import Base, Layout, Point, Sharding
+
+ROUNDS = 40
+"""Halvings of the interval that holds the least slowest stage: to one part in 10^12."""
+
+
+class Cell(NamedTuple):
+    """A depth of the pipeline, and the sharding whose traffic shows inside passes (none below ZeRO 3)."""
+
+    pp: int
+    dp: int
+    sharding: Sharding | None
+
+
+class Choices(NamedTuple):
+    """Recompute choices as recipe and number of layers (0: all of a chunk)."""
+
+    recipe: np.ndarray
+    layers: Floats
+
+
+class Work(NamedTuple):
+    """Arrays [cell, choice]; seconds of one micro batch."""
+
+    pp: Floats
+    layer: Floats
+    """One layer, both passes; for blocks of N layers, one that is not recomputed."""
+    again: Floats
+    """What a recomputed layer of a block takes more."""
+    block: Floats
+    """N, the layers of a block; 0 where all layers are alike."""
+    first: Floats
+    """What the first stage has beside layers; negative where its leading layers are shorter than the others."""
+    last: Floats
+    share: Floats
+    """The forward pass is at most this share of a stage."""
+    total_forward: Floats
+    total: Floats
+    """All layers and ends, both passes; of blocks only the least that must be recomputed."""
+    window: Floats
+    """Mean over ranks of the backward pass, at most."""
+    slowest: Floats
+    """The slowest stage takes at least this."""
+    slack: Floats
+    """Layers by which stages could be shorter without a slower slowest one."""
+    full: Floats
+    """Seconds of an inner stage that is as long as the slowest allows."""
+    full_last: Floats
+    full_first: Floats
+    next: Floats
+    """The slowest stage where it is longer than the least."""
+    leading: Floats
+    """Layers of other kinds before the main one."""
+
+
+def cells_of(space: Space, base: Base) -> dict[tuple[Layout, Sharding], Cell]:
+    """The cell of every pair of pipeline and sharding."""
+    return {
+        (layout, sharding): Cell(layout.pp, layout.dp, sharding if sharding.zero == 3 else None)
+        for layout in space.layouts(base)
+        for sharding in space.shardings(base, layout)
+    }
+
+
+def choices_of(table: Table, recomputes: tuple[Recompute, ...]) -> Choices:
+    keys = {(recipe.full, recipe.modules): index for index, recipe in enumerate(table.recipes)}
+    recipe = [keys[one.full, frozenset(one.modules)] for one in recomputes]
+    return Choices(np.array(recipe), np.array([one.layers[0] if one.layers else 0 for one in recomputes], dtype=float))
+
+
+def work_of(space: Space, base: Base, table: Table, cells: list[Cell], choices: Choices) -> Work:
+    """The stages of all cells and choices, and their least slowest one."""
+    f, b, ceilings = [], [], []
+    for cell in cells:
+        shown = _sharded(space, base, table, cell)
+        f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
+        b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
+        ceilings.append(_window(table, cell))
+    forward, back = np.array(f)[:, :, None], np.array(b)
+    return _settled(space, table, cells, choices, forward, back, np.array(ceilings))
+
+
+def _window(table: Table, cell: Cell) -> Floats:
+    return np.asarray(sum(piece.count * piece.backward_ceiling for piece in table.pieces)) / cell.pp
+
+
+def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[float, Floats | float]]:
+    """What gathering and scattering shows of itself per piece (plan.estimate._fsdp): forward, backward by recipe."""
+    ground = table.ground
+    if cell.sharding is None:
+        return [(0.0, 0.0)] * len(table.pieces)
+    layout = Layout(cell.pp, 1, "1f1b", cell.dp, 1)
+    strategy = space.strategy(Point(base, layout, cell.sharding, Recompute()))
+    if strategy.shard_group == 1:
+        return [(0.0, 0.0)] * len(table.pieces)
+    group = data_groups(ground.network, strategy).dense
+    overlap = ground.runtime.overlap.fsdp
+    scattered = 4.0 if strategy.grad_dtype == "fp32" else 2.0
+    return [_shown(piece, group, ground.states.gathered, scattered, overlap) for piece in table.pieces]
+
+
+def _shown(piece: Piece, group: Group, gathered: float, scattered: float, overlap: float) -> tuple[float, Floats]:
+    params = piece.blocks[0].params
+    gather, scatter = ring(group, params * gathered), ring(group, params * scattered)
+    back = np.array([backward(block).total for block in piece.blocks])
+    both = gather + scatter
+    return (
+        gather * (1 - overlap) + max(0.0, gather * overlap - piece.blocks[0].f.total),
+        both * (1 - overlap) + np.maximum(0.0, both * overlap - back),
+    )
+
+
+def _settled(
+    space: Space, table: Table, cells: list[Cell], choices: Choices, forward: Floats, back: Floats, ceilings: Floats
+) -> Work:
+    """`forward` and `back` are [cell, piece, recipe]; gather them by choice and find the slowest stage."""
+    model = space.question.model
+    kinds = len(table.layers)
+    count = np.array([piece.count for piece in table.pieces])[None, :, None]
+    blocks = choices.layers > 0
+    both = (forward + back)[:, :, np.where(blocks, 0, choices.recipe)]
+    extra = (back[:, :, choices.recipe] - back[:, :, [0]]) * blocks
+    again = extra[:, :kinds].min(axis=1)
+    pp = np.array([cell.pp for cell in cells], dtype=float)[:, None]
+    # layers of other kinds stand in the first stage, or, where they do not lead, all count as the shortest kind
+    layer = both[:, 0] if table.leading else both[:, :kinds].min(axis=1)
+    shorter = np.maximum(0.0, both[:, [0]] - both[:, 1:kinds]) * count[:, 1:kinds]
+    discount = shorter.sum(axis=1) if table.leading else np.zeros_like(layer)
+    last = (count * both)[:, kinds + 1 :].sum(axis=1)
+    least_again = choices.layers + np.maximum(pp - 3, 0) * blocks
+    window = ceilings[:, np.where(blocks, len(table.recipes) - 1, choices.recipe)]
+    parts = _Parts(
+        pp, layer + 0 * pp, again, choices.layers + 0 * layer, both[:, kinds] - discount, last,
+        float(model.layers), float(sum(piece.count for piece in table.others)) if table.leading else 0.0,
+    )  # fmt: skip
+    total = (count * both).sum(axis=1) + again * least_again
+    total_forward = (count * forward).sum(axis=1) + 0 * layer
+    share = (forward / (forward + back)).max(axis=(1, 2))[:, None] + 0 * layer
+    return _bottleneck(parts, total, total_forward, share, window)
+
+
+class _Parts(NamedTuple):
+    pp: Floats
+    layer: Floats
+    again: Floats
+    block: Floats
+    first: Floats
+    last: Floats
+    layers: float
+    leading: float
+    """Layers of other kinds before the main one."""
+
+
+def _capacity(parts: _Parts, room: Floats) -> Floats:
+    """Layers that fit into `room` seconds."""
+    whole = parts.layer + parts.again
+    long = np.floor((room - parts.block * parts.again) / parts.layer + 1e-9)
+    short = np.floor(room / whole + 1e-9)
+    return np.maximum(np.where(room >= parts.block * whole, long, short), 0.0)
+
+
+def _taken(parts: _Parts, layers: Floats) -> Floats:
+    """Seconds of so many layers."""
+    return layers * parts.layer + np.minimum(layers, parts.block) * parts.again
+
+
+def _capacities(parts: _Parts, limit: Floats) -> tuple[Floats, Floats, Floats]:
+    """Layers that an inner, the first and the last stage can have within `limit` seconds."""
+    inner = _capacity(parts, limit)
+    return inner, _capacity(parts, limit - parts.first), _capacity(parts, limit - parts.last)
+
+
+def _room(parts: _Parts, limit: Floats) -> Floats:
+    inner, first, last = _capacities(parts, limit)
+    room = (parts.pp - 2) * inner + first + last
+    # shorter leading layers that the first stage cannot hold shorten later stages instead
+    room = np.where(first >= parts.leading, room, room + parts.leading)
+    fits = (limit >= parts.first) & (limit >= parts.last)
+    single = limit >= _taken(parts, np.full_like(limit, parts.layers)) + parts.first + parts.last
+    return np.where(parts.pp > 1, np.where(fits, room, -1.0), np.where(single, parts.layers, -1.0))
+
+
+def _bottleneck(parts: _Parts, total: Floats, total_forward: Floats, share: Floats, window: Floats) -> Work:
+    low = total / parts.pp * (1 - 1e-12)
+    high = _taken(parts, np.full_like(low, parts.layers)) + np.maximum(parts.first, 0.0) + parts.last
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        enough = _room(parts, middle) >= parts.layers
+        high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+    inner, first, last = _capacities(parts, high)
+    slack = np.maximum(_room(parts, high) - parts.layers, 0.0)
+    following = np.minimum(_taken(parts, first + 1) + parts.first, _taken(parts, last + 1) + parts.last)
+    following = np.where(parts.pp > 2, np.minimum(following, _taken(parts, inner + 1)), following)
+    # where leading layers are spread over stages, lengths between the two values are possible
+    following = np.where(first >= parts.leading, np.maximum(following, low), low)
+    return Work(
+        parts.pp + 0 * low, parts.layer, parts.again, parts.block, parts.first, parts.last, share,
+        total_forward, total, window, low, slack, _taken(parts, inner), _taken(parts, last) + parts.last,
+        _taken(parts, first) + parts.first, following, np.full_like(low, parts.leading),
+    )  # fmt: skip
