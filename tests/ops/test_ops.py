@@ -18,11 +18,11 @@ from shardwise.ops.layer import layer_kinds, layer_ops
 from shardwise.ops.shard import shard_of
 from shardwise.plan.flops import model_flops
 
-MEGATRON = load_runtime("megatron")
+UNPADDED = load_runtime("torchtitan")
 TOY = Model(name="toy", layers=2, hidden=1024, heads=8, kv_heads=8, head_size=128, ffn=4096, vocab=32000)
 
 
-def all_ops(model, strategy=None, runtime=MEGATRON):
+def all_ops(model, strategy=None, runtime=UNPADDED):
     shard = shard_of(model, strategy or Strategy(seq=2048), runtime)
     layers = [op for kind in layer_kinds(model) for op in layer_ops(shard, kind)]
     # a multi-token-prediction layer has a final norm of its own and shares the output matrix
@@ -53,7 +53,7 @@ def test_operations_add_up_to_the_model(name):
 
 class TestByHand:
     def test_a_dense_layer(self):
-        shard = shard_of(TOY, Strategy(seq=512), MEGATRON)
+        shard = shard_of(TOY, Strategy(seq=512), UNPADDED)
         ops = {f"{op.module} {op.name}": op for op in layer_ops(shard, layer_kinds(TOY)[0])}
         assert ops["attention qkv"].params == 3 * 1024 * 1024
         assert ops["attention output"].shape == (512, 1024, 1024)
@@ -68,13 +68,13 @@ class TestByHand:
             qkv_bias=True, out_bias=True, mlp_bias=True,
         )  # fmt: skip
         seq = 2048
-        shard = shard_of(model, Strategy(seq=seq, flash=False), MEGATRON)
+        shard = shard_of(model, Strategy(seq=seq, flash=False), UNPADDED)
         kept = plain_walk(layer_ops(shard, layer_kinds(model)[0])).kept
         assert kept == pytest.approx(seq * 1024 * (34 + 5 * 8 * seq / 1024), rel=0.03)
 
     def test_flash_keeps_no_scores(self):
         flash, stored = (
-            plain_walk(layer_ops(shard_of(TOY, Strategy(seq=4096, flash=on), MEGATRON), layer_kinds(TOY)[0])).kept
+            plain_walk(layer_ops(shard_of(TOY, Strategy(seq=4096, flash=on), UNPADDED), layer_kinds(TOY)[0])).kept
             for on in (True, False)
         )
         assert stored - flash == pytest.approx(5 * 8 * 4096**2, rel=0.01)
@@ -132,7 +132,7 @@ def test_recompute_never_keeps_more(name, tp, runtime, modules):
 @settings(deadline=None, max_examples=40)
 @given(names, st.sampled_from([2, 4]), seqs)
 def test_tokens_scale_what_is_kept(name, factor, seq):
-    one = layer_walks(name, Strategy(seq=seq), MEGATRON)
-    more = layer_walks(name, Strategy(seq=seq, micro_batch=factor), MEGATRON)
+    one = layer_walks(name, Strategy(seq=seq), UNPADDED)
+    more = layer_walks(name, Strategy(seq=seq, micro_batch=factor), UNPADDED)
     for single, several in zip(one, more, strict=True):
         assert several.kept == pytest.approx(factor * single.kept, rel=0.01)

@@ -96,7 +96,8 @@ def rank_memory(
         at = "optimizer step"
         extra = [Ledger("gradients", grads), Ledger("optimizer temporaries", peak - lasting - grads)]
     else:
-        at = f"backward, {top.at}" if backward >= forward else "forward"
+        first = max(chunks, key=lambda chunk: chunk.forward)
+        at = f"backward, {top.at}" if backward >= forward else f"forward, {first.at_forward}"
         high = top.backward if backward >= forward else high_f
         working = high - top.kept if backward >= forward else max(high - top.kept, 0.0)
         extra = [

@@ -63,8 +63,7 @@ class Network:
             inside = max(1, min(size, extent // stride)) if stride < extent else 1
             if inside > below:
                 domains = -(-inside // below)
-                rate = bandwidth * (min(inside, extent) - 1) / max(extent - 1, 1) if topology == "mesh" else bandwidth
-                hops.append(Hop(below, domains, rate, latency))
+                hops.append(Hop(below, domains, bandwidth * _topology(topology, inside, extent), latency))
                 below = inside
             if below >= size:
                 break
@@ -72,6 +71,16 @@ class Network:
             _, bandwidth, latency, _ = self.levels[-1]
             hops.append(Hop(below, -(-size // below), bandwidth, latency))
         return Group(size, tuple(hops), self.fixed)
+
+
+def _topology(topology: str, inside: int, extent: int) -> float:
+    """Share of a level's bandwidth that a group of `inside` ranks gets.
+
+    mesh: links to its own members only; pcie: a tree whose upper branches all members share.
+    """
+    if topology == "mesh":
+        return (min(inside, extent) - 1) / max(extent - 1, 1)
+    return 1.0 / log2(inside) if topology == "pcie" and inside > 2 else 1.0
 
 
 def _reached(level: Level, shares: dict[str, float]) -> float:

@@ -31,6 +31,8 @@ class Chunk(NamedTuple):
     """Highest point of a backward pass above where its forward pass began."""
     at: str
     """Block and operator at the highest point of backward."""
+    at_forward: str
+    """Block and operator at the highest point of forward."""
     params: float
     expert_params: float
     flops: float
@@ -56,7 +58,7 @@ def combined(*parts: Seconds) -> Seconds:
 
 def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:
     """Stack blocks. `grads`: bytes per parameter that backward allocates as it goes."""
-    kept, forward, backward, at = _climb(runs, grads)
+    kept, forward, backward, at, at_forward = _climb(runs, grads)
     f, i, w, again = [0.0] * 7, [0.0] * 7, [0.0] * 7, [0.0] * 7
     params = expert_params = flops = again_flops = 0.0
     for block, repeat in runs:
@@ -70,26 +72,27 @@ def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:
         again_flops += repeat * block.again_flops
     return Chunk(
         runs, Seconds(*f), Seconds(*i), Seconds(*w), Seconds(*again),
-        kept, forward, backward, at, params, expert_params, flops, again_flops,
+        kept, forward, backward, at, at_forward, params, expert_params, flops, again_flops,
     )  # fmt: skip
 
 
-def _climb(runs: tuple[Run, ...], grads: float) -> tuple[float, float, float, str]:
+def _climb(runs: tuple[Run, ...], grads: float) -> tuple[float, float, float, str, str]:
     """Kept bytes and the highest points. Inside a run the height is linear in the position: its ends suffice."""
     left = sum(run.repeat * run.block.all_params for run in runs) * grads
     kept = forward = backward = 0.0
-    at = ""
+    at = at_forward = ""
     for block, count in runs:
         walk, own = block.walk, block.all_params * grads
         for position in (0, count - 1):
             below = kept + walk.kept * position
-            forward = max(forward, below + walk.forward)
+            if below + walk.forward > forward:
+                forward, at_forward = below + walk.forward, f"{block.name}: {walk.at_forward}"
             above = left - own * (position + 1)
             if below + walk.backward + above > backward:
                 backward, at = below + walk.backward + above, f"{block.name}: {walk.at or 'start of backward'}"
         kept += walk.kept * count
         left -= own * count
-    return kept, forward, max(backward, kept), at
+    return kept, forward, max(backward, kept), at, at_forward
 
 
 def recomputed_layers(strategy: Strategy, chunk: int, layers: int) -> int:

@@ -61,6 +61,7 @@ def update_of(
     groups: DataGroups,
     machine: Machine,
     window: float,
+    host_bandwidth: float,
 ) -> Update:
     """Seconds of the update of one pipeline rank. `window`: its last backward pass, which reduction can hide behind."""
     dense = sum(chunk.params for chunk in chunks)
@@ -74,9 +75,10 @@ def update_of(
     overlap = runtime.overlap
     hidden_r = min(overlap.grad_reduce * reduce, window)
     hidden_g = min(overlap.param_gather * gather, window / 2)
-    return Update(
-        reduce, reduce - hidden_r, gather, gather - hidden_g, _step(dense, experts, strategy, runtime, states, machine)
-    )
+    step = _step(dense, experts, strategy, runtime, states, machine)
+    if strategy.offload == "optimizer":
+        step = _host_step(dense, experts, strategy, states, host_bandwidth)
+    return Update(reduce, reduce - hidden_r, gather, gather - hidden_g, step)
 
 
 def _reduction(count: float, group: Group, strategy: Strategy, states: States) -> tuple[float, float]:
@@ -86,6 +88,13 @@ def _reduction(count: float, group: Group, strategy: Strategy, states: States) -
     if strategy.zero == 0:
         return all_reduce(group, count * states.gradient), 0.0
     return ring(group, count * states.gradient), ring(group, count * states.weight)
+
+
+def _host_step(dense: float, experts: float, strategy: Strategy, states: States, host_bandwidth: float) -> float:
+    """States in host memory: gradients go there and weights come back, and Adam runs at the host memory's speed."""
+    own = dense / sharding_of(strategy, expert=False).states + experts / sharding_of(strategy, expert=True).states
+    moved = states.gradient + states.weight
+    return own * (moved + states.gradient + 2 * (states.master + states.moments)) / host_bandwidth
 
 
 def _step(

@@ -25,21 +25,24 @@ class Walk(NamedTuple):
     backward: float
     """Highest point of the backward pass above where the forward pass began, kept bytes included."""
     at: str
-    """Operator at the highest point."""
+    """Operator at the highest point of backward."""
     replayed: tuple[int, ...]
     """Operators that are computed again."""
+    at_forward: str = ""
+    """Operator at the highest point of forward."""
 
 
 def plain_walk(ops: list[Op], grad_bytes: float = 0.0) -> Walk:
     """Memory when nothing is recomputed. `grad_bytes`: bytes per parameter that backward allocates for good."""
     kept = forward = 0.0
     live: list[float] = []
+    at = ""
     for op in ops:
-        after = kept + op.kept
-        forward = max(forward, after + op.extra_f)
-        kept = after
+        kept += op.kept
+        if kept + op.extra_f > forward:
+            forward, at = kept + op.extra_f, op.name
         live.append(kept)
-    return _backward(ops, live, kept, forward, grad_bytes, ())
+    return _backward(ops, live, kept, forward, grad_bytes, ())._replace(at_forward=at)
 
 
 def _backward(
@@ -66,7 +69,8 @@ def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, grou
     shared = entry if ops[0].kept >= entry else 0.0
     others = (group - 1) * whole.kept
     high = max(whole.forward, whole.backward) + others + entry - shared
-    return Walk(entry / group, whole.forward - shared + entry, high, whole.at, replayed)
+    forward = whole.forward - shared + entry
+    return Walk(entry / group, forward, high, whole.at, replayed, whole.at_forward)
 
 
 def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0, *, compiled: bool = False) -> Walk:

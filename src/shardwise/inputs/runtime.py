@@ -60,6 +60,8 @@ class Kernels:
     """Copies of the inner activation that an eager GELU keeps beside the product (its composite form keeps 4)."""
     loss: Literal["fp32", "in-place", "fused", "compiled"] = "in-place"
     """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only."""
+    vocab_multiple: int = 1
+    """The vocabulary is padded to a multiple of this times tp; 1: padded only so that tp divides it."""
     gathered_input_kept: bool = False
     """A column-parallel layer keeps its gathered input (DTensor) rather than gathering it again in backward."""
     gathered_logits: bool = False

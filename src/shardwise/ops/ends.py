@@ -6,16 +6,11 @@ from shardwise.ops.op import Comm, Op
 from shardwise.ops.parts import linear, norm
 from shardwise.ops.shard import Shard
 
-VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of 128 x tp
-
 
 def padded_vocab(shard: Shard) -> float:
-    """Vocabulary after padding, per rank; runtimes without tensor parallel layers do not pad."""
-    vocab = shard.model.vocab
-    if shard.tp == 1:
-        return float(vocab)
-    multiple = VOCAB_MULTIPLE * shard.tp
-    return -(-vocab // multiple) * multiple / shard.tp
+    """Vocabulary after padding, per rank."""
+    multiple = shard.runtime.kernels.vocab_multiple * shard.tp
+    return -(-shard.model.vocab // multiple) * multiple / shard.tp
 
 
 def embedding(shard: Shard) -> list[Op]:

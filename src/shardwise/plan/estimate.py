@@ -137,7 +137,14 @@ def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
         if key not in known:
             stage = _stage(setup, rank, chunks)
             update = update_of(
-                chunks, setup.strategy, setup.runtime, setup.states, groups, setup.machine, stage.backward
+                chunks,
+                setup.strategy,
+                setup.runtime,
+                setup.states,
+                groups,
+                setup.machine,
+                stage.backward,
+                setup.cluster.host_bandwidth,
             )
             lasting = lasting_of(chunks, setup.shard, setup.strategy, setup.runtime, setup.states)
             known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups.dense), lasting)

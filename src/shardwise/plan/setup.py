@@ -115,9 +115,9 @@ def _chunks(
             if index == last:
                 # tied weights are the embedding's where both ends share a rank; else the last rank has a copy
                 own_weights = not (shard.model.tied and len(layers) == 1)
-                runs.append(
-                    Run(head_block(shard, machine, groups, grads, own_weights=own_weights), 1 + shard.model.mtp)
-                )
+                runs.append(Run(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
+                if shard.model.mtp:  # every token further ahead passes the same output layer again
+                    runs.append(Run(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
             known[key] = chunk_of(tuple(runs), grads)
         chunks.append(known[key])
     return chunks

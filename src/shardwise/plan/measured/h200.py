@@ -72,7 +72,7 @@ def _huggingface_model(row: Row) -> Model:
     )
 
 
-def _shape(row: Row) -> dict[str, int]:
+def _shape(row: Row) -> dict[str, Any]:
     return {name: int(row[name]) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
 
 

@@ -28,7 +28,7 @@ SCHEDULES = {
 
 def read(row: Row) -> Case | Skipped:
     """One row as a case, or the reason why it cannot be one."""
-    identity = {"id": str(row.get("id", "?")), "source": str(row.get("source_key", "?"))}
+    identity: dict[str, Any] = {"id": str(row.get("id", "?")), "source": str(row.get("source_key", "?"))}
     try:
         return _case(row, identity)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
@@ -37,11 +37,11 @@ def read(row: Row) -> Case | Skipped:
         return Skipped(**identity, reason=str(error))
 
 
-def _case(row: Row, identity: dict[str, str]) -> Case | Skipped:
+def _case(row: Row, identity: dict[str, Any]) -> Case | Skipped:
     runtime = runtime_for(row["framework"])
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
-    cluster = cluster_for(row["gpu"], int(row["num_gpus"]))
+    cluster = cluster_for(row["gpu"], int(row["num_gpus"]), runtime.name)
     if cluster is None:
         return Skipped(**identity, reason=f"the catalog has no GPU like {row['gpu'].get('type')!r}")
     notes: list[str] = []
@@ -133,7 +133,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         notes.append("micro batch not stated: 1")
     schedule, vpp = _schedule(p, vpp)
     zero = int(p["zero_stage"] if p["zero_stage"] is not None else 1)
-    degrees = {name: int(p.get(name) or 1) for name in ("tp", "pp", "dp", "cp", "ep")}
+    degrees: dict[str, Any] = {name: int(p.get(name) or 1) for name in ("tp", "pp", "dp", "cp", "ep")}
     global_batch = int(p["global_batch"])
     if p.get("num_microbatches"):
         global_batch = int(p["num_microbatches"]) * degrees["dp"] * micro
