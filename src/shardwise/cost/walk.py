@@ -84,6 +84,7 @@ def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0
         end for _, end in runs if end < len(ops) and ops[end - 1].module in OUTPUT_DROPPED and ops[end].name != "router"
     }
     kept = forward = 0.0
+    at = ""
     live = [0.0] * len(ops)
     index = 0
     while index < len(ops):
@@ -93,11 +94,12 @@ def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0
         for i in range(index, end):
             inside += ops[i].kept
             live[i] = inside
-        forward = max(forward, kept + high)
+        if kept + high > forward:
+            forward, at = kept + high, ops[index].name
         kept += stays
         index = end
     replayed = tuple(i for start, end in runs for i in range(start, end))
-    return _backward(ops, live, kept, forward, grad_bytes, replayed)
+    return _backward(ops, live, kept, forward, grad_bytes, replayed)._replace(at_forward=at)
 
 
 def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
