@@ -39,88 +39,100 @@ class RankMemory(NamedTuple):
     """Where the peak is."""
 
 
-class Lasting(NamedTuple):
-    """What a rank's chunks take whatever is in flight."""
+class Footprint(NamedTuple):
+    """What a rank's chunks take, whatever its place in the pipeline: all but how many passes are in flight."""
 
     parts: tuple[Ledger, ...]
-    """Weights, states, buffers."""
+    """Weights, states, buffers: allocated between iterations."""
+    static: float
+    """Sum of the parts."""
     gradients: float
     """Gradients that the backward pass makes and the step drops."""
+    standing: float
+    """Of these, what a pass finds already there: a later micro batch finds those of the first."""
     gathered: float
     """Layers gathered for use (ZeRO 3)."""
     optimizer: float
     """Temporaries of the optimizer step."""
-    total: float
-    """Sum of the parts."""
+    kept: float
+    """Activations that one micro batch keeps, all chunks."""
+    each: float
+    """Bytes that one more chunk pass in flight takes."""
+    first: Chunk
+    """The chunk with the highest forward pass."""
+    top: Chunk
+    """The chunk with the highest backward pass."""
+    fragmentation: float
     context: float
     """Device context and communicators, outside the allocator."""
 
 
-def lasting_of(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runtime, states: States) -> Lasting:
-    """The memory of a rank's chunks that does not depend on the schedule."""
+def footprint_of(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runtime, states: States) -> Footprint:
+    """The memory of a rank's chunks as far as it does not depend on the schedule."""
     parts = tuple(part for part in _static(chunks, shard, strategy, runtime, states) if part.value)
-    return Lasting(
-        parts,
-        _lazy_gradients(chunks, states, strategy, runtime),
-        _gathered(chunks, strategy, runtime, states),
-        _optimizer_work(chunks, strategy, runtime),
-        sum(part.value for part in parts),
-        runtime.memory.context + _communicators(strategy),
-    )
-
-
-def rank_memory(
-    rank: int,
-    chunks: list[Chunk],
-    in_flight: float,
-    lasting_parts: Lasting,
-    shard: Shard,
-    strategy: Strategy,
-    runtime: Runtime,
-) -> RankMemory:
-    """Memory of a pipeline rank that holds `chunks` with `in_flight` chunk passes at once."""
-    static, grads, transient, work, lasting, context = lasting_parts
-    kept = chunks[0].kept if len(chunks) == 1 else sum(chunk.kept for chunk in chunks)
-    mean = kept / len(chunks)
+    gradients = _lazy_gradients(chunks, states, strategy, runtime)
+    kept = sum(chunk.kept for chunk in chunks)
     boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
-    others = (in_flight - 1) * (mean + boundary)
-    high_f = max(chunk.forward for chunk in chunks)
-    top = max(chunks, key=lambda chunk: chunk.backward)
-    # a later micro batch finds the gradients of the first one already there
-    standing = grads if strategy.microbatches > 1 else 0.0
-    forward = lasting + others + high_f + transient + standing
-    backward = lasting + others + top.backward + transient + standing
-    optimizer = lasting + grads + work
-    peak = max(forward, backward, optimizer)
-    if peak == optimizer:
-        at = "optimizer step"
-        extra = [Ledger("gradients", grads), Ledger("optimizer temporaries", peak - lasting - grads)]
-    else:
-        first = max(chunks, key=lambda chunk: chunk.forward)
-        at = f"backward, {top.at}" if backward >= forward else f"forward, {first.at_forward}"
-        high = top.backward if backward >= forward else high_f
-        working = high - top.kept if backward >= forward else max(high - top.kept, 0.0)
-        extra = [
-            Ledger("activations in flight", others + high - working),
-            Ledger("working set of the pass", working),
-            Ledger("gathered layers", transient),
-            Ledger("gradients", standing),
-        ]
-    # what lasts was allocated once and packs well; what comes and goes leaves gaps
-    reserved = peak + (peak - lasting) * runtime.memory.fragmentation
-    return RankMemory(
-        rank=rank,
-        peak=Ledger("peak memory", peak, (*static, *(part for part in extra if part.value)), at),
-        static=lasting,
-        forward=forward,
-        backward=backward,
-        optimizer=optimizer,
-        kept_per_microbatch=kept,
-        in_flight=in_flight,
-        reserved=reserved,
-        total=reserved + context,
-        at=at,
+    return Footprint(
+        parts=parts,
+        static=sum(part.value for part in parts),
+        gradients=gradients,
+        standing=gradients if strategy.microbatches > 1 else 0.0,
+        gathered=_gathered(chunks, strategy, runtime, states),
+        optimizer=_optimizer_work(chunks, strategy, runtime),
+        kept=kept,
+        each=kept / len(chunks) + boundary,
+        first=max(chunks, key=lambda chunk: chunk.forward),
+        top=max(chunks, key=lambda chunk: chunk.backward),
+        fragmentation=runtime.memory.fragmentation,
+        context=runtime.memory.context + _communicators(strategy),
     )
+
+
+def rank_memory(rank: int, in_flight: float, footprint: Footprint) -> RankMemory:
+    """Memory of a pipeline rank with `in_flight` chunk passes at once."""
+    static = footprint.static
+    base = static + (in_flight - 1) * footprint.each + footprint.gathered + footprint.standing
+    forward, backward = base + footprint.first.forward, base + footprint.top.backward
+    optimizer = static + footprint.gradients + footprint.optimizer
+    peak = max(forward, backward, optimizer)
+    at, parts = _peak_parts(footprint, in_flight, forward, backward, optimizer)
+    # what lasts was allocated once and packs well; what comes and goes leaves gaps
+    reserved = peak + (peak - static) * footprint.fragmentation
+    return RankMemory(
+        rank,
+        Ledger("peak memory", peak, footprint.parts + parts, at),
+        static,
+        forward,
+        backward,
+        optimizer,
+        footprint.kept,
+        in_flight,
+        reserved,
+        reserved + footprint.context,
+        at,
+    )
+
+
+def _peak_parts(
+    footprint: Footprint, in_flight: float, forward: float, backward: float, optimizer: float
+) -> tuple[str, tuple[Ledger, ...]]:
+    """Where the peak is, and what it holds beside what lasts."""
+    if optimizer >= forward and optimizer >= backward:
+        parts = [("gradients", footprint.gradients), ("optimizer temporaries", footprint.optimizer)]
+        return "optimizer step", tuple(Ledger(name, value) for name, value in parts if value)
+    if backward >= forward:
+        at, high = f"backward, {footprint.top.at}", footprint.top.backward
+    else:
+        at, high = f"forward, {footprint.first.at_forward}", footprint.first.forward
+    working = max(high - footprint.top.kept, 0.0)
+    parts = [
+        ("activations in flight", (in_flight - 1) * footprint.each + high - working),
+        ("working set of the pass", working),
+        ("gathered layers", footprint.gathered),
+        ("gradients", footprint.standing),
+    ]
+    return at, tuple(Ledger(name, value) for name, value in parts if value)
 
 
 def _split(chunks: list[Chunk], strategy: Strategy) -> list[tuple[float, Sharding]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
-from shardwise.cost.memory import Lasting, RankMemory, fits, lasting_of, rank_memory
+from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory
 from shardwise.cost.network import Group, ring, send
 from shardwise.cost.stage import Chunk, combined
 from shardwise.cost.update import Update, data_groups, update_of
@@ -104,7 +104,7 @@ class RankParts(NamedTuple):
     stage: Stage
     update: Update
     fsdp: tuple[float, float]
-    lasting: Lasting
+    footprint: Footprint
 
 
 def assemble(setup: Setup) -> Estimate:
@@ -115,10 +115,7 @@ def assemble(setup: Setup) -> Estimate:
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
     fsdp = [part.fsdp for part in parts]
     done = _passes(setup, stages, fsdp)
-    memory = tuple(
-        rank_memory(rank, chunks, done.held[rank], parts[rank].lasting, setup.shard, strategy, setup.runtime)
-        for rank, chunks in enumerate(by_rank)
-    )
+    memory = tuple(rank_memory(rank, done.held[rank], part.footprint) for rank, part in enumerate(parts))
     update = max((part.update for part in parts), key=lambda one: one.exposed)
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
@@ -146,8 +143,8 @@ def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
                 stage.backward,
                 setup.cluster.host_bandwidth,
             )
-            lasting = lasting_of(chunks, setup.shard, setup.strategy, setup.runtime, setup.states)
-            known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups.dense), lasting)
+            footprint = footprint_of(chunks, setup.shard, setup.strategy, setup.runtime, setup.states)
+            known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups.dense), footprint)
     return [known[key] for key in keys]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.cost.memory import lasting_of
+from shardwise.cost.memory import footprint_of
 from shardwise.cost.stage import Chunk, Run, chunk_of
 from shardwise.cost.states import states_of
 from shardwise.inputs.recompute import Recompute
@@ -24,6 +24,8 @@ from shardwise.plan.search.work import Choices
 from shardwise.schedule.generate import generate
 from shardwise.simulate.action import B, F, I
 
+DEEP = 16
+"""Deeper pipelines back and forth are not counted out: making their order takes longer than it saves."""
 _PARAMETERS = frozenset({"weights", "gradients", "master weights", "optimizer moments"})
 
 
@@ -48,9 +50,9 @@ def rates_of(space: Space, base: Base, table: Table, layout: Layout, sharding: S
     states = states_of(strategy, ground.runtime)
     pieces = table.pieces if layout.pp == 1 else (table.main,)
     chunk = chunk_of(tuple(Run(piece.blocks[0], piece.count) for piece in pieces), 0.0)
-    whole = lasting_of([chunk], ground.shard, strategy, ground.runtime, states)
+    whole = footprint_of([chunk], ground.shard, strategy, ground.runtime, states)
     unit = [
-        lasting_of([one], ground.shard, strategy, ground.runtime, states)
+        footprint_of([one], ground.shard, strategy, ground.runtime, states)
         for one in (_bare(chunk, 1.0, 0.0), _bare(chunk, 0.0, 1.0))
     ]
     # adapters train a few parameters only: then weights alone are sure
@@ -71,7 +73,7 @@ def buffers_of(table: Table) -> float:
     """Workspaces and buffers of a rank that has at least one layer of the main kind."""
     ground = table.ground
     kinds = [chunk_of((Run(piece.blocks[0], 1),), 0.0) for piece in table.layers]
-    found = [lasting_of([one], ground.shard, ground.strategy, ground.runtime, ground.states) for one in kinds]
+    found = [footprint_of([one], ground.shard, ground.strategy, ground.runtime, ground.states) for one in kinds]
     return min(sum(p.value for p in one.parts if p.name == "workspace and buffers") for one in found)
 
 
@@ -201,24 +203,24 @@ def _chunked(
     return np.asarray(found)
 
 
-@lru_cache(maxsize=4096)
 def in_flight(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
     """Chunk passes that each rank holds at most at once, if I already frees everything: a lower bound."""
     ranks = np.arange(pp, dtype=float)
-    if schedule == "1f1b":
+    if schedule in {"1f1b", "zb-h1", "zb-h2"}:
         return np.minimum(microbatches, pp - ranks)
     if schedule == "gpipe":
         return np.full(pp, float(microbatches))
     if schedule == "interleaved":
         return np.minimum(microbatches * vpp, 2 * (pp - ranks - 1) + (vpp - 1) * pp + 1)
-    if schedule in V_SCHEDULES or schedule in {"zb-h1", "zb-h2"}:
-        return _counted(schedule, pp, vpp, microbatches)
+    if schedule in V_SCHEDULES and pp <= DEEP:
+        return _counted(schedule, pp, vpp, min(microbatches, 2 * pp))
     return np.ones(pp)
 
 
+@lru_cache(maxsize=1024)
 def _counted(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
-    """Read off the order itself."""
-    made = generate(schedule, pp=pp, vpp=vpp, microbatches=min(microbatches, 4 * pp))
+    """Read off the order itself; more micro batches hold no less."""
+    made = generate(schedule, pp=pp, vpp=vpp, microbatches=microbatches)
     size = made.chunks * made.microbatches
     most = []
     for row in made.codes:
