@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwise.partition.graph import Floats, Ints, Ready
+from shardwise.partition.graph import Ints, Path, Ready
 from shardwise.partition.milp import Level, Programme, Solved
 from shardwise.simulate.action import B
 
@@ -71,6 +71,7 @@ class Bounder:
 
     def _whole(self, level: Level, nodes: int) -> bool:
         for _ in range(self.rounds):
+            self._programme.suggest(self.incumbent)
             solved = self._programme.solve(seconds=self._left(), nodes=nodes)
             if solved is None:
                 return self._stopped(solved)
@@ -105,7 +106,7 @@ class Bounder:
         return longest
 
 
-def rank_paths(ready: Ready) -> Iterator[Floats]:
+def rank_paths(ready: Ready) -> Iterator[Path]:
     """For every rank the longest path when it is slowest."""
     for rank in range(ready.problem.pp):
         for slower in (1.2, 1000.0):

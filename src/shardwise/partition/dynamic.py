@@ -10,7 +10,7 @@ last micro batch), and k = n, l = micro batches - 1, e = 0 (stay for the last ba
 itself, so they hold for any order of full backwards. Given the layers of a stage, the least T_s that fits in its memory
 is a matter of that stage alone; given D, it is best to make the sum behind each stage as small as possible: a shortest
 path over cuts from the last stage to the first. Walking D down meets every pair (S, D) that is not beaten in both, so
-the least S + D is exact. It is a lower bound on the simulated time of every partition, and 1F1B nearly always reaches it.
+the least S + D is exact. It is a lower bound on the simulated time of every partition; 1F1B nearly always reaches it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Stages:
         self.path = [_dwelling(ready, s) for s in range(ready.chunks)]
 
     def _forward_of_layers(self) -> Floats:
-        """Most forward time of every layer: should choices differ in it, the rest counts as backward, which weighs more."""
+        """Most forward time of every layer: should choices differ in it, the rest counts as backward."""
         most = [self.ready.option_time[F, self.ready.run_of == run].max() for run in range(len(self._single))]
         return np.asarray(most)[self._runs]
 

@@ -90,7 +90,7 @@ class Ready:
 
     @cached_property
     def on_rank(self) -> Floats:
-        """ranks x chunks: 1 where the rank holds the chunk."""
+        """Ranks x chunks: 1 where the rank holds the chunk."""
         table = np.zeros((self.problem.pp, self.chunks))
         table[self.rank_of, np.arange(self.chunks)] = 1.0
         return table
@@ -100,7 +100,7 @@ class Ready:
         arrays = (self.before, self.input, self.stream, self.hop)
         return GraphView(len(self.before) - 1, *(array.ctypes.data for array in arrays))
 
-    def durations(self, counts: Ints) -> Floats:
+    def durations(self, counts: Ints | Floats) -> Floats:
         """Times by kind and chunk of one matrix of counts, or of many."""
         times = np.einsum("...co,ko->...kc", counts.astype(float), self.option_time)
         return np.ascontiguousarray(times + self.fixed_time)

@@ -136,12 +136,27 @@ static int change(const Task *t, State *s, int c) {
     return to != from;
 }
 
+/* Another chunk of the same rank, or c itself where there is none. */
+static int neighbour(const Task *t, State *s, int c) {
+    int n = 0;
+    for (int k = 0; k < t->chunks; k++) n += k != c && t->rank_of[k] == t->rank_of[c];
+    if (!n) return c;
+    n = below(s, n);
+    for (int k = 0; k < t->chunks; k++)
+        if (k != c && t->rank_of[k] == t->rank_of[c] && n-- == 0) return k;
+    return c;
+}
+
+/* Half of the moves stay on one rank, where what one chunk gives up another can take. */
 static int move(const Task *t, State *s) {
-    int kind = below(s, 8), a = below(s, t->chunks), b = below(s, t->chunks);
-    if (kind < 3 || a == b) return change(t, s, a);
-    if (kind == 3) return change(t, s, a) && change(t, s, b);
-    if (kind == 4) return shift(t, s, a, b) && change(t, s, b);
-    if (kind == 5) return shift(t, s, a, b) && change(t, s, below(s, t->chunks));
+    int kind = below(s, 10), a = below(s, t->chunks), b = kind < 5 ? neighbour(t, s, a) : below(s, t->chunks);
+    if (a == b || kind == 0 || kind == 5) return change(t, s, a);
+    if (kind <= 2) return change(t, s, a) && change(t, s, b);
+    if (kind == 3) return shift(t, s, a, b);
+    if (kind == 4) return shift(t, s, a, b) && change(t, s, a);
+    if (kind == 6) return change(t, s, a) && change(t, s, b);
+    if (kind == 7) return shift(t, s, a, b) && change(t, s, b);
+    if (kind == 8) return shift(t, s, a, b) && change(t, s, neighbour(t, s, b));
     return shift(t, s, a, b);
 }
 

@@ -23,6 +23,11 @@ class Improved:
     evaluations: int
 
 
+def compiled() -> bool:
+    """Whether C does the work: without it annealing is some hundred times slower."""
+    return library(_SOURCE) is not None
+
+
 class _Task(ctypes.Structure):
     _fields_ = (
         ("graph", GraphView),

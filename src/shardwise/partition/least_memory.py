@@ -68,20 +68,20 @@ def _smallest_options(ready: Ready) -> set[int]:
 
 
 def spread_evenly(ready: Ready) -> Ints:
-    """Layers in equal parts, in model order, each with its smallest choice; empty chunks only where there are too few."""
+    """Layers in equal parts, in model order, each with its smallest choice; empty chunks only where needed."""
     layers, chunks = int(ready.run_counts.sum()), ready.chunks
     shares = np.array([layers // chunks + (k < layers % chunks) for k in range(chunks)])
-    needy = np.flatnonzero((shares < ready.least))
+    needy = np.flatnonzero(shares < ready.least)
     for chunk in needy:  # an empty chunk is allowed elsewhere: its layer goes here
         donors = np.flatnonzero(shares > ready.least)
         shares[donors[np.argmax(shares[donors])]] -= 1
         shares[chunk] += 1
     cuts = np.concatenate(([0], np.cumsum(shares)))
-    smallest = {int(ready.run_of[o]): o for o in _smallest_options(ready)}
+    smallest = {int(ready.run_of[o]): o for o in sorted(_smallest_options(ready))}
     sequence = np.repeat([smallest[run] for run in range(len(ready.run_counts))], ready.run_counts)
     counts = np.zeros((chunks, ready.options), dtype=np.int32)
-    for chunk in range(chunks):
-        np.add.at(counts[chunk], sequence[cuts[chunk] : cuts[chunk + 1]], 1)
+    for k in range(chunks):
+        np.add.at(counts[k], sequence[cuts[k] : cuts[k + 1]], 1)
     return counts
 
 

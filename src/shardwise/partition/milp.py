@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardwise.partition.graph import Floats, Path, Ready
+from shardwise.partition.graph import Floats, Ints, Path, Ready
 
 Level = Literal["ranks", "chunks", "counts"]
 _FEASIBLE = 1e-7
@@ -42,8 +42,14 @@ class Programme:
         self.ready, self.kinds = ready, highspy.HighsVarType
         self.infinity = highspy.kHighsInf
         self.status = highspy.HighsModelStatus
-        self.solver: Any = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 1), ("mip_rel_gap", 1e-6)):
+        self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+        for option, value in (
+            ("output_flag", False),
+            ("threads", 1),
+            ("random_seed", 1),
+            ("mip_rel_gap", 1e-6),
+            ("mip_heuristic_effort", 0.0),
+        ):
             self.solver.setOptionValue(option, value)
         self.cells = ready.chunks * ready.options
         self._columns()
@@ -58,7 +64,9 @@ class Programme:
         self.solver.addVar(0.0, self.infinity)
         self.solver.changeColCost(self.cells, 1.0)
 
-    def _row(self, low: float, high: float, columns: Sequence[int] | np.ndarray, values: Sequence[float] | Floats) -> None:
+    def _row(
+        self, low: float, high: float, columns: Sequence[int] | np.ndarray, values: Sequence[float] | Floats
+    ) -> None:
         index = np.asarray(columns, dtype=np.int32)
         self.solver.addRow(low, high, len(index), index, np.asarray(values, dtype=float))
 
@@ -131,9 +139,14 @@ class Programme:
             columns = np.concatenate([self._of_chunk(int(chunk)) for chunk in chunks])
             self._row(0.0, 0.0, [*columns, whole], [*np.ones(len(columns)), -1.0])
 
+    def suggest(self, counts: Ints) -> None:
+        """Tell the solver of a partition, so that it does not look for worse ones."""
+        values = np.asarray(counts, dtype=float).ravel()
+        self.solver.setSolution(self.cells, np.arange(self.cells, dtype=np.int32), values)
+
     def solve(self, *, seconds: float, nodes: int = 0) -> Solved | None:
         """None: there is no solution. Nodes bound the work the same way on every machine, seconds are a backstop."""
-        self.solver.setOptionValue("time_limit", float(self.solver.getRunTime()) + max(seconds, 0.01))
+        self.solver.setOptionValue("time_limit", max(seconds, 0.01))
         if nodes:
             self.solver.setOptionValue("mip_max_nodes", nodes)
         self.solver.run()
@@ -147,10 +160,12 @@ class Programme:
         known = len(values) > self.cells and info.primal_solution_status == 2
         counts = values[: self.cells] if known else np.zeros(self.cells)
         return Solved(
-            counts=counts.reshape(self.ready.chunks, -1), value=float(info.objective_function_value) if known else np.inf,
-            bound=bound if np.isfinite(bound) else 0.0, finished=finished,
+            counts=counts.reshape(self.ready.chunks, -1),
+            value=float(info.objective_function_value) if known else np.inf,
+            bound=bound if np.isfinite(bound) else 0.0,
+            finished=finished,
             out_of_time=status == self.status.kTimeLimit,
-        )  # fmt: skip
+        )
 
 
 def memory_row(ready: Ready, row: Floats, rank: int) -> tuple[np.ndarray, Floats, float]:

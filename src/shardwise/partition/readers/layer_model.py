@@ -1,0 +1,71 @@
+"""The fitted layer model (`-m NAME`): SAPP's model JSON, written from an init file and read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import InputError
+from shardwise.inputs.files import read_mapping
+from shardwise.inputs.serialise import to_json
+from shardwise.inputs.write import write_text
+from shardwise.partition.decompose import Fit, decompose
+from shardwise.partition.readers.init_file import Init, read_init
+from shardwise.partition.readers.problem_file import RECOMPUTE, model_faults
+from shardwise.partition.readers.traces import read_times
+
+_PARTS = {name: key for name, (key, _, _) in RECOMPUTE.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerModel:
+    """A layer model with the fit it came from."""
+
+    data: dict[str, Any]
+    fit: Fit | None = None
+    notes: tuple[str, ...] = ()
+
+
+def model_of_init(path: str | Path, name: str = "model") -> LayerModel:
+    """Read an init file, take its memory apart and its times from traces or the file."""
+    init = read_init(path)
+    fit = decompose(init.measured, init.pp)
+    times, extra, notes = _times(init)
+    values = fit.values
+    body = {
+        "name": "BODY", "type": "BODY", "model_name": name, "time": times[1], "nb_layer": init.layers, **extra,
+        "memory_parameter": values["par"], "memory_activation": values.get("act", 0.0),
+        **{key: values[part] for part, key in _PARTS.items() if part in values},
+    }  # fmt: skip
+    ends = [
+        {"name": word, "type": word, "model_name": name, "time": times[k], "nb_layer": 1,
+         "memory_parameter": values.get(word.lower(), 0.0)}
+        for word, k in (("HEAD", 0), ("TAIL", 2))
+    ]  # fmt: skip
+    data = {"name": name, "stage_const_mem": values.get("const", 0.0), "layers_description": [ends[0], body, ends[1]]}
+    return LayerModel(data=data, fit=fit, notes=(*fit.notes, *notes))
+
+
+def _times(init: Init) -> tuple[tuple[float, float, float], dict[str, float], tuple[str, ...]]:
+    """Forward times, what else was measured of a body layer, and notes."""
+    if init.times is not None:
+        return init.times, {}, ()
+    assert init.profiling is not None  # noqa: S101 - the reader made sure of one of the two
+    found = read_times(init.profiling)
+    extra = {} if found.body_backward is None else {"backward_time": found.body_backward}
+    if found.body_recompute is not None and len(init.kinds) == 1:
+        extra[f"{RECOMPUTE[init.kinds[0]][1]}_time"] = found.body_recompute
+    return (found.head, found.body, found.tail), extra, found.notes
+
+
+def save_model(model: LayerModel, path: str | Path) -> None:
+    write_text(path, to_json(model.data))
+
+
+def load_model(path: str | Path) -> LayerModel:
+    data = read_mapping(path)
+    faults = list(model_faults(data))
+    if faults:
+        raise InputError(faults, title=str(path))
+    return LayerModel(data=data)

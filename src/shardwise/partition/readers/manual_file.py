@@ -1,0 +1,72 @@
+"""Manual strategies (seed 001): named blocks of offset and recompute lists, to be compared with the solver's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.files import read_mapping
+from shardwise.partition.lists import Lists, Table
+
+_KEYS = ("offset", "recompute", "select_recompute", "select_comm_recompute")
+_OTHER = frozenset({"interleave_num", "show", "file_name"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manual:
+    """One strategy as its author wrote it."""
+
+    name: str
+    lists: Lists
+    vpp: int
+    show: bool = True
+    file_name: str = ""
+
+
+def read_manual(path: str | Path, *, pp: int, layers: int, vpp: int) -> tuple[Manual, ...]:
+    """All blocks of a file; a truth value stands for all or none of the layers."""
+    faults, found = list[Fault](), list[Manual]()
+    for name, block in read_mapping(path).items():
+        if not isinstance(block, dict):
+            faults.append(Fault(name, "must be a block with offset and the recompute lists"))
+            continue
+        faults += [
+            Fault(f"{name}.{key}", f"is not known; use {', '.join((*_KEYS, *sorted(_OTHER)))}")
+            for key in sorted(set(block) - set(_KEYS) - _OTHER)
+        ]
+        turns = block.get("interleave_num", vpp)
+        if not isinstance(turns, int) or turns < 1:
+            faults.append(Fault(f"{name}.interleave_num", f"is {turns!r}; write a whole number of at least 1"))
+            continue
+        lists = _lists(name, block, pp, layers, turns, faults)
+        found.append(Manual(
+            name=name, lists=lists, vpp=turns, show=bool(block.get("show", True)),
+            file_name=str(block.get("file_name", "")),
+        ))  # fmt: skip
+    if not found and not faults:
+        faults.append(Fault("", "holds no strategy"))
+    if faults:
+        raise InputError(faults, title=str(path))
+    return tuple(found)
+
+
+def _lists(name: str, block: dict[str, Any], pp: int, layers: int, turns: int, faults: list[Fault]) -> Lists:
+    base = layers // (pp * turns)
+    offset = _table(f"{name}.offset", block.get("offset", 0), ((0,) * pp,) * turns, faults)
+    sizes = tuple(tuple(base + value for value in row) for row in offset)
+    rest = {key: _table(f"{name}.{key}", block.get(key, False), sizes, faults) for key in _KEYS[1:]}
+    return Lists(offset=offset, **rest)
+
+
+def _table(at: str, value: object, everything: Table, faults: list[Fault]) -> Table:
+    if value is True:
+        return everything
+    if value is False or value is None or value == 0:
+        return tuple((0,) * len(row) for row in everything)
+    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    if not all(isinstance(row, list) and all(isinstance(x, int) for x in row) for row in rows):
+        faults.append(Fault(at, f"is {value!r}; write true, false, a list of whole numbers, or one list per chunk"))
+        return tuple((0,) * len(row) for row in everything)
+    return tuple(tuple(int(x) for x in row) for row in rows if isinstance(row, list))
