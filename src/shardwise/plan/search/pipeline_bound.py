@@ -15,6 +15,9 @@ of the last slack + 1 is; else some stage takes `next` or more. The smaller of b
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from shardwise.plan.search.table import Floats
@@ -22,70 +25,96 @@ from shardwise.plan.search.types import Layout
 from shardwise.plan.search.work import Work
 
 
-def makespan(layout: Layout, work: Work, layers: int, hop: float, shown: float) -> Floats:
-    """Seconds of all passes at least. `hop`: one send; `shown`: what a pass of a rank shows of its sends."""
-    m, p = layout.microbatches, layout.pp
-    if p == 1:
-        return m * work.total
-    stage = 2 * shown
-    slow = m * (work.slowest + stage)
-    messages = 2 * (p - 1) * hop
-    if layout.schedule == "1f1b":
-        return np.maximum(slow, _one_f_one_b(m, p, work, stage) + messages)
-    if layout.schedule == "gpipe":
-        return work.total + p * stage + (m - 1) * (work.slowest + stage) + messages
-    if layout.schedule == "interleaved":
-        return np.maximum(slow, _interleaved(layout, work, layers, stage))
-    if layout.schedule == "zb-h1":
-        return np.maximum(slow, _zb_h1(m, p, work, shown))
-    return slow
+class Pipes(NamedTuple):
+    """Pipelines of one schedule, as columns [pipeline, 1]."""
+
+    pp: Floats
+    vpp: Floats
+    m: Floats
+    hop: Floats
+    """Seconds of one send."""
+    shown: Floats
+    """What a pass of a rank shows of its sends."""
+    layers: int
 
 
-def _one_f_one_b(m: int, p: int, work: Work, stage: float) -> Floats:
+def pipes_of(layouts: list[Layout], hops: list[float], overlap: float, layers: int) -> Pipes:
+    def column(values: list[float]) -> Floats:
+        return np.array(values, dtype=float)[:, None]
+
+    shown = [hop * (1 - overlap) * one.vpp for one, hop in zip(layouts, hops, strict=True)]
+    return Pipes(
+        column([one.pp for one in layouts]),
+        column([one.vpp for one in layouts]),
+        column([one.microbatches for one in layouts]),
+        column(hops),
+        column(shown),
+        layers,
+    )
+
+
+def makespan(schedule: str, pipes: Pipes, work: Work) -> Floats:
+    """Seconds of all passes at least: [pipeline, choice]."""
+    slow = pipes.m * (work.slowest + 2 * pipes.shown)
+    bound = _BOUNDS.get(schedule)
+    found = slow if bound is None else np.maximum(slow, bound(pipes, work))
+    return np.where(pipes.pp > 1, found, pipes.m * work.total)
+
+
+def _one_f_one_b(pipes: Pipes, work: Work) -> Floats:
     """(1) in both cases."""
+    p, m, stage = pipes.pp, pipes.m, 2 * pipes.shown
     total = work.total + p * stage
-    share = np.maximum(work.share, 0.5) if stage else work.share
+    share = np.where(stage > 0, np.maximum(work.share, 0.5), work.share)
 
     def bound(seconds: Floats, after: Floats | float) -> Floats:
         return total + ((m - 1) - np.minimum(m - 1, after) * share) * (seconds + stage)
 
     reach = np.minimum(work.slack, p - 1)
-    last, first = bound(work.full_last, 0.0), bound(work.full_first, p - 1)
-    if p > 2:
-        inner = bound(work.full, np.maximum(1.0, np.minimum(reach, p - 2)))
-        full = np.where(reach > 0, np.minimum(last, inner), np.maximum(last, inner))
-    else:
-        full = last
-    full = np.where(reach >= p - 1, np.minimum(full, first), full)
+    inner = bound(work.full, np.maximum(1.0, np.minimum(reach, p - 2)))
+    full = _cases(p, reach, bound(work.full_last, 0.0), inner, bound(work.full_first, p - 1))
     # leading layers outside the first stage make a full one shorter than it looks
     full = np.where((work.leading > 0) & (reach >= p - 2), bound(work.slowest, p - 1), full)
-    return np.minimum(full, bound(work.next, p - 1))
+    return np.minimum(full, bound(work.next, p - 1)) + 2 * (p - 1) * pipes.hop
 
 
-def _interleaved(layout: Layout, work: Work, layers: int, stage: float) -> Floats:
+def _cases(p: Floats, reach: Floats, last: Floats, inner: Floats, first: Floats) -> Floats:
+    """One of the last `reach` + 1 stages is full; with none to spare, all are."""
+    full = np.where(p > 2, np.where(reach > 0, np.minimum(last, inner), np.maximum(last, inner)), last)
+    return np.where(reach >= p - 1, np.minimum(full, first), full)
+
+
+def _gpipe(pipes: Pipes, work: Work) -> Floats:
+    stage = 2 * pipes.shown
+    passes = work.total + pipes.pp * stage + (pipes.m - 1) * (work.slowest + stage)
+    return passes + 2 * (pipes.pp - 1) * pipes.hop
+
+
+def _interleaved(pipes: Pipes, work: Work) -> Floats:
     """(2) in both cases; chunks between the ends hold the even share of layers or more."""
-    m, p, v = layout.microbatches, layout.pp, layout.vpp
-    even = layers // (p * v)
-    chunk = even * work.layer + np.minimum(even, work.block) * work.again + stage / v
-    begin = np.maximum(0.0, (even - 1) * work.layer + work.first) + stage / v
+    p, m, stage = pipes.pp, pipes.m, 2 * pipes.shown
+    even = pipes.layers // (p * pipes.vpp)
+    each = stage / pipes.vpp
+    chunk = even * work.layer + np.minimum(even, work.block) * work.again + each
+    begin = np.maximum(0.0, (even - 1) * work.layer + work.first) + each
 
     def bound(seconds: Floats, rank: Floats | float) -> Floats:
         before = np.where(np.asarray(rank) > 0, begin + np.maximum(np.asarray(rank) - 1, 0) * chunk, 0.0)
         return m * (seconds + stage) + before
 
     reach = np.minimum(work.slack, p - 1)
-    last, first = bound(work.full_last, p - 1.0), bound(work.full_first, 0.0)
-    if p > 2:
-        inner = bound(work.full, np.maximum(p - 1 - np.maximum(reach, 1.0), 0.0))
-        full = np.where(reach > 0, np.minimum(last, inner), np.maximum(last, inner))
-    else:
-        full = last
-    full = np.where(reach >= p - 1, np.minimum(full, first), full)
-    return np.where(work.leading > 0, m * (work.slowest + stage), np.minimum(full, bound(work.next, 0.0)))
+    inner = bound(work.full, np.maximum(p - 1 - np.maximum(reach, 1.0), 0.0))
+    full = _cases(p, reach, bound(work.full_last, p - 1.0), inner, bound(work.full_first, 0.0))
+    return np.where(work.leading > 0, 0.0, np.minimum(full, bound(work.next, 0.0)))
 
 
-def _zb_h1(m: int, p: int, work: Work, shown: float) -> Floats:
+def _zb_h1(pipes: Pipes, work: Work) -> Floats:
     """As (1), but only forwards of other ranks are sure to come before: W fills the rest."""
-    share = np.maximum(work.share, 0.5) if shown else work.share
-    seconds = work.slowest + 2 * shown
-    return work.total_forward + p * shown + np.maximum(m - p * share, 0.0) * seconds
+    share = np.where(pipes.shown > 0, np.maximum(work.share, 0.5), work.share)
+    passes = np.maximum(pipes.m - pipes.pp * share, 0.0) * (work.slowest + 2 * pipes.shown)
+    return work.total_forward + pipes.pp * pipes.shown + passes
+
+
+_BOUNDS: dict[str, Callable[[Pipes, Work], Floats]] = {
+    "1f1b": _one_f_one_b, "gpipe": _gpipe, "interleaved": _interleaved, "zb-h1": _zb_h1,
+}  # fmt: skip

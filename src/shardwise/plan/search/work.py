@@ -18,8 +18,8 @@ from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats, Piece, Table, backward
 from shardwise.plan.search.types import Base, Layout, Point, Sharding
 
-ROUNDS = 40
-"""Halvings of the interval that holds the least slowest stage: to one part in 10^12."""
+ROUNDS = 14
+"""Halvings of the interval, a few layers wide, that holds the least slowest stage."""
 
 
 class Cell(NamedTuple):
@@ -69,15 +69,6 @@ class Work(NamedTuple):
     """The slowest stage where it is longer than the least."""
     leading: Floats
     """Layers of other kinds before the main one."""
-
-
-def cells_of(space: Space, base: Base) -> dict[tuple[Layout, Sharding], Cell]:
-    """The cell of every pair of pipeline and sharding."""
-    return {
-        (layout, sharding): Cell(layout.pp, layout.dp, sharding if sharding.zero == 3 else None)
-        for layout in space.layouts(base)
-        for sharding in space.shardings(base, layout)
-    }
 
 
 def choices_of(table: Table, recomputes: tuple[Recompute, ...]) -> Choices:
@@ -200,7 +191,11 @@ def _room(parts: _Parts, limit: Floats) -> Floats:
 
 def _bottleneck(parts: _Parts, total: Floats, total_forward: Floats, share: Floats, window: Floats) -> Work:
     low = total / parts.pp * (1 - 1e-12)
-    high = _taken(parts, np.full_like(low, parts.layers)) + np.maximum(parts.first, 0.0) + parts.last
+    ends = np.maximum(parts.first, 0.0) + parts.last
+    high = low + 2 * (parts.layer + parts.again) + ends
+    high = np.where(
+        _room(parts, high) >= parts.layers, high, _taken(parts, np.full_like(low, parts.layers)) + ends
+    )
     for _ in range(ROUNDS):
         middle = (low + high) / 2
         enough = _room(parts, middle) >= parts.layers

@@ -1,0 +1,99 @@
+"""Where simulations run: in this process, in a pool of processes, or on a Ray cluster. The answers are the same.
+
+A worker that dies takes its batch with it; the batch is done again, in a new pool, and in this process if that fails
+too. Simulations have no side effects, so nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol
+
+from shardwise.errors import MissingExtraError
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.search.refine import Refined, refine
+from shardwise.plan.search.types import Question
+
+TRIES = 3
+SHARE = 4
+"""Strategies that a worker takes at a time."""
+
+
+class Executor(Protocol):
+    """Refines strategies, in order."""
+
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]: ...
+
+    def close(self) -> None: ...
+
+
+class Serial:
+    """In this process."""
+
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
+        return [refine(question, strategy) for strategy in strategies]
+
+    def close(self) -> None:
+        pass
+
+
+def _several(question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
+    return Serial().refine(question, strategies)
+
+
+def _shares(strategies: Sequence[Strategy]) -> list[Sequence[Strategy]]:
+    return [strategies[start : start + SHARE] for start in range(0, len(strategies), SHARE)]
+
+
+class Pool:
+    """A pool of processes on this machine."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.pool = ProcessPoolExecutor(workers)
+
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
+        for _ in range(TRIES):
+            try:
+                futures = [self.pool.submit(_several, question, share) for share in _shares(strategies)]
+                return [refined for future in futures for refined in future.result()]
+            except BrokenProcessPool:
+                self.pool = ProcessPoolExecutor(self.workers)
+        return _several(question, strategies)
+
+    def close(self) -> None:
+        self.pool.shutdown(cancel_futures=True)
+
+
+class Ray:
+    """A Ray cluster; one is started on this machine where no address is given."""
+
+    def __init__(self, workers: int = 0, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtraError("--executor ray", "ray") from None
+        self.ray: Any = ray
+        self.started = not ray.is_initialized()
+        if self.started:
+            size = {"num_cpus": workers} if workers and address is None else {}
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, **size)
+        self.several = ray.remote(max_retries=TRIES)(_several)
+
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
+        asked = self.ray.put(question)
+        found = self.ray.get([self.several.remote(asked, share) for share in _shares(strategies)])
+        return [refined for share in found for refined in share]
+
+    def close(self) -> None:
+        if self.started:
+            self.ray.shutdown()
+
+
+def executor_of(kind: str = "processes", workers: int = 1, address: str | None = None) -> Executor:
+    """The executor by its name."""
+    if kind == "ray":
+        return Ray(workers if workers > 1 else 0, address)
+    return Pool(workers) if workers > 1 else Serial()

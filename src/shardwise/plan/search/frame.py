@@ -1,0 +1,181 @@
+"""What strategies over bases of one shape share: their pipelines, shardings, updates and bytes per parameter."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.cost.memory import footprint_of
+from shardwise.cost.stage import Chunk, Run, chunk_of
+from shardwise.cost.states import states_of
+from shardwise.cost.update import data_groups, update_of
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+from shardwise.plan.search.space import Space
+from shardwise.plan.search.table import Floats, Table
+from shardwise.plan.search.types import Base, Layout, Point, Sharding
+from shardwise.plan.search.work import Cell
+from shardwise.schedule.generate import generate
+from shardwise.simulate.action import B, F, I
+
+Ints = npt.NDArray[np.int64]
+DEEP = 16
+"""Deeper pipelines back and forth are not counted out: making their order takes longer than it saves."""
+_PARAMETERS = frozenset({"weights", "gradients", "master weights", "optimizer moments"})
+
+
+class Rates(NamedTuple):
+    """By pair; bytes per parameter as [pair, outside experts or of experts]."""
+
+    lasting: Floats
+    gradients: Floats
+    """Made by the backward pass, dropped after the step."""
+    work: Floats
+    """Temporaries of the step."""
+    gathered: Floats
+    """Layers gathered for use."""
+    fixed: Floats
+    """Buckets, context, communicators."""
+
+
+class Frame(NamedTuple):
+    """Pairs of a pipeline and a sharding, in the order of the space."""
+
+    layouts: tuple[Layout, ...]
+    of_pair: Ints
+    """Index of each pair's pipeline."""
+    cells: list[Cell]
+    tracks: list[tuple[int, int]]
+    """Distinct (pipeline, cell): what the passes depend on."""
+    track_of_pair: Ints
+    reduce: Floats
+    """Seconds by pair, mean over ranks."""
+    gather: Floats
+    step: Floats
+    rates: Rates
+    valid: npt.NDArray[np.bool_]
+    """[pair, choice]: whether the chunk is long enough for the choice."""
+
+
+Known = dict[tuple[int, ...], tuple[tuple[float, float, float], tuple[object, ...]]]
+"""Updates and rates that frames share: micro batches do not matter to them."""
+
+
+def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known) -> Frame:
+    """The pairs over a base; `choices`: how many recompute choices there are in all."""
+    layouts = space.layouts(base)
+    pairs = [(index, one, sharding) for index, one in enumerate(layouts) for sharding in space.shardings(base, one)]
+    cells: dict[Cell, int] = {}
+    tracks: dict[tuple[int, int], int] = {}
+    track_of_pair, asked = [], []
+    for index, layout, sharding in pairs:
+        cell = cells.setdefault(Cell(layout.pp, layout.dp, sharding if sharding.zero == 3 else None), len(cells))
+        track_of_pair.append(tracks.setdefault((index, cell), len(tracks)))
+        asked.append(_ask(space, base, table, layout, sharding, known))
+    updates = np.array([one[0] for one in asked])[:, :, None]
+    columns = zip(*(one[1] for one in asked), strict=True)
+    sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
+    return Frame(
+        layouts,
+        np.array([index for index, _, _ in pairs]),
+        list(cells),
+        list(tracks),
+        np.array(track_of_pair),
+        *(updates[:, column] for column in range(3)),
+        Rates(*(np.array(column) for column in columns)),
+        np.arange(choices)[None, :] < sizes[:, None],
+    )
+
+
+def _ask(
+    space: Space, base: Base, table: Table, layout: Layout, sharding: Sharding, known: Known
+) -> tuple[tuple[float, float, float], tuple[object, ...]]:
+    """Ask the update and memory models about a pair."""
+    key = (base.tp, base.cp, base.ep, base.etp, base.single, layout.pp, layout.dp, *sharding)
+    if key not in known:
+        asked = _Asked(space.strategy(Point(base, layout, sharding, Recompute())), layout.pp, sharding)
+        known[key] = _updated(table, asked), _rated(table, asked)
+    return known[key]
+
+
+class _Asked(NamedTuple):
+    strategy: Strategy
+    pp: int
+    sharding: Sharding
+
+
+def _updated(table: Table, asked: _Asked) -> tuple[float, float, float]:
+    """Reduction, gathering and step of the mean rank."""
+    ground, strategy = table.ground, asked.strategy
+    states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
+    whole = chunk_of(tuple(Run(piece.blocks[0], piece.count) for piece in table.pieces), 0.0)
+    mean = _bare(whole, whole.params / asked.pp, whole.expert_params / asked.pp)
+    never = float("inf")
+    args = (strategy, ground.runtime, states, groups, ground.machine, never, ground.cluster.host_bandwidth)
+    found = update_of([mean], *args)
+    if strategy.zero == 0 or asked.sharding.group:
+        # an all-reduce is concave in its bytes: the mean over ranks is at least that of all on one rank, shared
+        return update_of([whole], *args).reduce / asked.pp, found.gather, found.optimizer
+    return found.reduce, found.gather, found.optimizer
+
+
+def _rated(table: Table, asked: _Asked) -> tuple[object, ...]:
+    """What the memory model says of one parameter of each sort."""
+    ground, strategy = table.ground, asked.strategy
+    states = states_of(strategy, ground.runtime)
+    pieces = table.pieces if asked.pp == 1 else (table.main,)
+    chunk = chunk_of(tuple(Run(piece.blocks[0], piece.count) for piece in pieces), 0.0)
+    whole = footprint_of([chunk], ground.shard, strategy, ground.runtime, states)
+    unit = [
+        footprint_of([one], ground.shard, strategy, ground.runtime, states)
+        for one in (_bare(chunk, 1.0, 0.0), _bare(chunk, 0.0, 1.0))
+    ]
+    # adapters train a few parameters only: then weights alone are sure
+    names = _PARAMETERS if ground.shard.lora == 0 else {"weights"}
+    lasting = [sum(part.value for part in one.parts if part.name in names) for one in unit]
+    buckets = sum(part.value for part in whole.parts if part.name == "communication buckets")
+    gradients, work = [one.gradients for one in unit], [one.optimizer for one in unit]
+    return lasting, gradients, work, whole.gathered, buckets + whole.context
+
+
+def _bare(chunk: Chunk, params: float, expert_params: float) -> Chunk:
+    return chunk._replace(params=params, expert_params=expert_params)
+
+
+def buffers_of(table: Table) -> float:
+    """Workspaces and buffers of a rank that has at least one layer."""
+    ground = table.ground
+    kinds = [chunk_of((Run(piece.blocks[0], 1),), 0.0) for piece in table.layers]
+    found = [footprint_of([one], ground.shard, ground.strategy, ground.runtime, ground.states) for one in kinds]
+    return min(sum(p.value for p in one.parts if p.name == "workspace and buffers") for one in found)
+
+
+@lru_cache(maxsize=4096)
+def in_flight(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
+    """Chunk passes that each rank holds at most at once, if I already frees everything: a lower bound."""
+    ranks = np.arange(pp, dtype=float)
+    if schedule in {"1f1b", "zb-h1", "zb-h2"}:
+        return np.minimum(microbatches, pp - ranks)
+    if schedule == "gpipe":
+        return np.full(pp, float(microbatches))
+    if schedule == "interleaved":
+        return np.minimum(microbatches * vpp, 2 * (pp - ranks - 1) + (vpp - 1) * pp + 1)
+    if schedule in V_SCHEDULES and pp <= DEEP:
+        return _counted(schedule, pp, vpp, min(microbatches, 2 * pp))
+    return np.ones(pp)
+
+
+@lru_cache(maxsize=1024)
+def _counted(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
+    """Read off the order itself; more micro batches hold no less."""
+    made = generate(schedule, pp=pp, vpp=vpp, microbatches=microbatches)
+    size = made.chunks * made.microbatches
+    most = []
+    for row in made.codes:
+        kind = np.asarray(row) // size
+        change = np.where(kind == F, 1.0, np.where((kind == I) | (kind == B), -1.0, 0.0))
+        most.append(float(np.cumsum(change).max()))
+    return np.array(most)
