@@ -63,6 +63,7 @@ class Search:
     interrupted: bool = False
     out_of_time: bool = False
     _point_value: float = float("inf")
+    _left: tuple[Point, float] = field(init=False)
     _builder: Builder = field(init=False)
     _tail: Floats = field(init=False)
     _sizes: int = field(init=False)
@@ -125,6 +126,10 @@ class Search:
         work = min(1.5e8 if size > _LARGE else 3e8, 4e5 * size) * self.effort
         runs = _HOT if size <= _SMALL else _COOL
         for turn in range(3):
+            if turn == 1:  # a second valley; the third round goes on from the better of the two
+                yield partial(self._restart, builds // 12)
+            if turn == 2:
+                yield self._return
             for _ in range(builds):
                 yield self._vary
             for k, (heat, anywhere) in enumerate(runs):
@@ -156,6 +161,20 @@ class Search:
 
     def _vary(self) -> None:
         self._try(self._fresh() if self._random.random() < 0.2 else self._near())
+
+    def _restart(self, tries: int) -> None:
+        """Go on from the best of some random points, whatever was known before."""
+        known, value = self.point, self._point_value
+        self._point_value = float("inf")
+        for _ in range(tries):
+            self._try(self._fresh())
+        self._left = known, value
+
+    def _return(self) -> None:
+        """Back to the point left at the restart, if it was better."""
+        point, value = self._left
+        if value < self._point_value:
+            self.point, self._point_value = point, value
 
     def _fresh(self) -> Point:
         """A random point."""
