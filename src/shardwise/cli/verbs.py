@@ -7,9 +7,12 @@ from __future__ import annotations
 
 VERBS: dict[str, tuple[str, str]] = {
     "estimate": ("shardwise.cli.estimate", "Predict time, memory and MFU of one strategy, and say why."),
+    "plan": ("shardwise.cli.plan", "Find the fastest way to split a model; per operator from profiles."),
+    "balance": ("shardwise.cli.balance", "Spread layers and recompute over stages, from measured memory."),
     "check": ("shardwise.cli.check", "Tell everything that is wrong with a strategy, at once."),
     "probe": ("shardwise.cli.probe", "Measure a GPU, or write the program that does."),
     "calibrate": ("shardwise.cli.calibrate", "Fit the cost model to a probe, a trace or a log."),
+    "rehearse": ("shardwise.cli.rehearse", "Run one rank of a plan on one GPU, or count its memory without."),
     "validate": ("shardwise.cli.validate", "Hold predictions against measured runs: errors, fits, regret."),
     "models": ("shardwise.cli.models", "List the models of the catalog, or show one with its parameters."),
     "clusters": ("shardwise.cli.clusters", "List the GPUs of the catalog, or show a cluster with its network."),

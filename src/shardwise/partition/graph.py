@@ -150,10 +150,12 @@ class Ready:
         time = self.durations(counts)
         static = (counts @ self.option_static) @ self.on_rank.T + self.fixed_static
         hops = (self.problem.hop,) * (self.chunks - 1) if self.problem.hop else ()
+        limits = self.problem.rank_limits
         return Costs(
             f=tuple(time[F].tolist()), i=tuple(time[I].tolist()), w=tuple(time[W].tolist()), hop=hops,
             activation=tuple((counts @ self.option_held + self.fixed_held).tolist()), static=tuple(static.tolist()),
             free_at_input_grad=self.problem.free_at_input_grad,
+            memory_limit=limits if all(np.isfinite(limits)) else (),
         )  # fmt: skip
 
     def evaluate(self, counts: Ints) -> Evaluation:

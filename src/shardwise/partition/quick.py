@@ -1,7 +1,7 @@
 """The quick hand rule for two or four stages (seed 001): full recompute only, no decomposition, solved exactly.
 
 With T the forward time of a layer, a stage of n layers of which r are recomputed takes 3 (n + e) T + r T, e being head
-or tail in layers: one more layer weighs as much as three recomputed ones. What the user knows is how many layers of each
+or tail in layers: one more layer weighs as much as three recomputed ones. What is known is how many layers of each
 stage must be recomputed to fit, and how that number grows with a layer more.
 """
 

@@ -1,0 +1,241 @@
+"""From the options of `balance` to a problem, its answer and what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.cli.output import Output
+from shardwise.cli.progress import progress
+from shardwise.errors import Fault, InputError
+from shardwise.partition.compare import Compared, bubble_of, manual, naive
+from shardwise.partition.decompose import Fit
+from shardwise.partition.graph import Ready
+from shardwise.partition.lists import settled
+from shardwise.partition.problem import Answer, Problem
+from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
+from shardwise.partition.readers.manual_file import read_manual
+from shardwise.partition.readers.problem_file import make_problem, read_problem
+from shardwise.partition.solver import solve
+from shardwise.report import balance as report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of `balance`."""
+
+    problem: str | None
+    init: str | None
+    model: str | None
+    pp: int
+    vpp: int
+    microbatches: int
+    memory: str
+    low_memory: bool
+    seq_split: int
+    train: str | None
+    time_limit: float
+    naive: bool
+    manual: tuple[str, ...]
+    schedule: str | None
+    hop: float
+    empty: str | None
+    seed: int
+    effort: float
+    svg: str | None
+    html: str | None
+    trace: str | None
+    plan: str | None
+    write_plan: str | None
+
+
+def balance(asked: Asked, output: Output) -> int:
+    """Solve, compare, print and write; 130 when stopped by Ctrl-C with a best so far."""
+    problem = the_problem(asked, output)
+    with progress("balance", quiet=output.quiet) as state:
+        answer = solve(
+            problem, seconds=asked.time_limit, effort=asked.effort, seed=asked.seed,
+            report=lambda best, bound, looked: state.update(evaluated=looked - state.evaluated, best=best, bound=bound or None),
+        )  # fmt: skip
+    answer = _settled(answer, output)
+    compared = [Compared(name="balanced", problem=problem, evaluation=answer.best), *_others(asked, problem, output)]
+    _say(answer, compared, output)
+    _write(asked, answer, compared)
+    output.answer(report.answer_data(answer, compared[1:]))
+    return 130 if answer.interrupted else 0
+
+
+def the_problem(asked: Asked, output: Output) -> Problem:
+    """From a problem file, or from a layer model (an init file or `-m`) and the settings."""
+    if asked.problem:
+        if asked.init:
+            raise InputError(Fault("--problem", "and --init both describe the model; leave one out"))
+        return read_problem(asked.problem)
+    model = _model(asked, output)
+    if asked.train:
+        output.note("--train is not needed: pieces of a sequence are taken as equal shares of a layer's activations")
+    return make_problem(
+        model.data, pp=asked.pp, vpp=asked.vpp, microbatches=asked.microbatches, limits=_limits(asked),
+        low_memory=asked.low_memory, splits=asked.seq_split, schedule=asked.schedule, hop=asked.hop,
+        empty=_empty(asked), name=asked.model or "",
+    )  # fmt: skip
+
+
+def _model(asked: Asked, output: Output) -> LayerModel:
+    if asked.init:
+        model = model_of_init(asked.init, asked.model or "model")
+        for note in model.notes:
+            output.note(note)
+        if model.fit:
+            say_fit(model.fit, output)
+        if asked.model:
+            save_model(model, _model_path(asked.model))
+            output.note(f"the layer model is kept in {_model_path(asked.model)}; without --init it is read from there")
+        return model
+    if asked.model:
+        return load_model(_model_path(asked.model))
+    raise InputError(
+        "nothing to balance: give --init FILE.yaml, -m MODEL (a layer model kept before) or --problem FILE"
+    )
+
+
+def _model_path(name: str) -> str:
+    return name if name.endswith(".json") else f"{name}.json"
+
+
+def _limits(asked: Asked) -> tuple[float, ...]:
+    try:
+        values = tuple(float(word) for word in asked.memory.split(","))
+    except ValueError:
+        raise InputError(
+            Fault("--memory", f"is {asked.memory!r}; write MB, or one number per stage: 62000,56000,..")
+        ) from None
+    if len(values) not in {1, asked.pp}:
+        raise InputError(
+            Fault("--memory", f"has {len(values)} numbers; write one, or one for each of {asked.pp} stages")
+        )
+    if any(not 0 < value < float("inf") for value in values):
+        raise InputError(Fault("--memory", f"is {asked.memory}; the memory of a stage must be above 0"))
+    return values
+
+
+def _empty(asked: Asked) -> tuple[int, ...]:
+    chunks = asked.pp * asked.vpp
+    if asked.empty is None:
+        return ()
+    if asked.empty == "ends":
+        return (0, chunks - 1)
+    if asked.empty == "any":
+        return tuple(range(chunks))
+    if not all(word.strip().isdigit() and int(word) < chunks for word in asked.empty.split(",")):
+        raise InputError(
+            Fault("--empty", f"is {asked.empty!r}; write ends, any, or chunks from 0 to {chunks - 1}: 0,7")
+        )
+    return tuple(int(word) for word in asked.empty.split(","))
+
+
+def say_fit(fit: Fit, output: Output) -> None:
+    output.table(["part of memory", "MB", "+-"], report.fit_rows(fit))
+    output.table(["stage", "layers", "measured", "residual", ""], report.residual_rows(fit))
+    output.say(f"residual {fit.rms:,.0f} rms, condition {fit.condition:.1f}")
+    output.say()
+
+
+def _settled(answer: Answer, output: Output) -> Answer:
+    """MindFormers cannot run select alone and comm alone in one chunk: show what it will run."""
+    if not report.has_lists(answer.problem):
+        return answer
+    same = settled(answer.problem, answer.best.partition)
+    if same == answer.best.partition:
+        return answer
+    ready = Ready(answer.problem)
+    best = ready.evaluate(ready.matrix(same))
+    if best.fits and best.simulated <= answer.simulated * (1 + 1e-9):
+        return replace(answer, best=best)
+    output.note(
+        "some chunks mix select alone and comm alone, which MindFormers' lists cannot say; they say both and none"
+    )
+    return answer
+
+
+def _others(asked: Asked, problem: Problem, output: Output) -> Iterator[Compared]:
+    if asked.naive:
+        found, notes = naive(problem)
+        for note in notes:
+            output.note(note)
+        yield from found
+    for path in asked.manual:
+        read = read_manual(path, pp=problem.pp, layers=problem.layers, vpp=problem.vpp)
+        try:
+            yield from manual(problem, read)
+        except InputError as error:
+            raise InputError(error.faults, title=path) from None
+
+
+def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
+    problem = answer.problem
+    heads, rows = report.plan_rows(problem, answer.best)
+    output.table(heads, rows)
+    output.say()
+    said = "proven optimal" if answer.proven else f"gap {100 * answer.gap:.2f}%"
+    output.say(
+        f"simulated {answer.simulated:,.4f}, bound {answer.bound:,.4f} ({said}; {answer.method}), under these costs and order"
+    )
+    output.say(f"{answer.evaluations:,} partitions looked at in {answer.seconds:.1f} CPU s")
+    if answer.out_of_time:
+        output.note("the time limit cut the proof short: another machine may give another bound")
+    if answer.interrupted:
+        output.note("interrupted: this is the best so far")
+    output.say(f"bubble {bubble_of(problem, answer.best)}")
+    if report.has_lists(problem):
+        output.say("to paste into MindFormers' YAML:")
+        output.say(report.paste_block(problem, answer.best))
+    from shardwise.export.megatron import layout
+
+    output.say(f"Megatron --pipeline-model-parallel-layout {layout(answer.best.partition.layers)}")
+    if len(compared) > 1:
+        output.say()
+        output.table(*report.compared_rows(compared))
+
+
+def _write(asked: Asked, answer: Answer, compared: list[Compared]) -> None:
+    from shardwise.inputs.write import write_text
+    from shardwise.report.balance_svg import compared_svg
+    from shardwise.report.page import timeline_page
+    from shardwise.report.svg import timeline_svg
+    from shardwise.report.trace import chrome_trace
+
+    timeline = answer.best.timeline
+    if asked.svg:
+        write_text(asked.svg, compared_svg(compared))
+        for one in compared[1:]:
+            if one.file_name:
+                write_text(
+                    Path(asked.svg).parent / Path(one.file_name).name, timeline_svg(one.evaluation.timeline, one.name)
+                )
+    if asked.html:
+        facts = {"simulated": f"{answer.simulated:g}", "bound": f"{answer.bound:g}", "gap": f"{100 * answer.gap:.2f}%"}
+        write_text(asked.html, timeline_page(timeline, answer.problem.name or "balance", facts))
+    if asked.trace:
+        write_text(asked.trace, chrome_trace(timeline))
+    if asked.plan or asked.write_plan:
+        _write_plan(asked, answer)
+
+
+def _write_plan(asked: Asked, answer: Answer) -> None:
+    """A plan holds model, cluster and strategy: they come from the plan that is being balanced."""
+    from shardwise.plan.plan_file import read_plan, write_plan
+
+    if not (asked.plan and asked.write_plan):
+        raise InputError(Fault("--write-plan", "needs --plan FILE too: the plan whose layers are balanced"))
+    data: dict[str, Any] = report.answer_data(answer)
+    seconds = data.pop("seconds")
+    parts = {"layers": data["layers"], "recompute": data["counts_by_kind"]}
+    plan = read_plan(asked.plan)
+    made = replace(
+        plan, partition=parts, schedule={"generator": data["schedule"]}, predictions={**(plan.predictions or {}), "balance": data},
+        run={**(plan.run or {}), "balance_seconds": seconds},
+    )  # fmt: skip
+    write_plan(made, asked.write_plan)

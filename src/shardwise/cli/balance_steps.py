@@ -1,0 +1,161 @@
+"""The steps before `balance`: design the measuring rounds, write the dry-run script, or balance by the quick rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from shardwise.cli.output import Output, output_options
+
+if TYPE_CHECKING:
+    from shardwise.partition.guide import Design, Round
+
+_QUESTIONS = (
+    ("full", "Do you consider full recomputation?"),
+    ("select", "Do you consider select recomputation?"),
+    ("both", "Does your communication recomputation co-work with select recomputation?"),
+    ("comm", "Do you consider extra communication recomputation?"),
+)
+
+
+@click.command("guide")
+@click.option("--stages", "-s", type=int, help="Pipeline stages; asked for when left out.")
+@click.option("--layers", "-l", type=int, help="Layers of the model.")
+@click.option("--full/--no-full", default=None, help="Full recomputation.")
+@click.option("--select/--no-select", default=None, help="Select recomputation.")
+@click.option("--comm/--no-comm", default=None, help="Communication recomputation alone.")
+@click.option("--both/--no-both", default=None, help="Select and communication recomputation of one layer.")
+@click.option("--rounds", type=click.IntRange(1), default=None, help="More rounds than needed: smaller errors.")
+@click.option("--seed", type=click.IntRange(0), default=1, help="Same seed, same design.")
+@output_options
+def guide(
+    output: Output, *, stages: int | None = None, layers: int | None = None, full: bool | None = None,
+    select: bool | None = None, comm: bool | None = None, both: bool | None = None, rounds: int | None = None,
+    seed: int = 1,
+) -> None:  # fmt: skip
+    """Design the measuring rounds: which layers and recompute counts to dry-run so that memory can be taken apart."""
+    from shardwise.partition.guide import design
+
+    asks = stages is None or layers is None
+    stages = click.prompt("Pipeline stages", type=int) if stages is None else stages
+    layers = click.prompt("Layers of the model", type=int) if layers is None else layers
+    given = {"full": full, "select": select, "comm": comm, "both": both}
+    if asks:
+        for name, question in _QUESTIONS:
+            if given[name] is None and (name not in {"both", "comm"} or given["select"]):
+                given[name] = click.confirm(question, default=False)
+    kinds = [name for name in ("select", "comm", "both", "full") if given[name]]
+    made = design(stages, layers, kinds, seed=seed, rounds=rounds or 0)
+    _say_design(made, output)
+    output.answer({
+        "rounds": [_lists(made, one) for one in made.rounds], "rank": made.rank, "condition": made.condition,
+        "errors_per_100_mb": made.errors, "largest_stage_over_mean": made.largest,
+    })  # fmt: skip
+
+
+def _lists(made: Design, one: Round) -> dict[str, list[int]]:
+    base = made.layers // made.pp
+    none, select, comm, both, full = zip(*one.counts, strict=True)
+    del none
+    return {
+        "offset": [n - base for n in one.layers],
+        "recompute": list(full),
+        "select_recompute": [a + b + c for a, b, c in zip(select, both, full, strict=True)],
+        "select_comm_recompute": [a + b + c for a, b, c in zip(comm, both, full, strict=True)],
+    }
+
+
+def _say_design(made: Design, output: Output) -> None:
+    for number, one in enumerate(made.rounds, start=1):
+        output.say(f"round {number} of {len(made.rounds)}:")
+        for name, values in _lists(made, one).items():
+            output.say(f"  {name}: {values}")
+    output.say(
+        f"solvable: rank {made.rank} of {len(made.unknowns)}, condition {made.condition:.1f}; "
+        f"largest stage {made.largest:.2f} x the mean"
+    )
+    errors = ", ".join(f"{name} {error:.0f}" for name, error in made.errors.items())
+    output.say(f"expected error in MB if every peak is 100 MB off: {errors}")
+
+
+_SCRIPT = """#!/bin/bash
+# Dry run of one rank per pipeline stage (shardwise balance dryrun): the peak memory is in the logs.
+set -u
+export MS_SIMULATION_LEVEL=1
+export MS_KERNEL_LAUNCH_SKIP=all
+export MS_MEMORY_STATISTIC=1
+export RANK_SIZE={ranks}
+for stage in $(seq 0 {last}); do
+  rank=$((stage * {per_stage}))
+  folder={folder}/stage_${{stage}}_rank_${{rank}}
+  mkdir -p "$folder"
+  RANK_ID=$rank {command} > "$folder/mindformer.log" 2>&1 || echo "stage $stage failed: see $folder/mindformer.log" >&2
+done
+"""
+
+
+@click.command("dryrun")
+@click.argument("training", metavar="COMMAND")
+@click.option("--ranks", type=click.IntRange(1), required=True, help="All devices of the training.")
+@click.option("--stages", "-s", type=click.IntRange(1), required=True, help="Pipeline stages.")
+@click.option("--out", "folder", default="output_dryrun", show_default=True, help="Folder for the logs.")
+@click.option("--script", default="dryrun.sh", show_default=True, help="File to write.")
+@output_options
+def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: str, script: str) -> None:
+    """Write the script that runs COMMAND once per stage in simulation mode, and say what to collect."""
+    import shlex
+
+    from shardwise.errors import Fault, InputError
+    from shardwise.inputs.write import write_text
+
+    if ranks % stages:
+        raise InputError(Fault("--ranks", f"{ranks} do not divide over {stages} stages; use a multiple of {stages}"))
+    each = ranks // stages
+    text = _SCRIPT.format(ranks=ranks, last=stages - 1, per_stage=each, folder=shlex.quote(folder), command=training)
+    write_text(script, text)
+    output.say(f"{script} is written; run it with bash {script}")
+    rows = [(str(s), str(s * each), f"{folder}/stage_{s}_rank_{s * each}/mindformer.log") for s in range(stages)]
+    output.table(["stage", "rank", "log with the peak"], rows)
+    middle = stages // 2
+    wanted = ", ".join(f"rank {s * each}" for s in sorted({0, middle, stages - 1}))
+    output.say(f"traces are needed of at least the first, one middle and the last stage: {wanted}")
+    output.say("into the training YAML, for those traces:\nprofile: True\nprofile_start_step: 3\nprofile_stop_step: 4")
+    output.answer({"script": text, "ranks_of_stages": [s * each for s in range(stages)]})
+
+
+@click.command("quick")
+@click.option("--stages", "-s", type=int, required=True, help="2 or 4.")
+@click.option("--layers", "-l", type=int, required=True, help="Layers of the model.")
+@click.option("--memory", "-mem", type=click.FloatRange(min=0, min_open=True), required=True, help="MB of a device.")
+@click.option("--layer", type=click.FloatRange(0), required=True, help="MB of a layer's parameters and states.")
+@click.option("--kept", type=click.FloatRange(0), required=True, help="MB of a layer's activations, one micro batch.")
+@click.option("--recomputed", type=click.FloatRange(0), default=0.0, help="The same with full recompute.")
+@click.option("--head-memory", type=click.FloatRange(0), default=0.0, help="More MB on the first stage.")
+@click.option("--tail-memory", type=click.FloatRange(0), default=0.0, help="More MB on the last stage.")
+@click.option("--head", type=click.FloatRange(0), default=0.0, help="Time of the embedding in layers (e).")
+@click.option("--tail", type=click.FloatRange(0), default=0.0, help="Time of the output layer in layers (l).")
+@output_options
+def quick(
+    output: Output, *, stages: int, layers: int, memory: float, layer: float, kept: float, recomputed: float,
+    head_memory: float, tail_memory: float, head: float, tail: float,
+) -> None:  # fmt: skip
+    """The quick hand rule for 2 or 4 stages: a stage takes 3 (n + e) T + r T; one layer weighs three recomputed ones."""
+    from shardwise.partition.quick import Stage
+    from shardwise.partition.quick import quick as solve_quick
+
+    bases = [head_memory if s == 0 else tail_memory if s == stages - 1 else 0.0 for s in range(stages)]
+    given = [
+        Stage(limit=memory, base=bases[s], layer=layer, kept=kept, recomputed=recomputed, flight=stages - s)
+        for s in range(stages)
+    ]
+    found = solve_quick(given, layers, head=head, tail=tail)
+    base = layers // stages
+    rows = [
+        (str(s), str(n), str(r), f"{time:g}", f"{found.slowest - time:g}")
+        for s, (n, r, time) in enumerate(zip(found.layers, found.recompute, found.times, strict=True))
+    ]
+    output.table(["stage", "layers", "recomputed", "time in T", "idle"], rows)
+    output.say(f"slowest stage {found.slowest:g} T: no other split under this rule is faster (dynamic programme)")
+    output.say(f"  offset: {[n - base for n in found.layers]}\n  recompute: {list(found.recompute)}")
+    output.answer({"layers": found.layers, "recompute": found.recompute, "times": found.times})
