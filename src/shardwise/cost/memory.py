@@ -203,13 +203,14 @@ def _lazy_gradients(chunks: list[Chunk], states: States, strategy: Strategy, run
 
 
 def _gathered(chunks: list[Chunk], strategy: Strategy, runtime: Runtime, states: States) -> float:
-    """Whole layers that ZeRO 3 gathers for use, and the unsharded gradient of the one at work."""
-    if strategy.zero < 3 or strategy.shard_group == 1:
+    """Whole layers that ZeRO 3 gathers for use, experts too, and the unsharded gradient of the one at work."""
+    if strategy.zero < 3:
         return 0.0
+    dense, expert = strategy.shard_group > 1, strategy.expert_dp > 1
     blocks = [run.block for chunk in chunks for run in chunk.runs]
-    layers = [block.params for block in blocks if block.name not in {"embedding", "head"}]
-    ends = sum(block.params for block in blocks if block.name in {"embedding", "head"})
-    one = max(layers, default=0.0)
+    sizes = [(block.name, dense * block.params + expert * block.expert_params) for block in blocks]
+    one = max((size for name, size in sizes if name not in {"embedding", "head"}), default=0.0)
+    ends = sum(size for name, size in sizes if name in {"embedding", "head"})
     grads = 2.0 if strategy.grad_dtype == "bf16" else 4.0
     return runtime.memory.gathered_layers * one * states.gathered + ends * states.gathered + one * grads
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.cost.compute import Machine
+from shardwise.cost.layer import Block
 from shardwise.cost.network import Group, Network, all_reduce, ring
 from shardwise.cost.stage import Chunk
 from shardwise.cost.states import States, sharding_of
@@ -71,7 +72,8 @@ def update_of(
         for count, group in ((dense, groups.dense), (experts, groups.expert)):
             one, two = _reduction(count, group, strategy, states)
             reduce, gather = reduce + one, gather + two
-        reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
+    # copies of a sharded model (HSDP) agree on their shares, under ZeRO 3 too
+    reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
     overlap = runtime.overlap
     hidden_r = min(overlap.grad_reduce * reduce, window)
     hidden_g = min(overlap.param_gather * gather, window / 2)
@@ -79,6 +81,12 @@ def update_of(
     if strategy.offload == "optimizer":
         step = _host_step(dense, experts, strategy, states, host_bandwidth)
     return Update(reduce, reduce - hidden_r, gather, gather - hidden_g, step)
+
+
+def sharded_traffic(block: Block, groups: DataGroups, size: float) -> float:
+    """Seconds to gather (or scatter) a block under ZeRO 3, `size` bytes a parameter; experts over their own replicas."""
+    seconds = ring(groups.dense, block.params * size)
+    return seconds + ring(groups.expert, block.expert_params * size) if block.expert_params else seconds
 
 
 def _reduction(count: float, group: Group, strategy: Strategy, states: States) -> tuple[float, float]:

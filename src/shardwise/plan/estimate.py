@@ -8,9 +8,9 @@ from typing import NamedTuple
 from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory
-from shardwise.cost.network import Group, ring, send
+from shardwise.cost.network import send
 from shardwise.cost.stage import Chunk, combined
-from shardwise.cost.update import Update, data_groups, update_of
+from shardwise.cost.update import DataGroups, Update, data_groups, sharded_traffic, update_of
 from shardwise.inputs.check import ensure
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -144,7 +144,7 @@ def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
                 setup.cluster.host_bandwidth,
             )
             footprint = footprint_of(chunks, setup.shard, setup.strategy, setup.runtime, setup.states)
-            known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups.dense), footprint)
+            known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups), footprint)
     return [known[key] for key in keys]
 
 
@@ -212,20 +212,18 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
     )
 
 
-def _fsdp(setup: Setup, chunks: list[Chunk], group: Group) -> tuple[float, float]:
+def _fsdp(setup: Setup, chunks: list[Chunk], groups: DataGroups) -> tuple[float, float]:
     """Exposed seconds per micro batch of gathering and scattering sharded parameters: forward, backward."""
     strategy = setup.strategy
-    if strategy.zero < 3 or strategy.shard_group == 1:
+    if strategy.zero < 3:
         return 0.0, 0.0
     overlap = setup.runtime.overlap.fsdp
-    states = setup.states
-    reduce_bytes = 4.0 if strategy.grad_dtype == "fp32" else 2.0
+    gathered, scattered = setup.states.gathered, 4.0 if strategy.grad_dtype == "fp32" else 2.0
     forward = backward = 0.0
     for chunk in chunks:
         for run in chunk.runs:
             block = run.block
-            gather = ring(group, block.params * states.gathered)
-            scatter = ring(group, block.params * reduce_bytes)
+            gather, scatter = sharded_traffic(block, groups, gathered), sharded_traffic(block, groups, scattered)
             back = combined(block.i, block.w, block.again).total
             forward += run.repeat * _uncovered(gather, block.f.total, overlap)
             backward += run.repeat * _uncovered(gather + scatter, back, overlap)

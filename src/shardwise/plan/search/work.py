@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.cost.network import Group, ring
-from shardwise.cost.update import data_groups
+from shardwise.cost.update import DataGroups, data_groups, sharded_traffic
 from shardwise.inputs.recompute import Recompute
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats, Piece, Table, backward
@@ -100,17 +99,15 @@ def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[f
         return [(0.0, 0.0)] * len(table.pieces)
     layout = Layout(cell.pp, 1, "1f1b", cell.dp, 1)
     strategy = space.strategy(Point(base, layout, cell.sharding, Recompute()))
-    if strategy.shard_group == 1:
-        return [(0.0, 0.0)] * len(table.pieces)
-    group = data_groups(ground.network, strategy).dense
+    groups = data_groups(ground.network, strategy)
     overlap = ground.runtime.overlap.fsdp
     scattered = 4.0 if strategy.grad_dtype == "fp32" else 2.0
-    return [_shown(piece, group, ground.states.gathered, scattered, overlap) for piece in table.pieces]
+    return [_shown(piece, groups, ground.states.gathered, scattered, overlap) for piece in table.pieces]
 
 
-def _shown(piece: Piece, group: Group, gathered: float, scattered: float, overlap: float) -> tuple[float, Floats]:
-    params = piece.blocks[0].params
-    gather, scatter = ring(group, params * gathered), ring(group, params * scattered)
+def _shown(piece: Piece, groups: DataGroups, gathered: float, scattered: float, overlap: float) -> tuple[float, Floats]:
+    block = piece.blocks[0]
+    gather, scatter = sharded_traffic(block, groups, gathered), sharded_traffic(block, groups, scattered)
     back = np.array([backward(block).total for block in piece.blocks])
     both = gather + scatter
     return (
