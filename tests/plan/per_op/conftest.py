@@ -40,7 +40,9 @@ def random_profile(seed, *, ops=OPS, layer=(1, 3), micro_batches=(1, 2), tps=(1,
     for index, size in enumerate(micro_batches):  # more samples take longer and keep more
         values[[0, 1, 2, 3, 5], index] *= size
     collectives = {
-        (kind, gpus): Samples(sizes=tuple(MB * n for n in range(1, 200)), seconds=tuple(1e-5 * n for n in range(1, 200)))
+        (kind, gpus): Samples(
+            sizes=tuple(MB * n for n in range(1, 200)), seconds=tuple(1e-5 * n for n in range(1, 200))
+        )
         for kind in COLLECTIVES
         for gpus in tps[1:]
     }

@@ -10,14 +10,18 @@ import hashlib
 import itertools
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardwise.cost.profiles.archive import read_texts
 from shardwise.cost.profiles.rows import OpRows, band, op_rows, samples
-from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, Profile, Samples
+from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, Band, Profile, Samples
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
 
 _OPS = re.compile(r"(?P<name>.+)_mbs(?P<mbs>\d{1,6})_tp(?P<tp>\d{1,6})_algo(?P<algo>\d{1,3})\.csv")
 _PRIM = re.compile(r"prim_(?P<name>.+)_(?P<kind>" + "|".join(COLLECTIVES) + r")_(?P<gpus>\d{1,6})gpus\.csv")
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Key = tuple[int, int, int]
 
@@ -62,7 +66,7 @@ class _Reader:
         tags, layer = self._side()
         axes = tuple(tuple(sorted({key[axis] for key in grid})) for axis in range(3))
         ops = self._agreed(grid, axes)
-        self._missing_collectives(collectives, axes[1])
+        self._missing_collectives(axes[1])
         if self.faults or intra is None:
             raise InputError(self.faults, title=title)
         if inter is None:
@@ -92,7 +96,7 @@ class _Reader:
                 found[named["kind"], int(named["gpus"])] = read
         return found
 
-    def _band(self, file: str):  # type: ignore[no-untyped-def] # noqa: ANN202 - Band or none
+    def _band(self, file: str) -> Band | None:
         if file not in self.texts:
             self.faults.append(Fault(file, "is missing; it holds the bandwidth between neighbours"))
             return None
@@ -121,7 +125,8 @@ class _Reader:
 
     def _agreed(self, grid: dict[Key, OpRows], axes: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
         """The operators that all files must have; missing files and rows are faults."""
-        ops = tuple(max(grid.values(), key=len))
+        longest: OpRows = sorted(grid.values(), key=len)[-1]
+        ops = tuple(longest)
         for key in itertools.product(*axes):
             file = "{}_mbs{}_tp{}_algo{}.csv".format(self.name, *key)
             if key not in grid:
@@ -129,12 +134,13 @@ class _Reader:
                     f"the set has micro batches {_said(axes[0])}, tp {_said(axes[1])} and variants {_said(axes[2])}"
                 )
                 self.faults.append(Fault(file, f"is missing; {others}: profile it, or remove the others of its kind"))
-            elif lost := [op for op in ops if op not in grid[key]]:
-                if not any(fault.path == file for fault in self.faults):
-                    self.faults.append(Fault(file, f"lacks {', '.join(lost)}; other files of the set have them"))
+                continue
+            lost = [op for op in ops if op not in grid[key]]
+            if lost and not any(fault.path == file for fault in self.faults):
+                self.faults.append(Fault(file, f"lacks {', '.join(lost)}; other files of the set have them"))
         return ops
 
-    def _missing_collectives(self, found: dict[tuple[str, int], Samples], tps: tuple[int, ...]) -> None:
+    def _missing_collectives(self, tps: tuple[int, ...]) -> None:
         wanted = [(kind, gpus) for kind in COLLECTIVES for gpus in tps if gpus > 1]
         present = [key for key in wanted if f"prim_{self.name}_{key[0]}_{key[1]}gpus.csv" in self.texts]
         if wanted and not present:
@@ -143,7 +149,6 @@ class _Reader:
             if (kind, gpus) not in present:
                 file = f"prim_{self.name}_{kind}_{gpus}gpus.csv"
                 self.faults.append(Fault(file, "is missing; the set has other collectives: profile it too"))
-        del found
 
     def _identity(self) -> str:
         wanted = [name for name in self.texts if self.name in name or not name.startswith("prim_")]
@@ -156,13 +161,14 @@ def _foreign(file: str, name: str) -> bool:
     return bool(found) and found["name"] != name  # type: ignore[index]
 
 
-def _values(grid: dict[Key, OpRows], axes: tuple[tuple[int, ...], ...], ops: tuple[str, ...]):  # type: ignore[no-untyped-def] # noqa: ANN202
+def _values(grid: dict[Key, OpRows], axes: tuple[tuple[int, ...], ...], ops: tuple[str, ...]) -> np.ndarray:
     import numpy as np
 
     values = np.empty((len(COLUMNS), *map(len, axes), len(ops)))
     for place in itertools.product(*(range(len(axis)) for axis in axes)):
         rows = grid[tuple(axis[index] for axis, index in zip(axes, place, strict=True))]  # type: ignore[index]
-        values[(slice(None), *place)] = np.array([rows[op] for op in ops]).T
+        mbs, tp, variant = place
+        values[:, mbs, tp, variant] = np.array([rows[op] for op in ops]).T
     values.setflags(write=False)
     return values
 

@@ -74,8 +74,14 @@ def make_profile(
         collectives=_collectives(network, tps),
         intra=_band(network, 1),
         inter=_band(network, cluster.node_size) if cluster.gpus > cluster.node_size else None,
-        tags={"source": "analytic", "device": cluster.gpu.name, "seq": str(seq), "dtype": dtype,
-              "attention": "flash" if flash else "plain", "framework": runtime.name},  # fmt: skip
+        tags={
+            "source": "analytic",
+            "device": cluster.gpu.name,
+            "seq": str(seq),
+            "dtype": dtype,
+            "attention": "flash" if flash else "plain",
+            "framework": runtime.name,
+        },
         identity=f"analytic-{model.name}-{cluster.gpu.name}-{seq}",
         notes=("the profile is made by our analytic model, not measured",),
     )
@@ -123,8 +129,8 @@ def _table(ops: list[Op], ends: list[int], shard: Shard, machine: Machine, netwo
         kept = (0.0 if index == len(ops) - 1 else _entry_kept(ops, ends)) if last else ops[index + 1].kept
         out = shard.residual if last else entries[index + 1]
         table.append([
-            times.f + phases["F"], times.i + times.w + phases["I"], entries[index], out if index < len(ops) - 1 else 0.0,
-            op.params * shard.weight, kept, op.extra_f, op.extra_b,
+            times.f + phases["F"], times.i + times.w + phases["I"], entries[index],
+            out if index < len(ops) - 1 else 0.0, op.params * shard.weight, kept, op.extra_f, op.extra_b,
         ])  # fmt: skip
     return table
 
@@ -138,7 +144,9 @@ def _entry(op: Op, shard: Shard, *, first: bool) -> float:
     return shard.residual if first else shard.residual + op.kept
 
 
-def _order(shard: Shard, kinds: list[LayerKind], names: list[str]) -> tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]:
+def _order(
+    shard: Shard, kinds: list[LayerKind], names: list[str]
+) -> tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]:
     """Rows of the whole model; neighbouring equal layers, or a repeating pattern of kinds, as runs."""
     _, _, ends = _rows(shard, kinds)
     spans = {kind: range(ends[index], ends[index + 1]) for index, kind in enumerate(kinds)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 from shardwise.cost.profiles.table import MB, MS, US, Band, Profile
@@ -27,7 +28,9 @@ def texts(profile: Profile) -> dict[str, str]:
     """File name -> text."""
     found = dict(_op_files(profile))
     for (kind, gpus), samples in profile.collectives.items():
-        lines = [f"{size / MB:g},{seconds / MS:.6f}" for size, seconds in zip(samples.sizes, samples.seconds, strict=True)]
+        lines = [
+            f"{size / MB:g},{seconds / MS:.6f}" for size, seconds in zip(samples.sizes, samples.seconds, strict=True)
+        ]
         found[f"prim_{profile.name}_{kind}_{gpus}gpus.csv"] = "\n".join(["data_size(MB),time(ms)", *lines]) + "\n"
     found["p2p_intra_node.csv"] = _band(profile.intra)
     if profile.inter is not None:
@@ -36,11 +39,11 @@ def texts(profile: Profile) -> dict[str, str]:
     return found
 
 
-def _op_files(profile: Profile):  # type: ignore[no-untyped-def] # noqa: ANN202 - pairs of name and text
+def _op_files(profile: Profile) -> Iterator[tuple[str, str]]:
     axes = (profile.micro_batches, profile.tps, profile.variants)
     for place in itertools.product(*(range(len(axis)) for axis in axes)):
         mbs, tp, variant = (axis[index] for axis, index in zip(axes, place, strict=True))
-        table = profile.values[(slice(None), *place)]
+        table = profile.values[:, place[0], place[1], place[2]]
         lines = [_HEAD]
         for index, op in enumerate(profile.ops):
             times = [f"{value / US:.6f}" for value in table[:2, index]]

@@ -10,10 +10,11 @@ import time
 from dataclasses import dataclass, field
 
 from shardwise.errors import InfeasibleError
+from shardwise.plan.per_op.answer import Answer, nothing_fits
 from shardwise.plan.per_op.evaluate import Evaluation, evaluate
 from shardwise.plan.per_op.layer_bound import layer_bound
 from shardwise.plan.per_op.primitives import PRIMITIVES, Bench, Primitive
-from shardwise.plan.per_op.search import Answer, nothing_fits, plain_bound
+from shardwise.plan.per_op.search import plain_bound
 from shardwise.plan.per_op.space import micro_batches
 from shardwise.plan.per_op.start import STARTS
 from shardwise.plan.per_op.types import PerOpPlan, Question

@@ -89,7 +89,7 @@ class Relaxed:
 
 def step(base: Array, cross: Array) -> Array:
     """Cheapest change of layout: [row, price, behind, layout before] and [row, before, after]."""
-    found = base[..., :1] + cross[:, None, None, 0, :]
+    found: Array = base[..., :1] + cross[:, None, None, 0, :]
     for before in range(1, base.shape[-1]):
         np.minimum(found, base[..., before : before + 1] + cross[:, None, None, before, :], out=found)
     return found
@@ -198,7 +198,7 @@ def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int) 
 
 def _step_back(value: Array, cross: Array) -> Array:
     """Cheapest change of layout seen from before: [end, price, behind, layout after] and [before, after]."""
-    found = value[..., :1] + cross[:, 0]
+    found: Array = value[..., :1] + cross[:, 0]
     for after in range(1, value.shape[-1]):
         np.minimum(found, value[..., after : after + 1] + cross[:, after], out=found)
     return found

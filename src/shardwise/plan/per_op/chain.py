@@ -81,7 +81,9 @@ def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = 
 def chain_of_made(made: Made) -> Chain:
     """The chain of a profile that was made from a model."""
     count = len(made.rows)
-    blocks = [_inner(start, period, layers, ends=start + period * layers == count) for start, period, layers in made.runs]
+    blocks = [
+        _inner(start, period, layers, ends=start + period * layers == count) for start, period, layers in made.runs
+    ]
     names = tuple(made.profile.ops[row] for row in made.rows)
     layers = sum(run[2] for run in made.runs)
     return Chain(rows=made.rows, names=names, blocks=tuple(b for b in blocks if b.repeats > 1), layers=layers)

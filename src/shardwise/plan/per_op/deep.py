@@ -12,11 +12,12 @@ import numpy as np
 
 from shardwise.cost.profiles.table import Profile, Samples
 from shardwise.errors import InfeasibleError
+from shardwise.plan.per_op.answer import Answer, nothing_fits
 from shardwise.plan.per_op.chain import Chain, chain_of
 from shardwise.plan.per_op.evaluate import crossings, evaluate
 from shardwise.plan.per_op.layer_bound import layer_bound
 from shardwise.plan.per_op.patterns import Filler
-from shardwise.plan.per_op.search import Answer, Search, nothing_fits, plain_bound
+from shardwise.plan.per_op.search import Search, plain_bound
 from shardwise.plan.per_op.space import gpu_counts, micro_batches
 from shardwise.plan.per_op.stage import Solved, Task
 from shardwise.plan.per_op.tables import layouts_of

@@ -7,6 +7,8 @@ over GPUs and stages says whether all layers find room; a cut inside a layer is 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from shardwise.plan.per_op.bound import Relaxed, step
@@ -48,7 +50,7 @@ def _limits(question: Question, micro_batch: int, most: int) -> dict[int, tuple[
         relaxed = Relaxed(question, tables, micro_batch, most, prices=40)
         rows = tables.rows[block.start : block.start + block.period]
         keep, make = relaxed.own(rows[:1])
-        for before, row in zip(rows[:-1], rows[1:], strict=True):
+        for before, row in pairwise(rows):
             kept, again = relaxed.own(np.array([row]))
             cross, saving = tables.cross[[row]], relaxed.saving(np.array([before]), np.array([row]))
             on_again = np.minimum(keep, make - saving)

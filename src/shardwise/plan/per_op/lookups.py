@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log
+from math import log2
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def _binned(size: float, band: Band) -> float:
     """The entry one below the right one; below 0.5 MB Python's negative index wraps around, and so do we."""
     if size <= 0:
         return 1e6 * MB  # Aceso divides by 1 MB per us
-    index = int(log(size / MB, 2))
+    index = int(log2(size / MB))
     if index >= 1:
         index -= 1
     last = len(band.rates) - 1

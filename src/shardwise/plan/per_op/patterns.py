@@ -7,6 +7,7 @@ hull of (seconds, bytes saved) is taken. In a stage of a hundred layers the loss
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ class Mix(NamedTuple):
     first: int
     """Pattern of the first layers."""
     second: int
-    count: int
+    layers: int
     """Layers of the first pattern; the rest have the second."""
 
 
@@ -120,7 +121,7 @@ def _hull(patterns: Patterns, inside: Array) -> list[tuple[int, int]]:
         if hull and patterns.saved[hull[-1]] == patterns.saved[index]:
             continue
         hull.append(int(index))
-    return list(zip(hull[:-1], hull[1:], strict=True))
+    return list(pairwise(hull))
 
 
 def _above(p: Patterns, a: int, b: int, c: int) -> bool:
@@ -187,8 +188,8 @@ class Filler:
             mix = best_mix(patterns, layers, held, excess)
             if mix is None:
                 return None
-            own = np.concatenate([np.tile(patterns.flags[mix.first], mix.count),
-                                  np.tile(patterns.flags[mix.second], layers - mix.count)])  # fmt: skip
+            own = np.concatenate([np.tile(patterns.flags[mix.first], mix.layers),
+                                  np.tile(patterns.flags[mix.second], layers - mix.layers)])  # fmt: skip
             flags[low - task.first : low - task.first + len(own)] = own
             excess = 0.0
         return None if excess > 0 else flags

@@ -8,6 +8,7 @@ limits fall from what the best known plan allows to what is possible at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -129,9 +130,7 @@ class Grid:
                 np.minimum.at(after, self.ends[bound.gpus].ravel(), both.ravel())
         return value
 
-    def arcs(
-        self, limit: float, value: float, passes: int, lasts: range, back_worst: Array, back_sum: Array
-    ) -> Arcs:
+    def arcs(self, limit: float, value: float, passes: int, lasts: range, back_worst: Array, back_sum: Array) -> Arcs:
         """Arcs whose best plan is within `value` seconds by the bounds."""
         fore_worst, fore_sum = self.forward(limit, True, lasts), self.forward(limit, False, lasts)
         parts: list[tuple[Array, ...]] = []
@@ -190,7 +189,7 @@ def _gathered(parts: list[tuple[Array, ...]], grid: Grid, lasts: range) -> Arcs:
         sources=np.array(sources),
         sink=int(np.ravel_multi_index((0, grid.count, 0), grid.shape)),
         nodes=int(np.prod(grid.shape)),
-        groups=list(zip(counts[:-1], counts[1:], strict=True)),
+        groups=list(pairwise(counts)),
     )
 
 

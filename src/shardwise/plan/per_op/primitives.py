@@ -156,8 +156,9 @@ def _exchange(bench: Bench, towards: str) -> Iterator[tuple[str, Draft]]:
     more = _scaled(part, towards, up=True)
     made = _scaled(more, "dp" if towards == "tp" else "tp", up=False) if more else None
     if made is not None:
-        yield f"exchanged {'dp for tp' if towards == 'tp' else 'tp for dp'} in stage {bench.stage}", (
-            bench.draft.changed(bench.stage, made)
+        yield (
+            f"exchanged {'dp for tp' if towards == 'tp' else 'tp for dp'} in stage {bench.stage}",
+            (bench.draft.changed(bench.stage, made)),
         )
 
 

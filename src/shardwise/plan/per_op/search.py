@@ -8,13 +8,14 @@ no plan within the value under trial is better. That value grows from just above
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.errors import InfeasibleError
+from shardwise.plan.per_op.answer import Answer, nothing_fits
 from shardwise.plan.per_op.bound import StageBounds, stage_bounds
-from shardwise.plan.per_op.evaluate import Evaluation, evaluate
+from shardwise.plan.per_op.evaluate import evaluate
 from shardwise.plan.per_op.pipeline import Arcs, Grid, best_path, cut_of
 from shardwise.plan.per_op.space import gpu_counts, micro_batches
 from shardwise.plan.per_op.stage import Solved, Stager, Task
@@ -26,34 +27,6 @@ WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
 SAME = 1e-12
 SURVEY = 1.25
 """How far above the plainest bound the first look reaches."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The best plan found, its cost, and how good it can be at most."""
-
-    plan: PerOpPlan
-    cost: Evaluation
-    bound: float
-    """Seconds that no plan of the space is below, under this cost model."""
-    others: tuple[PerOpPlan, ...] = ()
-    """Further plans, best first."""
-    method: str = "exact"
-    solved: int = 0
-    """Stages that were solved exactly."""
-    cpu_seconds: float = field(default=0.0, compare=False)
-    complete: bool = True
-    """Whether the search ended by itself and not by its time limit."""
-    notes: tuple[str, ...] = ()
-    diary: tuple[str, ...] = ()
-
-    @property
-    def gap(self) -> float:
-        return max(0.0, self.cost.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
-
-    @property
-    def proven(self) -> bool:
-        return self.complete and self.gap <= 1e-9
 
 
 @dataclass(slots=True)
@@ -79,6 +52,7 @@ class Search:
         self.solved: dict[Task, Solved] = {}
         self.plans: list[tuple[float, PerOpPlan]] = []
         self.keep = keep
+        self.interrupted = False
 
     def run(self) -> Answer:
         began = time.process_time()
@@ -86,8 +60,7 @@ class Search:
         trials = [trial for trial in trials if np.isfinite(trial.bound)]
         if not trials:
             raise InfeasibleError(nothing_fits(self.question))
-        self._survey(trials)
-        complete = self._widen(trials)
+        complete = self._watched(trials)
         if not self.plans:
             raise InfeasibleError(nothing_fits(self.question) if complete else "no plan was found in the time given")
         best, plan = self.plans[0]
@@ -100,7 +73,19 @@ class Search:
             solved=len(self.solved),
             cpu_seconds=time.process_time() - began,
             complete=complete,
+            interrupted=self.interrupted,
         )
+
+    def _watched(self, trials: list[_Trial]) -> bool:
+        """Whether the search came to its end; Ctrl-C with a plan in hand ends it early."""
+        try:
+            self._survey(trials)
+            return self._widen(trials)
+        except KeyboardInterrupt:
+            if not self.plans:
+                raise
+            self.interrupted = True
+            return False
 
     def sketch(self, near: float = 0.05) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
         """Micro batch, GPUs and ends of the best cuts under the bounds alone, for micro batches near the best bound."""
@@ -281,15 +266,6 @@ def plain_bound(question: Question, micro_batch: int) -> float:
             least = np.minimum(least, gpus * tables.work.min(axis=0))
     total = float(least[np.array(question.chain.rows)].sum()) / question.gpus
     return max(1, question.global_batch // micro_batch) * total
-
-
-def nothing_fits(question: Question) -> str:
-    from shardwise.units import show_bytes
-
-    return (
-        f"no plan of the per-operator space fits {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
-        "give more GPUs or memory, a smaller micro batch, or more tensor parallel sizes in the profile"
-    )
 
 
 def search(question: Question, limit: float = float("inf"), keep: int = 8) -> Answer:

@@ -257,7 +257,7 @@ class _Stage:
 
 
 def _hashed(labels: _Labels) -> Array:
-    """One 64-bit number per discrete state: layout, flag, first layout, reserves, peak, run and weights, to the byte."""
+    """One 64-bit number per discrete state: layouts, flag, reserves, peak, run and weights, to the byte."""
     columns = (labels.layout, labels.again, labels.opened, labels.high_f, labels.high_b, labels.peak, labels.run,
                labels.weight)  # fmt: skip
     mixed = np.zeros(len(labels.time), dtype=np.uint64)

@@ -9,7 +9,8 @@ from shardwise.plan.per_op.types import Layout, PerOpPlan, Question, Stage
 
 def balanced(question: Question, stages: int) -> PerOpPlan | None:
     """GPUs by doubling from the left, operators by number with the rest at the end, tp everywhere; none: GPUs do not
-    divide so."""
+    divide so.
+    """
     gpus = _doubled(question, stages)
     if gpus is None or stages > len(question.chain.rows):
         return None
@@ -49,7 +50,7 @@ STARTS = {"balanced": balanced, "by-share": by_share, "tail-heavy": tail_heavy}
 
 
 def uniform(question: Question, sizes: list[int], gpus: list[int]) -> PerOpPlan | None:
-    """tp on all GPUs of a stage, as far as it goes, and the smallest micro batch that its replicas can share."""
+    """Tp on all GPUs of a stage, as far as it goes, and the smallest micro batch that its replicas can share."""
     splits = [Layout(min(count, question.tp_limit), -(-count // min(count, question.tp_limit))) for count in gpus]
     for size in micro_batches(question):
         if all(covers(question, size, split.dp) for split in splits):

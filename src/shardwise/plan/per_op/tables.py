@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwise.cost.profiles.table import Profile
+from shardwise.cost.profiles.table import Band, Profile
 from shardwise.plan.per_op.flavour import Flavour
 from shardwise.plan.per_op.lookups import collective_seconds, send_seconds
 from shardwise.plan.per_op.rules import Rule, change, spec
@@ -196,7 +196,7 @@ def _crossings(
     return forth, back
 
 
-def _bands(question: Question) -> tuple:  # type: ignore[type-arg]
+def _bands(question: Question) -> tuple[Band, Band]:
     return question.profile.intra, question.profile.inter or question.profile.intra
 
 
@@ -214,7 +214,7 @@ def _enter(question: Question, layouts: tuple[Layout, ...], inputs: Array) -> Ar
     return found
 
 
-def _both_ways(size: float, layout: Layout, band, profile: Profile, flavour: Flavour) -> float:  # type: ignore[no-untyped-def] # noqa: ANN001
+def _both_ways(size: float, layout: Layout, band: Band, profile: Profile, flavour: Flavour) -> float:
     """Slices over tp are sent and gathered on arrival (Megatron's scatter-gather), there and back."""
     slices = send_seconds(size / layout.tp, band, flavour)
     gather = collective_seconds("all_gather", layout.tp, size, profile, flavour)

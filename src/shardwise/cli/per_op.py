@@ -1,0 +1,223 @@
+"""`shardwise plan --space per-op`: from options to a question, and from an answer to text and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.cli.output import Output
+from shardwise.cost.profiles.analytic import make_profile
+from shardwise.cost.profiles.table import MB, Profile
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_cluster, load_model, load_runtime
+from shardwise.inputs.model import Model
+from shardwise.plan.per_op.advice import KNOWN, dimensions, measured_factor, unsupported, warnings
+from shardwise.plan.per_op.answer import Answer
+from shardwise.plan.per_op.chain import Chain, chain_of, chain_of_made
+from shardwise.plan.per_op.evaluate import evaluate
+from shardwise.plan.per_op.flavour import COMPATIBLE, FULL, Flavour
+from shardwise.plan.per_op.types import PerOpPlan, Question
+from shardwise.units import parse_bytes, parse_seconds
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What was asked, resolved."""
+
+    question: Question
+    model: Model | None
+    cluster: Cluster | None
+    notes: tuple[str, ...]
+
+
+def run(options: Options, output: Output) -> int:
+    """Answer the question of the options; the exit code."""
+    from shardwise.cli import per_op_report as report
+
+    setting = resolve(options)
+    for note in setting.notes:
+        output.note(note)
+    if options["save_profiles"]:
+        from shardwise.cost.profiles.write import write_profile
+
+        write_profile(setting.question.profile, options["save_profiles"])
+    if options["show_start"]:
+        report.starts(setting.question, _start_kind(options), output)
+        return 0
+    question, starts = setting.question, _starts(options, setting.question)
+    if options["measured_memory"]:
+        question = _corrected(options, question, starts, output)
+    answer = _solved(options, question, starts)
+    report.answered(question, answer, output, explain=options["explain"])
+    report.written(setting, question, answer, options, output)
+    return 130 if answer.interrupted else 0
+
+
+def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...]) -> Answer:
+    from shardwise.plan.per_op.alleviate import Budget
+    from shardwise.plan.per_op.solve import solve
+
+    budget = Budget(hops=options["hops"], trials=options["trials"])
+    limit = parse_seconds(options["time_limit"]) if options["time_limit"] else float("inf")
+    return solve(question, options["method"], starts=starts, budget=budget, limit=limit, more=options["best"])
+
+
+def resolve(options: Options) -> Setting:
+    """Profile, chain, GPUs and limits; raises InputError with all faults."""
+    faults: list[Fault] = []
+    model = load_model(options["model"]) if options["model"] else None
+    cluster = load_cluster(options["cluster"]) if options["cluster"] else None
+    profile, chain, notes = _profiled(options, model, cluster)
+    gpus = options["gpus"] or (cluster.gpus if cluster else 0)
+    node = options["gpus_per_node"] or (cluster.node_size if cluster else 8)
+    if gpus < 1:
+        faults.append(Fault("--gpus", "is missing; give the number of GPUs, or --cluster"))
+    memory = _memory(options, cluster, faults)
+    question = Question(
+        profile=profile,
+        chain=chain,
+        gpus=max(gpus, 1),
+        node=max(1, min(node, max(gpus, 1))) if not options["compatible"] else max(1, node),
+        memory=memory,
+        global_batch=options["global_batch"],
+        flavour=_flavour(options),
+        micro_batches=_numbers("--micro-batch", options["micro_batch"], faults),
+        stages=_stage_range(options["stages"], faults),
+        most_tp=options["most_tp"],
+        space="compatible" if options["compatible_space"] or options["compatible"] else "full",
+    )
+    faults += _checked(question)
+    if faults:
+        raise InputError(faults)
+    notes += [*warnings(profile, _pairs(options["runs_with"], faults))]
+    notes += [*unsupported(model)] if model and options["aceso"] else []
+    if faults:
+        raise InputError(faults)
+    return Setting(question=question, model=model, cluster=cluster, notes=tuple(notes))
+
+
+def _profiled(options: Options, model: Model | None, cluster: Cluster | None) -> tuple[Profile, Chain, list[str]]:
+    if options["profiles"]:
+        from shardwise.cost.profiles.aceso import read_profile
+
+        profile = read_profile(options["profiles"], options["profile"] or "")
+        words = tuple(options["layer_ops"].split(",")) if options["layer_ops"] else None
+        if words is not None and len(words) != 2:
+            raise InputError(
+                Fault("--layer-ops", f"{options['layer_ops']!r}: write the first and the last, FIRST,LAST")
+            )
+        return profile, chain_of(profile, _layers(options, model, profile), words), list(profile.notes)
+    if model is None or cluster is None:
+        raise InputError(
+            Fault("--profiles", "is missing; give a folder of operator profiles, or MODEL and --cluster to make one")
+        )
+    made = make_profile(model, cluster, load_runtime("megatron"), seq=options["seq"])
+    return made.profile, chain_of_made(made), list(made.profile.notes)
+
+
+def _layers(options: Options, model: Model | None, profile: Profile) -> int:
+    known = dimensions(profile) if profile.name in KNOWN or "layers" in profile.tags else None
+    layers = options["layers"] or (model.layers if model else 0) or (known.layers if known else 0)
+    if not layers and not profile.name.startswith("resnet"):
+        raise InputError(Fault("--layers", f"is missing; how many layers has {profile.name}?"))
+    return int(layers)
+
+
+def _memory(options: Options, cluster: Cluster | None, faults: list[Fault]) -> float:
+    if options["memory"]:
+        text = options["memory"]
+        try:
+            return parse_bytes(f"{text}MiB" if text.replace(".", "", 1).isdigit() else text)
+        except InputError as error:
+            faults += [Fault("--memory", fault.message) for fault in error.faults]
+            return MB
+    if cluster is not None:
+        return 0.96 * (cluster.gpu.memory - cluster.gpu.reserved)
+    faults.append(Fault("--memory", "is missing; say what one GPU may use, such as 28000MiB, or give --cluster"))
+    return MB
+
+
+def _flavour(options: Options) -> Flavour:
+    if options["compatible"]:
+        return COMPATIBLE
+    zero = 1 if options["zero"] is None else options["zero"]
+    return replace(FULL, zero=zero, schedule=options["schedule"], overlap=options["p2p_overlap"])
+
+
+def _numbers(flag: str, text: str | None, faults: list[Fault]) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")] if text else []
+    if all(word.isdigit() and int(word) > 0 for word in words):
+        return tuple(int(word) for word in words)
+    faults.append(Fault(flag, f"{text!r}: write whole numbers above 0, such as 1,2,4"))
+    return ()
+
+
+def _stage_range(text: str | None, faults: list[Fault]) -> tuple[int, int]:
+    if not text:
+        return 1, 0
+    low, _, high = text.partition("-")
+    if low.isdigit() and (high or low).isdigit() and 0 < int(low) <= int(high or low):
+        return int(low), int(high or low)
+    faults.append(Fault("--stages", f"{text!r}: write a number, or the fewest and the most such as 2-8"))
+    return 1, 0
+
+
+def _pairs(text: str | None, faults: list[Fault]) -> dict[str, str]:
+    words = [word.strip().partition("=") for word in text.split(",")] if text else []
+    if not all(key and equals and value for key, equals, value in words):
+        faults.append(Fault("--runs-with", f"{text!r}: write KEY=VALUE, such as attention=plain"))
+        return {}
+    return {key: value for key, _, value in words}
+
+
+def _checked(question: Question) -> list[Fault]:
+    found = []
+    if question.global_batch < 1:
+        found.append(Fault("--global-batch", f"is {question.global_batch}; it must be 1 or more"))
+    if question.memory <= 0:
+        found.append(Fault("--memory", "must be more than nothing"))
+    if not len(question.stage_range):
+        most = min(question.gpus, len(question.chain.rows))
+        found.append(Fault("--stages", f"no number of stages is left: {question.gpus} GPUs allow 1 to {most}"))
+    return found
+
+
+def _start_kind(options: Options) -> str:
+    from shardwise.plan.per_op.start import STARTS
+
+    return options["start"] if options["start"] in STARTS else "balanced"
+
+
+def _starts(options: Options, question: Question) -> tuple[PerOpPlan, ...]:
+    """Starts of alleviate: a kind for every number of stages, or the user's own plan."""
+    from shardwise.plan.per_op.alleviate import starts_of
+    from shardwise.plan.per_op.start import STARTS
+
+    kind = options["start"]
+    if kind is None or kind in STARTS:
+        return starts_of(question, kind or "balanced")
+    if not Path(kind).is_file():
+        raise InputError(Fault("--start", f"{kind!r} is neither {', '.join(STARTS)} nor a file"))
+    return (read_start(kind, question),)
+
+
+def read_start(path: str, question: Question) -> PerOpPlan:
+    from shardwise.export.aceso import from_aceso
+    from shardwise.inputs.files import read_mapping
+
+    return from_aceso(read_mapping(path), question, title=path)
+
+
+def _corrected(options: Options, question: Question, starts: tuple[PerOpPlan, ...], output: Output) -> Question:
+    if not options["start"] or len(starts) != 1:
+        raise InputError(Fault("--measured-memory", "needs the plan that was run: give its file as --start"))
+    factor, told = measured_factor(options["measured_memory"], evaluate(question, starts[0]))
+    for sentence in told:
+        output.note(sentence)
+    output.note(f"all predictions of memory are multiplied by {factor:.3f}, and the search is repeated")
+    return replace(question, memory_factor=factor)

@@ -1,0 +1,202 @@
+"""What `plan --space per-op` prints and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardwise.cli.output import Output
+from shardwise.inputs.write import write_text
+from shardwise.plan.per_op.advice import megabytes
+from shardwise.plan.per_op.alleviate import starts_of
+from shardwise.plan.per_op.answer import Answer
+from shardwise.plan.per_op.evaluate import Evaluation, evaluate
+from shardwise.plan.per_op.types import PerOpPlan, Question
+
+if TYPE_CHECKING:
+    from shardwise.cli.per_op import Setting
+
+_HEADS = ("stage", "ops", "GPUs", "tp", "dp", "again", "ms/pass", "iteration s", "memory MB")
+_MORE = (
+    "compute",
+    "again",
+    "receive",
+    "send",
+    "reshard",
+    "ideal",
+    "lost",
+    "weights",
+    "states",
+    "kept",
+    "peak",
+    "reserved",
+)
+
+
+def answered(question: Question, answer: Answer, output: Output, *, explain: bool) -> None:
+    """The plan in a table, its bound, and the diary where asked for."""
+    cost = answer.cost
+    output.say(f"{cost.seconds:.5f} s per iteration, {question.global_batch / cost.seconds:.2f} samples/s, micro batch "
+               f"{answer.plan.micro_batch}, {len(answer.plan.stages)} stages on {question.gpus} GPUs")  # fmt: skip
+    output.say(_standing(question, answer))
+    _table(answer.plan, cost, output)
+    if explain:
+        _parts(cost, output)
+        for line in answer.diary:
+            output.say(f"  {line}")
+    output.note(f"{answer.cpu_seconds:.1f} CPU s, {answer.solved} stages solved, method {answer.method}")
+    for note in answer.notes:
+        output.note(note)
+    output.answer(as_json(question, answer))
+
+
+def _standing(question: Question, answer: Answer) -> str:
+    model = f"under the {question.flavour.name} cost model"
+    if answer.proven:
+        return f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s)"
+    said = "" if answer.complete else "; the time limit ended the search"
+    return f"bound {answer.bound:.5f} s {model}, gap {answer.gap:.2%}{said}"
+
+
+def _table(plan: PerOpPlan, cost: Evaluation, output: Output) -> None:
+    output.table(_HEADS, [_row(plan, cost, index) for index in range(len(plan.stages))])
+
+
+def _row(plan: PerOpPlan, cost: Evaluation, index: int) -> list[str]:
+    stage, parts = plan.stages[index], cost.stages[index]
+    tps, dps = (sorted({getattr(layout, name) for layout in stage.layouts}) for name in ("tp", "dp"))
+    counts = [str(index), str(stage.size), str(stage.gpus), _joined(tps), _joined(dps), str(sum(stage.recompute))]
+    memory = f"{megabytes(cost.memory[index]):.2f}"
+    return [*counts, f"{1e3 * parts.seconds:.3f}", f"{cost.times[index]:.5f}", memory]
+
+
+def _joined(values: list[int]) -> str:
+    return "/".join(map(str, values))
+
+
+def _parts(cost: Evaluation, output: Output) -> None:
+    rows = []
+    for index, stage in enumerate(cost.stages):
+        times = (stage.work, stage.again, stage.receive, stage.send, stage.reshard, cost.ideal[index], cost.lost[index])
+        sizes = (stage.weights + stage.gradients, stage.states, stage.kept, stage.peak, stage.reserved)
+        rows.append(
+            [
+                str(index),
+                *(f"{1e3 * value:.3f}".replace("-0.000", "0.000") for value in times),
+                *(f"{megabytes(v):.1f}" for v in sizes),
+            ]
+        )
+    output.table(("stage", *_MORE), rows, title="ms per pass; MB")
+
+
+def starts(question: Question, kind: str, output: Output) -> None:
+    """Every start with its stages, as the seed's author printed them."""
+    told = []
+    for plan in starts_of(question, kind):
+        cost = evaluate(question, plan)
+        said = f"{cost.seconds:.5f} s, {megabytes(max(cost.memory)):.2f} MB, micro batch {plan.micro_batch}"
+        fits = "" if cost.fits(question.memory) else " (does not fit)"
+        output.say(f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}: {said}{fits}")
+        _table(plan, cost, output)
+        _parts(cost, output)
+        told.append({"stages": plan_json(plan), "cost": cost_json(cost)})
+    output.answer({"starts": told})
+
+
+def plan_json(plan: PerOpPlan) -> dict[str, Any]:
+    return {
+        "micro_batch": plan.micro_batch,
+        "stages": [
+            {
+                "ops": stage.size,
+                "gpus": stage.gpus,
+                "layouts": [list(layout) for layout in stage.layouts],
+                "recompute": [index for index, flag in enumerate(stage.recompute) if flag],
+            }
+            for stage in plan.stages
+        ],
+    }
+
+
+def cost_json(cost: Evaluation) -> dict[str, Any]:
+    return {
+        "seconds": cost.seconds,
+        "gpu_seconds": cost.gpu_seconds,
+        "stages": [
+            {"seconds": time, "memory": memory, "ideal": ideal, "lost": lost, "spare": float(spare), "parts": parts}
+            for time, memory, ideal, lost, spare, parts in zip(
+                cost.times, cost.memory, cost.ideal, cost.lost, cost.spare, cost.stages, strict=True
+            )
+        ],
+    }
+
+
+def as_json(question: Question, answer: Answer) -> dict[str, Any]:
+    return {
+        "plan": plan_json(answer.plan),
+        "cost": cost_json(answer.cost),
+        "bound": answer.bound,
+        "gap": answer.gap,
+        "proven": answer.proven,
+        "cost_model": question.flavour.name,
+        "space": question.space,
+        "method": answer.method,
+        "profile": {
+            "name": question.profile.name,
+            "identity": question.profile.identity,
+            "tags": question.profile.tags,
+        },
+        "diary": answer.diary,
+        "run": {"cpu_seconds": answer.cpu_seconds},
+    }
+
+
+def written(setting: Setting, question: Question, answer: Answer, options: Mapping[str, Any], output: Output) -> None:
+    """The best plans as Aceso's JSON, and the plan file."""
+    from shardwise.export.aceso import to_aceso
+    from shardwise.inputs.serialise import to_json
+
+    if options["aceso"]:
+        plans = (answer.plan, *answer.others)[: options["best"]]
+        target = Path(options["aceso"])
+        for index, plan in enumerate(plans):
+            path = target if index == 0 else target.with_stem(f"{target.stem}-{index + 1}")
+            write_text(path, to_json(to_aceso(question, plan)))
+        if len(plans) < options["best"]:
+            output.note(f"{len(plans)} of {options['best']} plans were met on the way and written")
+    if options["out"]:
+        _plan_file(setting, question, answer, options["out"])
+
+
+def _plan_file(setting: Setting, question: Question, answer: Answer, path: str) -> None:
+    from shardwise import __version__
+    from shardwise.errors import Fault, InputError
+    from shardwise.inputs.strategy import Strategy
+    from shardwise.plan.plan_file import Plan, write_plan
+
+    if setting.model is None or setting.cluster is None:
+        raise InputError(Fault("--out", "a plan file holds its model and cluster: give MODEL and --cluster as well"))
+    first = answer.plan.stages[0].layouts[0]
+    # the nearest plain strategy; what the plan really says is in its partition
+    strategy = Strategy(
+        tp=first.tp,
+        pp=len(answer.plan.stages),
+        dp=first.dp,
+        zero=1 if question.flavour.zero else 0,
+        micro_batch=answer.plan.micro_batch // first.dp,
+        global_batch=question.global_batch,
+    )
+    told = as_json(question, answer)
+    write_plan(
+        Plan(
+            model=setting.model,
+            cluster=setting.cluster,
+            strategy=strategy,
+            partition={"space": "per-op", **told["plan"], "ops": list(question.chain.names)},
+            predictions={"cost": told["cost"], "bound": answer.bound, "gap": answer.gap},
+            provenance={"shardwise": __version__, "cost_model": question.flavour.name, "profile": told["profile"]},
+            run=told["run"],
+        ),
+        path,
+    )

@@ -1,0 +1,46 @@
+"""What an engine answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shardwise.plan.per_op.evaluate import Evaluation
+from shardwise.plan.per_op.types import PerOpPlan, Question
+from shardwise.units import show_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The best plan found, its cost, and how good it can be at most."""
+
+    plan: PerOpPlan
+    cost: Evaluation
+    bound: float
+    """Seconds that no plan of the space is below, under this cost model."""
+    others: tuple[PerOpPlan, ...] = ()
+    """Further plans, best first."""
+    method: str = "exact"
+    solved: int = 0
+    """Stages that were solved exactly."""
+    cpu_seconds: float = field(default=0.0, compare=False)
+    complete: bool = True
+    """Whether the search ended by itself and not by its time limit."""
+    interrupted: bool = False
+    """Ctrl-C ended the search."""
+    notes: tuple[str, ...] = ()
+    diary: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.cost.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
+
+    @property
+    def proven(self) -> bool:
+        return self.complete and self.gap <= 1e-9
+
+
+def nothing_fits(question: Question) -> str:
+    return (
+        f"no plan of the per-operator space fits {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
+        "give more GPUs or memory, a smaller micro batch, or more tensor parallel sizes in the profile"
+    )
