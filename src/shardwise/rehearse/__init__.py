@@ -1,0 +1,1 @@
+"""One rank of a plan, run for real on one GPU, or traced without any."""

@@ -1,0 +1,63 @@
+"""The single-file program with a rank's share written into it, and running it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import FileError, ShardwiseError
+from shardwise.rehearse.spec import Spec
+
+PROGRAM = Path(__file__).parent / "shardwise_rehearse.py"
+_MARK = "SPEC: dict[str, Any] = {}\n"
+
+
+class RehearsalError(ShardwiseError):
+    """The program ended without a result."""
+
+
+def program_text(spec: Spec) -> str:
+    """The program for one rank; it needs nothing else but torch."""
+    text = PROGRAM.read_text(encoding="utf-8")
+    share = json.dumps(spec, separators=(", ", ": "))
+    return text.replace(_MARK, f"SPEC: dict[str, Any] = json.loads(r'''{share}''')\n", 1)
+
+
+def run_program(
+    spec: Spec, *, device: str, repeats: int = 3, kernels: int = 0, timeout: float = 600.0
+) -> dict[str, Any]:
+    """Run the program in a process of its own: it takes the GPU and gives it back."""
+    with tempfile.TemporaryDirectory() as folder:
+        share, out = Path(folder) / "spec.json", Path(folder) / "result.json"
+        share.write_text(json.dumps(spec), encoding="utf-8")
+        words = [sys.executable, str(PROGRAM), "--spec", str(share), "--out", str(out), "--device", device]
+        words += ["--repeats", str(repeats), "--kernels", str(kernels)]
+        try:
+            done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=timeout)  # noqa: S603 - our own
+        except subprocess.TimeoutExpired:
+            raise RehearsalError(
+                f"the rehearsal took longer than {timeout:g} s; rehearse fewer micro batches"
+            ) from None
+        if not out.is_file():
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise RehearsalError(f"the rehearsal ended without a result: {last}")
+        return read_result(out)
+
+
+def read_result(path: str | Path) -> dict[str, Any]:
+    """A result of the program, checked to be one."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileError(path, "there is no such file") from None
+    except (OSError, ValueError) as error:
+        raise FileError(path, f"is no result of a rehearsal: {error}") from None
+    if not isinstance(data, dict) or data.get("schema") != "shardwise/rehearsal/1" or "rank" not in data:
+        raise FileError(path, "is no result of a rehearsal; it must come from the program that `rehearse` writes")
+    if data.get("error"):
+        raise FileError(path, f"says that the rehearsal failed: {data['error']}")
+    return data

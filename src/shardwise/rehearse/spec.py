@@ -1,0 +1,163 @@
+"""One rank's share of a plan as plain values: what the rehearsal program builds and in which order it runs it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from shardwise.cost.stage import recomputed_layers
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.recompute import Recompute
+from shardwise.ops.ends import padded_vocab
+from shardwise.ops.layer import layer_kinds
+from shardwise.plan.passes import SEQUENCE_PIECES
+from shardwise.plan.plan_file import Plan
+from shardwise.plan.setup import Setup, setup_of
+from shardwise.schedule.generate import generate
+from shardwise.simulate import Schedule
+
+SCHEMA = "shardwise/rehearsal/1"
+Spec = dict[str, Any]
+_RANK = re.compile(r"(?:pp)?(\d+)")
+CAUSE = "rehearse cannot build it yet; the estimate stands alone there"
+
+
+def rank_number(text: str, pp: int) -> int:
+    """`pp2` or `2`: a pipeline rank."""
+    found = _RANK.fullmatch(text.strip().lower())
+    if not found or int(found[1]) >= pp:
+        ranks = "pp0" if pp == 1 else f"pp0 to pp{pp - 1}"
+        raise InputError(Fault("--rank", f"is {text!r}; the plan has the pipeline ranks {ranks}"))
+    return int(found[1])
+
+
+def spec_of(plan: Plan, rank: int) -> Spec:
+    """The share of one pipeline rank (any of its tensor and data parallel members: they are alike)."""
+    setup = setup_of(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
+    refuse(setup)
+    plain = setup.strategy.runtime == "huggingface"
+    return {
+        "schema": SCHEMA,
+        "name": f"{plan.model.name}: {plan.strategy}",
+        "rank": rank,
+        "style": "plain" if plain else "sharded",
+        "model": _model(setup),
+        "strategy": _strategy(setup),
+        "kernels": _kernels(setup),
+        "memory": {"gather_buffer": setup.runtime.memory.gather_buffer, "workspace": setup.runtime.memory.workspace},
+        "chunks": [_chunk(setup, index) for index in setup.rank_indices(rank)],
+        "actions": _actions(plan, setup, rank),
+    }
+
+
+def refuse(setup: Setup) -> None:
+    """Everything at once that the program cannot build."""
+    model, strategy = setup.model, setup.strategy
+    plain = strategy.runtime == "huggingface"
+    unfit = {
+        "cp": strategy.cp > 1,
+        "etp": strategy.etp > 1,
+        "flash": not strategy.flash,
+        "lora": strategy.lora is not None,
+        "compile": strategy.compile or setup.runtime.kernels.compiled,
+        "dtype": strategy.dtype != "bf16",
+        "zero": strategy.zero > 1,
+        "schedule": strategy.schedule == "seq-1f1b",
+        "recompute": not _expressible(strategy.recompute),
+        "tp": plain and strategy.tp > 1,
+        "pp": plain and strategy.pp > 1,
+    }
+    odd = {
+        "mla": model.mla is not None and not plain,
+        "mtp": model.mtp > 0,
+        "windows": bool(model.windows),
+        "sinks": model.sinks,
+        "parallel_residual": model.parallel_residual,
+        "norms_per_layer": model.norms_per_layer != 2,
+        "embedding_size": model.embedding_size > 0,
+        "dropout": model.dropout > 0,
+        "activation": model.activation not in {"swiglu", "gelu"},
+        "qk_norm": model.qk_norm == "full",
+    }
+    faults = [
+        Fault(f"strategy.{name}", f"is {getattr(strategy, name)!s}: {CAUSE}") for name, bad in unfit.items() if bad
+    ]
+    faults += [Fault(f"model.{name}", f"is {getattr(model, name)!s}: {CAUSE}") for name, bad in odd.items() if bad]
+    if faults:
+        raise InputError(faults)
+
+
+def _expressible(recompute: Recompute) -> bool:
+    return set(recompute.modules) <= {"core-attention"} and recompute.group == 1
+
+
+def _model(setup: Setup) -> Spec:
+    model = setup.model
+    fields = ("hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "norm", "position", "max_positions", "tied",
+              "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "gated")  # fmt: skip
+    return {
+        **{name: getattr(model, name) for name in fields},
+        "padded_vocab": round(padded_vocab(setup.shard)),
+        "mla": asdict(model.mla) if model.mla else None,
+        "moe": asdict(model.moe) if model.moe else None,
+    }
+
+
+def _strategy(setup: Setup) -> Spec:
+    strategy = setup.strategy
+    fields = ("tp", "ep", "etp", "micro_batch", "seq", "master")
+    shards = strategy.shard_group if strategy.zero else 1
+    return {
+        **{name: getattr(strategy, name) for name in fields},
+        "sp": setup.shard.sp,
+        "shards": shards,
+        "expert_shards": strategy.expert_dp if strategy.zero else 1,
+    }
+
+
+def _kernels(setup: Setup) -> Spec:
+    kernels = setup.runtime.kernels
+    fields = ("norm", "qkv", "weight_grad_fusion", "fused_optimizer", "expert_output_kept")
+    return {name: getattr(kernels, name) for name in fields}
+
+
+def _chunk(setup: Setup, index: int) -> Spec:
+    kinds = layer_kinds(setup.model)
+    start, count = sum(setup.layers[:index]), setup.layers[index]
+    again = recomputed_layers(setup.strategy, index, count)
+    word = "full" if setup.strategy.recompute.full else "core-attention"
+    return {
+        "layers": [
+            {"moe": kind.moe, "recompute": word if place < again else "none"}
+            for place, kind in enumerate(kinds[start : start + count])
+        ],
+        "embedding": index == 0,
+        "head": index == len(setup.layers) - 1,
+    }
+
+
+def _actions(plan: Plan, setup: Setup, rank: int) -> list[tuple[int, str, int]]:
+    """The rank's order of work, its chunks numbered from 0."""
+    strategy = setup.strategy
+    if strategy.pp == 1:
+        return [(0, kind, number) for number in range(strategy.microbatches) for kind in "FB"]
+    own = setup.rank_indices(rank)
+    row = _schedule(plan, setup).rows[rank]
+    return [(own.index(action.chunk), action.kind, action.microbatch) for action in row]
+
+
+def _schedule(plan: Plan, setup: Setup) -> Schedule:
+    strategy = setup.strategy
+    rows = (plan.schedule or {}).get("rows")
+    if rows:
+        return Schedule.parse("\n".join(rows))
+    if strategy.schedule == "auto":
+        raise InputError(
+            "the plan's schedule is auto and not yet in it; write it with `shardwise schedule auto --plan`"
+        )
+    return generate(
+        strategy.schedule, pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches,
+        group=strategy.group or strategy.pp, splits=SEQUENCE_PIECES,
+    )  # fmt: skip
