@@ -1,0 +1,137 @@
+"""`shardwise plan --space per-op` from the command line."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+
+from shardwise.cli.main import run
+from shardwise.cost.profiles.write import write_profile
+from shardwise.plan.plan_file import read_plan
+
+from .conftest import random_profile
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_profile(random_profile(3, tps=(1, 2)), tmp_path / "set")
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def plan(capfd, folder):
+    """Run the verb on the small profile: exit code, output, errors."""
+
+    def call(*words, profiles=folder, layers=2):
+        given = ["plan", "--space", "per-op", "--gpus", "2", "--memory", "4000MiB", "--global-batch", "8"]
+        given += ["--profiles", str(profiles), "--layers", str(layers)] if profiles else []
+        code = run([*given, *map(str, words)])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_the_answer_says_bound_gap_and_seconds(plan):
+    code, out, err = plan("--compatible")
+    assert code == 0
+    assert "proven best of the compatible space under the compatible cost model" in out
+    assert "CPU s" in err
+
+
+def test_json_is_the_same_twice_but_for_the_run(plan, tmp_path):
+    told = []
+    for name in ("a", "b"):
+        assert plan("--json", tmp_path / name)[0] == 0
+        told.append(json.loads((tmp_path / name).read_text()))
+        told[-1].pop("run")
+    assert told[0] == told[1]
+    assert told[0]["gap"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_plans_for_aceso_go_out_and_come_back_as_starts(plan, tmp_path):
+    path = tmp_path / "config.json"
+    assert plan("--compatible", "--aceso", path, "--best", 2)[0] == 0
+    assert (tmp_path / "config-2.json").exists()
+    code, out, _ = plan("--compatible", "--method", "alleviate", "--start", path, "--explain")
+    assert code == 0
+    assert "start with" in out
+    code, _, err = plan("--compatible", "--start", path, "--measured-memory", "stage0=1GiB")
+    assert code == 0
+    assert "multiplied by" in err
+
+
+def test_starts_are_shown_without_a_search(plan):
+    code, out, _ = plan("--compatible", "--show-start")
+    assert code == 0
+    assert out.count("stage") >= 4
+    assert "CPU s" not in out
+
+
+def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
+    words = ["plan", "llama-3-8b", "-c", "8xh100", "--space", "per-op", "--global-batch", "16", "--micro-batch", "2,4"]
+    assert run([*words, "--out", str(tmp_path / "plan.json"), "--stages", "1-2", "--quiet"]) == 0
+    assert "per iteration" in capfd.readouterr().out
+    made = read_plan(tmp_path / "plan.json")
+    assert made.partition["space"] == "per-op"
+    assert made.predictions["bound"] <= made.predictions["cost"]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--gpus", "0", "--memory", "many"), "--gpus"),
+        (("--memory", "many"), "--memory"),
+        (("--stages", "8"), "--stages"),
+        (("--stages", "3-1"), "--stages"),
+        (("--micro-batch", "1,x"), "--micro-batch"),
+        (("--global-batch", "0"), "--global-batch"),
+        (("--runs-with", "flash"), "--runs-with"),
+        (("--layer-ops", "a"), "--layer-ops"),
+        (("--start", "nowhere"), "--start"),
+        (("--measured-memory", "stage0=1GB"), "--start"),
+        (("--profile", "gpt_smal"), "gpt_small"),
+        (("--out", "plan.json"), "MODEL and --cluster"),
+    ],
+)
+def test_bad_options_are_refused_with_a_sentence(plan, words, said):
+    code, _, err = plan(*words)
+    assert code == 2
+    assert said in err
+
+
+def test_what_does_not_fit_is_told_with_exit_1(plan):
+    code, _, err = plan("--memory", "10MiB")
+    assert code == 1
+    assert "no plan of the per-operator space fits" in err
+
+
+def test_broken_profiles_end_with_exit_2(plan, folder, tmp_path):
+    (folder / "gpt_small_mbs1_tp2_algo0.csv").unlink()
+    (folder / "p2p_intra_node.csv").write_text("letters")
+    code, _, err = plan()
+    assert code == 2
+    assert "mbs1_tp2_algo0.csv: is missing" in err
+    assert "p2p_intra_node.csv" in err
+    (tmp_path / "bomb.zip").write_bytes(b"")
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("gpt_small_mbs1_tp1_algo0.csv", b"0" * (80 * 2**20))
+    assert plan(profiles=tmp_path / "bomb.zip")[0] == 2
+    assert plan(profiles=None)[0] == 2
+
+
+def test_the_strategy_space_is_told_to_come(capfd):
+    assert run(["plan", "llama-3-8b"]) == 2
+    assert "next release" in capfd.readouterr().err
+
+
+def test_a_run_that_differs_from_its_profile_is_warned_of(plan, folder):
+    (folder / "profile.toml").write_text(
+        '[tags]\nattention = "flash"\nlayers = "2"\nseq = "2048"\nhidden = "512"\nheads = "8"\n'
+        .replace("[tags]", 'layer_ops = ["enc-1st-layernorm", "enc-attention-dropout"]\n[tags]')
+    )  # fmt: skip
+    code, _, err = plan("--runs-with", "attention=plain")
+    assert code == 0
+    assert "will run out of memory" in err
