@@ -7,11 +7,12 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 READ_DEV = import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))
 
-.PHONY: help demo test bench docs clean
+.PHONY: help demo test bench bench-schedules docs clean
 help:
 	@echo "make demo    install into .venv and show what Shardwise does"
 	@echo "make test    install what the tests need and run every check"
 	@echo "make bench   run the speed and accuracy benchmarks"
+	@echo "make bench-schedules   hold the schedule optimiser against its rivals (some minutes)"
 	@echo "make docs    write the reference pages anew from the source"
 
 demo: $(VENV)/.installed
@@ -30,6 +31,9 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/estimate.py
 	$(BIN)/python benchmarks/simumax_examples.py
 	$(BIN)/shardwise validate
+
+bench-schedules: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/schedules.py
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py

@@ -126,7 +126,7 @@ def plan_pipeline(path: str) -> Pipeline:
     """The pipeline of a plan: times and bytes of its chunks from the cost model, the device's memory as the limit."""
     from shardwise.inputs.load import load_runtime
     from shardwise.inputs.strategy import V_SCHEDULES
-    from shardwise.plan.estimate import _hop, estimate
+    from shardwise.plan.estimate import hop_seconds, estimate
     from shardwise.plan.plan_file import read_plan
     from shardwise.plan.setup import setup_of
 
@@ -140,7 +140,7 @@ def plan_pipeline(path: str) -> Pipeline:
         f=[chunk.f.total for chunk in chunks],
         i=[chunk.i.total + chunk.again.total for chunk in chunks],
         w=[chunk.w.total for chunk in chunks],
-        hop=_hop(setup),
+        hop=hop_seconds(setup),
         activation=[chunk.kept for chunk in chunks],
         static=[one.total - one.in_flight * one.kept_per_microbatch / strategy.vpp for one in memory],
         memory_limit=plan.cluster.gpu.memory - plan.cluster.gpu.reserved,

@@ -238,14 +238,14 @@ def _uncovered(communication: float, compute: float, overlap: float) -> float:
 def _passes(setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]) -> Passes:
     """Replay all passes of an iteration, sends and sharded parameters included where they show."""
     strategy = setup.strategy
-    hop = _hop(setup)
+    hop = hop_seconds(setup)
     shown = hop * (1 - setup.runtime.overlap.p2p) * (strategy.vpp if strategy.pp > 1 else 0)
     forward = [stage.forward + extra[0] + shown for stage, extra in zip(stages, fsdp, strict=True)]
     backward = [stage.backward + extra[1] + shown for stage, extra in zip(stages, fsdp, strict=True)]
     return passes_of(setup, forward, backward, hop)
 
 
-def _hop(setup: Setup) -> float:
+def hop_seconds(setup: Setup) -> float:
     """Seconds to hand a micro batch's hidden state to the next pipeline rank."""
     strategy = setup.strategy
     if strategy.pp == 1:
