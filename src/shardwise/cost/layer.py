@@ -112,29 +112,26 @@ PLAIN = Recipe()
 @lru_cache(maxsize=4096)
 def layer_block(shard: Shard, kind: LayerKind, recipe: Recipe, machine: Machine, groups: Groups, grads: float) -> Block:
     """A transformer layer. `grads`: bytes per parameter that backward allocates for good."""
-    return _block(kind.name, layer_ops(shard, kind), shard, recipe, machine, groups, grads)
+    if recipe == PLAIN:
+        return _block(kind.name, layer_ops(shard, kind), shard, machine, groups, grads)
+    return _recomputed(layer_block(shard, kind, PLAIN, machine, groups, grads), recipe, shard, machine, groups, grads)
 
 
 @lru_cache(maxsize=1024)
 def embedding_block(shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    return _block("embedding", embedding(shard), shard, PLAIN, machine, groups, grads)
+    return _block("embedding", embedding(shard), shard, machine, groups, grads)
 
 
 @lru_cache(maxsize=1024)
 def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, own_weights: bool) -> Block:
-    return _block("head", head(shard, own_weights=own_weights), shard, PLAIN, machine, groups, grads)
+    return _block("head", head(shard, own_weights=own_weights), shard, machine, groups, grads)
 
 
-def _block(
-    name: str, ops: list[Op], shard: Shard, recipe: Recipe, machine: Machine, groups: Groups, grads: float
-) -> Block:
-    walk = _walk(ops, shard, recipe, grads)
+def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
     forward, input_grad, weight_grad = _timed(ops, shard, machine, groups)
-    again = _timed([ops[index] for index in walk.replayed], shard, machine, groups)[0] if walk.replayed else Seconds()
     if name not in {"embedding", "head"}:
         forward = forward._replace(host=forward.host + machine.layer_f)
         input_grad = input_grad._replace(host=input_grad.host + machine.layer_b)
-    flops = [op.flops() for op in ops]
     params, expert_params = 0.0, 0.0
     for op in ops:
         if op.expert:
@@ -146,14 +143,25 @@ def _block(
         f=forward,
         i=input_grad,
         w=weight_grad,
-        again=again,
-        walk=walk,
+        again=Seconds(),
+        walk=plain_walk(ops, grads),
         params=params,
         expert_params=expert_params,
-        flops=sum(f + i + w for f, i, w in flops),
-        again_flops=sum(flops[index][0] for index in walk.replayed),
+        flops=sum(f + i + w for f, i, w in (op.flops() for op in ops)),
+        again_flops=0,
         ops=tuple(ops),
     )
+
+
+def _recomputed(
+    plain: Block, recipe: Recipe, shard: Shard, machine: Machine, groups: Groups, grads: float
+) -> Block:
+    """The same layer with some of it computed again: other memory, and another forward pass of what is replayed."""
+    ops = list(plain.ops)
+    walk = _walk(ops, shard, recipe, grads)
+    replayed = [ops[index] for index in walk.replayed]
+    again = _timed(replayed, shard, machine, groups)[0] if replayed else Seconds()
+    return plain._replace(again=again, walk=walk, again_flops=sum(op.flops()[0] for op in replayed))
 
 
 def _walk(ops: list[Op], shard: Shard, recipe: Recipe, grads: float) -> Walk:
