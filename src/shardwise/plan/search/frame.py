@@ -179,3 +179,19 @@ def _counted(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
         change = np.where(kind == F, 1.0, np.where((kind == I) | (kind == B), -1.0, 0.0))
         most.append(float(np.cumsum(change).max()))
     return np.array(most)
+
+
+@lru_cache(maxsize=1024)
+def least_in_flight(schedule: str, pp: int, microbatches: int) -> float:
+    """Micro batches of which a rank of a v holds both chunks at once, on the rank where that is least."""
+    if schedule not in V_SCHEDULES or pp > DEEP:
+        return 0.0
+    made = generate(schedule, pp=pp, vpp=2, microbatches=microbatches)
+    most = []
+    for rank, row in enumerate(made.codes):
+        kind, chunk = np.divmod(np.asarray(row) // made.microbatches, made.chunks)
+        change = np.where(kind == F, 1.0, np.where((kind == I) | (kind == B), -1.0, 0.0))
+        early = chunk == rank
+        held = np.minimum(np.cumsum(change * early), np.cumsum(change * ~early))
+        most.append(float(held.max()))
+    return min(most)

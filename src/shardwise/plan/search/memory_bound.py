@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.plan.search.frame import Frame, Rates, buffers_of, in_flight
+from shardwise.plan.search.frame import Frame, Rates, buffers_of, in_flight, least_in_flight
 from shardwise.plan.search.table import Floats, Piece, Table
 from shardwise.plan.search.types import Layout
 from shardwise.plan.search.work import Choices
@@ -144,23 +144,38 @@ def _kept(piece: Piece, choices: Choices, count: Floats) -> Floats:
 
 
 def _chunked(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> Floats:
-    """Several chunks a rank, near the even share: a rank between the ends, or the mean over ranks."""
+    """Several chunks a rank, near the even share: the mean over ranks, or a rank between the ends."""
     table, choices = case.table, case.choices
     used = np.unique(at)
     rows = [_shape(layouts[index], case.layers) for index in used]
-    even, ranks, chunks, mean, inner = (column[:, None] for column in np.array(rows)[np.searchsorted(used, at)].T)
-    full = np.min([_kept(piece, choices, even) for piece in table.layers], axis=0)
-    short = np.min([_kept(piece, choices, np.maximum(even - 1, 0)) for piece in table.layers], axis=0)
+    columns = np.array(rows)[np.searchsorted(used, at)].T[:, :, None]
+    even, ranks, chunks, short, all_flight, inner = columns
+    blocks = choices.layers > 0
+    saved = np.max([piece.kept[0] - piece.kept[choices.recipe] for piece in table.layers], axis=0)
+    kept = sum(piece.count * np.where(blocks, piece.kept[0], piece.kept[choices.recipe]) for piece in table.layers)
+    kept = kept - np.where(blocks, ranks * chunks * choices.layers * saved, 0.0)
+    longest = np.max([piece.kept[0] for piece in table.layers]) * (even + 1)
+    held = (all_flight * np.maximum(kept, 0.0) - short * longest) / ranks
     working = _working(case)
-    whole = case.sum_of(table.pieces) / ranks + case.stretch * (mean * short + working)
+    mean = case.sum_of(table.pieces) / ranks + case.stretch * (np.maximum(held, 0.0) + working)
     least = np.min([case.of(piece) for piece in table.layers], axis=0) * even * chunks
+    full = np.min([_kept(piece, choices, even) for piece in table.layers], axis=0)
     one = np.where(ranks > 2, least + case.stretch * (inner * full + working), 0.0)
-    return np.maximum(whole, one)
+    return np.maximum(mean, one)
 
 
 @lru_cache(maxsize=4096)
-def _shape(layout: Layout, layers: int) -> tuple[float, float, float, float, float]:
-    """Even share of layers, ranks, chunks of a rank, passes in flight: mean, and most between the ends."""
-    flight = in_flight(layout.schedule, layout.pp, layout.vpp, layout.microbatches)
-    inner = float(flight[1:-1].max()) if layout.pp > 2 else 0.0
-    return layers // (layout.pp * layout.vpp), layout.pp, layout.vpp, float(flight.mean()), inner
+def _shape(layout: Layout, layers: int) -> tuple[float, ...]:
+    """Even share of layers, ranks, chunks of a rank, and passes in flight.
+
+    Interleaved 1F1B starts with pp passes through all chunks but a rank's last, which has 2 (pp - r - 1) + 1, at most
+    pp: every layer counts pp times, less what late ranks' last chunks lack. On a v every layer counts as often as the
+    chunk of the rank that is held least.
+    """
+    p, flight = layout.pp, in_flight(layout.schedule, layout.pp, layout.vpp, layout.microbatches)
+    inner = float(flight[1:-1].max()) if p > 2 else 0.0
+    short, every = 0.0, float(least_in_flight(layout.schedule, p, min(layout.microbatches, 2 * p)))
+    if layout.schedule == "interleaved":
+        every = float(min(p, layout.microbatches))
+        short = float(sum(every - min(every, 2 * (p - rank - 1) + 1) for rank in range(p)))
+    return layers // (p * layout.vpp), p, layout.vpp, short, every, inner

@@ -17,7 +17,7 @@ from shardwise.plan.search.frame import Frame, Known, frame_of
 from shardwise.plan.search.memory_bound import memory
 from shardwise.plan.search.pipeline_bound import makespan, pipes_of
 from shardwise.plan.search.space import Space
-from shardwise.plan.search.table import Floats, Table, least_work, recipes_of, table_of
+from shardwise.plan.search.table import Floats, Quick, Table, least_seconds, recipes_of, table_of, whole_work
 from shardwise.plan.search.types import Base, Point
 from shardwise.plan.search.work import Work, choices_of, work_of
 
@@ -45,11 +45,17 @@ class Screen:
         lists = [self.space.recomputes(layout) for layout in sorted(layouts)]
         return max(lists, key=len)
 
+    @cached_property
+    def _quick(self) -> Quick:
+        return Quick(self.space)
+
+    def glance(self, base: Base) -> float:
+        """Seconds that all strategies over a base take at least, from its most common layer alone."""
+        return least_seconds(self.space.question, base, self._quick.work(base))
+
     def least(self, base: Base) -> float:
-        """Seconds that all strategies over a base take at least, from one question to the cost model."""
-        question = self.space.question
-        fixed = question.runtime.overheads.iteration
-        return least_work(question, table_of(self.space, base), base) * question.base.straggler + fixed
+        """The same from all layers and ends."""
+        return least_seconds(self.space.question, base, whole_work(table_of(self.space, base)))
 
     def rows(self, base: Base) -> Rows:
         """Bounds of every strategy over a base."""

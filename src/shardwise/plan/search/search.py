@@ -13,17 +13,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shardwise.inputs.strategy import Strategy
 from shardwise.plan.search.executor import Executor, Serial
 from shardwise.plan.search.refine import Refined
 from shardwise.plan.search.screen import Screen
 from shardwise.plan.search.space import Space
-from shardwise.plan.search.types import GAP, Answer, Base, Candidate, Counts, Question
 from shardwise.plan.search.table import Floats
+from shardwise.plan.search.types import GAP, Answer, Base, Candidate, Counts, Question
 
 BATCH = 48
 """Strategies simulated between two looks at the best."""
 WAVE = 24
 """Bases screened between two looks."""
+FIRST = 4
+"""Batches in a row that look for the first strategy that fits."""
+ROOMY = 0.85
+"""Share of the limit at which a memory bound makes a good first guess."""
 Report = Callable[["Search"], None]
 
 
@@ -47,6 +52,8 @@ class Search:
     simulated: int = 0
     points: int = 0
     bound: float = 0.0
+    dropped: float = float("inf")
+    """Lowest bound of what was dropped because it cannot win."""
     finished: bool = True
     screen_seconds: float = 0.0
     began: float = field(default_factory=time.process_time)
@@ -55,9 +62,8 @@ class Search:
     def __post_init__(self) -> None:
         self.space = Space(question=self.question)
         self.screen = Screen(space=self.space)
-        self._pool_seconds: Floats = np.empty(0)
-        self._pool_places = np.empty(0, dtype=np.int64)
-        self._starts: Floats = np.empty(0)
+        self._pool: Floats = np.empty((0, 3))
+        self._starts = np.empty(0, dtype=np.int64)
 
     @property
     def limit(self) -> float:
@@ -81,31 +87,25 @@ class Search:
         bases = self.space.bases
         sizes = [self.space.size(base) for base in bases]
         self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        least = np.array([self.screen.least(base) for base in bases])
-        order = np.lexsort((np.arange(len(bases)), least))
+        glances = np.array([self.screen.glance(base) for base in bases])
+        order = np.lexsort((np.arange(len(bases)), glances))
         self.screen_seconds += time.process_time() - started
         for start in range(0, len(order), WAVE):
-            wave = [int(index) for index in order[start : start + WAVE] if least[index] < self.limit]
-            self.bound = float(min(least[order[start]], self._lowest()))
-            if not wave or self._stopped():
+            rest = order[start:]
+            self.bound = min(self.dropped, float(glances[rest[0]]), self._lowest())
+            if self._stopped():
+                return
+            if glances[rest[0]] >= self.limit:
+                self._drop(glances[rest])
                 break
-            self._expand([(index, bases[index]) for index in wave])
-            self._simulate(1 if self.best else 4)
-        while len(self._pool_places) and not self._stopped():
-            self.bound = min(self._lowest(), self.best.seconds if self.best else float("inf"))
+            self._expand([(int(index), bases[index]) for index in rest[:WAVE]])
+            self._simulate(1 if self.best else FIRST)
+        while len(self._pool) and not self._stopped():
+            self.bound = min(self.dropped, self._lowest())
             if self._lowest() >= self.limit:
                 break
             self._simulate(1)
-        self._settle(order, least)
-
-    def _settle(self, order: np.ndarray, least: Floats) -> None:
-        """What is proven at the end."""
-        if not self.finished:
-            return
-        best = self.best.seconds if self.best else float("inf")
-        pruned = least[least >= self.limit] if self.best else least[:0]
-        rest = float(pruned.min()) if len(pruned) else float("inf")
-        self.bound = min(best, self._lowest(), max(rest, self.limit if self.best else rest))
+        self.bound = min(self.dropped, self._lowest(), self.best.seconds if self.best else float("inf"))
 
     def _stopped(self) -> bool:
         if self.out_of_time:
@@ -113,45 +113,62 @@ class Search:
         return not self.finished
 
     def _lowest(self) -> float:
-        return float(self._pool_seconds[0]) if len(self._pool_seconds) else float("inf")
+        return float(self._pool[0, 0]) if len(self._pool) else float("inf")
+
+    def _drop(self, bounds: Floats) -> None:
+        """Remember the lowest bound of all that was dropped for its time."""
+        if len(bounds):
+            self.dropped = min(self.dropped, float(bounds.min()))
 
     def _expand(self, wave: list[tuple[int, Base]]) -> None:
         """Bound every strategy over these bases; keep those that may fit and win."""
         started = time.process_time()
-        seconds, places = [self._pool_seconds], [self._pool_places]
+        found = [self._pool]
         for index, base in wave:
+            least = self.screen.least(base)
+            if least >= self.limit:
+                self._drop(np.array([least]))
+                continue
             rows = self.screen.rows(base)
             self.screened += len(rows.seconds)
-            may_fit = rows.bytes <= self.question.memory_limit
-            self.too_large += int(len(may_fit) - may_fit.sum())
-            kept = np.flatnonzero(may_fit & (rows.seconds < self.limit))
-            seconds.append(rows.seconds[kept])
-            places.append(kept + self._starts[index])
-        self._sort(np.concatenate(seconds), np.concatenate(places))
+            may_fit = np.flatnonzero(rows.bytes <= self.question.memory_limit)
+            self.too_large += len(rows.seconds) - len(may_fit)
+            found.append(np.stack((rows.seconds[may_fit], may_fit + self._starts[index], rows.bytes[may_fit]), axis=1))
+        self._keep(np.concatenate(found))
         self.screen_seconds += time.process_time() - started
 
-    def _sort(self, seconds: Floats, places: np.ndarray) -> None:
-        kept = seconds < self.limit
-        seconds, places = seconds[kept], places[kept]
-        order = np.lexsort((places, seconds))
-        self._pool_seconds, self._pool_places = seconds[order], places[order]
+    def _keep(self, pool: Floats) -> None:
+        """What may still win, lowest bound first."""
+        wins = pool[:, 0] < self.limit
+        self._drop(pool[~wins, 0])
+        pool = pool[wins]
+        self._pool = pool[np.lexsort((pool[:, 1], pool[:, 0]))]
 
     def _simulate(self, batches: int) -> None:
         """Simulate the strategies with the lowest bounds."""
         for _ in range(batches):
-            count = int(np.searchsorted(self._pool_seconds[:BATCH], self.limit))
-            places = self._pool_places[:count]
-            if not count:
+            chosen = self._chosen()
+            if not len(chosen):
                 return
-            strategies = [self.strategy(int(place)) for place in places]
-            for place, refined in zip(places, self.executor.refine(self.question, strategies), strict=True):
-                self._take(int(place), refined)
-            self._pool_seconds, self._pool_places = self._pool_seconds[count:], self._pool_places[count:]
+            places = self._pool[chosen, 1].astype(np.int64).tolist()
+            refined = self.executor.refine(self.question, [self.strategy(place) for place in places])
+            self._pool = np.delete(self._pool, chosen, axis=0)
+            for place, one in zip(places, refined, strict=True):
+                self._take(place, one)
+            self._keep(self._pool)
             self.report(self)
             if self.best or self._stopped():
                 return
 
-    def strategy(self, place: int) -> object:
+    def _chosen(self) -> np.ndarray:
+        """The next batch; while nothing fits, of those that surely seem to."""
+        if self.best is None:
+            roomy = np.flatnonzero(self._pool[:, 2] <= ROOMY * self.question.memory_limit)[:BATCH]
+            if len(roomy):
+                return roomy
+        return np.arange(min(BATCH, len(self._pool)))
+
+    def strategy(self, place: int) -> Strategy:
         """The strategy at a place of the space."""
         index = int(np.searchsorted(self._starts, place, side="right")) - 1
         base = self.space.bases[index]

@@ -2,7 +2,8 @@
 
 Limits of the space that are choices, not proofs: tp stays inside the innermost domain of the network (at least 8), a
 context parallel rank keeps 1,024 tokens or more, micro batches go up to 16 samples, experts have etp 1 or tp, HSDP
-shards inside a node, chunks number up to 8 a rank where they do not divide the layers.
+shards inside a node, chunks number up to 8 a rank where they do not divide the layers, context parallel by all-gather
+is not told apart from a ring, which costs the same.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ MODULES: tuple[tuple[str, ...], ...] = (
     ("attention",),
 )
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
+
+
+def _priced(kinds: tuple[str, ...], named: tuple[str, ...]) -> list[str]:
+    """Kinds of context parallel that cost something else: an all-gather moves what a ring does (ops.attention)."""
+    return [kind for kind in kinds if kind != "all-gather" or "ring" not in kinds or kind in named]
 
 
 def divisors(number: int) -> list[int]:
@@ -146,7 +152,7 @@ class Space:
 
     def _contexts(self, tp: int, *, sp: bool) -> Iterator[tuple[int, str]]:
         q = self.question
-        can = q.runtime.can.cp
+        can = _priced(q.runtime.can.cp, q.wishes.named("cp_kind"))
         for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp)):
             if cp > 1 and (not can or q.base.seq // cp < LEAST_TOKENS):
                 continue

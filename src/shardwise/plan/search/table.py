@@ -14,13 +14,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
+from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds, layer_block
 from shardwise.cost.stage import combined
 from shardwise.inputs.recompute import MODULES, Recompute
+from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
+from shardwise.ops.shard import shard_of
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.types import Base, Layout, Point, Question, Sharding
-from shardwise.plan.setup import Setup, setup_of
+from shardwise.plan.setup import Setup, layer_groups, setup_of
 
 Floats = npt.NDArray[np.float64]
 HOST_SHARE = 0.3
@@ -140,11 +142,15 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,)) -
 def _ground(space: Space, base: Base, recipe: Recipe) -> Setup:
     question = space.question
     recompute = Recompute(full=recipe.full, modules=tuple(sorted(recipe.modules, key=MODULES.index)))
-    layout = Layout(1, 1, "1f1b", 1, 1)
-    strategy = space.strategy(Point(base, layout, Sharding(min(question.runtime.can.zero), 0), recompute))
+    return setup_of(question.model, question.cluster, _probe(space, base, recompute), question.runtime)
+
+
+def _probe(space: Space, base: Base, recompute: Recompute) -> Strategy:
+    """The whole model on one stage and one replica."""
+    layout, sharding = Layout(1, 1, "1f1b", 1, 1), Sharding(min(space.question.runtime.can.zero), 0)
+    strategy = space.strategy(Point(base, layout, sharding, recompute))
     # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated
-    strategy = replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
-    return setup_of(question.model, question.cluster, strategy, question.runtime)
+    return replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
 
 
 def _piece(count: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights]) -> Piece:
@@ -160,8 +166,37 @@ def _piece(count: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weigh
     )
 
 
-def least_work(question: Question, table: Table, base: Base) -> float:
-    """Seconds that every strategy over a base takes at least: its layers' work, shared evenly by all GPUs."""
-    work = sum(piece.count * (piece.forward + float(piece.backward[0])) for piece in table.pieces)
+class Quick:
+    """Seconds of a base's most common layer, asked for alone: the first look at a base."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        model = space.question.model
+        kinds = layer_kinds(model)[: model.layers]
+        self.kind = max(dict.fromkeys(kinds), key=kinds.count)
+        self.count = kinds.count(self.kind)
+        self.grounds: dict[bool, Setup] = {}
+
+    def work(self, base: Base) -> float:
+        """Seconds of all layers of this kind, both passes, of one micro batch."""
+        if base.single not in self.grounds:
+            self.grounds[base.single] = _ground(self.space, base, PLAIN)
+        ground = self.grounds[base.single]
+        strategy = _probe(self.space, base, Recompute())
+        shard = shard_of(self.space.question.model, strategy, ground.runtime)
+        groups = layer_groups(ground.network, strategy, ground.runtime)
+        grads = ground.states.weight if ground.states.lazy and base.single else 0.0
+        block = layer_block(shard, self.kind, PLAIN, ground.machine, groups, grads)
+        return self.count * (tangent(block.f).of(block.f) + tangent(backward(block)).of(backward(block)))
+
+
+def whole_work(table: Table) -> float:
+    """Seconds of all layers and ends, both passes, of one micro batch."""
+    return sum(piece.count * (piece.forward + float(piece.backward[0])) for piece in table.pieces)
+
+
+def least_seconds(question: Question, base: Base, work: float) -> float:
+    """Seconds that every strategy over a base takes at least: the work, shared evenly by all GPUs."""
     passes = question.base.global_batch / base.micro_batch
-    return passes * work * base.tp * base.cp / question.cluster.gpus
+    shared = passes * work * base.tp * base.cp / question.cluster.gpus
+    return shared * question.base.straggler + question.runtime.overheads.iteration
