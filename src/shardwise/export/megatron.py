@@ -40,7 +40,7 @@ from shardwise.inputs.names import (
 )
 from shardwise.inputs.recompute import Recompute
 
-_KNOWN = ("core-attention", "attention-norm", "mlp-norm", "mlp", "moe-act", "mla-up", "comm")
+_KNOWN = ("core-attention", "attention-norm", "mlp-norm", "mlp", "moe-act", "mla-up")
 _WIDER = {"ffn": "mlp", "activation": "mlp"}
 Groups = dict[str, list[Flag]]
 
@@ -62,6 +62,10 @@ def _pipeline(draft: Draft) -> None:
 
 
 def _recompute(draft: Draft) -> None:
+    recompute = draft.strategy.recompute
+    if "comm" in recompute.modules:  # what tensor parallel gathers is always gathered again
+        rest = tuple(name for name in recompute.modules if name != "comm")
+        draft.strategy = replace(draft.strategy, recompute=replace(recompute, modules=rest) if rest else Recompute())
     known_modules(draft, _WIDER, _KNOWN, "Megatron-LM")
     norms = {"attention-norm", "mlp-norm"}
     modules = set(draft.strategy.recompute.modules)
@@ -231,7 +235,7 @@ def _recompute_flags(draft: Draft) -> Iterator[Flag]:
 
 
 def recomputed_names(recompute: Recompute, model: Model) -> tuple[str, ...]:
-    """Theirs for our modules. `comm` has none: what tensor parallel gathers is always gathered again."""
+    """Theirs for our modules."""
     chosen = set(recompute.modules)
     names = [name for name, ours in MEGATRON_RECOMPUTED.items() if set(ours) <= chosen]
     dense = any(not model.is_moe_layer(index) for index in range(model.layers))

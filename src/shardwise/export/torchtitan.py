@@ -50,8 +50,9 @@ def write(draft: Draft) -> tuple[File, ...]:
 
 def _states(draft: Draft) -> None:
     s = draft.strategy
+    if s.shard_group == 1:  # spread over one rank is not spread
+        draft.strategy = s = replace(s, zero=0, zero_group=0)
     if s.dp * s.cp == 1:
-        draft.strategy = replace(s, zero=0, zero_group=0)
         return
     if s.zero == 1:
         text = "FSDP shards gradients with the optimizer states; zero 2 is written, so memory is at most as planned"

@@ -126,7 +126,7 @@ def _data(draft: Draft, get: Any) -> None:  # noqa: ANN401 - the getter above
             "dp", replicate * ranks, f"data_parallel_replicate_degree {replicate} x data_parallel_shard_degree {ranks}"
         )
         draft.gpus = draft.number("dp") * draft.number("tp") * draft.number("pp") * draft.number("cp")
-        if replicate > 1 and ranks > 1:
+        if replicate > 1 and ranks * draft.number("cp") > 1:
             draft.take("zero_group", ranks * draft.number("cp"), "data_parallel_shard_degree x context_parallel_degree")
 
 

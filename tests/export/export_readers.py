@@ -1,0 +1,411 @@
+"""Readers of the exported files that share nothing with the exporters: keys and rules are written out again here.
+
+Each gives the table of `export_plans.said`, as far as its format can say it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import types
+
+import yaml
+
+
+def texts(export):
+    return {file.name: file.text for file in export.files}
+
+
+def run_script(text, folder, program):
+    """What a script would start: the words that it hands to `program`."""
+    stand_in = folder / program
+    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    stand_in.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-eu", "-c", text], capture_output=True, text=True, env={"PATH": path}, check=True)
+    return done.stdout.splitlines()
+
+
+def flags_of_words(words):
+    found, name = {}, None
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:]
+            found[name] = []
+        elif name:
+            found[name].append(word)
+    return found
+
+
+def flags_of_yaml(text):
+    given = yaml.safe_load(text)["MODEL_ARGS"]
+    return {flag[2:]: [] if value is True else str(value).split() for flag, value in given.items()}
+
+
+def megatron(flags, gpus):
+    def number(name, default=1):
+        return int(flags[name][0]) if name in flags else default
+
+    tp, pp, cp = (number(f"{name}-parallel-size") for name in ("tensor-model", "pipeline-model", "context"))
+    dp = gpus // (tp * pp * cp)
+    pieces = unroll(flags["pipeline-model-parallel-layout"][0]) if "pipeline-model-parallel-layout" in flags else None
+    vpp = len(pieces) // pp if pieces else number("num-virtual-stages-per-pipeline-rank")
+    layers = [piece.count("t") for piece in pieces] if pieces else even(number("num-layers"), pp * vpp)
+    table = {
+        "tp": tp, "pp": pp, "dp": dp, "cp": cp, "micro_batch": number("micro-batch-size"),
+        "global_batch": number("global-batch-size"), "seq": number("seq-length"), "dtype": megatron_dtype(flags),
+        "flash": flags.get("attention-backend") != ["unfused"], "compile": False,
+        "grad_dtype": "bf16" if "grad-reduce-in-bf16" in flags else "fp32",
+        "offload": "optimizer" if "optimizer-cpu-offload" in flags else "none",
+        "optimizer": megatron_optimizer(flags), "recompute": megatron_recompute(flags, layers),
+    }  # fmt: skip
+    if tp > 1:
+        table["sp"] = "sequence-parallel" in flags
+    if cp > 1:
+        table["cp_kind"] = {"p2p": "ring", "all_gather": "all-gather", "a2a": "all-to-all"}[flags["cp-comm-type"][0]]
+    if dp * cp > 1:
+        order = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
+        plain = int("use-distributed-optimizer" in flags)
+        fsdp = "use-megatron-fsdp" in flags
+        table["zero"] = order.index(flags["data-parallel-sharding-strategy"][0]) if fsdp else plain
+        if table["zero"]:
+            table["shard"] = dp * cp // number("num-distributed-optimizer-instances")
+    if "num-experts" in flags:
+        table |= {"ep": number("expert-model-parallel-size"), "etp": number("expert-tensor-parallel-size", tp)}
+    if pp > 1:
+        schedule = "interleaved" if vpp > 1 else "1f1b"
+        table |= {"vpp": vpp, "layers": tuple(layers), "schedule": schedule, "placement": "loop"}
+    return table
+
+
+def unroll(layout):
+    text = layout.replace(",", "")
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+def even(layers, chunks):
+    assert layers % chunks == 0
+    return [layers // chunks] * chunks
+
+
+def megatron_dtype(flags):
+    if "fp8-format" in flags:
+        return "mxfp8" if flags["fp8-recipe"] == ["mxfp8"] else "fp8"
+    return "bf16" if "bf16" in flags else "fp16" if "fp16" in flags else "fp32"
+
+
+def megatron_optimizer(flags):
+    if flags.get("exp-avg-dtype") == ["bf16"]:
+        return "adamw-bf16"
+    return {"adam": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}[flags["optimizer"][0]]
+
+
+def megatron_recompute(flags, layers):
+    kind = flags.get("recompute-granularity")
+    if kind is None:
+        return None
+    if kind == ["full"]:
+        number = int(flags["recompute-num-layers"][0])
+        if flags["recompute-method"] == ["block"]:
+            return ("full", 1, tuple(min(number, count) for count in layers))
+        return ("full", number, tuple(layers))
+    ours = {"core_attn": ["core-attention"], "layernorm": ["attention-norm", "mlp-norm"], "mla_up_proj": ["mla-up"],
+            "moe_act": ["moe-act"], "mlp": ["mlp"], "moe": ["mlp"]}  # fmt: skip
+    return frozenset(name for theirs in flags["recompute-modules"] for name in ours[theirs]), tuple(layers)
+
+
+def torchtitan_settings(version, files):
+    if version == "0.2":
+        return tomllib.loads(files["torchtitan.toml"])
+    return run_config(files["shardwise_config.py"], version)
+
+
+def run_config(text, version):
+    """Run the Python configuration against stand-ins that have torchtitan's fields, so that a wrong name fails."""
+    batch = ["local_batch_size", "global_batch_size", "seq_len"]
+    if version == "main":
+        batch = ["num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step", "max_context_length"]
+    parallel = [
+        "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward",
+        "tensor_parallel_degree", "enable_sequence_parallel", "pipeline_parallel_degree",
+        "module_fqns_per_model_part", "pipeline_parallel_schedule", "pipeline_parallel_schedule_csv",
+        "num_pp_microbatches" if version == "main" else "pipeline_parallel_microbatch_size",
+        "context_parallel_degree", "expert_parallel_degree",
+    ]  # fmt: skip
+
+    def kind(name, fields):
+        return dataclasses.make_dataclass(name, [(f, object, dataclasses.field(default=None)) for f in fields])
+
+    training = kind("Training", [*batch, "enable_cpu_offload", "dtype", "mixed_precision_param"])
+    compiled, parallelism = kind("Compile", ["enable"]), kind("ParallelismConfig", parallel)
+    config = kind("Config", ["training", "parallelism", "activation_checkpoint", "compile"])
+    policies = {n: types.SimpleNamespace(Config=lambda n=n: n) for n in ("FullAC", "SelectiveAC")}
+    base = types.SimpleNamespace(**dict.fromkeys(()))
+    base.llama3_debugmodel = lambda: config(training=training(), compile=compiled())
+    modules = {
+        "torchtitan.config": types.SimpleNamespace(ParallelismConfig=parallelism),
+        "torchtitan.distributed.activation_checkpoint": types.SimpleNamespace(**policies),
+        "torchtitan.models.llama3.config_registry": base,
+    }
+    space = {}
+    before = dict(sys.modules)
+    try:
+        for name, module in modules.items():
+            for parent in [name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)]:
+                sys.modules.setdefault(parent, types.ModuleType(parent))
+            sys.modules[name] = module
+        exec(compile(text, "shardwise_config.py", "exec"), space)  # noqa: S102 - our own output
+        made = space["shardwise"]()
+    finally:
+        for name in set(sys.modules) - set(before):
+            del sys.modules[name]
+    settings = {table: {k: v for k, v in dataclasses.asdict(getattr(made, table)).items() if v is not None}
+                for table in ("training", "parallelism", "compile")}  # fmt: skip
+    mode = {"FullAC": "full", "SelectiveAC": "selective", None: "none"}[made.activation_checkpoint]
+    return settings | {"activation_checkpoint": {"mode": mode}}
+
+
+def torchtitan(version, files, model_layers):
+    settings = torchtitan_settings(version, files)
+    p, t = settings["parallelism"], settings["training"]
+    pp, tp, cp = (p[f"{name}_parallel_degree"] for name in ("pipeline", "tensor", "context"))
+    shard, replicate = p["data_parallel_shard_degree"], p["data_parallel_replicate_degree"]
+    parts = p.get("module_fqns_per_model_part")
+    layers = tuple(sum(name.startswith("layers.") for name in part) for part in parts) if parts else (model_layers,)
+    if version == "main":
+        micro, total = t["num_tokens_per_microbatch_per_dp_rank"], t["num_tokens_per_train_step"]
+        seq = t["max_context_length"]
+        micro, total = micro // seq, total // seq
+        assert p.get("num_pp_microbatches", 1) in {1, total // (micro * shard * replicate)}
+    else:
+        total, seq, micro = t["global_batch_size"], t["seq_len"], p.get("pipeline_parallel_microbatch_size")
+        micro = micro or t["local_batch_size"]
+        assert t["local_batch_size"] == (micro if pp == 1 else total // (shard * replicate))
+    mode = settings["activation_checkpoint"]["mode"]
+    assert mode != "selective" or version != "0.2" or settings["activation_checkpoint"]["selective_ac_option"] == "op"
+    table = {
+        "tp": tp, "pp": pp, "cp": cp, "dp": shard * replicate, "micro_batch": micro, "global_batch": total, "seq": seq,
+        "flash": True, "compile": settings["compile"]["enable"], "grad_dtype": "fp32", "optimizer": "adamw",
+        "offload": "optimizer" if t.get("enable_cpu_offload") else "none",
+        "recompute": {"none": None, "full": ("full", 1, layers), "selective": (frozenset({"ops"}), layers)}[mode],
+    }  # fmt: skip
+    if t.get("dtype") == "bfloat16":
+        del table["grad_dtype"]  # as the parameters, reduced in fp32
+    if tp > 1:
+        table["sp"] = p.get("enable_sequence_parallel", True)
+    if cp > 1 and version == "0.2":
+        table["cp_kind"] = {"alltoall": "ring", "allgather": "all-gather"}[p["context_parallel_rotate_method"]]
+    if shard * replicate * cp > 1:
+        stage = {"always": 3, "never": 2}[p["fsdp_reshard_after_forward"]]
+        table["zero"] = stage if shard * cp > 1 else 0
+        if table["zero"]:
+            table["shard"] = shard * cp
+    if "expert_parallel_degree" in p:
+        table["ep"] = p["expert_parallel_degree"]
+        table |= {"etp": p["expert_tensor_parallel_degree"]} if version == "0.2" else {}
+    if pp > 1:
+        name = p["pipeline_parallel_schedule"]
+        v = name in {"ZBVZeroBubble", "DualPipeV"}
+        table |= {"vpp": len(parts) // pp, "layers": layers, "placement": "v" if v else "loop"}
+        if "pipeline_parallel_schedule_csv" not in p:
+            ours = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved", "GPipe": "gpipe", "ZBVZeroBubble": "zb-v",
+                    "DualPipeV": "dualpipe-v"}  # fmt: skip
+            table["schedule"] = ours[name]
+    return table
+
+
+def mindformers_graph(text):
+    data = yaml.safe_load(text)
+    c, model, parallel = data["parallel_config"], data["model"]["model_config"], data["parallel"]
+    pp, dp, cp = c["pipeline_stage"], c["data_parallel"], c["context_parallel"]
+    pipeline = parallel.get("pipeline_config", {})
+    vpp = model.get("pp_interleave_num", 1) if pipeline.get("pipeline_interleave") else 1
+    v = pipeline.get("pipeline_scheduler") == "zero_bubble_v"
+    share = model["num_hidden_layers"] // (pp * vpp)
+    layers = [share + n for n in in_order(model.get("offset", [0]), v)]
+    assert sum(layers) == model["num_hidden_layers"]
+    passes = c["micro_batch_num"] if pp > 1 else data["runner_config"]["gradient_accumulation_steps"]
+    table = {
+        "tp": c["model_parallel"], "pp": pp, "dp": dp, "cp": cp, "micro_batch": data["runner_config"]["batch_size"],
+        "global_batch": data["runner_config"]["batch_size"] * passes * dp, "seq": model["seq_length"],
+        "dtype": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[model["compute_dtype"]],
+        "flash": model["use_flash_attention"], "compile": False, "grad_dtype": "fp32", "optimizer": "adamw",
+        "offload": "none", "recompute": mindformers_recompute(data["recompute_config"], layers, v),
+    }  # fmt: skip
+    if c["model_parallel"] > 1:
+        table["sp"] = c["use_seq_parallel"]
+    if cp > 1:
+        table["cp_kind"] = {"colossalai_cp": "ring", "ulysses_cp": "all-to-all"}[c["context_parallel_algo"]]
+    if dp * cp > 1:
+        table["zero"] = int(parallel["enable_parallel_optimizer"])
+        if table["zero"]:
+            config = parallel.get("parallel_optimizer_config", {})
+            table["shard"] = config.get("optimizer_weight_shard_size", dp * cp)
+    if "n_routed_experts" in model:
+        table |= {"ep": c["expert_parallel"], "etp": c["expert_model_parallel"]}
+    if pp > 1:
+        name = pipeline["pipeline_scheduler"]
+        schedule = "zb-v" if v else "interleaved" if vpp > 1 else name
+        table |= {"vpp": vpp, "layers": tuple(layers), "schedule": schedule, "placement": "v" if v else "loop"}
+    return table
+
+
+def in_order(value, v):
+    """Numbers in model order from a list, or from rows in rank order of which the second of a v runs backwards."""
+    if not isinstance(value[0], list):
+        return list(value)
+    return [n for index, row in enumerate(value) for n in (row[::-1] if v and index else row)]
+
+
+def mindformers_recompute(config, layers, v):
+    def counts(value):
+        return tuple(layers) if value is True else tuple(in_order(value, v))
+
+    if config["recompute"]:
+        found = counts(config["recompute"])
+        return ("full", 1, found) if any(found) else None
+    chosen = config["select_recompute"]
+    if not chosen:
+        return None
+    if not isinstance(chosen, dict):
+        found = counts(chosen)
+        return (frozenset({"activation"}), found) if any(found) else None
+    cells = {r"self_attention\.core_attention": "core-attention", "self_attention": "attention", "mlp": "mlp",
+             "input_layernorm": "attention-norm", "pre_mlp_layernorm": "mlp-norm"}  # fmt: skip
+    found = {counts(value) for value in chosen.values()}
+    assert len(found) == 1
+    return (frozenset(cells[name] for name in chosen), found.pop()) if any(map(any, found)) else None
+
+
+def ranges(texts_of_ranges):
+    return [tuple(range(int(a), int(b) + 1)) for a, b in (text.split("-") for text in texts_of_ranges)]
+
+
+def mindformers_pynative(text):
+    data = yaml.safe_load(text)
+    p, model = data["parallelism"], data["model"]
+    assert "pipeline_parallel_microbatch_size" not in p
+    tp, pp, cp, dp = p["tensor_parallel"], p["pipeline_parallel"], p["context_parallel"], p["data_parallel_shard"]
+    vpp = p.get("pipeline_parallel_interleave_num", 1)
+    held = [[tuple(range(model["num_hidden_layers"]))]]
+    if pp > 1:
+        held = [ranges(rank.split(",")) for rank in p["pipeline_parallel_layers_per_stage"]]
+    chunks = [held[rank][turn] for turn in range(vpp) for rank in range(pp)]
+    assert [layer for chunk in chunks for layer in chunk] == list(range(model["num_hidden_layers"]))
+    assert p["sequence_parallel"] == (tp > 1)
+    table = {
+        "tp": tp, "pp": pp, "dp": dp, "cp": cp, "micro_batch": data["training"]["local_batch_size"],
+        "global_batch": data["training"]["global_batch_size"], "seq": model["seq_length"],
+        "dtype": {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[model["compute_dtype"]],
+        "flash": model["use_flash_attention"], "compile": False, "grad_dtype": "fp32", "optimizer": "adamw",
+        "offload": "optimizer" if p.get("cpu_offload") else "none",
+        "recompute": pynative_recompute(data["recompute"], chunks),
+    }  # fmt: skip
+    if tp > 1:
+        table["sp"] = True
+    if cp > 1:
+        table["cp_kind"] = {"colossal": "ring", "ulysses": "all-to-all"}[p["context_parallel_method"]]
+    if dp * cp > 1:
+        table["zero"] = {"always": 3, "never": 2}[p["reshard_after_forward_policy"]]
+        table["shard"] = p.get("dense_fsdp_shard_size", dp * cp)
+    if "expert_parallel" in p:
+        table["ep"] = p["expert_parallel"]
+    if pp > 1:
+        schedule = p["pipeline_parallel_schedule"].replace("interleaved_1f1b", "interleaved")
+        table |= {"vpp": vpp, "layers": tuple(map(len, chunks)), "schedule": schedule, "placement": "loop"}
+    return table
+
+
+def pynative_recompute(config, chunks):
+    if config["mode"] == "None":
+        return None
+
+    def counts(value):
+        chosen = {layer for run in ranges(value) for layer in run}
+        return tuple(len(chosen & set(chunk)) for chunk in chunks)
+
+    if config["mode"] == "full":
+        return ("full", 1, counts(config["full_recompute_layer"]))
+    cells = {r"self_attention\.core_attention": "core-attention", "self_attention": "attention", "mlp": "mlp",
+             "input_layernorm": "attention-norm", "pre_mlp_layernorm": "mlp-norm"}  # fmt: skip
+    found = {counts(value) for value in config["select_module"].values()}
+    assert len(found) == 1
+    return frozenset(cells[name] for name in config["select_module"]), found.pop()
+
+
+def deepspeed(text, gpus):
+    data = json.loads(text)
+    tp = data.get("tensor_parallel", {}).get("autotp_size", 1)
+    cp, pp = data.get("sequence_parallel_size", 1), data.get("pipeline", {}).get("stages", 1)
+    dp = gpus // (tp * cp * pp)
+    zero = data["zero_optimization"]
+    micro = data["train_micro_batch_size_per_gpu"]
+    assert data["train_batch_size"] == micro * data["gradient_accumulation_steps"] * dp
+    table = {
+        "tp": tp, "pp": pp, "dp": dp, "cp": cp, "micro_batch": micro, "global_batch": data["train_batch_size"],
+        "dtype": next((name for name in ("bf16", "fp16") if name in data), "fp32"),
+        "optimizer": {"AdamW": "adamw", "SGD": "sgd", "Muon": "muon"}[data["optimizer"]["type"]],
+        "offload": "optimizer" if "offload_optimizer" in zero else "none", "compile": False,
+    }  # fmt: skip
+    if tp > 1:
+        table["sp"] = False
+    if cp > 1:
+        table["cp_kind"] = "all-to-all"
+    if dp * cp > 1:
+        table["zero"] = zero["stage"]
+        if zero["stage"]:
+            table["shard"] = zero.get("mics_shard_size", dp * cp)
+    if pp > 1:
+        table |= {"vpp": 1, "schedule": "1f1b", "placement": "loop"}
+        interval = data["pipeline"]["activation_checkpoint_interval"]
+        table["interval"] = interval
+    return table
+
+
+def paddle(text, gpus, model_layers):
+    data = json.loads(text)
+    tp, pp, vpp = (data[f"{name}_degree"] for name in ("tensor_parallel", "pipeline_parallel", "virtual_pp"))
+    ring, swap = data.get("context_parallel_degree", 1), data.get("sep_parallel_degree", 1)
+    cp = ring * swap
+    dp = gpus // (tp * pp * cp)
+    layers = even(model_layers, pp * vpp)
+    micro = data["per_device_train_batch_size"]
+    table = {
+        "tp": tp, "pp": pp, "dp": dp, "cp": cp, "micro_batch": micro, "seq": data["max_seq_length"],
+        "global_batch": micro * data["gradient_accumulation_steps"] * dp, "flash": data["use_flash_attention"],
+        "dtype": "bf16" if data["bf16"] else "fp16" if data["fp16"] else "fp32", "compile": False,
+        "grad_dtype": "fp32", "optimizer": "adamw", "offload": "none", "recompute": paddle_recompute(data, layers),
+    }  # fmt: skip
+    if tp > 1:
+        table["sp"] = data["sequence_parallel"]
+    if cp > 1:
+        table["cp_kind"] = "ring" if ring > 1 else "all-to-all"
+    if pp > 1:
+        ours = {"1F1B": "1f1b", "VPP": "interleaved", "FThenB": "gpipe", "ZBH1": "zb-h1", "ZBVPP": "zb-v"}
+        schedule = ours[data["pipeline_schedule_mode"]]
+        placement = "v" if schedule == "zb-v" else "loop"
+        table |= {"vpp": vpp, "layers": tuple(layers), "schedule": schedule, "placement": placement}
+    return table
+
+
+def paddle_recompute(data, layers):
+    if not data["recompute"]:
+        return None
+    kept = set(data.get("no_recompute_layers", ()))
+    counts, start = [], 0
+    for count in layers:
+        again = [layer for layer in range(start, start + count) if layer not in kept]
+        assert again == list(range(start, start + len(again)))
+        counts.append(len(again))
+        start += count
+    kind = data["recompute_granularity"]
+    if kind == "full":
+        return ("full", 1, tuple(counts))
+    return frozenset({{"core_attn": "core-attention", "full_attn": "attention"}[kind]}), tuple(counts)
