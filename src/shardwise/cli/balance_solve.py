@@ -57,7 +57,9 @@ def balance(asked: Asked, output: Output) -> int:
     with progress("balance", quiet=output.quiet) as state:
         answer = solve(
             problem, seconds=asked.time_limit, effort=asked.effort, seed=asked.seed,
-            report=lambda best, bound, looked: state.update(evaluated=looked - state.evaluated, best=best, bound=bound or None),
+            report=lambda best, bound, looked: state.update(
+                evaluated=looked - state.evaluated, best=best, bound=bound or None
+            ),
         )  # fmt: skip
     answer = _settled(answer, output)
     compared = [Compared(name="balanced", problem=problem, evaluation=answer.best), *_others(asked, problem, output)]
@@ -180,10 +182,8 @@ def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
     output.table(heads, rows)
     output.say()
     said = "proven optimal" if answer.proven else f"gap {100 * answer.gap:.2f}%"
-    output.say(
-        f"simulated {answer.simulated:,.4f}, bound {answer.bound:,.4f} ({said}; {answer.method}), under these costs and order"
-    )
-    output.say(f"{answer.evaluations:,} partitions looked at in {answer.seconds:.1f} CPU s")
+    output.say(f"simulated {answer.simulated:,.4f}, bound {answer.bound:,.4f}: {said} under these costs and this order")
+    output.say(f"{answer.evaluations:,} partitions looked at in {answer.seconds:.1f} CPU s; bound by {answer.method}")
     if answer.out_of_time:
         output.note("the time limit cut the proof short: another machine may give another bound")
     if answer.interrupted:
@@ -235,7 +235,8 @@ def _write_plan(asked: Asked, answer: Answer) -> None:
     parts = {"layers": data["layers"], "recompute": data["counts_by_kind"]}
     plan = read_plan(asked.plan)
     made = replace(
-        plan, partition=parts, schedule={"generator": data["schedule"]}, predictions={**(plan.predictions or {}), "balance": data},
+        plan, partition=parts, schedule={"generator": data["schedule"]},
+        predictions={**(plan.predictions or {}), "balance": data},
         run={**(plan.run or {}), "balance_seconds": seconds},
     )  # fmt: skip
     write_plan(made, asked.write_plan)

@@ -140,7 +140,7 @@ def quick(
     output: Output, *, stages: int, layers: int, memory: float, layer: float, kept: float, recomputed: float,
     head_memory: float, tail_memory: float, head: float, tail: float,
 ) -> None:  # fmt: skip
-    """The quick hand rule for 2 or 4 stages: a stage takes 3 (n + e) T + r T; one layer weighs three recomputed ones."""
+    """The quick rule for 2 or 4 stages: a stage takes 3 (n + e) T + r T; one layer weighs three recomputed ones."""
     from shardwise.partition.quick import Stage
     from shardwise.partition.quick import quick as solve_quick
 

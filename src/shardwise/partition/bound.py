@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwise.partition.graph import Ints, Path, Ready
+from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level, Programme, Solved
 from shardwise.simulate.action import B
 
 _MIXES = (1.0, 0.9, 0.5)
 """How much of the relaxed optimum is in the point whose longest path is added."""
 _TIGHT = 1e-5
+_SURE = 1 - 2e-7
+"""Takes the solver's tolerance off its bounds."""
 _LEVELS: tuple[tuple[Level, int], ...] = (("ranks", 400), ("chunks", 400), ("counts", 2000))
 """Level and nodes of one solve."""
 Found = Callable[[float, "Ints | None"], bool]
@@ -40,14 +42,19 @@ class Bounder:
     rounds: int = 60
     bound: float = 0.0
     out_of_time: bool = False
+    fractions: Floats | None = None
+    """Counts of the relaxed optimum: where good partitions are near."""
     _programme: Programme = field(init=False)
 
-    def run(self) -> None:
+    def relax(self) -> None:
+        """The linear relaxation, to the last path."""
         self._programme = Programme(self.ready)
         for path in rank_paths(self.ready):
             self._programme.cut(path)
-        if self._relaxed():
-            return
+        self._relaxed()
+
+    def tighten(self) -> None:
+        """Make more and more counts whole; `relax` comes first."""
         for level, nodes in _LEVELS:
             self._programme.make_integer(level)
             if self._whole(level, nodes):
@@ -57,12 +64,12 @@ class Bounder:
         return self.deadline - time.process_time()
 
     def _relaxed(self) -> bool:
-        """The linear relaxation, to the last path; true: stop."""
+        """True: stop."""
         for _ in range(20 * self.rounds):
             solved = self._programme.solve(seconds=self._left())
             if solved is None or not solved.finished:
                 return self._stopped(solved)
-            self.bound = max(self.bound, solved.value)
+            self.bound, self.fractions = max(self.bound, solved.value * _SURE), solved.counts
             if self._cut_off(solved) <= solved.value * (1 + _TIGHT):
                 break
             if self._left() <= 0:
@@ -76,7 +83,7 @@ class Bounder:
             if solved is None:
                 return self._stopped(solved)
             rose = solved.bound > self.bound * (1 + 2e-4)
-            self.bound = max(self.bound, solved.bound)
+            self.bound = max(self.bound, solved.bound * _SURE)
             real = level == "counts" and np.isfinite(solved.value)
             if self.found(self.bound, np.rint(solved.counts).astype(np.int32) if real else None):
                 return True

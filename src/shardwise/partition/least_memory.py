@@ -46,7 +46,7 @@ def tightest(ready: Ready, *, seconds: float = 10.0) -> Tightest:
         if column % ready.options not in smallest:
             programme.solver.changeColBounds(column, 0.0, 0.0)
     even = spread_evenly(ready)
-    if len(ready.run_counts) == 1 and bool(ready.fits(even)):
+    if bool(ready.fits(even)):
         return Tightest(counts=even, missing=float((ready.peaks(even) - ready.limits).max()), proven=False)
     programme.make_integer("counts")
     solved = programme.solve(seconds=seconds)
@@ -76,11 +76,16 @@ def spread_evenly(ready: Ready) -> Ints:
         donors = np.flatnonzero(shares > ready.least)
         shares[donors[np.argmax(shares[donors])]] -= 1
         shares[chunk] += 1
+    return laid_out(ready, shares)
+
+
+def laid_out(ready: Ready, shares: Ints) -> Ints:
+    """Counts of so many layers per chunk in model order, each with its smallest choice."""
     cuts = np.concatenate(([0], np.cumsum(shares)))
     smallest = {int(ready.run_of[o]): o for o in sorted(_smallest_options(ready))}
     sequence = np.repeat([smallest[run] for run in range(len(ready.run_counts))], ready.run_counts)
-    counts = np.zeros((chunks, ready.options), dtype=np.int32)
-    for k in range(chunks):
+    counts = np.zeros((ready.chunks, ready.options), dtype=np.int32)
+    for k in range(ready.chunks):
         np.add.at(counts[k], sequence[cuts[k] : cuts[k + 1]], 1)
     return counts
 

@@ -1,7 +1,8 @@
 """Solve a partition problem: something that fits, improvement on the simulated time, a bound, the proof where it ends.
 
-One chunk a rank: the dynamic programme first, which mostly proves itself. Otherwise: annealing on the simulated time
-from the tightest partition, then the linear programme with path cuts for the bound, then more of both while time lasts.
+One chunk a rank: the dynamic programme first, which mostly proves itself. Otherwise: annealing on the simulated time,
+the linear programme with path cuts for the bound, and annealing again from roundings of its optimum, which lie where
+annealing alone seldom gets to; then the programme made whole step by step while time lasts.
 All work is counted in steps and nodes, so the same problem gives the same answer; a time limit that binds is said.
 """
 
@@ -19,15 +20,17 @@ from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Ints, Ready
 from shardwise.partition.improve import compiled, improve
 from shardwise.partition.least_memory import refuse, tightest
-from shardwise.partition.problem import Answer, Evaluation, Partition, Problem, check_problem
+from shardwise.partition.near import roundings
+from shardwise.partition.problem import CLOSE, Answer, Evaluation, Partition, Problem, check_problem
 
 Report = Callable[[float, float, int], None]
 """Called with the best time, the bound and the number of evaluations."""
-_CLOSE = 1e-9
-_HEATS = (3e-3, 1.5e-3, 3e-3, 5e-4, 3e-3, 1.5e-3, 3e-3, 5e-4)
+_HEATS = (3e-3, 1.5e-3, 3e-3, 5e-4, 3e-3, 1.5e-3)
 """Start temperatures of the annealing runs, as shares of the time: many short runs beat few long ones (measured)."""
 _COLD = 3e-5
 _MILD = 3e-4
+_GUIDED = 4
+"""Roundings of the relaxed optimum that are annealed."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,7 +51,7 @@ class _Search:
 
     @property
     def proven(self) -> bool:
-        return self.time <= self.bound * (1 + _CLOSE)
+        return self.time <= self.bound * (1 + CLOSE)
 
     def offer(self, counts: Ints) -> None:
         """Take over counts that fit and are faster."""
@@ -85,7 +88,7 @@ class _Search:
         value = float(self.ready.times(start[None])[0])
         run = improve(
             self.ready, start, steps=steps, hot=heat * value, cold=_COLD * value, seed=self.seed + salt,
-            goal=self.bound * (1 + _CLOSE / 2),
+            goal=self.bound * (1 + CLOSE / 2),
         )  # fmt: skip
         self.evaluations += run.evaluations - 1
         self.offer(run.counts)
@@ -141,16 +144,35 @@ def _start(search: _Search) -> None:
 
 
 def _search(search: _Search, effort: float, *, prove: bool) -> None:
+    """Annealing from the tightest partition and from roundings of the relaxed optimum, then the proof."""
     if search.proven:
         return
     start = search.counts.copy()
     steps = int(effort * _steps(search.ready))
-    for salt, heat in enumerate(_HEATS):
+    for salt, heat in enumerate(_HEATS[:2]):
+        search.anneal(start, steps, heat, salt)
+    if search.proven or search.late():
+        return
+    bounder = Bounder(ready=search.ready, incumbent=search.counts, deadline=search.deadline, found=search.told)
+    _bounded(search, bounder.relax)
+    guided = () if bounder.fractions is None else roundings(search.ready, bounder.fractions, _GUIDED)
+    for salt, near in enumerate(guided, start=40):
+        search.anneal(near, steps, _HEATS[1], salt)
+    for salt, heat in enumerate(_HEATS[2:], start=2):
         search.anneal(start, steps, heat, salt)
     for salt in (20, 21):
         search.anneal(search.counts, steps, _MILD, salt)
     if prove and not search.proven and not search.late():
-        _prove(search)
+        bounder.incumbent = search.counts
+        _bounded(search, bounder.tighten)
+        search.out_of_time = search.out_of_time or bounder.out_of_time
+
+
+def _bounded(search: _Search, work: Callable[[], None]) -> None:
+    before = search.bound
+    work()
+    if search.bound > before:
+        search.method = "linear programme with path cuts"
 
 
 def _steps(ready: Ready) -> int:
@@ -158,15 +180,6 @@ def _steps(ready: Ready) -> int:
     most = 1e9 if compiled() else 1e7
     cells = ready.chunks * ready.options
     return int(min(150_000 + 1000 * cells, most / len(ready.before)) + 100)
-
-
-def _prove(search: _Search) -> None:
-    bounder = Bounder(ready=search.ready, incumbent=search.counts, deadline=search.deadline, found=search.told)
-    before = search.bound
-    bounder.run()
-    search.out_of_time = search.out_of_time or bounder.out_of_time
-    if search.bound > before:
-        search.method = "linear programme with path cuts"
 
 
 def _answer(search: _Search, seconds: float) -> Answer:

@@ -48,7 +48,7 @@ def plan_rows(problem: Problem, evaluation: Evaluation) -> tuple[list[str], Rows
 
 
 def compared_rows(compared: Iterable[Compared]) -> tuple[list[str], Rows]:
-    rows = []
+    rows: Rows = []
     for one in compared:
         over = [rank for rank, missing in enumerate(one.evaluation.over) if missing]
         worst = max(one.evaluation.over)
