@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from shardwise.cost.layer import Block
 from shardwise.cost.stage import Chunk
+from shardwise.inputs.strategy import Strategy
 from shardwise.plan.setup import Setup
 from shardwise.schedule.generate import generate, split_costs
 from shardwise.schedule.optimise import optimise
@@ -18,7 +19,6 @@ from shardwise.simulate import Costs, Schedule, placed, simulate
 from shardwise.simulate.engine import Prepared, replay
 
 SEQUENCE_PIECES = 2
-SETTLED_GROUPS = 4
 
 
 class Passes(NamedTuple):
@@ -67,36 +67,22 @@ def one_f_one_b(forward: list[float], backward: list[float], hop: float, microba
 def _replayed(setup: Setup, forward: list[float], backward: list[float], hop: float, busiest: int) -> Passes:
     strategy = setup.strategy
     costs = pipeline_costs(setup, forward, backward, hop)
-    count = strategy.microbatches
     if strategy.schedule == "auto":
         return _optimised(setup, costs, busiest)
     if strategy.schedule == "seq-1f1b":
         costs = split_costs(costs, SEQUENCE_PIECES)
-    schedule, beyond = _settled(setup, costs)
+    schedule = _ordered(strategy, costs)
     timeline = simulate(schedule, costs)
-    makespan = timeline.makespan
-    if beyond:
-        shorter = _schedule(strategy.schedule, strategy.pp, strategy.vpp, schedule.microbatches - beyond, beyond)
-        period = makespan - simulate(shorter, costs).makespan
-        makespan += (count - schedule.microbatches) / beyond * period
     means = _means(setup)
     held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(timeline.peak, means, strict=True))
-    return Passes(makespan, busiest, held, schedule=None if beyond else schedule)
+    return Passes(timeline.makespan, busiest, held, schedule=schedule)
 
 
-def _settled(setup: Setup, costs: Costs) -> tuple[Schedule, int]:
-    """The schedule to replay, and how many micro batches a period has where only a start of it is replayed.
-
-    Interleaved 1F1B repeats itself group by group once it is full.
-    """
-    strategy = setup.strategy
-    count, group = strategy.microbatches, strategy.group or strategy.pp
-    name, pp, vpp = strategy.schedule, strategy.pp, strategy.vpp
-    if name in {"zb-1p", "zb-2p"}:
-        return generate(name, pp=pp, microbatches=count, costs=costs), 0
-    if name == "interleaved" and count % group == 0 and count > SETTLED_GROUPS * group:
-        return _schedule(name, pp, vpp, SETTLED_GROUPS * group, group), group
-    return _schedule(name, pp, vpp, count, group), 0
+def _ordered(strategy: Strategy, costs: Costs) -> Schedule:
+    name, pp, count = strategy.schedule, strategy.pp, strategy.microbatches
+    if name in {"zb-1p", "zb-2p"}:  # their order follows the costs
+        return generate(name, pp=pp, microbatches=count, costs=costs)
+    return _schedule(name, pp, strategy.vpp, count, strategy.group or pp)
 
 
 @lru_cache(maxsize=512)
