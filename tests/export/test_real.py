@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import export_readers as readers
 import pytest
+import yaml
 from export_plans import DENSE, EXPERTS, TALL, plan_of
 
 from shardwise.export.registry import export
@@ -91,45 +92,63 @@ def parsed(words, *, many):
 
 
 PARSE = """
-import sys, types, typing, typing_extensions, argparse, json, warnings
+import sys, os, typing, typing_extensions, argparse, json, warnings, contextlib
 from unittest.mock import MagicMock
 warnings.filterwarnings("ignore")
 import torch
 typing.override = typing_extensions.override
 torch.compile = lambda f=None, **_: f or (lambda g: g)
+torch.cuda.get_device_capability = lambda *_: (9, 0)
+torch.cuda.get_device_properties = lambda *_: MagicMock(major=9)
 for name in ("triton", "triton.language"):
     sys.modules[name] = MagicMock(__spec__=None, __version__="3.0")
-from megatron.training.arguments import add_megatron_arguments
-parser = argparse.ArgumentParser(allow_abbrev=False)
-add_megatron_arguments(parser)
+from megatron.training.arguments import add_megatron_arguments, validate_args
 for line in sys.stdin:
-    parsed = vars(parser.parse_args(json.loads(line)))
-    print(json.dumps({k: v for k, v in parsed.items() if isinstance(v, (int, str, float, bool, list, type(None)))}))
+    given = json.loads(line)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_megatron_arguments(parser)
+    args = parser.parse_args(given["words"])
+    args.rank, args.local_rank, args.world_size = 0, 0, given["world"]
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(given["environment"])
+    with contextlib.redirect_stdout(sys.stderr):
+        validate_args(args)
+    print(json.dumps({k: v for k, v in vars(args).items() if isinstance(v, (int, str, float, type(None)))}))
 """
+STAND_IN = [
+    "--mock-data",
+    "--tokenizer-type",
+    "NullTokenizer",
+    "--train-iters",
+    "20",
+    "--lr",
+    "1e-4",
+    "--eval-iters",
+    "0",
+]
 MEGATRON_LM = os.environ.get("SHARDWISE_MEGATRON_LM", "")
 
 
 @pytest.mark.skipif(not MEGATRON_LM, reason="set SHARDWISE_MEGATRON_LM to a checkout of Megatron-LM")
-def test_megatron_lms_own_parser_takes_every_flag():
-    """The words that the script hands over, in Megatron-LM's argument parser, in a process of its own."""
-    lines, wanted = [], []
+def test_megatron_lm_takes_every_flag():
+    """The words that the script hands over, parsed and validated by Megatron-LM itself, in a process of its own."""
+    lines = []
     for strategy, model in CASES.values():
-        files = readers.texts(export(plan_of(strategy, model), "megatron"))
-        flags = readers.flags_of_yaml(files["model_config.yaml"])
-        lines.append(json.dumps([word for flag, words in flags.items() for word in (f"--{flag}", *words)]))
-        wanted.append(strategy)
-    environment = os.environ | {"PYTHONPATH": MEGATRON_LM}
-    command = [sys.executable, "-W", "ignore", "-c", PARSE]
+        text = readers.texts(export(plan_of(strategy, model), "megatron"))["model_config.yaml"]
+        words = [word for flag, values in readers.flags_of_yaml(text).items() for word in (f"--{flag}", *values)]
+        environment = {name: str(value) for name, value in yaml.safe_load(text).get("ENV_VARS", {}).items()}
+        lines.append(json.dumps({"words": words + STAND_IN, "world": strategy.world, "environment": environment}))
     done = subprocess.run(
-        command, input="\n".join(lines), capture_output=True, text=True, env=environment, check=False, timeout=300
-    )
+        [sys.executable, "-W", "ignore", "-c", PARSE], input="\n".join(lines), capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": MEGATRON_LM}, check=False, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(answers) == len(CASES)
-    for found, strategy in zip(answers, wanted, strict=True):
-        assert found["tensor_model_parallel_size"] == strategy.tp
-        assert found["pipeline_model_parallel_size"] == strategy.pp
-        assert found["global_batch_size"] == strategy.global_batch
+    for found, (strategy, _) in zip(answers, CASES.values(), strict=True):
+        assert found["data_parallel_size"] == strategy.dp
+        assert found["virtual_pipeline_model_parallel_size"] == (strategy.vpp if strategy.vpp > 1 else None)
+        assert found["expert_tensor_parallel_size"] == (strategy.etp if strategy.ep > 1 else strategy.tp)
+        assert (found["micro_batch_size"], found["global_batch_size"]) == (strategy.micro_batch, strategy.global_batch)
 
 
 @needs("deepspeed")
