@@ -10,7 +10,6 @@ from export_plans import plan_of
 
 from shardwise.cli.export import TARGETS as OFFERED
 from shardwise.cli.main import run
-from shardwise.cli.verbs import VERBS
 from shardwise.export.folder import MANIFEST
 from shardwise.export.registry import TARGETS
 from shardwise.inputs.strategy import Strategy
@@ -20,9 +19,8 @@ PIPED = Strategy(tp=2, pp=4, dp=2, global_batch=16, seq=2048)
 
 
 @pytest.fixture
-def export(tmp_path, capfd, monkeypatch):
+def export(tmp_path, capfd):
     """Write a plan, export it, and give the exit code and what was printed."""
-    monkeypatch.setitem(VERBS, "export", ("shardwise.cli.export", "Write the files of a training framework."))
 
     def call(*words, strategy=PIPED):
         write_plan(plan_of(strategy), tmp_path / "plan.json")
