@@ -17,6 +17,7 @@ from shardwise.partition.lists import settled
 from shardwise.partition.problem import Answer, Problem
 from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
 from shardwise.partition.readers.manual_file import read_manual
+from shardwise.partition.readers.peaks import Which, read_peaks
 from shardwise.partition.readers.problem_file import make_problem, read_problem
 from shardwise.partition.solver import solve
 from shardwise.report import balance as report
@@ -28,6 +29,9 @@ class Asked:
 
     problem: str | None
     init: str | None
+    peaks: tuple[str, ...]
+    peak: Which
+    times: str | None
     model: str | None
     pp: int
     vpp: int
@@ -87,7 +91,7 @@ def the_problem(asked: Asked, output: Output) -> Problem:
 
 def _model(asked: Asked, output: Output) -> LayerModel:
     if asked.init:
-        model = model_of_init(asked.init, asked.model or "model")
+        model = model_of_init(asked.init, asked.model or "model", peaks=_peaks(asked), times=_times(asked))
         for note in model.notes:
             output.note(note)
         if model.fit:
@@ -101,6 +105,21 @@ def _model(asked: Asked, output: Output) -> LayerModel:
     raise InputError(
         "nothing to balance: give --init FILE.yaml, -m MODEL (a layer model kept before) or --problem FILE"
     )
+
+
+def _peaks(asked: Asked) -> list[dict[int, float]]:
+    return [read_peaks(folder, which=asked.peak) for folder in asked.peaks]
+
+
+def _times(asked: Asked) -> tuple[float, float, float] | None:
+    if asked.times is None:
+        return None
+    try:
+        head, body, tail = (float(word) for word in asked.times.split(","))
+    except ValueError:
+        said = f"is {asked.times!r}; write forward times of head, body layer and tail: 0.06,3.1,3.5"
+        raise InputError(Fault("--times", said)) from None
+    return head, body, tail
 
 
 def _model_path(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,23 @@ class Init:
     """Recompute kinds that were measured."""
 
 
-def read_init(path: str | Path) -> Init:
-    """Read and check an init file; every fault is told at once."""
+def read_init(
+    path: str | Path, *, peaks: Sequence[Mapping[int, float]] = (), times: tuple[float, float, float] | None = None
+) -> Init:
+    """Read and check an init file; every fault is told at once.
+
+    `peaks` (of the stages, one mapping per round) and `times` (head, body, tail) go before what the file says.
+    """
     text = read_text(path)
     tab = re.search(r"^ *\t", text, re.MULTILINE)
     if tab:
         line = text.count("\n", 0, tab.start()) + 1
         raise FileError(path, f"line {line} is indented with a tab; YAML wants spaces")
     data = parse_mapping(text, path)
+    if peaks:
+        data["memory_usage"] = _usage(peaks)
+    if times:
+        data["time_config"] = dict(zip(("head", "body", "tail"), times, strict=True))
     reader = _Reader(data)
     init = reader.read()
     if reader.faults or init is None:
@@ -248,6 +257,13 @@ class _Reader:
                 value = list(default)
             names[key] = tuple(value)
         return Profiling(folder=folder, microbatches=microbatches, **names)
+
+
+def _usage(peaks: Sequence[Mapping[int, float]]) -> Table:
+    """The memory section that these peaks make: head and tail of the first round, the stages between of all."""
+    inner = [{stage: peak for stage, peak in one.items() if 0 < stage < max(one)} for one in peaks]
+    body = {"stage_id": [list(one) for one in inner], "memories": [list(one.values()) for one in inner]}
+    return {"head_memory": peaks[0].get(0), "tail_memory": peaks[0][max(peaks[0])], "body_memories": body}
 
 
 def _whole(value: object) -> bool:

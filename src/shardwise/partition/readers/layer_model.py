@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,19 +28,25 @@ class LayerModel:
     notes: tuple[str, ...] = ()
 
 
-def model_of_init(path: str | Path, name: str = "model") -> LayerModel:
+def model_of_init(
+    path: str | Path,
+    name: str = "model",
+    *,
+    peaks: Sequence[Mapping[int, float]] = (),
+    times: tuple[float, float, float] | None = None,
+) -> LayerModel:
     """Read an init file, take its memory apart and its times from traces or the file."""
-    init = read_init(path)
+    init = read_init(path, peaks=peaks, times=times)
     fit = decompose(init.measured, init.pp)
-    times, extra, notes = _times(init)
+    found, extra, notes = _times(init)
     values = fit.values
     body = {
-        "name": "BODY", "type": "BODY", "model_name": name, "time": times[1], "nb_layer": init.layers, **extra,
+        "name": "BODY", "type": "BODY", "model_name": name, "time": found[1], "nb_layer": init.layers, **extra,
         "memory_parameter": values["par"], "memory_activation": values.get("act", 0.0),
         **{key: values[part] for part, key in _PARTS.items() if part in values},
     }  # fmt: skip
     ends = [
-        {"name": word, "type": word, "model_name": name, "time": times[k], "nb_layer": 1,
+        {"name": word, "type": word, "model_name": name, "time": found[k], "nb_layer": 1,
          "memory_parameter": values.get(word.lower(), 0.0)}
         for word, k in (("HEAD", 0), ("TAIL", 2))
     ]  # fmt: skip

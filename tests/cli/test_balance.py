@@ -1,0 +1,300 @@
+"""`shardwise balance`: seed 001's workflow through the program, and inputs that are broken in thirty ways."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+INIT = {
+    "pipeline_config": {
+        "pipeline_num": 16, "num_layer": 96, "offset": [0, 0, -4, -2, 2, -2, -2, 10, -2, -2, -2, 0, 2, 2, 0, 0],
+    },
+    "time_config": {"head": 0.0588, "body": 3.1346, "tail": 3.5158},
+    "recompute_config": {
+        "recompute": False,
+        "select_recompute": [5, 5, 2, 1, 4, 3, 2, 14, 4, 4, 4, 6, 1, 5, 5, 6],
+        "select_comm_recompute": [0, 5, 0, 1, 1, 4, 2, 2, 1, 3, 2, 6, 4, 5, 5, 1],
+    },
+    "memory_usage": {
+        "head_memory": 96643, "tail_memory": 23531,
+        "body_memories": {
+            "stage_id": list(range(1, 15)),
+            "memories": [60854, 27620, 54533, 100631, 31713, 38874, 146986, 31713, 24553, 24553, 28484, 45016, 33763,
+                         20463],
+        },
+    },
+}  # fmt: skip
+PROBLEM = {
+    "pp": 4, "vp": 1, "mb": 8, "layers": 16, "mem_limit": 45000,
+    "model": {"stage_const_mem": 0, "layers_description": [
+        {"name": "HEAD", "type": "HEAD", "time": 2, "memory_parameter": 1459},
+        {"name": "BODY", "type": "BODY", "time": 10, "nb_layer": 16, "memory_parameter": 1400,
+         "memory_activation": 2743,
+         "memory_recompute": 431},
+        {"name": "TAIL", "type": "TAIL", "time": 12, "memory_parameter": 3329},
+    ]},
+}  # fmt: skip
+DROP = object()
+
+
+def changed(data, **changes):
+    """A copy with dotted keys (__ for .) set or dropped."""
+    made = json.loads(json.dumps(data))
+    for path, value in changes.items():
+        *way, last = path.split("__")
+        place = made
+        for key in way:
+            place = place[int(key) if isinstance(place, list) else key]
+        if value is DROP:
+            del place[last]
+        else:
+            place[last] = value
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def init_file(folder, data=INIT):
+    path = folder / "init.yaml"
+    path.write_text(data if isinstance(data, str) else yaml.safe_dump(data), encoding="utf-8")
+    return path
+
+
+def test_seed_001s_command_keeps_the_model_and_prints_the_block(shardwise, folder):
+    words = ("-m", "demo", "-s", 16, "-i", 1, "-mb", 16, "-mem", 62000, "-naive", 1)
+    said = shardwise(
+        "balance", "--init", init_file(folder), *words, "--json", "a.json", "--svg", "a.svg", "--html", "a.html"
+    )
+    assert said.code == 0, said.err
+    assert "stage 11 does not fit" in said.err
+    assert "select_comm_recompute: [" in said.out
+    assert "--pipeline-model-parallel-layout E" in said.out
+    assert "naive, all recomputed" in said.out
+    answer = json.loads((folder / "a.json").read_text())
+    assert {"simulated", "bound", "gap", "proven", "seconds", "counts", "peak"} <= answer.keys()
+    assert answer["proven"]
+    assert max(answer["peak"]) <= 62000
+    assert sum(answer["layers"]) == 96
+    assert (folder / "a.svg").read_text().count("makespan") == 3
+    again = shardwise("balance", "-m", "demo", "-s", 16, "-mb", 16, "-mem", 62000, "--json", "-")
+    assert json.loads(again.out)["simulated"] == answer["simulated"]
+
+
+def test_a_problem_file(shardwise, folder):
+    (folder / "p.json").write_text(json.dumps(PROBLEM))
+    said = shardwise("balance", "--problem", "p.json", "--json", "-", "-q")
+    answer = json.loads(said.out)
+    assert said.code == 0
+    assert answer["proven"]
+    assert answer["mindformers"]["offset"][0]
+
+
+def test_several_kinds_of_layers(shardwise, folder):
+    moe = {**PROBLEM["model"]["layers_description"][1], "name": "MOE", "time": 14, "nb_layer": 12}
+    data = changed(PROBLEM, vp=2, layers=28)
+    data["model"]["layers_description"].insert(2, moe)
+    data["mem_limit"] = 80000
+    (folder / "p.json").write_text(json.dumps(data))
+    said = shardwise("balance", "--problem", "p.json", "--json", "-", "-q", "--effort", "0.1", "-t", "5")
+    kinds = json.loads(said.out)["counts_by_kind"]
+    assert [kind["kind"] for kind in kinds] == ["BODY", "MOE"]
+    dense, expert = ([sum(x) for x in zip(*kind["choices"].values(), strict=True)] for kind in kinds)
+    assert (sum(dense), sum(expert)) == (16, 12)
+    last_dense = max(k for k, n in enumerate(dense) if n)
+    assert not any(expert[:last_dense])
+
+
+def test_too_little_memory_is_infeasible(shardwise, folder):
+    said = shardwise("balance", "--init", init_file(folder), "-s", 16, "-mb", 16, "-mem", 20000)
+    assert said.code == 1
+    assert "infeasible" in said.err
+    assert "missing" in said.err
+    assert "smallest that works is a limit of 34,9" in said.err
+
+
+def test_manual_strategies_are_compared_and_marked(shardwise, folder):
+    init_file(folder)
+    blocks = {"even": {"offset": 0, "recompute": False, "select_recompute": True, "select_comm_recompute": True},
+              "greedy": {"offset": [[0] * 16], "show": True, "file_name": "greedy.svg"}}  # fmt: skip
+    (folder / "manual.yaml").write_text(yaml.safe_dump(blocks))
+    said = shardwise(
+        "balance", "-init", "init.yaml", "-s", 16, "-mb", 16, "-mem", 62000, "-manual", "manual.yaml", "--svg", "c.svg"
+    )
+    assert said.code == 0, said.err
+    assert "greedy" in said.out
+    assert "over" in said.out
+    assert (folder / "greedy.svg").exists()
+
+
+def test_guide_designs_and_asks(shardwise, folder, monkeypatch):
+    said = shardwise(
+        "balance", "guide", "--stages", 16, "--layers", 96, "--select", "--comm", "--both", "--json", "g.json"
+    )
+    assert said.code == 0, said.err
+    made = json.loads((folder / "g.json").read_text())
+    assert made["rank"] == 8
+    assert sum(made["rounds"][0]["offset"]) == 0
+    assert shardwise("balance", "guide", "--stages", 8, "--layers", 8, "--full").code == 2
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("4\n80\ny\nn\n"))
+    assert "round 2 of 2" in shardwise("balance", "--guide").out
+
+
+def test_dryrun_writes_the_script(shardwise, folder):
+    said = shardwise("balance", "dryrun", "python run_mindformer.py --config x.yaml", "--ranks", 16384, "--stages", 16)
+    assert said.code == 0
+    script = (folder / "dryrun.sh").read_text()
+    assert all(
+        word in script for word in ("MS_SIMULATION_LEVEL=1", "MS_KERNEL_LAUNCH_SKIP=all", "MS_MEMORY_STATISTIC=1")
+    )
+    assert "stage_15_rank_15360" in said.out
+    assert "rank 0, rank 8192, rank 15360" in said.out
+    assert shardwise("balance", "dryrun", "x", "--ranks", 10, "--stages", 4).code == 2
+
+
+def test_quick(shardwise, folder):
+    assert folder
+    words = ("-l", 80, "-mem", 45000, "--layer", 400, "--kept", 743, "--recomputed", 131)
+    said = shardwise("balance", "quick", "-s", 4, *words, "--head-memory", 1459, "--tail-memory", 3329, "--tail", 1.2)
+    assert "recompute: [8, 5, 0, 0]" in said.out
+    assert shardwise("balance", "quick", "-s", 3, *words).code == 2
+
+
+def test_peaks_and_times_without_writing_them_into_the_file(shardwise, folder):
+    peaks = [96643, *INIT["memory_usage"]["body_memories"]["memories"], 23531]
+    for stage, peak in enumerate(peaks):
+        place = folder / "output_dryrun" / f"stage_{stage}_rank_{stage * 1024}"
+        place.mkdir(parents=True)
+        (place / "mindformer.log").write_text(f"Actual peak memory usage (with fragments): {peak}M\n")
+    path = init_file(folder, changed(INIT, memory_usage=DROP, time_config=DROP))
+    words = ("--peaks", "output_dryrun", "--times", "0.0588,3.1346,3.5158", "-s", 16, "-mb", 16, "-mem", 62000)
+    said = shardwise("balance", "--init", path, *words)
+    assert said.code == 0, said.err
+    assert "2,217.5" in said.out
+    assert shardwise("balance", "--init", path, "--times", "1,2", "-s", 16).code == 2
+    assert shardwise("balance", "--init", path, "--peaks", "nowhere", "-s", 16).code == 2
+
+
+BAD_INIT = {
+    "offset too short": (changed(INIT, pipeline_config__offset=[0] * 15), "15 numbers"),
+    "offset does not sum": (changed(INIT, pipeline_config__offset=[5] + [0] * 15), "101 layers"),
+    "offset is a text": (changed(INIT, pipeline_config__offset="even"), "offset"),
+    "stage without layers": (changed(INIT, pipeline_config__offset=[-6, 6] + [0] * 14), "stage 0"),
+    "no stages": (changed(INIT, pipeline_config__pipeline_num=DROP), "pipeline_num"),
+    "stages as text": (changed(INIT, pipeline_config__pipeline_num="16"), "pipeline_num"),
+    "no layers": (changed(INIT, pipeline_config__num_layer=0), "num_layer"),
+    "two stages": (changed(INIT, pipeline_config__pipeline_num=2), "quick"),
+    "no pipeline": (changed(INIT, pipeline_config=DROP), "pipeline_config"),
+    "no recompute": (changed(INIT, recompute_config=DROP), "recompute_config"),
+    "no memory": (changed(INIT, memory_usage=DROP), "memory_usage"),
+    "select too short": (changed(INIT, recompute_config__select_recompute=[1] * 14), "14 numbers"),
+    "more recomputed than layers": (changed(INIT, recompute_config__recompute=[9] * 16), "recomputes 9 of the 6"),
+    "recompute as text": (changed(INIT, recompute_config__recompute="yes"), "true, false"),
+    "head memory of 0": (changed(INIT, memory_usage__head_memory=0), "head_memory"),
+    "no tail memory": (changed(INIT, memory_usage__tail_memory=DROP), "tail_memory"),
+    "unequal lists": (changed(INIT, memory_usage__body_memories__stage_id=[1, 2, 3]), "3 stages but 14 memories"),
+    "missing stage lists": (changed(INIT, memory_usage__body_memories=[1, 2]), "body_memories"),
+    "stage out of range": (changed(INIT, memory_usage__body_memories__stage_id=list(range(2, 16))), "holds 15"),
+    "memory of 0": (changed(INIT, memory_usage__body_memories__memories=[0] * 14), "above 0"),
+    "too few stages": (
+        changed(INIT, memory_usage__body_memories={"stage_id": [1, 2], "memories": [60854, 27620]}), "cannot tell",
+    ),
+    "no times": (changed(INIT, time_config=DROP), "no times"),
+    "negative time": (changed(INIT, time_config__body=-1), "time_config.body"),
+    "no traces": (
+        changed(INIT, time_config=DROP, profiling_config={"micro_batch_num": 8, "folder_path": "nowhere"}), "folder",
+    ),
+    "tabs": (yaml.safe_dump(INIT).replace("  num_layer", "\tnum_layer"), "tab"),
+    "a list": ("- 1\n- 2\n", "list"),
+    "not YAML": ("pipeline_config: [1, 2", "YAML"),
+    "a key twice": ("a: 1\na: 2\n", "twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_INIT)
+def test_a_broken_init_file_is_a_sentence(shardwise, folder, name):
+    data, word = BAD_INIT[name]
+    said = shardwise("balance", "--init", init_file(folder, data), "-s", 16, "-mb", 16, "-mem", 62000)
+    assert said.code == 2, said.err
+    assert word in said.err
+    assert "unexpected" not in said.err
+
+
+def test_contradicting_measurements_are_pointed_at(shardwise, folder):
+    memories = list(INIT["memory_usage"]["body_memories"]["memories"])
+    memories[4] *= 3
+    data = changed(INIT, memory_usage__body_memories__memories=memories)
+    said = shardwise("balance", "--init", init_file(folder, data), "-s", 16, "-mb", 16, "-mem", 150000)
+    assert "stage 5 does not fit" in said.err
+
+
+BAD_TRACES = {
+    "cut in half": ('[{"name": "Default/0-LLamaDecodeLayer", "ts": 1, "dur": 2}, {"name": "Def', "cut off"),
+    "other names": ('[{"name": "GPTBlock", "ts": 1, "dur": 2}]', "no operator named"),
+    "not a trace": ('{"hello": 1}', "Chrome trace"),
+    "odd count": ('[{"name": "Default/0-LLamaDecodeLayer", "ts": 1, "dur": 2}]', "no multiple"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRACES)
+def test_a_broken_trace_is_a_sentence(shardwise, folder, name):
+    text, word = BAD_TRACES[name]
+    (folder / "trace_view0.json").write_text(text)
+    data = changed(INIT, time_config=DROP, profiling_config={"micro_batch_num": 8, "folder_path": str(folder)})
+    said = shardwise("balance", "--init", init_file(folder, data), "-s", 16)
+    assert said.code == 2
+    assert word in said.err
+
+
+BAD_PROBLEM = {
+    "unknown key": (changed(PROBLEM, pipeline=3), "pipeline"),
+    "pp 0": (changed(PROBLEM, pp=0), "pp"),
+    "no micro batches": (changed(PROBLEM, mb=DROP), "mb"),
+    "limit 0": (changed(PROBLEM, mem_limit=0), "above 0"),
+    "limits per rank too few": (changed(PROBLEM, mem_limit=[1, 2]), "2 numbers"),
+    "unknown recompute": (changed(PROBLEM, recompute_kinds=["some"]), "recompute_kinds"),
+    "no model": (changed(PROBLEM, model=DROP), "model"),
+    "no body": (changed(PROBLEM, model__layers_description=[]), "BODY"),
+    "negative memory": (changed(PROBLEM, model__layers_description__1__memory_activation=-4), "memory_activation"),
+    "too few layers": (changed(PROBLEM, layers=3), "3 layers cannot fill"),
+    "unknown schedule": (changed(PROBLEM, schedule="best"), "schedule"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PROBLEM)
+def test_a_broken_problem_is_a_sentence(shardwise, folder, name):
+    data, word = BAD_PROBLEM[name]
+    (folder / "p.json").write_text(json.dumps(data))
+    said = shardwise("balance", "--problem", "p.json")
+    assert said.code == 2, said.err
+    assert word in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "word"),
+    [
+        ((), 2, "nothing to balance"),
+        (("-m", "nothing"), 2, "no such file"),
+        (("--problem", "p.json", "--init", "x"), 2, "both"),
+        (("--problem", "static.json"), 1, "infeasible"),
+        (("--problem", "p.json", "--write-plan", "x.json"), 2, "--plan"),
+        (("-mem", "much", "-m", "model"), 2, "MB"),
+        (("-mem", "0", "-m", "model"), 2, "above 0"),
+        (("-mem", "1,2,3", "-m", "model"), 2, "3 numbers"),
+        (("--empty", "99", "-m", "model"), 2, "--empty"),
+    ],
+)
+def test_flags_that_cannot_be(shardwise, folder, words, code, word):
+    (folder / "p.json").write_text(json.dumps(PROBLEM))
+    (folder / "static.json").write_text(json.dumps(changed(PROBLEM, mem_limit=2000)))
+    (folder / "model.json").write_text(json.dumps(PROBLEM["model"]))
+    said = shardwise("balance", *words)
+    assert said.code == code, said.err
+    assert word in said.err
