@@ -14,7 +14,7 @@ from export_plans import DENSE, EXPERTS, TALL, plan_of
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.export.megatron import layout
 from shardwise.export.megatron_model import rhythm
-from shardwise.export.mindformers import offset, paste_block, rows
+from shardwise.export.mindformers import offset, rows
 from shardwise.export.registry import TARGETS, export, find
 from shardwise.inputs.model import Moe
 from shardwise.inputs.recompute import Recompute
@@ -164,17 +164,25 @@ def test_6_zero_bubble_v_has_rows_in_rank_order():
         export(plan_of(few), "mindformers")
 
 
-def test_6_the_block_of_a_partition():
-    found = paste_block((4, 3, 3, 3, 2, 3, 3, 3), {"recompute": [1, 0, 0, 0, 2, 0, 0, 0]}, 4)
-    assert list(found) == ["offset", "recompute", "select_recompute", "select_comm_recompute"]
-    assert found["offset"] == [[1, 0, 0, 0], [-1, 0, 0, 0]]
-    assert found["recompute"] == [[1, 0, 0, 0], [2, 0, 0, 0]]
-    assert found["select_recompute"] is False
-    counts = {"select_recompute": [1, 2, 3, 4], "select_comm_recompute": [4, 3, 2, 1]}
-    plan = plan_of(replace(PIPED, runtime="mindformers"), partition={"layers": [7, 6, 6, 5], "recompute": counts})
-    data = yaml.safe_load(export(plan, "mindformers").files[0].text)
+KINDS = {"none": [3, 2, 2, 1], "full": [1, 0, 1, 0], "select": [1, 2, 0, 1], "both": [2, 2, 2, 3]}
+RUNS = [{"kind": "dense", "choices": KINDS}, {"kind": "moe", "choices": {"full": [0, 0, 1, 0]}}]
+
+
+def test_6_a_balanced_partition_has_every_kind_side_by_side():
+    parts = {"layers": [7, 6, 6, 5], "recompute": RUNS}
+    plan = plan_of(replace(PIPED, runtime="mindformers"), partition=parts)
+    made = export(plan, "mindformers")
+    data = yaml.safe_load(made.files[0].text)
     assert data["model"]["model_config"]["offset"] == [1, 0, 0, -1]
-    assert data["recompute_config"] == {"recompute": False, **counts}
+    assert data["recompute_config"] == {
+        "recompute": [1, 0, 2, 0], "select_recompute": [4, 4, 4, 4], "select_comm_recompute": [3, 2, 4, 3]
+    }  # fmt: skip
+    assert not made.losses
+    near = export(plan, "mindformers@2.1-pynative")
+    assert any("full, select, both are mixed chunk by chunk" in str(fault) for fault in near.losses)
+    assert str(near.strategy.recompute) == "full:[4,4,4,4]"
+    one = export(replace(plan, partition={**parts, "recompute": [{"choices": {"full": [1, 0, 2, 0]}}]}), "mindformers")
+    assert yaml.safe_load(one.files[0].text)["recompute_config"]["recompute"] == [1, 0, 2, 0]
 
 
 def test_7_counts_and_sizes_of_micro_batches():

@@ -1,4 +1,4 @@
-"""A plan as a MindFormers YAML of graph mode, and the block that pipeline balancing pastes into one.
+"""A plan as a MindFormers YAML of graph mode.
 
 What MindFormers takes without a word, and what is done about it here:
 
@@ -10,7 +10,7 @@ What MindFormers takes without a word, and what is done about it here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -18,6 +18,7 @@ import yaml
 from shardwise.export import mindformers_pynative
 from shardwise.export.mindformers_model import TYPES, model_keys, say_model
 from shardwise.export.nearest import choose, known_modules, known_schedule, recomputed, without, without_lora
+from shardwise.export.partition import mindformers_lists, mixture
 from shardwise.export.target import Draft, File
 from shardwise.inputs.names import (
     MINDFORMERS_CP_KINDS,
@@ -162,10 +163,9 @@ def _layer_keys(draft: Draft) -> Settings:
 
 
 def _recompute_keys(draft: Draft) -> Settings:
-    s, partition = draft.strategy, (draft.plan.partition or {}).get("recompute")
-    if isinstance(partition, dict) and s.pp > 1:
-        block = paste_block(draft.layers, partition, s.pp, s.placement)
-        return {key: value for key, value in block.items() if key != "offset"}
+    s = draft.strategy
+    if s.pp > 1 and mixture(draft.plan):
+        return {key: rows(counts, s.pp, s.placement) for key, counts in mindformers_lists(draft.plan).items()}
     counts = recomputed(draft)
     told: bool | Rows = counts == draft.layers or rows(counts, s.pp, s.placement)
     if s.pp == 1 and counts != draft.layers:
@@ -191,14 +191,3 @@ def rows(values: Sequence[int], pp: int, placement: Placement = "loop") -> Rows:
         return list(values)
     turns = [list(values[start : start + pp]) for start in range(0, len(values), pp)]
     return [turn[::-1] if placement == "v" and index % 2 else turn for index, turn in enumerate(turns)]
-
-
-def paste_block(
-    layers: Sequence[int], recompute: Mapping[str, Sequence[int]], pp: int, placement: Placement = "loop"
-) -> dict[str, Rows | bool]:
-    """`offset` and the recompute keys, from numbers of every chunk in model order; a key without numbers is false."""
-    found: dict[str, Rows | bool] = {"offset": offset(layers, pp, placement)}
-    for key in ("recompute", "select_recompute", "select_comm_recompute"):
-        counts = recompute.get(key) or ()
-        found[key] = rows(counts, pp, placement) if len(counts) == len(layers) else False
-    return found

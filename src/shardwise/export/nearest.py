@@ -146,7 +146,9 @@ def even_layers(draft: Draft, why: str) -> None:
     if len(set(layers)) == 1:
         draft.strategy = replace(draft.strategy, **_EVEN)
     elif draft.model.layers % draft.strategy.chunks:
-        draft.refuse("strategy.layers", f"{','.join(map(str, layers))}: {why}, and {draft.model.layers} do not divide")
+        draft.refuse(
+            "strategy.layers", f"{','.join(map(str, layers))}: {why}, and {draft.model.layers} layers do not divide"
+        )
     else:
         text = f"{','.join(map(str, layers))}: {why}; equal chunks are written"
         draft.lose("strategy.layers", text, **_EVEN)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from shardwise.errors import UnknownNameError
+from shardwise.export.partition import mixture
 from shardwise.export.target import Draft, Export, File, Target
 from shardwise.inputs.check import ensure
 from shardwise.inputs.load import load_runtime
@@ -87,6 +88,7 @@ def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     draft = Draft(plan=plan, target=target, version=version, strict=strict)
     _say_runtime(draft)
+    _say_mixture(draft)
     write = cast("Callable[[Draft], tuple[File, ...]]", importlib.import_module(target.module).write)
     return draft.export(write(draft))
 
@@ -95,3 +97,10 @@ def _say_runtime(draft: Draft) -> None:
     wanted, given = draft.target.runtime, draft.strategy.runtime
     if wanted and draft.plan.predictions and not given.startswith(wanted):
         draft.by_hand.append(f"the prediction is for runtime {given}; estimate again with --runtime {wanted}")
+
+
+def _say_mixture(draft: Draft) -> None:
+    """MindFormers' lists hold every kind of recompute side by side; no other target's words do."""
+    text = mixture(draft.plan)
+    if text and draft.version != "2.1-graph":
+        draft.lose("partition.recompute", text)

@@ -13,6 +13,7 @@ from typing import Any
 
 import shardwise
 from shardwise.errors import Fault, InfeasibleError
+from shardwise.export.partition import planned
 from shardwise.inputs.layers import spread
 from shardwise.inputs.model import Model
 from shardwise.inputs.serialise import Plain
@@ -119,7 +120,7 @@ class Draft:
         if not self.refusals and not (self.strict and self.losses):
             return
         why = "cannot say this plan" if self.refusals else "cannot say all of this plan (--strict)"
-        lines = [f"{self.target.title} ({self.speaks}) {why}:", *(f"  - {fault}" for fault in self.refusals)]
+        lines = [f"{self.speaks} {why}:", *(f"  - {fault}" for fault in self.refusals)]
         if self.refusals and self.losses:
             lines.append("  besides, it would lose:")
         raise InfeasibleError("\n".join([*lines, *(f"  - {fault}" for fault in self.losses)]))
@@ -156,16 +157,6 @@ class Draft:
             by_hand=tuple(self.by_hand),
             prediction=prediction(self.plan.predictions),
         )
-
-
-def planned(plan: Plan) -> Strategy:
-    """The strategy with the layers of the plan's partition, where it has one."""
-    layers = (plan.partition or {}).get("layers")
-    if not isinstance(layers, list) or len(layers) != plan.strategy.chunks:
-        return plan.strategy
-    return replace(
-        plan.strategy, layers=tuple(layers), first_layers=0, last_layers=0, count_embedding=False, count_head=False
-    )
 
 
 def prediction(predictions: Plain | None) -> str:
