@@ -15,6 +15,7 @@ __all__ = [
     "estimate",
     "load_cluster",
     "load_model",
+    "plan",
 ]
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.model import Model
     from shardwise.inputs.strategy import Strategy
     from shardwise.plan.estimate import estimate
+    from shardwise.plan.search.api import plan
 
 # Loaded when first asked for, so that `shardwise --help` and a script that needs one name pay for nothing else.
 _HOMES = {
@@ -34,12 +36,15 @@ _HOMES = {
     "estimate": "shardwise.plan.estimate",
     "load_cluster": "shardwise.inputs.load",
     "load_model": "shardwise.inputs.load",
+    "plan": "shardwise.plan",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "plan":  # the package itself can be called
+        return import_module("shardwise.plan")
     # Not kept in this module: a submodule of the same name would otherwise be able to take its place.
     return getattr(import_module(_HOMES[name]), name)
 

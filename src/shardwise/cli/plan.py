@@ -1,6 +1,4 @@
-"""`shardwise plan`: find the fastest way to split a model. The strategy space comes with its own release; the
-per-operator space is here.
-"""
+"""`shardwise plan`: find the fastest way to split a model, over whole strategies or operator by operator."""
 
 from __future__ import annotations
 
@@ -10,7 +8,6 @@ import click
 
 from shardwise.cli.options import CLUSTER, MODEL
 from shardwise.cli.output import Output, output_options
-from shardwise.errors import Fault, InputError
 
 
 def _profile_options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
@@ -134,28 +131,64 @@ def _search_options(verb: Any) -> Any:  # noqa: ANN401
     return verb
 
 
+def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
+    for option in reversed(
+        [
+            click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]"),
+            click.option(
+                "--only", multiple=True, metavar="CONDITIONS", help='Limits of the axes, such as "tp<=8 zero1 vpp=1".'
+            ),
+            click.option(
+                "--fix", multiple=True, metavar="WORDS", help='Values that are given, such as "pp=4", "fp8" or "nosp".'
+            ),
+            click.option(
+                "--memory-margin", metavar="SIZE", help="Bytes of every GPU to leave free. [the memory model's error]"
+            ),
+            click.option("--gap", default="0.5%", metavar="X%", help="Stop when the best is proven so near. [0.5%]"),
+            click.option("--time", "time_limit_wall", metavar="TIME", help="Stop after so long, such as 30s. [none]"),
+            click.option("--top", type=click.IntRange(1), default=5, metavar="N", help="Layouts to show. [5]"),
+            click.option("--workers", type=click.IntRange(1), default=1, metavar="N", help="Processes. [1]"),
+            click.option(
+                "--executor", type=click.Choice(["processes", "ray"]), default="processes", help="[processes]"
+            ),
+            click.option("--address", metavar="HOST:PORT", help="A running Ray cluster. [one is started here]"),
+        ]
+    ):
+        verb = option(verb)
+    return verb
+
+
 @click.command("plan")
 @click.argument("model", type=MODEL, required=False)
 @click.option("--cluster", "-c", type=CLUSTER, metavar="64xh100|FILE", help="What it runs on.")
 @click.option(
     "--space", type=click.Choice(["strategy", "per-op"]), default="strategy", help="What is searched. [strategy]"
 )
+@_strategy_options
 @_profile_options
 @_space_options
 @_search_options
 @output_options
-def command(output: Output, *, space: str, **options: Any) -> int:  # noqa: ANN401 - handed on as they are
+@click.pass_context
+def command(context: click.Context, output: Output, *, space: str, **options: Any) -> int:  # noqa: ANN401
     """Find the fastest way to split a model.
 
     \b
+    shardwise plan llama-3-70b --cluster 64xh100 --global-batch 1024 --seq 8192 --out plan.json
+    shardwise plan llama-3-70b -c 64xh100 --global-batch 1024 --only "tp<=4 zero1" --fix pp=4
     shardwise plan llama-3-8b --cluster 16xh100 --space per-op --global-batch 128
     shardwise plan --space per-op --profiles v100-gpt --profile gpt_1_3B --gpus 8 --memory 28000MiB --compatible
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     if space == "strategy":
-        raise InputError(
-            Fault("--space", "the strategy space arrives with the next release; --space per-op is here, and estimate "
-                  "and validate answer for single strategies")
-        )  # fmt: skip
+        from shardwise.cli.plan_strategy import run as run_strategy
+
+        return run_strategy(options, output, _typed(context))
     from shardwise.cli.per_op import run
 
     return run(options, output)
+
+
+def _typed(context: click.Context) -> frozenset[str]:
+    """The options that were typed, not defaulted."""
+    source = click.core.ParameterSource.COMMANDLINE
+    return frozenset(name for name in context.params if context.get_parameter_source(name) == source)

@@ -25,6 +25,8 @@ class Progress:
     """Whether the line is drawn: on a terminal only."""
     evaluated: int = 0
     """How many were evaluated."""
+    pruned: int = 0
+    """How many were proven not to be worth evaluating."""
     best: float | None = None
     """The best value, the smallest."""
     bound: float | None = None
@@ -56,6 +58,8 @@ class Progress:
 
     def __str__(self) -> str:
         words = [f"{self.title}: {self.evaluated:,}" + (f" of {self.total:,}" if self.total else "") + " evaluated"]
+        if self.pruned:
+            words.append(f"{self.pruned:,} pruned")
         if self.best is not None:
             words.append(f"best {self.show(self.best)}")
         if self.bound is not None:

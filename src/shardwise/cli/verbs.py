@@ -7,7 +7,12 @@ from __future__ import annotations
 
 VERBS: dict[str, tuple[str, str]] = {
     "estimate": ("shardwise.cli.estimate", "Predict time, memory and MFU of one strategy, and say why."),
-    "plan": ("shardwise.cli.plan", "Find the fastest way to split a model; per operator from profiles."),
+    "plan": ("shardwise.cli.plan", "Find the fastest way to split a model, proven; or per operator, from profiles."),
+    "show": ("shardwise.cli.show", "Show a plan: what it does, its stages, where time and memory go."),
+    "diff": ("shardwise.cli.diff", "Tell in what two plans differ."),
+    "why": ("shardwise.cli.why", "Say why another strategy lost against a plan."),
+    "what-if": ("shardwise.cli.what_if", "Plan again for other GPUs, networks or memory, and compare."),
+    "sweep": ("shardwise.cli.sweep", "Plan a grid of clusters, batches and sequences: time, days, cost."),
     "balance": ("shardwise.cli.balance", "Spread layers and recompute over stages, from measured memory."),
     "schedule": ("shardwise.cli.schedule", "Order the passes of a pipeline: any known schedule, or the best one."),
     "simulate": ("shardwise.cli.simulate", "Replay a schedule from a file: times, memory, bubbles."),

@@ -1,0 +1,36 @@
+"""`shardwise diff`: in what two plans differ."""
+
+from __future__ import annotations
+
+import click
+
+from shardwise.cli.output import Output, output_options
+
+
+@click.command("diff")
+@click.argument("left", metavar="A.json")
+@click.argument("right", metavar="B.json")
+@click.option("--all", "everything", is_flag=True, help="Every value of the predictions too.")
+@output_options
+def command(left: str, right: str, output: Output, *, everything: bool) -> None:
+    """Tell in what two plans differ: inputs first, then what is predicted.
+
+    \b
+    shardwise diff a.json b.json
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.plan.plan_file import diff, read_plan
+
+    found = diff(read_plan(left), read_plan(right))
+    output.answer({"differences": found})
+    shown = [one for one in found if everything or _matters(one.path)]
+    for one in shown:
+        output.say(str(one))
+    if not found:
+        output.say("the plans are the same")
+    elif len(shown) < len(found):
+        output.note(f"{len(found) - len(shown)} more values differ; --all shows them")
+
+
+def _matters(path: str) -> bool:
+    """Parts of ledgers and counts of a search are details."""
+    return path.count(".") < 2 or not path.startswith("predictions.")

@@ -1,0 +1,209 @@
+"""`shardwise plan` over whole strategies: reads the options, follows the search, says the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardwise.cli.output import Output
+from shardwise.cli.progress import Progress, progress
+from shardwise.errors import Fault, InfeasibleError, InputError
+from shardwise.units import parse_bytes, parse_seconds, show_bytes, show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.plan.search.search import Search
+    from shardwise.plan.search.types import Answer, Candidate
+
+# Options of the per-operator space that mean an axis here, where they are typed.
+_AXES = {"micro_batch": "mbs", "zero": "zero", "schedule": "schedule"}
+_PER_OP = (
+    "profiles", "profile", "layers", "layer_ops", "runs_with", "save_profiles", "gpus", "gpus_per_node", "stages",
+    "most_tp", "compatible", "compatible_space", "p2p_overlap", "method", "start", "hops", "trials", "time_limit",
+    "measured_memory", "best", "aceso", "show_start",
+)  # fmt: skip
+
+
+def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> int:
+    """Search, say the answer, write the plan."""
+    _refuse(options, typed)
+    from shardwise.plan.search.api import plan, plan_file_of
+    from shardwise.plan.search.types import Answer
+
+    with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
+        answer: Answer = plan(
+            options["model"],
+            options["cluster"],
+            global_batch=options["global_batch"],
+            seq=options["seq"],
+            runtime=options["runtime"],
+            only=" ".join([*options["only"], *options["fix"], *_conditions(options, typed)]),
+            memory_margin=_margin(options),
+            gap=read_gap(options["gap"]),
+            time_limit=parse_seconds(options["time_limit_wall"]) if options["time_limit_wall"] else None,
+            workers=options["workers"],
+            executor=options["executor"],
+            address=options["address"],
+            report=lambda search: follow(search, state),
+        )
+    if answer.best is None:
+        return _nothing(answer, output)
+    found = plan_file_of(answer)
+    _say(answer, output, options["top"], explain=options["explain"])
+    from shardwise.plan.plan_file import plan_text, write_plan
+
+    if output.json:
+        import json
+
+        output.answer({**json.loads(plan_text(found)), "top": [_row(one) for one in answer.top[: options["top"]]]})
+    if options["out"]:
+        write_plan(found, options["out"])
+        output.note(f"the plan is in {options['out']}")
+    return 0 if answer.finished or options["time_limit_wall"] else 130
+
+
+def _refuse(options: Mapping[str, Any], typed: frozenset[str]) -> None:
+    faults = [
+        Fault(name, f"is missing; {hint}")
+        for name, key, hint in (
+            ("MODEL", "model", "name one (see `shardwise models`) or give a file"),
+            ("--cluster", "cluster", "give for example 64xh100 (see `shardwise clusters`)"),
+        )
+        if options[key] is None
+    ]
+    faults += [
+        Fault("--" + name.replace("_", "-"), "belongs to --space per-op; drop it, or add --space per-op")
+        for name in _PER_OP
+        if name in typed
+    ]
+    if faults:
+        raise InputError(faults)
+
+
+def _conditions(options: Mapping[str, Any], typed: frozenset[str]) -> list[str]:
+    return [f"{axis}={options[name]}" for name, axis in _AXES.items() if name in typed]
+
+
+def _margin(options: Mapping[str, Any]) -> float | None:
+    if options["memory"] is None:
+        return parse_bytes(options["memory_margin"]) if options["memory_margin"] else None
+    from shardwise.inputs.load import load_cluster
+
+    return load_cluster(options["cluster"]).gpu.memory - parse_bytes(options["memory"])
+
+
+def read_gap(text: str) -> float:
+    """`0.5%` or `0.005`."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise InputError(Fault("--gap", f"{text!r} is not a share; write for example 0.5%"))
+    return value
+
+
+def follow(search: Search, state: Progress) -> None:
+    """Hand the search's state to the progress line."""
+    state.evaluated = search.points
+    state.pruned = search.screened - search.points
+    state.update(evaluated=0, best=search.best.seconds if search.best else None, bound=search.bound)
+
+
+def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
+    from shardwise.report import estimate as report
+
+    best, question = answer.best, answer.question
+    assert best is not None  # noqa: S101 - for the type checker
+    if not output.prints:
+        return
+    state = "" if answer.finished else " (the best so far: the search was stopped)"
+    output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.name}{state}")
+    output.say()
+    output.say(f"{'best':<14}{best.strategy}")
+    for name, text in report.summary(best):
+        output.say(f"{name:<14}{text}")
+    output.say(f"{'proof':<14}{_proof(answer)}")
+    output.say(f"{'search':<14}{_counts(answer)}")
+    output.say()
+    output.table(*report.stages(best))
+    others = answer.top[1:top]
+    if others:
+        output.say("\nthe best of every layout that was simulated")
+        output.table(*_table(answer.top[:top]))
+    if explain:
+        _explain(answer, output)
+
+
+def _explain(answer: Answer, output: Output) -> None:
+    from shardwise.report import estimate as report
+
+    assert answer.best is not None  # noqa: S101 - for the type checker
+    output.say("\nwhere the time goes (on the busiest pipeline rank)")
+    output.table(*report.time(answer.best))
+    output.say("\nstrategies of the space by axis")
+    rows = [(axis, ", ".join(f"{value}: {n:,}" for value, n in found.items())) for axis, found in _axes(answer)]
+    for axis, text in rows:
+        output.say(f"{axis:<11}{text}")
+
+
+def _axes(answer: Answer) -> list[tuple[str, Mapping[str, int]]]:
+    return [(axis, found) for axis, found in answer.counts.axes.items() if len(found) > 1]
+
+
+def _proof(answer: Answer) -> str:
+    text = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
+    return f"{text} (under the cost model in use)"
+
+
+def _counts(answer: Answer) -> str:
+    counts = answer.counts
+    return (
+        f"{counts.space:,} strategies: {counts.pruned:,} pruned by proof, {counts.points:,} simulated "
+        f"({counts.simulated:,} cuts into stages); {answer.cpu_seconds:.1f} CPU s"
+    )
+
+
+def _table(candidates: tuple[Candidate, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    fastest = candidates[0].seconds
+    rows = [
+        (str(one.strategy), show_seconds(one.seconds), f"{one.seconds / fastest - 1:+.1%}", show_percent(one.mfu),
+         show_bytes(one.total_bytes))
+        for one in candidates
+    ]  # fmt: skip
+    return ("strategy", "iteration", "slower", "MFU", "memory"), rows
+
+
+def _row(candidate: Candidate) -> dict[str, object]:
+    return {
+        "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds, "mfu": candidate.mfu,
+        "total_bytes": candidate.total_bytes,
+    }  # fmt: skip
+
+
+def _nothing(answer: Answer, output: Output) -> int:
+    """Nothing fits: by how much, and what would."""
+    near, question = answer.closest, answer.question
+    from shardwise.plan.search.api import proof
+
+    output.answer({"fits": False, "closest": near, "search": proof(answer)["search"]})
+    if not answer.finished:
+        raise InfeasibleError("stopped before any strategy was found that fits; give it more time")
+    if not answer.counts.space:
+        raise InfeasibleError(
+            f"no strategy is valid: {question.model.name} with global batch {question.base.global_batch} and sequence "
+            f"{question.base.seq} cannot be split over {question.cluster.gpus} GPUs under these conditions; loosen "
+            "--only and --fix, or change the batch (`shardwise check` tells why one strategy is refused)"
+        )
+    raise InfeasibleError(_message(answer))
+
+
+def _message(answer: Answer) -> str:
+    near, question = answer.closest, answer.question
+    text = f"none of {answer.counts.space:,} strategies fits {question.model.name} on {question.cluster.name}"
+    if near is None:
+        return text
+    text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank:\n  {near.strategy}"
+    if near.gpus:
+        gpu = question.cluster.gpu.name
+        return f"{text}\nthe smallest number of these GPUs for which one fits is {near.gpus} ({near.gpus}x{gpu}):\n  {near.at_gpus}"
+    return f"{text}\nno number of these GPUs that was tried is enough; shorten the sequence or use larger GPUs"

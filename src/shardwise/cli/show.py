@@ -1,0 +1,64 @@
+"""`shardwise show`: a plan as a person reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from shardwise.cli.output import Output, output_options
+from shardwise.units import show_percent, show_seconds
+
+
+@click.command("show")
+@click.argument("plan", metavar="PLAN.json")
+@click.option("--explain", is_flag=True, help="Show where every second and every byte goes.")
+@output_options
+def command(plan: str, output: Output, *, explain: bool) -> None:
+    """Show a plan: what it does, its stages, where time and memory go.
+
+    \b
+    shardwise show plan.json
+    shardwise show plan.json --explain
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.plan.estimate import estimate
+    from shardwise.plan.plan_file import read_plan
+    from shardwise.report import estimate as report
+
+    read = read_plan(plan)
+    found = estimate(read.model, read.cluster, read.strategy)
+    predicted = read.predictions or {}
+    output.answer({"strategy": str(read.strategy), "predictions": predicted, "partition": read.partition})
+    if not output.prints:
+        return
+    output.say(f"{read.model.name} on {read.cluster.name}: {read.strategy}")
+    output.say()
+    for name, text in report.summary(found):
+        output.say(f"{name:<14}{text}")
+    for name, text in _proof(predicted):
+        output.say(f"{name:<14}{text}")
+    _tell_change(predicted, found.iteration_seconds, output)
+    output.say()
+    output.table(*report.stages(found))
+    if explain:
+        output.say("\nwhere the time goes (on the busiest pipeline rank)")
+        output.table(*report.time(found))
+        output.say("\nwhere the memory goes, GiB per pipeline rank")
+        output.table(*report.memory(found))
+
+
+def _proof(predicted: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    if "bound" in predicted and "gap" in predicted:
+        rows.append(("proof", f"bound {show_seconds(predicted['bound'])}, gap {show_percent(predicted['gap'], 2)}"))
+    search = predicted.get("search")
+    if isinstance(search, dict):
+        rows.append(("search", f"{search.get('strategies', 0):,} strategies, {search.get('simulated', 0):,} simulated"))
+    return rows
+
+
+def _tell_change(predicted: dict[str, Any], now: float, output: Output) -> None:
+    """A plan may be older than the cost model that reads it."""
+    then = predicted.get("iteration_seconds")
+    if isinstance(then, int | float) and abs(now / then - 1) > 1e-6:
+        output.note(f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise")

@@ -1,0 +1,131 @@
+"""`shardwise.plan(...)`: the question put together, the search run, the answer as a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_cluster, load_model, load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.serialise import Plain
+from shardwise.inputs.strategy_text import build
+from shardwise.plan.plan_file import Plan
+from shardwise.plan.predictions import plan_of
+from shardwise.plan.search.executor import executor_of
+from shardwise.plan.search.nearest import closest
+from shardwise.plan.search.search import Report, Search
+from shardwise.plan.search.types import GAP, Answer, Question
+from shardwise.plan.search.wishes import read_wishes
+from shardwise.units import parse_bytes
+
+
+def question_of(
+    model: Model | str,
+    cluster: Cluster | str,
+    *,
+    global_batch: int,
+    seq: int = 4096,
+    runtime: Runtime | str = "megatron",
+    only: str = "",
+    memory_margin: float | str | None = None,
+) -> Question:
+    """Everything that is asked, names looked up."""
+    model = load_model(model) if isinstance(model, str) else model
+    cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
+    runtime = load_runtime(runtime) if isinstance(runtime, str) else runtime
+    wishes, other = read_wishes(only)
+    base = build({"global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
+    return Question(
+        model=model, cluster=cluster, runtime=runtime, base=base, wishes=wishes,
+        memory_limit=_limit(cluster, memory_margin),
+    )  # fmt: skip
+
+
+def _limit(cluster: Cluster, margin: float | str | None) -> float:
+    """Bytes that a rank may need: the GPU's, less the memory model's own error or the margin that is asked for."""
+    memory = cluster.gpu.memory
+    if margin is None:
+        return memory * (1 - calibration_of(cluster.gpu).memory_error)
+    return memory - parse_bytes(margin)
+
+
+def plan(
+    model: Model | str,
+    cluster: Cluster | str,
+    *,
+    global_batch: int,
+    seq: int = 4096,
+    runtime: Runtime | str = "megatron",
+    only: str = "",
+    memory_margin: float | str | None = None,
+    gap: float = GAP,
+    time_limit: float | None = None,
+    workers: int = 1,
+    executor: str = "processes",
+    address: str | None = None,
+    report: Report | None = None,
+) -> Answer:
+    """The fastest strategy that fits, with a bound on what any other could reach.
+
+    `only`: conditions such as `tp<=8 zero1 pp=4`, and other words of a strategy (`fp8`); `memory_margin`: bytes of
+    every GPU to leave free; `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes.
+    """
+    question = question_of(
+        model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory_margin=memory_margin
+    )
+    pool = executor_of(executor, workers, address)
+    try:
+        search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)
+        search.report = report or search.report
+        answer = search.run()
+    finally:
+        pool.close()
+    if answer.best is None and answer.finished:
+        return replace(answer, closest=closest(question, search.leanest))
+    return answer
+
+
+def plan_file_of(answer: Answer) -> Plan:
+    """The plan of an answer: its strategy, cut and order, what is predicted, and what is proven."""
+    if answer.best is None:
+        message = "nothing fits, so there is no plan"
+        raise ValueError(message)
+    found = plan_of(answer.best)
+    return replace(
+        found,
+        partition=_partition(answer),
+        schedule=_schedule(answer),
+        predictions={**(found.predictions or {}), **proof(answer)},
+        run={"cpu_seconds": answer.cpu_seconds, "screen_cpu_seconds": answer.screen_seconds},
+    )
+
+
+def proof(answer: Answer) -> Plain:
+    """Bound, gap, and how they were found."""
+    counts = answer.counts
+    search: dict[str, Any] = {
+        "strategies": counts.space, "screened": counts.screened, "too_large": counts.too_large,
+        "pruned": counts.pruned, "simulated": counts.points, "simulations": counts.simulated,
+        "finished": answer.finished, "axes": counts.axes,
+    }  # fmt: skip
+    return {"bound": answer.bound, "gap": answer.gap, "memory_limit": answer.question.memory_limit, "search": search}
+
+
+def _partition(answer: Answer) -> Plain:
+    assert answer.best is not None  # noqa: S101 - for the type checker
+    from shardwise.cost.stage import recomputed_layers
+    from shardwise.inputs.layers import spread
+
+    strategy = answer.best.strategy
+    layers = spread(answer.question.model.layers, strategy)
+    again = [recomputed_layers(strategy, chunk, count) for chunk, count in enumerate(layers)]
+    return {"layers": list(layers), "recompute": str(strategy.recompute), "recomputed_layers": again}
+
+
+def _schedule(answer: Answer) -> Plain:
+    assert answer.best is not None  # noqa: S101 - for the type checker
+    s = answer.best.strategy
+    return {"name": s.schedule, "pp": s.pp, "vpp": s.vpp, "placement": s.placement, "microbatches": s.microbatches}

@@ -1,0 +1,91 @@
+"""What is said when nothing fits: the strategy that comes nearest, and how many GPUs it would take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from shardwise.inputs.cluster import Cluster
+from shardwise.plan.search.refine import Refined, refine
+from shardwise.plan.search.screen import Screen
+from shardwise.plan.search.space import Space
+from shardwise.plan.search.types import Closest, Question
+
+TRIED = 24
+"""Strategies with the lowest memory bounds that are simulated for one number of GPUs."""
+MOST = 64
+"""Numbers of GPUs that are tried."""
+
+
+def closest(question: Question, leanest: Refined | None) -> Closest | None:
+    """The nearest strategy here, and the smallest cluster of whole nodes for which one fits."""
+    found = min((one for one in (leanest, _leanest(question)) if one), key=lambda one: one.total_bytes, default=None)
+    if found is None:
+        return None
+    gpus, at_gpus = _grown(question, found.total_bytes)
+    return Closest(
+        strategy=found.strategy,
+        missing=found.total_bytes - question.memory_limit,
+        gpus=gpus,
+        at_gpus=at_gpus.strategy if at_gpus else None,
+    )
+
+
+def _grown(question: Question, needed: float) -> tuple[int, Refined | None]:
+    """Add nodes until something fits, starting where the bytes of all GPUs together would do."""
+    node = question.cluster.node_size
+    start = max(1, ceil(question.cluster.gpus / node * 0.5 * needed / question.memory_limit))
+    nodes, step = max(start, question.cluster.gpus // node + 1), 1
+    for _ in range(MOST):
+        found = _leanest(_with_gpus(question, nodes * node))
+        if found and found.fits:
+            return nodes * node, found
+        # small steps first; where that leads nowhere, larger ones
+        nodes += step
+        step = step + 1 if nodes > start + 16 else step
+    return 0, None
+
+
+def _with_gpus(question: Question, gpus: int) -> Question:
+    return replace(question, cluster=resized(question.cluster, gpus))
+
+
+def resized(cluster: Cluster, gpus: int) -> Cluster:
+    """The same GPUs and network, another number of them."""
+    from shardwise.inputs.load import load_cluster
+
+    name = cluster.name.partition("x")[2]
+    try:
+        return load_cluster(f"{gpus}x{name}") if name == cluster.gpu.name else _stretched(cluster, gpus)
+    except ValueError:
+        return _stretched(cluster, gpus)
+
+
+def _stretched(cluster: Cluster, gpus: int) -> Cluster:
+    last = cluster.levels[-1]
+    levels = cluster.levels if last.size >= gpus else (*cluster.levels[:-1], replace(last, size=gpus))
+    return replace(cluster, name=f"{gpus}x{cluster.gpu.name}", gpus=gpus, levels=levels)
+
+
+def _leanest(question: Question) -> Refined | None:
+    """The strategy that needs least memory, or the first found that fits."""
+    space = Space(question=question)
+    screen = Screen(space=space)
+    samples = {base.micro_batch for base in space.bases}
+    rows = [screen.rows(base) for base in space.bases if base.micro_batch == min(samples)]
+    if not rows:
+        return None
+    bytes_ = np.concatenate([row.bytes for row in rows])
+    owner = np.repeat(np.arange(len(rows)), [len(row.bytes) for row in rows])
+    start = np.concatenate(([0], np.cumsum([len(row.bytes) for row in rows])))
+    best: Refined | None = None
+    for place in np.argsort(bytes_, kind="stable")[:TRIED]:
+        row = rows[owner[place]]
+        found = refine(question, space.strategy(screen.point(row.base, int(place - start[owner[place]]))))
+        if found and (best is None or found.total_bytes < best.total_bytes):
+            best = found
+        if best and best.fits:
+            return best
+    return best

@@ -1,0 +1,91 @@
+"""Why one strategy lost against another: what does not fit, or which parts of the time are longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.estimate import Estimate
+from shardwise.plan.neighbours import difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the time in both strategies, seconds."""
+
+    name: str
+    best: float
+    other: float
+
+    @property
+    def lost(self) -> float:
+        return self.other - self.best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """The comparison of a strategy with a plan's."""
+
+    best: Estimate
+    other: Estimate
+    change: str
+    """What is different: `tp 8 -> 4`."""
+    parts: tuple[Part, ...]
+    """Parts of the time, most lost first."""
+    missing: float
+    """Bytes that the other lacks on its fullest rank; 0: it fits."""
+    rank: int
+    """Its fullest pipeline rank."""
+
+    @property
+    def slower(self) -> float:
+        """How much longer the other takes, as a share; below 0: it is faster."""
+        return self.other.iteration_seconds / self.best.iteration_seconds - 1
+
+
+def why(best: Estimate, other: Estimate, limit: float) -> Why:
+    """Compare two estimates. `limit`: bytes that a rank may need."""
+    fullest = max(other.memory, key=lambda rank: rank.total)
+    return Why(
+        best=best,
+        other=other,
+        change=difference(best.strategy, other.strategy) or "nothing",
+        parts=_parts(best, other),
+        missing=max(0.0, fullest.total - limit),
+        rank=fullest.rank,
+    )
+
+
+def _parts(best: Estimate, other: Estimate) -> tuple[Part, ...]:
+    left, right = _flat(best), _flat(other)
+    names = dict.fromkeys([*left, *right])
+    parts = [Part(name=name, best=left.get(name, 0.0), other=right.get(name, 0.0)) for name in names]
+    return tuple(sorted(parts, key=lambda part: -abs(part.lost)))
+
+
+def _flat(estimate: Estimate) -> dict[str, float]:
+    """Parts of the time ledger, two levels deep: `forward: gemm`."""
+    found: dict[str, float] = {}
+    for part in estimate.time.parts:
+        for inner in part.parts or (part,):
+            name = part.name if inner is part else f"{part.name}: {inner.name}"
+            found[name] = found.get(name, 0.0) + inner.value
+    return found
+
+
+def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
+    """The strategy that a line means beside a plan's: what it leaves out is the plan's, layers cut anew."""
+    from shardwise.inputs.complete import derived_dp
+    from shardwise.inputs.strategy_text import build, parse
+
+    given = parse(text)
+    names = [name for name in strategy.__dataclass_fields__ if name not in {"layers", "placement", "group"}]
+    base = {name: getattr(strategy, name) for name in names}
+    if given.get("vpp", 1) != base["vpp"] or given.get("pp", base["pp"]) != base["pp"]:
+        base.pop("schedule")
+        base["vpp"] = 1
+    merged = {**base, **given}
+    if {"tp", "pp", "cp"} & given.keys() and "dp" not in given:
+        merged.pop("dp")
+        merged["dp"] = derived_dp(merged, gpus)
+    return build(merged)
