@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import export_mindformers
 import export_readers as readers
 import pytest
 from export_plans import DENSE, MODELS, plans, said
@@ -100,7 +101,7 @@ def test_mindformers_graph(plan, folder):
     if made is None:
         return
     (file,) = made.files
-    found = readers.mindformers_graph(file.text)
+    found = export_mindformers.mindformers_graph(file.text)
     same(found, made, plan.model)
     (folder / file.name).write_text(file.text)
     ours = said(read_framework(folder / file.name).strategy, plan.model)
@@ -112,7 +113,7 @@ def test_mindformers_graph(plan, folder):
 def test_mindformers_pynative(plan):
     made = exported(plan, "mindformers@2.1-pynative")
     if made is not None:
-        same(readers.mindformers_pynative(made.files[0].text), made, plan.model, without={"etp"})
+        same(export_mindformers.mindformers_pynative(made.files[0].text), made, plan.model, without={"etp"})
 
 
 @often
