@@ -1,0 +1,105 @@
+"""`shardwise sweep`: a grid of clusters, batches and sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardwise.cli.options import MODEL
+from shardwise.cli.output import Output, output_options
+from shardwise.errors import Fault, InfeasibleError, InputError
+from shardwise.units import parse_count, parse_rate, parse_seconds, show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.plan.sweep import Cell, Run
+
+
+@click.command("sweep")
+@click.argument("model", type=MODEL)
+@click.option("--cluster", "-c", "clusters", multiple=True, required=True, metavar="64xh100,128xh100", help="Clusters.")
+@click.option("--global-batch", "batches", default="1024", metavar="N,N", help="Samples per iteration. [1024]")
+@click.option("--seq", "sequences", default="4096", metavar="N,N", help="Tokens per sample. [4096]")
+@click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]")
+@click.option("--only", default="", metavar="CONDITIONS", help="As for plan.")
+@click.option("--gap", default="2%", metavar="X%", help="As for plan. [2%]")
+@click.option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: days, GPU-hours and cost.")
+@click.option("--price", default="0", metavar="X/h", help="Price of a GPU and hour, such as 2.5/h.")
+@click.option("--mtbf", metavar="TIME", help="Time between failures of one GPU, such as 50000h: goodput.")
+@click.option("--checkpoint", metavar="TIME", help="Seconds that a checkpoint stops training. [from size and store]")
+@click.option("--store", default="2GB/s", metavar="RATE", help="What a node writes checkpoints with. [2GB/s]")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV.")
+@click.option("--chart", "chart_file", metavar="FILE", help="Write the Pareto chart as SVG.")
+@output_options
+def command(model: str, output: Output, **options: Any) -> None:  # noqa: ANN401 - read one by one
+    """Plan a grid of clusters, batches and sequences: time, tokens, days, cost.
+
+    \b
+    shardwise sweep llama-3-70b -c 64xh100,128xh100,256xh100 --global-batch 1024 --seq 8192
+    shardwise sweep llama-3-70b -c 512xh100,512xh200 --tokens 15T --price 2.5/h --mtbf 50000h --chart pareto.svg
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.cli.plan_strategy import read_gap
+    from shardwise.inputs.write import write_text
+    from shardwise.plan.sweep import chart, csv_text, sweep
+
+    cells = sweep(
+        model,
+        [name for text in options["clusters"] for name in text.split(",")],
+        batches=_numbers("--global-batch", options["batches"]),
+        sequences=_numbers("--seq", options["sequences"]),
+        runtime=options["runtime"],
+        only=options["only"],
+        gap=read_gap(options["gap"]),
+        run=_run(options),
+    )
+    output.answer({"cells": cells})
+    output.table(*_table(cells))
+    output.say("\n* no other point beats it in both " + ("days and cost" if options["tokens"] else "speed and GPUs"))
+    for text, path in ((csv_text, options["csv_file"]), (chart, options["chart_file"])):
+        if path:
+            write_text(path, text(cells))
+            output.note(f"written: {path}")
+    if not any(cell.strategy for cell in cells):
+        raise InfeasibleError("no point of the grid has a strategy that fits")
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    if not all(part.isdigit() for part in text.split(",")):
+        raise InputError(Fault(name, f"{text!r} is not a list of whole numbers; write for example 512,1024"))
+    return [int(part) for part in text.split(",")]
+
+
+def _run(options: dict[str, Any]) -> Run:
+    from shardwise.plan.sweep import Run
+
+    price = options["price"].removesuffix("/h").lstrip("$")
+    try:
+        per_hour = float(price)
+    except ValueError:
+        raise InputError(Fault("--price", f"{options['price']!r} is not a price; write for example 2.5/h")) from None
+    return Run(
+        tokens=parse_count(options["tokens"]) if options["tokens"] else 0.0,
+        price=per_hour,
+        mtbf=parse_seconds(options["mtbf"]) if options["mtbf"] else 0.0,
+        save=parse_seconds(options["checkpoint"]) if options["checkpoint"] else 0.0,
+        store=parse_rate(options["store"]),
+    )
+
+
+def _table(cells: tuple[Cell, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    money = any(cell.budget for cell in cells)
+    heads = ("cluster", "batch", "seq", "iteration", "tokens/s/GPU", "MFU")
+    heads += ("days", "GPU-hours", "cost", "goodput") if money else ()
+    return (*heads, "", "strategy"), [_row(cell, money=money) for cell in cells]
+
+
+def _row(cell: Cell, *, money: bool) -> tuple[str, ...]:
+    head = (cell.cluster, str(cell.global_batch), str(cell.seq))
+    if not cell.strategy:
+        return (*head, "-", "-", "-", *(("-",) * 4 if money else ()), "", cell.note)
+    spent: tuple[str, ...] = ()
+    if cell.budget:
+        b = cell.budget
+        spent = (f"{b.days:.1f}", f"{b.gpu_hours:,.0f}", f"{b.cost:,.0f}", show_percent(b.goodput))
+    speed = (show_seconds(cell.seconds), f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
+    return (*head, *speed, *spent, "*" if cell.best else "", cell.strategy)

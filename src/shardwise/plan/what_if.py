@@ -1,0 +1,81 @@
+"""The same plan, and the best plan, on a cluster that is not the one of the plan."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from shardwise.errors import Fault, InputError, ShardwiseError
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.estimate import Estimate, estimate
+from shardwise.plan.plan_file import Plan
+from shardwise.plan.search.api import plan
+from shardwise.plan.search.nearest import resized
+from shardwise.plan.search.types import Answer
+from shardwise.units import parse_bytes, parse_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What a change of the cluster does."""
+
+    cluster: Cluster
+    before: Estimate
+    kept: Estimate | None
+    """The plan's strategy there, replicas adapted; none: it cannot run there."""
+    refused: str
+    """Why it cannot."""
+    again: Answer
+    """The best strategy there."""
+
+
+def changed(cluster: Cluster, *, gpus: int | None = None, net: str | None = None, memory: str | None = None) -> Cluster:
+    """Another number of GPUs, network (`2x` of what it is, or a rate between nodes) and memory."""
+    if gpus:
+        cluster = resized(cluster, gpus)
+    if net:
+        cluster = replace(cluster, levels=(*cluster.levels[:-1], _level(cluster, net)))
+    if memory:
+        cluster = replace(cluster, gpu=replace(cluster.gpu, memory=parse_bytes(memory)))
+    return cluster
+
+
+def _level(cluster: Cluster, net: str):  # type: ignore[no-untyped-def] # noqa: ANN202 - the type of the last level
+    last = cluster.levels[-1]
+    times = re.fullmatch(r"([0-9.]+)x", net)
+    bandwidth = last.bandwidth * float(times[1]) if times else parse_rate(net)
+    if bandwidth <= 0:
+        raise InputError(Fault("--net", f"{net!r} leaves no bandwidth; write for example 2x or 400Gb/s"))
+    return replace(last, bandwidth=bandwidth)
+
+
+def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "") -> WhatIf:
+    """Keep the plan where it can run, and plan anew."""
+    strategy = old.strategy
+    again = plan(
+        old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime, gap=gap,
+        only=f"{_others(strategy)} {only}",
+    )  # fmt: skip
+    before = estimate(old.model, old.cluster, strategy)
+    try:
+        kept = estimate(old.model, cluster, _adapted(strategy, cluster), runtime=load_runtime(strategy.runtime))
+        refused = ""
+    except ShardwiseError as error:
+        kept, refused = None, str(error)
+    return WhatIf(cluster=cluster, before=before, kept=kept, refused=refused, again=again)
+
+
+def _adapted(strategy: Strategy, cluster: Cluster) -> Strategy:
+    model_parallel = strategy.tp * strategy.pp * strategy.cp
+    dp = cluster.gpus // model_parallel if cluster.gpus % model_parallel == 0 else 1
+    return replace(strategy, dp=dp, zero_group=0 if dp != strategy.dp else strategy.zero_group)
+
+
+def _others(strategy: Strategy) -> str:
+    """What the search does not decide, as words."""
+    words = [strategy.dtype, strategy.master, f"grad-{strategy.grad_dtype}", strategy.optimizer]
+    words += [] if strategy.flash else ["noflash"]
+    words += ["compile"] if strategy.compile else []
+    return " ".join(words)
