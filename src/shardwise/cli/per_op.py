@@ -116,7 +116,7 @@ def _profiled(options: Options, model: Model | None, cluster: Cluster | None) ->
         raise InputError(
             Fault("--profiles", "is missing; give a folder of operator profiles, or MODEL and --cluster to make one")
         )
-    made = make_profile(model, cluster, load_runtime("megatron"), seq=options["seq"])
+    made = make_profile(model, cluster, load_runtime(options.get("runtime") or "megatron"), seq=options["seq"])
     return made.profile, chain_of_made(made), list(made.profile.notes)
 
 

@@ -38,7 +38,7 @@ def answered(question: Question, answer: Answer, output: Output, *, explain: boo
     """The plan in a table, its bound, and the diary where asked for."""
     cost = answer.cost
     output.say(f"{cost.seconds:.5f} s per iteration, {question.global_batch / cost.seconds:.2f} samples/s, micro batch "
-               f"{answer.plan.micro_batch}, {len(answer.plan.stages)} stages on {question.gpus} GPUs")  # fmt: skip
+               f"{answer.plan.micro_batch}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
     output.say(_standing(question, answer))
     _table(answer.plan, cost, output)
     if explain:
@@ -49,6 +49,10 @@ def answered(question: Question, answer: Answer, output: Output, *, explain: boo
     for note in answer.notes:
         output.note(note)
     output.answer(as_json(question, answer))
+
+
+def _stages(plan: PerOpPlan) -> str:
+    return f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}"
 
 
 def _standing(question: Question, answer: Answer) -> str:
@@ -97,7 +101,7 @@ def starts(question: Question, kind: str, output: Output) -> None:
         cost = evaluate(question, plan)
         said = f"{cost.seconds:.5f} s, {megabytes(max(cost.memory)):.2f} MB, micro batch {plan.micro_batch}"
         fits = "" if cost.fits(question.memory) else " (does not fit)"
-        output.say(f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}: {said}{fits}")
+        output.say(f"{_stages(plan)}: {said}{fits}")
         _table(plan, cost, output)
         _parts(cost, output)
         told.append({"stages": plan_json(plan), "cost": cost_json(cost)})

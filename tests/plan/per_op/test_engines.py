@@ -94,6 +94,14 @@ def test_alleviation_improves_its_start_and_keeps_a_diary(seed):
     assert alleviate(asked, budget=Budget(plans=400, trials=8)).plan == found.plan
 
 
+def test_starts_can_run_in_processes_of_their_own():
+    from concurrent.futures import ProcessPoolExecutor
+
+    asked, budget = middling(1), Budget(plans=60, trials=3)
+    with ProcessPoolExecutor(2) as pool:
+        assert alleviate(asked, budget=budget, mapped=pool.map).plan == alleviate(asked, budget=budget).plan
+
+
 def test_deep_models_are_balanced_and_not_worse_than_uniform():
     asked = middling(2)
     asked = replace(asked, chain=chain_of(asked.profile, 40), memory=7 * asked.memory)

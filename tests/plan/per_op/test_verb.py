@@ -122,11 +122,6 @@ def test_broken_profiles_end_with_exit_2(plan, folder, tmp_path):
     assert plan(profiles=None)[0] == 2
 
 
-def test_the_strategy_space_is_told_to_come(capfd):
-    assert run(["plan", "llama-3-8b"]) == 2
-    assert "next release" in capfd.readouterr().err
-
-
 def test_a_run_that_differs_from_its_profile_is_warned_of(plan, folder):
     (folder / "profile.toml").write_text(
         '[tags]\nattention = "flash"\nlayers = "2"\nseq = "2048"\nhidden = "512"\nheads = "8"\n'

@@ -125,8 +125,8 @@ class _Reader:
 
     def _agreed(self, grid: dict[Key, OpRows], axes: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
         """The operators that all files must have; missing files and rows are faults."""
-        longest: OpRows = sorted(grid.values(), key=len)[-1]
-        ops = tuple(longest)
+        most = max(len(rows) for rows in grid.values())
+        ops = next(tuple(rows) for rows in grid.values() if len(rows) == most)
         for key in itertools.product(*axes):
             file = "{}_mbs{}_tp{}_algo{}.csv".format(self.name, *key)
             if key not in grid:
@@ -141,14 +141,17 @@ class _Reader:
         return ops
 
     def _missing_collectives(self, tps: tuple[int, ...]) -> None:
-        wanted = [(kind, gpus) for kind in COLLECTIVES for gpus in tps if gpus > 1]
-        present = [key for key in wanted if f"prim_{self.name}_{key[0]}_{key[1]}gpus.csv" in self.texts]
-        if wanted and not present:
-            self.notes.append("there are no collective times: layouts may not change inside a stage")
-        for kind, gpus in wanted if present else ():
-            if (kind, gpus) not in present:
-                file = f"prim_{self.name}_{kind}_{gpus}gpus.csv"
-                self.faults.append(Fault(file, "is missing; the set has other collectives: profile it too"))
+        """A kind may be absent (Aceso's T5 and ResNet sets lack some); one that is there must have every size."""
+        sizes = [gpus for gpus in tps if gpus > 1]
+        files = {kind: [f"prim_{self.name}_{kind}_{gpus}gpus.csv" for gpus in sizes] for kind in COLLECTIVES}
+        absent = [kind for kind, names in files.items() if not any(name in self.texts for name in names)]
+        if sizes and absent:
+            self.notes.append(
+                f"there are no times of {', '.join(absent)}: never used with --compatible, else a ring is assumed"
+            )
+        for names in (names for kind, names in files.items() if kind not in absent):
+            for file in (name for name in names if name not in self.texts):
+                self.faults.append(Fault(file, "is missing; the set has this collective for other numbers of GPUs"))
 
     def _identity(self) -> str:
         wanted = [name for name in self.texts if self.name in name or not name.startswith("prim_")]

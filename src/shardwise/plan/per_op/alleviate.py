@@ -7,6 +7,7 @@ are numbers of plans and trials, so that the same question has the same answer; 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from shardwise.errors import InfeasibleError
@@ -19,6 +20,8 @@ from shardwise.plan.per_op.space import micro_batches
 from shardwise.plan.per_op.start import STARTS
 from shardwise.plan.per_op.types import PerOpPlan, Question
 from shardwise.plan.per_op.workshop import Draft, Workshop, draft_of
+
+Mapped = Callable[..., Iterable[tuple[float, PerOpPlan, list[str]] | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,18 +167,29 @@ def descend_from(question: Question, start: PerOpPlan, budget: Budget) -> tuple[
     return best, diary, shop
 
 
+def _one(job: tuple[Question, PerOpPlan, Budget]) -> tuple[float, PerOpPlan, list[str]] | None:
+    """One start, for a process of its own; none: nothing that fits was reached."""
+    question, start, budget = job
+    draft, diary, shop = descend_from(question, start, budget)
+    plan, cost = shop.made(draft)
+    return (cost.seconds, plan, diary) if cost.fits(question.memory) else None
+
+
 def alleviate(
-    question: Question, starts: tuple[PerOpPlan, ...] = (), budget: Budget | None = None, keep: int = 8
+    question: Question,
+    starts: tuple[PerOpPlan, ...] = (),
+    budget: Budget | None = None,
+    keep: int = 8,
+    mapped: Mapped = map,
 ) -> Answer:
-    """Alleviation from given starts, or from the balanced one of every number of stages."""
+    """Alleviation from given starts, or from the balanced one of every number of stages.
+
+    `mapped`: an executor's map, to run the starts side by side.
+    """
     began = time.process_time()
     budget = budget or Budget()
-    found: list[tuple[float, PerOpPlan, list[str]]] = []
-    for start in starts or starts_of(question):
-        draft, diary, shop = descend_from(question, start, budget)
-        plan, cost = shop.made(draft)
-        if cost.fits(question.memory):
-            found.append((cost.seconds, plan, diary))
+    jobs = [(question, start, budget) for start in starts or starts_of(question)]
+    found = [made for made in mapped(_one, jobs) if made is not None]
     if not found:
         raise InfeasibleError(nothing_fits(question))
     found.sort(key=lambda item: item[0])

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from shardwise.errors import InfeasibleError
 from shardwise.plan.per_op.evaluate import Evaluation
 from shardwise.plan.per_op.types import PerOpPlan, Question
 from shardwise.units import show_bytes
+
+
+class OutOfTimeError(InfeasibleError):
+    """The time limit ended a search before it had any plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

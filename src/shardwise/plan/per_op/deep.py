@@ -78,7 +78,7 @@ class Balancer:
     def value(self, shape: Shape) -> float:
         seconds = [stage.seconds for stage in self.stages(shape)]
         passes = max(1, self.question.global_batch // shape[0])
-        return float((passes - 1) * max(seconds) + sum(seconds))
+        return float((passes - 1) * max(seconds) + sum(seconds)) if passes > 1 else float(sum(seconds))
 
     def balanced(self, shape: Shape) -> tuple[float, Shape]:
         """Move work off the slowest stage, many operators first, then few."""

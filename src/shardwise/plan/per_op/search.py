@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.errors import InfeasibleError
-from shardwise.plan.per_op.answer import Answer, nothing_fits
+from shardwise.plan.per_op.answer import Answer, OutOfTimeError, nothing_fits
 from shardwise.plan.per_op.bound import StageBounds, stage_bounds
 from shardwise.plan.per_op.evaluate import evaluate
-from shardwise.plan.per_op.pipeline import Arcs, Grid, best_path, cut_of
+from shardwise.plan.per_op.pipeline import Arcs, Grid, best_path, cut_of, iteration
 from shardwise.plan.per_op.space import gpu_counts, micro_batches
 from shardwise.plan.per_op.stage import Solved, Stager, Task
 from shardwise.plan.per_op.tables import layouts_of, tables_of
@@ -62,7 +62,9 @@ class Search:
             raise InfeasibleError(nothing_fits(self.question))
         complete = self._watched(trials)
         if not self.plans:
-            raise InfeasibleError(nothing_fits(self.question) if complete else "no plan was found in the time given")
+            if not complete:
+                raise OutOfTimeError("no plan was found in the time given; give more, or use --method alleviate")
+            raise InfeasibleError(nothing_fits(self.question))
         best, plan = self.plans[0]
         bound = min(best, *(trial.bound for trial in trials))
         return Answer(
@@ -132,6 +134,8 @@ class Search:
     def _survey(self, trials: list[_Trial]) -> None:
         """A first look at every micro batch, for a bound that knows memory; its tables serve later looks too."""
         for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
+            if time.process_time() > self.until:
+                return
             least = min(item.bound for item in trials)
             value = SURVEY * max(trial.bound, least)
             grid = self._grid(trial, value / trial.passes)
@@ -181,7 +185,7 @@ class Search:
         if float(worst[sources].min()) * trial.passes > value:
             return None
         total = grid.backward(limit, worst=False)
-        least = float(((trial.passes - 1) * worst[sources] + total[sources]).min())
+        least = float(iteration(trial.passes, worst[sources], total[sources]).min())
         trial.bound = max(trial.bound, min(least, value))
         return (worst, total) if least <= value else None
 

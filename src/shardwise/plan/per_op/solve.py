@@ -7,7 +7,7 @@ from typing import Literal
 
 from shardwise.errors import InfeasibleError
 from shardwise.plan.per_op.alleviate import Budget, alleviate
-from shardwise.plan.per_op.answer import Answer
+from shardwise.plan.per_op.answer import Answer, OutOfTimeError
 from shardwise.plan.per_op.deep import search_deep
 from shardwise.plan.per_op.evaluate import evaluate
 from shardwise.plan.per_op.search import search
@@ -31,8 +31,17 @@ def solve(
     """The best plan by the asked method, and `more` plans in all. `limit`: CPU seconds."""
     if method == "alleviate":
         return alleviate(question, starts, replace(budget or Budget(), seconds=limit), keep)
-    found = _searched(question, method, limit, keep)
+    found = _in_time(question, method, limit, keep)
     return replace(found, others=_alternatives(question, found, method, limit, more)) if more > 1 else found
+
+
+def _in_time(question: Question, method: Method, limit: float, keep: int) -> Answer:
+    """The engine's answer; where its time was too short for any, what alleviation finds at once."""
+    try:
+        return _searched(question, method, limit, keep)
+    except OutOfTimeError:
+        found = alleviate(question, budget=Budget(plans=200, trials=5), keep=keep)
+        return replace(found, complete=False, notes=("the time limit was too short for the exact engine",))
 
 
 def _searched(question: Question, method: Method, limit: float, keep: int) -> Answer:
