@@ -204,7 +204,9 @@ def _timed(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> tup
             row[_HOST] += machine.collective
             if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
                 seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
-                row[_AXES[comm.axis]] += seconds * (1.0 - hidden[comm.axis])
+                # a ring passes keys behind the kernel; an all-to-all has to end before attention can begin
+                waits = comm.axis == "cp" and comm.kind == "all-to-all"
+                row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
     return Seconds(*forward), Seconds(*input_grad), Seconds(*weight_grad)
 
 
