@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.cost.layer import Block, Seconds
-from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.layers import chunk_rank, rank_chunks
+from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
 
 
 class Run(NamedTuple):
@@ -95,8 +96,14 @@ def _climb(runs: tuple[Run, ...], grads: float) -> tuple[float, float, float, st
     return kept, forward, max(backward, kept), at, at_forward
 
 
-def recomputed_layers(strategy: Strategy, chunk: int, layers: int) -> int:
-    """How many of a chunk's layers, from its first, are recomputed."""
+def placement_of(strategy: Strategy) -> Placement:
+    """Where the chunks are: V schedules bring their own placement."""
+    return "v" if strategy.schedule in V_SCHEDULES else strategy.placement
+
+
+def recomputed_layers(strategy: Strategy, chunk: int, counts: tuple[int, ...], layers: int) -> int:
+    """How many of a chunk's layers, from its first, are recomputed. `counts`: layers of every chunk; `layers`: of this
+    one, multi-token-prediction layers included."""
     recompute = strategy.recompute
     if not recompute.active:
         return 0
@@ -107,5 +114,8 @@ def recomputed_layers(strategy: Strategy, chunk: int, layers: int) -> int:
     if len(recompute.layers) == strategy.chunks:
         return min(layers, recompute.layers[chunk])
     # one number per stage: its chunks share it from the first on
-    rank, turn = chunk % strategy.pp, chunk // strategy.pp
-    return max(0, min(layers, recompute.layers[rank] - turn * layers))
+    placement = placement_of(strategy)
+    rank = chunk_rank(chunk, strategy.pp, strategy.vpp, placement)
+    own = rank_chunks(rank, strategy.pp, strategy.vpp, placement)
+    before = sum(counts[other] for other in own if other < chunk)
+    return max(0, min(layers, recompute.layers[rank] - before))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shardwise.cost.compute import Machine, machine_of
 from shardwise.cost.layer import PLAIN, Groups, Recipe, embedding_block, head_block, layer_block
 from shardwise.cost.network import Network, network_of
-from shardwise.cost.stage import Chunk, Run, chunk_of, recomputed_layers
+from shardwise.cost.stage import Chunk, Run, chunk_of, placement_of, recomputed_layers
 from shardwise.cost.states import States, states_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
@@ -18,7 +18,7 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.layers import rank_chunks, spread
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
-from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
+from shardwise.inputs.strategy import Placement, Strategy
 from shardwise.ops.layer import LayerKind, layer_kinds
 from shardwise.ops.shard import Shard, shard_of
 
@@ -42,7 +42,7 @@ class Setup(NamedTuple):
 
     @property
     def placement(self) -> Placement:
-        return "v" if self.strategy.schedule in V_SCHEDULES else self.strategy.placement
+        return placement_of(self.strategy)
 
     def rank_indices(self, rank: int) -> tuple[int, ...]:
         """The chunks of a pipeline rank by their place in the model."""
@@ -106,7 +106,7 @@ def _chunks(
     for index, count in enumerate(layers):
         own = kinds[start : start + count] + (kinds[shard.model.layers :] if index == last else ())
         start += count
-        again = recomputed_layers(strategy, index, len(own))
+        again = recomputed_layers(strategy, index, layers, len(own))
         key = (own, again, index == 0, index == last)
         if key not in known:
             runs = _runs(own, again, shard, strategy, machine, groups, grads)
