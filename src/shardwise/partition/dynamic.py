@@ -15,7 +15,7 @@ the least S + D is exact. It is a lower bound on the simulated time of every par
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +25,7 @@ from shardwise.partition.graph import Floats, Ints, Ready
 from shardwise.simulate.action import B, F
 
 _CLOSE = 1e-10
+_HALVINGS = 24
 _MANY = 4000
 """Steps down in D before the walk stops; the bound is then that of the last D."""
 
@@ -55,17 +56,40 @@ def applies(ready: Ready) -> bool:
 def best_cut(ready: Ready) -> Cut | None:
     """None where no cut fits."""
     stages = Stages(ready)
-    best, least, target, walked = None, float("inf"), float("inf"), 0
-    least_sum = 0.0
-    while (plan := stages.plan(target)) is not None and least_sum < least:
-        total, dwell = stages.value(plan)
+    plan = stages.plan(float("inf"))
+    if plan is None:
+        return None
+    smallest, dwell = stages.value(plan)
+    best, least = _glimpse(stages, plan, smallest + dwell, dwell)
+    # A better plan has S of at least `smallest`, so its D is below this; from here down every pair is met.
+    target = (least - smallest) * (1 - _CLOSE)
+    for walked in range(_MANY + 1):
+        plan = stages.plan(target)
+        total, dwell = (float("inf"), 0.0) if plan is None else stages.value(plan)
+        if plan is None or total >= least:
+            break
         if total + dwell < least:
             best, least = plan, total + dwell
-        least_sum, target, walked = total, dwell - _CLOSE * abs(dwell) - 1e-300, walked + 1
+        target = min(dwell, least - smallest) * (1 - _CLOSE)
         if walked == _MANY:
-            least = min(least, total)  # plans not looked at have at least this S
-            break
-    return None if best is None else Cut(counts=stages.counts(best), bound=least * (1 - _CLOSE))
+            return Cut(counts=stages.counts(best), bound=total)  # plans not looked at have at least this S
+    return Cut(counts=stages.counts(best), bound=least * (1 - _CLOSE))
+
+
+def _glimpse(stages: Stages, best: list[int], least: float, high: float) -> tuple[list[int], float]:
+    """A good plan, so that the walk is short: halve D while something fits."""
+    low = 0.0
+    for _ in range(_HALVINGS):
+        target = (low + high) / 2
+        plan = stages.plan(target)
+        if plan is None:
+            low = target
+            continue
+        total, dwell = stages.value(plan)
+        high = min(dwell, target)
+        if total + dwell < least:
+            best, least = plan, total + dwell
+    return best, least
 
 
 class Stages:
@@ -75,7 +99,11 @@ class Stages:
         self.ready = ready
         self._runs = np.repeat(np.arange(len(ready.run_counts)), ready.run_counts)
         self._frontiers: dict[tuple[int, ...], tuple[Mix, ...]] = {}
-        self._single = [_frontier_of_run(ready, run) for run in range(len(ready.run_counts))]
+        self._single = [_single(ready, run) for run in range(len(ready.run_counts))]
+        self._grown: list[list[tuple[Mix, ...]]] = [[(_nothing(ready),)] for _ in self._single]
+        self._least_held = [min(mix.held for mix in mixes) for mixes in self._single]
+        self._static = [run.kind.static for run in ready.problem.runs]
+        self._index()
         ahead = np.concatenate(([0.0], np.cumsum(self._forward_of_layers())))
         self.forward = ahead[None, :] - ahead[:, None]
         self.time = np.stack([self._stage(s) for s in range(ready.chunks)])
@@ -88,21 +116,25 @@ class Stages:
 
     def _stage(self, s: int) -> Floats:
         """Time of stage s by first layer and end; infinite where it does not fit."""
-        layers = len(self._runs)
-        table = np.full((layers + 1, layers + 1), np.inf)
         room, flight = self._room(s)
         fixed = float(self.ready.fixed_time[0, s] + self.ready.fixed_time[3, s])
-        known: dict[tuple[int, ...], float] = {}
-        for a in range(layers + 1):
-            for b in range(a + int(self.ready.least[s]), layers + 1):
-                part = self._part(a, b)
-                if part not in known:
-                    mix = self._best(part, room, flight)
-                    known[part] = np.inf if mix is None else mix.time + fixed
-                table[a, b] = known[part]
-                if table[a, b] == np.inf:
-                    break  # more layers need more memory
-        return table
+        times = np.full(len(self._parts), np.inf)
+        for k, part in enumerate(self._parts):
+            mix = self._best(part, room, flight) if sum(part) >= self.ready.least[s] else None
+            if mix is not None:
+                times[k] = mix.time + fixed
+        return np.where(self._backwards, np.inf, times[self._part_of])
+
+    def _index(self) -> None:
+        """The different stretches of layers by what they hold, and which of them lies between any two cuts."""
+        runs = len(self.ready.run_counts)
+        held = np.concatenate((np.zeros((1, runs), dtype=int), np.cumsum(np.eye(runs, dtype=int)[self._runs], axis=0)))
+        between = held[None, :, :] - held[:, None, :]
+        self._backwards = between.min(axis=2) < 0
+        flat = np.where(self._backwards[..., None], 0, between).reshape(-1, runs)
+        kinds, which = np.unique(flat, axis=0, return_inverse=True)
+        self._parts = [tuple(map(int, kind)) for kind in kinds]
+        self._part_of = which.reshape(self._backwards.shape)
 
     def _room(self, s: int) -> tuple[float, float]:
         """Memory left for the layers of stage s, and its micro batches in flight."""
@@ -110,27 +142,33 @@ class Stages:
         flight = float(ready.rows[ready.row_rank == s][:, s].max())
         return float(ready.limits[s] - ready.fixed_static[s] - flight * ready.fixed_held[s]), flight
 
-    def _part(self, a: int, b: int) -> tuple[int, ...]:
-        return tuple(np.bincount(self._runs[a:b], minlength=len(self._single)).tolist())
-
     def _best(self, part: tuple[int, ...], room: float, flight: float) -> Mix | None:
         """The fastest choice for these layers that fits."""
-        static = np.array([run.kind.static for run in self.ready.problem.runs])
-        left = room - float(static @ part)
-        frontier = self._frontier(part)
-        held = [-mix.held for mix in frontier]  # falls along the frontier, so its negative rises
-        if left < 0 or flight * frontier[-1].held > left:
+        left = room - sum(n * static for n, static in zip(part, self._static, strict=True))
+        least = sum(n * held for n, held in zip(part, self._least_held, strict=True))
+        if left < 0 or flight * least > left:  # nothing fits: spare the frontier
             return None
-        at = 0 if flight == 0 else _first_that_fits(held, left / flight)
-        return frontier[at]
+        frontier = self._frontier(part)
+        if flight == 0:
+            return frontier[0]
+        fitting = bisect_left(frontier, -left / flight, key=lambda mix: -mix.held)
+        return frontier[min(fitting, len(frontier) - 1)]
 
     def _frontier(self, part: tuple[int, ...]) -> tuple[Mix, ...]:
         if part not in self._frontiers:
-            mixes: tuple[Mix, ...] = (Mix(time=0.0, held=0.0, counts=(0,) * self.ready.options),)
+            mixes: tuple[Mix, ...] = (_nothing(self.ready),)
             for run, count in enumerate(part):
-                mixes = _pareto([_sum(a, b) for a in mixes for b in self._single[run][count]])
+                if count:
+                    mixes = _pareto([_sum(a, b) for a in mixes for b in self._of_run(run, count)])
             self._frontiers[part] = mixes
         return self._frontiers[part]
+
+    def _of_run(self, run: int, count: int) -> tuple[Mix, ...]:
+        """For so many layers of a run: the mixes of choices that nothing else beats in both time and memory."""
+        grown = self._grown[run]
+        while len(grown) <= count:
+            grown.append(_pareto([_sum(a, b) for a in grown[-1] for b in self._single[run]]))
+        return grown[count]
 
     def plan(self, most: float) -> list[int] | None:
         """Cuts with D at most `most`, the sums behind the stages as small as possible."""
@@ -171,7 +209,7 @@ class Stages:
     def counts(self, cuts: Sequence[int]) -> Ints:
         rows = []
         for s in range(len(cuts) - 1):
-            mix = self._best(self._part(cuts[s], cuts[s + 1]), *self._room(s))
+            mix = self._best(self._parts[self._part_of[cuts[s], cuts[s + 1]]], *self._room(s))
             assert mix is not None  # noqa: S101 - the plan was made of stages that fit
             rows.append(mix.counts)
         return np.array(rows, dtype=np.int32)
@@ -192,24 +230,17 @@ def _dwelling(ready: Ready, s: int) -> list[tuple[float, float, float, float]]:
     return found
 
 
-def _first_that_fits(negative_held: list[float], most: float) -> int:
-    """The fastest mix whose memory is at most `most`."""
-    at = bisect_right(negative_held, -most)
-    return at - 1 if at and -negative_held[at - 1] <= most else at
+def _nothing(ready: Ready) -> Mix:
+    return Mix(time=0.0, held=0.0, counts=(0,) * ready.options)
 
 
-def _frontier_of_run(ready: Ready, run: int) -> list[tuple[Mix, ...]]:
-    """For 0, 1, 2 ... layers of a run: the mixes of choices that nothing else beats in both time and memory."""
-    own = np.flatnonzero(ready.run_of == run).tolist()
+def _single(ready: Ready, run: int) -> list[Mix]:
+    """One layer of a run, by choice."""
     time = (ready.option_time[0] + ready.option_time[3]).tolist()
-    single = [
+    return [
         Mix(time=time[o], held=float(ready.option_held[o]), counts=tuple(int(k == o) for k in range(ready.options)))
-        for o in own
+        for o in np.flatnonzero(ready.run_of == run).tolist()
     ]
-    mixes: list[tuple[Mix, ...]] = [(Mix(time=0.0, held=0.0, counts=(0,) * ready.options),)]
-    for _ in range(int(ready.run_counts[run])):
-        mixes.append(_pareto([_sum(a, b) for a in mixes[-1] for b in single]))
-    return mixes
 
 
 def _sum(a: Mix, b: Mix) -> Mix:
