@@ -376,3 +376,17 @@ def test_bad_deepspeed(tmp_path, change, word):
 def test_an_unknown_form_says_which_are_known(tmp_path):
     with pytest.raises(InputError, match="Megatron-LM script"):
         read_framework(_file(tmp_path, "x.yaml", "a: 1\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PAR=(--tensor-model-parallel-size 8 --global-batch-size 64 --sequence-parallel)\ntorchrun x.py ${PAR[@]}",
+        "PAR+=(--sequence-parallel --global-batch-size 64 --tensor-model-parallel-size 8) # 1) the first\n",
+        'PAR="--tensor-model-parallel-size 8 --global-batch-size 64 --sequence-parallel"\ntorchrun x.py $PAR',
+        "(cd here && python x.py --sequence-parallel --tensor-model-parallel-size 8 --global-batch-size 64) && echo 1",
+    ],
+)
+def test_parentheses_that_touch_a_flag_are_no_part_of_it(tmp_path, text):
+    strategy = _megatron(tmp_path, text).strategy
+    assert (strategy.tp, strategy.global_batch, strategy.sp) == (8, 64, True)

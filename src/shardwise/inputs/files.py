@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import stat
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -28,20 +29,31 @@ Mapping = dict[str, Any]
 
 def read_text(path: str | Path) -> str:
     """The text of a file of at most 64 MiB."""
-    path = Path(path)
     try:
-        size = path.stat().st_size
-        if path.is_dir():
-            raise FileError(path, "is a folder; give a file")
-        if size > SIZE_LIMIT:
-            raise FileError(path, f"is {show_bytes(size)}; files of up to {show_bytes(SIZE_LIMIT)} are read")
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise FileError(path, "there is no such file") from None
+        return read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise FileError(path, f"is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror or error}") from None
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """What a regular file holds, at most 64 MiB of it; a device or a pipe could go on, or wait, without end."""
+    path = Path(path)
+    try:
+        state = path.stat()
+        if stat.S_ISDIR(state.st_mode):
+            raise FileError(path, "is a folder; give a file")
+        if not stat.S_ISREG(state.st_mode):
+            raise FileError(path, "is a pipe or a device, which may never end; save it as a file and give that")
+        with path.open("rb") as file:
+            content = file.read(SIZE_LIMIT + 1)
+    except FileNotFoundError:
+        raise FileError(path, "there is no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        raise FileError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > SIZE_LIMIT:
+        said = show_bytes(max(state.st_size, len(content)))
+        raise FileError(path, f"is {said}; files of up to {show_bytes(SIZE_LIMIT)} are read")
+    return content
 
 
 def read_mapping(path: str | Path) -> Mapping:
@@ -56,10 +68,19 @@ def parse_mapping(text: str, path: str | Path) -> Mapping:
         data = parse(text, path)
     except RecursionError:
         raise FileError(path, "is nested too deeply to be an input of ours") from None
+    except ValueError as error:
+        raise FileError(path, odd_value(error)) from None
     if not isinstance(data, dict):
         raise FileError(path, f"holds {_kind(data)} at the top; it must hold keys and values")
     _refuse_strange(data, path)
     return data
+
+
+def odd_value(error: ValueError) -> str:
+    """What a parser could not turn into a value, in our words; Python reads no number of more than 4,300 digits."""
+    if "digits" in str(error):
+        return "holds a whole number of more than 4,300 digits; no setting is that large: correct it"
+    return f"holds a value that cannot be read: {error}"
 
 
 def _kind(value: object) -> str:

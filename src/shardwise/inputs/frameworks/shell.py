@@ -22,7 +22,7 @@ def flags(text: str) -> Flags:
     words = _words(_filled(text, known))
     found: Flags = {}
     name = None
-    for word in words:
+    for word in (bare for word in words for bare in _bare(word)):
         if re.match(r"--[A-Za-z]", word):
             name, _, value = word[2:].partition("=")
             name = name.replace("_", "-")
@@ -32,6 +32,15 @@ def flags(text: str) -> Flags:
         else:
             name = None
     return found
+
+
+def _bare(word: str) -> list[str]:
+    """A word without the assignment and the parentheses that touch it: `PAR=(--tp` -> `--tp`, `8)` -> `8` `)`."""
+    word = re.sub(r"^(?:[A-Za-z_]\w*\+?=\(?|\()(?=--)", "", word)
+    bare = word
+    while bare.endswith(")") and bare.count(")") > bare.count("(") and len(bare) > 1:
+        bare = bare[:-1]
+    return [word] if bare == word else [bare, ")"]
 
 
 def _is_value(word: str) -> bool:
