@@ -182,6 +182,45 @@ def test_peaks_and_times_without_writing_them_into_the_file(shardwise, folder):
     assert shardwise("balance", "--init", path, "--peaks", "nowhere", "-s", 16).code == 2
 
 
+def test_two_rounds_with_head_and_tail_of_the_first(shardwise, folder):
+    """SAPP took the counts of the last round for head and tail and got a head of -47,508 MB for one of 1,000."""
+    design = json.loads(shardwise("balance", "guide", "--stages", 4, "--layers", 80, "--full", "--json", "-").out)
+    rounds = design["rounds"]
+
+    def peak(one, stage):
+        n, full = 20 + one["offset"][stage], one["recompute"][stage]
+        held = 500 + 400 * n + (4 - stage) * (131 * full + 743 * (n - full))
+        return held + 1000 * (stage == 0) + 3000 * (stage == 3)
+
+    data = {
+        "pipeline_config": {"pipeline_num": 4, "num_layer": 80, "offset": [one["offset"] for one in rounds]},
+        "time_config": {"head": 1, "body": 10, "tail": 8},
+        "recompute_config": {"recompute": [one["recompute"] for one in rounds],
+                             "select_recompute": [one["recompute"] for one in rounds],
+                             "select_comm_recompute": [one["recompute"] for one in rounds]},
+        "memory_usage": {
+            "head_memory": peak(rounds[0], 0), "tail_memory": peak(rounds[0], 3),
+            "body_memories": {
+                "stage_id": [[1, 2], [1, 2]], "memories": [[peak(one, s) for s in (1, 2)] for one in rounds],
+            },
+        },
+    }  # fmt: skip
+    said = shardwise("balance", "--init", init_file(folder, data), "-m", "two", "-s", 4, "-mb", 16, "-mem", 45000)
+    assert said.code == 0, said.err
+    model = json.loads((folder / "two.json").read_text())
+    head, body, tail = model["layers_description"]
+    assert model["stage_const_mem"] == pytest.approx(500, abs=0.1)
+    assert (head["memory_parameter"], tail["memory_parameter"]) == pytest.approx((1000, 3000), abs=0.1)
+    assert (body["memory_activation"], body["memory_recompute"]) == pytest.approx((743, 131), abs=0.1)
+
+
+def test_a_truth_value_stands_for_all_layers(shardwise, folder):
+    data = changed(INIT, recompute_config__select_recompute=True, recompute_config__select_comm_recompute=False)
+    said = shardwise("balance", "--init", init_file(folder, data), "-s", 16, "-mb", 16, "-mem", 200000)
+    assert said.code in {0, 1}
+    assert "select" in said.out
+
+
 BAD_INIT = {
     "offset too short": (changed(INIT, pipeline_config__offset=[0] * 15), "15 numbers"),
     "offset does not sum": (changed(INIT, pipeline_config__offset=[5] + [0] * 15), "101 layers"),

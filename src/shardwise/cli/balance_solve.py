@@ -203,6 +203,9 @@ def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
     said = "proven optimal" if answer.proven else f"gap {100 * answer.gap:.2f}%"
     output.say(f"simulated {answer.simulated:,.4f}, bound {answer.bound:,.4f}: {said} under these costs and this order")
     output.say(f"{answer.evaluations:,} partitions looked at in {answer.seconds:.1f} CPU s; bound by {answer.method}")
+    if problem.order is None and answer.best.timeline.schedule.name != problem.schedule:
+        used = answer.best.timeline.schedule.name
+        output.note(f"{problem.schedule} would stop with {problem.microbatches} micro batches: {used} was used")
     if answer.out_of_time:
         output.note("the time limit cut the proof short: another machine may give another bound")
     if answer.interrupted:
@@ -211,9 +214,10 @@ def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
     if report.has_lists(problem):
         output.say("to paste into MindFormers' YAML:")
         output.say(report.paste_block(problem, answer.best))
-    from shardwise.export.megatron import layout
+    if problem.rank_of == tuple(chunk % problem.pp for chunk in range(problem.chunks)):
+        from shardwise.export.megatron import layout
 
-    output.say(f"Megatron --pipeline-model-parallel-layout {layout(answer.best.partition.layers)}")
+        output.say(f"Megatron --pipeline-model-parallel-layout {layout(answer.best.partition.layers)}")
     if len(compared) > 1:
         output.say()
         output.table(*report.compared_rows(compared))
