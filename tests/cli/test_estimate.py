@@ -93,7 +93,8 @@ def test_a_schedule_is_timed_as_what_it_is(shardwise):
     """Splitting the backward pass fills bubbles; it must not be timed as plain 1F1B."""
     few = ("estimate", "llama-3-70b", "-c", "64xh100", "--tp", 8, "--pp", 4, "--global-batch", 32, "--seq", 8192)
     plain, split = (
-        json.loads(shardwise(*few, "--schedule", name, "--json", "-").out)["predictions"] for name in ("1f1b", "zb-h1")
+        json.loads(shardwise(*few, "--runtime", "zero-bubble", "--schedule", name, "--json", "-").out)["predictions"]
+        for name in ("1f1b", "zb-h1")
     )
     assert split["bubble"] < plain["bubble"]
     assert split["iteration_seconds"] < plain["iteration_seconds"]

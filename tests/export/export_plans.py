@@ -106,7 +106,7 @@ def said(strategy: Strategy, model: Model) -> dict[str, object]:
     """What a strategy makes a framework do, without the ways to write it."""
     s = strategy
     layers = spread(model.layers, s)
-    counts = tuple(recomputed_layers(s, chunk, count) for chunk, count in enumerate(layers))
+    counts = tuple(recomputed_layers(s, chunk, tuple(layers), count) for chunk, count in enumerate(layers))
     table: dict[str, object] = {
         "tp": s.tp, "pp": s.pp, "dp": s.dp, "cp": s.cp, "micro_batch": s.micro_batch, "global_batch": s.global_batch,
         "seq": s.seq, "dtype": s.dtype, "optimizer": s.optimizer, "offload": s.offload, "flash": s.flash,

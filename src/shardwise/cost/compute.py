@@ -19,10 +19,15 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.ops.op import Op
 
 TILE = 128.0
-# Attention with an explicit mask over the same square without one (a compiled step on an H200).
-EXPLICIT_MASK = 1.45
+# Attention with an explicit mask over the same square without one, both passes (a compiled step on an H200).
+EXPLICIT_MASK = (2.0, 1.5)
 # A product that adds into an fp32 buffer over a plain one (H200 probe: 606 against 663 TFLOP/s).
 ACCUMULATING = 1.09
+# An operand of odd width over a result of odd width (H200 probe: 141 to 149 TFLOP/s against 95 to 104).
+READ_ODD = 0.7
+# Weight gradients of experts (H200 probe): one of few tokens takes this many over its tokens longer than a deep one, less
+# what is hidden behind the next expert's.
+GRADIENT_DEPTH, GRADIENT_HIDDEN = 270.0, 0.12
 
 
 class Machine(NamedTuple):
@@ -45,6 +50,8 @@ class Machine(NamedTuple):
     misaligned: float
     grouped: float
     sms: float
+    element: float
+    """Bytes of an operand."""
     collective: float
     grad_add: float
     """Bytes of traffic per weight that adding its gradient to the buffer takes; 0: fused into the product."""
@@ -78,7 +85,8 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
     wide_share = calibration.gemm.get(wide, 0.7)
     generations = {"best": calibration.attention, "flash2": calibration.flash2, "flash1": calibration.flash1}
     flash = generations[runtime.kernels.attention]
-    sixteen = gpu.peak("bf16")
+    # attention kernels keep 16-bit operands under fp8; without any 16-bit format they are matrix products in fp32
+    sixteen = gpu.peak("bf16") if wide != "fp32" else gpu.peak("fp32")
     over = runtime.overheads
     slow_gemm, slow_attention, slow_memory = (
         slow * calibration.corrections.get(kind, 1.0) for kind in ("gemm", "attention", "memory")
@@ -99,6 +107,7 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
         misaligned=calibration.misaligned,
         grouped=calibration.grouped,
         sms=float(gpu.sms),
+        element=4.0 if wide == "fp32" else 2.0,
         collective=over.collective / calibration.host,
         grad_add=_grad_add(runtime, accumulating=accumulating),
         launch_f=over.launch / calibration.host,
@@ -120,7 +129,7 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> Times:
     rows, columns, depth = op.shape[0], op.shape[1], op.shape[2]
     if op.kind == "grouped":
         return _grouped(op, machine, rate)
-    gradient = _product(columns, depth, rows, machine, rate)
+    gradient = _product(columns, depth, rows, machine, rate) * _unaligned(columns, machine, READ_ODD)
     if machine.grad_add:
         gradient += columns * depth * machine.grad_add / machine.bandwidth
     else:
@@ -148,11 +157,16 @@ def _product(rows: float, columns: float, depth: float, machine: Machine, rate: 
     waves = tiles / machine.sms
     lost = 1.0 + machine.wave * (ceil(waves) - waves) / waves
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) * lost
-    if columns % 8 or depth % 8:
-        odd = columns % 2 or depth % 2
-        compute *= machine.misaligned if odd else sqrt(machine.misaligned)
-    traffic = 2.0 * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
+    compute *= max(_unaligned(columns, machine, 1.0), _unaligned(depth, machine, READ_ODD))
+    traffic = machine.element * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
     return (max(traffic, compute)) + machine.gemm_fixed
+
+
+def _unaligned(width: float, machine: Machine, odd: float) -> float:
+    """Slowdown of a product whose rows start at addresses that are no multiples of 16 bytes."""
+    if width % 8 == 0:
+        return 1.0
+    return max(1.0, machine.misaligned * odd) if width % 2 else sqrt(machine.misaligned)
 
 
 def _grouped(op: Op, machine: Machine, rate: float) -> Times:
@@ -160,15 +174,16 @@ def _grouped(op: Op, machine: Machine, rate: float) -> Times:
     each = max(rows / groups, 1.0)
     rate *= machine.grouped
     tiles = groups * ceil(each / TILE) * ceil(columns / TILE)
-    # experts never get equal numbers of tokens: each wastes about one tile's rows
-    filled = each / (each + TILE)
+    # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh routers:
+    # 550 TFLOP/s with 256 tokens an expert, 645 with 768)
+    filled = each / (each + TILE / 2)
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) / max(filled, 0.05)
     waves = tiles / machine.sms
     compute *= 1.0 + machine.wave * (ceil(waves) - waves) / waves
-    weights = 2.0 * groups * columns * depth
-    traffic = (2.0 * rows * (columns + depth) + weights) / machine.bandwidth
+    weights = groups * columns * depth
+    traffic = machine.element * (rows * (columns + depth) + weights) / machine.bandwidth
     # the weight gradient's depth is the tokens of one expert
-    gradient = 2.0 * rows * columns * depth / rate * (1.0 + 4 * machine.depth / each)
+    gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
     fixed = machine.gemm_fixed
     return Times(max(compute, traffic) + fixed, max(compute, traffic) + fixed, max(gradient, traffic) + fixed)
 
@@ -187,13 +202,12 @@ def _attention(op: Op, machine: Machine) -> Times:
     padded = size_qk if size_qk % 64 == 0 else ceil(size_qk / 64.0) * 64.0
     slow *= size_qk / padded
     causal = 1.0 if share <= 0.5 else 0.45
-    if share >= 1.0:
-        slow /= EXPLICIT_MASK
+    masked_f, masked_b = EXPLICIT_MASK if share >= 1.0 else (1.0, 1.0)
     # few heads and short sequences leave compute units idle, in forward more than in backward
     blocks = op.shape[0] * queries / TILE
     idle_f, idle_b = 1.0 + 2.0 * machine.sms / blocks, 1.0 + 0.7 * machine.sms / blocks
     return Times(
-        forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length) * idle_f,
-        backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length) * idle_b,
+        masked_f * forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length) * idle_f,
+        masked_b * backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length) * idle_b,
         0.0,
     )

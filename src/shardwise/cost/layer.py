@@ -9,6 +9,7 @@ from typing import NamedTuple
 from shardwise.cost.compute import Machine, Times, op_times
 from shardwise.cost.network import Group, collective
 from shardwise.cost.walk import Walk, full_walk, plain_walk, selective_walk
+from shardwise.ops.adapters import adapter_params
 from shardwise.ops.ends import embedding, head
 from shardwise.ops.layer import LayerKind, layer_ops
 from shardwise.ops.op import Op
@@ -153,9 +154,7 @@ def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Gro
     )
 
 
-def _recomputed(
-    plain: Block, recipe: Recipe, shard: Shard, machine: Machine, groups: Groups, grads: float
-) -> Block:
+def _recomputed(plain: Block, recipe: Recipe, shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
     """The same layer with some of it computed again: other memory, and another forward pass of what is replayed."""
     ops = list(plain.ops)
     walk = _walk(ops, shard, recipe, grads)
@@ -192,6 +191,8 @@ def _timed(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> tup
         if narrow:
             times = _quantised(times, op, machine)
         column = _COLUMN[op.kind]
+        if shard.lora and product:
+            times = _frozen(times, op, shard)
         forward[column] += times.f
         input_grad[column] += times.i
         weight_grad[column] += times.w
@@ -204,10 +205,16 @@ def _timed(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> tup
             row[_HOST] += machine.collective
             if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
                 seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
-                # a ring passes keys behind the kernel; an all-to-all has to end before attention can begin
-                waits = comm.axis == "cp" and comm.kind == "all-to-all"
+                # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+                waits = comm.axis == "cp" and comm.kind != "ring"
                 row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
     return Seconds(*forward), Seconds(*input_grad), Seconds(*weight_grad)
+
+
+def _frozen(times: Times, op: Op, shard: Shard) -> Times:
+    """A frozen layer has no weight gradient; its adapter adds two thin products to every pass."""
+    share = adapter_params(op, shard) / max(op.params, 1.0)
+    return Times(times.f * (1 + share), times.i * (1 + share), times.w * share)
 
 
 def _quantised(times: Times, op: Op, machine: Machine) -> Times:

@@ -10,6 +10,7 @@ from shardwise.cost.states import Sharding, States, sharding_of
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
+from shardwise.ops.adapters import trained_params
 from shardwise.ops.shard import Shard
 
 
@@ -67,10 +68,21 @@ class Footprint(NamedTuple):
     """Device context and communicators, outside the allocator."""
 
 
-def footprint_of(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runtime, states: States) -> Footprint:
-    """The memory of a rank's chunks as far as it does not depend on the schedule."""
+def footprint_of(
+    chunks: list[Chunk],
+    shard: Shard,
+    strategy: Strategy,
+    runtime: Runtime,
+    states: States,
+    reserved: float = 0.0,
+) -> Footprint:
+    """The memory of a rank's chunks as far as it does not depend on the schedule.
+
+    `reserved`: what the driver and the context take before the first tensor.
+    """
     parts = tuple(part for part in _static(chunks, shard, strategy, runtime, states) if part.value)
-    gradients = _lazy_gradients(chunks, states, strategy, runtime)
+    trained = trained_share(chunks, shard)
+    gradients = _lazy_gradients(chunks, states, strategy, runtime) * trained
     kept = sum(chunk.kept for chunk in chunks)
     boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
     return Footprint(
@@ -79,13 +91,13 @@ def footprint_of(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime:
         gradients=gradients,
         standing=gradients if strategy.microbatches > 1 else 0.0,
         gathered=_gathered(chunks, strategy, runtime, states),
-        optimizer=_optimizer_work(chunks, strategy, runtime),
+        optimizer=_optimizer_work(chunks, strategy, runtime) * trained,
         kept=kept,
         each=kept / len(chunks) + boundary,
         first=max(chunks, key=lambda chunk: chunk.forward),
         top=max(chunks, key=lambda chunk: chunk.backward),
         fragmentation=runtime.memory.fragmentation,
-        context=runtime.memory.context + _communicators(strategy),
+        context=reserved + runtime.memory.context + _communicators(strategy),
     )
 
 
@@ -164,9 +176,17 @@ def _static(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runt
         Ledger("gradients", gradients * trained),
         Ledger("master weights", master * trained),
         Ledger("optimizer moments", moments * trained),
+        Ledger("fp8 weight copies", _fp8_copies(chunks, shard)),
         Ledger("workspace and buffers", buffers),
         Ledger("communication buckets", memory.bucket if strategy.dp * strategy.cp > 1 else 0.0),
     ]
+
+
+def _fp8_copies(chunks: list[Chunk], shard: Shard) -> float:
+    if not shard.fp8 or not shard.runtime.kernels.fp8_copies:
+        return 0.0
+    blocks = [run for chunk in chunks for run in chunk.runs if run.block.name not in {"embedding", "head"}]
+    return shard.runtime.kernels.fp8_copies * sum(run.repeat * run.block.all_params for run in blocks)
 
 
 def _dummy_gradients(chunks: list[Chunk]) -> float:
@@ -179,8 +199,7 @@ def trained_share(chunks: list[Chunk], shard: Shard) -> float:
     """Parameters that train over those that are there: 1, or adapters over a frozen model."""
     if not shard.lora:
         return 1.0
-    linear = [(op, run.repeat) for chunk in chunks for run in chunk.runs for op in run.block.ops if op.kind == "gemm"]
-    adapters = sum(shard.lora * (op.shape[1] + op.shape[2]) * repeat for op, repeat in linear)
+    adapters = sum(run.repeat * trained_params(run.block.ops, shard) for chunk in chunks for run in chunk.runs)
     return float(adapters / max(1.0, sum(chunk.all_params for chunk in chunks)))
 
 

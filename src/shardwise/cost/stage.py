@@ -38,6 +38,8 @@ class Chunk(NamedTuple):
     expert_params: float
     flops: float
     again_flops: float
+    offloaded: float = 0.0
+    """Bytes of one micro batch that live in host memory until their backward pass."""
 
     @property
     def forward_seconds(self) -> float:
@@ -77,6 +79,25 @@ def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:
     )  # fmt: skip
 
 
+def offloaded(chunk: Chunk, host_bandwidth: float) -> Chunk:
+    """The chunk with its kept activations moved to host memory and back, two layers' worth staying on the device.
+
+    Copies run behind the layers; what is longer than them shows.
+    """
+    stays = min(chunk.kept, 2 * max((run.block.walk.kept for run in chunk.runs), default=0.0))
+    moved = chunk.kept - stays
+    seconds = moved / host_bandwidth
+    back = combined(chunk.i, chunk.w, chunk.again).total
+    return chunk._replace(
+        f=chunk.f._replace(memory=chunk.f.memory + max(0.0, seconds - chunk.f.total)),
+        i=chunk.i._replace(memory=chunk.i.memory + max(0.0, seconds - back)),
+        kept=stays,
+        forward=chunk.forward - moved,
+        backward=chunk.backward - moved,
+        offloaded=moved,
+    )
+
+
 def _climb(runs: tuple[Run, ...], grads: float) -> tuple[float, float, float, str, str]:
     """Kept bytes and the highest points. Inside a run the height is linear in the position: its ends suffice."""
     left = sum(run.repeat * run.block.all_params for run in runs) * grads
@@ -103,7 +124,8 @@ def placement_of(strategy: Strategy) -> Placement:
 
 def recomputed_layers(strategy: Strategy, chunk: int, counts: tuple[int, ...], layers: int) -> int:
     """How many of a chunk's layers, from its first, are recomputed. `counts`: layers of every chunk; `layers`: of this
-    one, multi-token-prediction layers included."""
+    one, multi-token-prediction layers included.
+    """
     recompute = strategy.recompute
     if not recompute.active:
         return 0

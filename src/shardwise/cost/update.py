@@ -63,10 +63,13 @@ def update_of(
     machine: Machine,
     window: float,
     host_bandwidth: float,
+    trained: float = 1.0,
 ) -> Update:
-    """Seconds of the update of one pipeline rank. `window`: its last backward pass, which reduction can hide behind."""
-    dense = sum(chunk.params for chunk in chunks)
-    experts = sum(chunk.expert_params for chunk in chunks)
+    """Seconds of the update of one pipeline rank. `window`: its last backward pass, which reduction can hide behind;
+    `trained`: share of its parameters that train.
+    """
+    dense = trained * sum(chunk.params for chunk in chunks)
+    experts = trained * sum(chunk.expert_params for chunk in chunks)
     reduce = gather = 0.0
     if strategy.zero < 3:  # ZeRO 3 reduces and gathers layer by layer inside the passes
         for count, group in ((dense, groups.dense), (experts, groups.expert)):
@@ -74,17 +77,40 @@ def update_of(
             reduce, gather = reduce + one, gather + two
     # copies of a sharded model (HSDP) agree on their shares, under ZeRO 3 too
     reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
+    # sharded gradients cannot wait for the last micro batch: they are scattered after every one
+    passes = strategy.microbatches if _reduces_each_pass(strategy, runtime) else 1
+    reduce *= passes
     overlap = runtime.overlap
-    hidden_r = min(overlap.grad_reduce * reduce, window)
+    hidden_r = min(overlap.grad_reduce * reduce, passes * window)
     hidden_g = min(overlap.param_gather * gather, window / 2)
     step = _step(dense, experts, strategy, runtime, states, machine)
+    if strategy.optimizer == "muon":
+        step += _newton_schulz(chunks, strategy, machine)
     if strategy.offload == "optimizer":
         step = _host_step(dense, experts, strategy, states, host_bandwidth)
     return Update(reduce, reduce - hidden_r, gather, gather - hidden_g, step)
 
 
+def _reduces_each_pass(strategy: Strategy, runtime: Runtime) -> bool:
+    whole = runtime.memory.whole_gradients_with_pp and strategy.pp > 1
+    return strategy.zero == 2 and not whole
+
+
+def _newton_schulz(chunks: list[Chunk], strategy: Strategy, machine: Machine) -> float:
+    """Muon's five iterations that orthogonalise every matrix: 4 k k l + 2 k k k operations each, k its shorter side."""
+    flops = 0.0
+    for chunk in chunks:
+        for run in chunk.runs:
+            for op in run.block.ops:
+                if op.kind in {"gemm", "grouped"} and op.params and op.name != "output layer":
+                    short, long = sorted(op.shape[1:3])
+                    count = op.shape[3] if op.kind == "grouped" else 1.0
+                    flops += run.repeat * count * (4 * short * short * long + 2 * short**3)
+    return 5 * flops / machine.wide / sharding_of(strategy, expert=False).states
+
+
 def sharded_traffic(block: Block, groups: DataGroups, size: float) -> float:
-    """Seconds to gather (or scatter) a block under ZeRO 3, `size` bytes a parameter; experts over their own replicas."""
+    """Seconds to gather (or scatter) a block under ZeRO 3, `size` bytes a parameter; experts over their replicas."""
     seconds = ring(groups.dense, block.params * size)
     return seconds + ring(groups.expert, block.expert_params * size) if block.expert_params else seconds
 

@@ -24,7 +24,7 @@ class Calibration:
     misaligned: float = 6.5
     """Slowdown of a product one of whose widths is odd (8 bytes' alignment lost); even but not a multiple of 8: its
     square root."""
-    grouped: float = 0.93
+    grouped: float = 0.88
     """Speed of grouped products over plain ones of the same shape."""
     bandwidth: float = 0.87
     """Share of memory bandwidth that streaming kernels reach."""
@@ -52,7 +52,7 @@ class Calibration:
     probed: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     """Smallest and largest size that was measured, by kind and dimension (`gemm_rows` ...); far outside, estimates say
     so. Empty: not known."""
-    time_error: float = 0.12
+    time_error: float = 0.10
     """Typical error of step times predicted with these numbers (mean absolute, rows not fitted on)."""
-    memory_error: float = 0.04
+    memory_error: float = 0.03
     """Typical error of peak memory."""

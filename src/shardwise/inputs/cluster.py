@@ -23,8 +23,8 @@ class Gpu:
     sms: int = 108
     """Compute units that a matrix kernel's tiles are spread over."""
     l2: float = 40e6
-    """Last-level cache, bytes."""
-    reserved: float = 1.0e9
+    """Last-level cache, bytes; recorded, no formula uses it yet."""
+    reserved: float = 0.6e9
     """Bytes the driver and the context take before the first tensor."""
     calibration: str = ""
     """Which set of fitted efficiencies applies; empty: that of the nearest known family."""

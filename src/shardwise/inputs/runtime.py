@@ -86,6 +86,10 @@ class Kernels:
     """Bytes of temporaries per parameter of the optimizer's shard."""
     expert_output_kept: bool = True
     """Experts' outputs are kept to scale them by the router's weights; else the weights travel with the tokens."""
+    fp8_copies: float = 0.0
+    """Bytes per weight of the fp8 copies kept beside 16-bit weights when products run in fp8."""
+    fp8_inputs: bool = False
+    """Linear layers keep their inputs in fp8 when products run in fp8."""
     compiled: bool = False
     """Small kernels are fused by a compiler: fewer launches and less traffic."""
 
@@ -114,8 +118,8 @@ class Memory:
     """Bytes per gradient where the runtime fixes it; 0: as the strategy says."""
     fragmentation: float = 0.08
     """Reserved over allocated bytes, less one, of what comes and goes (activations, temporaries)."""
-    context: float = 0.6e9
-    """Bytes of the device context and communicators, outside the allocator."""
+    context: float = 0.0
+    """Bytes that it takes outside the allocator beside the GPU's own context and the communicators."""
     bucket: float = 0.0
     """Communication buffer of gradients or gathered parameters, bytes."""
     gathered_layers: float = 2.0
@@ -165,6 +169,16 @@ class Overheads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How wrong predictions for this runtime typically are: mean absolute errors on measured runs (`validate`)."""
+
+    time: float = 0.15
+    """Of iteration times; the default is for a runtime that no measured run was held against."""
+    memory: float = 0.10
+    """Of peak memory; likewise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """One training framework, as far as time and memory are concerned."""
 
@@ -182,3 +196,5 @@ class Runtime:
     """Its overlap of communication with compute."""
     overheads: Overheads = Overheads()
     """Its own costs."""
+    errors: Errors = Errors()
+    """How far predictions for it are to be trusted."""

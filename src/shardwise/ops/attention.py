@@ -10,6 +10,8 @@ from shardwise.ops.shard import Shard
 # kernels, backward 28 at 1.85 over 7; streaming 4.2).
 EAGER_ROPE_BYTES = (53.0, 62.0)
 EAGER_ROPE_KERNELS = (10.0, 14.0)
+# Compiled with an explicit mask, keys and values are spread to all heads and their gradients summed (H200, tinyllama).
+SPREAD_ROPE_BYTES = (27.0, 36.0)
 
 
 def attention(shard: Shard, window: int) -> list[Op]:
@@ -88,12 +90,16 @@ def _rope(shard: Shard) -> Op:
     # unfused Megatron computes sines and cosines anew for queries and keys of every layer and keeps all four
     tables = 4 * shard.seq * shard.model.head_size * 2.0 if kind == "unfused" else 0.0
     plain = kind != "fused"
+    forward, backward = EAGER_ROPE_BYTES if plain else (2 * shard.element, 2 * shard.element)
+    kernels = shard.runtime.kernels
+    if kernels.compiled and kernels.compiled_full_attention:
+        forward, backward = SPREAD_ROPE_BYTES
     return Op(
         "rope",
         "attention",
         "memory",
-        bytes_f=EAGER_ROPE_BYTES[0] * elements if plain else 2 * size,
-        bytes_b=EAGER_ROPE_BYTES[1] * elements if plain else 2 * size,
+        bytes_f=forward * elements,
+        bytes_b=backward * elements,
         kernels_f=EAGER_ROPE_KERNELS[0] + (8.0 if tables else 0.0) if plain else 2.0,
         kernels_b=EAGER_ROPE_KERNELS[1] + (6.0 if tables else 0.0) if plain else 2.0,
         kept=tables,
@@ -134,8 +140,8 @@ def _core(shard: Shard, window: int) -> Op:
         kernels_b=3.0,
         kept=kept_qkv(shard) + query + 4 * heads * shard.tokens,
         stays=kept_qkv(shard) + query,
-        extra_f=query,
-        extra_b=shard.residual + query + query + 2 * kv,
+        extra_f=query + gathered_keys(shard, kv),
+        extra_b=shard.residual + query + query + 2 * kv + 2 * gathered_keys(shard, kv),
         params=model.heads / shard.tp if model.sinks else 0.0,
         comms=comms,
     )
@@ -162,10 +168,18 @@ def context_shape(
         comms = (Comm("all-to-all", "cp", moved, "F"), Comm("all-to-all", "cp", moved, "I"))
         return (rows / cp, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
     whole = keys_values * cp
-    # a ring passes the same bytes as an all-gather, step by step behind the kernel
-    gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
-    comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
+    if shard.cp_kind == "ring":
+        # passed on step by step behind the kernel; backward passes keys and values on, and their gradients
+        comms = (Comm("ring", "cp", whole, "F"), Comm("ring", "cp", whole, "I"), Comm("ring", "cp", whole, "I"))
+    else:
+        gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
+        comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
     return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+
+
+def gathered_keys(shard: Shard, kv: float) -> float:
+    """Keys and values of the whole sequence, where context parallel gathers them; `kv`: this rank's keys."""
+    return 2 * kv * shard.cp if shard.cp > 1 and shard.cp_kind == "all-gather" else 0.0
 
 
 def unfused_core(

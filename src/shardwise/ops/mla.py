@@ -9,6 +9,11 @@ from shardwise.ops.parts import linear, norm, residual_add
 from shardwise.ops.shard import Shard
 
 
+# Plain kernels around latent attention, weighted bytes per element of queries and keys: complex rotation of the rotary
+# parts, concatenation, strided values (transformers 5.17 on an H200: 0.29 ms for 50 million elements; streaming 0.05).
+EAGER_ROPE_BYTES = (22.0, 28.0)
+
+
 def latent_attention(shard: Shard, window: int) -> list[Op]:
     """The latent attention block with its norms and its residual addition."""
     mla = shard.model.mla
@@ -73,8 +78,8 @@ def _rope(shard: Shard, mla: Mla) -> Op:
         "rope and concatenation",
         "mla-up",
         "memory",
-        bytes_f=(4.0 if plain else 2.0) * size,
-        bytes_b=(5.0 if plain else 2.0) * size,
+        bytes_f=EAGER_ROPE_BYTES[0] * elements if plain else 2.0 * size,
+        bytes_b=EAGER_ROPE_BYTES[1] * elements if plain else 2.0 * size,
         kernels_f=12.0 if plain else 3.0,
         kernels_b=16.0 if plain else 3.0,
         extra_f=2 * size,

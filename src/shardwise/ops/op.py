@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Kind = Literal["gemm", "grouped", "attention", "memory"]
-Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "p2p"]
+Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "ring"]
 Axis = Literal["tp", "cp", "ep", "etp"]
 Phase = Literal["F", "I", "W"]
 

@@ -54,15 +54,17 @@ def residual_add(shard: Shard, name: str, module: str) -> Op:
     stream = shard.residual
     mask = shard.model.dropout > 0
     elements = stream / shard.stream
+    # the gradient that passes through is added to the branch's own; runtimes of fused kernels were fitted on whole runs,
+    # which hold that addition already
+    added = 0.0 if shard.runtime.kernels.norm == "fused" else 3 * stream
     return Op(
         name,
         module,
         "memory",
         bytes_f=3 * stream + (1.5 * elements if mask else 0),
-        # the gradient passes through; only dropout has work to do
-        bytes_b=2 * stream + elements if mask else 0.0,
+        bytes_b=(2 * stream + elements if mask else 0.0) + added,
         kernels_f=2.0 if mask and shard.runtime.kernels.activation == "eager" else 1.0,
-        kernels_b=1.0 if mask else 0.0,
+        kernels_b=(1.0 if mask else 0.0) + (1.0 if added else 0.0),
         # a compiler keeps the branch's output rather than the sum that the next norm reads
         kept=(elements if mask else 0.0) + (stream if shard.runtime.kernels.compiled else 0.0),
         extra_f=2 * stream,
@@ -100,6 +102,10 @@ def linear(
     scatter = gathered / shard.tp if parallel and shard.sp and split == "column" else 0.0
     if shard.runtime.kernels.gathered_input_kept and shard.sp and split == "column":
         kept *= shard.tp
+    # separate projections of one input each give it a gradient: they are added up
+    parts = 3.0 * (casts - 1) * grad_in if shard.runtime.kernels.activation == "eager" else 0.0
+    if shard.fp8 and shard.runtime.kernels.fp8_inputs and module != "head":
+        kept /= 2
     autocast_weight = 2.0 * weights if shard.autocast else 0.0
     autocast_input = casts * grad_in if shard.autocast and split == "column" else 0.0
     return Op(
@@ -109,7 +115,7 @@ def linear(
         (rows, outputs, inputs),
         # autocast copies inputs and weights to 16 bit, and their gradients back at half the speed
         bytes_f=6.0 * (weights + casts * rows * inputs) if shard.autocast else 0.0,
-        bytes_b=12.0 * (weights + casts * rows * inputs) if shard.autocast else 0.0,
+        bytes_b=parts + (12.0 * (weights + casts * rows * inputs) if shard.autocast else 0.0),
         kernels_f=1.0 + (2.0 if shard.autocast else 0.0),
         kernels_b=2.0 + (2.0 if shard.autocast else 0.0),
         kept=(autocast_input or kept) + autocast_weight,

@@ -42,6 +42,8 @@ class Shard(NamedTuple):
     """Bytes per weight of the temporary that holds a weight gradient; 0 where it is added in place."""
     lora: int
     """Rank of adapters on a frozen model; 0: all weights train."""
+    lora_targets: tuple[str, ...]
+    """Which linear layers carry adapters: qkv, out, mlp."""
 
     @property
     def residual(self) -> float:
@@ -86,4 +88,5 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
         fp8=strategy.dtype in {"fp8", "mxfp8", "nvfp4"},
         grad_temporary=weight if lazy else 0.0,
         lora=strategy.lora.rank if strategy.lora else 0,
+        lora_targets=strategy.lora.targets if strategy.lora else (),
     )

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
-from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory
+from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory, trained_share
 from shardwise.cost.network import send
 from shardwise.cost.stage import Chunk, combined
+from shardwise.cost.states import sharding_of
 from shardwise.cost.update import DataGroups, Update, data_groups, sharded_traffic, update_of
 from shardwise.inputs.check import ensure
 from shardwise.inputs.cluster import Cluster
@@ -58,11 +59,15 @@ class Estimate:
     """Highest allocated bytes of any rank."""
     total_bytes: float
     """What the device of the fullest rank must have: reserved bytes, context, communicators."""
+    memory_error: float
+    """How wrong the peak typically is: the larger of the GPU's and the runtime's figure."""
+    host_bytes: float
+    """What offloading needs of one node's memory."""
     fits: str
-    """yes, no, or close (within the memory model's error of the limit)."""
+    """yes, no, or close (within the memory model's error of the limit); no as well where the host is too small."""
     stages: tuple[Stage, ...]
     bubble: float
-    """Synchronous bubble: 1 - work / makespan of the passes."""
+    """Synchronous bubble: 1 - work / makespan of the passes, over all pipeline ranks."""
     tokens_per_second_per_gpu: float
     tflops_per_gpu: float
     """Model operations (causal attention) per second and GPU, in units of 1e12."""
@@ -142,8 +147,11 @@ def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
                 setup.machine,
                 stage.backward,
                 setup.cluster.host_bandwidth,
+                trained_share(chunks, setup.shard),
             )
-            footprint = footprint_of(chunks, setup.shard, setup.strategy, setup.runtime, setup.states)
+            footprint = footprint_of(
+                chunks, setup.shard, setup.strategy, setup.runtime, setup.states, setup.cluster.gpu.reserved
+            )
             known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups), footprint)
     return [known[key] for key in keys]
 
@@ -161,15 +169,18 @@ def _estimate(
     strategy, cluster, calibration = setup.strategy, setup.cluster, setup.calibration
     tokens = strategy.global_batch * strategy.seq
     peak = cluster.gpu.peak({"mxfp8": "fp8", "nvfp4": "fp4"}.get(strategy.dtype, strategy.dtype))
-    causal = model_flops(setup.model, strategy.seq, causal=True) * tokens
-    full = model_flops(setup.model, strategy.seq, causal=False) * tokens
+    frozen = strategy.lora is not None
+    causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
+    full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
     again = sum(chunk.again_flops for chunk in setup.chunks) * strategy.microbatches * strategy.dp * strategy.tp
     capacity = seconds * strategy.world * peak
     microbatches = strategy.microbatches
     total = max(one.total for one in memory)
+    host = _host_bytes(setup)
     stage = stages[done.busiest]
-    work = microbatches * (stage.forward + stage.backward)
-    error = calibration.time_error
+    runtime = setup.runtime
+    error = max(calibration.time_error, runtime.errors.time)
+    memory_error = max(calibration.memory_error, runtime.errors.memory)
     return Estimate(
         model=setup.model,
         cluster=cluster,
@@ -180,9 +191,11 @@ def _estimate(
         memory=memory,
         peak_bytes=max(one.peak.value for one in memory),
         total_bytes=total,
-        fits=fits(total, cluster.gpu, calibration.memory_error),
+        memory_error=memory_error,
+        host_bytes=host,
+        fits="no" if host > cluster.host_memory else fits(total, cluster.gpu, memory_error),
         stages=stages,
-        bubble=1 - work / done.makespan,
+        bubble=1 - done.work / done.makespan,
         tokens_per_second_per_gpu=tokens / seconds / strategy.world,
         tflops_per_gpu=causal / seconds / strategy.world / 1e12,
         mfu=causal / capacity,
@@ -195,6 +208,18 @@ def _estimate(
         update=update,
         calibration=f"{calibration.name}: {calibration.source}",
     )
+
+
+def _host_bytes(setup: Setup) -> float:
+    """Bytes of a node's memory that offloaded states or activations take."""
+    strategy, node = setup.strategy, setup.cluster.node_size
+    if strategy.offload == "optimizer":
+        states = setup.states
+        dense = max(sum(chunk.params for chunk in setup.rank_chunks(rank)) for rank in range(strategy.pp))
+        experts = max(sum(chunk.expert_params for chunk in setup.rank_chunks(rank)) for rank in range(strategy.pp))
+        own = dense / sharding_of(strategy, expert=False).states + experts / sharding_of(strategy, expert=True).states
+        return node * own * (states.master + states.moments)
+    return node * sum(chunk.offloaded for chunk in setup.rank_chunks(0)) * strategy.pp
 
 
 def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:

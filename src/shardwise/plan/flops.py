@@ -10,16 +10,17 @@ from shardwise.ops.attention import area
 
 
 @lru_cache(maxsize=1024)
-def model_flops(model: Model, seq: int, *, causal: bool) -> float:
+def model_flops(model: Model, seq: int, *, causal: bool, frozen: bool = False) -> float:
     """Forward and backward operations per token: 6 per active matrix weight, and attention.
 
-    `causal`: only the half of the scores that a causal mask leaves is counted; else the full square.
+    `causal`: only the half of the scores that a causal mask leaves is counted; else the full square. `frozen`: the
+    matrices do not train, so that they have no gradient of their own.
     """
     parameters = count(model)
     # embedding look-ups cost nothing; a tied output layer still does
     head = model.vocab * model.hidden * (1 + model.mtp)
     active = parameters.active - parameters.ends + head
-    return 6.0 * active + _attention(model, seq, causal=causal)
+    return (4.0 if frozen else 6.0) * active + _attention(model, seq, causal=causal)
 
 
 def _attention(model: Model, seq: int, *, causal: bool) -> float:

@@ -29,6 +29,8 @@ class Passes(NamedTuple):
     """Rank with the most work."""
     held: tuple[float, ...]
     """Chunk passes (weighed by their bytes) whose activations a rank keeps at most."""
+    work: float = 0.0
+    """Mean busy seconds of a rank."""
     bound: float = 0.0
     """Lower bound of the makespan under this cost model, where the schedule was optimised; 0: none computed."""
     schedule: Schedule | None = None
@@ -39,12 +41,13 @@ def passes_of(setup: Setup, forward: list[float], backward: list[float], hop: fl
     strategy = setup.strategy
     busiest = max(range(strategy.pp), key=lambda rank: forward[rank] + backward[rank])
     count = strategy.microbatches
+    work = count * (sum(forward) + sum(backward)) / strategy.pp
     if strategy.pp == 1:
-        return Passes(count * (forward[0] + backward[0]), 0, (1.0,))
+        return Passes(work, 0, (1.0,), work)
     if strategy.schedule == "1f1b":
         held = tuple(float(min(count, strategy.pp - rank)) for rank in range(strategy.pp))
-        return Passes(one_f_one_b(forward, backward, hop, count), busiest, held)
-    return _replayed(setup, forward, backward, hop, busiest)
+        return Passes(one_f_one_b(forward, backward, hop, count), busiest, held, work)
+    return _replayed(setup, forward, backward, hop, busiest)._replace(work=work)
 
 
 @lru_cache(maxsize=256)
@@ -146,4 +149,4 @@ def _optimised(setup: Setup, costs: Costs, busiest: int) -> Passes:
     )
     means = _means(setup)
     held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(answer.timeline.peak, means, strict=True))
-    return Passes(answer.value, busiest, held, answer.bound.value, answer.schedule)
+    return Passes(answer.value, busiest, held, bound=answer.bound.value, schedule=answer.schedule)

@@ -7,7 +7,6 @@ from typing import Any
 import shardwise
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
-from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.estimate import Estimate
 from shardwise.plan.plan_file import Plan
@@ -27,7 +26,8 @@ def predictions(estimate: Estimate) -> Plain:
         "tokens_per_iteration": strategy.global_batch * strategy.seq,
         "microbatches": strategy.microbatches,
         "memory_limit_bytes": estimate.cluster.gpu.memory,
-        "memory_error": calibration_of(estimate.cluster.gpu).memory_error,
+        "memory_error": estimate.memory_error,
+        "host_bytes": estimate.host_bytes,
         "time": ledger_dict(estimate.time),
         "update": to_plain(estimate.update._asdict()),
         "stages": [to_plain(stage._asdict()) for stage in estimate.stages],

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shardwise.cost.compute import Machine, machine_of
 from shardwise.cost.layer import PLAIN, Groups, Recipe, embedding_block, head_block, layer_block
 from shardwise.cost.network import Network, network_of
-from shardwise.cost.stage import Chunk, Run, chunk_of, placement_of, recomputed_layers
+from shardwise.cost.stage import Chunk, Run, chunk_of, offloaded, placement_of, recomputed_layers
 from shardwise.cost.states import States, states_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
@@ -78,6 +78,9 @@ def setup_of(
     layers = spread(model.layers, strategy)
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)
+    if strategy.offload == "activations":
+        moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth) for chunk in chunks}
+        chunks = [moved[id(chunk)] for chunk in chunks]
     return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from math import ceil
 
 from shardwise.cost.memory import RankMemory
-from shardwise.inputs.calibrations import calibration_of
 from shardwise.plan.advice import Change
 from shardwise.plan.estimate import Estimate, Stage
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
@@ -37,7 +36,7 @@ def _memory_line(found: Estimate) -> str:
     limit = found.cluster.gpu.memory
     fullest = max(found.memory, key=lambda rank: rank.total)
     left = limit - fullest.total
-    error = calibration_of(found.cluster.gpu).memory_error
+    error = found.memory_error
     spare = f"{show_bytes(left)} free" if left >= 0 else f"{show_bytes(-left)} missing"
     margin = f"{show_percent(abs(left) / limit)}; the memory model is right to about {show_percent(error)}"
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""

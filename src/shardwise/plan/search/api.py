@@ -40,15 +40,15 @@ def question_of(
     base = build({"global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=base, wishes=wishes,
-        memory_limit=_limit(cluster, memory_margin),
+        memory_limit=_limit(cluster, runtime, memory_margin),
     )  # fmt: skip
 
 
-def _limit(cluster: Cluster, margin: float | str | None) -> float:
+def _limit(cluster: Cluster, runtime: Runtime, margin: float | str | None) -> float:
     """Bytes that a rank may need: the GPU's, less the memory model's own error or the margin that is asked for."""
     memory = cluster.gpu.memory
     if margin is None:
-        return memory * (1 - calibration_of(cluster.gpu).memory_error)
+        return memory * (1 - max(calibration_of(cluster.gpu).memory_error, runtime.errors.memory))
     return memory - parse_bytes(margin)
 
 
@@ -121,7 +121,7 @@ def _partition(answer: Answer) -> Plain:
 
     strategy = answer.best.strategy
     layers = spread(answer.question.model.layers, strategy)
-    again = [recomputed_layers(strategy, chunk, count) for chunk, count in enumerate(layers)]
+    again = [recomputed_layers(strategy, chunk, layers, count) for chunk, count in enumerate(layers)]
     return {"layers": list(layers), "recompute": str(strategy.recompute), "recomputed_layers": again}
 
 

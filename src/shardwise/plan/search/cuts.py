@@ -74,7 +74,9 @@ def stages_of(setup: Setup, held: tuple[float, ...], limit: float, *, warm: bool
     """Layers and ends as the estimate of the even cut has them."""
     strategy = setup.strategy
     stretch = 1 + setup.runtime.memory.fragmentation
-    print_ = footprint_of(list(setup.chunks[:1]), setup.shard, strategy, setup.runtime, setup.states)
+    print_ = footprint_of(
+        list(setup.chunks[:1]), setup.shard, strategy, setup.runtime, setup.states, setup.cluster.gpu.reserved
+    )
     names = {"weights", "gradients", "master weights", "optimizer moments"}
     params = max(1.0, setup.chunks[0].all_params)
     per = (sum(p.value for p in print_.parts if p.name in names) + stretch * print_.standing) / params
@@ -152,7 +154,7 @@ def _chunked(setup: Setup, counts: list[int]) -> tuple[int, ...] | None:
         own = sorted(owned[rank], key=lambda chunk: (chunk in {0, last}, chunk))
         more = count - even * strategy.vpp
         if more < 0 and even > 1:
-            for end in [chunk for chunk in own if chunk in {0, last}][: -more]:
+            for end in [chunk for chunk in own if chunk in {0, last}][:-more]:
                 layers[end] -= 1
         for chunk in own[: max(0, more)]:
             layers[chunk] += 1
