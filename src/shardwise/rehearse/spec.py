@@ -126,7 +126,7 @@ def _kernels(setup: Setup) -> Spec:
 def _chunk(setup: Setup, index: int) -> Spec:
     kinds = layer_kinds(setup.model)
     start, count = sum(setup.layers[:index]), setup.layers[index]
-    again = recomputed_layers(setup.strategy, index, count)
+    again = recomputed_layers(setup.strategy, index, setup.layers, count)
     word = "full" if setup.strategy.recompute.full else "core-attention"
     return {
         "layers": [
