@@ -29,8 +29,8 @@ def _model_parallel_fault(s: Strategy, gpus: int) -> Fault | None:
     product = s.tp * s.pp * s.cp
     if gpus % product == 0:
         return None
-    blamed = [name for name, degree in degrees.items() if gpus % degree] or max(degrees, key=lambda name: degrees[name])
-    name = blamed[0] if isinstance(blamed, list) else blamed
+    alone = [name for name, degree in degrees.items() if gpus % degree]
+    name = alone[0] if alone else max(degrees, key=lambda axis: degrees[axis])
     near = either(divisors_near(gpus, product))
     return Fault(
         f"strategy.{name}",
