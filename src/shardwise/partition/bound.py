@@ -52,6 +52,7 @@ class Bounder:
         for path in rank_paths(self.ready):
             self._programme.cut(path)
         self._relaxed()
+        self.found(self.bound, None)
 
     def tighten(self) -> None:
         """Make more and more counts whole; `relax` comes first."""
@@ -63,18 +64,18 @@ class Bounder:
     def _left(self) -> float:
         return self.deadline - time.process_time()
 
-    def _relaxed(self) -> bool:
-        """True: stop."""
+    def _relaxed(self) -> None:
         for _ in range(20 * self.rounds):
             solved = self._programme.solve(seconds=self._left())
             if solved is None or not solved.finished:
-                return self._stopped(solved)
+                self._stopped(solved)
+                return
             self.bound, self.fractions = max(self.bound, solved.value * _SURE), solved.counts
             if self._cut_off(solved) <= solved.value * (1 + _TIGHT):
-                break
+                return
             if self._left() <= 0:
-                return self._stopped(solved)
-        return self.found(self.bound, None)
+                self._stopped(solved)
+                return
 
     def _whole(self, level: Level, nodes: int) -> bool:
         for _ in range(self.rounds):

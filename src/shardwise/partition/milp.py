@@ -150,6 +150,9 @@ class Programme:
         if nodes:
             self.solver.setOptionValue("mip_max_nodes", nodes)
         self.solver.run()
+        if self.solver.getModelStatus() in {self.status.kUnknown, self.status.kSolveError, self.status.kNotset}:
+            self.solver.clearSolver()  # a basis gone bad: start anew
+            self.solver.run()
         status, info = self.solver.getModelStatus(), self.solver.getInfo()
         if status in {self.status.kInfeasible, self.status.kUnboundedOrInfeasible}:
             return None

