@@ -50,6 +50,8 @@ class Machine(NamedTuple):
     misaligned: float
     grouped: float
     sms: float
+    element: float
+    """Bytes of an operand."""
     collective: float
     grad_add: float
     """Bytes of traffic per weight that adding its gradient to the buffer takes; 0: fused into the product."""
@@ -83,7 +85,8 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
     wide_share = calibration.gemm.get(wide, 0.7)
     generations = {"best": calibration.attention, "flash2": calibration.flash2, "flash1": calibration.flash1}
     flash = generations[runtime.kernels.attention]
-    sixteen = gpu.peak("bf16")
+    # attention kernels keep 16-bit operands under fp8; without any 16-bit format they are matrix products in fp32
+    sixteen = gpu.peak("bf16") if wide != "fp32" else gpu.peak("fp32")
     over = runtime.overheads
     slow_gemm, slow_attention, slow_memory = (
         slow * calibration.corrections.get(kind, 1.0) for kind in ("gemm", "attention", "memory")
@@ -104,6 +107,7 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
         misaligned=calibration.misaligned,
         grouped=calibration.grouped,
         sms=float(gpu.sms),
+        element=4.0 if wide == "fp32" else 2.0,
         collective=over.collective / calibration.host,
         grad_add=_grad_add(runtime, accumulating=accumulating),
         launch_f=over.launch / calibration.host,
@@ -154,7 +158,7 @@ def _product(rows: float, columns: float, depth: float, machine: Machine, rate: 
     lost = 1.0 + machine.wave * (ceil(waves) - waves) / waves
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) * lost
     compute *= max(_unaligned(columns, machine, 1.0), _unaligned(depth, machine, READ_ODD))
-    traffic = 2.0 * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
+    traffic = machine.element * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
     return (max(traffic, compute)) + machine.gemm_fixed
 
 
@@ -176,8 +180,8 @@ def _grouped(op: Op, machine: Machine, rate: float) -> Times:
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) / max(filled, 0.05)
     waves = tiles / machine.sms
     compute *= 1.0 + machine.wave * (ceil(waves) - waves) / waves
-    weights = 2.0 * groups * columns * depth
-    traffic = (2.0 * rows * (columns + depth) + weights) / machine.bandwidth
+    weights = groups * columns * depth
+    traffic = machine.element * (rows * (columns + depth) + weights) / machine.bandwidth
     # the weight gradient's depth is the tokens of one expert
     gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
     fixed = machine.gemm_fixed

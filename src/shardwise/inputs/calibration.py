@@ -52,7 +52,7 @@ class Calibration:
     probed: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     """Smallest and largest size that was measured, by kind and dimension (`gemm_rows` ...); far outside, estimates say
     so. Empty: not known."""
-    time_error: float = 0.12
+    time_error: float = 0.10
     """Typical error of step times predicted with these numbers (mean absolute, rows not fitted on)."""
-    memory_error: float = 0.04
+    memory_error: float = 0.03
     """Typical error of peak memory."""

@@ -140,8 +140,8 @@ def _core(shard: Shard, window: int) -> Op:
         kernels_b=3.0,
         kept=kept_qkv(shard) + query + 4 * heads * shard.tokens,
         stays=kept_qkv(shard) + query,
-        extra_f=query,
-        extra_b=shard.residual + query + query + 2 * kv,
+        extra_f=query + gathered_keys(shard, kv),
+        extra_b=shard.residual + query + query + 2 * kv + 2 * gathered_keys(shard, kv),
         params=model.heads / shard.tp if model.sinks else 0.0,
         comms=comms,
     )
@@ -168,10 +168,18 @@ def context_shape(
         comms = (Comm("all-to-all", "cp", moved, "F"), Comm("all-to-all", "cp", moved, "I"))
         return (rows / cp, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
     whole = keys_values * cp
-    # a ring passes the same bytes as an all-gather, step by step behind the kernel
-    gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
-    comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
+    if shard.cp_kind == "ring":
+        # passed on step by step behind the kernel; backward passes keys and values on, and their gradients
+        comms = (Comm("ring", "cp", whole, "F"), Comm("ring", "cp", whole, "I"), Comm("ring", "cp", whole, "I"))
+    else:
+        gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
+        comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
     return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+
+
+def gathered_keys(shard: Shard, kv: float) -> float:
+    """Keys and values of the whole sequence, where context parallel gathers them; `kv`: this rank's keys."""
+    return 2 * kv * shard.cp if shard.cp > 1 and shard.cp_kind == "all-gather" else 0.0
 
 
 def unfused_core(

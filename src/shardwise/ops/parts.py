@@ -104,6 +104,8 @@ def linear(
         kept *= shard.tp
     # separate projections of one input each give it a gradient: they are added up
     parts = 3.0 * (casts - 1) * grad_in if shard.runtime.kernels.activation == "eager" else 0.0
+    if shard.fp8 and shard.runtime.kernels.fp8_inputs and module != "head":
+        kept /= 2
     autocast_weight = 2.0 * weights if shard.autocast else 0.0
     autocast_input = casts * grad_in if shard.autocast and split == "column" else 0.0
     return Op(
