@@ -27,12 +27,12 @@ def command(cluster: str | None, output: Output) -> None:
 
 def _list(output: Output) -> None:
     nodes = [load_cluster(name) for name in gpu_names()]
+    output.answer([node.gpu for node in nodes])
     output.table(
         ("gpu", "memory", "bandwidth", "16-bit", "fp8", "fp4", "node", "in node"), [_row(node) for node in nodes]
     )
     output.say()
     output.say("A cluster is so many of one GPU, such as 64xh100, with the usual network for it, or a file.")
-    output.answer([node.gpu for node in nodes])
 
 
 def _row(node: Cluster) -> tuple[str, ...]:
@@ -57,13 +57,13 @@ def _show(text: str, output: Output) -> None:
     for note in read.notes:
         output.note(note)
     cluster, gpu = read.value, read.value.gpu
+    output.answer(cluster)
     output.say(f"{cluster.name}: {cluster.gpus} x {gpu.name}, {show_bytes(gpu.memory)} at {show_rate(gpu.bandwidth)}")
     output.say("  peak: " + ", ".join(f"{name} {show_flops(value)}" for name, value in gpu.flops.items()))
     output.say(f"  host: {show_bytes(cluster.host_memory)} per node, {show_rate(cluster.host_bandwidth)} per GPU")
     output.say()
     heads = ("level", "GPUs", "per GPU", "latency", "topology", "oversubscription")
     output.table(heads, [_level_row(level) for level in cluster.levels])
-    output.answer(cluster)
 
 
 def _level_row(level: Level) -> tuple[str, ...]:

@@ -39,10 +39,10 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> 
     for note in _notes(found):
         output.note(note)
     changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
-    _say(found, asked, output, changes, explain=explain)
-    output.answer(_answer(found, changes))
+    output.answer(_answer(found, changes))  # files first: printing can fail where the reader has gone
     if out:
         _write(found, out, output)
+    _say(found, asked, output, changes, explain=explain)
     if found.fits == "no":
         raise InfeasibleError(_missing(found))
 

@@ -32,12 +32,12 @@ def command(model: str | None, output: Output) -> None:
 def _list(output: Output) -> None:
     models = [load_model(name) for name in model_names()]
     totals = [count(model) for model in models]
+    output.answer(
+        [{"name": m.name, "parameters": p.total, "active": p.active} for m, p in zip(models, totals, strict=True)]
+    )
     output.table(
         ("model", "parameters", "active", "layers", "hidden", "heads", "kv", "ffn", "experts", "vocab"),
         [_row(model, total) for model, total in zip(models, totals, strict=True)],
-    )
-    output.answer(
-        [{"name": m.name, "parameters": p.total, "active": p.active} for m, p in zip(models, totals, strict=True)]
     )
 
 
@@ -62,11 +62,11 @@ def _show(name: str, output: Output) -> None:
     for note in read.notes:
         output.note(note)
     parameters = count(read.value)
+    output.answer({"model": read.value, "parameters": dict(_parts(parameters)), "active": parameters.active})
     output.say(f"{read.value.name}: {parameters.total:,} parameters, {parameters.active:,} active per token")
     output.table(("field", "value"), _fields(read.value))
     output.say()
     output.table(("block", "parameters", "share"), _blocks(parameters))
-    output.answer({"model": read.value, "parameters": dict(_parts(parameters)), "active": parameters.active})
 
 
 def _fields(value: Model | Mla | Moe, at: str = "") -> Iterator[tuple[str, str]]:

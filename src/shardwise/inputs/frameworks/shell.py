@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 
@@ -22,7 +23,7 @@ def flags(text: str) -> Flags:
     words = _words(_filled(text, known))
     found: Flags = {}
     name = None
-    for word in (bare for word in words for bare in _bare(word)):
+    for word in itertools.chain.from_iterable(map(_bare, words)):
         if re.match(r"--[A-Za-z]", word):
             name, _, value = word[2:].partition("=")
             name = name.replace("_", "-")
