@@ -170,7 +170,7 @@ def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
 @_search_options
 @output_options
 @click.pass_context
-def command(context: click.Context, output: Output, *, space: str, **options: Any) -> int:  # noqa: ANN401
+def command(context: click.Context, /, output: Output, *, space: str, **options: Any) -> int:  # noqa: ANN401
     """Find the fastest way to split a model.
 
     \b

@@ -27,7 +27,6 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
     """Search, say the answer, write the plan."""
     _refuse(options, typed)
     from shardwise.plan.search.api import plan, plan_file_of
-    from shardwise.plan.search.types import Answer
 
     with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
         answer: Answer = plan(
@@ -165,7 +164,7 @@ def _counts(answer: Answer) -> str:
 
 def _table(candidates: tuple[Candidate, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     fastest = candidates[0].seconds
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (str(one.strategy), show_seconds(one.seconds), f"{one.seconds / fastest - 1:+.1%}", show_percent(one.mfu),
          show_bytes(one.total_bytes))
         for one in candidates
@@ -205,5 +204,6 @@ def _message(answer: Answer) -> str:
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank:\n  {near.strategy}"
     if near.gpus:
         gpu = question.cluster.gpu.name
-        return f"{text}\nthe smallest number of these GPUs for which one fits is {near.gpus} ({near.gpus}x{gpu}):\n  {near.at_gpus}"
+        least = f"the smallest number of these GPUs for which one fits is {near.gpus} ({near.gpus}x{gpu})"
+        return f"{text}\n{least}:\n  {near.at_gpus}"
     return f"{text}\nno number of these GPUs that was tried is enough; shorten the sequence or use larger GPUs"

@@ -88,7 +88,7 @@ def _run(options: dict[str, Any]) -> Run:
 
 def _table(cells: tuple[Cell, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     money = any(cell.budget for cell in cells)
-    heads = ("cluster", "batch", "seq", "iteration", "tokens/s/GPU", "MFU")
+    heads: tuple[str, ...] = ("cluster", "batch", "seq", "iteration", "tokens/s/GPU", "MFU")
     heads += ("days", "GPU-hours", "cost", "goodput") if money else ()
     return (*heads, "", "strategy"), [_row(cell, money=money) for cell in cells]
 

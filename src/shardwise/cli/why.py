@@ -49,8 +49,8 @@ def command(plan: str, strategy: str, output: Output) -> None:
     if found.missing:
         fullest = max(found.other.memory, key=lambda rank: rank.total)
         output.say(
-            f"does not fit: pipeline rank {found.rank} needs {show_bytes(fullest.total)} of {show_bytes(limit)} that may "
-            f"be used, {show_bytes(found.missing)} too much; the peak is in {fullest.at}"
+            f"does not fit: pipeline rank {found.rank} needs {show_bytes(fullest.total)} of {show_bytes(limit)} that "
+            f"may be used, {show_bytes(found.missing)} too much; the peak is in {fullest.at}"
         )
     word = "slower" if found.slower >= 0 else "faster"
     both = f"{show_seconds(found.other.iteration_seconds)} against {show_seconds(best.iteration_seconds)}"

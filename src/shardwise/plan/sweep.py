@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from shardwise.errors import InputError
 from shardwise.inputs.load import load_cluster, load_model
@@ -74,25 +75,23 @@ def sweep(
     return tuple(_marked(cells))
 
 
-def _cell(
-    model: str, cluster: str, batch: int, seq: int, runtime: str, only: str, gap: float, run: Run
-) -> Cell:
+def _cell(model: str, cluster: str, batch: int, seq: int, runtime: str, only: str, gap: float, run: Run) -> Cell:
     machines = load_cluster(cluster)
-    where = {"cluster": cluster, "gpus": machines.gpus, "global_batch": batch, "seq": seq}
+    where: dict[str, Any] = {"cluster": cluster, "gpus": machines.gpus, "global_batch": batch, "seq": seq}
     try:
         answer = plan(model, machines, global_batch=batch, seq=seq, runtime=runtime, only=only, gap=gap)
     except InputError as error:
-        return Cell(**where, strategy="", note=str(error))  # type: ignore[arg-type]
+        return Cell(**where, strategy="", note=str(error))
     best = answer.best
     if best is None:
         near = answer.closest
         note = f"needs {near.gpus} GPUs" if near and near.gpus else "nothing fits"
-        return Cell(**where, strategy="", note=note)  # type: ignore[arg-type]
+        return Cell(**where, strategy="", note=note)
     return Cell(
         **where, strategy=str(best.strategy), seconds=best.iteration_seconds, mfu=best.mfu, gap=answer.gap,
         tokens_per_second_per_gpu=best.tokens_per_second_per_gpu,
         budget=_budget(model, best.iteration_seconds, batch * seq, machines.gpus, machines.node_size, run),
-    )  # type: ignore[arg-type] # fmt: skip
+    )  # fmt: skip
 
 
 def _budget(model: str, seconds: float, tokens_per_step: int, gpus: int, node: int, run: Run) -> Budget | None:
@@ -143,7 +142,9 @@ def csv_text(cells: Sequence[Cell]) -> str:
          "days", "gpu_hours", "cost", "goodput", "pareto", "strategy", "note"]
     )  # fmt: skip
     for cell in cells:
-        money = [cell.budget.days, cell.budget.gpu_hours, cell.budget.cost, cell.budget.goodput] if cell.budget else []
+        money: list[Any] = (
+            [cell.budget.days, cell.budget.gpu_hours, cell.budget.cost, cell.budget.goodput] if cell.budget else []
+        )
         writer.writerow(
             [cell.cluster, cell.gpus, cell.global_batch, cell.seq, cell.seconds, cell.tokens_per_second_per_gpu,
              cell.mfu, cell.gap, *(money or [""] * 4), cell.best, cell.strategy, cell.note]

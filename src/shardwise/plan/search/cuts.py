@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from shardwise.cost.memory import footprint_of
-from shardwise.cost.stage import combined, recomputed_layers
+from shardwise.cost.stage import combined
 from shardwise.inputs.layers import rank_chunks
 from shardwise.plan.setup import Setup
 
@@ -165,6 +165,3 @@ def _chunked(setup: Setup, counts: list[int]) -> tuple[int, ...] | None:
     for chunk in order[:rest]:
         layers[chunk] += 1
     return tuple(layers) if max(layers) <= even + 1 else None
-
-
-__all__ = ["cuts", "recomputed_layers", "stages_of"]

@@ -78,7 +78,7 @@ class Ray:
         self.ray: Any = ray
         self.started = not ray.is_initialized()
         if self.started:
-            size = {"num_cpus": workers} if workers and address is None else {}
+            size: dict[str, Any] = {"num_cpus": workers} if workers and address is None else {}
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **size)
         self.several = ray.remote(max_retries=TRIES)(_several)
 

@@ -55,13 +55,15 @@ class Frame(NamedTuple):
     """Seconds by pair, mean over ranks."""
     gather: Floats
     step: Floats
+    windows: Floats
+    """Backward passes behind which gradients can be reduced."""
     rates: Rates
     valid: npt.NDArray[np.bool_]
     """[pair, choice]: whether the chunk is long enough for the choice."""
 
 
 Known = dict[tuple[int, ...], tuple[tuple[float, float, float], tuple[object, ...]]]
-"""Updates and rates that frames share: micro batches do not matter to them."""
+"""Updates and rates that frames share."""
 
 
 def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known) -> Frame:
@@ -84,7 +86,10 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         list(cells),
         list(tracks),
         np.array(track_of_pair),
-        *(updates[:, column] for column in range(3)),
+        updates[:, 0],
+        updates[:, 1],
+        updates[:, 2],
+        np.array([[one.microbatches if sharding.zero == 2 else 1.0] for _, one, sharding in pairs]),
         Rates(*(np.array(column) for column in columns)),
         np.arange(choices)[None, :] < sizes[:, None],
     )
@@ -94,7 +99,9 @@ def _ask(
     space: Space, base: Base, table: Table, layout: Layout, sharding: Sharding, known: Known
 ) -> tuple[tuple[float, float, float], tuple[object, ...]]:
     """Ask the update and memory models about a pair."""
-    key = (base.tp, base.cp, base.ep, base.etp, base.single, layout.pp, layout.dp, *sharding)
+    # gradients that are sharded are reduced after every micro batch
+    passes = layout.microbatches if sharding.zero == 2 else 1
+    key = (base.tp, base.cp, base.ep, base.etp, base.single, layout.pp, layout.dp, *sharding, passes)
     if key not in known:
         asked = _Asked(space.strategy(Point(base, layout, sharding, Recompute())), layout.pp, sharding)
         known[key] = _updated(table, asked), _rated(table, asked)
@@ -111,15 +118,18 @@ def _updated(table: Table, asked: _Asked) -> tuple[float, float, float]:
     """Reduction, gathering and step of the mean rank."""
     ground, strategy = table.ground, asked.strategy
     states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
-    whole = chunk_of(tuple(Run(piece.blocks[0], piece.count) for piece in table.pieces), 0.0)
+    whole = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
     mean = _bare(whole, whole.params / asked.pp, whole.expert_params / asked.pp)
     never = float("inf")
-    args = (strategy, ground.runtime, states, groups, ground.machine, never, ground.cluster.host_bandwidth)
-    found = update_of([mean], *args)
+    # adapters train a few parameters only: their update may be next to nothing
+    trained = 0.0 if ground.shard.lora else 1.0
+    args = (strategy, ground.runtime, states, groups, ground.machine, never, ground.cluster.host_bandwidth, trained)
+    found, all_ = update_of([mean], *args), update_of([whole], *args)
+    step = all_.optimizer / asked.pp
     if strategy.zero == 0 or asked.sharding.group:
         # an all-reduce is concave in its bytes: the mean over ranks is at least that of all on one rank, shared
-        return update_of([whole], *args).reduce / asked.pp, found.gather, found.optimizer
-    return found.reduce, found.gather, found.optimizer
+        return all_.reduce / asked.pp, found.gather, step
+    return found.reduce, found.gather, step
 
 
 def _rated(table: Table, asked: _Asked) -> tuple[object, ...]:
@@ -127,8 +137,8 @@ def _rated(table: Table, asked: _Asked) -> tuple[object, ...]:
     ground, strategy = table.ground, asked.strategy
     states = states_of(strategy, ground.runtime)
     pieces = table.pieces if asked.pp == 1 else (table.main,)
-    chunk = chunk_of(tuple(Run(piece.blocks[0], piece.count) for piece in pieces), 0.0)
-    whole = footprint_of([chunk], ground.shard, strategy, ground.runtime, states)
+    chunk = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in pieces), 0.0)
+    whole = footprint_of([chunk], ground.shard, strategy, ground.runtime, states, ground.cluster.gpu.reserved)
     unit = [
         footprint_of([one], ground.shard, strategy, ground.runtime, states)
         for one in (_bare(chunk, 1.0, 0.0), _bare(chunk, 0.0, 1.0))
@@ -137,7 +147,8 @@ def _rated(table: Table, asked: _Asked) -> tuple[object, ...]:
     names = _PARAMETERS if ground.shard.lora == 0 else {"weights"}
     lasting = [sum(part.value for part in one.parts if part.name in names) for one in unit]
     buckets = sum(part.value for part in whole.parts if part.name == "communication buckets")
-    gradients, work = [one.gradients for one in unit], [one.optimizer for one in unit]
+    alone = 0.0 if ground.shard.lora else 1.0
+    gradients, work = [alone * one.gradients for one in unit], [alone * one.optimizer for one in unit]
     return lasting, gradients, work, whole.gathered, buckets + whole.context
 
 
@@ -158,11 +169,11 @@ def in_flight(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
     """Chunk passes that each rank holds at most at once, if I already frees everything: a lower bound."""
     ranks = np.arange(pp, dtype=float)
     if schedule in {"1f1b", "zb-h1", "zb-h2"}:
-        return np.minimum(microbatches, pp - ranks)
+        return np.asarray(np.minimum(microbatches, pp - ranks))
     if schedule == "gpipe":
         return np.full(pp, float(microbatches))
     if schedule == "interleaved":
-        return np.minimum(microbatches * vpp, 2 * (pp - ranks - 1) + (vpp - 1) * pp + 1)
+        return np.asarray(np.minimum(microbatches * vpp, 2 * (pp - ranks - 1) + (vpp - 1) * pp + 1))
     if schedule in V_SCHEDULES and pp <= DEEP:
         return _counted(schedule, pp, vpp, min(microbatches, 2 * pp))
     return np.ones(pp)

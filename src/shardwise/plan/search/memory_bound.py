@@ -34,8 +34,8 @@ class _Case(NamedTuple):
         return self.passes[0] * block.params + self.passes[1] * block.expert_params
 
     def sum_of(self, pieces: tuple[Piece, ...]) -> Floats:
-        params = sum(piece.count * piece.blocks[0].params for piece in pieces)
-        experts = sum(piece.count * piece.blocks[0].expert_params for piece in pieces)
+        params = sum(piece.number * piece.blocks[0].params for piece in pieces)
+        experts = sum(piece.number * piece.blocks[0].expert_params for piece in pieces)
         return self.passes[0] * params + self.passes[1] * experts
 
 
@@ -59,9 +59,7 @@ def _kind(layout: Layout) -> int:
     return 0 if layout.pp == 1 else 1 if layout.vpp == 1 else 2
 
 
-def _case(
-    table: Table, frame: Frame, choices: Choices, layers: int, stretch: float, at: np.ndarray
-) -> _Case:
+def _case(table: Table, frame: Frame, choices: Choices, layers: int, stretch: float, at: np.ndarray) -> _Case:
     rates = frame.rates
     several = np.array([layout.microbatches > 1 for layout in frame.layouts])[frame.of_pair[at]][:, None]
     both = rates.lasting[at] + np.where(several, stretch, 0.0) * rates.gradients[at]
@@ -72,8 +70,8 @@ def _step(table: Table, frame: Frame, stretch: float) -> Floats:
     """The optimizer step: the mean over ranks; what is gathered for passes is not there."""
     rates: Rates = frame.rates
     both = rates.lasting + stretch * (rates.gradients + rates.work)
-    params = sum(piece.count * piece.blocks[0].params for piece in table.pieces)
-    experts = sum(piece.count * piece.blocks[0].expert_params for piece in table.pieces)
+    params = sum(piece.number * piece.blocks[0].params for piece in table.pieces)
+    experts = sum(piece.number * piece.blocks[0].expert_params for piece in table.pieces)
     pp = np.array([layout.pp for layout in frame.layouts])[frame.of_pair]
     return np.asarray(((both[:, 0] * params + both[:, 1] * experts) / pp)[:, None])
 
@@ -85,7 +83,7 @@ def _working(case: _Case) -> Floats:
         np.where(blocks, np.minimum(piece.work[0], piece.work[recipe]), piece.work[recipe])
         for piece in case.table.layers
     ]
-    return np.maximum(np.min(each, axis=0), 0.0)
+    return np.asarray(np.maximum(np.min(each, axis=0), 0.0))
 
 
 def _whole(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> Floats:
@@ -95,10 +93,10 @@ def _whole(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> Floats:
     blocks = choices.layers > 0
     # a block's layers are the first ones; where kinds differ, the kind that frees most is taken
     saved = np.max([piece.kept[0] - piece.kept[choices.recipe] for piece in (*table.layers, *table.extra)], axis=0)
-    plain = sum(piece.count * np.where(blocks, piece.kept[0], piece.kept[choices.recipe]) for piece in table.pieces)
+    plain = sum(piece.number * np.where(blocks, piece.kept[0], piece.kept[choices.recipe]) for piece in table.pieces)
     kept = plain - np.where(blocks, choices.layers * saved, 0.0)
     # before the loss's backward pass every layer's bytes are there; before the last layer's, the loss's are gone
-    loss = sum(piece.count * piece.kept[0] for piece in table.last)
+    loss = sum(piece.number * piece.kept[0] for piece in table.last)
     last = np.maximum(table.last[-1].work[0], _working(case) - loss)
     return np.asarray(case.sum_of(table.pieces) + case.stretch * (kept + last))
 
@@ -107,14 +105,14 @@ def _fill_weighted(
     found: Floats, table: Table, frame: Frame, choices: Choices, layers: int, stretch: float, kinds: np.ndarray
 ) -> None:
     """One chunk a rank: pipelines whose ranks hold the same share a computation."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for pair in np.flatnonzero(kinds == 1):
+    groups: dict[tuple[str, int, int], list[int]] = {}
+    for pair in np.flatnonzero(kinds == 1).tolist():
         layout = frame.layouts[frame.of_pair[pair]]
         held = "gpipe" if layout.schedule == "gpipe" else "1f1b"
         groups.setdefault((held, layout.pp, layout.microbatches), []).append(pair)
     for (held, pp, count), at in groups.items():
         case = _case(table, frame, choices, layers, stretch, np.array(at))
-        found[at] = _weighted(case, in_flight(str(held), pp, 1, count))  # type: ignore[arg-type]
+        found[at] = _weighted(case, in_flight(held, pp, 1, count))
 
 
 def _weighted(case: _Case, flight: Floats) -> Floats:
@@ -128,10 +126,10 @@ def _weighted(case: _Case, flight: Floats) -> Floats:
     bytes_ = case.layers - (weight @ flight) * saved
     for piece in table.others:
         less = static - case.of(piece)[:, :, None] + stretch * flight * (kept - piece.kept[choices.recipe][:, None])
-        bytes_ -= piece.count * np.maximum(0.0, weight * less).max(axis=2)
+        bytes_ -= piece.number * np.maximum(0.0, weight * less).max(axis=2)
     bytes_ += weight[:, :, 0] * (case.of(table.first) + stretch * flight[0] * table.first.kept[0])
     # the last rank's highest point is in the loss, where all its layers' bytes are there too
-    loss = stretch * (sum(piece.count * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
+    loss = stretch * (sum(piece.number * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
     bytes_ += weight[:, :, -1] * (ends + loss) + (total - weight[:, :, -1]) * stretch * _working(case)
     return np.asarray(bytes_ / total)
 
@@ -152,7 +150,7 @@ def _chunked(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> Floats
     even, ranks, chunks, short, all_flight, inner = columns
     blocks = choices.layers > 0
     saved = np.max([piece.kept[0] - piece.kept[choices.recipe] for piece in table.layers], axis=0)
-    kept = sum(piece.count * np.where(blocks, piece.kept[0], piece.kept[choices.recipe]) for piece in table.layers)
+    kept = sum(piece.number * np.where(blocks, piece.kept[0], piece.kept[choices.recipe]) for piece in table.layers)
     kept = kept - np.where(blocks, ranks * chunks * choices.layers * saved, 0.0)
     longest = np.max([piece.kept[0] for piece in table.layers]) * (even + 1)
     held = (all_flight * np.maximum(kept, 0.0) - short * longest) / ranks
@@ -161,7 +159,7 @@ def _chunked(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> Floats
     least = np.min([case.of(piece) for piece in table.layers], axis=0) * even * chunks
     full = np.min([_kept(piece, choices, even) for piece in table.layers], axis=0)
     one = np.where(ranks > 2, least + case.stretch * (inner * full + working), 0.0)
-    return np.maximum(mean, one)
+    return np.asarray(np.maximum(mean, one))
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """Lower bounds on the passes of a pipeline, however its layers are cut.
 
-Let t_r = f_r + b_r be stage r's seconds per micro batch, T the sum over stages, m the micro batches. In 1F1B rank r runs
-min(m, p - r) forwards before its first backward, which waits for micro batch 0 to go down and come back, so
+Let t_r = f_r + b_r be stage r's seconds per micro batch, T the sum over stages, m the micro batches. In 1F1B rank r
+runs min(m, p - r) forwards before its first backward, which waits for micro batch 0 to go down and come back, so
 
     makespan >= T + (m - 1) t_r - min(m - 1, p - 1 - r) f_r        for every r                             (1)
 
@@ -58,7 +58,7 @@ def makespan(schedule: str, pipes: Pipes, work: Work) -> Floats:
     slow = pipes.m * (work.slowest + 2 * pipes.shown)
     bound = _BOUNDS.get(schedule)
     found = slow if bound is None else np.maximum(slow, bound(pipes, work))
-    return np.where(pipes.pp > 1, found, pipes.m * work.total)
+    return np.asarray(np.where(pipes.pp > 1, found, pipes.m * work.total))
 
 
 def _one_f_one_b(pipes: Pipes, work: Work) -> Floats:
@@ -68,7 +68,7 @@ def _one_f_one_b(pipes: Pipes, work: Work) -> Floats:
     share = np.where(stage > 0, np.maximum(work.share, 0.5), work.share)
 
     def bound(seconds: Floats, after: Floats | float) -> Floats:
-        return total + ((m - 1) - np.minimum(m - 1, after) * share) * (seconds + stage)
+        return np.asarray(total + ((m - 1) - np.minimum(m - 1, after) * share) * (seconds + stage))
 
     reach = np.minimum(work.slack, p - 1)
     inner = bound(work.full, np.maximum(1.0, np.minimum(reach, p - 2)))

@@ -48,7 +48,6 @@ def _estimated(question: Question, strategy: Strategy) -> Estimate:
 
 
 def _refined(question: Question, estimate: Estimate) -> Refined:
-    fits = estimate.total_bytes <= question.memory_limit
-    return Refined(
-        estimate.strategy, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, fits, 1
-    )
+    host = estimate.host_bytes <= question.cluster.host_memory
+    fits = host and estimate.total_bytes <= question.memory_limit
+    return Refined(estimate.strategy, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, fits, 1)

@@ -1,6 +1,7 @@
 """Lower bounds on time and memory of every strategy over a base, all at once.
 
-The cost model is asked for each kind of layer, each end, each update and each parameter's bytes once; the rest is numpy.
+The cost model is asked once for each kind of layer, each end, each update and each parameter's bytes; the rest is
+numpy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats, Quick, Table, least_seconds, recipes_of, table_of, whole_work
 from shardwise.plan.search.types import Base, Point
 from shardwise.plan.search.work import Work, choices_of, work_of
+
+ROUNDED = 1 - 1e-9
+"""Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
 
 
 class Rows(NamedTuple):
@@ -51,11 +55,11 @@ class Screen:
 
     def glance(self, base: Base) -> float:
         """Seconds that all strategies over a base take at least, from its most common layer alone."""
-        return least_seconds(self.space.question, base, self._quick.work(base))
+        return ROUNDED * least_seconds(self.space.question, base, self._quick.work(base))
 
     def least(self, base: Base) -> float:
         """The same from all layers and ends."""
-        return least_seconds(self.space.question, base, whole_work(table_of(self.space, base)))
+        return ROUNDED * least_seconds(self.space.question, base, whole_work(table_of(self.space, base)))
 
     def rows(self, base: Base) -> Rows:
         """Bounds of every strategy over a base."""
@@ -66,7 +70,7 @@ class Screen:
         work = work_of(self.space, base, table, frame.cells, choices)
         seconds = self._seconds(table, frame, work)
         bytes_ = memory(table, frame, choices, question.model.layers)
-        return Rows(base, seconds[frame.valid], bytes_[frame.valid])
+        return Rows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
     def _frame(self, base: Base, table: Table) -> Frame:
         key = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single)
@@ -81,7 +85,7 @@ class Screen:
         cell = np.array([cell for _, cell in frame.tracks])[frame.track_of_pair]
         window = work.window[cell]
         # a maximum over ranks is at least the mean, and exposed time is convex in what is reduced and in the window
-        reduced = np.maximum((1 - overlap.grad_reduce) * frame.reduce, frame.reduce - window)
+        reduced = np.maximum((1 - overlap.grad_reduce) * frame.reduce, frame.reduce - frame.windows * window)
         gathered = np.maximum((1 - overlap.param_gather) * frame.gather, frame.gather - window / 2)
         count = np.array([layout.microbatches for layout in frame.layouts])[frame.of_pair][:, None]
         fixed = over.iteration + over.microbatch * count + frame.step

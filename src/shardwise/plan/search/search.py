@@ -208,7 +208,5 @@ class Search:
         for _, _, one in sorted(self.candidates, key=lambda item: item[:2]):
             s = one.strategy
             key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
-            seen.setdefault(
-                key, Candidate(strategy=s, seconds=one.seconds, total_bytes=one.total_bytes, mfu=one.mfu)
-            )
+            seen.setdefault(key, Candidate(strategy=s, seconds=one.seconds, total_bytes=one.total_bytes, mfu=one.mfu))
         return tuple(seen.values())

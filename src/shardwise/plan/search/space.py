@@ -2,8 +2,7 @@
 
 Limits of the space that are choices, not proofs: tp stays inside the innermost domain of the network (at least 8), a
 context parallel rank keeps 1,024 tokens or more, micro batches go up to 16 samples, experts have etp 1 or tp, HSDP
-shards inside a node, chunks number up to 8 a rank where they do not divide the layers, context parallel by all-gather
-is not told apart from a ring, which costs the same.
+shards inside a node, chunks number up to 8 a rank where they do not divide the layers.
 """
 
 from __future__ import annotations
@@ -37,11 +36,6 @@ MODULES: tuple[tuple[str, ...], ...] = (
     ("attention",),
 )
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
-
-
-def _priced(kinds: tuple[str, ...], named: tuple[str, ...]) -> list[str]:
-    """Kinds of context parallel that cost something else: an all-gather moves what a ring does (ops.attention)."""
-    return [kind for kind in kinds if kind != "all-gather" or "ring" not in kinds or kind in named]
 
 
 def divisors(number: int) -> list[int]:
@@ -91,7 +85,7 @@ class Space:
             micro_batch=base.micro_batch, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, dp=layout.dp,
             placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
             zero_group=sharding.group, recompute=recompute,
-        )  # type: ignore[arg-type] # fmt: skip
+        )  # fmt: skip
 
     def points(self) -> Iterator[Point]:
         """Every point, one by one, in the order of the search's indices."""
@@ -138,7 +132,7 @@ class Space:
                     for ep, etp in self._experts(tp):
                         for size in q.wishes.kept("mbs", self._samples()):
                             for single in (False, True) if self._tells_single else (False,):
-                                yield Base(tp, sp, cp, kind, ep, etp, size, single)
+                                yield Base(tp, sp, cp, kind, ep, etp, size, single)  # type: ignore[arg-type]
 
     @property
     def _tells_single(self) -> bool:
@@ -152,7 +146,7 @@ class Space:
 
     def _contexts(self, tp: int, *, sp: bool) -> Iterator[tuple[int, str]]:
         q = self.question
-        can = _priced(q.runtime.can.cp, q.wishes.named("cp_kind"))
+        can = q.runtime.can.cp
         for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp)):
             if cp > 1 and (not can or q.base.seq // cp < LEAST_TOKENS):
                 continue
@@ -223,18 +217,19 @@ class Space:
     def _shardings(self, base: Base, layout: Layout) -> Iterator[Sharding]:
         q, can = self.question, self.question.runtime.can
         stages = [zero for zero in can.zero if layout.pp == 1 or zero in can.zero_with_pp]
+        stages = q.wishes.kept("zero", stages)
         ranks = layout.dp * base.cp
         if ranks == 1:  # nothing to share: all stages are the same
             stages = stages[:1]
         inside = (q.cluster.levels[0].size if q.cluster.levels else 1) // base.tp
-        for zero in q.wishes.kept("zero", stages):
+        for zero in stages:
             groups = [0]
             if can.hsdp and zero and 1 < inside < ranks and ranks % inside == 0:
                 groups.append(inside)
-            yield from (Sharding(zero, group) for group in q.wishes.kept("hsdp", groups))
+            yield from (Sharding(zero, group) for group in q.wishes.kept("hsdp", groups))  # type: ignore[arg-type]
 
     def _recomputes(self, size: int) -> Iterator[Recompute]:
-        q, can = self.question, self.question.runtime.can.recompute
+        can = self.question.runtime.can.recompute
         yield Recompute()
         if "modules" in can:
             yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules))

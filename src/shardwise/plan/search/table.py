@@ -63,7 +63,7 @@ def backward(block: Block) -> Seconds:
 class Piece(NamedTuple):
     """One kind of layer, or an end: how many there are, and its block under every recipe."""
 
-    count: int
+    number: int
     blocks: tuple[Block, ...]
     forward: float
     """Seconds of one, tangent taken."""
@@ -118,15 +118,16 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,)) -
     main = max(dict.fromkeys(kinds), key=kinds.count).name
     plain = next(same[0].block for same in runs if same[0].block.name == main)
     tangents = tangent(plain.f), tangent(backward(plain))
+    offloads = space.question.base.offload == "activations"
     found: dict[tuple[str, ...], Piece] = {}
     for same in runs:
         blocks = tuple(run.block for run in same)
         key = (blocks[0].name, str(blocks[0].params))
-        before = found[key].count if key in found else 0
-        found[key] = _piece(before + same[0].repeat, blocks, tangents)
+        before = found[key].number if key in found else 0
+        found[key] = _piece(before + same[0].repeat, blocks, tangents, offloads=offloads)
     others = {name: piece for (name, _), piece in found.items() if name not in {main, "embedding", "head"}}
     layers = {name: piece for name, piece in others.items() if not name.startswith("mtp ")}
-    leading = sum(piece.count for piece in layers.values())
+    leading = sum(piece.number for piece in layers.values())
     return Table(
         setups[0],
         recipes,
@@ -147,22 +148,24 @@ def _ground(space: Space, base: Base, recipe: Recipe) -> Setup:
 
 def _probe(space: Space, base: Base, recompute: Recompute) -> Strategy:
     """The whole model on one stage and one replica."""
-    layout, sharding = Layout(1, 1, "1f1b", 1, 1), Sharding(min(space.question.runtime.can.zero), 0)
+    zero = min(space.question.runtime.can.zero)
+    layout, sharding = Layout(1, 1, "1f1b", 1, 1), Sharding(zero, 0)  # type: ignore[arg-type]
     strategy = space.strategy(Point(base, layout, sharding, recompute))
     # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated
     return replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
 
 
-def _piece(count: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights]) -> Piece:
+def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights], *, offloads: bool) -> Piece:
     backwards = [backward(block) for block in blocks]
+    on_device = 0.0 if offloads else 1.0  # what goes to the host is not counted, nor is the time that shows of it
     return Piece(
-        count,
+        number,
         blocks,
         tangents[0].of(blocks[0].f),
         np.array([tangents[1].of(seconds) for seconds in backwards]),
         np.array([ceiling(seconds) for seconds in backwards]),
-        np.array([block.walk.kept for block in blocks]),
-        np.array([block.walk.backward - block.walk.kept for block in blocks]),
+        on_device * np.array([block.walk.kept for block in blocks]),
+        on_device * np.array([block.walk.backward - block.walk.kept for block in blocks]),
     )
 
 
@@ -192,7 +195,7 @@ class Quick:
 
 def whole_work(table: Table) -> float:
     """Seconds of all layers and ends, both passes, of one micro batch."""
-    return sum(piece.count * (piece.forward + float(piece.backward[0])) for piece in table.pieces)
+    return sum(piece.number * (piece.forward + float(piece.backward[0])) for piece in table.pieces)
 
 
 def least_seconds(question: Question, base: Base, work: float) -> float:

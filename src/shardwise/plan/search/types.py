@@ -10,7 +10,7 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
-from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.strategy import CpKind, Strategy, Zero
 from shardwise.plan.estimate import Estimate
 from shardwise.plan.search.wishes import Wishes
 
@@ -39,7 +39,7 @@ class Base(NamedTuple):
     tp: int
     sp: bool
     cp: int
-    cp_kind: str
+    cp_kind: CpKind
     ep: int
     etp: int
     micro_batch: int
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
 class Sharding(NamedTuple):
     """ZeRO stage, and ranks that one copy is spread over (0: all)."""
 
-    zero: int
+    zero: Zero
     group: int
 
 

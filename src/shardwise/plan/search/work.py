@@ -89,7 +89,7 @@ def work_of(space: Space, base: Base, table: Table, cells: list[Cell], choices: 
 
 
 def _window(table: Table, cell: Cell) -> Floats:
-    return np.asarray(sum(piece.count * piece.backward_ceiling for piece in table.pieces)) / cell.pp
+    return np.asarray(sum(piece.number * piece.backward_ceiling for piece in table.pieces)) / cell.pp
 
 
 def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[float, Floats | float]]:
@@ -122,7 +122,7 @@ def _settled(
     """`forward` and `back` are [cell, piece, recipe]; gather them by choice and find the slowest stage."""
     model = space.question.model
     kinds = len(table.layers)
-    count = np.array([piece.count for piece in table.pieces])[None, :, None]
+    count = np.array([piece.number for piece in table.pieces])[None, :, None]
     blocks = choices.layers > 0
     both = (forward + back)[:, :, np.where(blocks, 0, choices.recipe)]
     extra = (back[:, :, choices.recipe] - back[:, :, [0]]) * blocks
@@ -137,7 +137,7 @@ def _settled(
     window = ceilings[:, np.where(blocks, len(table.recipes) - 1, choices.recipe)]
     parts = _Parts(
         pp, layer + 0 * pp, again, choices.layers + 0 * layer, both[:, kinds] - discount, last,
-        float(model.layers), float(sum(piece.count for piece in table.others)) if table.leading else 0.0,
+        float(model.layers), float(sum(piece.number for piece in table.others)) if table.leading else 0.0,
     )  # fmt: skip
     total = (count * both).sum(axis=1) + again * least_again
     total_forward = (count * forward).sum(axis=1) + 0 * layer
@@ -190,9 +190,7 @@ def _bottleneck(parts: _Parts, total: Floats, total_forward: Floats, share: Floa
     low = total / parts.pp * (1 - 1e-12)
     ends = np.maximum(parts.first, 0.0) + parts.last
     high = low + 2 * (parts.layer + parts.again) + ends
-    high = np.where(
-        _room(parts, high) >= parts.layers, high, _taken(parts, np.full_like(low, parts.layers)) + ends
-    )
+    high = np.where(_room(parts, high) >= parts.layers, high, _taken(parts, np.full_like(low, parts.layers)) + ends)
     for _ in range(ROUNDS):
         middle = (low + high) / 2
         enough = _room(parts, middle) >= parts.layers

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from questions import REAL, asked
+
+from shardwise.inputs.layers import is_uneven, with_layers
+from shardwise.plan.estimate import assemble
+from shardwise.plan.search.refine import refine
+from shardwise.plan.search.screen import Screen
+from shardwise.plan.search.space import Space
+from shardwise.plan.setup import setup_of
+
+EACH = 2000 // len(REAL)
+ROUNDING = 1 + 1e-9
+
+
+def random_cut(rng, question, strategy):
+    """Any cut of one chunk a rank; with several, only near the even share."""
+    if strategy.pp == 1 or strategy.vpp > 1 or not question.runtime.can.uneven_layers:
+        layers = question.model.layers
+        return with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
+    places = sorted(rng.sample(range(1, question.model.layers), strategy.pp - 1))
+    edges = [0, *places, question.model.layers]
+    return replace(strategy, layers=tuple(b - a for a, b in pairwise(edges)))
+
+
+@pytest.mark.parametrize("case", REAL, ids=lambda case: f"{case[0]}-{case[4]}")
+def test_bounds_are_never_above_the_full_path(case):
+    """2,000 random strategies in all, a third of them cut at random places."""
+    question, rng = asked(*case), random.Random(2)  # noqa: S311
+    space = Space(question=question)
+    screen = Screen(space=space)
+    rows = [screen.rows(base) for base in rng.sample(space.bases, min(12, len(space.bases)))]
+    bounds, values = [], []
+    for turn in range(EACH):
+        row = rng.choice(rows)
+        place = rng.randrange(len(row.seconds))
+        strategy = space.strategy(screen.point(row.base, place))
+        if turn % 3:
+            layers = question.model.layers
+            cut = with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
+        else:
+            cut = random_cut(rng, question, strategy)
+        found = assemble(setup_of(question.model, question.cluster, cut, question.runtime))
+        assert row.seconds[place] <= found.iteration_seconds * ROUNDING, str(cut)
+        assert row.bytes[place] <= found.total_bytes * ROUNDING, str(cut)
+        if turn % 3:
+            bounds.append(row.seconds[place])
+            values.append(found.iteration_seconds)
+    correlation = rank_correlation(bounds, values)
+    print(f"{case[0]} with {case[4]}: rank correlation of bound and value {correlation:.3f}")
+    assert correlation > 0.6
+
+
+@pytest.mark.parametrize("case", REAL[:3], ids=lambda case: case[0])
+def test_cuts_of_the_search_stay_above_the_bounds(case):
+    question, rng = asked(*case), random.Random(5)  # noqa: S311
+    space = Space(question=question)
+    screen = Screen(space=space)
+    rows = [screen.rows(base) for base in rng.sample(space.bases, 4)]
+    for _ in range(40):
+        row = rng.choice(rows)
+        place = rng.randrange(len(row.seconds))
+        found = refine(question, space.strategy(screen.point(row.base, place)))
+        if found is not None:
+            assert row.seconds[place] <= found.seconds * ROUNDING
+            assert row.bytes[place] <= found.total_bytes * ROUNDING
+
+
+@pytest.mark.parametrize("case", REAL[:4], ids=lambda case: f"{case[0]}-{case[4]}")
+def test_looks_at_a_base_are_below_all_its_strategies(case):
+    space = Space(question=asked(*case))
+    screen = Screen(space=space)
+    for base in random.Random(1).sample(space.bases, 6):  # noqa: S311
+        least = screen.rows(base).seconds.min()
+        assert screen.glance(base) <= least * ROUNDING
+        assert screen.glance(base) <= screen.least(base) * ROUNDING <= least * ROUNDING * ROUNDING
+
+
+def rank_correlation(a, b):
+    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
