@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -52,16 +53,7 @@ def test_a_real_ray_gives_the_same_bytes(alone):
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
-    import builtins
-
-    real = builtins.__import__
-
-    def refuse(name, *args, **kwargs):
-        if name == "ray":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"shardwise\[ray\]"):
         executor_of("ray")
 

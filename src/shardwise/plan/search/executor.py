@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
 from typing import Any, Protocol
 
 from shardwise.errors import MissingExtraError
@@ -72,10 +73,10 @@ class Ray:
 
     def __init__(self, workers: int = 0, address: str | None = None) -> None:
         try:
-            import ray
+            ray: Any = import_module("ray")
         except ImportError:
             raise MissingExtraError("--executor ray", "ray") from None
-        self.ray: Any = ray
+        self.ray = ray
         self.started = not ray.is_initialized()
         if self.started:
             size: dict[str, Any] = {"num_cpus": workers} if workers and address is None else {}

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+QUICK = ("--cluster", "16xh100", "--global-batch", "64", "--seq", "4096", "--only", "cp=1 mbs<=2")
+
+
+@pytest.fixture
+def plan_file(shardwise, tmp_path):
+    path = tmp_path / "plan.json"
+    found = shardwise("plan", "llama-3-8b", *QUICK, "--out", path, "--quiet")
+    assert found.code == 0, found.err
+    return path
+
+
+def test_the_answer_says_what_is_proven(shardwise):
+    found = shardwise("plan", "llama-3-8b", *QUICK, "--explain")
+    assert found.code == 0
+    for word in ("best", "proof", "gap", "pruned by proof", "under the cost model in use", "strategies of the space"):
+        assert word in found.out
+
+
+def test_the_plan_file_holds_the_proof_and_is_shown(shardwise, plan_file):
+    data = json.loads(plan_file.read_text())
+    predictions = data["predictions"]
+    assert predictions["bound"] <= predictions["iteration_seconds"] * (1 + 1e-9)
+    assert predictions["gap"] <= 0.005 + 1e-9
+    assert predictions["search"]["strategies"] > 1000
+    assert sum(data["partition"]["layers"]) == 32
+    shown = shardwise("show", plan_file, "--explain")
+    assert shown.code == 0
+    assert "gap" in shown.out
+    assert "where the memory goes" in shown.out
+
+
+def test_json_goes_to_standard_output(shardwise):
+    found = shardwise("plan", "llama-3-8b", *QUICK, "--json", "-", "--quiet")
+    assert json.loads(found.out)["top"]
+
+
+def test_conditions_bind(shardwise):
+    found = shardwise("plan", "llama-3-8b", *QUICK, "--fix", "pp=2 tp4", "--json", "-", "--quiet")
+    strategy = json.loads(found.out)["inputs"]["strategy"]
+    assert (strategy["tp"], strategy["pp"]) == (4, 2)
+
+
+def test_nothing_fits_is_exit_code_1(shardwise):
+    found = shardwise("plan", "llama-3.1-405b", "-c", "8xh100", "--global-batch", "64")
+    assert found.code == 1
+    for word in ("fits", "lacks", "smallest number of these GPUs"):
+        assert word in found.err
+
+
+def test_no_valid_strategy_is_told_apart(shardwise):
+    found = shardwise("plan", "llama-3-8b", "-c", "16xh100", "--global-batch", "64", "--only", "tp=3")
+    assert found.code == 1
+    assert "no strategy is valid" in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("llama-3-8b",), "--cluster"),
+        (("llama-3-8b", "-c", "16xh100", "--only", "frobnicate<3"), "axis"),
+        (("llama-3-8b", "-c", "16xh100", "--gap", "lots"), "--gap"),
+        (("llama-3-8b", "-c", "16xh100", "--trials", "3"), "--space per-op"),
+        (("no-such-model", "-c", "16xh100"), "no-such-model"),
+    ],
+)
+def test_bad_input_is_exit_code_2(shardwise, words, said):
+    found = shardwise("plan", *words)
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_two_plans_are_compared(shardwise, plan_file, tmp_path):
+    assert "the same" in shardwise("diff", plan_file, plan_file).out
+    other = tmp_path / "other.json"
+    shardwise("plan", "llama-3-8b", *QUICK, "--fix", "tp=4", "--out", other, "--quiet")
+    assert "strategy.tp" in shardwise("diff", plan_file, other).out
+
+
+def test_why_another_strategy_lost(shardwise, plan_file):
+    found = shardwise("why", plan_file, "tp4 pp4")
+    assert found.code == 0
+    assert "slower" in found.out
+    assert "tp communication" in found.out
+    large = shardwise("why", plan_file, "zero0 mbs4")
+    assert "does not fit" in large.out
+
+
+def test_what_if_plans_again(shardwise, plan_file):
+    found = shardwise("what-if", plan_file, "--gpus", "32", "--net", "2x", "--memory", "141GB")
+    assert found.code == 0
+    assert "the best there" in found.out
+    assert shardwise("what-if", plan_file).code == 2
+
+
+def test_sweep_writes_a_table_and_a_chart(shardwise, tmp_path):
+    csv, chart = tmp_path / "grid.csv", tmp_path / "grid.svg"
+    found = shardwise(
+        "sweep", "llama-3-8b", "-c", "8xh100,16xh100", "--global-batch", "64", "--seq", "4096", "--only", "cp=1",
+        "--tokens", "1T", "--price", "2.5/h", "--mtbf", "50000h", "--csv", csv, "--chart", chart,
+    )  # fmt: skip
+    assert found.code == 0
+    assert "days" in found.out
+    assert csv.read_text().count("\n") == 3
+    assert chart.read_text().startswith("<svg")
