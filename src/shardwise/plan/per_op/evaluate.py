@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.errors import Fault, InputError
-from shardwise.plan.per_op.tables import NEVER, Array, Tables, column, tables_of
+from shardwise.plan.per_op.lookups import send_seconds
+from shardwise.plan.per_op.tables import Array, Tables, column, tables_of
 from shardwise.plan.per_op.types import PerOpPlan, Question, Stage
 
 
@@ -114,8 +115,6 @@ def evaluate(question: Question, plan: PerOpPlan) -> Evaluation:
 
 
 def _with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: list[float]) -> Evaluation:
-    from dataclasses import replace
-
     spare = []
     for stage, cost, time, memory, whole in zip(plan.stages, made.stages, made.times, made.memory, wholes, strict=True):
         idle = made.seconds - time
@@ -125,7 +124,7 @@ def _with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: l
         elif room <= idle:
             idle = (room + idle) / 2
         # Aceso's efficiency compares GPU time with the stage on one GPU, sends included
-        spare.append(idle * stage.gpus * whole / (cost.seconds * stage.gpus))
+        spare.append(float(idle * stage.gpus * whole / (cost.seconds * stage.gpus)))
     return replace(made, spare=tuple(spare))
 
 
@@ -142,8 +141,6 @@ def _ideal(
         for name in ("forward", "backward"):
             work[here] += column(profile, name, plan.micro_batch, 1, variant)[rows[here]]
         sizes[variant] = [column(profile, name, plan.micro_batch, 1, variant) for name in ("input", "output")]
-    from shardwise.plan.per_op.lookups import send_seconds
-
     bands = (profile.intra, profile.inter or profile.intra)
     total = float(work.sum())
     sent = send_seconds(sizes[variants[0]][0][rows[0]], bands[crossing[0]], question.flavour)
@@ -247,7 +244,3 @@ def saved_and_peak(
         if not shared[index] and (starts[index + 1] or index == last):
             highest, run = max(highest, run), 0.0
     return saved, max(highest, run) if open_run_counts else highest
-
-
-def impossible(cost: StageCost) -> bool:
-    return cost.reshard >= NEVER

@@ -154,12 +154,13 @@ class Filler:
         none = np.empty(0, dtype=int)
         best = Solved(seconds=np.inf, lower=0.0, layouts=none, recompute=none)
         for layout in range(len(tables.layouts)):
-            made = self._fill(task, tables, layout)
+            made = self.fill(task, tables, layout)
             if made is not None and made.seconds < best.seconds:
                 best = made
         return best
 
-    def _fill(self, task: Task, tables: Tables, layout: int) -> Solved | None:
+    def fill(self, task: Task, tables: Tables, layout: int) -> Solved | None:
+        """A stage with this one layout, recompute chosen where it does not fit; none: it never does."""
         size = task.end - task.first
         layouts, flags = np.full(size, layout), np.zeros(size, dtype=bool)
         args = (task.behind, task.crossing, task.micro_batch)

@@ -16,6 +16,7 @@ from shardwise.errors import InfeasibleError
 from shardwise.plan.per_op.answer import Answer, OutOfTimeError, nothing_fits
 from shardwise.plan.per_op.bound import StageBounds, stage_bounds
 from shardwise.plan.per_op.evaluate import evaluate
+from shardwise.plan.per_op.layer_bound import layer_bound
 from shardwise.plan.per_op.pipeline import Arcs, Grid, best_path, cut_of, iteration
 from shardwise.plan.per_op.space import gpu_counts, micro_batches
 from shardwise.plan.per_op.stage import Solved, Stager, Task
@@ -25,6 +26,7 @@ from shardwise.plan.per_op.types import PerOpPlan, Question, Stage
 WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
 """How far above the lower bound plans are sought, one try after the other."""
 SAME = 1e-12
+AHEAD = 1.2
 SURVEY = 1.25
 """How far above the plainest bound the first look reaches."""
 
@@ -145,7 +147,8 @@ class Search:
 
     def _trial(self, micro_batch: int) -> _Trial:
         passes = max(1, self.question.global_batch // micro_batch)
-        return _Trial(micro_batch, passes, plain_bound(self.question, micro_batch))
+        bound = max(plain_bound(self.question, micro_batch), layer_bound(self.question, micro_batch))
+        return _Trial(micro_batch, passes, bound)
 
     def _look(self, trial: _Trial, value: float) -> None:
         """Look at all plans of a micro batch up to a value."""
@@ -168,6 +171,7 @@ class Search:
         if trial.grid is not None and trial.cap >= cap:
             return trial.grid
         most = self.question.stage_range[-1] if len(self.question.stage_range) else 0
+        cap = cap if trial.grid is None else AHEAD * cap  # asked for again: look ahead, to be asked less often
         bounds: list[StageBounds] = []
         for gpus in gpu_counts(self.question):
             made = stage_bounds(self.question, trial.micro_batch, gpus, most, cap)

@@ -68,13 +68,12 @@ class _Labels(NamedTuple):
 
 
 class Stager:
-    """Solves stages of one question; what completions cost is kept from stage to stage."""
+    """Solves stages of one question."""
 
     def __init__(self, question: Question, most: int = MOST_LABELS) -> None:
         self.question = question
         self.most = most
         self.limit = question.memory / question.memory_factor
-        self.dropped = np.inf
 
     def solve(self, task: Task, lower: float, cap: float) -> Solved:
         """The fastest choice within `cap` seconds; `lower` is where the search begins."""

@@ -84,7 +84,7 @@ class Workshop:
         tables = tables_of(self.question, task.micro_batch, task.gpus)
         indices = np.array([tables.layouts.index(layout) for layout in layouts])
         if len(set(layouts)) == 1:
-            made = self.filler._fill(task, tables, int(indices[0]))  # noqa: SLF001 - same package, one layout
+            made = self.filler.fill(task, tables, int(indices[0]))
             if made is not None:
                 return made.recompute
         return self._cheapest_runs(task, indices)
