@@ -126,7 +126,7 @@ def plan_pipeline(path: str) -> Pipeline:
     """The pipeline of a plan: times and bytes of its chunks from the cost model, the device's memory as the limit."""
     from shardwise.inputs.load import load_runtime
     from shardwise.inputs.strategy import V_SCHEDULES
-    from shardwise.plan.estimate import hop_seconds, estimate
+    from shardwise.plan.estimate import estimate, hop_seconds
     from shardwise.plan.plan_file import read_plan
     from shardwise.plan.setup import setup_of
 

@@ -39,7 +39,8 @@ def without(draft: Draft, **defaults: tuple[object, str]) -> None:
 
 def recomputed(draft: Draft) -> tuple[int, ...]:
     """Recomputed layers of every chunk, in model order."""
-    return tuple(recomputed_layers(draft.strategy, chunk, draft.layers, count) for chunk, count in enumerate(draft.layers))
+    layers = draft.layers
+    return tuple(recomputed_layers(draft.strategy, chunk, layers, count) for chunk, count in enumerate(layers))
 
 
 def plain_pipeline(draft: Draft) -> None:
