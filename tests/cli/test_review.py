@@ -99,3 +99,134 @@ def test_a_name_cannot_move_the_cursor_or_turn_the_text(shardwise, tmp_path):
     assert "\x1b" not in found.out
     assert "\u202e" not in found.out
     assert r"a\u202e\x1b[31mb" in found.out
+
+
+@pytest.fixture
+def plan(shardwise, tmp_path):
+    """A plan file, as `estimate --out` writes it."""
+    path = tmp_path / "plan.json"
+    words = ("llama-3-8b", "-c", "8xh100", "-s", "tp2 zero3 mbs1 gbs8 seq2048", "--out", path)
+    assert shardwise("estimate", *words).code == 0
+    return path
+
+
+def _valid(shardwise, *words):
+    found = shardwise("check", *words)
+    assert found.code == 0, found.err
+    return found.out.splitlines()[0]
+
+
+def test_a_plan_stands_for_model_cluster_and_strategy(shardwise, plan):
+    line = "valid: tp2 pp1 dp4 cp1 ep1 zero3 mbs1 gbs8 seq2048"
+    assert _valid(shardwise, plan) == line
+    assert _valid(shardwise, "--from", plan) == line
+    assert _valid(shardwise, "--strategy", plan) == line
+    assert _valid(shardwise, "llama-3-8b", "-c", "8xh100", "-s", plan) == line
+    assert "tp4 pp1 dp2" in _valid(shardwise, plan, "--tp", 4)
+    assert "tp1 pp1 dp8" in _valid(shardwise, plan, "-s", "tp1 gbs8")
+    assert "llama-3-8b" in shardwise("models", plan).out
+    assert "8xh100" in shardwise("clusters", plan).out
+    assert shardwise("estimate", plan).code == 0
+
+
+@pytest.mark.parametrize("words", [["check"], ["check", "--from"], ["check", "-s"], ["models"], ["clusters"]])
+def test_a_newer_plan_is_told_as_such_and_once(shardwise, plan, words):
+    plan.write_text(plan.read_text().replace("shardwise/plan/1", "shardwise/plan/9"))
+    found = shardwise(*words, plan)
+    assert found.code == 2
+    assert "written by a newer Shardwise (plan schema 9, this one reads up to 1)" in found.err
+    assert found.err.count("\n") == 1
+
+
+def test_who_wins_where_a_file_says_other_gpus(shardwise, plan):
+    found = shardwise("check", "--from", plan, "-c", "16xh100")
+    assert found.code == 0
+    assert "says 8 GPUs, the cluster has 16: the cluster's are taken" in found.err
+
+
+TORCHTITAN = """
+[model]
+name = "llama3"
+flavor = "{flavor}"
+[training]
+local_batch_size = 2
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+pipeline_parallel_degree = {pp}
+"""
+
+
+@pytest.mark.parametrize(("pp", "strategy"), [(1, "tp2 pp1 dp8 cp1 ep1 zero3 mbs2 gbs16"), (2, "mbs1 gbs8")])
+def test_a_plain_torchtitan_file_is_a_whole_question(shardwise, tmp_path, pp, strategy):
+    path = tmp_path / "train.toml"
+    path.write_text(TORCHTITAN.format(flavor="8B", pp=pp))
+    assert strategy in _valid(shardwise, "--from", path, "-c", "16xh100")
+    path.write_text(TORCHTITAN.format(flavor="9B", pp=pp))
+    found = shardwise("check", "--from", path, "-c", "16xh100")
+    assert found.code == 2
+    assert "the catalog has no llama3 9B" in found.err  # the reason is told with the error
+
+
+def test_a_script_without_a_batch_takes_that_of_the_cluster(shardwise, tmp_path):
+    path = tmp_path / "train.sh"
+    path.write_text("python pretrain_gpt.py --tensor-model-parallel-size 2 --bf16 --micro-batch-size 2\n")
+    assert "dp8" in _valid(shardwise, "llama-3-8b", "--from", path, "-c", "16xh100")
+    assert "gbs16" in _valid(shardwise, "llama-3-8b", "--from", path, "-c", "16xh100")
+
+
+def test_the_simplest_command_answers_and_says_what_it_assumed(shardwise):
+    found = shardwise("estimate", "llama-3-8b", "-c", "8xh100", "--tp", 2)
+    assert found.code == 0
+    assert "global_batch 4 was assumed" in found.err
+    assert "gbs32" in _valid(shardwise, "llama-3-8b", "-c", "8xh100", "--pp", 2)
+
+
+def test_megatrons_flags_can_be_pasted(shardwise):
+    words = shlex.split(
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
+        "--recompute-granularity selective --recompute-modules core_attn layernorm --context-parallel-size 2 "
+        "--cp-comm-type a2a --bf16 --fp8-format hybrid --use-distributed-optimizer --sequence-parallel "
+        "--overlap-grad-reduce --overlap-param-gather --transformer-impl transformer_engine --global-batch-size=64"
+    )
+    found = shardwise("check", "-c", "64xh100", *words, "llama-3-8b")
+    assert found.code == 0, found.err
+    assert "pp4x4 dp4 cp2:all-to-all" in found.out
+    assert "fp8 recompute=core-attention+attention-norm+mlp-norm" in found.out
+    assert "ignored: --overlap-grad-reduce; --overlap-param-gather" in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--recompute-activations", "recompute=core-attention"),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "recompute=full:3"),
+        ("--optimizer-cpu-offload", "offload-optimizer"),
+        ("--fine-grained-activation-offloading", "offload-activations"),
+        ("--transformer-impl local --use-flash-attn", "runtime=megatron-local"),
+    ],
+)
+def test_a_flag_of_megatrons(shardwise, words, text):
+    found = shardwise("check", "llama-3-8b", "-c", "8xh100", "--json", "-", *words.split())
+    assert text in json.loads(found.out)["strategy"]
+
+
+def test_a_model_in_megatrons_flags(shardwise):
+    words = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --swiglu --position-embedding-type rope"
+    assert "tp1" in _valid(shardwise, "-c", "8xh100", *words.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--tp 8 --tensor-model-parallel-size 4",
+        "-s tp8 -s tp4",
+        "--sp --no-sp",
+        "--recompute none --recompute-granularity full",
+        "--pp 2 --vpp 2 --num-layers-per-virtual-pipeline-stage 2",
+    ],
+)
+def test_one_thing_said_in_two_ways_is_refused(shardwise, words):
+    found = shardwise("check", "llama-3-8b", "-c", "8xh100", *words.split())
+    assert found.code == 2
+    assert "keep one" in found.err

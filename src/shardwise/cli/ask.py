@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from shardwise.cli.aliases import SWITCHES
+from shardwise.cli.sources import Options, Source, overlaid, source_of
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.complete import complete
-from shardwise.inputs.load import load_runtime, read_cluster, read_model, read_strategy
+from shardwise.inputs.complete import complete, derived_dp
+from shardwise.inputs.load import load_runtime, read_cluster, read_model
+from shardwise.inputs.load_plan import plan_at
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, parse
 
 T = TypeVar("T")
-Options = Mapping[str, Any]
 
 _TEXTS = {"layers": "layers=", "recompute": "recompute=", "lora": "lora"}
 
@@ -35,29 +36,26 @@ class Asked:
     """What was understood, assumed or ignored on the way."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Source:
-    """What a text or a file says about a strategy, and what else it knows."""
-
-    given: Given = field(default_factory=dict)
-    model: Model | None = None
-    gpus: int | None = None
-    notes: list[str] = field(default_factory=list)
-
-
-def ask(options: Options) -> Asked:
-    """Read the options of `asks`; raises InputError with all faults of all of them."""
+def ask(options: Options, notes: list[str] | None = None) -> Asked:
+    """Read the options of `asks`; raises InputError with all faults of all of them, `notes` filled so far."""
+    told = [] if notes is None else notes
     faults: list[Fault] = []
-    source = _tried(faults, lambda: _source(options)) or _Source()
+    source = _tried(faults, lambda: source_of(options)) or Source(broken=True)
+    told += source.notes
+    source.notes = told
     flags = _tried(faults, lambda: _flags(options)) or {}
     model = _tried(faults, lambda: _model(options, source))
     cluster = _tried(faults, lambda: _cluster(options, source))
-    given = _overlaid(source, flags, cluster)
+    flags |= _tried(faults, lambda: _megatron(options, source, flags, model)) or {}
+    given = overlaid(source, flags, cluster)
     runtime = _tried(faults, lambda: load_runtime(given.get("runtime", "megatron")))
-    strategy = _tried(faults, lambda: complete(given, cluster)) if cluster else None
+    strategy = _tried(faults, lambda: complete(_with_batch(given, cluster, told), cluster)) if cluster else None
+    model = model or source.model
+    if not model and not faults:
+        faults.append(Fault("MODEL", "is missing; name one (see `shardwise models`) or give a file"))
     if faults or not (model and cluster and runtime and strategy):
-        raise InputError(faults)
-    return Asked(model=model, cluster=cluster, strategy=strategy, runtime=runtime, notes=tuple(source.notes))
+        raise InputError(dict.fromkeys(faults))
+    return Asked(model=model, cluster=cluster, strategy=strategy, runtime=runtime, notes=tuple(told))
 
 
 def _tried(faults: list[Fault], read: Callable[[], T]) -> T | None:
@@ -72,9 +70,9 @@ def _titled(title: str, message: str) -> str:
     return f"{message} ({title})" if title else message
 
 
-def _model(options: Options, source: _Source) -> Model:
+def _model(options: Options, source: Source) -> Model | None:
     if options["model"] is None:
-        if source.model:
+        if source.model or source.broken or options.get("megatron"):
             return source.model
         raise InputError(Fault("MODEL", "is missing; name one (see `shardwise models`) or give a file"))
     read = read_model(options["model"])
@@ -82,9 +80,13 @@ def _model(options: Options, source: _Source) -> Model:
     return read.value
 
 
-def _cluster(options: Options, source: _Source) -> Cluster:
+def _cluster(options: Options, source: Source) -> Cluster | None:
     text = options["cluster"]
     if text is None:
+        plan = plan_at(options["model"]) if options["model"] else None
+        known = source.cluster or (plan.cluster if plan else None)
+        if known or source.broken:
+            return known
         raise InputError(Fault("--cluster", "is missing; give for example 64xh100 (see `shardwise clusters`)"))
     read = read_cluster(text)
     # SimuMax and launch scripts say the number of GPUs beside the strategy: `h100` alone then means so many.
@@ -95,45 +97,37 @@ def _cluster(options: Options, source: _Source) -> Cluster:
     return read.value
 
 
-def _source(options: Options) -> _Source:
-    if options["strategy"] and options["framework_file"]:
-        raise InputError(Fault("--strategy", "and --from both give a strategy; leave one out"))
-    if options["framework_file"]:
-        return _framework(options["framework_file"])
-    text = options["strategy"] or ""
-    if not _is_file(text):
-        return _Source(given=parse(text))
-    read = read_strategy(text)
-    given = {name: getattr(read.value, name) for name in read.given}
-    return _Source(given=given, gpus=read.value.world if "dp" in given else None, notes=list(read.notes))
+def _megatron(options: Options, source: Source, flags: Given, model: Model | None) -> Given:
+    """Flags of Megatron's beyond those that are ours under another name."""
+    if not options.get("megatron"):
+        return {}
+    from shardwise.inputs.frameworks.megatron_typed import read_typed
+
+    known = model or source.model
+    typed = read_typed(options["megatron"], {**source.given, **flags}, known.layers if known else None)
+    source.notes += typed.notes
+    source.model = source.model or typed.model
+    faults = [
+        Fault(f"strategy.{name}", f"is {options[name]} by ours and {value} by Megatron's flags; keep one of them")
+        for name, value in typed.fields.items()
+        if options.get(name) is not None and flags.get(name) != value
+    ]
+    if faults:
+        raise InputError(faults)
+    return typed.fields
 
 
-def _is_file(text: str) -> bool:
-    return text.endswith((".toml", ".yaml", ".yml", ".json")) or (" " not in text and Path(text).is_file())
-
-
-def _framework(path: str) -> _Source:
-    from shardwise.inputs.frameworks import read_framework
-
-    read = read_framework(path)
-    made = read.understanding
-    told = {"understood": made.understood, "assumed": made.assumed, "ignored": made.ignored}
-    notes = [f"{path} ({read.framework}), {what}: {'; '.join(lines)}" for what, lines in told.items() if lines]
-    given = {name: getattr(read.strategy, name) for name in read.given}
-    return _Source(given=given, model=read.model, gpus=read.gpus, notes=notes)
-
-
-def _overlaid(source: _Source, flags: Given, cluster: Cluster | None) -> Given:
-    """Flags go before the text or file; what followed from values that they change is derived anew."""
-    given = dict(source.given)
-    moved = {"tp", "pp", "cp"} & flags.keys() or (cluster and cluster.gpus != source.gpus)
-    if source.gpus and moved:
-        given.pop("dp", None)
-    if "microbatches" in flags and "global_batch" not in flags:
-        given.pop("global_batch", None)
-    if "vpp" in flags and "schedule" not in flags and given.get("schedule") in {"1f1b", "interleaved"}:
-        given.pop("schedule")
-    return {**given, **flags}
+def _with_batch(given: Given, cluster: Cluster, notes: list[str]) -> Given:
+    """A batch where none is given: one micro batch a replica, and enough of them to keep a pipeline busy."""
+    degrees = [given.get(name, 1) for name in ("tp", "pp", "cp", "dp", "micro_batch")]
+    if {"global_batch", "microbatches"} & given.keys() or any(degree < 1 for degree in degrees):
+        return given
+    pp = given.get("pp", 1)
+    count = 4 * pp if pp > 1 else 1
+    dp, size = given.get("dp") or derived_dp(given, cluster.gpus), given.get("micro_batch", 1)
+    many = f"{count} micro batches (4 x pp)" if count > 1 else "1 micro batch"
+    notes.append(f"global_batch {count * size * dp} was assumed: {many} of {size} on dp {dp}; --global-batch sets it")
+    return {**given, "microbatches": count}
 
 
 def _flags(options: Options) -> Given:

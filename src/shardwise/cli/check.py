@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from shardwise.cli.ask import Asked
-from shardwise.cli.options import asks
+from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import InputError
 from shardwise.inputs.check import check
 from shardwise.inputs.layers import spread
 
 
-@click.command("check")
+@click.command("check", cls=Asking)
 @asks
 @output_options
 def command(asked: Asked, output: Output) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardwise.cli.ask import Asked
-from shardwise.cli.options import asks
+from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import InfeasibleError
 from shardwise.units import show_bytes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardwise.plan.estimate import Estimate
 
 
-@click.command("estimate")
+@click.command("estimate", cls=Asking)
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes, and what would help.")
 @click.option("--out", metavar="FILE", help="Write the plan: inputs and predictions.")
 @asks

@@ -12,6 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from shardwise.cli.aliases import MEGATRON, SWITCHES
+from shardwise.cli.output import show
+from shardwise.errors import InputError
 from shardwise.inputs.describe import FieldDoc, describe
 from shardwise.inputs.strategy import SCHEDULES, Strategy
 
@@ -19,6 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FORMS = {"layers": "N,N,...", "recompute": "none|full|full:4|modules", "lora": "RANK[:TARGETS]"}
 _HIDDEN = frozenset(name for names in MEGATRON.values() for name in names)
+MEGATRON_WORDS = "shardwise.megatron"
 MICROBATCHES = "Passes per iteration and replica, in place of --global-batch."
 
 
@@ -113,7 +116,15 @@ def asks(verb: F) -> F:
 
     def collected(**options: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and returns
         own = {name: options.pop(name) for name in list(options) if name not in names}
-        return verb(asked=ask(options), **own)
+        options["megatron"] = click.get_current_context().meta.get(MEGATRON_WORDS, {})
+        notes: list[str] = []
+        try:
+            asked = ask(options, notes)
+        except InputError:  # what was understood of a file often says why something is missing
+            for note in () if own.get("quiet") else notes:
+                show(f"note: {note}", err=True)
+            raise
+        return verb(asked=asked, **own)
 
     collected.__name__, collected.__doc__ = verb.__name__, verb.__doc__
     params: list[click.Parameter] = list(getattr(verb, "__click_params__", []))
@@ -121,6 +132,31 @@ def asks(verb: F) -> F:
     names = {param.name for param in shared}
     collected.__click_params__ = [*params, *reversed(shared)]  # type: ignore[attr-defined]
     return collected  # type: ignore[return-value]
+
+
+class Asking(click.Command):
+    """A verb of `asks`: takes Megatron's flags beside ours, and refuses one thing said twice."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours = frozenset(name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts))
+        if any(word.startswith("--") and word.partition("=")[0] not in ours for word in args):
+            from shardwise.inputs.frameworks.megatron_typed import split
+
+            args, ctx.meta[MEGATRON_WORDS] = split(args, ours)
+        self._refuse_twice(ctx, args)
+        return super().parse_args(ctx, args)
+
+    def _refuse_twice(self, ctx: click.Context, args: list[str]) -> None:
+        _, _, order = self.make_parser(ctx).parse_args(list(args))
+        for param in dict.fromkeys(order):
+            if isinstance(param, click.Option) and not param.multiple and order.count(param) > 1:
+                names = [name for name in (*param.opts, *param.secondary_opts) if name in _names(args)]
+                word = "is given more than once" if len(names) == 1 else "say the same thing"
+                raise click.UsageError(f"{' and '.join(names)} {word}; keep one", ctx)
+
+
+def _names(args: list[str]) -> set[str]:
+    return {word.partition("=")[0] if word.startswith("--") else word[:2] for word in args if word.startswith("-")}
 
 
 def _sources() -> list[click.Parameter]:
@@ -133,6 +169,6 @@ def _sources() -> list[click.Parameter]:
         ),
         Flag(
             ["--from", "framework_file"], metavar="FILE",
-            help="Take model and strategy from a Megatron script, torchtitan, MindFormers or DeepSpeed file.",
+            help="Take model and strategy from a plan, a Megatron script, torchtitan, MindFormers or DeepSpeed file.",
         ),
     ]  # fmt: skip

@@ -13,8 +13,10 @@ from typing import Any, Generic, TypeVar
 
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
 from shardwise.inputs import lookup
+from shardwise.inputs.check_model import checked_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
+from shardwise.inputs.load_plan import decided, plan_at, resized
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -24,7 +26,6 @@ T = TypeVar("T")
 MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
-MOST_LAYERS = 10_000
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
 _COUNTED = re.compile(r"\s*(\d+)\s*[x*]\s*(.+)", re.IGNORECASE)
 
@@ -103,16 +104,19 @@ def _model_file(path: Path) -> Loaded[Model]:
 
     if path.is_dir():
         path /= "config.json"
+    plan = plan_at(path)
+    if plan:
+        return Loaded(value=plan.model, extra=plan)
     data = read_mapping(path)
     if simumax.is_model(data):
         theirs = simumax.read_model(data, title=str(path))
-        return Loaded(value=theirs.model, notes=theirs.notes, extra=theirs)
+        return Loaded(value=checked_model(theirs.model, str(path)), notes=theirs.notes, extra=theirs)
     if huggingface.is_config(data):
         read = huggingface.read_config(data, name=huggingface.name_of(data, path), title=str(path))
-        return Loaded(value=read.model, notes=read.notes, extra=read)
+        return Loaded(value=checked_model(read.model, str(path)), notes=read.notes, extra=read)
     base = data.pop("base", None)
     fields = {"name": path.stem, **_base_fields(base), **data}
-    return Loaded(value=_model_checked(_validated(Model, fields, path, "model"), path), given=frozenset(data))
+    return Loaded(value=checked_model(_validated(Model, fields, path, "model"), str(path)), given=frozenset(data))
 
 
 def _base_fields(base: object) -> dict[str, Any]:
@@ -122,31 +126,6 @@ def _base_fields(base: object) -> dict[str, Any]:
     if found is None:
         raise UnknownNameError("model", str(base), lookup.known("models", MODELS))
     return found[1]
-
-
-def _model_checked(model: Model, path: Path) -> Model:
-    """What a model's own fields must agree on."""
-    faults = []
-    if model.layers > MOST_LAYERS:
-        faults.append(Fault("model.layers", f"is {model.layers}; more than {MOST_LAYERS:,} are not planned"))
-    if model.heads % model.kv_heads:
-        near = [n for n in range(1, model.heads + 1) if model.heads % n == 0]
-        faults.append(
-            Fault("model.kv_heads", f"{model.kv_heads} does not divide heads {model.heads}; use one of {near}")
-        )
-    if model.position == "learned" and not model.max_positions:
-        faults.append(Fault("model.max_positions", "is missing; a learned position table needs its number of rows"))
-    if model.moe and model.moe.top_k > model.moe.experts:
-        faults.append(
-            Fault("model.moe.top_k", f"{model.moe.top_k} is more than the {model.moe.experts} experts; lower it")
-        )
-    if model.moe and model.moe.first_dense > model.layers:
-        faults.append(
-            Fault("model.moe.first_dense", f"{model.moe.first_dense} is more than the {model.layers} layers; lower it")
-        )
-    if faults:
-        raise InputError(faults, title=str(path))
-    return model
 
 
 def read_cluster(text: str | Path) -> Loaded[Cluster]:
@@ -210,6 +189,9 @@ def _levels(levels: list[Any], gpus: int) -> list[Any]:
 def _cluster_file(path: Path, gpus: int | None) -> Loaded[Cluster]:
     from shardwise.inputs import simumax
 
+    plan = plan_at(path)
+    if plan:
+        return Loaded(value=resized(plan.cluster, gpus), extra=plan)
     data = read_mapping(path)
     if simumax.is_system(data):
         system = simumax.read_system(data, gpus=gpus, title=str(path))
@@ -262,6 +244,9 @@ def read_strategy(path: str | Path) -> Loaded[Strategy]:
     from shardwise.inputs import simumax
 
     path = Path(path)
+    plan = plan_at(path)
+    if plan:
+        return Loaded(value=plan.strategy, given=decided(plan.strategy), extra=plan)
     data = read_mapping(path)
     if simumax.is_strategy(data):
         theirs = simumax.read_strategy(data, title=str(path))

@@ -49,7 +49,7 @@ def _batch(draft: Draft, data: dict[str, Any]) -> None:
         draft.take("global_batch", total, "train_batch_size")
     if not (total and micro and steps):
         if not total and micro and steps:
-            draft.assume("global_batch", micro * steps, "train_batch_size of one replica: dp is not known")
+            draft.assume_batch(steps, "train_micro_batch_size_per_gpu x gradient_accumulation_steps on every replica")
         return
     if total % (micro * steps):
         message = f"{total} is not a multiple of {micro} per GPU x {steps} accumulation steps; change one of them"

@@ -39,6 +39,8 @@ class Imported:
     """The model, where the file describes it."""
     understanding: Understanding
     """What was made of the file."""
+    microbatches: int | None = None
+    """Passes per replica, where the file leaves the global batch to the number of replicas."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +55,9 @@ class Draft:
     faults: list[Fault] = field(default_factory=list)
     gpus: int | None = None
     model: Model | None = None
+    microbatches: int | None = None
+    guesses: set[str] = field(default_factory=set)
+    """Fields that the file does not decide."""
 
     def take(self, ours: str, value: Any, theirs: str) -> None:  # noqa: ANN401 - fields have many types
         """Set a field of ours from a setting of theirs."""
@@ -62,7 +67,16 @@ class Draft:
     def assume(self, ours: str, value: Any, why: str) -> None:  # noqa: ANN401
         """Set a field that the file leaves open."""
         self.fields[ours] = value
+        self.guesses.add(ours)
         self.assumed.append(f"{ours} {value}: {why}")
+
+    def assume_batch(self, microbatches: int, why: str) -> None:
+        """A global batch of so many micro batches a replica; a number only once dp is known."""
+        self.microbatches = microbatches
+        if "dp" in self.fields:
+            self.assume("global_batch", microbatches * self.number("micro_batch") * self.number("dp"), why)
+        else:
+            self.assumed.append(f"global_batch {microbatches * self.number('micro_batch')} x dp: {why}")
 
     def whole(self, theirs: str, value: Any, *, lowest: int = 1, highest: int = 10**12) -> int | None:  # noqa: ANN401
         """A whole number from a text or a number, or a fault."""
@@ -93,6 +107,11 @@ class Draft:
             return
         self.assume("dp", self.gpus // inner, f"{self.gpus} GPUs / {inner}")
 
+    def _whole(self) -> dict[str, Any]:
+        if self.microbatches is None or "global_batch" in self.fields:
+            return self.fields
+        return {**self.fields, "global_batch": self.microbatches * self.number("micro_batch")}
+
     def finish(self, title: str) -> Imported:
         if self.faults:
             raise InputError(self.faults, title=title)
@@ -100,10 +119,11 @@ class Draft:
             self.fields["placement"] = "v"
         return Imported(
             framework=self.framework,
-            strategy=Strategy(**self.fields),
+            strategy=Strategy(**self._whole()),
             given=frozenset(self.fields),
             gpus=self.gpus,
             model=self.model,
+            microbatches=self.microbatches,
             understanding=Understanding(
                 understood=tuple(self.understood), assumed=tuple(self.assumed), ignored=tuple(self.ignored)
             ),

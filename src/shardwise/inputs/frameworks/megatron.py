@@ -23,7 +23,7 @@ _NUMBERS = {
     **back(MEGATRON_NUMBERS),
     **{theirs: ours for ours, names in MEGATRON_ALSO.items() for theirs in names},
 }
-_CP_KINDS = {**back(MEGATRON_CP_KINDS), "allgather": "all-gather", "a2a+p2p": "all-to-all"}
+CP_KINDS = {**back(MEGATRON_CP_KINDS), "allgather": "all-gather", "a2a+p2p": "all-to-all"}
 _USED = {
     "recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-modules", "recompute-activations",
     "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "data-parallel-sharding-strategy",
@@ -36,7 +36,13 @@ _USED = {
 
 def read_arguments(text: str, *, title: str = "megatron") -> Imported:
     """The strategy and the model of a script or argument list."""
-    found = flags(text)
+    draft = drafted(flags(text))
+    _defaults(draft)
+    return draft.finish(title)
+
+
+def drafted(found: Flags) -> Draft:
+    """What flags say; what they leave open is marked as a guess."""
     draft = Draft(framework="megatron")
     _drop_unresolved(draft, found)
     for flag, ours in _NUMBERS.items():
@@ -48,10 +54,9 @@ def read_arguments(text: str, *, title: str = "megatron") -> Imported:
     for part in (_world, _precision, _sharding, _context, _kernels, _pipeline, _recompute, _experts):
         part(draft, found)
     draft.model = read_model(draft, found)
-    _defaults(draft)
     known = _NUMBERS.keys() | MEGATRON_SWITCHES.keys() | _USED | MODEL_FLAGS
     draft.ignored += [f"--{flag} {value or ''}".strip() for flag, value in sorted(found.items()) if flag not in known]
-    return draft.finish(title)
+    return draft
 
 
 def _drop_unresolved(draft: Draft, found: Flags) -> None:
@@ -104,13 +109,22 @@ def _sharding(draft: Draft, found: Flags) -> None:
 
 def _context(draft: Draft, found: Flags) -> None:
     kind = (found.get("cp-comm-type") or "p2p").split()[0]
-    if draft.number("cp") > 1 and kind in _CP_KINDS:
-        draft.take("cp_kind", _CP_KINDS[kind], f"--cp-comm-type {kind}")
+    if kind not in CP_KINDS:
+        draft.faults.append(Fault("--cp-comm-type", f"{kind!r} is none of {', '.join(CP_KINDS)}"))
+    elif draft.number("cp") > 1 and "cp-comm-type" in found:
+        draft.take("cp_kind", CP_KINDS[kind], f"--cp-comm-type {kind}")
+    elif draft.number("cp") > 1:
+        draft.assume("cp_kind", CP_KINDS[kind], "--cp-comm-type is not given")
 
 
 def _kernels(draft: Draft, found: Flags) -> None:
     local = found.get("transformer-impl") == "local"
-    draft.take("runtime", "megatron-local" if local else "megatron", "--transformer-impl" if local else "Megatron-LM")
+    if "transformer-impl" in found:
+        draft.take(
+            "runtime", "megatron-local" if local else "megatron", f"--transformer-impl {found['transformer-impl']}"
+        )
+    else:
+        draft.assume("runtime", "megatron", "--transformer-impl is not given")
     unfused = found.get("attention-backend") in {"unfused", "local"} or (local and "use-flash-attn" not in found)
     if unfused:
         draft.take(
@@ -145,6 +159,7 @@ def _pipeline(draft: Draft, found: Flags) -> None:
         draft.take("schedule", "zb-h1", "--enable-zero-bubble")
     else:
         draft.fields["schedule"] = "interleaved" if draft.number("vpp") > 1 else "1f1b"
+        draft.guesses.add("schedule")
 
 
 def _layout(draft: Draft, text: str, pp: int) -> None:
@@ -211,6 +226,6 @@ def _defaults(draft: Draft) -> None:
     if "micro_batch" not in draft.fields:
         draft.assume("micro_batch", 1, "--micro-batch-size is not given")
     if "global_batch" not in draft.fields:
-        draft.assume("global_batch", draft.number("micro_batch") * draft.number("dp"), "one micro batch per replica")
+        draft.assume_batch(1, "one micro batch per replica: --global-batch-size is not given")
     if "seq" not in draft.fields:
         draft.assumed.append("seq 4096: --seq-length is not given")

@@ -10,6 +10,7 @@ from shardwise.inputs.frameworks.imported import Draft, Imported
 from shardwise.inputs.names import (
     TORCHTITAN_CP_KINDS,
     TORCHTITAN_DEGREES,
+    TORCHTITAN_FLAVORS,
     TORCHTITAN_NEAREST,
     TORCHTITAN_SCHEDULES,
     back,
@@ -175,8 +176,12 @@ def _batch(draft: Draft, get: Any) -> None:  # noqa: ANN401
     total = get("training.global_batch_size", -1)
     if isinstance(total, int) and total > 0:
         draft.take("global_batch", total, "training.global_batch_size")
+    elif local % draft.number("micro_batch"):
+        message = f"{local} is not a multiple of pipeline_parallel_microbatch_size {micro}; change one of them"
+        draft.faults.append(Fault("training.local_batch_size", message))
     else:
-        draft.assume("global_batch", local * draft.number("dp"), "local_batch_size x dp, no gradient accumulation")
+        passes = local // draft.number("micro_batch")
+        draft.assume_batch(passes, "local_batch_size x dp, no gradient accumulation")
 
 
 def _batch_in_tokens(draft: Draft, get: Any) -> None:  # noqa: ANN401
@@ -190,7 +195,7 @@ def _batch_in_tokens(draft: Draft, get: Any) -> None:  # noqa: ANN401
     if isinstance(total, int) and total > 0:
         draft.take("global_batch", max(1, total // seq), f"training.num_tokens_per_train_step / {seq} tokens")
     else:
-        draft.assume("global_batch", max(1, micro) * passes * draft.number("dp"), "micro batches x dp")
+        draft.assume_batch(passes, "micro batches x dp")
 
 
 def _recompute(draft: Draft, get: Any) -> None:  # noqa: ANN401
@@ -230,6 +235,16 @@ def _rest(draft: Draft, get: Any) -> None:  # noqa: ANN401
         draft.take("dtype", "fp8", f"model.converters {converters}")
     elif isinstance(converters, list) and any("mx" in str(name) for name in converters):
         draft.take("dtype", "mxfp8", f"model.converters {converters}")
-    name, flavor = get("model.name"), get("model.flavor")
-    if name and flavor:
-        draft.assumed.append(f"no model: give it by name (the file says {name} {flavor})")
+    _model(draft, get("model.name"), get("model.flavor"))
+
+
+def _model(draft: Draft, name: object, flavor: object) -> None:
+    """The file names a model of torchtitan's; our catalog has most of those that people train."""
+    ours = next((own for own, theirs in TORCHTITAN_FLAVORS.items() if theirs == (name, flavor)), None)
+    if ours is not None:
+        from shardwise.inputs.load import load_model
+
+        draft.model = load_model(ours)
+        draft.understood.append(f"model.name {name}, model.flavor {flavor} -> model {ours}")
+    elif name and flavor:
+        draft.assumed.append(f"no model: the catalog has no {name} {flavor}; give MODEL by name or file")
