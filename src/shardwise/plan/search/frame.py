@@ -16,7 +16,7 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats, Table
-from shardwise.plan.search.types import Base, Layout, Point, Sharding
+from shardwise.plan.search.types import Base, Layout, Point
 from shardwise.plan.search.work import Cell
 from shardwise.schedule.generate import generate
 from shardwise.simulate.action import B, F, I
@@ -62,8 +62,18 @@ class Frame(NamedTuple):
     """[pair, choice]: whether the chunk is long enough for the choice."""
 
 
-Known = dict[tuple[int, ...], tuple[tuple[float, float, float], tuple[object, ...]]]
-"""Updates and rates that frames share."""
+class Known(NamedTuple):
+    """Updates and rates that frames share."""
+
+    updates: dict[tuple[int, ...], tuple[float, float, float]]
+    rates: dict[tuple[int, ...], tuple[object, ...]]
+
+
+class _Chunks(NamedTuple):
+    """The whole model, and one layer of the main kind."""
+
+    whole: Chunk
+    main: Chunk
 
 
 def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known) -> Frame:
@@ -72,13 +82,17 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
     pairs = [(index, one, sharding) for index, one in enumerate(layouts) for sharding in space.shardings(base, one)]
     cells: dict[Cell, int] = {}
     tracks: dict[tuple[int, int], int] = {}
-    track_of_pair, asked = [], []
+    track_of_pair, updates_, rates = [], [], []
+    whole = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
+    chunks = _Chunks(whole, chunk_of((Run(table.main.blocks[0], 1),), 0.0))
     for index, layout, sharding in pairs:
         cell = cells.setdefault(Cell(layout.pp, layout.dp, sharding if sharding.zero == 3 else None), len(cells))
         track_of_pair.append(tracks.setdefault((index, cell), len(tracks)))
-        asked.append(_ask(space, base, table, layout, sharding, known))
-    updates = np.array([one[0] for one in asked])[:, :, None]
-    columns = zip(*(one[1] for one in asked), strict=True)
+        point = Point(base, layout, sharding, Recompute())
+        updates_.append(_update(space, point, table, chunks, known))
+        rates.append(_rate(space, point, table, chunks, known))
+    updates = np.array(updates_)[:, :, None]
+    columns = zip(*rates, strict=True)
     sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
     return Frame(
         layouts,
@@ -95,49 +109,45 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
     )
 
 
-def _ask(
-    space: Space, base: Base, table: Table, layout: Layout, sharding: Sharding, known: Known
-) -> tuple[tuple[float, float, float], tuple[object, ...]]:
-    """Ask the update and memory models about a pair."""
+def _key(point: Point) -> tuple[int, ...]:
+    base, layout, sharding, _ = point
+    return (base.tp, base.cp, base.ep, base.etp, base.single, layout.pp, layout.dp, *sharding)
+
+
+def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, float, float]:
+    """Reduction, gathering and step of the mean rank.
+
+    Each is concave in the parameters (latency, then bytes), so that the mean over ranks is at least that of all
+    parameters on one rank, shared.
+    """
     # gradients that are sharded are reduced after every micro batch
-    passes = layout.microbatches if sharding.zero == 2 else 1
-    key = (base.tp, base.cp, base.ep, base.etp, base.single, layout.pp, layout.dp, *sharding, passes)
-    if key not in known:
-        asked = _Asked(space.strategy(Point(base, layout, sharding, Recompute())), layout.pp, sharding)
-        known[key] = _updated(table, asked), _rated(table, asked)
-    return known[key]
+    key = (*_key(point), point.layout.microbatches if point.sharding.zero == 2 else 1)
+    if key not in known.updates:
+        ground, strategy = table.ground, space.strategy(point)
+        states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
+        # adapters train a few parameters only: their update may be next to nothing
+        trained = 0.0 if ground.shard.lora else 1.0
+        found = update_of(
+            [chunks.whole], strategy, ground.runtime, states, groups, ground.machine, float("inf"),
+            ground.cluster.host_bandwidth, trained,
+        )  # fmt: skip
+        pp = point.layout.pp
+        known.updates[key] = found.reduce / pp, found.gather / pp, found.optimizer / pp
+    return known.updates[key]
 
 
-class _Asked(NamedTuple):
-    strategy: Strategy
-    pp: int
-    sharding: Sharding
+def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[object, ...]:
+    key = _key(point)
+    if key not in known.rates:
+        chunk = chunks.whole if point.layout.pp == 1 else chunks.main
+        known.rates[key] = _rated(table, space.strategy(point), chunk)
+    return known.rates[key]
 
 
-def _updated(table: Table, asked: _Asked) -> tuple[float, float, float]:
-    """Reduction, gathering and step of the mean rank."""
-    ground, strategy = table.ground, asked.strategy
-    states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
-    whole = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
-    mean = _bare(whole, whole.params / asked.pp, whole.expert_params / asked.pp)
-    never = float("inf")
-    # adapters train a few parameters only: their update may be next to nothing
-    trained = 0.0 if ground.shard.lora else 1.0
-    args = (strategy, ground.runtime, states, groups, ground.machine, never, ground.cluster.host_bandwidth, trained)
-    found, all_ = update_of([mean], *args), update_of([whole], *args)
-    step = all_.optimizer / asked.pp
-    if strategy.zero == 0 or asked.sharding.group:
-        # an all-reduce is concave in its bytes: the mean over ranks is at least that of all on one rank, shared
-        return all_.reduce / asked.pp, found.gather, step
-    return found.reduce, found.gather, step
-
-
-def _rated(table: Table, asked: _Asked) -> tuple[object, ...]:
+def _rated(table: Table, strategy: Strategy, chunk: Chunk) -> tuple[object, ...]:
     """What the memory model says of one parameter of each sort."""
-    ground, strategy = table.ground, asked.strategy
+    ground = table.ground
     states = states_of(strategy, ground.runtime)
-    pieces = table.pieces if asked.pp == 1 else (table.main,)
-    chunk = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in pieces), 0.0)
     whole = footprint_of([chunk], ground.shard, strategy, ground.runtime, states, ground.cluster.gpu.reserved)
     unit = [
         footprint_of([one], ground.shard, strategy, ground.runtime, states)

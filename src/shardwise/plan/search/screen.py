@@ -40,7 +40,7 @@ class Screen:
 
     space: Space
     _frames: dict[tuple[object, ...], Frame] = field(default_factory=dict)
-    _known: Known = field(default_factory=dict)
+    _known: Known = field(default_factory=lambda: Known({}, {}))
 
     @cached_property
     def recomputes(self) -> tuple[Recompute, ...]:
