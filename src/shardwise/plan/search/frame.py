@@ -163,7 +163,7 @@ def _rated(table: Table, strategy: Strategy, chunk: Chunk) -> tuple[object, ...]
 
 
 def _bare(chunk: Chunk, params: float, expert_params: float) -> Chunk:
-    return chunk._replace(params=params, expert_params=expert_params)
+    return chunk._replace(runs=(), params=params, expert_params=expert_params)
 
 
 def buffers_of(table: Table) -> float:
