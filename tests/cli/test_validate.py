@@ -107,3 +107,63 @@ def test_a_packed_file_that_is_not_packed(shardwise, tmp_path):
     result = shardwise("validate", "--data", path)
     assert result.code == 2
     assert "cannot be unpacked" in result.err
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("model.layers", "many", "model.layers is 'many'; it must be a whole number"),
+        ("model.hidden", None, "model.hidden is null; it must be a whole number"),
+        ("parallel.tp", [2], "parallel.tp is a list"),
+        ("parallel", 3, "parallel must be a table"),
+        ("measured.iteration_time_s", -1.5, "measured.iteration_time_s is -1.5; what is measured is above 0"),
+        ("measured.iteration_time_s", 0, "measured.iteration_time_s is 0"),
+        ("measured.peak_memory_gb", "80", "measured.peak_memory_gb is '80'; it must be a number"),
+        ("num_gpus", -4, "num_gpus is -4"),
+        ("framework", 7, "framework is 7; it must be a text"),
+    ],
+)
+def test_a_bad_field_is_named(shardwise, some, path, value, said):
+    rows = json.loads(some.read_text())
+    *tables, name = path.split(".")
+    table = rows[0]
+    for part in tables:
+        table = table[part]
+    table[name] = value
+    some.write_text(json.dumps(rows))
+    skipped = json.loads(shardwise("validate", "--data", some, "--json", "-").out)["rows"][0]["skipped"]
+    assert said in skipped
+    assert "Error" not in skipped
+    assert "object" not in skipped
+
+
+def test_a_bad_time_of_our_own_forms_is_named(shardwise, tmp_path):
+    rows = packed("h200_huggingface")["rows"][:2]
+    rows[0]["step_ms"] = 0
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    found = json.loads(shardwise("validate", "--data", path, "--json", "-").out)["rows"]
+    assert "step_ms is 0" in found[0]["skipped"]
+    assert "predicted" in found[1]
+
+
+def test_a_file_of_bad_rows_only_is_bad_input(shardwise, some):
+    rows = json.loads(some.read_text())[:3]
+    for row in rows:
+        row["framework"] = "an abacus"
+    some.write_text(json.dumps(rows))
+    result = shardwise("validate", "--data", some)
+    assert result.code == 2
+    assert "none of the 3 rows" in result.err
+    assert "abacus" in result.err
+
+
+def test_a_number_without_end_and_a_packed_flood_are_refused(shardwise, tmp_path, monkeypatch):
+    path = tmp_path / "rows.json"
+    path.write_text('[{"id": %s}]' % ("9" * 5000))
+    assert "4,300 digits" in shardwise("validate", "--data", path).err
+    monkeypatch.setattr("shardwise.plan.measured.rows.SIZE_LIMIT", 1000)
+    packed_file = tmp_path / "rows.json.gz"
+    packed_file.write_bytes(gzip.compress(b" " * 5000))
+    result = shardwise("validate", "--data", packed_file)
+    assert (result.code, "unpacks to more than" in result.err) == (2, True)

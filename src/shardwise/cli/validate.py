@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardwise.cli.output import Output, output_options
+from shardwise.errors import InputError
 
 if TYPE_CHECKING:
     from shardwise.plan.measured.case import Skipped
@@ -45,23 +46,29 @@ def command(files: tuple[str, ...], output: Output) -> None:
 
     validation = validate(files)
     outcomes, skipped = validation.outcomes, validation.skipped
+    found = regrets(outcomes)
+    output.answer({"rows": [row_of(result) for result in validation.results], "summary": _summary(outcomes, found)})
+    if not outcomes:
+        raise InputError(f"none of the {len(skipped):,} rows can be predicted:\n" + "\n".join(_reasons(skipped)))
     _say_rows(len(validation.results), skipped, output)
     _say_time(outcomes, output)
     _say_memory(outcomes, output)
     _say_parts(outcomes, output)
     _say_fits(outcomes, output)
-    found = regrets(outcomes)
     _say_regret(found, output)
-    output.answer({"rows": [row_of(result) for result in validation.results], "summary": _summary(outcomes, found)})
 
 
 def _say_rows(count: int, skipped: Sequence[Skipped], output: Output) -> None:
     share = f" ({100 * len(skipped) / count:.1f}%)" if skipped else ""
     output.say(f"{count:,} rows: {count - len(skipped):,} predicted, {len(skipped):,} skipped{share}")
     output.say("errors are predicted / measured - 1; mean, median and max without their sign, bias with it")
-    reasons = Counter(_first_line(one.reason) for one in skipped)
-    for reason, number in reasons.most_common(8):
-        output.say(f"  skipped {number}: {reason}")
+    for line in _reasons(skipped):
+        output.say(line)
+
+
+def _reasons(skipped: Sequence[Skipped]) -> list[str]:
+    counts = Counter(_first_line(one.reason) for one in skipped)
+    return [f"  skipped {number}: {reason}" for reason, number in counts.most_common(8)]
 
 
 def _first_line(text: str) -> str:

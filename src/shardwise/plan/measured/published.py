@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.errors import ShardwiseError
 from shardwise.inputs.layers import with_layers
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
@@ -27,14 +26,8 @@ SCHEDULES = {
 
 
 def read(row: Row) -> Case | Skipped:
-    """One row as a case, or the reason why it cannot be one."""
-    identity: dict[str, Any] = {"id": str(row.get("id", "?")), "source": str(row.get("source_key", "?"))}
-    try:
-        return _case(row, identity)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        return Skipped(**identity, reason=f"the row lacks or garbles {error}")
-    except ShardwiseError as error:
-        return Skipped(**identity, reason=str(error))
+    """One row, its fields already checked, as a case, or the reason why it cannot be one."""
+    return _case(row, {"id": str(row.get("id", "?")), "source": str(row.get("source_key", "?"))})
 
 
 def _case(row: Row, identity: dict[str, Any]) -> Case | Skipped:

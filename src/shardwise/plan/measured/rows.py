@@ -8,15 +8,19 @@ h200_megatron_rank  {"rows": [...]}: single ranks of a pipeline, each with `stag
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import FileError, ShardwiseError
-from shardwise.inputs.files import read_text
+from shardwise.inputs.files import SIZE_LIMIT, odd_value, read_bytes, read_text
 from shardwise.plan.measured import h200, published
 from shardwise.plan.measured.case import Case, Skipped
+from shardwise.plan.measured.fields import row_faults
+from shardwise.units import show_bytes
 
 Row = dict[str, Any]
 Read = Callable[[Row], Case | Skipped]
@@ -58,15 +62,21 @@ def _parsed(path: str | Path) -> Any:  # noqa: ANN401 - a file can hold anything
         raise FileError(path, f"is not valid JSON: {error.msg} at {where}") from None
     except RecursionError:
         raise FileError(path, "is nested too deeply to hold measured runs") from None
+    except ValueError as error:
+        raise FileError(path, odd_value(error)) from None
 
 
 def _unpacked(path: Path) -> str:
+    """What a packed file holds; the limit is that of a plain one, since a few bytes can unpack to any number."""
     try:
-        return gzip.decompress(path.read_bytes()).decode("utf-8")
-    except FileNotFoundError:
-        raise FileError(path, "there is no such file") from None
-    except (OSError, EOFError, ValueError) as error:
+        with gzip.open(io.BytesIO(read_bytes(path))) as packed:
+            content = packed.read(SIZE_LIMIT + 1)
+        text = content.decode("utf-8")
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(path, f"cannot be unpacked: {error}") from None
+    if len(content) > SIZE_LIMIT:
+        raise FileError(path, f"unpacks to more than {show_bytes(SIZE_LIMIT)}; split it")
+    return text
 
 
 def _refuse(word: str, path: str | Path) -> float:
@@ -101,11 +111,15 @@ def _read(row: object, form: str, number: int) -> Case | Skipped:
     if not isinstance(row, dict):
         return Skipped(id=f"row {number}", source=form, reason="the row is not a table of keys and values")
     identity = {"id": str(row.get("id", f"row {number}")), "source": str(row.get("source_key", form))}
+    faults = row_faults(row, form)
+    if faults:
+        return Skipped(**identity, reason="; ".join(faults))
     try:
         return FORMS[form][1](row)
     except ShardwiseError as error:
         return Skipped(**identity, reason=str(error))
-    except KeyError as error:
-        return Skipped(**identity, reason=f"the row lacks {error}")
-    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        return Skipped(**identity, reason=f"the row garbles a value: {error}")
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        # Every field that is known to matter was looked at above; what is left is a field of a strange kind.
+        return Skipped(
+            **identity, reason=f"a field is of another kind than in {form} rows; compare it with one of ours"
+        )

@@ -38,8 +38,9 @@ def _predicted(row: Case | Skipped) -> Outcome | Skipped:
         return row
     try:
         return predict(row)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        return Skipped(id=row.id, source=row.source, reason=f"cannot be estimated: {type(error).__name__}: {error}")
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        reason = f"cannot be estimated: its values do not go together ({row.strategy} on {row.cluster.name})"
+        return Skipped(id=row.id, source=row.source, reason=reason)
 
 
 def row_of(result: Outcome | Skipped) -> dict[str, Any]:
