@@ -57,7 +57,7 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
     if options["out"]:
         write_plan(found, options["out"])
         output.note(f"the plan is in {options['out']}")
-    return 0 if answer.finished or options["time_limit_wall"] else 130
+    return 130 if answer.interrupted else 0
 
 
 def _refuse(options: Mapping[str, Any], typed: frozenset[str]) -> None:
@@ -185,6 +185,8 @@ def _nothing(answer: Answer, output: Output) -> int:
     from shardwise.plan.search.api import proof
 
     output.answer({"fits": False, "closest": near, "search": proof(answer)["search"]})
+    if answer.interrupted:
+        raise KeyboardInterrupt
     if not answer.finished:
         raise InfeasibleError("stopped before any strategy was found that fits; give it more time")
     if not answer.counts.space:

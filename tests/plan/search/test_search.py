@@ -84,6 +84,7 @@ def test_an_interrupt_gives_the_best_so_far():
             raise KeyboardInterrupt
 
     answer = Search(question=question, gap=0.0, report=stop).run()
+    assert answer.interrupted
     assert not answer.finished
     assert answer.best is not None
     assert answer.bound <= answer.best.iteration_seconds

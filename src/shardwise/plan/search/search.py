@@ -55,6 +55,7 @@ class Search:
     dropped: float = float("inf")
     """Lowest bound of what was dropped because it cannot win."""
     finished: bool = True
+    interrupted: bool = False
     screen_seconds: float = 0.0
     began: float = field(default_factory=time.process_time)
     wall: float = field(default_factory=time.monotonic)
@@ -79,7 +80,7 @@ class Search:
         try:
             self._search()
         except KeyboardInterrupt:
-            self.finished = False
+            self.finished, self.interrupted = False, True
         return self.answer()
 
     def _search(self) -> None:
@@ -199,6 +200,7 @@ class Search:
         )  # fmt: skip
         return Answer(
             question=question, best=found, bound=self.bound, counts=counts, top=self._top(), finished=self.finished,
+            interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
 

@@ -135,6 +135,8 @@ class Answer:
     closest: Closest | None = None
     finished: bool = True
     """False: the time was up or Ctrl-C was pressed; the answer is the best so far."""
+    interrupted: bool = False
+    """Ctrl-C was pressed."""
     cpu_seconds: float = 0.0
     screen_seconds: float = 0.0
     """CPU time of the bounds, the cost model's included."""
