@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwise.cost.stage import Chunk, combined
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.runtime import Overheads, Runtime
+from shardwise.ops.moe import EAGER_ROUTING
 from shardwise.plan.estimate import assemble
 from shardwise.plan.plan_file import Plan
 from shardwise.plan.setup import Setup, setup_of
 
-# CPU seconds that the program's own layers cost per kernel (its modules are as plain as Hugging Face's), and the time
-# of one iteration beside its passes.
-LAUNCH, LAUNCH_BACKWARD, ITERATION = 9e-6, 10e-6, 0.3e-3
+# What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
+# take the way over a temporary, bytes each; tokens are sorted by plain kernels: bytes a layer (an H200's 0.15 ms).
+GROUPED_ADD, ROUTING = 15.0, EAGER_ROUTING
+# CPU seconds of the program's own modules: an autograd function takes 19 us forward and 20 us backward (the probe's
+# host), a fused kernel checks its guards; and the time of one iteration beside its passes.
+OVERHEADS = Overheads(launch=20e-6, launch_backward=12e-6, layer=0.8e-3, layer_backward=0.4e-3, iteration=0.3e-3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +40,8 @@ def rehearsed(runtime: Runtime) -> Runtime:
     if runtime.name == "huggingface":
         return runtime
     kernels = replace(runtime.kernels, norm="native", rope="eager", attention="best")
-    overheads = Overheads(launch=LAUNCH, launch_backward=LAUNCH_BACKWARD, iteration=ITERATION)
     memory = replace(runtime.memory, dummy_gradients=False, bucket=0.0, fixed=0.0, workspace=67.1e6)
-    return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
+    return replace(runtime, kernels=kernels, overheads=OVERHEADS, memory=memory)
 
 
 def setup_for(plan: Plan) -> Setup:
@@ -72,21 +76,22 @@ def _memory(setup: Setup, rank: int, measured: dict[str, float]) -> list[Line]:
 
 def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[Line]:
     measured, lines = result["seconds"], []
+    added = 0.0
     for index, chunk in enumerate(setup.rank_chunks(rank)):
+        routing, adds = _beside_experts(setup, chunk)
+        added += routing + adds
         parts = {
             "F": ("forward", (chunk.f,)), "B": ("backward", (chunk.i, chunk.w, chunk.again)),
             "I": ("backward for inputs", (chunk.i, chunk.again)), "W": ("backward for weights", (chunk.w,)),
         }  # fmt: skip
         for kind, (word, seconds) in parts.items():
             if f"{index}{kind}" in measured:
-                from shardwise.cost.stage import combined
-
-                value = combined(*seconds).alone
+                value = combined(*seconds).alone + {"F": routing, "I": 0.0}.get(kind, adds)
                 lines.append(
                     Line(what=f"{word}, chunk {index}", predicted=value, measured=measured[f"{index}{kind}"], unit="s")
                 )
     estimate = assemble(setup)
-    passes = setup.strategy.microbatches * estimate.stages[rank].alone
+    passes = setup.strategy.microbatches * (estimate.stages[rank].alone + added)
     faked = float(result.get("faked_seconds", 0.0))
     lines.append(Line(what="all passes", predicted=passes, measured=measured["passes"] - faked, unit="s"))
     step = estimate.optimizer_by_rank[rank]
@@ -94,6 +99,16 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[Line]:
     total = measured["passes"] - faked + measured["optimizer"]
     lines.append(Line(what="iteration of the rank alone", predicted=passes + step, measured=total, unit="s"))
     return lines
+
+
+def _beside_experts(setup: Setup, chunk: Chunk) -> tuple[float, float]:
+    """Seconds of a micro batch's plain routing in forward, and of adding up experts' gradients."""
+    layers = sum(run.repeat for run in chunk.runs if run.block.expert_params)
+    if setup.runtime.name == "huggingface" or not layers:
+        return 0.0, 0.0
+    fused = setup.runtime.kernels.weight_grad_fusion
+    adds = chunk.expert_params * GROUPED_ADD if fused else 0.0
+    return layers * ROUTING / setup.machine.bandwidth, adds / setup.machine.bandwidth
 
 
 def folded(plan: Plan, result: dict[str, Any], lines: list[Line]) -> Plan:

@@ -701,6 +701,32 @@ class ShardedMlp(nn.Module):
         return self.down(inner)
 
 
+class Permute(torch.autograd.Function):
+    """Rows in another order, each of them `copies` times; backward gathers too, where an indexed sum would be slow."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor, copies: int) -> Tensor:  # noqa: ANN401
+        ctx.save_for_backward(back)
+        ctx.copies = copies
+        return x[order // copies if copies > 1 else order]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        (back,) = ctx.saved_tensors
+        rows = grad[back]
+        if ctx.copies > 1:
+            rows = rows.view(-1, ctx.copies, rows.shape[-1]).sum(dim=1)
+        return rows, None, None, None
+
+
+def sorted_by(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The order that sorts, and the one that undoes it."""
+    order = torch.argsort(ids)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(order.shape[0], device=order.device)
+    return order, back
+
+
 class ShardedMoe(nn.Module):
     """Experts of this rank; tokens of others are copies of ours."""
 
@@ -724,30 +750,31 @@ class ShardedMoe(nn.Module):
         weights, chosen = torch.topk(logits.softmax(dim=-1), self.k, dim=-1)
         weights = (weights / weights.sum(dim=-1, keepdim=True)).to(x.dtype)
         ids = chosen.reshape(-1)
-        order = torch.argsort(ids)
-        picked = x[order // self.k]
-        sorted_weights = weights.reshape(-1, 1)[order]
+        order, back = sorted_by(ids)
+        picked = Permute.apply(x, order, back, self.k)
+        factors = Permute.apply(weights.reshape(-1, 1), order, back, 1)
+        mine = ids[order] % self.local
+        here, there = order, back
         if self.ep > 1:
-            picked, sorted_weights = (Exchange.apply(part, self.home) for part in (picked, sorted_weights))
-        here, ends = self._mine(ids[order])
-        if self.ep > 1:
-            picked, sorted_weights = picked[here], sorted_weights[here]
+            picked, factors = (Exchange.apply(part, self.home) for part in (picked, factors))
+            here, there = sorted_by(mine)
+            picked, factors = (Permute.apply(part, here, there, 1) for part in (picked, factors))
+        ends = self._ends(mine)
         inner = Grouped.apply(picked, self.up, ends, self.home)
-        inner = GatedFused.apply(inner) if self.kept else WeightedFused.apply(inner, sorted_weights)
+        inner = GatedFused.apply(inner) if self.kept else WeightedFused.apply(inner, factors)
         out = Grouped.apply(inner, self.down, ends, self.home)
         if self.ep > 1:
-            out = Exchange.apply(out[torch.argsort(here)], self.home)
-        out = out[torch.argsort(order)].view(x.shape[0], self.k, -1)
+            out = Exchange.apply(Permute.apply(out, there, here, 1), self.home)
+        out = Permute.apply(out, back, order, 1).view(x.shape[0], self.k, -1)
         out = (out * weights.unsqueeze(-1) if self.kept else out).sum(dim=1).view(hidden.shape)
         return out if self.shared is None else out + self.shared(hidden)
 
-    def _mine(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens that came, sorted by our experts: as unevenly spread as ours are over all."""
-        mine = ids % self.local
-        counts = torch.empty(self.local, device=ids.device) if META else torch.histc(
-            mine.float(), bins=self.local, min=0, max=self.local - 1
-        )  # fmt: skip
-        return torch.argsort(mine), counts.cumsum(0).to(torch.int32)
+    def _ends(self, mine: Tensor) -> Tensor:
+        """Where each of our experts' tokens end: as unevenly spread as our own tokens are over all."""
+        if META:
+            return torch.empty(self.local, dtype=torch.int32, device=mine.device)
+        counts = torch.histc(mine.float(), bins=self.local, min=0, max=self.local - 1)
+        return counts.cumsum(0).to(torch.int32)
 
 
 class ShardedLayer(nn.Module):
@@ -955,8 +982,9 @@ class Rank:
         del x, out
 
     def weights(self, chunk: int, microbatch: int) -> None:
-        for add in self.waiting.pop((chunk, microbatch)):
-            add()
+        with torch.no_grad():
+            for add in self.waiting.pop((chunk, microbatch)):
+                add()
 
     def passes(self, clock: Clock, after_first: Callable[[], None]) -> None:
         if not self.plain:

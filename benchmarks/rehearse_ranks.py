@@ -1,0 +1,52 @@
+"""Predictions beside the six ranks that were rehearsed on an H200: `python benchmarks/rehearse_ranks.py`.
+
+To measure again: `shardwise rehearse plan.json --rank ppN --write rank.py` for each, run it on the GPU, and put the
+results into data/h200_rehearsals.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import fmean
+
+from shardwise.inputs.complete import complete
+from shardwise.inputs.load import load_cluster, load_model
+from shardwise.inputs.strategy_text import parse
+from shardwise.plan.estimate import estimate
+from shardwise.plan.predictions import plan_of
+from shardwise.rehearse.compare import Line, compare
+
+DATA = Path(__file__).parent / "data" / "h200_rehearsals.json"
+SHOWN = {"peak": "memory", "all passes": "passes", "optimizer step": "step", "iteration of the rank alone": "iteration"}
+
+
+def rows() -> list[tuple[str, dict[str, Line]]]:
+    """One entry a rank: its name and its lines."""
+    found = []
+    for row in json.loads(DATA.read_text(encoding="utf-8"))["rows"]:
+        cluster = load_cluster(row["cluster"])
+        strategy = complete(parse(row["strategy"]), cluster)
+        plan = plan_of(estimate(load_model(row["model"]), cluster, strategy))
+        lines = {line.what: line for line in compare(plan, row["result"])}
+        found.append((f"{row['model']} {row['strategy']}, pp{row['result']['rank']}", lines))
+    return found
+
+
+def main() -> None:
+    table = rows()
+    print("| rank | " + " | ".join(SHOWN.values()) + " |")
+    print("|---|" + "---|" * len(SHOWN))
+    for name, lines in table:
+        print(f"| {name} | " + " | ".join(_cell(lines[what]) for what in SHOWN) + " |")
+    means = (fmean(abs(lines[what].error) for _, lines in table) for what in SHOWN)
+    print("| mean | " + " | ".join(f"{100 * mean:.1f}%" for mean in means) + " |")
+
+
+def _cell(line: Line) -> str:
+    size = f"{line.measured / 2**30:.2f} GiB" if line.unit == "bytes" else f"{1e3 * line.measured:.1f} ms"
+    return f"{size}, {100 * line.error:+.1f}%"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Rehearsals without a GPU: the program's own count of memory against the H200 and against the analytic model."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from shardwise.errors import FileError, InputError
+from shardwise.inputs.load import load_cluster, load_model
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.estimate import estimate
+from shardwise.plan.measured.case import Case
+from shardwise.plan.measured.rows import read_file, shipped_files
+from shardwise.plan.plan_file import Plan, read_plan, write_plan
+from shardwise.plan.predictions import plan_of
+from shardwise.rehearse.compare import compare, folded
+from shardwise.rehearse.program import PROGRAM, program_text, read_result, run_program
+from shardwise.rehearse.spec import rank_number, spec_of
+
+pytestmark = pytest.mark.torch
+
+HUGGINGFACE = (
+    "llama125m-s1024-b16", "tinyllama-s4096-b4-amp", "llama8b-s4096-b2-rc", "gpt2-medium-s1024-b16",
+    "qwen3-30b-a3b-8l-s4096-b1", "deepseek-v2-lite-8l-s4096-b2-rc",
+)  # fmt: skip
+MEGATRON = ("llama7b-tp1-pp1-dp8-st0-m4-b1-none", "llama13b-tp2-pp4v2-dp1-st0-m8-b1-none")
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Case]:
+    rows = [row for path in shipped_files() if "h200" in path.name for row in read_file(path)]
+    return {row.id: row for row in rows if isinstance(row, Case)}
+
+
+def rehearsed(plan: Plan, rank: int = 0) -> dict:
+    return run_program(spec_of(plan, rank), device="meta")
+
+
+def plan_for(model: str, cluster: str, **fields) -> Plan:
+    strategy = Strategy(**{"seq": 2048, "global_batch": 8, **fields})
+    return plan_of(estimate(load_model(model), load_cluster(cluster), strategy))
+
+
+@pytest.mark.parametrize("name", [*HUGGINGFACE, *MEGATRON])
+def test_the_count_is_what_an_h200_measured(cases, name):
+    case = cases[name]
+    plan = Plan(model=case.model, cluster=case.cluster, strategy=case.strategy)
+    memory = rehearsed(plan, case.rank or 0)["memory"]
+    allowed = 0.001 if name in HUGGINGFACE else 0.02
+    assert memory["peak"] == pytest.approx(case.measured["peak_bytes"], rel=allowed)
+    assert memory["static"] == pytest.approx(case.measured["static_bytes"], rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("plan", "rank"),
+    [
+        (("llama-3-8b", "16xh200", {"tp": 2, "pp": 4, "dp": 2, "global_batch": 16}), 0),
+        (("llama-3-8b", "4xh200", {"pp": 4, "recompute": Recompute(full=True)}), 1),
+        (
+            (
+                "llama-2-13b",
+                "8xh200",
+                {"tp": 2, "pp": 4, "vpp": 2, "schedule": "zb-v", "placement": "v", "runtime": "zero-bubble"},
+            ),
+            3,
+        ),
+        (("qwen3-30b-a3b", "32xh200", {"pp": 4, "dp": 8, "ep": 8, "global_batch": 64}), 0),
+    ],
+)
+def test_the_analytic_model_agrees(plan, rank):
+    model, cluster, fields = plan
+    made = plan_for(model, cluster, **fields)
+    for line in compare(made, rehearsed(made, rank)):
+        assert abs(line.error) < 0.02, line
+
+
+def test_the_program_stands_alone():
+    """Torch and the standard library only, and the share is inside."""
+    spec = spec_of(plan_for("llama-3-8b", "4xh200", pp=4), 2)
+    tree = ast.parse(program_text(spec))
+    roots = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names])
+    }
+    assert "shardwise" not in roots
+    assert roots - {"torch"} <= set(__import__("sys").stdlib_module_names)
+    assert program_text(spec) != PROGRAM.read_text()
+
+
+def test_a_rank_runs_its_schedule():
+    spec = spec_of(plan_for("llama-3-8b", "4xh200", pp=4), 3)
+    assert spec["actions"][:4] == [(0, "F", 0), (0, "B", 0), (0, "F", 1), (0, "B", 1)]
+    assert spec["chunks"][0]["head"]
+    assert not spec["chunks"][0]["embedding"]
+    split = spec_of(
+        plan_for("llama-2-13b", "4xh200", pp=4, vpp=2, schedule="zb-v", placement="v", runtime="zero-bubble"), 0
+    )
+    assert {kind for _, kind, _ in split["actions"]} >= {"F", "I", "W"}
+    assert len(split["chunks"]) == 2
+
+
+def test_results_fold_back(tmp_path):
+    plan = plan_for("llama-3-8b", "4xh200", pp=4)
+    result = rehearsed(plan, 1)
+    result["seconds"] = {"0F": 0.03, "0B": 0.06, "passes": 0.8, "optimizer": 0.02}
+    result["faked_seconds"] = 0.0
+    lines = compare(plan, result)
+    assert {"all passes", "optimizer step", "forward, chunk 0"} <= {line.what for line in lines}
+    kept = tmp_path / "plan.json"
+    write_plan(folded(plan, result, lines), kept)
+    told = read_plan(kept).predictions["rehearsed"]["pp1"]
+    assert told["corrected"]["peak_bytes"] == pytest.approx(result["memory"]["peak"], rel=0.02)
+    assert told["corrected"]["alone_seconds"] > 0
+
+
+@pytest.mark.parametrize("fields", [{"cp": 2}, {"flash": False}, {"dtype": "fp8"}])
+def test_what_cannot_be_built_is_refused(fields):
+    plan = replace(
+        plan_for("llama-3-8b", "8xh200", tp=2, dp=4),
+        strategy=Strategy(tp=2, seq=4096, global_batch=8, dp=4 // fields.get("cp", 1), **fields),
+    )
+    with pytest.raises(InputError, match="cannot build it yet"):
+        spec_of(plan, 0)
+
+
+def test_ranks_and_results_are_checked(tmp_path):
+    assert rank_number("pp2", 4) == rank_number("2", 4) == 2
+    with pytest.raises(InputError, match="pp0 to pp3"):
+        rank_number("pp4", 4)
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"schema": "other"}))
+    with pytest.raises(FileError, match="no result of a rehearsal"):
+        read_result(path)
+    path.write_text(json.dumps({"schema": "shardwise/rehearsal/1", "rank": 0, "error": "out of memory"}))
+    with pytest.raises(FileError, match="out of memory"):
+        read_result(path)
+
+
+def test_the_verb(tmp_path, capfd):
+    from shardwise.cli.main import run
+
+    plan, program, result = (tmp_path / name for name in ("plan.json", "rank.py", "result.json"))
+    write_plan(plan_for("llama-3-8b", "4xh200", pp=4), plan)
+    assert run(["rehearse", str(plan), "--rank", "pp1", "--write", str(program)]) == 0
+    assert Path(program).read_text().count("json.loads(r'''") == 1
+    words = ["rehearse", str(plan), "--rank", "pp1", "--device", "meta", "--result", str(result)]
+    assert run(words) == 0
+    assert run(["rehearse", str(plan), "--read", str(result), "--out", str(tmp_path / "new.json")]) == 0
+    assert "peak of the passes" in capfd.readouterr().out
+    assert run(["rehearse", str(plan)]) == 2
+    assert "--rank" in capfd.readouterr().err
