@@ -170,7 +170,7 @@ def test_an_unknown_verb_and_option(shardwise):
     result = shardwise("check", "--tpp", "3")
     assert result.code == 2
     assert "See: shardwise check --help" in result.err
-    assert "--tp: 'x' is not a valid integer" in shardwise("check", "--tp", "x").err
+    assert "strategy.tp: 'x' is not a whole number" in shardwise("check", "--tp", "x").err
 
 
 def test_no_colour_when_piped():

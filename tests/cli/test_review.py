@@ -230,3 +230,61 @@ def test_one_thing_said_in_two_ways_is_refused(shardwise, words):
     found = shardwise("check", "llama-3-8b", "-c", "8xh100", *words.split())
     assert found.code == 2
     assert "keep one" in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--tp abc", "strategy.tp: 'abc' is not a whole number; write for example --tp 2"),
+        ("--straggler x", "strategy.straggler: 'x' is not a number"),
+        ("--tp 99999999999999999999", "between -10^15 and 10^15"),
+        ("--lora x", "strategy.lora: 'x' is no rank; write --lora 16"),
+        ("--lora 100000", "strategy.lora.rank: 100000 is more than 4096"),
+        ("--dtype fp32 --master autocast", "strategy.master: autocast computes in 16 bits"),
+    ],
+)
+def test_a_message_names_the_field_the_limit_and_the_fix(shardwise, words, said):
+    found = shardwise("check", "llama-3-8b", "-c", "8xh100", *words.split())
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_inputs_that_name_nothing(shardwise, tmp_path):
+    assert "'8' names no GPU; write for example 8xh100" in shardwise("check", "llama-3-8b", "-c", "8").err
+    assert "a folder without a config.json" in shardwise("models", tmp_path).err
+    found = shardwise("check", "llama-3-8b", "-c", "9" * 5000 + "xh100")
+    assert found.code == 2
+
+
+CONFIG = {"model_type": "mixtral", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 2,
+          "vocab_size": 100, "intermediate_size": 128, "num_local_experts": 4, "num_experts_per_tok": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_experts_per_tok": 8}, "a token visits 8 of 4 experts"),
+        ({"hidden_size": 4097}, "4097 is not a multiple of 32 heads"),
+        ({"hidden_size": -1}, "hidden_size: is -1; it must be from 1"),
+        ({"hidden_size": 0}, "hidden_size: is 0; it must be from 1"),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused(shardwise, tmp_path, changes, said):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+    assert shardwise("models", path).code == 0
+    path.write_text(json.dumps(CONFIG | changes))
+    found = shardwise("models", path)
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_what_simumax_counts_itself_is_noted(shardwise, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(
+        '{"model_name": "m", "hidden_size": 64, "head_num": 4, "kv_head_num": 4, "head_size": 16, "layer_num": 2, '
+        '"intermediate_size": 128, "vocab_size": 100, "use_swiglu": true, "param_numel": 5, "layer_act_elements": 7}'
+    )
+    found = shardwise("models", path)
+    assert found.code == 0, found.err
+    assert "follow from the rest: layer_act_elements, param_numel" in found.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -134,6 +135,9 @@ def _flags(options: Options) -> Given:
     names = [item.name for item in fields(Strategy)] + ["microbatches"]
     given = {name: options[name] for name in names if options.get(name) is not None}
     faults: list[Fault] = []
+    if "lora" in given and not re.fullmatch(r"\s*\d{1,9}\s*(:.*)?", given["lora"]):
+        said = given.pop("lora")
+        faults.append(Fault("strategy.lora", f"{said!r} is no rank; write --lora 16, or --lora 16:qkv,out"))
     for name, word in _TEXTS.items():
         if name in given:
             text = word + "".join(str(given.pop(name)).split())

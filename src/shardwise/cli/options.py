@@ -54,6 +54,25 @@ class Words(click.ParamType[str]):
         return [CompletionItem(prefix + word) for word in self.known() if word.startswith(rest)]
 
 
+class Number(click.ParamType[float]):
+    """A number of a field of the strategy; what is none is told with the field and an example."""
+
+    name = "number"
+
+    def __init__(self, field: str, kind: type[int | float]) -> None:
+        self.field = field
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        try:
+            return self.kind(value)
+        except (ValueError, OverflowError):
+            what, example = ("a whole number", "2") if self.kind is int else ("a number", "1.5")
+            flag = param.opts[0] if param else self.field
+            said = repr(value) if len(str(value)) <= 40 else "what is given"
+            self.fail(f"strategy.{self.field}: {said} is not {what}; write for example {flag} {example}", param, ctx)
+
+
 def _models() -> Iterable[str]:
     from shardwise.inputs.load import model_names
 
@@ -79,7 +98,7 @@ CLUSTER = Words(_gpus, "CLUSTER")
 def strategy_flags() -> list[Flag]:
     """One flag for every field of a strategy, unset unless given, and Megatron's switches."""
     flags = [_flag(doc) for doc in describe(Strategy)]
-    flags.append(Flag(["--microbatches"], type=int, help=MICROBATCHES))
+    flags.append(Flag(["--microbatches"], type=Number("microbatches", int), metavar="N", help=MICROBATCHES))
     flags += [Flag([name], is_flag=True, default=None, hidden=True) for name in SWITCHES]
     return flags
 
@@ -88,7 +107,8 @@ def _flag(doc: FieldDoc) -> Flag:
     name = "--" + doc.name.replace("_", "-")
     if doc.kind == "switch":
         return Flag([f"{name}/--no-{name[2:]}", *MEGATRON.get(doc.name, ())], default=None, help=_help(doc))
-    kind = {"int": click.INT, "float": click.FLOAT}.get(doc.kind) or Words(lambda: _choices(doc))
+    numbers: dict[str, type[int | float]] = {"int": int, "float": float}
+    kind = Number(doc.name, numbers[doc.kind]) if doc.kind in numbers else Words(lambda: _choices(doc))
     return Flag([name, *MEGATRON.get(doc.name, ())], type=kind, metavar=_metavar(doc), default=None, help=_help(doc))
 
 

@@ -104,7 +104,7 @@ def experts_by_ep(case: Case) -> Iterator[Fault]:
         )
 
 
-@rule("lora")
+@rule("lora", *_SHAPE, "model.head_size")
 def adapters(case: Case) -> Iterator[Fault]:
     lora = case.strategy.lora
     if lora is None:
@@ -114,6 +114,31 @@ def adapters(case: Case) -> Iterator[Fault]:
         yield Fault(
             "strategy.lora.targets", f"{', '.join(unknown) or 'none'} cannot carry an adapter; choose qkv, out, mlp"
         )
+    narrowest = min(_adapted_widths(case))
+    if lora.rank > narrowest:
+        message = f"{lora.rank} is more than {narrowest}, the narrowest side of the layers it adapts; use at most that"
+        yield Fault("strategy.lora.rank", message)
 
 
-RULES = (shape_by_tp, vocabulary, sequence_parts, position_rows, heads_by_cp, experts_by_ep, adapters)
+def _adapted_widths(case: Case) -> list[int]:
+    """The sides of the matrices that carry adapters: an adapter of a higher rank is larger than what it replaces."""
+    model, targets = case.model, case.strategy.lora.targets if case.strategy.lora else ()
+    widths = [model.hidden]
+    if {"qkv", "out"} & set(targets):
+        widths.append(model.heads * (model.mla.value_size if model.mla else model.head_size))
+    if "mlp" in targets:
+        widths += [size for size in (model.ffn, model.moe.expert_ffn if model.moe else 0) if size]
+    return widths
+
+
+@rule("dtype", "master")
+def fp32_everywhere(case: Case) -> Iterator[Fault]:
+    s = case.strategy
+    if s.dtype == "fp32" and s.master == "autocast":
+        yield Fault(
+            "strategy.master",
+            "autocast computes in 16 bits beside fp32 parameters, but dtype is fp32; use dtype bf16, or master pure",
+        )
+
+
+RULES = (fp32_everywhere, shape_by_tp, vocabulary, sequence_parts, position_rows, heads_by_cp, experts_by_ep, adapters)

@@ -153,12 +153,19 @@ def _misfit(item: object, hint: object) -> str:
         test = _test(get_args(hint)[0])
         return _misfit(next(part for part in item if not test(part)), get_args(hint)[0])
     if hint is int:
-        large = f"{str(item)[:20]}... is too large to be meant"
+        large = f"{_start(item)} is out of reach; it must be between -10^15 and 10^15: correct it"
         return large if type(item) is int else f"{item!r} is not a whole number; write it without quotes or decimals"
     if hint is float:
         return f"{item!r} is not a finite number"
     names = {bool: "true or false", str: "text", tuple: "a tuple", dict: "a table of finite numbers"}
     return f"{item!r} is not {names.get(get_origin(hint) or hint, getattr(hint, '__name__', hint))}"  # type: ignore[arg-type]
+
+
+def _start(item: object) -> str:
+    """A number cut short; Python writes none of more than 4,300 digits."""
+    if isinstance(item, int) and abs(item) >= 10**30:
+        return "a number of more than 30 digits"
+    return str(item)
 
 
 def _range_faults(item: object, path: str, field: _Field) -> Iterator[Fault]:

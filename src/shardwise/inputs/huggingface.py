@@ -119,7 +119,7 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         "hidden": hidden,
         "heads": heads,
         "kv_heads": keys.concept("kv_heads") or heads,
-        "head_size": keys.concept("head_size") or hidden // heads,
+        "head_size": _head_size(keys, hidden, heads),
         "vocab": keys.concept("vocab"),
         **family.fixed,
         "activation": _activation(keys, family),
@@ -148,6 +148,14 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         )
     keys.get(*ALIASES["max_positions"])
     return fields
+
+
+def _head_size(keys: Keys, hidden: int, heads: int) -> int:
+    size = keys.concept("head_size")
+    if size is None and hidden % heads and not keys.whole("kv_lora_rank"):
+        message = f"{hidden} is not a multiple of {heads} heads; correct one of them, or give {ALIASES['head_size'][0]}"
+        raise InputError(Fault(ALIASES["hidden"][0], message))
+    return size or hidden // heads
 
 
 def _activation(keys: Keys, family: Family) -> Activation:

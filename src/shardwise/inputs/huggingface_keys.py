@@ -11,6 +11,8 @@ _FLATTENED = ("attn_config", "ffn_config")
 _HIGHEST = {"layers": 10_000, "mtp": 100}
 """No model is near these; they keep a typing error from filling the memory."""
 
+_NEVER_ZERO = frozenset({"layers", "hidden", "heads", "vocab"})
+
 
 class Keys:
     """The keys of a config, the two nested tables of MPT and DBRX laid flat."""
@@ -31,7 +33,7 @@ class Keys:
                 return self.data[name]
         return None
 
-    def whole(self, *names: str, highest: int = 10**10) -> int | None:
+    def whole(self, *names: str, lowest: int = 0, highest: int = 10**10) -> int | None:
         """The first of these keys as a whole number."""
         value = self.get(*names)
         if value is None:
@@ -39,13 +41,15 @@ class Keys:
         name = next(name for name in names if self.data.get(name) is not None)
         if isinstance(value, bool) or not isinstance(value, int):
             raise InputError(Fault(name, f"must be a whole number, not {value!r}"))
-        if not 0 <= value <= highest:
-            raise InputError(Fault(name, f"is {value}; it must be from 0 to {highest:,}"))
+        if not lowest <= value <= highest:
+            said = value if abs(value) < 10**30 else "a number of more than 30 digits"
+            raise InputError(Fault(name, f"is {said}; it must be from {lowest} to {highest:,}"))
         return value
 
     def concept(self, name: str) -> int | None:
         """A number of ours by any of its spellings."""
-        return self.whole(*ALIASES[name], highest=_HIGHEST.get(name, 10**10))
+        lowest = 1 if name in _NEVER_ZERO else 0
+        return self.whole(*ALIASES[name], lowest=lowest, highest=_HIGHEST.get(name, 10**10))
 
     def items(self, name: str) -> list[Any]:
         """A list; empty where the key is not there."""

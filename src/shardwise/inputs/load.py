@@ -27,7 +27,7 @@ MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
-_COUNTED = re.compile(r"\s*(\d+)\s*[x*]\s*(.+)", re.IGNORECASE)
+_COUNTED = re.compile(r"\s*(\d{1,12})\s*[x*]\s*(.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,8 @@ def runtime_names() -> tuple[str, ...]:
 def read_model(name: str | Path) -> Loaded[Model]:
     if _is_file(name):
         return _model_file(Path(name))
+    if Path(name).is_dir():
+        raise FileError(name, "is a folder without a config.json; give a folder or file that holds a model")
     found = lookup.entry("models", MODELS, str(name))
     if found is None:
         hint = "(or give a file: ours, a Hugging Face config.json, or SimuMax's)"
@@ -131,6 +133,8 @@ def _base_fields(base: object) -> dict[str, Any]:
 def read_cluster(text: str | Path) -> Loaded[Cluster]:
     if _is_file(text):
         return _cluster_file(Path(text), None)
+    if str(text).strip().isdigit():
+        raise InputError(f"{str(text)[:20]!r} names no GPU; write for example {str(text).strip()[:12]}xh100")
     found = _COUNTED.fullmatch(str(text))
     name, gpus = (found[2], int(found[1])) if found else (str(text).strip(), None)
     if gpus == 0:

@@ -29,6 +29,8 @@ _MODEL_KEYS = (
     "group_linear_mode", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
     "make_vocab_size_divisible_by", "padded_vocab_size", "orig_vocab_size",
 )  # fmt: skip
+_DERIVED = ("_numel", "_elements")
+"""Endings of what SimuMax counts itself and writes into its dumps of a model, such as param_numel."""
 _STRATEGY_KEYS = (
     "seq_len", "micro_batch_size", "micro_batch_num", "dtype", "fp8", "world_size", "tp_size", "cp_size", "pp_size",
     "ep_size", "etp_size", "cp_comm_type", "cp_a2a_mode", "order_of_paralielism", "moe_dispatcher_policy",
@@ -94,7 +96,8 @@ def is_strategy(data: Raw) -> bool:
 def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
     """A model from SimuMax's keys; everything that is needed in practice must be there."""
     keys = Foreign(data)
-    keys.refuse_unknown(_MODEL_KEYS)
+    derived = sorted(key for key in data if key.endswith(_DERIVED))
+    keys.refuse_unknown([*_MODEL_KEYS, *derived])
     latent = keys.text("attention_type", "mha", choices=("mha", "mla")) == "mla"
     model = Model(
         name=keys.text("model_name", "model"),
@@ -116,7 +119,8 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
     if model.heads % model.kv_heads:
         keys.fault("kv_head_num", f"{model.kv_heads} does not divide head_num {model.heads}; make it a divisor")
     keys.finish(title)
-    return SimumaxModel(model=model, raw=dict(data))
+    notes = (f"not read, since they follow from the rest: {', '.join(derived)}",) if derived else ()
+    return SimumaxModel(model=model, raw=dict(data), notes=notes)
 
 
 def _mla(keys: Foreign) -> Mla:
