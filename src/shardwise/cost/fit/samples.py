@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import NamedTuple
 
-from shardwise.cost.compute import Machine, op_times
+from shardwise.cost.compute import TILE, Machine, op_times
 from shardwise.cost.fit.probe_file import Probe, Row
 from shardwise.ops.op import Op
 
@@ -27,17 +28,19 @@ class Sample(NamedTuple):
     seconds: float
     narrow: bool = False
     """Its product runs in the compute format of the machine."""
+    factor: float = 1.0
+    """What the measured kernel takes over the modelled one."""
 
     def predicted(self, machine: Machine) -> float:
         times = op_times(self.op, machine, narrow=self.narrow)
-        return float(getattr(times, self.phase))
+        return float(getattr(times, self.phase)) * self.factor
 
 
 def products(probe: Probe, dtype: str, *, odd: bool = False) -> list[Sample]:
     """Matrix products under sustained load; `odd`: those whose widths are no multiples of 8 instead."""
     rows = (row for row in probe.rows("gemm") if row["dtype"] == dtype and row.get("load") == "sustained")
     plain = (row for row in rows if row.get("how") in {"plain", "tensorwise", "rowwise"})
-    return [_product(row) for row in plain if _misaligned(row) is odd]
+    return [_product(row) for row in plain if _misaligned(row) is odd and not _odd_gradient(row)]
 
 
 def _result(row: Row) -> tuple[float, float, float]:
@@ -51,6 +54,11 @@ def _misaligned(row: Row) -> bool:
     return bool(columns % ALIGNED or depth % ALIGNED)
 
 
+def _odd_gradient(row: Row) -> bool:
+    """A weight gradient with an odd number of rows: its slowdown is a constant of the model, not fitted."""
+    return row["layout"] == "W" and bool(row["n"] % ALIGNED)
+
+
 def _product(row: Row) -> Sample:
     shape = _result(row)
     label = f"{row['layout']} {row['m']}x{row['n']}x{row['k']}"
@@ -58,7 +66,7 @@ def _product(row: Row) -> Sample:
 
 
 def grouped(probe: Probe) -> list[Sample]:
-    """Grouped products of experts with unequal numbers of tokens, or equal ones where no others were measured."""
+    """Grouped products of experts; equal numbers of tokens leave no half tile empty as the model's unequal ones do."""
     rows = [row for row in probe.rows("grouped") if row["kernel"] == "grouped_mm"]
     return [_grouped(row) for row in rows]
 
@@ -68,7 +76,9 @@ def _grouped(row: Row) -> Sample:
     n, k = float(row["n"]), float(row["k"])
     columns, depth = (k, n) if row["layout"] == "I" else (n, k)
     op = Op(label, "", "grouped", (float(row["rows"]), columns, depth, float(row["experts"])))
-    return Sample(label, op, "w" if row["layout"] == "W" else "f", row["seconds"])
+    each, whole = row["rows"] / row["experts"], row["balance"] == "even" and row["layout"] != "W"
+    factor = ceil(each / TILE) * TILE / (each + TILE / 2) if whole else 1.0
+    return Sample(label, op, "w" if row["layout"] == "W" else "f", row["seconds"], factor=factor)
 
 
 def attention(probe: Probe, backends: Iterable[str]) -> list[Sample]:
