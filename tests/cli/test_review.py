@@ -288,3 +288,12 @@ def test_what_simumax_counts_itself_is_noted(shardwise, tmp_path):
     found = shardwise("models", path)
     assert found.code == 0, found.err
     assert "follow from the rest: layer_act_elements, param_numel" in found.err
+
+
+@pytest.mark.parametrize(
+    "words", [("-s", "tp{}"), ("-s", "pp2x{}"), ("--layers", "{}"), ("--tp", "{}"), ("--lora", "{}")]
+)
+def test_a_number_without_end_on_the_command_line_is_a_short_sentence(shardwise, words):
+    found = shardwise("check", "llama-3-8b", "-c", "8xh100", *(word.format("9" * 5000) for word in words))
+    assert found.code == 2
+    assert "unexpected" not in found.err

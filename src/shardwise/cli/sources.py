@@ -50,7 +50,12 @@ def source_of(options: Options) -> Source:
 
 
 def _is_file(text: str) -> bool:
-    return text.endswith(_ENDINGS) or (" " not in text and Path(text).is_file())
+    if text.endswith(_ENDINGS):
+        return True
+    try:
+        return " " not in text and Path(text).is_file()
+    except (OSError, ValueError):  # longer than any name, or with a NUL byte: then it is text
+        return False
 
 
 def _strategy_file(path: str) -> Source:

@@ -43,7 +43,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     **{f"grad-{name}": ("grad_dtype", name) for name in ("fp32", "bf16")},
     **{f"offload-{name}": ("offload", name) for name in ("none", "optimizer", "activations")},
 }
-_NUMBER = re.compile(r"([a-z]+)=?(-?\d+)")
+_NUMBER = re.compile(r"([a-z]+)=?(-?\d{1,4000})")
 _ALWAYS = ("tp", "pp", "dp", "cp", "ep", "zero", "mbs", "gbs", "seq")
 
 
@@ -89,7 +89,7 @@ def parse(text: str) -> Given:
         faults += [_twice(word, name) for name in found if name in given]
         given |= found
     if faults:
-        raise InputError(faults, title=f"strategy {text.strip()!r}")
+        raise InputError(faults, title=f"strategy {text.strip()[:200]!r}")
     return given
 
 
@@ -115,18 +115,18 @@ def _parse_word(word: str) -> Given:
 def _unknown(word: str) -> InputError:
     stem = re.split(r"[=:\d]", word, maxsplit=1)[0]
     if stem in {*_NUMBERS, "lora"}:
-        return InputError(f"{word!r}: a whole number must follow {stem}, as in {stem}2")
+        return InputError(f"{word[:60]!r}: a whole number must follow {stem}, as in {stem}2")
     known = {*_NUMBERS, *_FLAGS, *(start.rstrip("=") for start, _ in _SPECIAL)}
     return UnknownNameError("strategy word", word.split("=", maxsplit=1)[0], known)
 
 
 def _pipeline(rest: str) -> Given | None:
-    found = re.fullmatch(r"=?(-?\d+)x(-?\d+)", rest)
+    found = re.fullmatch(r"=?(-?\d{1,4000})x(-?\d{1,4000})", rest)
     return {"pp": int(found[1]), "vpp": int(found[2])} if found else None
 
 
 def _context(rest: str) -> Given | None:
-    found = re.fullmatch(r"=?(-?\d+):([a-z-]+)", rest)
+    found = re.fullmatch(r"=?(-?\d{1,4000}):([a-z-]+)", rest)
     if not found:
         return None
     if found[2] not in get_args(CpKind):
@@ -135,7 +135,7 @@ def _context(rest: str) -> Given | None:
 
 
 def _lora(rest: str) -> Given | None:
-    found = re.fullmatch(r"=?(-?\d+)(?::([a-z,-]*))?", rest)
+    found = re.fullmatch(r"=?(-?\d{1,4000})(?::([a-z,-]*))?", rest)
     if not found:
         return None
     if found[2] is None:
@@ -144,8 +144,8 @@ def _lora(rest: str) -> Given | None:
 
 
 def _layers(rest: str) -> Given:
-    if not re.fullmatch(r"-?\d+(,-?\d+)*", rest):
-        raise InputError(Fault("strategy.layers", f"{rest!r} is not a list of numbers; write layers=9,15,15,11"))
+    if not re.fullmatch(r"-?\d{1,4000}(,-?\d{1,4000})*", rest):
+        raise InputError(Fault("strategy.layers", f"{rest[:60]!r} is not a list of numbers; write layers=9,15,15,11"))
     return {"layers": tuple(int(n) for n in rest.split(","))}
 
 
