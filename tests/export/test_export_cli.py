@@ -12,8 +12,8 @@ from shardwise.cli.export import TARGETS as OFFERED
 from shardwise.cli.main import run
 from shardwise.export.folder import MANIFEST
 from shardwise.export.registry import TARGETS
+from shardwise.inputs.plan_file import write_plan
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.plan_file import write_plan
 
 PIPED = Strategy(tp=2, pp=4, dp=2, global_batch=16, seq=2048)
 
@@ -84,7 +84,7 @@ def test_another_programs_list_is_not_ours(export, tmp_path):
 
 
 def test_losses_are_notes_and_strict_refuses(export, tmp_path):
-    v = replace(PIPED, vpp=2, schedule="zb-v", placement="v")
+    v = replace(PIPED, vpp=2, schedule="zb-v", placement="v", runtime="zero-bubble")
     code, out, err = export("--to", "megatron", strategy=v)
     assert code == 0
     assert "interleaved" in out

@@ -188,7 +188,7 @@ def test_torchtitans_own_classes_take_every_field():
 def test_torch_reads_the_cells_of_an_exported_schedule():
     from torch.distributed.pipelining.schedules import _Action
 
-    strategy = replace(PIPED, schedule="zb-h1", zero=0)
+    strategy = replace(PIPED, schedule="zb-h1", zero=0, runtime="zero-bubble")
     text = readers.texts(export(plan_of(strategy), "torchtitan"))["schedule.csv"]
     cells = [[_Action.from_str(cell) for cell in line.split(",")] for line in text.splitlines()]
     assert len(cells) == 4

@@ -24,7 +24,7 @@ from shardwise.schedule import generate
 from shardwise.simulate import Schedule
 
 PIPED = Strategy(tp=2, pp=4, dp=2, global_batch=16, seq=2048)
-VEE = replace(PIPED, vpp=2, schedule="zb-v", placement="v", zero=0)
+VEE = replace(PIPED, vpp=2, schedule="zb-v", placement="v", zero=0, runtime="zero-bubble")
 VERSIONS = [f"{name}@{version}" for name, target in TARGETS.items() for version in target.versions]
 
 
@@ -72,7 +72,7 @@ def test_2_torchtitans_output_module(version, output):
 @pytest.mark.parametrize(
     ("schedule", "runtime", "name"),
     [
-        ("zb-h1", "megatron", "1F1B"),
+        ("zb-h1", "zero-bubble", "1F1B"),
         ("low-memory", "mindformers", "Interleaved1F1B"),
         ("v-half", "torchtitan", "ZBVZeroBubble"),
         ("zb-v", "torchtitan", "ZBVZeroBubble"),

@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("torch")
 from shardwise.errors import FileError, InputError
 from shardwise.inputs.load import load_cluster, load_model
+from shardwise.inputs.plan_file import Plan, read_plan, write_plan
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import estimate
 from shardwise.plan.measured.case import Case
 from shardwise.plan.measured.rows import read_file, shipped_files
-from shardwise.plan.plan_file import Plan, read_plan, write_plan
 from shardwise.plan.predictions import plan_of
 from shardwise.rehearse.compare import compare, folded
 from shardwise.rehearse.program import PROGRAM, program_text, read_result, run_program

@@ -118,8 +118,8 @@ def test_simulate_refuses_a_broken_schedule(tmp_path):
 def test_a_plan_is_scheduled_and_exported(tmp_path):
     from shardwise.cli.export import command as export
     from shardwise.inputs.load import load_cluster, load_model
+    from shardwise.inputs.plan_file import Plan, read_plan, write_plan
     from shardwise.inputs.strategy import Strategy
-    from shardwise.plan.plan_file import Plan, read_plan, write_plan
 
     strategy = Strategy(
         tp=2, pp=4, vpp=2, dp=1, global_batch=8, schedule="zb-v", placement="v", zero=0, runtime="torchtitan"

@@ -249,7 +249,7 @@ def _write(asked: Asked, answer: Answer, compared: list[Compared]) -> None:
 
 def _write_plan(asked: Asked, answer: Answer) -> None:
     """A plan holds model, cluster and strategy: they come from the plan that is being balanced."""
-    from shardwise.plan.plan_file import read_plan, write_plan
+    from shardwise.inputs.plan_file import read_plan, write_plan
 
     if not (asked.plan and asked.write_plan):
         raise InputError(Fault("--write-plan", "needs --plan FILE too: the plan whose layers are balanced"))

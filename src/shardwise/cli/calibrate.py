@@ -12,8 +12,8 @@ from shardwise.errors import Fault, InputError
 if TYPE_CHECKING:
     from shardwise.cost.fit.result import Fit
     from shardwise.inputs.calibration import Calibration
+    from shardwise.inputs.plan_file import Plan
     from shardwise.plan.correct import Correction
-    from shardwise.plan.plan_file import Plan
 
 
 @click.command("calibrate")
@@ -115,8 +115,8 @@ def _say_fit(fit: Fit, output: Output) -> None:
 
 
 def _from_run(options: dict[str, Any], output: Output) -> None:
+    from shardwise.inputs.plan_file import read_plan
     from shardwise.inputs.store import check_name
-    from shardwise.plan.plan_file import read_plan
 
     if not options["plan_file"]:
         raise InputError(Fault("--plan", "is missing; a trace or a log says nothing without the plan it followed"))

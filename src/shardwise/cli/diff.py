@@ -18,7 +18,7 @@ def command(left: str, right: str, output: Output, *, everything: bool) -> None:
     \b
     shardwise diff a.json b.json
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.plan.plan_file import diff, read_plan
+    from shardwise.inputs.plan_file import diff, read_plan
 
     found = diff(read_plan(left), read_plan(right))
     output.answer({"differences": found})

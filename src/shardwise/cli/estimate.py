@@ -98,7 +98,7 @@ def _answer(found: Estimate, changes: tuple[Change, ...]) -> dict[str, object]:
 
 
 def _write(found: Estimate, out: str, output: Output) -> None:
-    from shardwise.plan.plan_file import write_plan
+    from shardwise.inputs.plan_file import write_plan
     from shardwise.plan.predictions import plan_of
 
     write_plan(plan_of(found), out)

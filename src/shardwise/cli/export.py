@@ -45,7 +45,7 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
         return
     from shardwise.export.folder import write_export
     from shardwise.export.registry import export
-    from shardwise.plan.plan_file import read_plan
+    from shardwise.inputs.plan_file import read_plan
 
     made = export(read_plan(file), target, strict=strict)
     written = write_export(made, out, force=force)

@@ -176,8 +176,8 @@ def written(setting: Setting, question: Question, answer: Answer, options: Mappi
 def _plan_file(setting: Setting, question: Question, answer: Answer, path: str) -> None:
     from shardwise import __version__
     from shardwise.errors import Fault, InputError
+    from shardwise.inputs.plan_file import Plan, write_plan
     from shardwise.inputs.strategy import Strategy
-    from shardwise.plan.plan_file import Plan, write_plan
 
     if setting.model is None or setting.cluster is None:
         raise InputError(Fault("--out", "a plan file holds its model and cluster: give MODEL and --cluster as well"))

@@ -125,9 +125,9 @@ def _share(c: int, old: int, k: int, new: int) -> float:
 def plan_pipeline(path: str) -> Pipeline:
     """The pipeline of a plan: times and bytes of its chunks from the cost model, the device's memory as the limit."""
     from shardwise.inputs.load import load_runtime
+    from shardwise.inputs.plan_file import read_plan
     from shardwise.inputs.strategy import V_SCHEDULES
     from shardwise.plan.estimate import estimate, hop_seconds
-    from shardwise.plan.plan_file import read_plan
     from shardwise.plan.setup import setup_of
 
     plan = read_plan(path)

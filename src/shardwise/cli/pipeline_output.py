@@ -66,7 +66,7 @@ def write_files(timeline: Timeline, files: Files, *, seconds: bool, facts: dict[
 
 def _write_plan(timeline: Timeline, source: str, target: str) -> None:
     """The plan with the schedule's rows, and what the simulator says about them among its predictions."""
-    from shardwise.plan.plan_file import read_plan, write_plan
+    from shardwise.inputs.plan_file import read_plan, write_plan
 
     plan, schedule = read_plan(source), timeline.schedule
     rows = schedule.csv().splitlines()

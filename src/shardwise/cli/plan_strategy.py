@@ -48,7 +48,7 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
         return _nothing(answer, output)
     found = plan_file_of(answer)
     _say(answer, output, options["top"], explain=options["explain"])
-    from shardwise.plan.plan_file import plan_text, write_plan
+    from shardwise.inputs.plan_file import plan_text, write_plan
 
     if output.json:
         import json

@@ -12,7 +12,7 @@ from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from shardwise.plan.plan_file import Plan
+    from shardwise.inputs.plan_file import Plan
     from shardwise.rehearse.compare import Line
 
 
@@ -37,7 +37,7 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
     shardwise rehearse plan.json --rank pp2 --device cuda              both at once, on a machine with a GPU
     shardwise rehearse plan.json --rank pp2 --device meta              exact memory of the program, no GPU
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.plan.plan_file import read_plan
+    from shardwise.inputs.plan_file import read_plan
     from shardwise.rehearse.program import read_result
 
     plan = read_plan(options["plan_file"])
@@ -114,7 +114,7 @@ def _tell(plan: Plan, result: dict[str, Any], options: dict[str, Any], output: O
         output.say(f"({result['faked_seconds']:.3g} s of filling in for other ranks are taken off)")
     corrected = folded(plan, result, lines)
     if options["out"]:
-        from shardwise.plan.plan_file import write_plan
+        from shardwise.inputs.plan_file import write_plan
 
         write_plan(corrected, options["out"])
         output.note(f"the plan with the rehearsal is in {options['out']}")

@@ -21,8 +21,8 @@ def command(plan: str, output: Output, *, explain: bool) -> None:
     shardwise show plan.json
     shardwise show plan.json --explain
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.inputs.plan_file import read_plan
     from shardwise.plan.estimate import estimate
-    from shardwise.plan.plan_file import read_plan
     from shardwise.report import estimate as report
 
     read = read_plan(plan)

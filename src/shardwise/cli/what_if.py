@@ -27,7 +27,7 @@ def command(
     shardwise what-if plan.json --net 2x --memory 141GB
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.plan_strategy import read_gap
-    from shardwise.plan.plan_file import read_plan, write_plan
+    from shardwise.inputs.plan_file import read_plan, write_plan
     from shardwise.plan.search.api import plan_file_of
     from shardwise.plan.what_if import changed, what_if
 

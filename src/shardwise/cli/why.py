@@ -26,8 +26,8 @@ def command(plan: str, strategy: str, output: Output) -> None:
     from shardwise.inputs.check import ensure
     from shardwise.inputs.layers import is_uneven, with_layers
     from shardwise.inputs.load import load_runtime
+    from shardwise.inputs.plan_file import read_plan
     from shardwise.plan.estimate import estimate
-    from shardwise.plan.plan_file import read_plan
     from shardwise.plan.why import filled, why
 
     read = read_plan(plan)

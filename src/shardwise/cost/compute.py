@@ -25,8 +25,8 @@ EXPLICIT_MASK = (2.0, 1.5)
 ACCUMULATING = 1.09
 # An operand of odd width over a result of odd width (H200 probe: 141 to 149 TFLOP/s against 95 to 104).
 READ_ODD = 0.7
-# Weight gradients of experts (H200 probe): one of few tokens takes this many over its tokens longer than a deep one, less
-# what is hidden behind the next expert's.
+# Weight gradients of experts (H200 probe): one of few tokens takes this many over its tokens longer than a deep one,
+# less what is hidden behind the next expert's.
 GRADIENT_DEPTH, GRADIENT_HIDDEN = 270.0, 0.12
 
 
@@ -174,8 +174,8 @@ def _grouped(op: Op, machine: Machine, rate: float) -> Times:
     each = max(rows / groups, 1.0)
     rate *= machine.grouped
     tiles = groups * ceil(each / TILE) * ceil(columns / TILE)
-    # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh routers:
-    # 550 TFLOP/s with 256 tokens an expert, 645 with 768)
+    # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh
+    # routers: 550 TFLOP/s with 256 tokens an expert, 645 with 768)
     filled = each / (each + TILE / 2)
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) / max(filled, 0.05)
     waves = tiles / machine.sms

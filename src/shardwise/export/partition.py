@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.plan_file import Plan
 
 _MODULES = {"select": ("activation",), "comm": ("comm",), "both": ("activation", "comm")}
 

@@ -11,7 +11,7 @@ from shardwise.export.partition import mixture
 from shardwise.export.target import Draft, Export, File, Target
 from shardwise.inputs.check import ensure
 from shardwise.inputs.load import load_runtime
-from shardwise.plan.plan_file import Plan
+from shardwise.inputs.plan_file import Plan
 
 TARGETS = {
     target.name: target

@@ -16,10 +16,10 @@ from shardwise.errors import Fault, InfeasibleError
 from shardwise.export.partition import planned
 from shardwise.inputs.layers import spread
 from shardwise.inputs.model import Model
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.identity import plan_id
-from shardwise.plan.plan_file import Plan
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwise.errors import InputError
 from shardwise.export.target import Draft, File
 from shardwise.export.torch_pipelining import RUNNER, check_torch
-from shardwise.plan.plan_file import Plan
+from shardwise.inputs.plan_file import Plan
 from shardwise.schedule import generate
 from shardwise.schedule.generate import SHAPES
 from shardwise.simulate.action import Schedule

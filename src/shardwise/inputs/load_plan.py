@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_text
+from shardwise.inputs.plan_file import Plan, read_plan
 from shardwise.inputs.strategy import Strategy
-
-if TYPE_CHECKING:
-    from shardwise.plan.plan_file import Plan
 
 
 def plan_at(path: str | Path) -> Plan | None:
     """The plan in a file, None where the file is something else; a newer plan is refused with a sentence."""
     if not Path(path).is_file() or '"shardwise/plan/' not in read_text(path):
         return None
-    from shardwise.plan.plan_file import read_plan  # plans are made of inputs, so that this goes the other way round
-
     return read_plan(path)
 
 

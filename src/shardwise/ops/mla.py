@@ -8,7 +8,6 @@ from shardwise.ops.op import Op
 from shardwise.ops.parts import linear, norm, residual_add
 from shardwise.ops.shard import Shard
 
-
 # Plain kernels around latent attention, weighted bytes per element of queries and keys: complex rotation of the rotary
 # parts, concatenation, strided values (transformers 5.17 on an H200: 0.29 ms for 50 million elements; streaming 0.05).
 EAGER_ROPE_BYTES = (22.0, 28.0)

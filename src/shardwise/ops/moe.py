@@ -8,14 +8,13 @@ from shardwise.ops.op import Comm, Op
 from shardwise.ops.parts import norm, residual_add
 from shardwise.ops.shard import Shard
 
-
 # Eager experts (transformers 5.17 on an H200, kernel by kernel), weighted bytes per element, forward and backward.
 # Dispatch: gather 4 and a mask 12; backward an indexed sum 12, mask and copy 16.
 EAGER_DISPATCH = (15.6, 28.0)
 # Masks of the widened tokens: a copy 4 and a fill 12 each way.
 EAGER_MASK = (15.6, 15.8)
-# Combine: mask and copy 16, fp32 product with the router's weight 18, gather back 9, sum 6; backward product 13, gradient
-# of the weights 19, indexed sum 14, spread copy 9, mask and copy 16, zeros 4.
+# Combine: mask and copy 16, fp32 product with the router's weight 18, gather back 9, sum 6; backward product 13,
+# gradient of the weights 19, indexed sum 14, spread copy 9, mask and copy 16, zeros 4.
 EAGER_COMBINE = (48.0, 75.0)
 # Weighted bytes of the router's softmax, top-k, two sorts and counting: about 0.15 ms whatever the size.
 EAGER_ROUTING = 6e8

@@ -54,8 +54,8 @@ def residual_add(shard: Shard, name: str, module: str) -> Op:
     stream = shard.residual
     mask = shard.model.dropout > 0
     elements = stream / shard.stream
-    # the gradient that passes through is added to the branch's own; runtimes of fused kernels were fitted on whole runs,
-    # which hold that addition already
+    # the gradient that passes through is added to the branch's own; runtimes of fused kernels were fitted on whole
+    # runs, which hold that addition already
     added = 0.0 if shard.runtime.kernels.norm == "fused" else 3 * stream
     return Op(
         name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from shardwise.plan.plan_file import Plan, plan_text
+from shardwise.inputs.plan_file import Plan, plan_text
 
 LENGTH = 12
 

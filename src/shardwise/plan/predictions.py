@@ -7,9 +7,9 @@ from typing import Any
 import shardwise
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.estimate import Estimate
-from shardwise.plan.plan_file import Plan
 
 _NUMBERS = (
     "iteration_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "tokens_per_second_per_gpu",

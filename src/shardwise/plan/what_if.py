@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from shardwise.errors import Fault, InputError, ShardwiseError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, estimate
-from shardwise.plan.plan_file import Plan
 from shardwise.plan.search.api import plan
 from shardwise.plan.search.nearest import resized
 from shardwise.plan.search.types import Answer

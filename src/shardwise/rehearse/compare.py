@@ -7,10 +7,10 @@ from typing import Any
 
 from shardwise.cost.stage import Chunk, combined
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Overheads, Runtime
 from shardwise.ops.moe import EAGER_ROUTING
 from shardwise.plan.estimate import assemble
-from shardwise.plan.plan_file import Plan
 from shardwise.plan.setup import Setup, setup_of
 
 # What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients

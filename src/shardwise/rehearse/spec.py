@@ -9,11 +9,11 @@ from typing import Any
 from shardwise.cost.stage import recomputed_layers
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.recompute import Recompute
 from shardwise.ops.ends import padded_vocab
 from shardwise.ops.layer import layer_kinds
 from shardwise.plan.passes import SEQUENCE_PIECES
-from shardwise.plan.plan_file import Plan
 from shardwise.plan.setup import Setup, setup_of
 from shardwise.schedule.generate import generate
 from shardwise.simulate import Schedule

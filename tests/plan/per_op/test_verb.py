@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.cli.main import run
 from shardwise.cost.profiles.write import write_profile
-from shardwise.plan.plan_file import read_plan
+from shardwise.inputs.plan_file import read_plan
 
 from .conftest import random_profile
 

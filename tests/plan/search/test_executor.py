@@ -7,7 +7,7 @@ import pytest
 
 import shardwise
 from shardwise.errors import MissingExtraError
-from shardwise.plan.plan_file import plan_text
+from shardwise.inputs.plan_file import plan_text
 from shardwise.plan.search import executor as module
 from shardwise.plan.search.api import plan_file_of
 from shardwise.plan.search.executor import Pool, executor_of

@@ -4,7 +4,7 @@ import pytest
 from questions import asked, small_question
 
 import shardwise
-from shardwise.plan.plan_file import plan_text
+from shardwise.inputs.plan_file import plan_text
 from shardwise.plan.search.api import plan_file_of
 from shardwise.plan.search.refine import refine
 from shardwise.plan.search.search import Search

@@ -9,10 +9,10 @@ from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.model import Model
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy_text import build
-from shardwise.plan.plan_file import Plan
 from shardwise.plan.predictions import plan_of
 from shardwise.plan.search.executor import executor_of
 from shardwise.plan.search.nearest import closest

@@ -13,9 +13,9 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.model import Model
+from shardwise.inputs.plan_file import write_plan
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.write import write_text
-from shardwise.plan.plan_file import write_plan
 from shardwise.plan.search.api import plan_file_of, question_of
 from shardwise.plan.search.nearest import closest, resized
 from shardwise.plan.search.search import Search

@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "inputs"))
 from cases import DENSE, MOE, cluster, strategies
 
 from shardwise.errors import FileError, InputError
+from shardwise.inputs.plan_file import SCHEMA, Plan, diff, plan_text, read_plan, write_plan
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.write import write_text
-from shardwise.plan.plan_file import SCHEMA, Plan, diff, plan_text, read_plan, write_plan
 
 PLAN = Plan(model=DENSE, cluster=cluster(8), strategy=Strategy(tp=8, global_batch=8))
 
