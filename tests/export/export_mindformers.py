@@ -50,7 +50,9 @@ def in_order(value, v):
 
 def mindformers_recompute(config, layers, v):
     def counts(value):
-        return tuple(layers) if value is True else tuple(in_order(value, v))
+        if isinstance(value, bool):
+            return tuple(layers) if value else (0,) * len(layers)
+        return tuple(in_order(value, v))
 
     if config["recompute"]:
         found = counts(config["recompute"])
