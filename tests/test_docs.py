@@ -45,6 +45,7 @@ def test_what_the_docs_show_is_what_happens(command, shown, capfd):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_run(path, tmp_path, monkeypatch):
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(tmp_path)  # what an example writes is not left in the checkout
     for block in PYTHON.findall(path.read_text(encoding="utf-8")):
         exec(compile(block, str(path), "exec"), {})  # noqa: S102 - our own pages
