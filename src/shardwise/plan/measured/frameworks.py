@@ -15,6 +15,7 @@ RUNTIMES: tuple[tuple[str, str], ...] = (
     ("aa-scaling", "aleph"),
     ("composer|llm-foundry|mosaic", "mosaic"),
     ("maxtext|jax", "maxtext"),
+    ("torchtitan.*(2024|docs/performance)", "torchtitan-2024"),
     ("torchtitan", "torchtitan"),
     ("nanotron", "nanotron"),
     ("internevo|internlm", "internevo"),
@@ -50,9 +51,9 @@ _GPUS: tuple[tuple[str, str], ...] = (
 )
 
 
-def runtime_for(framework: str) -> Runtime | None:
-    """The runtime that stands for a framework's text."""
-    text = framework.lower()
+def runtime_for(framework: str, page: str = "") -> Runtime | None:
+    """The runtime that stands for a framework's text; the page it was published on tells its age."""
+    text = f"{framework} {page}".lower()
     return next((load_runtime(name) for pattern, name in RUNTIMES if re.search(pattern, text)), None)
 
 

@@ -31,7 +31,7 @@ def read(row: Row) -> Case | Skipped:
 
 
 def _case(row: Row, identity: dict[str, Any]) -> Case | Skipped:
-    runtime = runtime_for(row["framework"])
+    runtime = runtime_for(row["framework"], str((row.get("source") or {}).get("path", "")))
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
     cluster = cluster_for(row["gpu"], int(row["num_gpus"]), runtime.name)
@@ -121,9 +121,11 @@ def _moe(given: Row | None) -> Moe | None:
 def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Strategy:
     p = row["parallel"]
     vpp = int(p.get("vpp") or 1)
-    micro = int(p["micro_batch"] or 1)
-    if p["micro_batch"] is None:
-        notes.append("micro batch not stated: 1")
+    micro = int(p["micro_batch"] or 0)
+    if not micro:
+        # torchtitan cuts a replica's batch into as many micro batches as there are stages
+        micro = max(1, int(p.get("local_batch") or 1) // int(p["pp"] or 1))
+        notes.append(f"micro batch not stated: {micro}")
     schedule, vpp = _schedule(p, vpp)
     zero = int(p["zero_stage"] if p["zero_stage"] is not None else 1)
     degrees: dict[str, Any] = {name: int(p.get(name) or 1) for name in ("tp", "pp", "dp", "cp", "ep")}
@@ -134,7 +136,9 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         **degrees,
         vpp=vpp,
         etp=int(p.get("etp") or 1),
-        sp=bool(p["sequence_parallel"]) if p["sequence_parallel"] is not None else runtime.name == "torchtitan",
+        sp=bool(p["sequence_parallel"])
+        if p["sequence_parallel"] is not None
+        else runtime.name.startswith("torchtitan"),
         cp_kind="all-to-all" if "a2a" in str(p.get("cp_comm", "")).lower() else "ring",
         zero=zero,  # type: ignore[arg-type]
         zero_group=_zero_group(p),
