@@ -3,6 +3,10 @@
 How far to trust the table: figures marked MEMORY were typed from memory when our own counts had already been printed,
 and were not looked up; they guard against later changes but do not prove a shape. LOOKED_UP ones were found in a
 source outside this project. The rest name a paper whose table was recalled, not opened.
+
+What the counts rest on: on 2026-11-15 the configs of `huggingface_cases.py` were built as models on torch's meta device
+by transformers 5.22, and 37 of 38 families that it knows had our number of parameters to within 0.01% (the other, a
+multimodal Gemma 3, differs by its vision tower).
 """
 
 from __future__ import annotations
