@@ -37,8 +37,10 @@ def dense_layers(case: Case) -> Iterator[Fault]:
 @rule("model.moe", "model.layers", "model.ffn")
 def ffn_of_dense_layers(case: Case) -> Iterator[Fault]:
     model = case.model
+    if model.ffn >= 1:
+        return
     dense = sum(not model.is_moe_layer(index) for index in range(model.layers))
-    if dense and model.ffn < 1:
+    if dense:
         yield Fault(
             "model.ffn", f"{dense} layers have an ordinary feed-forward block, but its width is {model.ffn}; give it"
         )
