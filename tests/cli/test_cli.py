@@ -238,6 +238,15 @@ def test_progress_tells_how_far_and_how_good(capfd, monkeypatch):
     assert not state.interrupted
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler, also where the tests were started with SIGINT ignored (a background job)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_keeps_the_best_so_far():
     with progress("search", quiet=True) as state:
         state.update(best=1.0)
