@@ -30,6 +30,8 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/pytest -m bench -s benchmarks tests
 	$(BIN)/python benchmarks/estimate.py
 	$(BIN)/python benchmarks/simumax_examples.py
+	$(BIN)/python benchmarks/leave_one_out.py
+	$(BIN)/python benchmarks/plan.py
 	$(BIN)/shardwise validate
 
 bench-schedules: $(VENV)/.installed-dev

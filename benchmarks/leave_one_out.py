@@ -1,0 +1,73 @@
+"""Iteration-time error on published 16-bit runs, each source left out of the fit: python benchmarks/leave_one_out.py.
+
+What was fitted to published runs is a runtime's `slowdown` and a GPU family's share of its peak. For every source both
+are taken from the others: a runtime that only this source shows gets the mean slowdown of the rest, and the family's
+share is moved by the median error of the other sources on it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import exp, log
+from statistics import mean, median
+
+from shardwise.plan.measured.predict import Outcome
+from shardwise.plan.measured.validate import validate
+
+SIXTEEN = {"bf16", "fp16", "fp16/bf16 mixed"}
+LEAST_ROWS = 5
+TIME = "iteration_seconds"
+
+
+def by_source() -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for one in validate().outcomes:
+        case = one.case
+        if case.complete and case.precision in SIXTEEN and TIME in one.error and not case.source.startswith("h200"):
+            found[case.source].append(one)
+    return found
+
+
+def shift(source: str, family: str, rows: dict[str, list[Outcome]]) -> float:
+    """How much longer runs on a GPU family take than predicted, by the other sources."""
+    logs = [
+        median(logs)
+        for other, outcomes in rows.items()
+        if other != source and (logs := [log(1 + o.error[TIME]) for o in outcomes if o.case.gpu == family])
+    ]
+    return exp(-median(logs)) if len(logs) > 1 else 1.0
+
+
+def slowdowns(source: str, rows: dict[str, list[Outcome]]) -> dict[str, float]:
+    """Fitted speeds of the runtimes that other sources show."""
+    others = [one.case.runtime for other, outcomes in rows.items() if other != source for one in outcomes]
+    return {runtime.name: runtime.overheads.slowdown for runtime in others}
+
+
+def error_without(source: str, rows: dict[str, list[Outcome]]) -> float:
+    known = slowdowns(source, rows)
+    default = mean(known.values())
+    errors = []
+    for one in rows[source]:
+        own = one.case.runtime.overheads.slowdown
+        speed = known.get(one.case.runtime.name, default) / own
+        errors.append(abs((1 + one.error[TIME]) * shift(source, one.case.gpu, rows) * speed - 1))
+    return mean(errors)
+
+
+def main() -> None:
+    rows = by_source()
+    large = sorted(source for source, outcomes in rows.items() if len(outcomes) >= LEAST_ROWS)
+    inside = {source: mean(abs(one.error[TIME]) for one in rows[source]) for source in large}
+    outside = {source: error_without(source, rows) for source in large}
+    for source in large:
+        show(source, f"{len(rows[source]):4d} rows", inside[source], outside[source])
+    show("mean over sources", " " * 9, mean(inside.values()), mean(outside.values()))
+
+
+def show(name: str, count: str, fitted: float, left_out: float) -> None:
+    print(f"{name:18s} {count}  fitted {fitted:6.1%}  left out {left_out:6.1%}")
+
+
+if __name__ == "__main__":
+    main()
