@@ -88,7 +88,9 @@ def main() -> None:
     try:
         differences = [check(path) for path in options.csv]
         for path, difference in zip(options.csv, differences, strict=True):
-            print(f"rank {dist.get_rank()}: {path}: largest gradient difference {difference:.3g}", flush=True)
+            # one write per line: all processes share the terminal
+            sys.stdout.write(f"rank {dist.get_rank()}: {path}: largest gradient difference {difference:.3g}\n")
+            sys.stdout.flush()
         dist.barrier()
     finally:
         dist.destroy_process_group()
