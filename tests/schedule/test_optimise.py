@@ -209,4 +209,4 @@ def test_more_memory_is_never_slower_by_the_bound(seed):
     for limit in (0.5, 0.75, 1, 1.5, 2):
         given_costs = limited(pp, 2, limit, f=times[0], i=times[1], w=times[2], hop=1)
         bounds.append(lower_bound(make_problem(given_costs, placed(pp, 2, "v"), m)).value)
-    assert all(more <= less * (1 + 1e-9) for less, more in pairwise(bounds))
+    assert all(more <= less * (1 + 1e-12) for less, more in pairwise(bounds))
