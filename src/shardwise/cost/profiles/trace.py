@@ -19,6 +19,7 @@ from shardwise.errors import FileError
 PIECE = 1 << 20
 LONGEST = 1 << 24
 """Characters of one event beyond which a file is no trace."""
+_BETWEEN = re.compile(r"[ \t\r\n,]*")
 _STEP = re.compile(r"ProfilerStep#(\d+)|^Step (\d+)|Iteration[ #_]*(\d+)")
 # The first that fits names the kind; kernels of cuBLAS, CUTLASS, Triton, cuDNN, NCCL, HCCL, CANN.
 _KINDS = (
@@ -111,24 +112,24 @@ def _zipped(path: str | Path) -> bool:
 
 
 def _objects(file: IO[str], path: str | Path) -> Iterator[dict[str, Any]]:
-    decoder, text = json.JSONDecoder(), _to_events(file, path)
+    decoder, text, at = json.JSONDecoder(), _to_events(file, path), 0
     while True:
-        text = text.lstrip(" \t\r\n,")
-        if text.startswith("]"):
+        between = _BETWEEN.match(text, at)
+        at = between.end() if between else at
+        if text.startswith("]", at):
             return
         try:
-            value, end = decoder.raw_decode(text)
+            value, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError:
-            more = file.read(PIECE)
+            more, rest = file.read(PIECE), text[at:]
             if not more:
-                if text.strip():
+                if rest:
                     raise FileError(path, "ends in the middle of an event; was the profiler cut short?") from None
                 return
-            if len(text) > LONGEST:
+            if len(rest) > LONGEST:
                 raise FileError(path, "is no Chrome trace: one event would be over 16 million characters") from None
-            text += more
+            text, at = rest + more, 0
             continue
-        text = text[end:]
         if isinstance(value, dict):
             yield value
 
