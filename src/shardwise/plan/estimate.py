@@ -19,8 +19,9 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.flops import model_flops
-from shardwise.plan.passes import Passes, passes_of
+from shardwise.plan.passes import Passes, passes_of, pipeline_costs
 from shardwise.plan.setup import Setup, setup_of
+from shardwise.simulate.costs import Costs
 
 
 class Stage(NamedTuple):
@@ -262,12 +263,25 @@ def _uncovered(communication: float, compute: float, overlap: float) -> float:
 
 def _passes(setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]) -> Passes:
     """Replay all passes of an iteration, sends and sharded parameters included where they show."""
+    return passes_of(setup, *_pass_seconds(setup, stages, fsdp))
+
+
+def _pass_seconds(
+    setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]
+) -> tuple[list[float], list[float], float]:
+    """A rank's forward and backward seconds per micro batch with all that shows in them, and those of a hop."""
     strategy = setup.strategy
     hop = hop_seconds(setup)
     shown = hop * (1 - setup.runtime.overlap.p2p) * (strategy.vpp if strategy.pp > 1 else 0)
     forward = [stage.forward + extra[0] + shown for stage, extra in zip(stages, fsdp, strict=True)]
     backward = [stage.backward + extra[1] + shown for stage, extra in zip(stages, fsdp, strict=True)]
-    return passes_of(setup, forward, backward, hop)
+    return forward, backward, hop
+
+
+def pass_costs(setup: Setup) -> Costs:
+    """Seconds and bytes of every chunk's passes, as the estimate replays them."""
+    parts = _parts(setup, [setup.rank_chunks(rank) for rank in range(setup.strategy.pp)])
+    return pipeline_costs(setup, *_pass_seconds(setup, tuple(one.stage for one in parts), [one.fsdp for one in parts]))
 
 
 def hop_seconds(setup: Setup) -> float:

@@ -14,9 +14,10 @@ from shardwise.cost.stage import Chunk
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.setup import Setup
 from shardwise.schedule.generate import generate, split_costs
-from shardwise.schedule.optimise import optimise
+from shardwise.schedule.optimise import Answer, optimise
 from shardwise.simulate import Costs, Schedule, placed, simulate
 from shardwise.simulate.engine import Prepared, replay
+from shardwise.simulate.timeline import Timeline
 
 SEQUENCE_PIECES = 2
 
@@ -72,13 +73,20 @@ def _replayed(setup: Setup, forward: list[float], backward: list[float], hop: fl
     costs = pipeline_costs(setup, forward, backward, hop)
     if strategy.schedule == "auto":
         return _optimised(setup, costs, busiest)
-    if strategy.schedule == "seq-1f1b":
-        costs = split_costs(costs, SEQUENCE_PIECES)
-    schedule = _ordered(strategy, costs)
-    timeline = simulate(schedule, costs)
+    timeline = timeline_of(setup, costs)
     means = _means(setup)
     held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(timeline.peak, means, strict=True))
-    return Passes(timeline.makespan, busiest, held, schedule=schedule)
+    return Passes(timeline.makespan, busiest, held, schedule=timeline.schedule)
+
+
+def timeline_of(setup: Setup, costs: Costs) -> Timeline:
+    """The times of every pass of an iteration in the strategy's order."""
+    strategy = setup.strategy
+    if strategy.schedule == "auto":
+        return _best(setup, costs).timeline
+    if strategy.schedule == "seq-1f1b":
+        costs = split_costs(costs, SEQUENCE_PIECES)
+    return simulate(_ordered(strategy, costs), costs)
 
 
 def _ordered(strategy: Strategy, costs: Costs) -> Schedule:
@@ -136,10 +144,10 @@ def _means(setup: Setup) -> list[float]:
     return [sum(chunk.kept for chunk in own) / len(own) for own in owned]
 
 
-def _optimised(setup: Setup, costs: Costs, busiest: int) -> Passes:
+def _best(setup: Setup, costs: Costs) -> Answer:
     """The best order that the GPU's memory allows, found by the optimiser with a small effort."""
     strategy = setup.strategy
-    answer = optimise(
+    return optimise(
         costs,
         pp=strategy.pp,
         vpp=strategy.vpp,
@@ -147,6 +155,10 @@ def _optimised(setup: Setup, costs: Costs, busiest: int) -> Passes:
         placement=setup.placement,
         effort=0.2,
     )
+
+
+def _optimised(setup: Setup, costs: Costs, busiest: int) -> Passes:
+    answer = _best(setup, costs)
     means = _means(setup)
     held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(answer.timeline.peak, means, strict=True))
     return Passes(answer.value, busiest, held, bound=answer.bound.value, schedule=answer.schedule)
