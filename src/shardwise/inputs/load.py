@@ -94,31 +94,38 @@ def read_model(name: str | Path) -> Loaded[Model]:
         return _model_file(Path(name))
     if Path(name).is_dir():
         raise FileError(name, "is a folder without a config.json; give a folder or file that holds a model")
-    found = lookup.entry("models", MODELS, str(name))
+    return Loaded(value=named_model(str(name)))
+
+
+def named_model(name: str) -> Model:
+    """A model by catalog name; no file of that name is looked for."""
+    found = lookup.entry("models", MODELS, name)
     if found is None:
         hint = "(or give a file: ours, a Hugging Face config.json, or SimuMax's)"
-        raise UnknownNameError("model", str(name), lookup.known("models", MODELS), hint=hint)
-    return Loaded(value=lookup.build(Model, {"name": found[0], **found[1]}))
+        raise UnknownNameError("model", name, lookup.known("models", MODELS), hint=hint)
+    return lookup.build(Model, {"name": found[0], **found[1]})
 
 
 def _model_file(path: Path) -> Loaded[Model]:
-    from shardwise.inputs import huggingface, simumax
-
     if path.is_dir():
         path /= "config.json"
     plan = plan_at(path)
-    if plan:
-        return Loaded(value=plan.model, extra=plan)
-    data = read_mapping(path)
+    return Loaded(value=plan.model, extra=plan) if plan else model_from(read_mapping(path), path)
+
+
+def model_from(data: dict[str, Any], path: Path) -> Loaded[Model]:
+    """A model from what a file holds; `path` only names it in messages, and the model where it has no name."""
+    from shardwise.inputs import huggingface, simumax
+
     if simumax.is_model(data):
         theirs = simumax.read_model(data, title=str(path))
         return Loaded(value=checked_model(theirs.model, str(path)), notes=theirs.notes, extra=theirs)
     if huggingface.is_config(data):
         read = huggingface.read_config(data, name=huggingface.name_of(data, path), title=str(path))
         return Loaded(value=checked_model(read.model, str(path)), notes=read.notes, extra=read)
-    base = data.pop("base", None)
-    fields = {"name": path.stem, **_base_fields(base), **data}
-    return Loaded(value=checked_model(_validated(Model, fields, path, "model"), str(path)), given=frozenset(data))
+    own = {key: value for key, value in data.items() if key != "base"}
+    fields = {"name": path.stem, **_base_fields(data.get("base")), **own}
+    return Loaded(value=checked_model(_validated(Model, fields, path, "model"), str(path)), given=frozenset(own))
 
 
 def _base_fields(base: object) -> dict[str, Any]:
@@ -133,16 +140,22 @@ def _base_fields(base: object) -> dict[str, Any]:
 def read_cluster(text: str | Path) -> Loaded[Cluster]:
     if _is_file(text):
         return _cluster_file(Path(text), None)
-    if str(text).strip().isdigit():
-        raise InputError(f"{str(text)[:20]!r} names no GPU; write for example {str(text).strip()[:12]}xh100")
     found = _COUNTED.fullmatch(str(text))
-    name, gpus = (found[2], int(found[1])) if found else (str(text).strip(), None)
+    if found and _is_file(found[2]) and int(found[1]):
+        return _cluster_file(Path(found[2]), int(found[1]))
+    return Loaded(value=named_cluster(str(text)))
+
+
+def named_cluster(text: str) -> Cluster:
+    """A cluster from text such as `64xh100`; no file of that name is looked for."""
+    if text.strip().isdigit():
+        raise InputError(f"{text[:20]!r} names no GPU; write for example {text.strip()[:12]}xh100")
+    found = _COUNTED.fullmatch(text)
+    name, gpus = (found[2], int(found[1])) if found else (text.strip(), None)
     if gpus == 0:
         raise InputError(f"{text!r}: a cluster has at least 1 GPU; write for example 8x{name}")
-    if _is_file(name):
-        return _cluster_file(Path(name), gpus)
     canonical, fields, shipped = _gpu_fields(name)
-    return Loaded(value=_cluster(canonical, gpus, fields, shipped=shipped))
+    return _cluster(canonical, gpus, fields, shipped=shipped)
 
 
 def _gpu_fields(name: str) -> tuple[str, dict[str, Any], bool]:
@@ -191,12 +204,16 @@ def _levels(levels: list[Any], gpus: int) -> list[Any]:
 
 
 def _cluster_file(path: Path, gpus: int | None) -> Loaded[Cluster]:
-    from shardwise.inputs import simumax
-
     plan = plan_at(path)
     if plan:
         return Loaded(value=resized(plan.cluster, gpus), extra=plan)
-    data = read_mapping(path)
+    return cluster_from(read_mapping(path), path, gpus)
+
+
+def cluster_from(data: dict[str, Any], path: Path, gpus: int | None = None) -> Loaded[Cluster]:
+    """A cluster from what a file holds; `path` only names it."""
+    from shardwise.inputs import simumax
+
     if simumax.is_system(data):
         system = simumax.read_system(data, gpus=gpus, title=str(path))
         return Loaded(value=system.cluster, notes=system.notes, extra=system)

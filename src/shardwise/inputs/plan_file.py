@@ -65,7 +65,12 @@ def write_plan(plan: Plan, path: str | Path) -> None:
 
 def read_plan(path: str | Path) -> Plan:
     """Read a plan; a newer schema, another file or a file over 64 MiB is refused with a sentence."""
-    data = read_mapping(path)
+    return plan_from(read_mapping(path), path)
+
+
+def plan_from(data: Plain, path: str | Path) -> Plan:
+    """A plan from what a file holds, with the same checks; `path` only names it in messages."""
+    data = dict(data)
     _refuse_schema(data.pop("schema", None), path)
     faults = list(_shape_faults(data))
     if faults:
