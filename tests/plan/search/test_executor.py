@@ -36,7 +36,7 @@ def _die_once(question, strategies):
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        return module.Serial().refine(question, strategies)
+        return list(module.Serial().refine(question, strategies))
     os._exit(1)
 
 

@@ -97,3 +97,29 @@ def test_uneven_stages_beat_the_even_cut():
     layers = answer.best.strategy.layers
     assert sum(layers) == 126
     assert len(set(layers)) > 1
+
+
+def test_it_reports_what_it_tried_and_stops_when_told():
+    seen = []
+
+    def report(search):
+        seen.append(len(search.tried))
+
+    answer = shardwise.plan(
+        "llama-3-70b", "256xh100", global_batch=512, seq=8192, gap=0.0, report=report,
+        stop=lambda: bool(seen) and seen[-1] > 20,
+    )  # fmt: skip
+    assert not answer.finished
+    assert not answer.interrupted
+    assert seen == sorted(seen)
+    assert seen[-1] == answer.counts.points == len(answer.simulated)
+    assert 0 < answer.bound <= answer.best.iteration_seconds
+    fitting = [one.seconds for one in answer.simulated if one.fits]
+    assert fitting == sorted(fitting)
+    assert fitting[0] == pytest.approx(answer.best.iteration_seconds)
+    assert [one.fits for one in answer.simulated] == sorted((one.fits for one in answer.simulated), reverse=True)
+
+
+def test_stopped_at_once_it_knows_nothing_and_says_so():
+    answer = shardwise.plan("llama-3-70b", "256xh100", global_batch=512, stop=lambda: True)
+    assert (answer.best, answer.bound, answer.finished) == (None, 0.0, False)

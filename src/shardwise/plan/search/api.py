@@ -16,7 +16,7 @@ from shardwise.inputs.strategy_text import build
 from shardwise.plan.predictions import plan_of
 from shardwise.plan.search.executor import executor_of
 from shardwise.plan.search.nearest import closest
-from shardwise.plan.search.search import Report, Search
+from shardwise.plan.search.search import Report, Search, Stop
 from shardwise.plan.search.types import GAP, Answer, Question
 from shardwise.plan.search.wishes import read_wishes
 from shardwise.units import parse_bytes
@@ -67,11 +67,14 @@ def plan(
     executor: str = "processes",
     address: str | None = None,
     report: Report | None = None,
+    stop: Stop | None = None,
 ) -> Answer:
     """The fastest strategy that fits, with a bound on what any other could reach.
 
     `only`: conditions such as `tp<=8 zero1 pp=4`, and other words of a strategy (`fp8`); `memory_margin`: bytes of
-    every GPU to leave free; `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes.
+    every GPU to leave free; `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes;
+    `report` is called about five times a second with the `Search` (its `tried`, `best`, `bound`); once `stop` says
+    yes, the best so far is the answer.
     """
     question = question_of(
         model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory_margin=memory_margin
@@ -79,7 +82,7 @@ def plan(
     pool = executor_of(executor, workers, address)
     try:
         search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)
-        search.report = report or search.report
+        search.report, search.stop = report or search.report, stop or search.stop
         answer = search.run()
     finally:
         pool.close()

@@ -6,7 +6,7 @@ too. Simulations have no side effects, so nothing else changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
@@ -23,9 +23,9 @@ SHARE = 4
 
 
 class Executor(Protocol):
-    """Refines strategies, in order."""
+    """Refines strategies; the results come in order, each as soon as it is there."""
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]: ...
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]: ...
 
     def close(self) -> None: ...
 
@@ -33,15 +33,15 @@ class Executor(Protocol):
 class Serial:
     """In this process."""
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
-        return [refine(question, strategy) for strategy in strategies]
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]:
+        return (refine(question, strategy) for strategy in strategies)
 
     def close(self) -> None:
         pass
 
 
 def _several(question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
-    return Serial().refine(question, strategies)
+    return list(Serial().refine(question, strategies))
 
 
 def _shares(strategies: Sequence[Strategy]) -> list[Sequence[Strategy]]:
@@ -55,14 +55,20 @@ class Pool:
         self.workers = workers
         self.pool = ProcessPoolExecutor(workers)
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]:
+        done = 0
         for _ in range(TRIES):
             try:
-                futures = [self.pool.submit(_several, question, share) for share in _shares(strategies)]
-                return [refined for future in futures for refined in future.result()]
+                futures = [self.pool.submit(_several, question, share) for share in _shares(strategies[done:])]
+                for future in futures:
+                    found = future.result()
+                    done += len(found)
+                    yield from found
             except BrokenProcessPool:
                 self.pool = ProcessPoolExecutor(self.workers)
-        return _several(question, strategies)
+            else:
+                return
+        yield from _several(question, strategies[done:])
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -83,10 +89,10 @@ class Ray:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **size)
         self.several = ray.remote(max_retries=TRIES)(_several)
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
+    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]:
         asked = self.ray.put(question)
-        found = self.ray.get([self.several.remote(asked, share) for share in _shares(strategies)])
-        return [refined for share in found for refined in share]
+        for share in [self.several.remote(asked, share) for share in _shares(strategies)]:
+            yield from self.ray.get(share)
 
     def close(self) -> None:
         if self.started:

@@ -19,7 +19,7 @@ from shardwise.plan.search.refine import Refined
 from shardwise.plan.search.screen import Screen
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats
-from shardwise.plan.search.types import GAP, Answer, Base, Candidate, Counts, Question
+from shardwise.plan.search.types import GAP, MOST_SHOWN, Answer, Base, Candidate, Counts, Question
 
 BATCH = 48
 """Strategies simulated between two looks at the best."""
@@ -29,7 +29,10 @@ FIRST = 4
 """Batches in a row that look for the first strategy that fits."""
 ROOMY = 0.85
 """Share of the limit at which a memory bound makes a good first guess."""
+PERIOD = 0.2
+"""Seconds between two reports, about."""
 Report = Callable[["Search"], None]
+Stop = Callable[[], bool]
 
 
 @dataclass(kw_only=True)
@@ -41,16 +44,22 @@ class Search:
     time_limit: float | None = None
     executor: Executor = field(default_factory=Serial)
     report: Report = lambda _: None
+    """Called now and then with the search itself, and once at its end."""
+    stop: Stop = lambda: False
+    """Asked often; once it says yes, the best so far is the answer."""
     best: Refined | None = None
     best_at: int = 0
     """Place of the best in the space."""
     leanest: Refined | None = None
     """The strategy that needs least memory, while none fits."""
-    candidates: list[tuple[float, int, Refined]] = field(default_factory=list)
+    tried: list[tuple[int, Candidate]] = field(default_factory=list)
+    """Every simulated strategy with its place in the space, in the order of simulation; it only grows."""
     screened: int = 0
     too_large: int = 0
-    simulated: int = 0
+    simulations: int = 0
+    """Every cut into stages counts."""
     points: int = 0
+    """Strategies simulated, all cuts into stages of one together."""
     bound: float = 0.0
     dropped: float = float("inf")
     """Lowest bound of what was dropped because it cannot win."""
@@ -59,6 +68,8 @@ class Search:
     screen_seconds: float = 0.0
     began: float = field(default_factory=time.process_time)
     wall: float = field(default_factory=time.monotonic)
+    reported: float = 0.0
+    """When the last report was made."""
 
     def __post_init__(self) -> None:
         self.space = Space(question=self.question)
@@ -71,16 +82,14 @@ class Search:
         """Bounds at or above this need no look: they cannot win by more than the gap."""
         return float("inf") if self.best is None else self.best.seconds / (1 + self.gap)
 
-    @property
-    def out_of_time(self) -> bool:
-        return self.time_limit is not None and time.monotonic() - self.wall > self.time_limit
-
     def run(self) -> Answer:
         """Search until the best is proven, the time is up or Ctrl-C is pressed."""
         try:
             self._search()
         except KeyboardInterrupt:
             self.finished, self.interrupted = False, True
+        if not self.interrupted:
+            self.report(self)
         return self.answer()
 
     def _search(self) -> None:
@@ -88,7 +97,9 @@ class Search:
         bases = self.space.bases
         sizes = [self.space.size(base) for base in bases]
         self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        glances = np.array([self.screen.glance(base) for base in bases])
+        glances = self._glances()
+        if self._stopped():
+            return
         order = np.lexsort((np.arange(len(bases)), glances))
         self.screen_seconds += time.process_time() - started
         for start in range(0, len(order), WAVE):
@@ -100,6 +111,8 @@ class Search:
                 self._drop(glances[rest])
                 break
             self._expand([(int(index), bases[index]) for index in rest[:WAVE]])
+            if not self.finished:  # the bound above covers the bases that were not looked at
+                return
             self._simulate(1 if self.best else FIRST)
         while len(self._pool) and not self._stopped():
             self.bound = min(self.dropped, self._lowest())
@@ -108,8 +121,22 @@ class Search:
             self._simulate(1)
         self.bound = min(self.dropped, self._lowest(), self.best.seconds if self.best else float("inf"))
 
+    def _glances(self) -> Floats:
+        """A first bound for every base; 0 for those that were not reached when the search was stopped."""
+        found = np.zeros(len(self.space.bases))
+        for index, base in enumerate(self.space.bases):
+            if self._stopped():
+                break
+            found[index] = self.screen.glance(base)
+        return found
+
     def _stopped(self) -> bool:
-        if self.out_of_time:
+        """Whether to stop; reports on the way."""
+        now = time.monotonic()
+        if now - self.reported >= PERIOD:
+            self.reported = now
+            self.report(self)
+        if self.stop() or (self.time_limit is not None and now - self.wall > self.time_limit):
             self.finished = False
         return not self.finished
 
@@ -126,6 +153,8 @@ class Search:
         started = time.process_time()
         found = [self._pool]
         for index, base in wave:
+            if self._stopped():
+                break
             least = self.screen.least(base)
             if least >= self.limit:
                 self._drop(np.array([least]))
@@ -152,12 +181,14 @@ class Search:
             if not len(chosen):
                 return
             places = self._pool[chosen, 1].astype(np.int64).tolist()
-            refined = self.executor.refine(self.question, [self.strategy(place) for place in places])
-            self._pool = np.delete(self._pool, chosen, axis=0)
-            for place, one in zip(places, refined, strict=True):
-                self._take(place, one)
+            done = 0
+            for one in self.executor.refine(self.question, [self.strategy(place) for place in places]):
+                self._take(places[done], one)
+                done += 1
+                if self._stopped():
+                    break
+            self._pool = np.delete(self._pool, chosen[:done], axis=0)
             self._keep(self._pool)
-            self.report(self)
             if self.best or self._stopped():
                 return
 
@@ -178,12 +209,14 @@ class Search:
         self.points += 1
         if refined is None:
             return
-        self.simulated += refined.simulated
-        if not refined.fits:
-            if self.leanest is None or refined.total_bytes < self.leanest.total_bytes:
+        strategy, seconds, total, mfu, fits, simulations = refined
+        self.simulations += simulations
+        one = Candidate(strategy=strategy, seconds=seconds, total_bytes=total, mfu=mfu, fits=fits)
+        self.tried.append((place, one))
+        if not fits:
+            if self.leanest is None or total < self.leanest.total_bytes:
                 self.leanest = refined
             return
-        self.candidates.append((refined.seconds, place, refined))
         if self.best is None or (refined.seconds, place) < (self.best.seconds, self.best_at):
             self.best, self.best_at = refined, place
 
@@ -195,20 +228,30 @@ class Search:
         found = best and estimate(question.model, question.cluster, best.strategy, runtime=question.runtime)
         total, axes = self.space.count()
         counts = Counts(
-            space=total, axes=axes, screened=self.screened, too_large=self.too_large, simulated=self.simulated,
+            space=total, axes=axes, screened=self.screened, too_large=self.too_large, simulated=self.simulations,
             points=self.points,
         )  # fmt: skip
+        tried = self._sorted()
         return Answer(
-            question=question, best=found, bound=self.bound, counts=counts, top=self._top(), finished=self.finished,
-            interrupted=self.interrupted,
+            question=question, best=found, bound=self.bound, counts=counts, top=_top(tried),
+            simulated=tuple(tried[:MOST_SHOWN]), finished=self.finished, interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
 
-    def _top(self) -> tuple[Candidate, ...]:
-        """The best of every layout."""
-        seen: dict[tuple[object, ...], Candidate] = {}
-        for _, _, one in sorted(self.candidates, key=lambda item: item[:2]):
-            s = one.strategy
-            key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
-            seen.setdefault(key, Candidate(strategy=s, seconds=one.seconds, total_bytes=one.total_bytes, mfu=one.mfu))
-        return tuple(seen.values())
+    def _sorted(self) -> list[Candidate]:
+        def key(item: tuple[int, Candidate]) -> tuple[bool, float, int]:
+            place, one = item
+            return not one.fits, one.seconds if one.fits else one.total_bytes, place
+
+        return [one for _, one in sorted(self.tried, key=key)]
+
+
+def _top(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    """The best of every layout, of those that fit."""
+    seen: dict[tuple[object, ...], Candidate] = {}
+    for one in candidates:
+        s = one.strategy
+        key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
+        if one.fits:
+            seen.setdefault(key, one)
+    return tuple(seen.values())

@@ -16,6 +16,8 @@ from shardwise.plan.search.wishes import Wishes
 
 GAP = 0.005
 """How near the bound the best must be before the search stops of itself."""
+MOST_SHOWN = 2000
+"""Simulated strategies that an answer lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +100,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A simulated strategy that fits."""
+    """A simulated strategy, its best cut into stages."""
 
     strategy: Strategy
     seconds: float
     total_bytes: float
     mfu: float
+    fits: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +135,11 @@ class Answer:
     counts: Counts
     top: tuple[Candidate, ...] = ()
     """The best simulated strategies, one for every layout, best first."""
+    simulated: tuple[Candidate, ...] = ()
+    """What was simulated, up to MOST_SHOWN: those that fit first, fastest first, then the others, leanest first."""
     closest: Closest | None = None
     finished: bool = True
-    """False: the time was up or Ctrl-C was pressed; the answer is the best so far."""
+    """False: the time was up, or the search was told to stop; the answer is the best so far."""
     interrupted: bool = False
     """Ctrl-C was pressed."""
     cpu_seconds: float = 0.0
