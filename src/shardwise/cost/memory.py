@@ -80,9 +80,10 @@ def footprint_of(
 
     `reserved`: what the driver and the context take before the first tensor.
     """
-    parts = tuple(part for part in _static(chunks, shard, strategy, runtime, states) if part.value)
+    pairs = _split(chunks, strategy)
     trained = trained_share(chunks, shard)
-    gradients = _lazy_gradients(chunks, states, strategy, runtime) * trained
+    parts = tuple(part for part in _static(pairs, trained, chunks, shard, strategy, runtime, states) if part.value)
+    gradients = _lazy_gradients(pairs, states, strategy, runtime) * trained
     kept = sum(chunk.kept for chunk in chunks)
     boundary = shard.hidden if runtime.memory.outputs_kept and strategy.pp > 1 else 0.0
     return Footprint(
@@ -91,7 +92,7 @@ def footprint_of(
         gradients=gradients,
         standing=gradients if strategy.microbatches > 1 else 0.0,
         gathered=_gathered(chunks, strategy, runtime, states),
-        optimizer=_optimizer_work(chunks, strategy, runtime) * trained,
+        optimizer=runtime.kernels.optimizer_work * sum(count / spread.states for count, spread in pairs) * trained,
         kept=kept,
         each=kept / len(chunks) + boundary,
         first=max(chunks, key=lambda chunk: chunk.forward),
@@ -147,16 +148,26 @@ def _peak_parts(
     return at, tuple(Ledger(name, value) for name, value in parts if value)
 
 
-def _split(chunks: list[Chunk], strategy: Strategy) -> list[tuple[float, Sharding]]:
+Pairs = list[tuple[float, Sharding]]
+
+
+def _split(chunks: list[Chunk], strategy: Strategy) -> Pairs:
+    """Parameters outside and inside of experts, each with the ranks that its bytes are spread over."""
     dense = sum(chunk.params for chunk in chunks)
     experts = sum(chunk.expert_params for chunk in chunks)
     pairs = [(dense, sharding_of(strategy, expert=False))]
     return [*pairs, (experts, sharding_of(strategy, expert=True))] if experts else pairs
 
 
-def _static(chunks: list[Chunk], shard: Shard, strategy: Strategy, runtime: Runtime, states: States) -> list[Ledger]:
-    pairs = _split(chunks, strategy)
-    trained = trained_share(chunks, shard)
+def _static(
+    pairs: Pairs,
+    trained: float,
+    chunks: list[Chunk],
+    shard: Shard,
+    strategy: Strategy,
+    runtime: Runtime,
+    states: States,
+) -> list[Ledger]:
     weights = sum(count * states.weight / spread.weight for count, spread in pairs)
     gradients = 0.0 if states.lazy else sum(count * states.gradient / spread.gradient for count, spread in pairs)
     master = sum(count * states.master / spread.states for count, spread in pairs)
@@ -212,13 +223,11 @@ def _gather_buffer(shard: Shard) -> float:
     return max(gathered, scores)
 
 
-def _lazy_gradients(chunks: list[Chunk], states: States, strategy: Strategy, runtime: Runtime) -> float:
+def _lazy_gradients(pairs: Pairs, states: States, strategy: Strategy, runtime: Runtime) -> float:
     if not states.lazy:
         return 0.0
     whole = runtime.memory.whole_gradients_with_pp and strategy.pp > 1
-    return sum(
-        count * states.gradient / (1 if whole else spread.gradient) for count, spread in _split(chunks, strategy)
-    )
+    return sum(count * states.gradient / (1 if whole else spread.gradient) for count, spread in pairs)
 
 
 def _gathered(chunks: list[Chunk], strategy: Strategy, runtime: Runtime, states: States) -> float:
@@ -232,10 +241,6 @@ def _gathered(chunks: list[Chunk], strategy: Strategy, runtime: Runtime, states:
     ends = sum(size for name, size in sizes if name in {"embedding", "head"})
     grads = 2.0 if strategy.grad_dtype == "bf16" else 4.0
     return runtime.memory.gathered_layers * one * states.gathered + ends * states.gathered + one * grads
-
-
-def _optimizer_work(chunks: list[Chunk], strategy: Strategy, runtime: Runtime) -> float:
-    return runtime.kernels.optimizer_work * sum(count / spread.states for count, spread in _split(chunks, strategy))
 
 
 def _communicators(strategy: Strategy) -> float:

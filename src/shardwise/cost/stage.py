@@ -56,7 +56,12 @@ class Chunk(NamedTuple):
 
 
 def combined(*parts: Seconds) -> Seconds:
-    return Seconds(*map(sum, zip(*parts, strict=True)))
+    if len(parts) == 1:
+        return parts[0]
+    found = [a + b for a, b in zip(parts[0], parts[1], strict=True)]
+    for part in parts[2:]:
+        found = [a + b for a, b in zip(found, part, strict=True)]
+    return Seconds(*found)
 
 
 def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:

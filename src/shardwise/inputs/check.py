@@ -34,7 +34,7 @@ def check(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime) 
     ]
     case = Case(model=model, cluster=cluster, strategy=strategy, runtime=runtime)
     broken = _fields(own)
-    crossed = [fault for rule in _RULES for fault in rule.faults(case, broken)]
+    crossed = [fault for rule in _RULES if not rule.reads & broken for fault in rule.find(case)]
     return tuple(dict.fromkeys([*own, *crossed]))
 
 

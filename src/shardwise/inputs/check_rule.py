@@ -39,11 +39,8 @@ class Rule:
     """One thing that must hold between inputs."""
 
     reads: frozenset[str]
+    """Fields; a rule is not asked where one of them is wrong by itself."""
     find: Find
-
-    def faults(self, case: Case, broken: frozenset[str]) -> Iterator[Fault]:
-        if not self.reads & broken:
-            yield from self.find(case)
 
 
 def rule(*reads: str) -> Callable[[Find], Rule]:

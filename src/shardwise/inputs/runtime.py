@@ -198,3 +198,7 @@ class Runtime:
     """Its own costs."""
     errors: Errors = Errors()
     """How far predictions for it are to be trusted."""
+
+    def __hash__(self) -> int:
+        """Of the fields that tell runtimes apart; caches hash one for every layer."""
+        return hash((self.name, self.overheads))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from shardwise.inputs.model import Model
@@ -61,7 +60,6 @@ class Shard(NamedTuple):
         return self.element * self.tokens * self.model.hidden
 
 
-@lru_cache(maxsize=4096)
 def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
     autocast = strategy.master == "autocast"
     element = 4.0 if strategy.dtype == "fp32" else 2.0
