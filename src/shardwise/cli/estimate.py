@@ -59,8 +59,7 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
 
     output.say(f"{found.model.name} on {found.cluster.name} with {asked.runtime.name}: {found.strategy}")
     output.say()
-    for name, text in report.summary(found):
-        output.say(f"{name:<14}{text}")
+    output.facts(report.summary(found))
     output.say()
     output.table(*report.stages(found))
     if explain:

@@ -59,10 +59,14 @@ def _run(words: list[str]) -> int:
 
 
 def _open_closed() -> None:
-    """Streams that the caller closed (`>&-`) lead nowhere instead of being absent."""
+    """Streams that the caller closed (`>&-`) lead nowhere instead of being absent; bars that a stream cannot say are
+    question marks, not an error.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - open until the end
+        elif hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="replace")
 
 
 def _message(error: Exception) -> str:
@@ -89,7 +93,8 @@ def _say(message: str, code: int) -> int:
     from shardwise.cli.output import clean
 
     try:
-        click.echo(click.style("error: ", fg="red") + clean(message), err=True)
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        click.echo(("error: " if plain else click.style("error: ", fg="red")) + clean(message), err=True)
     except OSError:  # nobody can be told; the exit code still says it
         _lead_nowhere(2)
     return code

@@ -19,7 +19,13 @@ from shardwise.errors import Fault, FileError, InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from shardwise.cli.tables import Piece
+
 F = TypeVar("F", bound=Callable[..., Any])
+_NAMES = 14
+"""Columns of the names before facts."""
+_ENDLESS = 100_000
+"""Columns where no line may be broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +50,40 @@ class Output:
         if not self.quiet:
             show(f"note: {text}", err=True)
 
+    def facts(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Names and what is said about them, aligned; long texts are broken where a person reads."""
+        width = terminal_width()
+        for name, text in rows:
+            self.say(_hanging(f"{name:<{_NAMES}}", text, width) if width else f"{name:<{_NAMES}}{text}")
+
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-        """A table with the first column to the left and the others to the right."""
+        """A table with the first column to the left and the others to the right; in pieces where it is too wide."""
         if not self.prints:
+            return
+        from shardwise.cli.tables import fitted
+
+        if title:
+            self.say(title)
+        pieces = fitted(heads, [tuple(map(clean, row)) for row in rows], terminal_width())
+        for index, piece in enumerate(pieces):
+            if index:
+                self.say()
+            self._print(piece)
+
+    def _print(self, piece: Piece) -> None:
+        from shardwise.cli.tables import hung, styled
+
+        if piece.hanging:
+            head, below, *lines = hung(piece)
+            show("\n".join([bold(head), bold(below), *lines]), raw=True)
             return
         from rich.table import Table
 
-        table = Table(box=None, pad_edge=False, title=title or None, title_justify="left", header_style="bold")
-        for index, head in enumerate(heads):
-            table.add_column(head, justify="right" if index else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*map(clean, row))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for index, head in enumerate(piece.heads):
+            table.add_column(head, justify="right" if index else "left", no_wrap=len(piece.heads) > 2, overflow="fold")
+        for row in piece.rows:
+            table.add_row(*map(styled, row))
         with _to_nowhere_once_gone(sys.stdout):
             console().print(table)
 
@@ -97,7 +126,7 @@ def _to_nowhere_once_gone(stream: TextIO) -> Iterator[None]:
 
 
 def console() -> Console:
-    """Rich's console: colour only on a terminal, wide lines where a program reads."""
+    """Rich's console: colour only on a terminal (and not with NO_COLOR), lines of any width where a program reads."""
     from rich.console import Console
 
     class Plain(Console):
@@ -106,8 +135,26 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 240
-    return Plain(width=width, highlight=False, markup=False, emoji=False)
+    return Plain(width=terminal_width() or _ENDLESS, highlight=False, markup=False, emoji=False)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output goes to; none where a program reads."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def bold(text: str) -> str:
+    """Bold on a terminal that knows it."""
+    return click.style(text, bold=True) if sys.stdout.isatty() and os.environ.get("TERM") != "dumb" else text
+
+
+def _hanging(name: str, text: str, width: int) -> str:
+    from textwrap import fill
+
+    room = max(width, _NAMES + 20)
+    return fill(
+        text, room, initial_indent=name, subsequent_indent=" " * _NAMES, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _refuse_targets(json: str | None, options: dict[str, Any]) -> None:

@@ -119,10 +119,7 @@ def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
     output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.name}{state}")
     output.say()
     output.say(f"{'best':<14}{best.strategy}")
-    for name, text in report.summary(best):
-        output.say(f"{name:<14}{text}")
-    output.say(f"{'proof':<14}{_proof(answer)}")
-    output.say(f"{'search':<14}{_counts(answer)}")
+    output.facts([*report.summary(best), ("proof", _proof(answer)), ("search", _counts(answer))])
     output.say()
     output.table(*report.stages(best))
     others = answer.top[1:top]

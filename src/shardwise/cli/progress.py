@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -50,23 +51,45 @@ class Progress:
         now = time.monotonic()
         if self.live and now - self.drawn >= _PERIOD:
             self.drawn = now
-            print(f"\r\x1b[K{self}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{self.line(_width())}", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self.live and self.drawn:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
+    def line(self, width: int) -> str:
+        """What fits into one line: details go before the best and the gap, so that the line is never broken."""
+        words = self._words()
+        for name in ("pruned", "bound", "total"):
+            if len(", ".join(words.values())) < width:
+                break
+            words.pop(name, None)
+        return ", ".join(words.values())[: width - 1]
+
     def __str__(self) -> str:
-        words = [f"{self.title}: {self.evaluated:,}" + (f" of {self.total:,}" if self.total else "") + " evaluated"]
+        return ", ".join(self._words().values())
+
+    def _words(self) -> dict[str, str]:
+        words = {
+            "total": f"{self.title}: {self.evaluated:,}" + (f" of {self.total:,}" if self.total else "") + " evaluated"
+        }
         if self.pruned:
-            words.append(f"{self.pruned:,} pruned")
+            words["pruned"] = f"{self.pruned:,} pruned"
         if self.best is not None:
-            words.append(f"best {self.show(self.best)}")
-        if self.bound is not None:
-            words.append(f"bound {self.show(self.bound)}")
+            words["best"] = f"best {self.show(self.best)}"
+        if self.bound:
+            words["bound"] = f"bound {self.show(self.bound)}"
         if self.gap is not None:
-            words.append(f"gap {100 * self.gap:.1f}%")
-        return ", ".join(words)
+            words["gap"] = f"gap {100 * self.gap:.1f}%"
+        return words
+
+
+def _width() -> int:
+    """Columns of the terminal that standard error goes to."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 @contextmanager

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, output_options, terminal_width
 from shardwise.units import show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.inputs.plan_file import Plan
+    from shardwise.plan.estimate import Estimate
+
+
+_LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and W) backward, micro batch")
 
 
 @click.command("show")
@@ -33,18 +40,30 @@ def command(plan: str, output: Output, *, explain: bool) -> None:
         return
     output.say(f"{read.model.name} on {read.cluster.name}: {read.strategy}")
     output.say()
-    for name, text in report.summary(found):
-        output.say(f"{name:<14}{text}")
-    for name, text in _proof(predicted):
-        output.say(f"{name:<14}{text}")
+    output.facts(report.summary(found))
+    output.facts(_proof(predicted))
     _tell_change(predicted, found.iteration_seconds, output)
     output.say()
     output.table(*report.stages(found))
+    _draw(read, found, output)
     if explain:
         output.say("\nwhere the time goes (on the busiest pipeline rank)")
         output.table(*report.time(found))
         output.say("\nwhere the memory goes, GiB per pipeline rank")
         output.table(*report.memory(found))
+
+
+def _draw(plan: Plan, found: Estimate, output: Output) -> None:
+    """How the pipeline fills and drains."""
+    if plan.strategy.pp == 1:
+        return
+    from shardwise.plan.timeline import plan_iteration
+    from shardwise.report.timeline_text import draw_ends
+
+    picture = draw_ends(plan_iteration(plan, found), terminal_width() or 120)
+    if picture:
+        output.say(f"\nhow the pipeline fills and drains: {_LEGEND[plan.strategy.vpp > 1]}")
+        output.say(picture)
 
 
 def _proof(predicted: dict[str, Any]) -> list[tuple[str, str]]:
