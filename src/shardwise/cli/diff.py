@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, markdown_option, output_options
+
+if TYPE_CHECKING:
+    from shardwise.inputs.plan_file import Plan
 
 
 @click.command("diff")
 @click.argument("left", metavar="A.json")
 @click.argument("right", metavar="B.json")
 @click.option("--all", "everything", is_flag=True, help="Every value of the predictions too.")
+@markdown_option
 @output_options
 def command(left: str, right: str, output: Output, *, everything: bool) -> None:
     """Tell in what two plans differ: inputs first, then what is predicted.
@@ -20,8 +27,10 @@ def command(left: str, right: str, output: Output, *, everything: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.plan_file import diff, read_plan
 
-    found = diff(read_plan(left), read_plan(right))
+    pair = read_plan(left), read_plan(right)
+    found = diff(*pair)
     output.answer({"differences": found})
+    output.markdown(lambda: _markdown(pair, (Path(left).stem, Path(right).stem)))
     shown = [one for one in found if everything or _matters(one.path)]
     for one in shown:
         output.say(str(one))
@@ -29,6 +38,12 @@ def command(left: str, right: str, output: Output, *, everything: bool) -> None:
         output.say("the plans are the same")
     elif len(shown) < len(found):
         output.note(f"{len(found) - len(shown)} more values differ; --all shows them")
+
+
+def _markdown(pair: tuple[Plan, Plan], names: tuple[str, str]) -> str:
+    from shardwise.report.markdown import diff_markdown
+
+    return diff_markdown(*pair, names)
 
 
 def _matters(path: str) -> bool:

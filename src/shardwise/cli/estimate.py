@@ -8,7 +8,7 @@ import click
 
 from shardwise.cli.ask import Asked
 from shardwise.cli.options import Asking, asks
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.errors import InfeasibleError
 from shardwise.units import show_bytes
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes, and what would help.")
 @click.option("--out", metavar="FILE", help="Write the plan: inputs and predictions.")
 @asks
+@markdown_option
 @output_options
 def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> None:
     """Predict time, memory and MFU of one strategy, and say why.
@@ -40,11 +41,18 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> 
         output.note(note)
     changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
     output.answer(_answer(found, changes))  # files first: printing can fail where the reader has gone
+    output.markdown(lambda: _markdown(found))
     if out:
         _write(found, out, output)
     _say(found, asked, output, changes, explain=explain)
     if found.fits == "no":
         raise InfeasibleError(_missing(found))
+
+
+def _markdown(found: Estimate) -> str:
+    from shardwise.report.markdown import estimate_markdown
+
+    return estimate_markdown(found)
 
 
 def _notes(found: Estimate) -> list[str]:

@@ -36,11 +36,13 @@ class Output:
     """File for the answer as JSON; `-`: standard output, in place of the text."""
     quiet: bool = False
     """Print the answer only: no notes, no progress."""
+    md: str | None = None
+    """File for the answer as Markdown; `-`: standard output, in place of the text."""
 
     @property
     def prints(self) -> bool:
         """Whether text for people goes to standard output."""
-        return self.json != "-"
+        return "-" not in {self.json, self.md}
 
     def say(self, text: str = "") -> None:
         if self.prints:
@@ -100,6 +102,17 @@ class Output:
         else:
             write_text(self.json, text)
 
+    def markdown(self, made: Callable[[], str]) -> None:
+        """Write the answer as Markdown, if that was asked for."""
+        if self.md is None:
+            return
+        from shardwise.inputs.write import write_text
+
+        if self.md == "-":
+            show(made(), end="")
+        else:
+            write_text(self.md, made())
+
 
 def show(text: str, *, end: str = "\n", err: bool = False, raw: bool = False) -> None:
     """Print; a reader that has gone (`| head`) ends neither the work nor the writing of files."""
@@ -157,10 +170,13 @@ def _hanging(name: str, text: str, width: int) -> str:
     )
 
 
-def _refuse_targets(json: str | None, options: dict[str, Any]) -> None:
+def _refuse_targets(output: Output, options: dict[str, Any]) -> None:
     """A file that cannot be written is told before the work, not after it."""
-    if json != "-":
-        _refuse_target("--json", json, "give the name of a file, or - for standard output")
+    if output.json == output.md == "-":
+        raise InputError(Fault("--md", "and --json both go to standard output; give one of them a file"))
+    for option, target in (("--json", output.json), ("--md", output.md)):
+        if target != "-":
+            _refuse_target(option, target, "give the name of a file, or - for standard output")
     params = click.get_current_context().command.params
     if any(param.name == "out" and getattr(param, "metavar", "") == "FILE" for param in params):
         if options.get("out") == "-":
@@ -183,12 +199,18 @@ def _refuse_target(option: str, path: str | None, fix: str) -> None:
         raise FileError(path, "may not be written: permission denied; choose another place")
 
 
+def markdown_option(verb: F) -> F:
+    """--md; `output_options` takes it, the verb calls `output.markdown`."""
+    text = "Write the answer as Markdown for a pull request; - is standard output."
+    return click.option("--md", metavar="FILE", help=text)(verb)
+
+
 def output_options(verb: F) -> F:
     """--json, --quiet and --debug; the verb gets `output`."""
 
     def collected(**options: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and returns
-        output = Output(json=options.pop("json_file"), quiet=options.pop("quiet"))
-        _refuse_targets(output.json, options)
+        output = Output(json=options.pop("json_file"), quiet=options.pop("quiet"), md=options.pop("md", None))
+        _refuse_targets(output, options)
         return verb(output=output, **options)
 
     collected.__name__, collected.__doc__ = verb.__name__, verb.__doc__

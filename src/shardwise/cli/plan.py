@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from shardwise.cli.options import CLUSTER, MODEL
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, markdown_option, output_options
+from shardwise.errors import Fault, InputError
 
 
 def _profile_options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
@@ -168,6 +169,7 @@ def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
 @_profile_options
 @_space_options
 @_search_options
+@markdown_option
 @output_options
 @click.pass_context
 def command(context: click.Context, /, output: Output, *, space: str, **options: Any) -> int:  # noqa: ANN401
@@ -185,6 +187,8 @@ def command(context: click.Context, /, output: Output, *, space: str, **options:
         return run_strategy(options, output, _typed(context))
     from shardwise.cli.per_op import run
 
+    if output.md is not None:
+        raise InputError(Fault("--md", "belongs to --space strategy; use --json FILE here"))
     return run(options, output)
 
 

@@ -54,10 +54,17 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
         import json
 
         output.answer({**json.loads(plan_text(found)), "top": [_row(one) for one in answer.top[: options["top"]]]})
+    output.markdown(lambda: _markdown(answer, options["top"]))
     if options["out"]:
         write_plan(found, options["out"])
         output.note(f"the plan is in {options['out']}")
     return 130 if answer.interrupted else 0
+
+
+def _markdown(answer: Answer, top: int) -> str:
+    from shardwise.report.markdown import answer_markdown
+
+    return answer_markdown(answer, top)
 
 
 def _refuse(options: Mapping[str, Any], typed: frozenset[str]) -> None:

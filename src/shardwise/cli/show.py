@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.output import Output, output_options, terminal_width
+from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and 
 @click.command("show")
 @click.argument("plan", metavar="PLAN.json")
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes.")
+@markdown_option
 @output_options
 def command(plan: str, output: Output, *, explain: bool) -> None:
     """Show a plan: what it does, its stages, where time and memory go.
@@ -36,6 +37,7 @@ def command(plan: str, output: Output, *, explain: bool) -> None:
     found = estimate(read.model, read.cluster, read.strategy)
     predicted = read.predictions or {}
     output.answer({"strategy": str(read.strategy), "predictions": predicted, "partition": read.partition})
+    output.markdown(lambda: _markdown(read, found))
     if not output.prints:
         return
     output.say(f"{read.model.name} on {read.cluster.name}: {read.strategy}")
@@ -51,6 +53,12 @@ def command(plan: str, output: Output, *, explain: bool) -> None:
         output.table(*report.time(found))
         output.say("\nwhere the memory goes, GiB per pipeline rank")
         output.table(*report.memory(found))
+
+
+def _markdown(plan: Plan, found: Estimate) -> str:
+    from shardwise.report.markdown import plan_markdown
+
+    return plan_markdown(plan, found)
 
 
 def _draw(plan: Plan, found: Estimate, output: Output) -> None:

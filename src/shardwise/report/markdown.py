@@ -1,0 +1,156 @@
+"""A result as Markdown for a pull request: a short table on top, the ledgers folded away, names taken as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from shardwise.cost.ledger import Ledger
+from shardwise.inputs.plan_file import Plan, diff
+from shardwise.plan.estimate import Estimate, estimate
+from shardwise.plan.search.types import Answer
+from shardwise.report import estimate as report
+from shardwise.report.text import ROUNDING
+from shardwise.units import show_bytes, show_percent, show_seconds
+
+_BAR = re.compile("[█·]+ *")
+_DIFFERENCES = 40
+"""Values of the inputs that a comparison lists."""
+
+
+def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
+    """A plan: estimated anew, with the proof it carries."""
+    predicted = plan.predictions or {}
+    proof = []
+    if isinstance(bound := predicted.get("bound"), int | float) and isinstance(
+        gap := predicted.get("gap"), int | float
+    ):
+        proof = [
+            ("proof", f"no strategy of the space takes less than {show_seconds(bound)}: gap {show_percent(gap, 2)}")
+        ]
+    return estimate_markdown(found or estimate(plan.model, plan.cluster, plan.strategy), proof)
+
+
+def estimate_markdown(found: Estimate, facts: Sequence[tuple[str, str]] = ()) -> str:
+    """One strategy: its numbers, its stages, and where time and memory go."""
+    return _text([_head(found), _facts([*report.summary(found), *facts]), _stages(found), *_ledgers(found)])
+
+
+def answer_markdown(answer: Answer, shown: int = 5) -> str:
+    """What a search found: the best strategy, and the best of the other layouts beside it."""
+    best = answer.best
+    if best is None:
+        return _text(
+            [f"### {_plain(answer.question.model.name)} on {_plain(answer.question.cluster.name)}: nothing fits"]
+        )
+    gap = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
+    facts = [*report.summary(best), ("proof", gap)]
+    rows = [
+        (_code(str(one.strategy)), show_seconds(one.seconds), f"{one.seconds / best.iteration_seconds - 1:+.1%}",
+         show_percent(one.mfu), show_bytes(one.total_bytes))
+        for one in answer.top[:shown]
+    ]  # fmt: skip
+    others = table(("strategy", "iteration", "slower", "MFU", "memory"), rows)
+    return _text([_head(best), _facts(facts), _stages(best), _folded("Other layouts", others), *_ledgers(best)])
+
+
+def diff_markdown(left: Plan, right: Plan, names: tuple[str, str] = ("before", "after")) -> str:
+    """Two plans beside each other: what is predicted, and the inputs in which they differ."""
+    pair = [estimate(plan.model, plan.cluster, plan.strategy) for plan in (left, right)]
+    rows = [(name, *cells) for name, cells in _compared(*pair)]
+    numbers = table(("", *map(_plain, names), "change"), rows)
+    changed = [one for one in diff(left, right) if one.path.partition(".")[0] in {"model", "cluster", "strategy"}]
+    cells = [(_code(one.path), _code(_said(one.left)), _code(_said(one.right))) for one in changed[:_DIFFERENCES]]
+    more = f"\n\n{len(changed) - _DIFFERENCES} more values differ." if len(changed) > _DIFFERENCES else ""
+    inputs = table(("input", *map(_plain, names)), cells) + more if cells else "The inputs are the same."
+    gain = pair[1].tokens_per_second_per_gpu / pair[0].tokens_per_second_per_gpu - 1
+    title = f"### {_plain(names[1])} against {_plain(names[0])}: {gain:+.1%} tokens per second and GPU"
+    return _text([title, numbers, inputs])
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as GitHub draws it: the first column to the left, the others to the right. Cells are Markdown already."""
+    rules = ["---", *["---:"] * (len(heads) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, rules, *rows))
+
+
+def _head(found: Estimate) -> str:
+    where = f"{_plain(found.model.name)} on {_plain(found.cluster.name)}"
+    fits = {"yes": "fits", "no": "does not fit", "close": "may or may not fit"}[found.fits]
+    title = f"### {where}: {show_seconds(found.iteration_seconds)} per iteration, {fits}"
+    return f"{title}\n\n{_code(str(found.strategy))} with {_plain(found.strategy.runtime)}"
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> str:
+    lines = (f"| {_plain(name)} | {_plain(text)} |" for name, text in rows)
+    return "\n".join(["| | |", "|---|---|", *lines])
+
+
+def _stages(found: Estimate) -> str:
+    heads, rows = report.stages(found)
+    return table([*map(_plain, heads)], [[_plain(_BAR.sub("", cell)) for cell in row] for row in rows])
+
+
+def _ledgers(found: Estimate) -> Iterator[str]:
+    rows = [(name, show_seconds(value), show_percent(value / found.time.value)) for name, value in _tree(found.time)]
+    yield _folded("Where the time goes (busiest pipeline rank)", table(("part", "time", "share"), rows))
+    heads, lines = report.memory(found)
+    cells = [(_part(name), *map(_plain, values)) for name, *values in lines]
+    yield _folded("Where the memory goes (GiB per pipeline rank)", table([*map(_plain, heads)], cells))
+    yield f"<sub>Shardwise; calibrated on {_plain(found.calibration)}.</sub>"
+
+
+def _part(name: str) -> str:
+    """A name of a drawn tree, moved to the right in place of the drawing."""
+    found = re.match("[├└]─ ", name)
+    return "&emsp;" + _plain(name[found.end() :]) if found else _plain(name)
+
+
+def _tree(ledger: Ledger, depth: int = 0, least: float = 0.0) -> Iterator[tuple[str, float]]:
+    yield "&emsp;" * depth + _plain(ledger.name), ledger.value
+    least = least or abs(ledger.value) * ROUNDING
+    for part in sorted(ledger.parts, key=lambda part: -part.value):
+        if abs(part.value) > least:
+            yield from _tree(part, depth + 1, least)
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+def _compared(left: Estimate, right: Estimate) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    rows = {
+        "iteration": (left.iteration_seconds, right.iteration_seconds, show_seconds),
+        "tokens/s/GPU": (left.tokens_per_second_per_gpu, right.tokens_per_second_per_gpu, "{:,.0f}".format),
+        "MFU": (left.mfu, right.mfu, show_percent),
+        "bubble": (left.bubble, right.bubble, show_percent),
+        "memory": (left.total_bytes, right.total_bytes, show_bytes),
+    }  # fmt: skip
+    for name, (a, b, show) in rows.items():
+        change = f"{100 * (b - a):+.1f} points" if show is show_percent else f"{b / a - 1:+.1%}"
+        yield name, (show(a), show(b), change)
+    yield "fits", (left.fits, right.fits, "" if left.fits == right.fits else "**changed**")
+
+
+def _said(value: object) -> str:
+    return "absent" if value is None else str(value)
+
+
+def _plain(text: str) -> str:
+    """Text that is neither Markdown nor HTML, on one line."""
+    escaped = _line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|~#@!])", r"\\\1", escaped)
+
+
+def _code(text: str) -> str:
+    """Text as it is typed."""
+    inner = _line(text).replace("`", "'").replace("|", "\\|")
+    return f"`{inner}`"
+
+
+def _line(text: str) -> str:
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+
+
+def _text(parts: Iterable[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
