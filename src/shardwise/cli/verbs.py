@@ -17,6 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "schedule": ("shardwise.cli.schedule", "Order the passes of a pipeline: any known schedule, or the best one."),
     "simulate": ("shardwise.cli.simulate", "Replay a schedule from a file: times, memory, bubbles."),
     "export": ("shardwise.cli.export", "Write a plan as a training framework's files."),
+    "serve": ("shardwise.cli.serve", "Serve the page to plan with: choose, search, look inside, compare, export."),
     "check": ("shardwise.cli.check", "Tell everything that is wrong with a strategy, at once."),
     "probe": ("shardwise.cli.probe", "Measure a GPU, or write the program that does."),
     "calibrate": ("shardwise.cli.calibrate", "Fit the cost model to a probe, a trace or a log."),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate
 from shardwise.plan.neighbours import difference
+from shardwise.units import show_bytes, show_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class Why:
     """Bytes that the other lacks on its fullest rank; 0: it fits."""
     rank: int
     """Its fullest pipeline rank."""
+    limit: float
+    """Bytes that a rank may need."""
 
     @property
     def slower(self) -> float:
@@ -53,7 +57,38 @@ def why(best: Estimate, other: Estimate, limit: float) -> Why:
         parts=_parts(best, other),
         missing=max(0.0, fullest.total - limit),
         rank=fullest.rank,
+        limit=limit,
     )
+
+
+def against(plan: Plan, text: str) -> Why:
+    """Compare a strategy with a plan's; what its line leaves out is the plan's."""
+    from shardwise.inputs.check import ensure
+    from shardwise.inputs.layers import is_uneven, with_layers
+    from shardwise.inputs.load import load_runtime
+    from shardwise.plan.estimate import estimate
+
+    other = filled(text, plan.strategy, plan.cluster.gpus)
+    if other.chunks <= plan.model.layers and is_uneven(plan.model.layers, other):
+        other = with_layers(plan.model.layers, other)
+    ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
+    limit = float((plan.predictions or {}).get("memory_limit", plan.cluster.gpu.memory))
+    best = estimate(plan.model, plan.cluster, plan.strategy)
+    return why(best, estimate(plan.model, plan.cluster, other), limit)
+
+
+def sentences(found: Why) -> list[str]:
+    """The answer in words: what does not fit, where there is such, and how much longer it takes."""
+    lines = []
+    if found.missing:
+        fullest = max(found.other.memory, key=lambda rank: rank.total)
+        lines.append(
+            f"does not fit: pipeline rank {found.rank} needs {show_bytes(fullest.total)} of {show_bytes(found.limit)} "
+            f"that may be used, {show_bytes(found.missing)} too much; the peak is in {fullest.at}"
+        )
+    word = "slower" if found.slower >= 0 else "faster"
+    both = f"{show_seconds(found.other.iteration_seconds)} against {show_seconds(found.best.iteration_seconds)}"
+    return [*lines, f"{abs(found.slower):.1%} {word}: {both}"]
 
 
 def _parts(best: Estimate, other: Estimate) -> tuple[Part, ...]:

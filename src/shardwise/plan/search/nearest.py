@@ -7,6 +7,7 @@ from math import ceil
 
 import numpy as np
 
+from shardwise.errors import InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.plan.search.refine import Refined, refine
 from shardwise.plan.search.screen import Screen
@@ -54,12 +55,12 @@ def _with_gpus(question: Question, gpus: int) -> Question:
 
 def resized(cluster: Cluster, gpus: int) -> Cluster:
     """The same GPUs and network, another number of them."""
-    from shardwise.inputs.load import load_cluster
+    from shardwise.inputs.load import named_cluster
 
     name = cluster.name.partition("x")[2]
     try:
-        return load_cluster(f"{gpus}x{name}") if name == cluster.gpu.name else _stretched(cluster, gpus)
-    except ValueError:
+        return named_cluster(f"{gpus}x{name}") if name == cluster.gpu.name else _stretched(cluster, gpus)
+    except InputError:  # a GPU of a user's own file, not of the catalog
         return _stretched(cluster, gpus)
 
 

@@ -1,0 +1,57 @@
+"""`shardwise serve`: the page to plan with."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import click
+
+from shardwise.cli.output import Output, output_options
+from shardwise.errors import MissingExtraError
+
+
+@click.command("serve")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, metavar="N", help="0: any free one. [8765]")
+@click.option("--host", default="127.0.0.1", metavar="NAME", help="Who may reach it. [127.0.0.1: this machine only]")
+@click.option(
+    "--token",
+    default="",
+    envvar="SHARDWISE_TOKEN",
+    metavar="TEXT",
+    help="What a visitor must know; also SHARDWISE_TOKEN. [none on this machine only, else a new one]",
+)
+@click.option("--open/--no-open", "open_page", default=None, help="Open the page in a browser. [on a desktop]")
+@click.option("--searches", type=click.IntRange(1, 256), metavar="N", help="Searches at a time. [the cores]")
+@output_options
+def command(output: Output, *, port: int, host: str, token: str, open_page: bool | None, searches: int | None) -> None:
+    """Serve the page to plan with: choose, search, look inside, compare, export.
+
+    \b
+    shardwise serve
+    shardwise serve --port 9000 --no-open
+    shardwise serve --host 0.0.0.0        (others may come who know the token in the printed address)
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
+        raise MissingExtraError("the page", "web")
+    from shardwise.web.app import App
+    from shardwise.web.server import make_token, open_socket, run, url_of
+
+    token = make_token(host, token)
+    listener = open_socket(host, port)
+    port = listener.getsockname()[1]
+    app = App(host=host, port=port, token=token, searches=searches or os.cpu_count() or 1)
+    url = url_of(host, port, token)
+
+    def ready() -> None:
+        output.answer({"url": url})
+        output.say(url)
+        output.note("Ctrl-C stops it")
+        if open_page or (open_page is None and _has_desktop()):
+            click.launch(url)
+
+    run(listener, app, ready)
+
+
+def _has_desktop() -> bool:
+    return os.name == "nt" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

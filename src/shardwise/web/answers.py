@@ -1,0 +1,165 @@
+"""The answers that take a moment: the catalog, a model, a view, "why not", an export, a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import shardwise
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.foreign import Foreign
+from shardwise.inputs.plan_file import Plan, plan_text
+from shardwise.inputs.serialise import to_plain
+from shardwise.inputs.strategy_text import parse
+from shardwise.web.question import asked
+from shardwise.web.untrusted import model_of, plan_of, read_body, runtime_of
+
+Data = dict[str, Any]
+MOST_PLANS = 16
+"""Plans of one report."""
+
+
+def catalog(body: bytes) -> Data:
+    """What can be chosen."""
+    del body
+    from shardwise.export.registry import TARGETS
+    from shardwise.inputs.load import gpu_names, model_names, named_cluster, named_model, runtime_names
+    from shardwise.inputs.parameters import count
+    from shardwise.inputs.strategy import SCHEDULES
+    from shardwise.units import show_bytes, show_count
+
+    models = [(model, count(model)) for model in map(named_model, model_names())]
+    gpus = [named_cluster(name).gpu for name in gpu_names()]
+    return {
+        "models": [
+            {"name": m.name, "title": f"{m.name} ({show_count(p.total)})", "parameters": p.total, "layers": m.layers}
+            for m, p in models
+        ],
+        "gpus": [
+            {"name": gpu.name, "title": f"{gpu.name} ({show_bytes(gpu.memory)})", "memory": gpu.memory} for gpu in gpus
+        ],
+        "runtimes": list(runtime_names()),
+        "targets": [f"{name}@{version}" for name, target in TARGETS.items() for version in target.versions],
+        "schedules": list(SCHEDULES),
+        "version": shardwise.__version__,
+    }
+
+
+def model(body: bytes) -> Data:
+    """A dropped config.json, or a model file of ours."""
+    from shardwise.inputs.parameters import count
+
+    found = model_of(read_body(body))
+    return {
+        "name": found.name, "parameters": count(found).total, "layers": found.layers, "model": to_plain(found),
+    }  # fmt: skip
+
+
+def question(body: bytes) -> Data:
+    """Nothing where a question can be asked; otherwise its faults are raised."""
+    asked(read_body(body))
+    return {}
+
+
+def view(body: bytes) -> Data:
+    """A plan, or a strategy under a question, as the page shows it."""
+    from shardwise.report.view import plan_view
+
+    data = _table(body, "plan", "question", "strategy")
+    plan = plan_of(data["plan"]) if "plan" in data else _planned(data)
+    return {"plan": plan_dict(plan), "view": plan_view(plan)}
+
+
+def why(body: bytes) -> Data:
+    """Why another strategy lost against a plan."""
+    from shardwise.plan.why import against, sentences
+
+    data = _table(body, "plan", "strategy")
+    found = against(plan_of(data.get("plan")), _strategy_text(data))
+    return {
+        "sentence": "; ".join(sentences(found)),
+        "change": found.change,
+        "fits": not found.missing,
+        "slower": found.slower,
+        "missing_bytes": found.missing,
+        "rank": found.rank,
+        "parts": [{"name": p.name, "plan": p.best, "other": p.other, "lost": p.lost} for p in found.parts],
+    }
+
+
+def export(body: bytes) -> Data:
+    """A plan in the words of a framework."""
+    from shardwise.export.registry import export as export_plan
+
+    data = _table(body, "plan", "target")
+    target = data.get("target")
+    if not isinstance(target, str):
+        raise InputError(Fault("target", "must be a text such as megatron@main"))
+    made = export_plan(plan_of(data.get("plan")), target[:100])
+    return {
+        "target": made.target,
+        "speaks": made.speaks,
+        "strategy": str(made.strategy),
+        "losses": [str(fault) for fault in made.losses],
+        "by_hand": list(made.by_hand),
+        "files": [{"name": file.name, "text": file.text} for file in made.files],
+    }
+
+
+def report(body: bytes) -> str:
+    """One HTML file of several plans."""
+    from shardwise.report.page import page_of
+    from shardwise.report.view import plan_view
+
+    plans = _table(body, "plans").get("plans")
+    if not isinstance(plans, list) or not 1 <= len(plans) <= MOST_PLANS:
+        raise InputError(Fault("plans", f"must be a list of 1 to {MOST_PLANS} plans"))
+    return page_of([plan_view(plan_of(plan, f"plans.{index}")) for index, plan in enumerate(plans)])
+
+
+JSON: dict[str, Callable[[bytes], Data]] = {
+    "catalog": catalog, "model": model, "question": question, "view": view, "why": why, "export": export,
+}  # fmt: skip
+TEXT: dict[str, Callable[[bytes], str]] = {"report": report}
+
+
+def plan_dict(plan: Plan) -> Data:
+    """What the plan's file would hold."""
+    found: Data = json.loads(plan_text(plan))
+    return found
+
+
+def _table(body: bytes, *names: str) -> Data:
+    table = Foreign(read_body(body))
+    table.refuse_unknown(names)
+    if table.faults:
+        raise InputError(table.faults)
+    return table.data
+
+
+def _strategy_text(data: Data) -> str:
+    text = data.get("strategy")
+    if not isinstance(text, str) or len(text) > 2000:
+        raise InputError(Fault("strategy", 'must be a text such as "tp8 pp4", at most 2,000 characters'))
+    runtime = parse(text).get("runtime")
+    if runtime:  # of the catalog: on the command line it may be a file
+        runtime_of(runtime)
+    return text
+
+
+def _planned(data: Data) -> Plan:
+    """The plan of one strategy under a question."""
+    from shardwise.inputs.complete import complete
+    from shardwise.plan.estimate import estimate
+    from shardwise.plan.predictions import plan_of as plan_of_estimate
+
+    if "question" not in data:
+        raise InputError(Fault("plan", "is missing; give a plan, or a question and a strategy"))
+    question = asked(data["question"]).question
+    given = parse(_strategy_text(data))
+    base = {"global_batch": question.base.global_batch, "seq": question.base.seq, "runtime": question.runtime.name}
+    strategy = complete({**base, **given}, question.cluster)
+    plan = plan_of_estimate(estimate(question.model, question.cluster, strategy))
+    return replace(plan, predictions={**(plan.predictions or {}), "memory_limit": question.memory_limit})

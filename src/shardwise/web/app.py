@@ -1,0 +1,146 @@
+"""The routes: each hands its request to a child process and its answer back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shardwise.web import assets, bodies
+from shardwise.web.frames import Frame
+from shardwise.web.guard import Guard
+from shardwise.web.refusal import Refusal, error_data
+from shardwise.web.searches import Searches
+from shardwise.web.stream import EventStream
+from shardwise.web.workers import Workers
+
+_LIMITS = {"model": bodies.LARGEST_MODEL}
+
+
+class App:
+    """One server's state and its routes."""
+
+    def __init__(self, *, host: str, port: int, token: str = "", searches: int = 1) -> None:
+        self.workers = Workers()
+        self.searches = Searches(workers=self.workers, most=searches)
+        self.catalog: bytes | None = None
+        inner = Starlette(routes=self._routes(), exception_handlers=_HANDLERS)
+        self.asgi: ASGIApp = Guard(app=_Shield(inner), host=host, port=port, token=token)
+
+    def _routes(self) -> list[Route]:
+        return [
+            Route("/", self._page),
+            Route("/assets/{name:path}", self._asset),
+            Route("/api/catalog", self._catalog),
+            *(
+                Route(f"/api/{name}", self._answered(name), methods=["POST"])
+                for name in ("model", "view", "why", "export")
+            ),
+            Route("/api/report", self._report, methods=["POST"]),
+            Route("/api/plan", self._plan, methods=["POST"]),
+            Route("/api/plan/{name}/stop", self._stop, methods=["POST"]),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        return assets.serve(request, "index.html")
+
+    async def _asset(self, request: Request) -> Response:
+        return assets.serve(request, request.path_params["name"])
+
+    async def _catalog(self, request: Request) -> Response:
+        del request
+        if self.catalog is None:
+            frame = await self.workers.answer(Frame("catalog"))
+            if frame.word != "200":
+                return _answer(frame)
+            self.catalog = frame.body
+        return Response(self.catalog, media_type="application/json", headers={"Cache-Control": "no-cache"})
+
+    def _answered(self, name: str) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            body = await bodies.read(request, _LIMITS.get(name, bodies.LARGEST))
+            return _answer(await self.workers.answer(Frame(name, body)))
+
+        return endpoint
+
+    async def _report(self, request: Request) -> Response:
+        frame = await self.workers.answer(Frame("report", await bodies.read(request)))
+        if frame.word != "200":
+            return _answer(frame)
+        headers = {"Content-Disposition": 'attachment; filename="shardwise-report.html"', **_NO_STORE}
+        headers["Content-Security-Policy"] = "sandbox; default-src 'none'"  # it is a file to save, not a page of ours
+        return Response(frame.body, media_type="text/html; charset=utf-8", headers=headers)
+
+    async def _plan(self, request: Request) -> Response:
+        question = await bodies.read(request)
+        checked = await self.workers.answer(Frame("question", question))
+        if checked.word != "200":
+            return _answer(checked)
+
+        async def work(emit: Callable[[Frame | None], Awaitable[None]]) -> None:
+            async with self.searches.enter() as search:
+                await self.searches.follow(search, question, emit)
+
+        return EventStream(work)
+
+    async def _stop(self, request: Request) -> Response:
+        if not await self.searches.stop(request.path_params["name"]):
+            raise Refusal(404, "there is no such search; it may have ended")
+        return JSONResponse({"stopped": True}, headers=_NO_STORE)
+
+
+_NO_STORE = {"Cache-Control": "no-store"}
+
+
+def _answer(frame: Frame) -> Response:
+    return Response(frame.body, int(frame.word), media_type="application/json", headers=_NO_STORE)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, Refusal)  # noqa: S101 - registered for it
+    return JSONResponse(error_data(error.message), error.status, headers={**error.headers, **_NO_STORE})
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    said = {
+        404: "there is nothing at this address; the page is at /",
+        405: f"this address does not take {request.method[:20]}; see the Allow header",
+    }
+    message = said.get(error.status_code, error.detail)
+    return JSONResponse(error_data(message), error.status_code, headers={**(error.headers or {}), **_NO_STORE})
+
+
+_HANDLERS = {Refusal: _refused, HTTPException: _http}
+
+
+class _Shield:
+    """The last line of defence: an unexpected error is a sentence and a line in the log, and the server goes on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others must not notice
+            print(f"unexpected: {type(error).__name__} at {scope['method']} {scope['path'][:200]!r}", file=sys.stderr)
+            if not begun:
+                message = "an unexpected error: this is a fault of Shardwise, please report it with what you asked"
+                await JSONResponse(error_data(message), 500)(scope, receive, send)

@@ -1,0 +1,136 @@
+"""What stands before every request: who may ask, from where, and what every answer says to the browser.
+
+Host: must name this machine as the user does, so that no other site's name can be turned to it (DNS rebinding).
+Origin: where a browser tells it, must be our own page, so that no other page can ask in the user's name.
+Token: where others can reach the server; in the URL once, then in a cookie that no script can read.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shardwise.web.refusal import error_data
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_WILD = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
+_SAFE = frozenset({"GET", "HEAD"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on it."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_name(text: str) -> str:
+    """`localhost:8765` -> `localhost`, `[::1]:8765` -> `::1`."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0].lower()
+    return text.rpartition(":")[0].lower() if ":" in text else text.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """The middleware."""
+
+    app: ASGIApp
+    host: str
+    """What the server listens on."""
+    port: int
+    token: str = ""
+    """Empty: none is asked for."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        answer = self._answer(scope, Headers(scope=scope))
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await (answer or self.app)(scope, receive, with_headers)
+
+    def _answer(self, scope: Scope, headers: Headers) -> Response | None:
+        """A refusal, or the way in with a token; None: the request may pass."""
+        host = headers.get("host", "")
+        if not self._known(host_name(host)):
+            return _no(421, f"this server is not {host[:100]!r}; open it as it was printed when it was started")
+        if scope["method"] not in _SAFE and not _own_page(headers, host):
+            return _no(403, "another site's page may not ask this server; open its own page")
+        entry = self._entry(scope)
+        if entry is None and self.token and not self._may(headers):
+            return _no(401, "the token is missing or wrong; open the URL that `shardwise serve` printed")
+        return entry
+
+    def _known(self, name: str) -> bool:
+        if self.host in _WILD:  # any name may be ours; the token, which other names' pages have not, stands in
+            return bool(name)
+        return name == self.host.lower() or (is_loopback(self.host) and name in LOOPBACK)
+
+    @property
+    def _cookie(self) -> str:
+        return f"shardwise-{self.port}"  # cookies are shared by all ports of a machine
+
+    def _may(self, headers: Headers) -> bool:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _same(given.strip(), self.token):
+            return True
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            return False
+        return found is not None and _same(found.value, self.token)
+
+    def _entry(self, scope: Scope) -> Response | None:
+        """`/?token=...`: the token moves into a cookie and out of the address."""
+        if not self.token or scope["method"] != "GET" or scope["path"] != "/":
+            return None
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+        given = query.pop("token", [""])[0]
+        if not _same(given, self.token):
+            return None
+        answer = RedirectResponse("/" + (f"?{urlencode(query, doseq=True)}" if query else ""), 303)
+        answer.set_cookie(self._cookie, self.token, httponly=True, samesite="strict", path="/")
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
+
+
+def _own_page(headers: Headers, host: str) -> bool:
+    """Programs tell no origin; browsers tell it with everything but plain reading."""
+    if headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        return False
+    origin = headers.get("origin")
+    return origin is None or origin.lower() in {f"http://{host}".lower(), f"https://{host}".lower()}
+
+
+def _same(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+def _no(status: int, message: str) -> Response:
+    return JSONResponse(error_data(message), status, headers={"Cache-Control": "no-store"})

@@ -1,0 +1,94 @@
+"""A question of a request: what `shardwise plan` would be asked, every fault told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.foreign import Foreign
+from shardwise.inputs.load import load_runtime, runtime_names
+from shardwise.inputs.model import Model
+from shardwise.plan.search.api import question_of
+from shardwise.plan.search.types import GAP, Question
+from shardwise.web.untrusted import cluster_of, model_of
+
+T = TypeVar("T")
+
+LONGEST = 120.0
+"""Seconds that a search may take."""
+FIELDS = ("model", "cluster", "global_batch", "seq", "runtime", "only", "memory_margin", "gap", "time_limit")
+_ONLY_LENGTH = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question, its names looked up, and the same as `shardwise.plan` takes it."""
+
+    question: Question
+    options: dict[str, Any]
+
+
+def asked(data: object) -> Asked:
+    """Read a question; InputError with every fault."""
+    if not isinstance(data, dict):
+        raise InputError(Fault("question", f"must be a table with the keys {', '.join(FIELDS)}"))
+    table = Foreign(data)
+    table.refuse_unknown(FIELDS)
+    numbers = _numbers(table)
+    model: Model | None = _tried(table, lambda: model_of(data.get("model")))
+    cluster: Cluster | None = _tried(table, lambda: cluster_of(data.get("cluster")))
+    if table.faults or model is None or cluster is None:
+        raise InputError(table.faults)
+    effort = {name: numbers.pop(name) for name in ("gap", "time_limit")}
+    question = question_of(model, cluster, **numbers)
+    if question.base.runtime != question.runtime.name:
+        raise InputError(Fault("only", "gives a runtime; give it in the field runtime"))
+    return Asked(question=question, options={"model": model, "cluster": cluster, **numbers, **effort})
+
+
+def _numbers(table: Foreign) -> dict[str, Any]:
+    only = table.text("only", "")
+    if len(only) > _ONLY_LENGTH:
+        table.fault("only", f"has {len(only):,} characters; at most {_ONLY_LENGTH:,} are read")
+    runtime = table.text("runtime", "megatron", choices=runtime_names())
+    return {
+        "global_batch": table.whole("global_batch", highest=10**9),
+        "seq": table.whole("seq", 4096, highest=10**9),
+        "runtime": load_runtime(runtime if runtime in runtime_names() else "megatron"),
+        "only": only,
+        "memory_margin": _margin(table),
+        "gap": _gap(table),
+        "time_limit": table.number("time_limit", LONGEST, highest=LONGEST),
+    }
+
+
+def _margin(table: Foreign) -> float | str | None:
+    from shardwise.units import parse_bytes
+
+    value = table.data.get("memory_margin")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or (isinstance(value, str) and not value):
+        table.fault("memory_margin", 'must be a size such as "6GiB", or null for the memory model\'s own error')
+        return None
+    return _tried(table, lambda: parse_bytes(value), "memory_margin")
+
+
+def _gap(table: Foreign) -> float:
+    value = table.data.get("gap", GAP)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        table.fault("gap", "must be a share from 0 to 1, such as 0.005 for 0.5%")
+        return GAP
+    return float(value)
+
+
+def _tried(table: Foreign, read: Callable[[], T], at: str = "") -> T | None:
+    """What a reader gives; its faults join those of the table."""
+    try:
+        return read()
+    except InputError as error:
+        table.faults.extend(Fault(at or fault.path, fault.message) for fault in error.faults)
+        return None

@@ -1,0 +1,96 @@
+"""A search as events: progress, points as they are simulated, and the plan at its end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from shardwise.errors import InfeasibleError
+from shardwise.plan.search.api import plan, plan_file_of
+from shardwise.plan.search.search import Search
+from shardwise.plan.search.types import Answer, Closest
+from shardwise.report.view import candidate_view, plan_view
+from shardwise.units import show_bytes
+from shardwise.web.answers import plan_dict
+from shardwise.web.frames import Frame
+from shardwise.web.question import asked
+from shardwise.web.tasks import Data, Say, encode
+from shardwise.web.untrusted import read_body
+
+
+class Follower:
+    """Turns the reports of a search into events."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.sent = 0
+        self.began = time.monotonic()
+
+    def __call__(self, search: Search) -> None:
+        fresh = [one for _, one in search.tried[self.sent :]]
+        self.sent += len(fresh)
+        if fresh:
+            self.say(Frame("point", encode({"points": [candidate_view(one) for one in fresh]})))
+        self.say(Frame("progress", encode(self._progress(search))))
+
+    def _progress(self, search: Search) -> Data:
+        best, bound = search.best, search.bound if math.isfinite(search.bound) and search.bound > 0 else None
+        return {
+            "evaluated": search.points,
+            "considered": search.screened,
+            "pruned": max(0, search.screened - search.points),
+            "best": {"strategy": str(best.strategy), "seconds": best.seconds} if best else None,
+            "bound": bound,
+            "gap": max(0.0, best.seconds / bound - 1) if best and bound else None,
+            "seconds": time.monotonic() - self.began,
+        }
+
+
+def run(body: bytes, say: Say, stop: Callable[[], bool]) -> None:
+    """Search, and say what happens; the last event is `done`, or `failed` by the error that is raised."""
+    question = asked(read_body(body))
+    answer = plan(**question.options, report=Follower(say), stop=stop)
+    if answer.best is None and not answer.finished:
+        raise InfeasibleError("stopped before any strategy was found that fits; give it more time")
+    say(Frame("done", encode(_done(answer))))
+
+
+def _done(answer: Answer) -> Data:
+    found = plan_file_of(answer) if answer.best else None
+    best = str(found.strategy) if found else ""
+    return {
+        "plan": plan_dict(found) if found else None,
+        "view": plan_view(found, answer.simulated) if found else None,
+        "top": [candidate_view(one, best=str(one.strategy) == best) for one in answer.top],
+        "finished": answer.finished,
+        "closest": _closest(answer, answer.closest) if answer.closest else None,
+        "message": "" if found else _nothing(answer),
+    }
+
+
+def _closest(answer: Answer, near: Closest) -> Data:
+    return {
+        "strategy": str(near.strategy),
+        "missing_bytes": near.missing,
+        "gpus": near.gpus or None,
+        "cluster": f"{near.gpus}x{answer.question.cluster.gpu.name}" if near.gpus else None,
+        "at_gpus": str(near.at_gpus) if near.at_gpus else None,
+    }
+
+
+def _nothing(answer: Answer) -> str:
+    model, cluster, near = answer.question.model.name, answer.question.cluster, answer.closest
+    if not answer.counts.space:
+        return (
+            f"no strategy is valid: {model} with global batch {answer.question.base.global_batch:,} and sequence "
+            f"{answer.question.base.seq:,} cannot be split over {cluster.gpus:,} GPUs under these conditions; "
+            "loosen the conditions, or change the batch"
+        )
+    text = f"none of {answer.counts.space:,} strategies fits {model} on {cluster.name}"
+    if near is None:
+        return f"{text}; use more or larger GPUs, or a shorter sequence"
+    text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank"
+    if near.gpus:
+        return f"{text}; {near.gpus:,} of these GPUs are enough"
+    return f"{text}; no number of these GPUs that was tried is enough: shorten the sequence or use larger GPUs"

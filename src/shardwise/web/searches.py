@@ -1,0 +1,152 @@
+"""Searches: so many at a time, the others in a queue, each as a stream of events that ends when its reader goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from shardwise.web.frames import Frame
+from shardwise.web.refusal import Refusal, error_data
+from shardwise.web.workers import Worker, Workers
+
+MOST_WAITING = 100
+"""Searches that wait for their turn."""
+LONGEST = 180.0
+"""Seconds after which a child is ended, whatever it says: the time limit, and time to write the answer."""
+BEAT = 15.0
+"""Seconds of silence after which a line is sent, so that a reader that is gone is noticed."""
+
+
+_ENDED = f"the process that searched ended, or was ended after {LONGEST:g} s; ask for something smaller"
+Emit = Callable[[Frame | None], Awaitable[None]]
+"""Sends an event to the reader; None: a line that says nothing."""
+
+
+@dataclass(eq=False)
+class Search:
+    """One search from its question to its end."""
+
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
+    worker: Worker | None = None
+    stopped: bool = False
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever its place in the queue changes."""
+
+
+@dataclass(eq=False)
+class Searches:
+    """All searches of a server."""
+
+    workers: Workers
+    most: int
+    running: dict[str, Search] = field(default_factory=dict)
+    waiting: deque[Search] = field(default_factory=deque)
+
+    def position(self, search: Search) -> int:
+        """0: it may run; else its place in the queue."""
+        return 0 if search.id in self.running else self.waiting.index(search) + 1
+
+    @asynccontextmanager
+    async def enter(self) -> AsyncIterator[Search]:
+        """A place among those that run or wait; refused where the queue is full."""
+        if self.workers.closed:
+            raise Refusal(503, "the server is stopping")
+        if len(self.waiting) >= MOST_WAITING:
+            message = f"{len(self.running)} searches run and {len(self.waiting)} wait already; try again in a minute"
+            raise Refusal(429, message, {"Retry-After": "60"})
+        search = Search()
+        self.waiting.append(search)
+        self._move_up()
+        try:
+            yield search
+        finally:
+            self._leave(search)
+
+    def _leave(self, search: Search) -> None:
+        if self.running.pop(search.id, None) is None:
+            self.waiting.remove(search)
+        self._move_up()
+
+    def _move_up(self) -> None:
+        while self.waiting and len(self.running) < self.most:
+            first = self.waiting.popleft()
+            self.running[first.id] = first
+            first.turn.set()
+        for search in self.waiting:
+            search.turn.set()
+
+    async def stop(self, name: str) -> bool:
+        """End a search with the best so far; False: there is none of that name."""
+        search = self.running.get(name) or next((one for one in self.waiting if one.id == name), None)
+        if search is None:
+            return False
+        search.stopped = True
+        search.turn.set()
+        if search.worker:
+            await search.worker.send(Frame("stop"))
+        return True
+
+    async def follow(self, search: Search, question: bytes, emit: Emit) -> None:
+        """Wait for its turn, run it, and tell everything that happens; the last event is `done` or `failed`."""
+        while position := self.position(search):
+            if search.stopped:
+                await emit(_failed("stopped before it began"))
+                return
+            search.turn.clear()
+            await emit(Frame("queued", _json({"position": position, "id": search.id})))
+            await self._wait(search, emit)
+        await emit(Frame("started", _json({"id": search.id})))
+        worker, last = await self.workers.take(), None
+        try:
+            search.worker = worker
+            last = await self._run(search, worker, question, emit)
+        finally:
+            search.worker = None
+            self.workers.give_back(worker, sound=last is not None)
+        if last is None:
+            await emit(_failed(_ENDED if not self.workers.closed else "the server was stopped"))
+
+    async def _wait(self, search: Search, emit: Emit) -> None:
+        while not search.turn.is_set():
+            try:
+                async with asyncio.timeout(BEAT):
+                    await search.turn.wait()
+            except TimeoutError:
+                await emit(None)
+
+    async def _run(self, search: Search, worker: Worker, question: bytes, emit: Emit) -> Frame | None:
+        """The last message of the child; None where it ended without one, or took too long."""
+        if search.stopped:  # while the child was started
+            return await _told(emit, _failed("stopped before it began"))
+        await worker.ask(Frame("plan", question))
+        end = asyncio.get_running_loop().time() + LONGEST
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            try:
+                frame = await worker.hear(min(BEAT, left))
+            except TimeoutError:
+                await emit(None)
+                continue
+            if frame is None:
+                return None
+            await emit(frame)
+            if frame.last:
+                return frame
+        return None
+
+
+async def _told(emit: Emit, frame: Frame) -> Frame:
+    await emit(frame)
+    return frame
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _failed(message: str) -> Frame:
+    return Frame("failed", _json(error_data(message)))

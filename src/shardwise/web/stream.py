@@ -1,0 +1,73 @@
+"""Server-sent events over one response; the work behind it is cancelled when the reader goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from shardwise.web.frames import Frame
+from shardwise.web.refusal import Refusal, error_data
+
+PATIENCE = 30.0
+"""Seconds that a reader may take to accept one event."""
+Work = Callable[[Callable[[Frame | None], Awaitable[None]]], Awaitable[None]]
+
+
+class EventStream(Response):
+    """Runs `work` with a function that sends events; a Refusal before the first event is an answer of its own."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(
+            media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+        del self.headers["content-length"]
+        self.work = work
+        self.begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Work until it ends or the reader goes."""
+        work = asyncio.create_task(self._work(scope, receive, send))
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            results = await asyncio.gather(work, gone, return_exceptions=True)
+        failure = results[0]
+        if isinstance(failure, Exception) and not isinstance(failure, (TimeoutError, OSError)):
+            raise failure
+
+    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def emit(frame: Frame | None) -> None:
+            async with asyncio.timeout(PATIENCE):
+                await self._begin(send)
+                await send({"type": "http.response.body", "body": _event(frame), "more_body": True})
+
+        try:
+            await self.work(emit)
+        except Refusal as refusal:
+            if self.begun:
+                raise
+            answer = JSONResponse(error_data(refusal.message), refusal.status, headers=refusal.headers)
+            await answer(scope, receive, send)
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _begin(self, send: Send) -> None:
+        if not self.begun:
+            self.begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(frame: Frame | None) -> bytes:
+    """JSON holds no line breaks, so one data line is enough."""
+    return b": still here\n\n" if frame is None else b"event: %s\ndata: %s\n\n" % (frame.word.encode(), frame.body)

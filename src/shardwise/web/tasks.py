@@ -1,0 +1,56 @@
+"""What a child process can do: read a request's body, compute, and say the answer as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from shardwise.errors import Fault, InfeasibleError, InputError, ShardwiseError
+from shardwise.web.frames import Frame
+
+Say = Callable[[Frame], None]
+Data = dict[str, Any]
+
+
+class Desk:
+    """Does tasks one after the other; `say` sends a message, `stop` tells whether a search is to end."""
+
+    def __init__(self, *, say: Say, stop: Callable[[], bool]) -> None:
+        self.say = say
+        self.stop = stop
+
+    def warm_up(self) -> None:
+        """Import what the first question needs, before it comes."""
+        from shardwise.web import answers, search
+
+        assert answers  # noqa: S101 - imported for its weight
+        assert search  # noqa: S101
+
+    def do(self, task: Frame) -> None:
+        """Do one task; what is wrong with the question is its answer."""
+        from shardwise.web import answers, search
+
+        try:
+            if task.word == "plan":
+                search.run(task.body, self.say, self.stop)
+            elif task.word in answers.TEXT:
+                self.say(Frame("200", answers.TEXT[task.word](task.body).encode()))
+            else:
+                self.say(Frame("200", encode(answers.JSON[task.word](task.body))))
+        except ShardwiseError as error:
+            self.say(Frame("failed" if task.word == "plan" else "422", encode(error_of(error))))
+
+
+def encode(value: object) -> bytes:
+    """JSON bytes without a line break."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+def error_of(error: ShardwiseError) -> Data:
+    """`{"error": {"message", "faults": [{"where", "what"}]}}`."""
+    faults: tuple[Fault, ...] = error.faults if isinstance(error, InputError) else ()
+    message = str(error)
+    if isinstance(error, InfeasibleError):
+        return {"error": {"message": message, "faults": []}}
+    return {"error": {"message": message, "faults": [{"where": f.path, "what": f.message} for f in faults]}}

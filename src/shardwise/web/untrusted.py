@@ -1,0 +1,113 @@
+"""What comes in a request: text to values, and names that must not lead to a file of this machine.
+
+A name in a file that a user gives on the command line may be another file; in a request it may only be in the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from shardwise.errors import Fault, FileError, InputError, UnknownNameError
+from shardwise.inputs.calibrations import calibration_names
+from shardwise.inputs.check_model import checked_model
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.files import parse_mapping
+from shardwise.inputs.load import cluster_from, model_from, named_cluster, named_model, runtime_names
+from shardwise.inputs.model import Model
+from shardwise.inputs.plan_file import Plan, plan_from
+
+T = TypeVar("T")
+
+NAME_LENGTH = 200
+_TITLE = "request.json"
+
+
+def read_body(body: bytes) -> dict[str, Any]:
+    """The keys and values of a request: no NaN, no key twice, nothing nested without end."""
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError("the request", f"is not UTF-8 text (byte {error.start}); send it as UTF-8") from None
+    try:
+        return parse_mapping(text, _TITLE)
+    except FileError as error:
+        message = error.faults[0].message.removeprefix(f"{_TITLE}: ")
+        raise InputError(f"the request {message}") from None
+
+
+def model_of(value: object) -> Model:
+    """A model by catalog name, or from what a file would hold."""
+    if isinstance(value, str):
+        return named_model(_short(value, "model"))
+    if not isinstance(value, dict):
+        raise InputError(Fault("model", "must be a name of the catalog, or a model as a table of keys and values"))
+    if "schema" in value:
+        return plan_of(value).model
+    return _with_plain_texts(model_from(value, Path("model")).value, "model")
+
+
+def cluster_of(value: object) -> Cluster:
+    """A cluster from text such as `64xh100`, or from what a file would hold."""
+    if isinstance(value, str):
+        return named_cluster(_short(value, "cluster"))
+    if not isinstance(value, dict):
+        raise InputError(Fault("cluster", "must be a text such as 64xh100, or a cluster as a table of keys and values"))
+    return _checked_names(cluster_from(value, Path("cluster")).value)
+
+
+def plan_of(value: object, at: str = "plan") -> Plan:
+    """A plan from what its file would hold."""
+    if not isinstance(value, dict):
+        raise InputError(Fault(at, "is missing; it must be what a plan file holds, as a table of keys and values"))
+    plan = plan_from(value, at)
+    checked_model(_with_plain_texts(plan.model, "inputs.model"), at)
+    _checked_names(plan.cluster)
+    runtime_of(plan.strategy.runtime)
+    faults = list(_number_faults(plan))
+    if faults:
+        raise InputError(faults, title=at)
+    return plan
+
+
+def runtime_of(name: str) -> str:
+    """A runtime of the catalog."""
+    if name not in runtime_names():
+        raise UnknownNameError("runtime", _short(name, "runtime"), runtime_names())
+    return name
+
+
+def _short(text: str, what: str) -> str:
+    if len(text) > NAME_LENGTH:
+        raise InputError(Fault(what, f"has {len(text):,} characters; a name has at most {NAME_LENGTH}"))
+    return text
+
+
+def _checked_names(cluster: Cluster) -> Cluster:
+    """A cluster whose names are only names."""
+    names = calibration_names()
+    if cluster.gpu.calibration and cluster.gpu.calibration not in names:
+        raise UnknownNameError("calibration", _short(cluster.gpu.calibration, "cluster.gpu.calibration"), names)
+    _with_plain_texts(cluster.gpu, "cluster.gpu")
+    for index, level in enumerate(cluster.levels):
+        _with_plain_texts(level, f"cluster.levels.{index}")
+    return _with_plain_texts(cluster, "cluster")
+
+
+def _with_plain_texts(value: T, at: str) -> T:
+    """Refuse names that are long or hold line breaks and other invisible characters: they are written into files."""
+    name = getattr(value, "name", "")
+    if not name.isprintable() or len(name) > NAME_LENGTH:
+        message = f"must be at most {NAME_LENGTH} visible characters without line breaks; choose a plain name"
+        raise InputError(Fault(f"{at}.name", message))
+    return value
+
+
+def _number_faults(plan: Plan) -> Iterator[Fault]:
+    """Predictions are anybody's; those that are computed with must be numbers."""
+    predictions = plan.predictions or {}
+    for name in ("iteration_seconds", "bound", "gap", "memory_limit", "memory_limit_bytes", "total_bytes", "mfu"):
+        value = predictions.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+            yield Fault(f"predictions.{name}", "must be a number of at least 0; leave it out where it is not known")
