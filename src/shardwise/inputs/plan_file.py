@@ -47,6 +47,12 @@ class Plan:
     run: Plain | None = field(default=None, hash=False)
     """What differs from run to run; outside the promise of the same bytes."""
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from shardwise.inputs.html import plan_html
+
+        return plan_html(self)
+
 
 _PARTS = tuple(item.name for item in fields(Plan) if item.name not in _INPUTS)
 

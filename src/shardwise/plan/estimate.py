@@ -88,6 +88,13 @@ class Estimate:
     calibration: str
     """What the kernel times are calibrated on."""
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from shardwise.inputs.html import plan_html
+        from shardwise.plan.predictions import plan_of
+
+        return plan_html(plan_of(self))
+
 
 def estimate(
     model: Model,

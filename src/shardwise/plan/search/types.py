@@ -152,3 +152,9 @@ class Answer:
         if self.best is None or self.bound <= 0:
             return float("inf")
         return max(0.0, self.best.iteration_seconds / self.bound - 1.0)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from shardwise.plan.search.notebook import answer_html
+
+        return answer_html(self)
