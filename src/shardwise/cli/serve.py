@@ -47,7 +47,7 @@ def command(output: Output, *, port: int, host: str, token: str, open_page: bool
         output.answer({"url": url})
         output.say(url)
         output.note("Ctrl-C stops it")
-        if open_page or (open_page is None and _has_desktop()):
+        if open_page or (open_page is None and not token and _has_desktop()):  # a token would show in the process list
             click.launch(url)
 
     run(listener, app, ready)
