@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import InputError
-from shardwise.inputs.layers import chunk_rank, is_uneven, rank_chunks, spread, stage_layers, with_layers
+from shardwise.inputs.layers import chunk_rank, cut_by_cost, is_uneven, rank_chunks, spread, stage_layers, with_layers
+from shardwise.inputs.load import load_model
 from shardwise.inputs.strategy import Strategy
 
 
@@ -91,3 +94,10 @@ def test_back_and_forth():
     assert [chunk_rank(chunk, 4, 2, "loop") for chunk in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
     with pytest.raises(InputError, match="there is no chunk 8"):
         chunk_rank(8, 4, 2)
+
+
+def test_a_runtime_that_cuts_by_work_gives_the_last_stage_fewer_layers():
+    model = load_model("llama-3-8b")
+    assert cut_by_cost(model, 4) == (9, 9, 8, 6)
+    assert sum(cut_by_cost(model, 2)) == model.layers
+    assert cut_by_cost(replace(model, layers=6), 6) == ()  # a stage would stay empty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from shardwise.cli.sources import Options, Source, overlaid, source_of
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.complete import complete, derived_dp
+from shardwise.inputs.layers import cut_by_cost
 from shardwise.inputs.load import load_runtime, read_cluster, read_model
 from shardwise.inputs.load_plan import plan_at
 from shardwise.inputs.model import Model
@@ -56,7 +57,19 @@ def ask(options: Options, notes: list[str] | None = None) -> Asked:
         faults.append(Fault("MODEL", "is missing; name one (see `shardwise models`) or give a file"))
     if faults or not (model and cluster and runtime and strategy):
         raise InputError(dict.fromkeys(faults))
+    strategy = _cut(model, strategy, runtime, told)
     return Asked(model=model, cluster=cluster, strategy=strategy, runtime=runtime, notes=tuple(told))
+
+
+def _cut(model: Model, strategy: Strategy, runtime: Runtime, notes: list[str]) -> Strategy:
+    """The cut that a runtime chooses by itself, where no other is asked for."""
+    fixed = strategy.layers or strategy.first_layers or strategy.last_layers
+    if not runtime.can.cuts_by_cost or fixed or not 1 == strategy.vpp < strategy.pp <= model.layers:
+        return strategy
+    layers = cut_by_cost(model, strategy.pp)
+    if layers:
+        notes.append(f"layers={','.join(map(str, layers))}: {runtime.name} cuts the pipeline by the work of its layers")
+    return replace(strategy, layers=layers)
 
 
 def _tried(faults: list[Fault], read: Callable[[], T]) -> T | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.errors import Fault, InputError
+from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Placement, Strategy
 
 
@@ -48,6 +49,22 @@ def with_layers(model_layers: int, strategy: Strategy) -> Strategy:
     """The same strategy with its layer list written out."""
     layers = spread(model_layers, strategy)
     return replace(strategy, layers=layers, first_layers=0, last_layers=0, count_embedding=False, count_head=False)
+
+
+def cut_by_cost(model: Model, pp: int) -> tuple[int, ...]:
+    """Layers of every stage where a runtime fills stages in turn up to equal shares of the weights' work.
+
+    A layer counts 4 h h + 3 h ffn, the output layer h x vocabulary; the layer that passes a share stays with it.
+    Empty where that would leave a stage between the ends without any.
+    """
+    each = 4 * model.hidden**2 + 3 * model.hidden * model.ffn
+    whole = model.layers * each + model.hidden * model.vocab
+    counts, stage = [0] * pp, 0
+    for done in range(1, model.layers + 1):
+        counts[stage] += 1
+        if done * each > whole * (stage + 1) / pp:
+            stage += 1
+    return tuple(counts) if all(counts[:-1]) else ()
 
 
 def is_uneven(model_layers: int, strategy: Strategy) -> bool:

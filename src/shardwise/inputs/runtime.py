@@ -35,6 +35,8 @@ class Abilities:
     """ZeRO stages that go with pipeline parallel."""
     uneven_layers: bool = True
     """Stages may hold different numbers of layers."""
+    cuts_by_cost: bool = False
+    """Layers that are not given as a list are cut by their products' work, the output layer's counted."""
     recompute: tuple[str, ...] = ("full", "block", "uniform", "modules", "per-stage")
     """Kinds of recompute: full, block (first N of each stage), uniform groups, modules, per-stage lists."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
@@ -54,6 +56,8 @@ class Kernels:
     """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""
     qkv: Literal["separate", "mixed"] = "separate"
     """mixed: values stay a view of the projection's whole output, which is kept beside rotated queries and keys."""
+    turned_output_kept: bool = False
+    """Attention puts samples first, layers put tokens first: with several samples a turned copy of its output stays."""
     activation: Literal["fused", "eager", "compiled"] = "fused"
     """fused: only the inputs are kept; eager: each step's result too; compiled: inputs and the product."""
     gelu_kept: float = 1.0

@@ -116,9 +116,9 @@ def area(queries: float, window: int) -> float:
 
 
 def kept_qkv(shard: Shard) -> float:
-    """Queries, keys and values as attention keeps them."""
+    """Queries, keys and values as attention keeps them, and its output once more where the next layer turns it."""
     query, kv = query_width(shard), kv_width(shard)
-    width = query + 2 * kv
+    width = query + 2 * kv + (query if shard.runtime.kernels.turned_output_kept and shard.samples > 1 else 0.0)
     if shard.runtime.kernels.qkv == "mixed" and shard.model.position == "rope":
         width += query + kv  # values are a view that holds the whole projection beside the rotated copies
     return shard.element * shard.tokens * width

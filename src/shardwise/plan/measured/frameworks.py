@@ -17,6 +17,7 @@ RUNTIMES: tuple[tuple[str, str], ...] = (
     ("maxtext|jax", "maxtext"),
     ("torchtitan.*(2024|docs/performance)", "torchtitan-2024"),
     ("torchtitan", "torchtitan"),
+    ("nanotron.*2024", "nanotron-2024"),
     ("nanotron", "nanotron"),
     ("internevo|internlm", "internevo"),
     ("llm\\.c", "llm-c"),
