@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import pathlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -177,7 +177,14 @@ class Ready:
 
 
 def graph_of(schedule: Schedule, hop: float) -> tuple[Ints, Ints, Ints, Floats]:
-    """Per action, producers first: the one before it on its rank, its producer, its stream and the hop between.
+    """Per action, producers first: the one before it on its rank, its producer, its stream and the hop between."""
+    before, needs, stream, crosses = _links(schedule)
+    return before, needs, stream, np.where(crosses, hop, 0.0)
+
+
+@lru_cache(maxsize=64)  # a search asks for many problems over one order
+def _links(schedule: Schedule) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
+    """The graph without times, and which messages cross ranks; read only.
 
     With equal times an action starts after what it needs has ended, so the order of starts is an order to work in.
     """
@@ -198,7 +205,7 @@ def graph_of(schedule: Schedule, hop: float) -> tuple[Ints, Ints, Ints, Floats]:
         np.concatenate((head, previous[order])).astype(np.int32),
         np.concatenate((head, needs[order])).astype(np.int32),
         np.concatenate((head, (codes // schedule.microbatches)[order])).astype(np.int32),
-        np.concatenate((head, np.where(crosses, hop, 0.0)[order])).astype(np.float64),
+        np.concatenate((head > 0, crosses[order])),
     )
 
 
@@ -216,6 +223,7 @@ def _inputs(schedule: Schedule, codes: np.ndarray, where: np.ndarray) -> tuple[n
     return needs, ranks[source] != ranks[chunk]
 
 
+@lru_cache(maxsize=64)
 def memory_rows(schedule: Schedule, share: float) -> tuple[Floats, Ints]:
     """Micro batches that each chunk holds at the moments when a rank may hold most, and the rank of each row."""
     rows, ranks = list[Floats](), list[int]()
