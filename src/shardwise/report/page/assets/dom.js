@@ -1,0 +1,93 @@
+// Small helpers over the DOM. Data only ever becomes text: there is no innerHTML anywhere in this page.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** el("button", {class: "x", on: {click: f}, aria-label: "y"}, "text", child): an element. */
+export function el(tag, props, ...children) {
+  return fill(document.createElement(tag), props, children);
+}
+
+export function svg(tag, props, ...children) {
+  return fill(document.createElementNS(SVG, tag), props, children);
+}
+
+function fill(node, props, children) {
+  for (const [name, value] of Object.entries(props || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") for (const [event, call] of Object.entries(value)) node.addEventListener(event, call);
+    else if (name === "style") Object.assign(node.style, value);
+    else if (name === "data") Object.assign(node.dataset, value);
+    else if (name === "value") node.value = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  put(node, ...children);
+  return node;
+}
+
+/** Append children; lists are spread, nothing is skipped over silently but null and false. */
+export function put(node, ...children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : String(child));
+  }
+  return node;
+}
+
+export function refill(node, ...children) {
+  node.replaceChildren();
+  return put(node, ...children);
+}
+
+/** A colour of the style sheet as the browser resolves it, for canvases. */
+export function colour(name) {
+  const probe = el("span", { style: { color: `var(--${name})`, display: "none" } });
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+/** [r, g, b] of a resolved colour. */
+export function rgb(text) {
+  const hex = /^#(..)(..)(..)$/.exec(text);
+  if (hex) return [1, 2, 3].map(k => parseInt(hex[k], 16));
+  return (text.match(/[\d.]+/g) || [0, 0, 0]).slice(0, 3).map(Number);
+}
+
+let voice = null;
+
+/** Say something to those who listen to the page, and show it for a moment to those who look. */
+export function announce(text) {
+  if (!voice || !voice.isConnected) {
+    voice = el("div", { class: "toast", role: "status", "aria-live": "polite" });
+    document.body.append(voice);
+  }
+  voice.textContent = text;
+  voice.classList.add("shown");
+  clearTimeout(announce.timer);
+  announce.timer = setTimeout(() => voice.classList.remove("shown"), 2600);
+}
+
+export function download(name, text, type = "text/plain") {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  const link = el("a", { href: url, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+/** Copy text; where the clipboard is not to be had (a file opened from disk), the old way. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = el("textarea", { class: "away", "aria-hidden": "true", value: text });
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}

@@ -1,0 +1,75 @@
+// Numbers as people read them, the same words as the command line.
+
+export function number(value, digits = 0) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+function significant(value, digits) {
+  const text = Number(value.toPrecision(digits));
+  return text.toLocaleString("en-US", { maximumSignificantDigits: digits });
+}
+
+export function seconds(value, digits = 4) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0 s";
+  for (const [scale, unit] of [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]]) {
+    if (Math.abs(value) >= scale) return `${significant(value / scale, digits)} ${unit}`;
+  }
+  return `${significant(value * 1e9, 3)} ns`;
+}
+
+export function bytes(value, digits = 2) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  for (const [scale, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+    if (Math.abs(value) >= scale) return `${(value / scale).toFixed(digits)} ${unit}`;
+  }
+  return `${value.toFixed(0)} B`;
+}
+
+export function percent(value, digits = 1) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  return `${(100 * value).toFixed(digits)}%`;
+}
+
+export function signed(value, digits = 1) {
+  return `${value >= 0 ? "+" : "−"}${percent(Math.abs(value), digits)}`;
+}
+
+export function count(value) {
+  for (const [scale, unit] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(value) >= scale) return `${significant(value / scale, 3)}${unit}`;
+  }
+  return significant(value, 3);
+}
+
+/** Time and memory of a view: seconds and bytes, or the user's own units. */
+export function units(view) {
+  const own = view && view.unit === "units";
+  return {
+    time: value => (own ? plain(value) : seconds(value)),
+    memory: value => (own ? plain(value) : bytes(value)),
+  };
+}
+
+function plain(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  return significant(value, 6);
+}
+
+/** Round steps of an axis: about `wanted` of them between low and high. */
+export function ticks(low, high, wanted) {
+  const raw = (high - low) / Math.max(1, wanted) || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].find(one => one * power >= raw) * power;
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
+  return found;
+}
+
+/** A tick's label: a time in the unit that fits the whole axis. */
+export function tickTime(value, span, own) {
+  if (own) return significant(value, 6);
+  const [scale, unit] = span >= 2 ? [1, "s"] : span >= 2e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+  return `${Number((value / scale).toPrecision(6)).toLocaleString("en-US")} ${unit}`;
+}

@@ -1,0 +1,154 @@
+// The frame: header, four views, theme, language, and the address that holds what one sees.
+
+import { catalog } from "./api.js";
+import { openStrategy } from "./actions.js";
+import { announce, copy, el, refill } from "./dom.js";
+import { mountCompare } from "./compare.js";
+import { mountExport } from "./export.js";
+import { LANGUAGES, preferred, speak, t } from "./i18n.js";
+import { mountInside } from "./inside.js";
+import { mountPlan, start } from "./plan.js";
+import { VIEWS, forget, fromAddress, listen, state, toAddress, update } from "./state.js";
+import { viewOf } from "./api.js";
+import { toAsk } from "./state.js";
+
+const MOUNTS = { plan: mountPlan, inside: mountInside, compare: mountCompare, export: mountExport };
+const THEMES = ["auto", "light", "dark"];
+
+function build() {
+  forget();
+  speak(state.lang);
+  themed();
+  document.querySelectorAll("body > .app").forEach(node => node.remove());
+  const roots = Object.fromEntries(VIEWS.map(view => [view, el("div", { class: `view ${view}`, id: `view-${view}` })]));
+  const app = el("div", { class: "app" }, el("a", { class: "skip", href: "#", on: { click: skip } }, t("skip")), header(), el("main", { tabindex: -1 }, VIEWS.map(view => roots[view])));
+  document.body.prepend(app);
+  for (const view of VIEWS) if (offered().includes(view)) MOUNTS[view](roots[view]);
+  const turn = () => {
+    for (const view of VIEWS) roots[view].hidden = view !== state.view;
+    refill(app.querySelector("nav"), tabs());
+  };
+  turn();
+  listen(["view", "pins"], turn);
+  listen(["catalog", "refresh"], () => { refill(roots.plan); build(); });
+  listen(Object.keys(state), remember);
+  document.title = state.current ? `${state.current.view.title} - Shardwise` : "Shardwise";
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.querySelector("main").focus();
+}
+
+/** The views that make sense here: a file of a schedule has nothing to plan or to export. */
+function offered() {
+  if (state.live) return VIEWS;
+  const found = ["inside"];
+  if (state.run) found.unshift("plan");
+  if (state.pins.length > 1) found.push("compare");
+  if (state.current.exports || state.current.plan) found.push("export");
+  return found;
+}
+
+function header() {
+  return el("header", {}, el("a", { class: "brand", href: "#", on: { click: event => { event.preventDefault(); update({ view: offered()[0] }); } } }, mark(), el("span", {}, "Shardwise")),
+    el("nav", { "aria-label": t("nav.label") }), el("div", { class: "tools" }, fileChoice(), languageButton(), themeButton(),
+      el("button", { class: "tool", type: "button", title: t("link.copy"), on: { click: copyLink } }, t("link.short"))));
+}
+
+function mark() {
+  const bars = [["#56b4e9", 0, 62], ["#e69f00", 18, 70], ["#009e73", 36, 64]];
+  return el("i", { class: "mark", "aria-hidden": "true" }, bars.map(([shade, left, width]) => el("b", { style: { background: shade, marginLeft: `${left}%`, width: `${width}%` } })));
+}
+
+function tabs() {
+  return offered().map(view => el("a", { href: `#${view}`, class: view === state.view ? "here" : "", "aria-current": view === state.view ? "page" : null,
+    on: { click: event => { event.preventDefault(); update({ view }); } } }, t(`nav.${view}`),
+    view === "compare" && state.pins.length ? el("span", { class: "badge" }, state.pins.length) : null));
+}
+
+/** In a file with several results: which one is looked at. */
+function fileChoice() {
+  if (state.live || state.pins.length < 2) return null;
+  const node = el("select", { "aria-label": t("file.choose"), class: "tool", on: { change: () => update({ current: state.pins[Number(node.value)], selected: state.pins[Number(node.value)].strategy }) } },
+    state.pins.map((one, k) => el("option", { value: k, selected: one === state.current }, `${one.view.title}${one.view.strategy ? ` · ${one.view.strategy}` : ""}`)));
+  return node;
+}
+
+function languageButton() {
+  const names = Object.keys(LANGUAGES), next = names[(names.indexOf(state.lang) + 1) % names.length];
+  return el("button", { class: "tool", type: "button", lang: next === "zh" ? "zh-CN" : "en", on: { click: () => { update({ lang: next }); build(); } } }, LANGUAGES[next]);
+}
+
+function themeButton() {
+  const next = THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length];
+  return el("button", { class: "tool theme", type: "button", title: t("theme.title"), "aria-label": `${t("theme.title")}: ${t(`theme.${state.theme}`)}`,
+    on: { click: event => { update({ theme: next }); themed(); event.currentTarget.replaceWith(themeButton()); document.querySelector(".tool.theme").focus(); } } }, t(`theme.${state.theme}`));
+}
+
+function themed() {
+  document.documentElement.dataset.theme = state.theme;
+}
+
+async function copyLink() {
+  announce((await copy(location.href)) ? t("link.copied") : t("export.notcopied"));
+}
+
+function remember(changed) {
+  const address = toAddress();
+  if (location.hash === address) return;
+  if (changed.includes("view")) history.pushState(null, "", address);
+  else history.replaceState(null, "", address);
+}
+
+/** Take over what the address says; fetch what it names. */
+function recall() {
+  const said = fromAddress(location.hash);
+  const lang = said.lang in LANGUAGES ? said.lang : state.lang, theme = THEMES.includes(said.theme) ? said.theme : state.theme;
+  Object.assign(state, { lang, theme, view: said.view && offered().includes(said.view) ? said.view : state.view, target: said.target });
+  if (state.live && said.asks) Object.assign(state, { question: said.question, selected: said.selected, wanted: said.pins });
+  return said;
+}
+
+async function fetchPins() {
+  const wanted = state.wanted;
+  for (const pin of wanted) {
+    try {
+      const { plan, view } = await viewOf({ question: toAsk(pin.question), strategy: pin.strategy });
+      update({ pins: [...state.pins, { question: pin.question, strategy: view.strategy, plan, view }] });
+    } catch (error) {
+      announce(error.message);
+    }
+  }
+  update({ wanted: [] });
+}
+
+async function live() {
+  const said = recall();
+  build();
+  addEventListener("popstate", () => { const now = fromAddress(location.hash); if (now.view) update({ view: now.view }); });
+  if (said.selected && said.asks) openStrategy(state.question, said.selected);
+  if (said.ran && said.asks) start(said.selected);
+  fetchPins();
+  try {
+    update({ catalog: await catalog() });
+  } catch (error) {
+    announce(error.message);
+  }
+}
+
+function fromFile(data) {
+  const pins = data.views.map((view, k) => ({ question: null, strategy: view.strategy || view.id, view, plan: data.plans[k] || null, exports: data.exports[k] && data.exports[k].length ? data.exports[k] : null }));
+  const first = pins[0], points = first.view.candidates;
+  const run = points.length ? { phase: "done", points, top: [], view: first.view, plan: first.plan, finished: true } : null;
+  Object.assign(state, { live: false, pins, current: first, selected: first.strategy, run, view: "inside" });
+  recall();
+  build();
+  addEventListener("popstate", () => { const now = fromAddress(location.hash); if (now.view && offered().includes(now.view)) update({ view: now.view }); });
+}
+
+state.lang = preferred();
+const block = document.getElementById("data");
+if (block) fromFile(JSON.parse(block.textContent));
+else live();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => update({ theme: state.theme }));

@@ -1,0 +1,140 @@
+// What the page knows, who wants to hear of changes, and the part of it that lives in the address.
+
+export const VIEWS = ["plan", "inside", "compare", "export"];
+export const DEFAULT = {
+  model: "llama-3-70b", custom: null, gpus: 64, gpu: "h100", global_batch: 1024, seq: 8192, runtime: "megatron",
+  only: "", memory_margin: "", gap: 0.5, time_limit: 60,
+};
+const NUMBERS = ["gpus", "global_batch", "seq", "gap", "time_limit"];
+const MOST_ADDRESS = 7000;
+
+export const state = {
+  live: true,
+  view: "plan", lang: "en", theme: "auto",
+  catalog: null,
+  question: { ...DEFAULT },
+  asked: null, // the question that the result answers
+  run: null, // {phase, progress, points, top, plan, view, finished, closest, error}
+  selected: "", // a strategy's text
+  current: null, // {question, plan, view, exports}
+  loading: false, problem: null, // of the current view
+  pins: [], // [{question, strategy, plan, view}]
+  wanted: [], // pins of the address that are still to be fetched
+  tried: "", // the strategy typed into the why-not box
+  target: "",
+};
+
+let listeners = [];
+
+/** Call `heard` whenever one of these keys changes. */
+export function listen(keys, heard) {
+  listeners.push({ keys, heard });
+}
+
+export function forget() {
+  listeners = [];
+}
+
+export function update(patch) {
+  const changed = Object.keys(patch);
+  Object.assign(state, patch);
+  for (const { keys, heard } of listeners.slice()) if (keys.some(key => changed.includes(key))) heard(changed);
+}
+
+/** The question as the server wants it. */
+export function toAsk(question) {
+  return {
+    model: question.custom ? question.custom.model : question.model.trim(),
+    cluster: `${question.gpus}x${question.gpu}`,
+    global_batch: question.global_batch, seq: question.seq, runtime: question.runtime, only: question.only.trim(),
+    memory_margin: question.memory_margin.trim() || null,
+    gap: question.gap / 100, time_limit: question.time_limit,
+  };
+}
+
+/** Whether two questions ask the same. */
+export function same(one, other) {
+  return Boolean(one && other) && JSON.stringify(toAsk(one)) === JSON.stringify(toAsk(other));
+}
+
+export function modelName(question) {
+  return question.custom ? question.custom.name : question.model;
+}
+
+export function isPinned(strategy, question) {
+  return state.pins.some(pin => pin.strategy === strategy && (!question || same(pin.question, question)));
+}
+
+// The address: #view?model=..&gpus=..&s=..&pin=..  What equals the default is left out.
+
+export function toAddress() {
+  const words = new URLSearchParams();
+  if (state.live) {
+    for (const [name, value] of Object.entries(state.question)) {
+      if (name === "custom") {
+        if (value) words.set("custom", JSON.stringify(value));
+      } else if (value !== DEFAULT[name] || (name === "model" && !state.question.custom)) words.set(name, value);
+    }
+    if (state.selected) words.set("s", state.selected);
+    if (state.asked && state.run && state.run.phase === "done" && same(state.asked, state.question)) words.set("ran", "1");
+    if (state.target) words.set("to", state.target);
+  } else if (state.selected) words.set("s", state.selected);
+  if (state.lang !== "en") words.set("lang", state.lang);
+  if (state.theme !== "auto") words.set("theme", state.theme);
+  return `#${state.view}?${withPins(words)}`;
+}
+
+function withPins(words) {
+  if (!state.live) return words;
+  for (const pin of [...state.pins, ...state.wanted]) {
+    const own = same(pin.question, state.question) ? { s: pin.strategy } : { s: pin.strategy, q: pin.question };
+    words.append("pin", JSON.stringify(own));
+  }
+  while (words.toString().length > MOST_ADDRESS && words.getAll("pin").length) {
+    const kept = words.getAll("pin").slice(0, -1);
+    words.delete("pin");
+    kept.forEach(pin => words.append("pin", pin));
+  }
+  return words;
+}
+
+/** What an address says; nonsense is passed over. */
+export function fromAddress(hash) {
+  const [view, rest] = hash.replace(/^#/, "").split("?");
+  const words = new URLSearchParams(rest || "");
+  const question = { ...DEFAULT };
+  for (const name of Object.keys(DEFAULT)) {
+    if (!words.has(name)) continue;
+    if (name === "custom") question.custom = customOf(words.get(name));
+    else question[name] = NUMBERS.includes(name) ? Number(words.get(name)) || DEFAULT[name] : words.get(name);
+  }
+  return {
+    view: VIEWS.includes(view) ? view : null,
+    question,
+    asks: words.has("model") || Boolean(question.custom),
+    selected: words.get("s") || "",
+    ran: words.get("ran") === "1",
+    target: words.get("to") || "",
+    lang: words.get("lang"), theme: words.get("theme"),
+    pins: words.getAll("pin").map(text => pinOf(text, question)).filter(Boolean),
+  };
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+function customOf(text) {
+  const found = parsed(text);
+  return found && typeof found.name === "string" && typeof found.model === "object" ? found : null;
+}
+
+function pinOf(text, question) {
+  const found = parsed(text);
+  if (!found || typeof found.s !== "string") return null;
+  return { strategy: found.s, question: found.q ? { ...DEFAULT, ...found.q } : question };
+}

@@ -1,0 +1,80 @@
+// A timeline as typed arrays, and what waits for what. An action is a number, as in shardwise.simulate.action:
+// (kind * chunks + chunk) * microbatches + microbatch.
+
+export const KINDS = "FIWB";
+const F = 0, I = 1, W = 2, B = 3;
+
+export function prepare(data) {
+  const size = 4 * data.chunks * data.microbatches;
+  const rankOf = new Int32Array(size).fill(-1), placeOf = new Int32Array(size);
+  const ranks = data.ranks.map((rank, r) => {
+    const codes = Int32Array.from(rank.codes);
+    codes.forEach((code, k) => { rankOf[code] = r; placeOf[code] = k; });
+    return {
+      codes, start: Float64Array.from(rank.start), end: Float64Array.from(rank.end),
+      times: Float64Array.from(rank.times), held: Float64Array.from(rank.held),
+    };
+  });
+  const actions = ranks.reduce((sum, rank) => sum + rank.codes.length, 0);
+  return { ...data, ranks, rankOf, placeOf, actions };
+}
+
+export function decode(line, code) {
+  const stream = Math.floor(code / line.microbatches), kind = Math.floor(stream / line.chunks);
+  return { kind: KINDS[kind], chunk: stream % line.chunks, microbatch: code % line.microbatches };
+}
+
+export function nameOf(line, code) {
+  const { kind, chunk, microbatch } = decode(line, code);
+  return `${chunk}${kind}${microbatch}`;
+}
+
+/** {code, rank, k, start, end} of an action; null where the schedule has none. */
+export function find(line, code) {
+  const rank = line.rankOf[code];
+  if (rank === undefined || rank < 0) return null;
+  const k = line.placeOf[code];
+  return { code, rank, k, start: line.ranks[rank].start[k], end: line.ranks[rank].end[k] };
+}
+
+function actions(line, microbatch, pairs) {
+  const inside = pairs.filter(([, chunk]) => chunk >= 0 && chunk < line.chunks);
+  const codes = inside.map(([kind, chunk]) => (kind * line.chunks + chunk) * line.microbatches + microbatch);
+  return codes.map(code => find(line, code)).filter(Boolean);
+}
+
+/** What must have ended before an action can start. */
+export function needs(line, code) {
+  const { kind, chunk, microbatch } = decode(line, code);
+  if (kind === "F") return actions(line, microbatch, [[F, chunk - 1]]);
+  if (kind === "W") return actions(line, microbatch, [[I, chunk]]);
+  return actions(line, microbatch, [[F, chunk], [I, chunk + 1], [B, chunk + 1]]);
+}
+
+/** What waits for an action. */
+export function feeds(line, code) {
+  const { kind, chunk, microbatch } = decode(line, code);
+  if (kind === "F") return actions(line, microbatch, [[F, chunk + 1], [I, chunk], [B, chunk]]);
+  if (kind === "I") return actions(line, microbatch, [[W, chunk], [I, chunk - 1], [B, chunk - 1]]);
+  if (kind === "B") return actions(line, microbatch, [[I, chunk - 1], [B, chunk - 1]]);
+  return [];
+}
+
+/** The first place in a rising list whose value is above `value`. */
+export function firstAbove(list, value) {
+  let low = 0, high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The action of a rank at a time; null in a bubble. */
+export function actionAt(line, rank, time) {
+  const row = line.ranks[rank];
+  if (!row) return null;
+  const k = firstAbove(row.end, time);
+  return k < row.codes.length && row.start[k] <= time ? find(line, row.codes[k]) : null;
+}

@@ -1,0 +1,240 @@
+// Drawing of a timeline on a canvas. Where actions are wider than pixels each is a rectangle with its name; where many
+// share a pixel, their colours are mixed by the time each has of it, so that the cost of a frame follows the pixels.
+
+import { tickTime, ticks, units } from "./format.js";
+import { INK, KIND, LINES } from "./palette.js";
+import { rgb } from "./dom.js";
+import { KINDS, decode, firstAbove, nameOf } from "./timeline_data.js";
+
+const CROWDED = 2500; // actions in sight beyond which they are drawn as mixed pixels
+
+/** Colours of every stream (kind and chunk): later chunks of a rank are lighter. */
+export function streamColours(line, colours) {
+  const found = [];
+  for (let stream = 0; stream < 4 * line.chunks; stream++) {
+    const base = rgb(KIND[KINDS[Math.floor(stream / line.chunks)]]);
+    const local = Math.floor((stream % line.chunks) / line.pp);
+    const lift = Math.min(0.45, 0.22 * local);
+    found.push(base.map(part => Math.round(part + (255 - part) * lift)));
+  }
+  return { table: found, idle: rgb(colours.idle), paper: rgb(colours.paper), ...colours };
+}
+
+/** How many actions lie in sight. */
+export function inSight(line, from, to) {
+  let sum = 0;
+  for (const rank of line.ranks) sum += Math.max(0, firstAbove(rank.start, to) - firstAbove(rank.end, from));
+  return sum;
+}
+
+/** All rows as an image `width` wide and one pixel a rank high. */
+export function mixed(line, from, to, width, paint, dim = 0) {
+  const image = new ImageData(width, line.pp), scale = width / (to - from);
+  const cover = new Float32Array(width), red = new Float32Array(width);
+  const green = new Float32Array(width), blue = new Float32Array(width);
+  line.ranks.forEach((rank, r) => {
+    [cover, red, green, blue].forEach(list => list.fill(0));
+    for (let k = firstAbove(rank.end, from); k < rank.codes.length && rank.start[k] < to; k++) {
+      const shade = paint.table[Math.floor(rank.codes[k] / line.microbatches)];
+      const a = Math.max(0, (rank.start[k] - from) * scale), b = Math.min(width, (rank.end[k] - from) * scale);
+      for (let x = Math.floor(a); x < b; x++) {
+        const share = Math.min(b, x + 1) - Math.max(a, x);
+        cover[x] += share;
+        red[x] += share * shade[0];
+        green[x] += share * shade[1];
+        blue[x] += share * shade[2];
+      }
+    }
+    blend(image.data, r * width * 4, width, [red, green, blue], cover, paint, dim);
+  });
+  return image;
+}
+
+function blend(pixels, at, width, channels, cover, paint, dim) {
+  const { idle, paper } = paint;
+  for (let x = 0; x < width; x++) {
+    const full = Math.min(1, cover[x]), fix = cover[x] > 1 ? 1 / cover[x] : 1;
+    for (let c = 0; c < 3; c++) {
+      const value = channels[c][x] * fix + idle[c] * (1 - full);
+      pixels[at++] = value + (paper[c] - value) * dim;
+    }
+    pixels[at++] = 255;
+  }
+}
+
+export function drawRows(pen, line, box, paint, related) {
+  const { from, to, left, right, top, row, gap } = box, width = right - left;
+  pen.fillStyle = paint.idle_text;
+  for (let r = 0; r < line.pp; r++) pen.fillRect(left, top + r * (row + gap), width, row);
+  if (inSight(line, from, to) > CROWDED) drawMixed(pen, line, box, paint, related ? 0.72 : 0);
+  else line.ranks.forEach((rank, r) => drawRow(pen, line, rank, r, box, paint, related));
+  pen.globalAlpha = 1;
+}
+
+function drawMixed(pen, line, box, paint, dim) {
+  const { from, to, left, right, top, row, gap, buffer } = box;
+  const width = Math.max(1, Math.round((right - left) * box.ratio));
+  if (buffer.width !== width || buffer.height !== line.pp) Object.assign(buffer, { width, height: line.pp });
+  buffer.getContext("2d").putImageData(mixed(line, from, to, width, paint, dim), 0, 0);
+  pen.imageSmoothingEnabled = false;
+  for (let r = 0; r < line.pp; r++) {
+    pen.drawImage(buffer, 0, r, width, 1, left, top + r * (row + gap), right - left, row);
+  }
+}
+
+function drawRow(pen, line, rank, r, box, paint, related) {
+  const { from, to, left, right, top, row, gap } = box;
+  const scale = (right - left) / (to - from), y = top + r * (row + gap);
+  for (let k = firstAbove(rank.end, from); k < rank.codes.length && rank.start[k] < to; k++) {
+    const code = rank.codes[k], a = Math.max(left, left + (rank.start[k] - from) * scale);
+    const b = Math.min(right, left + (rank.end[k] - from) * scale), wide = b - a;
+    pen.globalAlpha = related && !related.has(code) ? 0.28 : 1;
+    const shade = paint.table[Math.floor(code / line.microbatches)];
+    pen.fillStyle = `rgb(${shade[0]},${shade[1]},${shade[2]})`;
+    pen.fillRect(a, y, Math.max(0.5, wide - (wide > 3 ? 0.75 : 0)), row);
+    if (wide > 16 && row >= 11) label(pen, line, code, a, wide, y + row / 2);
+  }
+}
+
+function label(pen, line, code, x, wide, y) {
+  const { kind, microbatch } = decode(line, code);
+  const text = wide > 44 ? nameOf(line, code) : String(microbatch);
+  if (pen.measureText(text).width > wide - 5) return;
+  pen.fillStyle = Math.floor((decode(line, code).chunk) / line.pp) ? "#111111" : INK[kind];
+  pen.fillText(text, x + 3, y);
+}
+
+/** The chosen action and what hangs on it: outlines, and curves from each to the next. */
+export function drawRelated(pen, line, box, paint, chosen, before, after) {
+  const { from, to, left, right, top, row, gap } = box, scale = (right - left) / (to - from);
+  const x = time => left + (time - from) * scale, y = rank => top + rank * (row + gap);
+  pen.save();
+  pen.beginPath();
+  pen.rect(left, 0, right - left, box.height);
+  pen.clip();
+  const all = [...before, chosen, ...after];
+  for (const one of all) {
+    const shade = paint.table[Math.floor(one.code / line.microbatches)];
+    pen.fillStyle = `rgb(${shade[0]},${shade[1]},${shade[2]})`;
+    pen.fillRect(x(one.start), y(one.rank), Math.max(2, (one.end - one.start) * scale), row);
+    pen.strokeStyle = paint.ink;
+    pen.lineWidth = one === chosen ? 2.5 : 1.5;
+    pen.strokeRect(x(one.start), y(one.rank), Math.max(2, (one.end - one.start) * scale), row);
+  }
+  pen.lineWidth = 1.5;
+  pen.strokeStyle = paint.ink;
+  for (const one of before) curve(pen, x(one.end), y(one.rank) + row / 2, x(chosen.start), y(chosen.rank) + row / 2);
+  for (const one of after) curve(pen, x(chosen.end), y(chosen.rank) + row / 2, x(one.start), y(one.rank) + row / 2);
+  pen.restore();
+}
+
+function curve(pen, x0, y0, x1, y1) {
+  const bend = Math.max(12, Math.abs(x1 - x0) / 3);
+  pen.beginPath();
+  pen.moveTo(x0, y0);
+  pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
+  pen.stroke();
+  pen.beginPath();
+  pen.moveTo(x1, y1);
+  pen.lineTo(x1 - 6, y1 - 3.5);
+  pen.lineTo(x1 - 6, y1 + 3.5);
+  pen.closePath();
+  pen.fillStyle = pen.strokeStyle;
+  pen.fill();
+}
+
+export function drawAxis(pen, view, box, paint) {
+  const { from, to, left, right, top } = box, own = view.unit === "units";
+  pen.fillStyle = paint.muted;
+  pen.strokeStyle = paint.line;
+  pen.lineWidth = 1;
+  const shown = ticks(from, to, Math.max(2, (right - left) / 110));
+  for (const value of shown) {
+    const x = left + ((value - from) / (to - from)) * (right - left);
+    const text = tickTime(value, to - from, own), wide = pen.measureText(text).width;
+    pen.beginPath();
+    pen.moveTo(x + 0.5, top - 5);
+    pen.lineTo(x + 0.5, box.height - 2);
+    pen.stroke();
+    pen.fillText(text, Math.min(Math.max(left, x - wide / 2), right - wide), top - 12);
+  }
+}
+
+export function drawNames(pen, line, box, paint, word) {
+  const { left, top, row, gap } = box, every = Math.max(1, Math.ceil(13 / (row + gap)));
+  pen.fillStyle = paint.muted;
+  for (let r = 0; r < line.pp; r += every) {
+    const text = left > 60 ? `${word} ${r}` : String(r);
+    pen.fillText(text, left - 8 - pen.measureText(text).width, top + r * (row + gap) + row / 2);
+  }
+}
+
+/** The ranks whose memory is drawn: all of few; of many the fullest, the first, the last and some between. */
+export function memoryRanks(line) {
+  if (line.pp <= LINES.length) return line.ranks.map((_, r) => r);
+  const fullest = line.peaks.indexOf(Math.max(...line.peaks)), steps = LINES.length - 2;
+  const even = Array.from({ length: steps + 1 }, (_, k) => Math.round((k * (line.pp - 1)) / steps));
+  return [...new Set([...even, fullest])].sort((a, b) => a - b);
+}
+
+export function drawMemory(pen, view, line, box, paint, strong) {
+  const { left, right, below, memory } = box, most = Math.max(line.peak, line.limit || 0) * 1.06 || 1;
+  const level = held => below + memory * (1 - held / most), show = units(view).memory;
+  pen.strokeStyle = paint.line;
+  pen.strokeRect(left + 0.5, below + 0.5, right - left - 1, memory - 1);
+  memoryRanks(line).forEach((r, k) => {
+    if (r !== strong) memoryCurve(pen, line.ranks[r], box, level, LINES[k % LINES.length], 1.4, strong < 0 ? 0.95 : 0.3);
+  });
+  if (strong >= 0) memoryCurve(pen, line.ranks[strong], box, level, paint.ink, 2, 1);
+  pen.globalAlpha = 1;
+  if (line.limit) {
+    pen.strokeStyle = "#d55e00";
+    pen.setLineDash([6, 4]);
+    pen.beginPath();
+    pen.moveTo(left, level(line.limit));
+    pen.lineTo(right, level(line.limit));
+    pen.stroke();
+    pen.setLineDash([]);
+  }
+  pen.fillStyle = paint.muted;
+  for (const value of memoryTicks(view, most)) {
+    const text = show(value).replace(/\.00 /, " "), y = level(value);
+    pen.fillText(text, left - 8 - pen.measureText(text).width, Math.max(below + 6, y));
+  }
+}
+
+/** Round gibibytes, or round numbers of the user's own unit. */
+function memoryTicks(view, most) {
+  const unit = view.unit === "units" ? 1 : most > 4 * 2 ** 30 ? 2 ** 30 : 2 ** 20;
+  return ticks(0, most / unit, 3).map(value => value * unit);
+}
+
+/** A step line; where many steps share a pixel only their lowest and highest are drawn. */
+function memoryCurve(pen, rank, box, level, shade, wide, alpha) {
+  const { from, to, left, right } = box, scale = (right - left) / (to - from);
+  const x = time => Math.min(right, Math.max(left, left + (time - from) * scale));
+  let k = Math.max(0, firstAbove(rank.times, from) - 1), y = level(rank.held[k]);
+  pen.globalAlpha = alpha;
+  pen.strokeStyle = shade;
+  pen.lineWidth = wide;
+  pen.beginPath();
+  pen.moveTo(left, y);
+  for (k += 1; k < rank.times.length && rank.times[k] < to;) {
+    const at = x(rank.times[k]), column = Math.floor(at);
+    let low = rank.held[k], high = low, last = low;
+    for (k += 1; k < rank.times.length && Math.floor(x(rank.times[k])) === column; k++) {
+      last = rank.held[k];
+      if (last < low) low = last;
+      if (last > high) high = last;
+    }
+    pen.lineTo(at, y);
+    if (high !== low) {
+      pen.lineTo(at, level(high));
+      pen.lineTo(at, level(low));
+    }
+    y = level(last);
+    pen.lineTo(at, y);
+  }
+  pen.lineTo(right, y);
+  pen.stroke();
+}

@@ -1,0 +1,57 @@
+// "Why not ...?": another strategy typed in, and what it loses or lacks against the one that is shown.
+
+import { whyNot } from "./api.js";
+import { el, refill } from "./dom.js";
+import { bytes, seconds } from "./format.js";
+import { t, word } from "./i18n.js";
+import { openStrategy } from "./actions.js";
+import { state } from "./state.js";
+
+export function whyBox(current) {
+  const input = el("input", { type: "text", id: "why-input", placeholder: "tp4 pp8", autocomplete: "off", spellcheck: "false", value: state.tried,
+    on: { input: () => { state.tried = input.value; } } });
+  const answer = el("div", { class: "why-answer", "aria-live": "polite" });
+  const form = el("form", { class: "why-form", on: { submit: event => { event.preventDefault(); ask(current, input.value, answer); } } },
+    el("label", { for: "why-input" }, t("why.label")), input,
+    el("button", { class: "primary", type: "submit" }, t("why.ask")),
+    el("button", { type: "button", on: { click: () => openTyped(current, input.value, answer) } }, t("why.open")));
+  return el("div", { class: "why" }, form, answer);
+}
+
+async function openTyped(current, text, answer) {
+  if (!text.trim()) return refill(answer, el("p", { class: "muted" }, t("why.empty")));
+  const refused = await openStrategy(current.question || state.asked || state.question, text.trim(), current.plan);
+  return refused ? refill(answer, alertOf(refused)) : null;
+}
+
+export function alertOf(error) {
+  return el("div", { class: "alert", role: "alert" }, el("p", {}, error.message),
+    error.faults && error.faults.length > 1 ? el("ul", {}, error.faults.map(one => el("li", {}, one.where ? `${one.where}: ${one.what}` : one.what))) : null);
+}
+
+async function ask(current, text, answer) {
+  if (!text.trim()) return refill(answer, el("p", { class: "muted" }, t("why.empty")));
+  refill(answer, el("p", { class: "muted" }, t("working")));
+  try {
+    const found = await whyNot({ plan: current.plan, strategy: text.trim() });
+    return refill(answer, told(found));
+  } catch (error) {
+    return refill(answer, alertOf(error));
+  }
+}
+
+function told(found) {
+  const parts = (found.parts || []).filter(part => Math.abs(part.lost) > 1e-9).slice(0, 8);
+  const most = Math.max(...parts.map(part => Math.abs(part.lost)), 1e-12);
+  const mark = found.fits ? (found.slower > 0 ? "slower" : "faster") : "nofit";
+  return [
+    el("p", { class: `verdict ${mark}` }, found.sentence),
+    found.missing_bytes > 0 ? el("p", { class: "muted" }, t("why.missing", { bytes: bytes(found.missing_bytes), rank: found.rank })) : null,
+    parts.length ? el("table", { class: "why-parts" },
+      el("thead", {}, el("tr", {}, ["part", "here", "there", "difference"].map(name => el("th", { scope: "col" }, t(`why.${name}`))))),
+      el("tbody", {}, parts.map(part => el("tr", {}, el("th", { scope: "row" }, part.name.split(": ").map(one => word("ledger", one)).join(": ")),
+        el("td", { class: "num" }, seconds(part.plan)), el("td", { class: "num" }, seconds(part.other)),
+        el("td", { class: "num diff" }, el("i", { class: part.lost > 0 ? "lost" : "won", style: { width: `${(50 * Math.abs(part.lost)) / most}%` } }),
+          el("span", {}, `${part.lost > 0 ? "+" : "−"}${seconds(Math.abs(part.lost))}`)))))) : null,
+  ];
+}

@@ -1,0 +1,156 @@
+"""A plan as a view: estimated again, so that every number has its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from shardwise.cost.ledger import Ledger
+from shardwise.cost.memory import RankMemory
+from shardwise.errors import ShardwiseError
+from shardwise.inputs.check import ensure
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.plan_file import Plan
+from shardwise.inputs.serialise import Plain
+from shardwise.plan.estimate import Estimate, assemble, pass_costs
+from shardwise.plan.identity import plan_id
+from shardwise.plan.passes import timeline_of
+from shardwise.plan.predictions import ledger_dict
+from shardwise.plan.search.types import Candidate
+from shardwise.plan.setup import setup_of
+from shardwise.report.view.candidates import candidate_view
+from shardwise.report.view.stages import stages_data
+from shardwise.report.view.timeline import timeline_data, too_long
+from shardwise.schedule.validate import validate
+from shardwise.simulate.action import Schedule
+from shardwise.simulate.costs import Costs
+from shardwise.simulate.engine import simulate
+from shardwise.simulate.timeline import Timeline
+from shardwise.units import show_bytes, show_count, show_percent, show_seconds
+
+_AXES = (
+    "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "sp", "micro_batch", "global_batch", "seq", "microbatches",
+    "schedule", "placement", "recompute", "dtype", "optimizer", "offload", "runtime",
+)  # fmt: skip
+_NUMBERS = (
+    "iteration_seconds", "mfu", "mfu_full_attention", "hfu", "tokens_per_second_per_gpu", "tflops_per_gpu", "bubble",
+    "peak_bytes", "total_bytes", "memory_error", "fits",
+)  # fmt: skip
+
+
+def plan_view(plan: Plan, candidates: Iterable[Candidate] = ()) -> Plain:
+    """The view of a plan; `candidates` are the other strategies that its search simulated."""
+    strategy, runtime = plan.strategy, load_runtime(plan.strategy.runtime)
+    ensure(plan.model, plan.cluster, strategy, runtime)
+    setup = setup_of(plan.model, plan.cluster, strategy, runtime)
+    found = assemble(setup)
+    costs = pass_costs(setup)
+    timeline = timeline_of(setup, costs)
+    shown, notes = _shown(plan, timeline, costs)
+    shown = _with_memory(shown, found)
+    return {
+        "kind": "plan",
+        "id": plan_id(plan),
+        "title": plan.model.name,
+        "subtitle": f"{plan.cluster.name}, {runtime.name}",
+        "unit": "seconds",
+        "strategy": str(strategy),
+        "axes": {name: _axis(getattr(strategy, name)) for name in _AXES},
+        "numbers": _numbers(found, plan),
+        "facts": [list(fact) for fact in _facts(found, plan)],
+        "stages": stages_data(found, setup, costs, timeline.makespan),
+        "timeline": timeline_data(shown),
+        "ledger": {"time": ledger_dict(found.time), "memory": [_memory(rank) for rank in found.memory]},
+        "candidates": _points(candidates, str(strategy)),
+        "notes": [*notes, *_notes(found, plan), *filter(None, [too_long(shown)])],
+    }
+
+
+def _axis(value: object) -> Any:  # noqa: ANN401 - a JSON value
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def _numbers(found: Estimate, plan: Plan) -> Plain:
+    predicted = plan.predictions or {}
+    return {
+        **{name: getattr(found, name) for name in _NUMBERS},
+        "interval": list(found.time_interval),
+        "memory_limit": found.cluster.gpu.memory,
+        "usable_memory": _number(predicted.get("memory_limit")),
+        "bound": _number(predicted.get("bound")),
+        "gap": _number(predicted.get("gap")),
+    }
+
+
+def _number(value: object) -> float | None:
+    """A number of a file, whatever else may stand there."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
+    model, cluster, strategy = plan.model, plan.cluster, plan.strategy
+    from shardwise.inputs.parameters import count
+
+    yield "model", f"{model.name}, {show_count(count(model).total)}, {model.layers} layers"
+    yield "cluster", f"{cluster.name}: {cluster.gpus} x {cluster.gpu.name}, {show_bytes(cluster.gpu.memory)}"
+    yield "runtime", strategy.runtime
+    yield "batch", f"{strategy.global_batch:,} x {strategy.seq:,} = {strategy.global_batch * strategy.seq:,} tokens"
+    search = (plan.predictions or {}).get("search")
+    if isinstance(search, dict):
+        space, simulated = (_number(search.get(key)) for key in ("strategies", "simulated"))
+        if space is not None and simulated is not None:
+            yield "search", f"{space:,.0f} strategies, {simulated:,.0f} simulated"
+    yield "calibration", found.calibration
+
+
+def _notes(found: Estimate, plan: Plan) -> Iterator[str]:
+    then = _number((plan.predictions or {}).get("iteration_seconds"))
+    if then and abs(found.iteration_seconds / then - 1) > 1e-6:
+        yield f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise"
+    if found.fits == "close":
+        yield f"may or may not fit: the memory model is right to about {show_percent(found.memory_error)}"
+    yield from dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
+
+
+def _points(candidates: Iterable[Candidate], best: str) -> list[Plain]:
+    return [candidate_view(one, best=str(one.strategy) == best) for one in candidates]
+
+
+def _memory(rank: RankMemory) -> Plain:
+    """All that a rank's device must have: the peak by part, and what stands beside it."""
+    outside = (
+        Ledger("fragmentation", rank.reserved - rank.peak.value),
+        Ledger("context and communicators", rank.total - rank.reserved),
+    )
+    parts = (*rank.peak.parts, *(part for part in outside if part.value))
+    return ledger_dict(Ledger(f"rank {rank.rank}", rank.total, parts, rank.at))
+
+
+def _shown(plan: Plan, timeline: Timeline, costs: Costs) -> tuple[Timeline, list[str]]:
+    """The timeline of the strategy, or of the plan's own rows where it holds some that can run."""
+    rows = (plan.schedule or {}).get("rows")
+    if not (isinstance(rows, list) and rows and all(isinstance(row, str) for row in rows)):
+        return timeline, []
+    try:
+        schedule = Schedule.parse("\n".join(rows), name=str((plan.schedule or {}).get("name", "")))
+        validate(schedule)
+        own = simulate(schedule, costs)
+    except ShardwiseError as error:
+        return timeline, [f"the rows of the plan's schedule cannot be replayed: {str(error).splitlines()[0]}"]
+    note = f"the timeline shows the plan's own order: its passes take {show_seconds(own.makespan)}"
+    return own, [f"{note}, those of {plan.strategy.schedule} {show_seconds(timeline.makespan)}"]
+
+
+def _with_memory(timeline: Timeline, found: Estimate) -> Timeline:
+    """The timeline with everything else a device holds below its activations, so that its peaks are the estimate's."""
+    static = tuple(max(0.0, _passing(rank) - peak) for rank, peak in zip(found.memory, timeline.peak, strict=True))
+    limit = (found.cluster.gpu.memory,) * timeline.schedule.pp
+    return replace(timeline, costs=replace(timeline.costs, static=static, memory_limit=limit))
+
+
+def _passing(rank: RankMemory) -> float:
+    """What the device needs while passes run; the optimizer step may need more."""
+    high, peak = max(rank.forward, rank.backward), rank.peak.value
+    loose = (rank.reserved - peak) / (peak - rank.static) if peak > rank.static else 0.0
+    return high + max(0.0, high - rank.static) * loose + rank.total - rank.reserved
