@@ -185,12 +185,19 @@ def _static(
     return [
         Ledger("weights", weights),
         Ledger("gradients", gradients * trained),
+        Ledger("16-bit gradients", _half_gradients(pairs, strategy, runtime) * trained),
         Ledger("master weights", master * trained),
         Ledger("optimizer moments", moments * trained),
         Ledger("fp8 weight copies", _fp8_copies(chunks, shard)),
         Ledger("workspace and buffers", buffers),
         Ledger("communication buckets", memory.bucket if strategy.dp * strategy.cp > 1 else 0.0),
     ]
+
+
+def _half_gradients(pairs: Pairs, strategy: Strategy, runtime: Runtime) -> float:
+    if not runtime.memory.half_gradients_beside or strategy.grad_dtype != "fp32" or strategy.dtype != "bf16":
+        return 0.0
+    return 2.0 * sum(count for count, _ in pairs)
 
 
 def _fp8_copies(chunks: list[Chunk], shard: Shard) -> float:

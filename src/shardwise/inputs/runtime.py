@@ -118,6 +118,8 @@ class Memory:
     """Other lasting allocations."""
     whole_gradients_with_pp: bool = False
     """With pipeline parallel, sharded gradients are reduced once an iteration and are whole until then."""
+    half_gradients_beside: bool = False
+    """16-bit gradients of a micro batch stand whole beside fp32 ones before they are added (DeepSpeed's bf16)."""
     gradient_bytes: float = 0.0
     """Bytes per gradient where the runtime fixes it; 0: as the strategy says."""
     fragmentation: float = 0.08
