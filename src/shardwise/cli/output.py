@@ -59,7 +59,7 @@ class Output:
             self.say(_hanging(f"{name:<{_NAMES}}", text, width) if width else f"{name:<{_NAMES}}{text}")
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-        """A table with the first column to the left and the others to the right; in pieces where it is too wide."""
+        """A table, texts to the left and numbers to the right; in pieces where it is too wide."""
         if not self.prints:
             return
         from shardwise.cli.tables import fitted
@@ -73,7 +73,7 @@ class Output:
             self._print(piece)
 
     def _print(self, piece: Piece) -> None:
-        from shardwise.cli.tables import hung, styled
+        from shardwise.cli.tables import hung, sides, styled
 
         if piece.hanging:
             head, below, *lines = hung(piece)
@@ -82,12 +82,14 @@ class Output:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for index, head in enumerate(piece.heads):
-            table.add_column(head, justify="right" if index else "left", no_wrap=len(piece.heads) > 2, overflow="fold")
+        for head, side in zip(piece.heads, sides(piece), strict=True):
+            table.add_column(head, justify=side, no_wrap=len(piece.heads) > 2, overflow="fold")  # type: ignore[arg-type]
         for row in piece.rows:
             table.add_row(*map(styled, row))
-        with _to_nowhere_once_gone(sys.stdout):
-            console().print(table)
+        screen = console()
+        with screen.capture() as printed:
+            screen.print(table)
+        show("\n".join(line.rstrip() for line in printed.get().splitlines()), raw=True)
 
     def answer(self, value: object) -> None:
         """Write the answer as JSON, if that was asked for."""
@@ -142,13 +144,7 @@ def console() -> Console:
     """Rich's console: colour only on a terminal (and not with NO_COLOR), lines of any width where a program reads."""
     from rich.console import Console
 
-    class Plain(Console):
-        """Rich ends the program where the reader has gone; ours goes on."""
-
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return Plain(width=terminal_width() or _ENDLESS, highlight=False, markup=False, emoji=False)
+    return Console(width=terminal_width() or _ENDLESS, highlight=False, markup=False, emoji=False)
 
 
 def terminal_width() -> int | None:

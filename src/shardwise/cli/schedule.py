@@ -94,7 +94,7 @@ def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output
 
 def _compared(ask: Ask, pipeline: Pipeline, names: list[str], output: Output) -> list[dict[str, object]]:
     """One line a schedule; a schedule that cannot run says why instead."""
-    from shardwise.cli.pipeline_output import figures, time_text
+    from shardwise.cli.pipeline_output import bytes_text, figures, time_text
     from shardwise.cli.schedule_run import run_one
     from shardwise.units import show_percent
 
@@ -112,7 +112,7 @@ def _compared(ask: Ask, pipeline: Pipeline, names: list[str], output: Output) ->
         rows.append([
             name, time_text(line.makespan, seconds=pipeline.seconds), time_text(line.period, seconds=pipeline.seconds),
             show_percent(line.bubble, 2), show_percent(line.period_bubble, 2),
-            f"{max(line.peak):.4g}", found.over_limit or "",
+            bytes_text(max(line.peak), seconds=pipeline.seconds), found.over_limit or "",
         ])  # fmt: skip
     output.say("")
     output.table(("schedule", "makespan", "period", "bubble", "period bubble", "peak", "note"), rows)

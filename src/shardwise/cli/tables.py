@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _BAR = re.compile("^([█]*)([·]*) +(?=[0-9])")
+_NUMBER = re.compile("[-+.]?[0-9█·]|-$")
 _BETWEEN = 2
 _INDENT = "  "
 
@@ -29,8 +30,13 @@ class Piece:
 
 
 def fitted(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[Piece]:
-    """One table, or the pieces that together say the same in `width` columns; no width: one, however wide."""
+    """One table, or the pieces that together say the same in `width` columns; no width: one, however wide.
+
+    A column in which nothing stands is left out.
+    """
     whole = Piece(heads=tuple(heads), rows=tuple(map(tuple, rows)))
+    said = [index for index in range(len(heads)) if not index or any(row[index] for row in whole.rows)]
+    whole = _columns(whole, said) if whole.rows else whole
     if width is None or _wide(whole) <= width:
         return [whole]
     bare = Piece(heads=whole.heads, rows=tuple(tuple(_BAR.sub("", cell) for cell in row) for row in whole.rows))
@@ -80,6 +86,12 @@ def hung(piece: Piece) -> list[str]:
             _INDENT + (" " * _BETWEEN).join(cell.rjust(size) for cell, size in zip(others, sizes, strict=True)),
         ]
     return lines
+
+
+def sides(piece: Piece) -> list[str]:
+    """Where the cells of every column stand: texts to the left, numbers to the right."""
+    columns = list(zip(*piece.rows, strict=True))[1:] if piece.rows else [()] * (len(piece.heads) - 1)
+    return ["left", *("right" if any(map(_NUMBER.match, cells)) or not any(cells) else "left" for cells in columns)]
 
 
 def styled(cell: str) -> Text:
