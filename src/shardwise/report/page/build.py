@@ -1,7 +1,7 @@
 """One HTML file with everything in it: modules linked into one script, data as escaped JSON, nothing from outside.
 
-Modules import by `import { a, b } from "./x.js";` and export declarations by name; each becomes a function scope here, so
-that the file needs neither a bundler nor a server, and the page's policy can name the one script by its hash.
+Modules import by `import { a, b } from "./x.js";` and export declarations by name; each becomes a function scope
+here, so that the file needs neither a bundler nor a server, and the policy can name the one script by its hash.
 """
 
 from __future__ import annotations

@@ -98,21 +98,21 @@ function axisRows(views) {
 /** The busiest rank's time by part, as bars on one scale. */
 function timeRows(views) {
   const parts = views.map(view => view.stages.reduce((best, stage) => (busy(stage) > busy(best) ? stage : best), view.stages[0])?.time || {});
-  return partRows(views, parts, TIME, view => units(view).time);
+  return partRows("time", views, parts, TIME, view => units(view).time);
 }
 
 const busy = stage => Object.entries(stage.time).reduce((sum, [name, value]) => (name === "bubble" ? sum : sum + value), 0);
 
 function memoryRows(views) {
   const parts = views.map(view => view.stages.reduce((best, stage) => (stage.total > best.total ? stage : best), view.stages[0])?.memory || {});
-  return partRows(views, parts, MEMORY, view => units(view).memory);
+  return partRows("memory", views, parts, MEMORY, view => units(view).memory);
 }
 
-function partRows(views, parts, colours, show) {
+function partRows(group, views, parts, colours, show) {
   const used = Object.keys(colours).filter(name => parts.some(one => one[name] > 0));
   const most = Math.max(...parts.flatMap(one => used.map(name => one[name] || 0)), 1e-12);
   return used.map(name => {
-    const values = parts.map(one => one[name] || 0), row = valueRow(word("part", name), values, values.map((value, k) => show(views[k])(value)), 0);
+    const values = parts.map(one => one[name] || 0), row = valueRow(word(group, name), values, values.map((value, k) => show(views[k])(value)), 0);
     row.cells.forEach((cell, k) => Object.assign(cell, { bar: Math.max(0.5, (100 * values[k]) / most), shade: colours[name] }));
     return row;
   });

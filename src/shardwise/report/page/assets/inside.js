@@ -52,7 +52,7 @@ function empty() {
 }
 
 function card(name, title, content) {
-  return content ? el("section", { class: `card ${name}`, "aria-label": title }, el("h2", {}, title), content) : null;
+  return content ? el("section", { class: `card card-${name}`, "aria-label": title }, el("h2", {}, title), content) : null;
 }
 
 function heading(current) {
@@ -61,7 +61,7 @@ function heading(current) {
   return el("div", { class: "heading" },
     el("div", {}, el("h1", {}, view.title), el("p", { class: "muted" }, view.subtitle),
       chips.length ? el("p", { class: "chips" }, chips.map(chip => el("code", { class: "chip" }, chip))) : null),
-    el("div", { class: "heading-buttons" }, pinButton(current),
+    el("div", { class: "heading-buttons" }, state.live ? pinButton(current) : null,
       view.kind === "plan" ? el("button", { type: "button", on: { click: () => go("export") } }, t("nav.export")) : null));
 }
 

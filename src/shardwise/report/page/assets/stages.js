@@ -13,39 +13,39 @@ export function stageBars(view) {
   const show = units(view), { stages } = view;
   const longest = Math.max(...stages.map(stage => sum(stage.time))) || 1;
   const most = Math.max(...stages.map(stage => Math.max(stage.total, stage.limit || 0))) || 1;
-  return el("div", { class: "stages" },
-    el("section", {}, el("h3", {}, t("stages.time")), legend(stages.map(stage => stage.time), TIME),
-      el("div", { class: "bars", role: "list" }, stages.map(stage => row(stage, stage.time, TIME, longest, show.time, sum(stage.time))))),
-    el("section", {}, el("h3", {}, t("stages.memory")), legend(stages.map(stage => stage.memory), MEMORY, stages[0].limit),
-      el("div", { class: "bars", role: "list" }, stages.map(stage => row(stage, stage.memory, MEMORY, most, show.memory, stage.total, stage.limit)))));
+  return el("div", { class: "stage-grid" },
+    el("section", {}, el("h3", {}, t("stages.time")), legend("time", stages.map(stage => stage.time), TIME),
+      el("div", { class: "bars", role: "list" }, stages.map(stage => row("time", stage, stage.time, TIME, longest, show.time, sum(stage.time))))),
+    el("section", {}, el("h3", {}, t("stages.memory")), legend("memory", stages.map(stage => stage.memory), MEMORY, stages[0].limit),
+      el("div", { class: "bars", role: "list" }, stages.map(stage => row("memory", stage, stage.memory, MEMORY, most, show.memory, stage.total, stage.limit)))));
 }
 
-function legend(all, colours, limit) {
+function legend(group, all, colours, limit) {
   const used = Object.keys(colours).filter(name => all.some(parts => parts[name] > 0));
   return el("div", { class: "legend" },
-    used.map(name => el("span", { class: "key" }, el("i", { style: { background: colours[name] } }), word("part", name))),
+    used.map(name => el("span", { class: "key" }, el("i", { style: { background: colours[name] } }), word(group, name))),
     limit ? el("span", { class: "key limit" }, el("i"), t("limit")) : null);
 }
 
-function row(stage, parts, colours, whole, show, total, limit = null) {
+function row(group, stage, parts, colours, whole, show, total, limit = null) {
   const listed = Object.keys(colours).filter(name => parts[name] > 0);
   const over = limit !== null && total > limit;
-  const said = listed.map(name => `${word("part", name)} ${show(parts[name])}`).join(", ");
+  const said = listed.map(name => `${word(group, name)} ${show(parts[name])}`).join(", ");
   const label = `${t("rank")} ${stage.rank}: ${show(total)}${limit ? ` / ${show(limit)}` : ""}. ${said}`;
   const bar = el("div", { class: "bar", role: "listitem", tabindex: 0, "aria-label": label },
-    listed.map(name => segment(stage, name, parts[name], colours[name], whole, show, total)),
+    listed.map(name => segment(group, name, parts[name], colours[name], whole, show, total)),
     limit ? el("b", { class: "limit-mark", style: { left: `${(100 * limit) / whole}%` } }) : null);
-  tips(bar, () => [`${t("rank")} ${stage.rank} · ${show(total)}`, ...listed.map(name => `${word("part", name)} ${show(parts[name])}`)]);
+  tips(bar, () => [`${t("rank")} ${stage.rank} · ${show(total)}`, ...listed.map(name => `${word(group, name)} ${show(parts[name])}`)]);
   return el("div", { class: "bar-row" },
     el("span", { class: "bar-name" }, String(stage.rank), layers(stage)), bar,
     el("span", { class: over ? "bar-total over" : "bar-total" }, show(total)));
 }
 
-function segment(stage, name, value, shade, whole, show, total) {
+function segment(group, name, value, shade, whole, show, total) {
   const node = el("span", { class: "segment", style: { width: `${(100 * value) / whole}%`, background: shade } });
   node.addEventListener("pointermove", event => {
     event.stopPropagation();
-    showTip(event.clientX, event.clientY, [word("part", name), `${show(value)} · ${percent(value / (total || 1))}`]);
+    showTip(event.clientX, event.clientY, [word(group, name), `${show(value)} · ${percent(value / (total || 1))}`]);
   });
   node.addEventListener("pointerleave", hideTip);
   return node;

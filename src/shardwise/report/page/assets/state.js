@@ -79,7 +79,7 @@ export function toAddress() {
     if (state.asked && state.run && state.run.phase === "done" && same(state.asked, state.question)) words.set("ran", "1");
     if (state.target) words.set("to", state.target);
   } else if (state.selected) words.set("s", state.selected);
-  if (state.lang !== "en") words.set("lang", state.lang);
+  words.set("lang", state.lang);
   if (state.theme !== "auto") words.set("theme", state.theme);
   return `#${state.view}?${withPins(words)}`;
 }

@@ -8,7 +8,7 @@ import { hideTip, showTip } from "./tooltip.js";
 import { actionAt, decode, feeds, find, nameOf, needs, prepare } from "./timeline_data.js";
 import { drawAxis, drawMemory, drawNames, drawRelated, drawRows, memoryRanks, mixed, streamColours } from "./timeline_draw.js";
 
-const OVERVIEW = 34, AXIS = 30, MEMORY = 130, LEAST = 1e-6;
+const OVERVIEW = 34, AXIS = 30, MEMORY = 130, LEAST = 1e-6, READABLE = 60;
 
 /** A timeline of a view; {node, redraw}. */
 export function timelineOf(view) {
@@ -16,9 +16,15 @@ export function timelineOf(view) {
   return { node: made.node, redraw: () => made.themed(), drawing: made };
 }
 
+/** Where the iteration is long, its beginning: what one can read; the overview shows the rest. */
+function firstLook(line) {
+  const most = Math.max(...line.ranks.map(rank => rank.codes.length));
+  return most > READABLE * 1.5 ? (line.makespan * READABLE) / most : line.makespan;
+}
+
 class Drawing {
   constructor(view, line) {
-    Object.assign(this, { view, line, from: 0, to: line.makespan, chosen: null, over: -1, frame: 0, drag: null });
+    Object.assign(this, { view, line, from: 0, to: firstLook(line), chosen: null, over: -1, frame: 0, drag: null });
     this.show = units(view);
     this.pointers = new Map();
     this.canvas = el("canvas", { class: "timeline", tabindex: 0, role: "application", "aria-label": this.summary(),
@@ -54,8 +60,8 @@ class Drawing {
     const used = [..."FIWB"].filter(kind => this.has(kind));
     const kinds = used.map(kind => this.key(KIND[kind], word("kind", kind)));
     const ranks = memoryRanks(this.line).map((rank, k) => this.key(LINES[k % LINES.length], `${t("rank")} ${rank}`, "line"));
-    return el("div", { class: "legend two" }, el("div", {}, kinds, this.key("var(--idle)", word("part", "bubble"))),
-      el("div", {}, el("span", { class: "key" }, `${t("memory")}:`), ranks));
+    return el("div", { class: "legend two" }, el("div", {}, kinds, this.key("var(--idle)", word("time", "bubble"))),
+      el("div", {}, el("span", { class: "key" }, `${t("memory")}:`), ranks, this.line.limit ? this.key("", t("limit"), "limit") : null));
   }
 
   has(kind) {
@@ -70,7 +76,7 @@ class Drawing {
   themed() {
     const names = ["ink", "muted", "line", "idle", "surface"];
     const [ink, muted, line, idle, paper] = names.map(colour);
-    this.paint = { ...streamColours(this.line, { ink, muted, line, idle, paper }), idle_text: idle };
+    this.paint = streamColours(this.line, { ink, muted, line, idle, paper });
     this.small = null;
     this.later();
   }

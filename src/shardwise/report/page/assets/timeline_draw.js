@@ -17,7 +17,7 @@ export function streamColours(line, colours) {
     const lift = Math.min(0.45, 0.22 * local);
     found.push(base.map(part => Math.round(part + (255 - part) * lift)));
   }
-  return { table: found, idle: rgb(colours.idle), paper: rgb(colours.paper), ...colours };
+  return { ...colours, table: found, idle: rgb(colours.idle), paper: rgb(colours.paper), idle_text: colours.idle };
 }
 
 /** How many actions lie in sight. */
@@ -206,7 +206,7 @@ export function drawMemory(pen, view, line, box, paint, strong) {
 /** Round gibibytes, or round numbers of the user's own unit. */
 function memoryTicks(view, most) {
   const unit = view.unit === "units" ? 1 : most > 4 * 2 ** 30 ? 2 ** 30 : 2 ** 20;
-  return ticks(0, most / unit, 3).map(value => value * unit);
+  return ticks(0, most / unit, 4).map(value => value * unit);
 }
 
 /** A step line; where many steps share a pixel only their lowest and highest are drawn. */
