@@ -81,6 +81,7 @@ def why(body: bytes) -> Data:
     return {
         "sentence": "; ".join(sentences(found)),
         "change": found.change,
+        "strategy": str(found.other.strategy),
         "fits": not found.missing,
         "slower": found.slower,
         "missing_bytes": found.missing,
