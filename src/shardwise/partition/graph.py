@@ -139,7 +139,7 @@ class Ready:
         held = counts @ self.option_held + self.fixed_held
         static = (counts @ self.option_static) @ self.on_rank.T + self.fixed_static
         levels = held @ self.rows.T
-        most = np.stack([levels[..., self.row_rank == r].max(axis=-1) for r in range(self.problem.pp)], axis=-1)
+        most = np.maximum.reduceat(levels, np.searchsorted(self.row_rank, np.arange(self.problem.pp)), axis=-1)
         return np.asarray(static + most)
 
     def fits(self, counts: Ints) -> npt.NDArray[np.bool_]:

@@ -84,10 +84,9 @@ def laid_out(ready: Ready, shares: Ints) -> Ints:
     cuts = np.concatenate(([0], np.cumsum(shares)))
     smallest = {int(ready.run_of[o]): o for o in sorted(_smallest_options(ready))}
     sequence = np.repeat([smallest[run] for run in range(len(ready.run_counts))], ready.run_counts)
-    counts = np.zeros((ready.chunks, ready.options), dtype=np.int32)
-    for k in range(ready.chunks):
-        np.add.at(counts[k], sequence[cuts[k] : cuts[k + 1]], 1)
-    return counts
+    owner = np.repeat(np.arange(ready.chunks), np.diff(cuts))
+    counts = np.bincount(owner * ready.options + sequence, minlength=ready.chunks * ready.options)
+    return counts.reshape(ready.chunks, ready.options).astype(np.int32)
 
 
 def refuse(ready: Ready, found: Tightest) -> InfeasibleError:
