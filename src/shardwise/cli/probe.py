@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from shardwise.cli.output import Output, output_options
-from shardwise.errors import MissingExtraError
+from shardwise.errors import Fault, InputError, MissingExtraError
 
 PROGRAM = Path(__file__).parent.parent / "probe" / "shardwise_probe.py"
 
@@ -18,12 +18,20 @@ PROGRAM = Path(__file__).parent.parent / "probe" / "shardwise_probe.py"
 @click.command("probe")
 @click.option("--write", metavar="FILE", help="Write the program (one file, torch only) to copy to a GPU machine.")
 @click.option("--out", metavar="FILE", help="Run it here and write what it measures.")
-@click.option("--minutes", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, help="Time it may take.")
+@click.option("--minutes", type=click.FloatRange(0.1, 60), default=5.5, show_default=True, help="Time it may take.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Where to measure; default: a GPU if there is one.")
+@click.option("--operators", metavar="REQUEST", help="Measure the operators that a request lists (per-op search).")
 @click.option("--quick", is_flag=True, help="A few sizes only, to see that it works.")
 @output_options
 def command(
-    write: str | None, out: str | None, minutes: float, device: str | None, *, quick: bool, output: Output
+    write: str | None,
+    out: str | None,
+    minutes: float,
+    device: str | None,
+    operators: str | None,
+    *,
+    quick: bool,
+    output: Output,
 ) -> int | None:
     """Measure what the cost model needs to know about a GPU, in about five minutes.
 
@@ -31,6 +39,7 @@ def command(
     shardwise probe                              how to run it
     shardwise probe --write shardwise_probe.py   the program, to copy to a GPU machine
     shardwise probe --out h200.json              run it on this machine
+    shardwise probe --operators request.json --out operators.json      the operators of one model
     torchrun --nproc-per-node 8 shardwise_probe.py --out node.json     with collectives
 
     Then: shardwise calibrate h200.json --name my-h200
@@ -41,7 +50,9 @@ def command(
         write_text(write, PROGRAM.read_text(encoding="utf-8"))
         output.say(f"wrote {write}; on the GPU machine:  python {Path(write).name} --out gpu.json")
     elif out:
-        return _run(out, minutes, device, quick=quick)
+        return _run(out, minutes, device, operators, quick=quick)
+    elif operators:
+        raise InputError(Fault("--out", "is missing: it names the file for what --operators measures"))
     else:
         _explain(output)
     output.answer({"program": str(PROGRAM), "written": write})
@@ -58,10 +69,11 @@ def _explain(output: Output) -> None:
     output.say(f"The program is {PROGRAM}")
 
 
-def _run(out: str, minutes: float, device: str | None, *, quick: bool) -> int:
+def _run(out: str, minutes: float, device: str | None, operators: str | None, *, quick: bool) -> int:
     if find_spec("torch") is None:
         raise MissingExtraError("measuring a GPU", "torch")
     words = [sys.executable, str(PROGRAM), "--out", out, "--minutes", f"{minutes:g}"]
     words += ["--device", device] if device else []
+    words += ["--operators", operators] if operators else []
     words += ["--quick"] if quick else []
     return subprocess.run(words, check=False).returncode  # noqa: S603 - our own program, words without a shell

@@ -3,11 +3,17 @@
 Needs torch and the standard library only, and is one long file on purpose: it is copied alone to GPU nodes with
 locked-down images. With torchrun and several ranks it also measures collectives.
 
-How it times: launches are queued behind a short spinning kernel, so that no launch gap is inside the events, and
-the inputs rotate over several times the L2 cache (`cache: cold`), since a training step touches far more than the
-cache between two uses. A row holds the median over batches and their spread (interquartile range / median). What
-depends on the power limit (GEMM, attention) is measured under load, one case right after another, in two passes
-minutes apart, and in a third where they disagree: `agreement` is the relative range of the passes' medians.
+How it times: kernels run in bursts of a millisecond, each after a rest of two (a spinning kernel, which draws little
+power and lets launches queue up, so that no launch gap is inside the events). Without the rests a GPU runs into its
+power limit, its clock wanders, and medians move by 10% and more from one run to the next; with them it stays at its
+full clock and they repeat within 1%. `clock_mhz` is the clock that the rests saw. Training does run into the power
+limit: `load: sustained` rows and whole steps, measured for most of a second and after the clock has settled, say by
+how much. Inputs rotate over several times the L2 cache (`cache: cold`), since a training step touches far more than
+the cache between two uses. A row holds the median over bursts and their spread (interquartile range / median). All
+cases are measured in two passes, and in a third where these disagree: `agreement` is the relative range of the
+passes' medians.
+
+`--operators request.json` measures the operators of one model instead, for `shardwise plan --space per-op`.
 """
 # ruff: noqa: SLF001  (torch._scaled_mm, torch._grouped_mm and torch.cuda._sleep have no public name in torch 2.11)
 # torch leaves events, autograd functions and version queries untyped:
@@ -31,7 +37,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as fn
@@ -44,6 +50,19 @@ Call = Callable[[], object]
 Row = dict[str, Any]
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+CYCLES = 1.9e9
+"""Spinning cycles that a second of rest is made of: about the clock."""
+EMPTY = 3e-6
+"""Seconds between two events around a kernel that does nothing."""
+READABLE = 1e-4
+"""Rests from here on are long enough to read the clock from."""
+BURST, REST = 1e-3, 2.0
+"""Seconds of work at a time, and rest over work."""
+AWAKE, COOLING, TRIES = 0.965, 0.03, 3
+"""Share of the highest clock below which bursts do not count, seconds of rest before they are tried again, and how
+often."""
+SETTLED = 0.015
+"""Passes whose medians lie further apart than this are measured again."""
 NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", torch.float8_e4m3fn: "fp8"}
 
 
@@ -57,8 +76,8 @@ class Case:
     fields: Row
     build: Callable[[], Sequence[Call]]
     clock: str = "device"
-    """device: kernels back to back; host: CPU seconds to issue; mixed: between copies, which draw less power;
-    step: events without hiding launches, as a training loop would see it."""
+    """device: bursts of kernels between rests; sustained: without rests; host: CPU seconds to issue; step: events
+    without hiding launches and without rests, as a training loop would see it."""
     divide: int = 1
     window: float = 0.05
     count_traffic: bool = False
@@ -72,6 +91,8 @@ class Bench:
     quick: bool
     l2: int
     memory: int
+    full: float = 0.0
+    """The highest clock that was seen, in Hz."""
     arenas: dict[torch.dtype, Tensor] = field(default_factory=dict)
     cursor: int = 0
 
@@ -114,26 +135,30 @@ class Bench:
             torch.cuda.synchronize()
 
 
-def sleep_on_device(seconds: float) -> None:
-    torch.cuda._sleep(int(seconds * 2e9))
+def device_batches(calls: Sequence[Call], count: int, batches: int, rest: float) -> tuple[list[float], list[float]]:
+    """Seconds per call of each batch by CUDA events, and the clock in Hz that the rest before each of them saw.
 
-
-def device_batches(calls: Sequence[Call], count: int, batches: int, lead: float) -> list[float]:
-    """Seconds per call of each batch, by CUDA events. Outputs are kept for one turn, so they rotate as well."""
+    Outputs are kept for one turn, so they rotate as well.
+    """
     ring: list[object] = [None] * len(calls)
     turn = itertools.cycle(range(len(calls)))
+    cycles = int(rest * CYCLES)
     events = []
     for _ in range(batches):
-        sleep_on_device(lead)
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        marks[0].record()
+        if cycles:
+            torch.cuda._sleep(cycles)
+        marks[1].record()
         for _ in range(count):
             slot = next(turn)
             ring[slot] = calls[slot]()
-        end.record()
-        events.append((start, end))
+        marks[2].record()
+        events.append(marks)
     torch.cuda.synchronize()
-    return [start.elapsed_time(end) * 1e-3 / count for start, end in events]
+    times = [start.elapsed_time(end) * 1e-3 / count for _, start, end in events]
+    rests = [before.elapsed_time(start) * 1e-3 - EMPTY for before, start, _ in events]
+    return times, [cycles / seconds for seconds in rests if rest >= READABLE]
 
 
 def host_batches(calls: Sequence[Call], count: int, batches: int, synchronize: Call) -> list[float]:
@@ -152,20 +177,12 @@ def host_batches(calls: Sequence[Call], count: int, batches: int, synchronize: C
     return times
 
 
-def mixed_batches(calls: Sequence[Call], batches: int, seconds: float) -> list[float]:
-    """A call between copies of about its length: the power a training step draws lies between GEMM and copy."""
-    source = torch.empty(int(max(seconds, 2e-5) * 1.5e12), dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    events = []
-    for turn in range(batches):
-        target.copy_(source)
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        calls[turn % len(calls)]()
-        end.record()
-        events.append((start, end))
-    torch.cuda.synchronize()
-    return [start.elapsed_time(end) * 1e-3 for start, end in events][batches // 3 :]
+class Samples(NamedTuple):
+    """Seconds per call of each batch, how many calls they are of, and the device's clock in Hz where it was seen."""
+
+    times: list[float]
+    calls: int
+    clock: float = 0.0
 
 
 def guess(calls: Sequence[Call]) -> tuple[float, float]:
@@ -174,41 +191,58 @@ def guess(calls: Sequence[Call]) -> tuple[float, float]:
         call()
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    on_device = min(device_batches(calls[:1], 2, 2, 1e-4))
+    on_device = min(device_batches(calls[:1], 2, 2, 1e-4)[0])
     total = (time.perf_counter() - begin) / 4
     on_host = min(host_batches(calls[:1], 2, 3, torch.cuda.synchronize))
     return on_device, min(total, on_host)
 
 
-def device_samples(calls: Sequence[Call], window: float) -> tuple[list[float], int]:
+def rested_samples(bench: Bench, calls: Sequence[Call], window: float) -> Samples:
+    """Bursts between rests; the first two see the clock of what ran before. Where what ran before still holds the
+    clock down, the GPU rests more, and once more.
+    """
     on_device, on_host = guess(calls)
-    bound_by_host = on_device < 2 * on_host
-    batches = max(3, min(11, int(window / on_device)))
-    count = max(1, int(window / batches / on_device))
-    if bound_by_host:
-        count = max(1, min(count, int(3e-3 / on_host)))  # the launch queue holds about a thousand kernels
-    lead = 5e-5 + (1.3 * count * on_host if bound_by_host else on_host)
-    return device_batches(calls, count, batches, lead), count
+    count = max(1, int(BURST / on_device))
+    rest = REST * max(count * on_device, BURST / 4)
+    if on_device < 2 * on_host:  # the rest must last until all launches are queued, and about a thousand can be
+        count = max(1, min(count, int(3e-3 / on_host)))
+        rest = max(rest, 1.3 * count * on_host)
+    batches = max(5, min(13, int(window / (count * on_device + rest))))
+    for number in range(TRIES):
+        times, clocks = device_batches(calls, count, batches + 2, rest * (1 + number))
+        bench.full, clock = max(bench.full, *clocks), statistics.median(clocks)
+        if clock > AWAKE * bench.full:
+            break
+        torch.cuda._sleep(int(COOLING * CYCLES))
+    return Samples(times=times[2:], calls=count * batches, clock=clock)
 
 
-def host_samples(bench: Bench, calls: Sequence[Call], window: float) -> tuple[list[float], int]:
+def sustained_samples(calls: Sequence[Call], window: float, lead: float) -> Samples:
+    """Without rests; the first half lets the clock settle under the power limit."""
+    on_device, on_host = guess(calls)
+    batches = max(10, min(40 if lead else 400, int(window / on_device)))
+    count = max(1, int(window / batches / on_device)) if lead else 1
+    if lead:
+        lead = max(lead, min(1.3 * count * on_host, 2e-3))
+    times, clocks = device_batches(calls, count, batches, lead or READABLE)
+    half = batches // 2
+    return Samples(times=times[half:], calls=count * (batches - half), clock=statistics.median(clocks[half:]))
+
+
+def host_samples(bench: Bench, calls: Sequence[Call], window: float) -> Samples:
     host_batches(calls, 2, 2, bench.synchronize)
     once = min(host_batches(calls, 2, 3, bench.synchronize))
     count = max(1, min(200, int(window / 11 / once)))
     batches = max(3, min(11, int(window / once / count)))
-    return host_batches(calls, count, batches, bench.synchronize), count
+    return Samples(times=host_batches(calls, count, batches, bench.synchronize), calls=count * batches)
 
 
-def samples(bench: Bench, case: Case, calls: Sequence[Call], window: float) -> tuple[list[float], int]:
+def samples(bench: Bench, case: Case, calls: Sequence[Call], window: float) -> Samples:
     if case.clock == "host" or not bench.cuda:
         return host_samples(bench, calls, window)
-    if case.clock == "mixed":
-        on_device, _ = guess(calls)
-        return mixed_batches(calls, max(9, min(2000, int(window / on_device))), on_device), 1
-    if case.clock == "step":
-        on_device, _ = guess(calls)
-        return device_batches(calls, 1, max(5, min(30, int(window / on_device))), 0.0)[1:], 1
-    return device_samples(calls, window)
+    if case.clock in {"sustained", "step"}:
+        return sustained_samples(calls, window, READABLE if case.clock == "sustained" else 0.0)
+    return rested_samples(bench, calls, window)
 
 
 def spread_of(times: Sequence[float]) -> float:
@@ -273,6 +307,7 @@ class Pass:
 
     times: Sequence[float] = ()
     calls: int = 0
+    clock: float = 0.0
     traffic: Row = field(default_factory=dict)
     skipped: str = ""
 
@@ -280,8 +315,9 @@ class Pass:
 def measure(bench: Bench, case: Case, window: float) -> Pass:
     calls = case.build()
     traffic = traffic_of(calls[0]) if case.count_traffic else {}
-    times, count = samples(bench, case, calls, window)
-    return Pass(times=[value / case.divide for value in times], calls=count * len(times), traffic=traffic)
+    found = samples(bench, case, calls, window)
+    times = [value / case.divide for value in found.times]
+    return Pass(times=times, calls=found.calls, clock=found.clock, traffic=traffic)
 
 
 def attempt(bench: Bench, case: Case, window: float) -> Pass:
@@ -305,6 +341,8 @@ def timing(passes: Sequence[Pass]) -> Row:
     found = {"seconds": short(seconds), "spread": short(statistics.median(spread_of(one.times) for one in passes))}
     if len(passes) > 1:
         found |= {"passes": len(passes), "agreement": short(agreement(passes))}
+    if clocks := [one.clock for one in passes if one.clock]:
+        found["clock_mhz"] = round(statistics.median(clocks) / 1e6)
     return found | {"calls": sum(one.calls for one in passes)}
 
 
@@ -326,9 +364,9 @@ def thinned(cases: Iterable[Case]) -> list[Case]:
     return list(kinds.values())
 
 
-def run_cases(bench: Bench, cases: Sequence[Case], budget: float, passes: int = 1) -> list[Row]:
+def run_cases(bench: Bench, cases: Sequence[Case], budget: float, passes: int = 3) -> list[Row]:
     """Every case gets its window in every pass, or less when the family's time is short; from the third pass on only
-    cases whose medians disagree by over 3% are measured again. What was never reached is skipped and says so.
+    cases whose medians disagree are measured again. What was never reached is skipped and says so.
     """
     if bench.quick:
         cases = thinned(cases)
@@ -341,15 +379,15 @@ def run_cases(bench: Bench, cases: Sequence[Case], budget: float, passes: int = 
             left = end - time.monotonic()
             if left <= 0:
                 break
-            window = 0.6 * left / (len(todo) - position + ahead)
-            runs[index].append(attempt(bench, cases[index], min(0.005 if bench.quick else cases[index].window, window)))
+            window = min(0.005 if bench.quick else cases[index].window, 0.6 * left / (len(todo) - position + ahead))
+            runs[index].append(attempt(bench, cases[index], window))
             release(bench)
     return [row_of(case, found) for case, found in zip(cases, runs, strict=True)]
 
 
 def unsettled(passes: Sequence[Pass]) -> bool:
     good = [one for one in passes if one.times]
-    return len(good) > 1 and agreement(good) > 0.03
+    return len(good) > 1 and agreement(good) > SETTLED
 
 
 def release(bench: Bench, limit: float = 0.4) -> None:
@@ -420,7 +458,7 @@ def gemm_case(
 ) -> Case:  # fmt: skip
     m, n, k = bench.dim(m), bench.dim(n), bench.dim(k)
     name = "tf32" if tf32 else NAMES[dtype]
-    load = {"device": "sustained"}.get(clock, clock)
+    load = {"device": "rested"}.get(clock, clock)
     fields = {"dtype": name, "layout": layout, "m": m, "n": n, "k": k, "how": how, "load": load}
     size = (m * k + n * k + m * n) * dtype.itemsize
 
@@ -428,9 +466,8 @@ def gemm_case(
         call = gemm_call(bench, layout, m, n, k, dtype, how)
         return with_tf32(call, tf32) if dtype == FP32 else call
 
-    return Case(
-        fields=fields, build=lambda: bench.sets(size, make), clock=clock, window=0.3 if clock == "mixed" else 0.06
-    )
+    window = 0.6 if clock == "sustained" else 0.04
+    return Case(fields=fields, build=lambda: bench.sets(size, make), clock=clock, window=window)
 
 
 def gemm_shapes() -> Iterator[tuple[int, int, int, str]]:
@@ -459,8 +496,6 @@ def gemm_waves() -> Iterator[tuple[int, int, int, str]]:
 def gemm_cases(bench: Bench) -> Iterator[Case]:
     yield from (gemm_case(bench, *shape) for shape in gemm_shapes())
     yield from (gemm_case(bench, *shape) for shape in gemm_waves())
-    loads = [(4096, n, k) for k, n in CORE] + [(16384, 768, 768), (8192, 8192, 8192), (512, 4096, 4096)]
-    yield from (gemm_case(bench, *shape, "F", clock="mixed") for shape in loads)
     for k, n in CORE:
         yield gemm_case(bench, 4096, n, k, "F", how="bias")
         yield gemm_case(bench, 4096, n, k, "W", how="fp32_out")
@@ -482,8 +517,8 @@ def scaled_case(bench: Bench, m: int, n: int, k: int, scaling: str) -> Case:
         scale_a, scale_b = (torch.ones(shape, device=bench.device) for shape in shapes)
         return lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=BF16, use_fast_accum=True)
 
-    fields = {"dtype": "fp8", "layout": "F", "m": m, "n": n, "k": k, "how": scaling, "load": "sustained"}
-    return Case(fields=fields, build=lambda: bench.sets(m * k + n * k + 2 * m * n, make), window=0.05)
+    fields = {"dtype": "fp8", "layout": "F", "m": m, "n": n, "k": k, "how": scaling, "load": "rested"}
+    return Case(fields=fields, build=lambda: bench.sets(m * k + n * k + 2 * m * n, make), window=0.04)
 
 
 def fp8_cases(bench: Bench) -> Iterator[Case]:
@@ -498,19 +533,25 @@ def power_trace(bench: Bench) -> list[Row]:
         return []
     side = 8192
     a, b = operands(bench, "F", side, side, side, BF16)
-    times = device_batches([lambda: torch.mm(a, b)], 20, 5 if bench.quick else 80, 0.0)
+    times, _ = device_batches([lambda: torch.mm(a, b)], 20, 5 if bench.quick else 80, 0.0)
     row = {"dtype": "bf16", "layout": "F", "m": side, "n": side, "k": side, "how": "plain", "load": "trace"}
     steady = times[len(times) // 2 :]
     found = timing([Pass(times=steady, calls=20 * len(times))])
     return [{**row, **found, "trace": [short(value) for value in times]}]
 
 
+def loaded_cases(bench: Bench) -> Iterator[Case]:
+    """Products without rests: what the power limit leaves of them."""
+    loads = [(4096, n, k) for k, n in CORE] + [(16384, 768, 768), (8192, 8192, 8192), (512, 4096, 4096)]
+    return (gemm_case(bench, *shape, "F", clock="sustained") for shape in loads)
+
+
 def gemm(bench: Bench, budget: float) -> list[Row]:
-    trace = power_trace(bench)  # also warms the GPU to working clocks
-    cases = [*gemm_cases(bench), *fp8_cases(bench)]
-    rows = run_cases(bench, cases, budget, passes=3)
+    rows = run_cases(bench, [*gemm_cases(bench), *fp8_cases(bench)], 0.85 * budget)
+    rows += run_cases(bench, list(loaded_cases(bench)), 0.15 * budget)  # last: they leave a slow clock behind
+    rows += power_trace(bench)
     bench.arenas.clear()
-    return trace + rows
+    return rows
 
 
 # --- grouped and batched gemm -----------------------------------------------------------------------------------
@@ -545,7 +586,7 @@ def grouped_case(bench: Bench, experts: int, k: int, n: int, rows: int, layout: 
     fields |= {"experts": experts, "rows": rows, "n": n, "k": k}
     size = 2 * (rows * (n + k) + experts * n * k)
     make = lambda: grouped_call(bench, experts, k, n, rows, layout, balance)  # noqa: E731
-    return Case(fields=fields, build=lambda: bench.sets(size, make), window=0.06)
+    return Case(fields=fields, build=lambda: bench.sets(size, make), window=0.04)
 
 
 def batched_call(bench: Bench, kernel: str, batch: int, seq: int, dim: int) -> Call:
@@ -579,7 +620,7 @@ def grouped_cases(bench: Bench) -> Iterator[Case]:
 
 
 def grouped(bench: Bench, budget: float) -> list[Row]:
-    return run_cases(bench, list(grouped_cases(bench)), budget, passes=3)
+    return run_cases(bench, list(grouped_cases(bench)), budget)
 
 
 # --- attention --------------------------------------------------------------------------------------------------
@@ -637,7 +678,7 @@ def attention_case(bench: Bench, phase: str, **sizes: Any) -> Case:  # noqa: ANN
     shape = Heads(**{"v_dim": sizes["dim"], **sizes})
     fields = {"phase": phase, "dtype": "bf16", **vars(shape)}
     size = 2 * shape.batch * shape.seq * (shape.heads + shape.kv_heads) * (shape.dim + shape.v_dim)
-    return Case(fields=fields, build=lambda: bench.sets(size, lambda: attention_call(bench, shape, phase)), window=0.07)
+    return Case(fields=fields, build=lambda: bench.sets(size, lambda: attention_call(bench, shape, phase)), window=0.04)
 
 
 def attention_shapes() -> Iterator[Row]:
@@ -672,7 +713,7 @@ def attention_shapes() -> Iterator[Row]:
 def attention(bench: Bench, budget: float) -> list[Row]:
     phases = ("forward", "backward")
     cases = [attention_case(bench, phase, **sizes) for sizes in attention_shapes() for phase in phases]
-    return run_cases(bench, cases, budget, passes=3)
+    return run_cases(bench, cases, budget)
 
 
 # --- memory-bound kernels ---------------------------------------------------------------------------------------
@@ -1176,7 +1217,7 @@ def always(call: Call) -> Callable[[], list[Call]]:
 
 
 def launch(bench: Bench, budget: float) -> list[Row]:
-    return run_cases(bench, list(launch_cases(bench)), budget, passes=3)
+    return run_cases(bench, list(launch_cases(bench)), budget)
 
 
 # --- allocator --------------------------------------------------------------------------------------------------
@@ -1331,7 +1372,7 @@ def step_calls(bench: Bench, stack: Stack, phase: str) -> list[Call]:
 def step_case(bench: Bench, stack: Stack, phase: str, clock: str) -> Case:
     fields: Row = {**vars(stack), "phase": phase, "clock": "host" if clock == "host" else "device"}
     build = lambda: step_calls(bench, stack, phase)  # noqa: E731
-    return Case(fields=fields, build=build, clock=clock, window=0.5, count_traffic=True)
+    return Case(fields=fields, build=build, clock=clock, window=0.25 if clock == "host" else 0.8, count_traffic=True)
 
 
 def stacks(bench: Bench) -> list[Stack]:
@@ -1413,7 +1454,7 @@ def collective_row(bench: Bench, call: Call, fields: Row) -> Row:
     try:
         host_batches([call], 1, 3, bench.synchronize)
         if bench.cuda:
-            times = device_batches([call], 1, repeats, 0.0)
+            times, _ = device_batches([call], 1, repeats, 0.0)
         else:
             times = host_batches([call], 1, repeats, bench.synchronize)
     except (RuntimeError, NotImplementedError, ValueError) as error:
@@ -1440,6 +1481,193 @@ def distributed(bench: Bench, _budget: float) -> list[Row]:
     return rows
 
 
+# --- operators of one model -------------------------------------------------------------------------------------
+
+REQUEST, ANSWER = "shardwise-operator-request", "shardwise-operators"
+OPERATOR_FIELDS = ("name", "micro_batch", "tp", "variant", "input_bytes", "output_bytes", "weight_bytes")
+PART_FIELDS = {
+    "gemm": ("m", "n", "k", "batch"),
+    "attention": ("batch", "heads", "kv_heads", "seq", "head_dim"),
+    "elementwise": ("bytes_read", "bytes_written"),
+}
+MOST_SIZE = 2**48
+
+
+class Passes(NamedTuple):
+    """One part of an operator: seconds of both passes, bytes kept between them, most bytes of results at once."""
+
+    forward: float
+    backward: float
+    saved: int
+    reserved: int
+
+
+def seconds_of(bench: Bench, build: Callable[[], Sequence[Call]], window: float = 0.03) -> float:
+    case = Case(fields={}, build=build)
+    found = [measure(bench, case, 0.002 if bench.quick else window) for _ in range(1 if bench.quick else 2)]
+    release(bench)
+    return statistics.median(statistics.median(one.times) for one in found)
+
+
+def gemm_part(bench: Bench, part: Row) -> Passes:
+    """A product and both of its gradients; `batch` products at once multiply two activations."""
+    m, n, k, batch = (part[name] for name in PART_FIELDS["gemm"])
+    x, weight, y = 2 * batch * m * k, 2 * batch * n * k, 2 * batch * m * n
+    m, n, k, batch = map(bench.dim, (m, n, k, batch))
+
+    def calls(layout: str) -> list[Call]:
+        if batch == 1:
+            return bench.sets(x + weight + y, lambda: gemm_call(bench, layout, m, n, k, BF16, "plain"))
+        return bench.sets(x + weight + y, lambda: batched_gemm(bench, layout, batch, m, n, k))
+
+    forward, inputs, weights = (seconds_of(bench, lambda way=way: calls(way)) for way in "FIW")  # type: ignore[misc]
+    return Passes(forward, inputs + weights, x + (weight if batch > 1 else 0), max(y, x + weight))
+
+
+def batched_gemm(bench: Bench, layout: str, batch: int, m: int, n: int, k: int) -> Call:
+    x, weight, grad = bench.randn(batch, m, k), bench.randn(batch, n, k), bench.randn(batch, m, n)
+    if layout == "F":
+        return lambda: torch.bmm(x, weight.transpose(1, 2))
+    return (lambda: torch.bmm(grad, weight)) if layout == "I" else (lambda: torch.bmm(grad.transpose(1, 2), x))
+
+
+def attention_part(bench: Bench, part: Row) -> Passes:
+    batch, heads, kv_heads, seq, dim = (part[name] for name in PART_FIELDS["attention"])
+    q, k = (2 * batch * seq * dim * count for count in (heads, kv_heads))
+    shape = Heads(
+        batch=bench.dim(batch), seq=bench.dim(seq), heads=bench.dim(heads), kv_heads=bench.dim(kv_heads),
+        dim=bench.dim(dim), v_dim=bench.dim(dim), causal=bool(part.get("causal", True)),
+    )  # fmt: skip
+    forward, backward = (
+        seconds_of(bench, lambda way=way: bench.sets(2 * (q + k), lambda: attention_call(bench, shape, way)))  # type: ignore[misc]
+        for way in ("forward", "backward")
+    )
+    return Passes(forward, backward, 2 * q + 2 * k + 4 * batch * heads * seq, q + 2 * k)
+
+
+def stream(bench: Bench, read: int, written: int) -> Call:
+    """A kernel that copies, and reads or fills what is left over."""
+    source, target = bench.randn(max(1, read // 2)), bench.randn(max(1, written // 2))
+    both = min(source.numel(), target.numel())
+    here, there, more, rest = source[:both], target[:both], source[both:], target[both:]
+
+    def call() -> object:
+        there.copy_(here)
+        if rest.numel():
+            rest.zero_()
+        return more.sum() if more.numel() else None
+
+    return call
+
+
+def elementwise_part(bench: Bench, part: Row) -> Passes:
+    """Backward reads the result's gradient and what forward read, and writes the gradient of that, unless told."""
+    read, written = (part[name] for name in PART_FIELDS["elementwise"])
+    back = part.get("backward_read", read + written), part.get("backward_written", read)
+    most = MOST_SIZE if bench.cuda else 2**16
+    forward, backward = (
+        seconds_of(bench, lambda a=a, b=b: bench.sets(a + b, lambda: stream(bench, min(a, most), min(b, most))))  # type: ignore[misc]
+        for a, b in ((read, written), back)
+    )
+    return Passes(forward, backward, read, max(written, back[1]))
+
+
+PARTS: dict[str, Callable[[Bench, Row], Passes]] = {
+    "gemm": gemm_part,
+    "attention": attention_part,
+    "elementwise": elementwise_part,
+}
+
+
+def whole_number(value: object, *, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST_SIZE
+
+
+def part_fault(part: object) -> str:
+    """What is wrong with a part; empty: nothing."""
+    if not isinstance(part, dict) or part.get("kind") not in PARTS:
+        return f"a part's kind must be one of {', '.join(PARTS)}"
+    part.setdefault("batch", 1)
+    least = 0 if part["kind"] == "elementwise" else 1
+    names = (*PART_FIELDS[part["kind"]], *(name for name in ("backward_read", "backward_written") if name in part))
+    wrong = [name for name in names if not whole_number(part.get(name), least=least)]
+    if not wrong and part["kind"] == "attention" and part["heads"] % part["kv_heads"]:
+        return f"{part['heads']} heads are no multiple of {part['kv_heads']} kv_heads"
+    return f"{part['kind']}: {', '.join(wrong)} must be whole numbers of {least} or more" if wrong else ""
+
+
+def request_faults(request: object) -> list[str]:
+    if not isinstance(request, dict) or request.get("format") != REQUEST:
+        return [f"it is no request: its format must be {REQUEST!r}"]
+    if request.get("version") != 1:
+        return [f"its version is {request.get('version')!r}, this program reads 1; update the older of the two"]
+    operators = request.get("operators")
+    if not isinstance(operators, list) or not operators:
+        return ["it asks for no operators"]
+    faults = []
+    for number, operator in enumerate(operators):
+        if not isinstance(operator, dict) or not isinstance(operator.get("parts"), list):
+            faults.append(f"operators[{number}] must have a list of parts")
+            continue
+        missing = [name for name in OPERATOR_FIELDS if name not in operator]
+        if missing:
+            faults.append(f"operators[{number}] lacks {', '.join(missing)}")
+        faults += [f"operators[{number}]: {fault}" for part in operator["parts"] if (fault := part_fault(part))]
+    return faults
+
+
+def operator_row(bench: Bench, operator: Row, known: dict[str, Passes]) -> Row:
+    """The sum of its parts; equal parts are measured once."""
+    found = []
+    for part in operator["parts"]:
+        key = json.dumps(part, sort_keys=True)
+        if key not in known:
+            known[key] = PARTS[part["kind"]](bench, part)
+        found.append(known[key])
+    row = {name: operator[name] for name in OPERATOR_FIELDS}
+    row |= {
+        "forward_seconds": short(sum(one.forward for one in found)),
+        "backward_seconds": short(sum(one.backward for one in found)),
+        "saved_bytes": sum(one.saved for one in found),
+        "reserved_bytes": max((one.reserved for one in found), default=0),
+    }
+    return row
+
+
+def measure_operators(bench: Bench, request: Row, out: Path) -> int:
+    """Measure what a request asks for and write it; Ctrl-C keeps what there is."""
+    result: Row = {"format": ANSWER, "version": 1, "complete": False, "hardware": hardware(bench) | software(bench)}
+    result["tags"] = {"attention": "flash", "dtype": "bf16", "framework": f"torch {torch.__version__.split('+')[0]}"}
+    result |= {"model": request.get("model", ""), "seq": request.get("seq", 0), "operators": [], "collectives": []}
+    known: dict[str, Passes] = {}
+    asked, started = request["operators"], time.monotonic()
+    code = 0
+    try:
+        for number, operator in enumerate(asked, start=1):
+            result["operators"].append(operator_row(bench, operator, known))
+            if number % 20 == 0 or number == len(asked):
+                progress(f"{number} of {len(asked)} operators after {time.monotonic() - started:.0f} s")
+        result["complete"] = True
+    except KeyboardInterrupt:
+        code = 130
+    except torch.OutOfMemoryError:
+        size = asked[len(result["operators"])]
+        return complain(f"{size['name']} (micro batch {size['micro_batch']}, tp {size['tp']}) does not fit this GPU")
+    write_text(out, json.dumps(result, indent=1) + "\n")
+    return code
+
+
+def read_request(path: Path) -> Row:
+    try:
+        request: Row = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(complain(f"{path} cannot be read: {error}")) from None
+    faults = request_faults(request)
+    if faults:
+        raise SystemExit(complain(f"{path}: " + "; ".join(faults[:8])))
+    return request
+
+
 # --- the run ----------------------------------------------------------------------------------------------------
 
 Family = Callable[[Bench, float], list[Row]]
@@ -1447,12 +1675,12 @@ Family = Callable[[Bench, float], list[Row]]
 FAMILIES: dict[str, tuple[Family, float]] = {
     "allocator": (allocator, 0.01),
     "launch": (launch, 0.05),
-    "gemm": (gemm, 0.4),
-    "grouped": (grouped, 0.07),
-    "attention": (attention, 0.15),
+    "gemm": (gemm, 0.3),
+    "grouped": (grouped, 0.08),
+    "attention": (attention, 0.1),
     "memory": (memory, 0.16),
-    "optimizer": (optimizer, 0.05),
-    "step": (step, 0.13),
+    "optimizer": (optimizer, 0.06),
+    "step": (step, 0.23),
     "distributed": (distributed, 0.01),
 }
 
@@ -1549,11 +1777,15 @@ def dumped(result: Row) -> str:
     return head.removesuffix("\n}") + ',\n "families": {\n' + ",\n".join(parts) + "\n }\n}\n"
 
 
-def write(path: Path, result: Row) -> None:
+def write_text(path: Path, text: str) -> None:
     """Whole or not at all: a reader never sees half a file."""
     part = path.with_name(path.name + ".part")
-    part.write_text(dumped(result))
+    part.write_text(text)
     part.replace(path)
+
+
+def write(path: Path, result: Row) -> None:
+    write_text(path, dumped(result))
 
 
 def progress(text: str) -> None:
@@ -1607,6 +1839,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5.5, help="time for everything; families share it (5.5)")
     parser.add_argument("--quick", action="store_true", help="one case of each kind, to see that everything runs")
     parser.add_argument("--families", default="", help=f"comma-separated, of: {', '.join(FAMILIES)} (all)")
+    parser.add_argument("--operators", type=Path, help="measure the operators that this request lists, instead")
     parser.add_argument(
         "--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny sizes, to test the program"
     )
@@ -1633,7 +1866,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         return complain("torch sees no GPU; run it on a GPU node, or with --device cpu to test the program itself")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    request = read_request(options.operators) if options.operators else None
     bench = make_bench(options.device, quick=options.quick)
+    if request:
+        return measure_operators(bench, request, options.out)
     settings = {"minutes": options.minutes, "quick": options.quick, "families": names}
     result: Row = {"schema": SCHEMA, "complete": False, "hardware": hardware(bench), "software": software(bench)}
     result |= {"settings": settings, "families": {}}

@@ -81,9 +81,9 @@ def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str) -> Fit:
             notes.append(f"{task.name}: {len(task.rows)} rows are too few; {base.name}'s numbers stay")
         elif task.bounds:
             found = _fitted(task, gpu, found)
+    families = [_family(task, gpu, found) for task in todo]  # before the steps: kernels were measured by themselves
     found, steps = fit_steps(probe, gpu, found)
     found, links = fit_links(probe, found, notes)
-    families = [_family(task, gpu, found) for task in todo]
     every = [sample for task in todo for sample in task.rows]
     error = steps.mean if steps else found.time_error
     found = replace(found, probed=probed(every), time_error=round(max(0.02, error), 4))

@@ -37,10 +37,18 @@ class Sample(NamedTuple):
 
 
 def products(probe: Probe, dtype: str, *, odd: bool = False) -> list[Sample]:
-    """Matrix products under sustained load; `odd`: those whose widths are no multiples of 8 instead."""
-    rows = (row for row in probe.rows("gemm") if row["dtype"] == dtype and row.get("load") == "sustained")
+    """Matrix products at the full clock, in files of older probes under sustained load; `odd`: those whose widths are
+    no multiples of 8 instead.
+    """
+    load = "rested" if rested(probe) else "sustained"
+    rows = (row for row in probe.rows("gemm") if row["dtype"] == dtype and row.get("load") == load)
     plain = (row for row in rows if row.get("how") in {"plain", "tensorwise", "rowwise"})
     return [_product(row) for row in plain if _misaligned(row) is odd and not _odd_gradient(row)]
+
+
+def rested(probe: Probe) -> bool:
+    """The probe let the GPU rest between bursts, so that its kernels ran at the full clock."""
+    return any(row.get("load") == "rested" for row in probe.rows("gemm"))
 
 
 def _result(row: Row) -> tuple[float, float, float]:

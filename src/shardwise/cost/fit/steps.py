@@ -1,7 +1,9 @@
 """Steps of a few decoder layers: what products reach between other kernels.
 
-A GPU that multiplies without pause runs into its power limit; in a training step, memory-bound kernels let it cool,
-and products run faster. One number, the relief, moves all product shares; it is fitted on the probe's own steps.
+The probe measures kernels between rests, at the full clock. In a training step the GPU runs into its power limit and
+its clock falls: products feel it most, attention little, memory-bound kernels hardly. One number, the share of their
+full speed that products keep, is fitted on the probe's own steps. (Files of older probes hold products
+measured at the power limit without pause, where they run slower than in a step: there the number is above 1.)
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Literal, NamedTuple
 from shardwise.cost.compute import Machine, machine_of
 from shardwise.cost.fit.probe_file import Probe, Row
 from shardwise.cost.fit.result import Family, Point
+from shardwise.cost.fit.samples import rested
 from shardwise.cost.fit.search import minimise, off
 from shardwise.cost.layer import PLAIN, Block, Groups, head_block, layer_block
 from shardwise.cost.network import Group
@@ -27,7 +30,8 @@ from shardwise.ops.shard import Shard, shard_of
 
 SMALL = 512
 """Hidden sizes below which a step measures the host, not the GPU."""
-MOST_RELIEF = 1.15
+RELIEF = {True: (0.7, 1.0), False: (1.0, 1.15)}
+"""What the share of speed may be, for probes that rested and older ones."""
 _ALONE = Group(1, (), 0.0)
 _GROUPS = Groups(_ALONE, _ALONE, _ALONE, _ALONE, (("tp", 0.0), ("cp", 0.0), ("ep", 0.0), ("etp", 0.0)))
 
@@ -49,13 +53,14 @@ def fit_steps(probe: Probe, gpu: Gpu, calibration: Calibration) -> tuple[Calibra
     steps = [_step(row) for row in rows]
     if not steps:
         return calibration, None
-    fitted = steps[::2]
+    fitted, cool = steps[::2], rested(probe)
 
     def loss(numbers: dict[str, float]) -> float:
         machine = _machine(gpu, _relieved(calibration, numbers["relief"]))
         return sum(off(_seconds(step, machine), step.seconds) for step in fitted)
 
-    relief = minimise(loss, {"relief": 1.03}, {"relief": (1.0, MOST_RELIEF)})["relief"]
+    bounds = RELIEF[cool]
+    relief = minimise(loss, {"relief": sum(bounds) / 2}, {"relief": bounds})["relief"]
     found = _relieved(calibration, relief)
     machine = _machine(gpu, found)
     points = tuple(
