@@ -226,9 +226,10 @@ def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
 def _write(asked: Asked, answer: Answer, compared: list[Compared]) -> None:
     from shardwise.inputs.write import write_text
     from shardwise.report.balance_svg import compared_svg
-    from shardwise.report.page import timeline_page
+    from shardwise.report.page import page_of
     from shardwise.report.svg import timeline_svg
     from shardwise.report.trace import chrome_trace
+    from shardwise.report.view import balance_views
 
     timeline = answer.best.timeline
     if asked.svg:
@@ -239,8 +240,7 @@ def _write(asked: Asked, answer: Answer, compared: list[Compared]) -> None:
                     Path(asked.svg).parent / Path(one.file_name).name, timeline_svg(one.evaluation.timeline, one.name)
                 )
     if asked.html:
-        facts = {"simulated": f"{answer.simulated:g}", "bound": f"{answer.bound:g}", "gap": f"{100 * answer.gap:.2f}%"}
-        write_text(asked.html, timeline_page(timeline, answer.problem.name or "balance", facts))
+        write_text(asked.html, page_of(balance_views(answer, compared[1:])))
     if asked.trace:
         write_text(asked.trace, chrome_trace(timeline))
     if asked.plan or asked.write_plan:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardwise.cli.ask import Asked
 from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, markdown_option, output_options
+from shardwise.cli.report_files import report_options, reports_of, write_reports
 from shardwise.errors import InfeasibleError
 from shardwise.units import show_bytes
 
 if TYPE_CHECKING:
+    from shardwise.inputs.plan_file import Plan
     from shardwise.plan.advice import Change
     from shardwise.plan.estimate import Estimate
 
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes, and what would help.")
 @click.option("--out", metavar="FILE", help="Write the plan: inputs and predictions.")
 @asks
+@report_options
 @markdown_option
 @output_options
-def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> None:
+def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **files: Any) -> None:  # noqa: ANN401
     """Predict time, memory and MFU of one strategy, and say why.
 
     \b
@@ -42,11 +45,18 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None) -> 
     changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
     output.answer(_answer(found, changes))  # files first: printing can fail where the reader has gone
     output.markdown(lambda: _markdown(found))
+    write_reports(_plan(found), reports_of(files), runtime=asked.runtime)
     if out:
         _write(found, out, output)
     _say(found, asked, output, changes, explain=explain)
     if found.fits == "no":
         raise InfeasibleError(_missing(found))
+
+
+def _plan(found: Estimate) -> Plan:
+    from shardwise.plan.predictions import plan_of
+
+    return plan_of(found)
 
 
 def _markdown(found: Estimate) -> str:

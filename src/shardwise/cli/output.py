@@ -173,6 +173,8 @@ def _refuse_targets(output: Output, options: dict[str, Any]) -> None:
     for option, target in (("--json", output.json), ("--md", output.md)):
         if target != "-":
             _refuse_target(option, target, "give the name of a file, or - for standard output")
+    for name in ("html", "svg", "trace"):
+        _refuse_target(f"--{name}", options.get(name), "give the name of a file")
     params = click.get_current_context().command.params
     if any(param.name == "out" and getattr(param, "metavar", "") == "FILE" for param in params):
         if options.get("out") == "-":

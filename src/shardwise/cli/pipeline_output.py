@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -44,18 +44,28 @@ def file_options(verb: F) -> F:
     return verb
 
 
-def write_files(timeline: Timeline, files: Files, *, seconds: bool, facts: dict[str, str]) -> None:
+def write_files(
+    timeline: Timeline,
+    files: Files,
+    *,
+    seconds: bool,
+    facts: dict[str, str],
+    bound: float | None = None,
+    others: Sequence[Timeline] = (),
+) -> None:
+    """Write what was asked for; `others` stand beside the timeline in the page."""
     title = f"{timeline.schedule.name or 'schedule'}, pp {timeline.schedule.pp}, vpp {timeline.schedule.vpp}"
     if files.csv:
         write_text(files.csv, timeline.schedule.csv())
     if files.svg:
         from shardwise.report.svg import timeline_svg
 
-        write_text(files.svg, timeline_svg(timeline, title))
+        write_text(files.svg, timeline_svg(timeline, title, seconds=seconds))
     if files.html:
         from shardwise.report.page import timeline_page
 
-        write_text(files.html, timeline_page(timeline, title, facts))
+        text = timeline_page(timeline, title, facts, seconds=seconds, bound=bound, others=others)
+        write_text(files.html, text)
     if files.trace:
         from shardwise.report.trace import chrome_trace
 

@@ -8,6 +8,7 @@ import click
 
 from shardwise.cli.options import CLUSTER, MODEL
 from shardwise.cli.output import Output, markdown_option, output_options
+from shardwise.cli.report_files import report_options
 from shardwise.errors import Fault, InputError
 
 
@@ -169,6 +170,7 @@ def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
 @_profile_options
 @_space_options
 @_search_options
+@report_options
 @markdown_option
 @output_options
 @click.pass_context
@@ -187,8 +189,10 @@ def command(context: click.Context, /, output: Output, *, space: str, **options:
         return run_strategy(options, output, _typed(context))
     from shardwise.cli.per_op import run
 
-    if output.md is not None:
-        raise InputError(Fault("--md", "belongs to --space strategy; use --json FILE here"))
+    pages = {"--md": output.md, **{f"--{name}": options.pop(name) for name in ("html", "svg", "trace")}}
+    faults = [Fault(name, "belongs to --space strategy; use --json FILE here") for name, path in pages.items() if path]
+    if faults:
+        raise InputError(faults)
     return run(options, output)
 
 

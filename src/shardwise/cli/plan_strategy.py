@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.cli.output import Output
 from shardwise.cli.progress import Progress, progress
+from shardwise.cli.report_files import Reports, write_reports
 from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.units import parse_bytes, parse_seconds, show_bytes, show_percent, show_seconds
 
@@ -55,6 +56,8 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
 
         output.answer({**json.loads(plan_text(found)), "top": [_row(one) for one in answer.top[: options["top"]]]})
     output.markdown(lambda: _markdown(answer, options["top"]))
+    reports = Reports(html=options["html"], svg=options["svg"], trace=options["trace"])
+    write_reports(found, reports, answer.simulated)
     if options["out"]:
         write_plan(found, options["out"])
         output.note(f"the plan is in {options['out']}")

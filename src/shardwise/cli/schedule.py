@@ -15,6 +15,7 @@ from shardwise.errors import InfeasibleError, InputError, ShardwiseError, Unknow
 if TYPE_CHECKING:
     from shardwise.cli.pipeline_costs import Pipeline
     from shardwise.cli.schedule_run import Ask
+    from shardwise.simulate.timeline import Timeline
 
 
 @click.command("schedule")
@@ -82,9 +83,12 @@ def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output
         say_bound(found.bound, found.value, output, seconds=pipeline.seconds)
     facts = {"makespan": f"{found.timeline.makespan:g}", "bubble": f"{100 * found.timeline.bubble:.2f}%",
              "bound": f"{found.bound.value:g}"}  # fmt: skip
-    write_files(found.timeline, files, seconds=pipeline.seconds, facts=facts)
+    others: list[Timeline] = []
     if names:
-        answer["compare"] = _compared(ask, pipeline, names, output)
+        answer["compare"] = _compared(ask, pipeline, names, output, others)
+    write_files(
+        found.timeline, files, seconds=pipeline.seconds, facts=facts, bound=found.bound.value, others=others[1:]
+    )
     answer["run"] = {"seconds": time.process_time() - began, "out_of_time": found.out_of_time}
     output.answer(answer)
     if found.over_limit:
@@ -92,8 +96,10 @@ def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output
     return 130 if found.interrupted else None
 
 
-def _compared(ask: Ask, pipeline: Pipeline, names: list[str], output: Output) -> list[dict[str, object]]:
-    """One line a schedule; a schedule that cannot run says why instead."""
+def _compared(
+    ask: Ask, pipeline: Pipeline, names: list[str], output: Output, timelines: list[Timeline]
+) -> list[dict[str, object]]:
+    """One line a schedule; a schedule that cannot run says why instead. Their timelines are added to the list."""
     from shardwise.cli.pipeline_output import bytes_text, figures, time_text
     from shardwise.cli.schedule_run import run_one
     from shardwise.units import show_percent
@@ -109,6 +115,7 @@ def _compared(ask: Ask, pipeline: Pipeline, names: list[str], output: Output) ->
         numbers = figures(found.timeline, found.bound, found.value)
         answers.append(numbers | {"schedule": name})
         line = found.timeline
+        timelines.append(line)
         rows.append([
             name, time_text(line.makespan, seconds=pipeline.seconds), time_text(line.period, seconds=pipeline.seconds),
             show_percent(line.bubble, 2), show_percent(line.period_bubble, 2),

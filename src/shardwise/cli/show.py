@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
+from shardwise.cli.report_files import report_options, reports_of, write_reports
 from shardwise.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -20,14 +21,16 @@ _LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and 
 @click.command("show")
 @click.argument("plan", metavar="PLAN.json")
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes.")
+@report_options
 @markdown_option
 @output_options
-def command(plan: str, output: Output, *, explain: bool) -> None:
+def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None:  # noqa: ANN401 - one an option
     """Show a plan: what it does, its stages, where time and memory go.
 
     \b
     shardwise show plan.json
     shardwise show plan.json --explain
+    shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.plan_file import read_plan
     from shardwise.plan.estimate import estimate
@@ -38,6 +41,7 @@ def command(plan: str, output: Output, *, explain: bool) -> None:
     predicted = read.predictions or {}
     output.answer({"strategy": str(read.strategy), "predictions": predicted, "partition": read.partition})
     output.markdown(lambda: _markdown(read, found))
+    write_reports(read, reports_of(files))
     if not output.prints:
         return
     output.say(f"{read.model.name} on {read.cluster.name}: {read.strategy}")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from shardwise.simulate.timeline import Timeline
+from shardwise.units import show_bytes, show_seconds
 
-COLOURS = {"F": "#4c78a8", "I": "#f58518", "W": "#54a24b", "B": "#e45756"}
+COLOURS = {"F": "#0072b2", "I": "#e69f00", "W": "#009e73", "B": "#d55e00"}
+"""Of every kind of action; colour-blind eyes tell them apart (Okabe and Ito). The page has the same."""
+LINES = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8b949e", "#9a8700")
+_INK = {"I": "#1a1a1a"}
 _WIDTH, _LEFT, _ROW, _GAP, _MEMORY = 1200.0, 60.0, 22.0, 4.0, 160.0
 _LABELS = 4000
 """Actions up to which each carries its name."""
 
 
-def timeline_svg(timeline: Timeline, title: str = "") -> str:
-    """A stand-alone SVG file."""
+def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False) -> str:
+    """A stand-alone SVG file; with `seconds`, times are seconds and memory is bytes."""
     pp = timeline.schedule.pp
     top = 34.0
     below = top + pp * (_ROW + _GAP) + 30.0
@@ -25,12 +29,12 @@ def timeline_svg(timeline: Timeline, title: str = "") -> str:
         f'<rect width="{_WIDTH:g}" height="{height:g}" fill="white"/>',
         (
             f'<text x="{_LEFT:g}" y="20" font-size="14">{_escaped(title or timeline.schedule.name)}: '
-            f"makespan {timeline.makespan:g}, bubble {100 * timeline.bubble:.2f}%</text>"
+            f"makespan {_time(timeline.makespan, seconds=seconds)}, bubble {100 * timeline.bubble:.2f}%</text>"
         ),
     ]
     for rank in range(pp):
         parts += _rank(timeline, rank, top + rank * (_ROW + _GAP), scale)
-    parts += _memory(timeline, below, scale)
+    parts += _memory(timeline, below, scale, seconds=seconds)
     parts += _legend(timeline, height - 14.0)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -49,18 +53,19 @@ def _rank(timeline: Timeline, rank: int, y: float, scale: float) -> list[str]:
             f"<title>{action} {start:g} to {end:g}</title></rect>"
         )
         if labelled and width > 14:
-            parts.append(f'<text x="{x + 2:.2f}" y="{y + 15:g}" fill="white">{action.microbatch}</text>')
+            ink = _INK.get(action.kind, "white")
+            parts.append(f'<text x="{x + 2:.2f}" y="{y + 15:g}" fill="{ink}">{action.microbatch}</text>')
     return parts
 
 
-def _memory(timeline: Timeline, y: float, scale: float) -> list[str]:
+def _memory(timeline: Timeline, y: float, scale: float, *, seconds: bool) -> list[str]:
     """One step line a rank, and the limit where there is one."""
     limit = max(timeline.costs.memory_limit, default=0.0)
     most = max((*timeline.peak, limit)) or 1.0
     parts = [
         f'<text x="4" y="{y + 10:g}">memory</text>',
         f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{y + _MEMORY:g}" y2="{y + _MEMORY:g}" stroke="#888"/>',
-        f'<text x="4" y="{y + 26:g}">{most:g}</text>',
+        f'<text x="4" y="{y + 26:g}">{show_bytes(most) if seconds else f"{most:g}"}</text>',
     ]
     for rank in range(timeline.schedule.pp):
         points, before = list[str](), y + _MEMORY
@@ -68,12 +73,12 @@ def _memory(timeline: Timeline, y: float, scale: float) -> list[str]:
             x, level = _LEFT + float(time) * scale, y + _MEMORY * (1 - float(held) / most)
             points += [f"{x:.2f},{before:.2f}", f"{x:.2f},{level:.2f}"]
             before = level
-        hue = 360 * rank // timeline.schedule.pp
-        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="hsl({hue},65%,45%)"/>')
+        shade = LINES[rank % len(LINES)]
+        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{shade}"/>')
     if limit:
         level = y + _MEMORY * (1 - limit / most)
         parts.append(
-            f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{level:.2f}" y2="{level:.2f}" stroke="red" '
+            f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{level:.2f}" y2="{level:.2f}" stroke="#d55e00" '
             'stroke-dasharray="6 3"/>'
         )
     return parts
@@ -87,6 +92,10 @@ def _legend(timeline: Timeline, y: float) -> list[str]:
         f'<text x="{_LEFT + 160 * k + 14:g}" y="{y:g}">{names[kind]}</text>'
         for k, kind in enumerate(used)
     ]
+
+
+def _time(value: float, *, seconds: bool) -> str:
+    return show_seconds(value) if seconds else f"{value:g}"
 
 
 def _escaped(text: str) -> str:

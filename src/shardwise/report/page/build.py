@@ -56,9 +56,18 @@ def page_of(
     )
 
 
-def timeline_page(timeline: Timeline, title: str = "", facts: Mapping[str, str] | None = None) -> str:
-    """The page of one timeline; `facts` are lines of its head, such as the bubble and the gap."""
-    return page_of([schedule_view(timeline, facts, title=title)])
+def timeline_page(
+    timeline: Timeline,
+    title: str = "",
+    facts: Mapping[str, str] | None = None,
+    *,
+    seconds: bool = False,
+    bound: float | None = None,
+    others: Sequence[Timeline] = (),
+) -> str:
+    """The page of one timeline; `facts` are lines of its end, `others` stand beside it to compare with."""
+    first = schedule_view(timeline, facts, title=title, seconds=seconds, bound=bound)
+    return page_of([first, *(schedule_view(other, seconds=seconds) for other in others)])
 
 
 def linked() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from shardwise.cost.ledger import Ledger
@@ -12,20 +11,17 @@ from shardwise.errors import ShardwiseError
 from shardwise.inputs.check import ensure
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.plan_file import Plan
+from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.estimate import Estimate, assemble, pass_costs
 from shardwise.plan.identity import plan_id
-from shardwise.plan.passes import timeline_of
 from shardwise.plan.predictions import ledger_dict
 from shardwise.plan.search.types import Candidate
 from shardwise.plan.setup import setup_of
+from shardwise.plan.timeline import iteration, plan_iteration
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.stages import stages_data
 from shardwise.report.view.timeline import timeline_data, too_long
-from shardwise.schedule.validate import validate
-from shardwise.simulate.action import Schedule
-from shardwise.simulate.costs import Costs
-from shardwise.simulate.engine import simulate
 from shardwise.simulate.timeline import Timeline
 from shardwise.units import show_bytes, show_count, show_percent, show_seconds
 
@@ -39,16 +35,15 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def plan_view(plan: Plan, candidates: Iterable[Candidate] = ()) -> Plain:
+def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runtime | None = None) -> Plain:
     """The view of a plan; `candidates` are the other strategies that its search simulated."""
-    strategy, runtime = plan.strategy, load_runtime(plan.strategy.runtime)
+    strategy = plan.strategy
+    runtime = runtime or load_runtime(strategy.runtime)
     ensure(plan.model, plan.cluster, strategy, runtime)
     setup = setup_of(plan.model, plan.cluster, strategy, runtime)
     found = assemble(setup)
-    costs = pass_costs(setup)
-    timeline = timeline_of(setup, costs)
-    shown, notes = _shown(plan, timeline, costs)
-    shown = _with_memory(shown, found)
+    timeline = iteration(found, runtime=runtime)
+    shown, notes = _ordered(plan, found, timeline)
     return {
         "kind": "plan",
         "id": plan_id(plan),
@@ -59,7 +54,7 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = ()) -> Plain:
         "axes": {name: _axis(getattr(strategy, name)) for name in _AXES},
         "numbers": _numbers(found, plan),
         "facts": [list(fact) for fact in _facts(found, plan)],
-        "stages": stages_data(found, setup, costs, timeline.makespan),
+        "stages": stages_data(found, setup, pass_costs(setup), timeline.makespan),
         "timeline": timeline_data(shown),
         "ledger": {"time": ledger_dict(found.time), "memory": [_memory(rank) for rank in found.memory]},
         "candidates": _points(candidates, str(strategy)),
@@ -127,30 +122,13 @@ def _memory(rank: RankMemory) -> Plain:
     return ledger_dict(Ledger(f"rank {rank.rank}", rank.total, parts, rank.at))
 
 
-def _shown(plan: Plan, timeline: Timeline, costs: Costs) -> tuple[Timeline, list[str]]:
-    """The timeline of the strategy, or of the plan's own rows where it holds some that can run."""
-    rows = (plan.schedule or {}).get("rows")
-    if not (isinstance(rows, list) and rows and all(isinstance(row, str) for row in rows)):
+def _ordered(plan: Plan, found: Estimate, timeline: Timeline) -> tuple[Timeline, list[str]]:
+    """The timeline in the plan's own order where it carries one that can run, and a note that says so."""
+    if not (plan.schedule or {}).get("rows"):
         return timeline, []
     try:
-        schedule = Schedule.parse("\n".join(rows), name=str((plan.schedule or {}).get("name", "")))
-        validate(schedule)
-        own = simulate(schedule, costs)
+        own = plan_iteration(plan, found)
     except ShardwiseError as error:
         return timeline, [f"the rows of the plan's schedule cannot be replayed: {str(error).splitlines()[0]}"]
     note = f"the timeline shows the plan's own order: its passes take {show_seconds(own.makespan)}"
     return own, [f"{note}, those of {plan.strategy.schedule} {show_seconds(timeline.makespan)}"]
-
-
-def _with_memory(timeline: Timeline, found: Estimate) -> Timeline:
-    """The timeline with everything else a device holds below its activations, so that its peaks are the estimate's."""
-    static = tuple(max(0.0, _passing(rank) - peak) for rank, peak in zip(found.memory, timeline.peak, strict=True))
-    limit = (found.cluster.gpu.memory,) * timeline.schedule.pp
-    return replace(timeline, costs=replace(timeline.costs, static=static, memory_limit=limit))
-
-
-def _passing(rank: RankMemory) -> float:
-    """What the device needs while passes run; the optimizer step may need more."""
-    high, peak = max(rank.forward, rank.backward), rank.peak.value
-    loose = (rank.reserved - peak) / (peak - rank.static) if peak > rank.static else 0.0
-    return high + max(0.0, high - rank.static) * loose + rank.total - rank.reserved

@@ -12,24 +12,19 @@ export function go(view) {
 }
 
 /** Fetch the view of a strategy and make it the current one; the error where that is refused. */
-export async function openStrategy(question, strategy, base = null) {
+export async function openStrategy(question, strategy) {
   const known = state.pins.find(pin => pin.strategy === strategy && same(pin.question, question));
   if (known) return void show({ question, plan: known.plan, view: known.view }, strategy);
   const ticket = ++latest;
   update({ loading: true, problem: null });
   try {
-    const found = await viewOf({ question: toAsk(question), strategy: filledIn(strategy, base) });
+    const found = await viewOf({ question: toAsk(question), strategy });
     if (ticket === latest) show({ question, plan: found.plan, view: found.view }, found.view.strategy);
     return null;
   } catch (error) {
     if (ticket === latest) update({ loading: false, problem: state.current ? null : error });
     return error;
   }
-}
-
-/** Words that are typed stand on the shoulders of the plan that is shown: its batch and sequence are the question's. */
-function filledIn(strategy) {
-  return strategy;
 }
 
 function show(current, selected) {

@@ -34,7 +34,7 @@ function empty(free) {
 
 function table(pins) {
   const views = pins.map(one => one.view);
-  return el("table", { class: "compare" },
+  return el("table", { class: "compare-table" },
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "away" }, t("compare.row"))), pins.map(head))),
     group(t("compare.numbers"), numberRows(views)), group(t("compare.strategy"), axisRows(views)),
     group(t("compare.time"), timeRows(views)), group(t("compare.memory"), memoryRows(views)));
@@ -113,7 +113,7 @@ function partRows(group, views, parts, colours, show) {
   const most = Math.max(...parts.flatMap(one => used.map(name => one[name] || 0)), 1e-12);
   return used.map(name => {
     const values = parts.map(one => one[name] || 0), row = valueRow(word(group, name), values, values.map((value, k) => show(views[k])(value)), 0);
-    row.cells.forEach((cell, k) => Object.assign(cell, { bar: Math.max(0.5, (100 * values[k]) / most), shade: colours[name] }));
+    row.cells.forEach((cell, k) => Object.assign(cell, { bar: Math.max(0.5, (100 * values[k]) / most), shade: name === "bubble" ? "var(--muted)" : colours[name] }));
     return row;
   });
 }

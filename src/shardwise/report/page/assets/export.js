@@ -27,7 +27,7 @@ function fill(root) {
   const place = el("div", { class: "export-files", id: "export-panel", role: "tabpanel", "aria-live": "polite" });
   refill(root, el("div", { class: "heading" }, el("div", {}, el("h1", {}, t("export.title")), el("p", { class: "muted" }, `${current.view.title} · ${current.view.strategy}`)),
       el("div", { class: "heading-buttons" }, keepButtons(current))),
-    el("div", { class: "export" }, all.length ? el("div", { class: "targets card", role: "tablist", "aria-label": t("export.targets"), "aria-orientation": "vertical", on: { keydown: event => walk(event, all, target) } },
+    el("div", { class: "export-grid" }, all.length ? el("div", { class: "targets card", role: "tablist", "aria-label": t("export.targets"), "aria-orientation": "vertical", on: { keydown: event => walk(event, all, target) } },
       all.map(one => el("button", { class: one === target ? "target chosen" : "target", type: "button", role: "tab", "aria-selected": one === target ? "true" : "false",
         "aria-controls": "export-panel", tabindex: one === target ? 0 : -1, on: { click: () => update({ target: one }) } }, one.split("@")[0], el("small", {}, one.split("@")[1] || "")))) : null, place));
   if (target) show(place, current, target);

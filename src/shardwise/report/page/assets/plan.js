@@ -15,7 +15,9 @@ const EXAMPLES = [
   { model: "llama-3-70b", gpus: 64, gpu: "h100", global_batch: 1024, seq: 8192 },
   { model: "mixtral-8x7b", gpus: 64, gpu: "a100", global_batch: 512, seq: 4096 },
 ];
+const FEW = 8; // rows of the table before it is opened
 let running = null;
+let opened = false;
 
 export function mountPlan(root) {
   const form = state.live ? formOf(() => start()) : null;
@@ -181,13 +183,17 @@ function table(run) {
   return el("section", { class: "card", "aria-label": t("plan.table") }, el("h2", {}, t("plan.table")),
     el("div", { class: "scroll" }, el("table", { class: "best" },
       el("thead", {}, el("tr", {}, heads.map((head, k) => el("th", { scope: "col", class: k ? "num" : "" }, t(`column.${head}`))))),
-      el("tbody", {}, rows.map(row => bestRow(row, fastest))))));
+      el("tbody", {}, rows.slice(0, opened ? rows.length : FEW).map(row => bestRow(row, fastest))))),
+    rows.length > FEW && !opened ? el("button", { class: "small all-rows", type: "button", on: { click: () => { opened = true; update({ run: state.run }); } } }, t("plan.all", { count: rows.length })) : null);
 }
+
+/** Batch and sequence are the question's: the same in every row. */
+const short = strategy => strategy.replace(/ gbs\d+| seq\d+/g, "");
 
 function bestRow(row, fastest) {
   const chosen = row.strategy === state.selected;
   return el("tr", { class: chosen ? "chosen" : "", on: { click: () => select(row.strategy) } },
-    el("th", { scope: "row" }, el("button", { class: "strategy", type: "button", "aria-pressed": chosen ? "true" : "false" }, row.strategy)),
+    el("th", { scope: "row" }, el("button", { class: "strategy", type: "button", title: row.strategy, "aria-pressed": chosen ? "true" : "false" }, short(row.strategy))),
     el("td", { class: "num" }, seconds(row.seconds)), el("td", { class: "num" }, row.seconds === fastest ? "–" : signed(row.seconds / fastest - 1)),
     el("td", { class: "num" }, number(row.tokens_per_second_per_gpu)), el("td", { class: "num" }, percent(row.mfu)), el("td", { class: "num" }, bytes(row.total_bytes)));
 }

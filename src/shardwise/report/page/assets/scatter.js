@@ -58,7 +58,7 @@ function draw(made, legend) {
   const y = value => bottom - ((value - y0) / (y1 - y0)) * (bottom - top);
   made.places = points.map(point => [Math.min(right, x(point.total_bytes)), y(throughput(point))]);
   refill(plot, axes({ x, y, x0, x1, y0, y1, left, right, top, bottom }), limitLine(limit, x, top, bottom, right),
-    frontierLine(frontier(points), x, y, right), dots(made), svg("g", { class: "marker" }));
+    frontierLine(frontier(points), x, y, limit ? Math.min(right, x(limit)) : right), dots(made), svg("g", { class: "marker" }));
   mark(made, made.at);
   refill(legend, key("best", t("scatter.best")), key("fits", t("scatter.fits")), key("nofit", t("scatter.nofit")), key("front", t("scatter.frontier")),
     limit ? key("limit-key", t("limit")) : null, made.selected ? key("chosen", t("scatter.selected")) : null);
@@ -79,7 +79,7 @@ function axes({ x, y, x0, x1, y0, y1, left, right, top, bottom }) {
 function limitLine(limit, x, top, bottom, right) {
   if (!limit || x(limit) > right) return null;
   return svg("g", { class: "limit-line" }, svg("line", { x1: x(limit), x2: x(limit), y1: top, y2: bottom }),
-    svg("text", { x: x(limit) - 6, y: bottom - 8, "text-anchor": "end" }, bytes(limit, 1)));
+    svg("text", { x: x(limit) + 6, y: bottom - 8 }, bytes(limit, 1)));
 }
 
 function frontierLine(found, x, y, right) {

@@ -20,8 +20,15 @@ export function whyBox(current) {
 
 async function openTyped(current, text, answer) {
   if (!text.trim()) return refill(answer, el("p", { class: "muted" }, t("why.empty")));
-  const refused = await openStrategy(current.question || state.asked || state.question, text.trim(), current.plan);
-  return refused ? refill(answer, alertOf(refused)) : null;
+  refill(answer, el("p", { class: "muted" }, t("working")));
+  try {
+    const { strategy } = await whyNot({ plan: current.plan, strategy: text.trim() }); // what is left out is the plan's
+    const refused = await openStrategy(current.question || state.asked || state.question, strategy || text.trim());
+    if (refused) throw refused;
+    return null;
+  } catch (error) {
+    return refill(answer, alertOf(error));
+  }
 }
 
 export function alertOf(error) {
