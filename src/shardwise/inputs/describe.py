@@ -34,7 +34,7 @@ class FieldDoc:
 @cache
 def describe(kind: type) -> tuple[FieldDoc, ...]:
     """The fields of a dataclass in order, each with the string under it."""
-    texts, hints = _texts(kind), get_type_hints(kind)
+    texts, hints = texts_of(kind), get_type_hints(kind)
     return tuple(
         FieldDoc(
             name=field.name,
@@ -52,7 +52,8 @@ def describe_field(kind: type, name: str) -> FieldDoc:
     return next(doc for doc in describe(kind) if doc.name == name)
 
 
-def _texts(kind: type) -> dict[str, str]:
+def texts_of(kind: type) -> dict[str, str]:
+    """Field -> the string under it, of a dataclass or a named tuple."""
     tree = ast.parse(inspect.getsource(inspect.getmodule(kind) or kind))
     found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
     return dict(_pairs(found))

@@ -105,10 +105,28 @@ def _shape_faults(data: Plain) -> Iterator[Fault]:
     for name in known:
         if name in data and not isinstance(data[name], dict):
             yield Fault(name, "must be a table of keys and values; leave the key out when nothing is known")
+    if isinstance(data.get("partition"), dict):
+        yield from _partition_faults(data["partition"])
     if "inputs" not in data:
         yield Fault("inputs", "is missing; a plan holds its model, cluster and strategy in full")
     elif isinstance(data["inputs"], dict):
         yield from _inputs_faults(data["inputs"])
+
+
+def _partition_faults(partition: Plain) -> Iterator[Fault]:
+    """Counts of layers are whole numbers, whoever wrote them."""
+    if not _are_counts(partition.get("layers", [])):
+        yield Fault("partition.layers", "must be a list of whole numbers, the layers of every chunk")
+    runs = partition.get("recompute")
+    for index, run in enumerate(runs if isinstance(runs, list) else []):
+        choices = run.get("choices") if isinstance(run, dict) else None
+        if not isinstance(choices, dict) or not all(map(_are_counts, choices.values())):
+            at = f"partition.recompute.{index}.choices"
+            yield Fault(at, "must be a table of lists of whole numbers, the layers of every chunk by kind")
+
+
+def _are_counts(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 10**6 for value in values)
 
 
 def _inputs_faults(inputs: Plain) -> Iterator[Fault]:

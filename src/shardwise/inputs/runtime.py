@@ -142,6 +142,8 @@ class Overlap:
     """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
     fsdp: float = 0.9
     """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
+    fsdp_rate: float = 1.0
+    """Share of the network's bandwidth that gathering and scattering sharded parameters reaches."""
     tp: float = 0.0
     """Tensor parallel communication, by splitting matrix products."""
     p2p: float = 0.0

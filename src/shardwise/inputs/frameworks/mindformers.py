@@ -30,6 +30,9 @@ def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imp
         if config.has(theirs):
             draft.take_whole(ours, f"parallel_config.{theirs}", config.data[theirs])
     model = keys.table("model").table("model_config")
+    if model.has(MINDFORMERS_DEGREES["etp"]) and "etp" not in draft.fields:
+        name = MINDFORMERS_DEGREES["etp"]
+        draft.take_whole("etp", f"model_config.{name}", model.data[name])
     _pipeline(draft, keys, model)
     _batch(draft, keys, config, model)
     _sharding(draft, keys, config)

@@ -21,6 +21,7 @@ RUNTIMES: tuple[tuple[str, str], ...] = (
     ("nanotron", "nanotron"),
     ("internevo|internlm", "internevo"),
     ("llm\\.c", "llm-c"),
+    ("megatron-lm \\+ deepspeed zero-3", "deepspeed-2021"),
     ("zero-3|zero3|deepspeed zero", "deepspeed"),
     ("megatron-deepspeed", "megatron-deepspeed"),
     ("fsdp1|fabric|lit-gpt|hugging", "fsdp"),

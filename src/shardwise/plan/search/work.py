@@ -100,14 +100,15 @@ def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[f
     layout = Layout(cell.pp, 1, "1f1b", cell.dp, 1)
     strategy = space.strategy(Point(base, layout, cell.sharding, Recompute()))
     groups = data_groups(ground.network, strategy)
-    overlap = ground.runtime.overlap.fsdp
+    overlap, rate = ground.runtime.overlap.fsdp, ground.runtime.overlap.fsdp_rate
     scattered = 4.0 if strategy.grad_dtype == "fp32" else 2.0
-    return [_shown(piece, groups, ground.states.gathered, scattered, overlap) for piece in table.pieces]
+    sizes = ground.states.gathered / rate, scattered / rate
+    return [_shown(piece, groups, *sizes, overlap) for piece in table.pieces]
 
 
 def _shown(piece: Piece, groups: DataGroups, gathered: float, scattered: float, overlap: float) -> tuple[float, Floats]:
     block = piece.blocks[0]
-    gather, scatter = sharded_traffic(block, groups, gathered), sharded_traffic(block, groups, scattered)
+    gather, scatter = (sharded_traffic(block, groups, size) for size in (gathered, scattered))
     back = np.array([backward(block).total for block in piece.blocks])
     both = gather + scatter
     return (
