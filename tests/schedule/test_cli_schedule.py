@@ -151,3 +151,8 @@ def test_a_plan_is_scheduled_and_exported(tmp_path):
 def test_out_needs_a_plan():
     with pytest.raises(InputError, match="name the plan to start from"):
         run(schedule, "auto", *BASE, "--out", "x.json")
+
+
+def test_costs_may_be_fractions():
+    text = run(schedule, "1f1b", "--pp", "2", "--microbatches", "4", "--costs", "5,5.5,4.5", "--json", "-")
+    assert json.loads(text)["makespan"] == 75

@@ -34,11 +34,11 @@ def read_costs(text: str, pp: int, vpp: int, hop: float | None, free: float | No
     """The alternatives that a text or a file describes; one where it names no others."""
     if not text.strip():
         raise InputError("--costs is empty; write f,i,w such as 10,11,9, or name a JSON file")
-    if Path(text).suffix or Path(text).exists():
-        return _from_file(text, pp, vpp, hop, free)
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
+        if Path(text).suffix or Path(text).exists():
+            return _from_file(text, pp, vpp, hop, free)
         raise InputError(f"--costs {text!r} is neither f,i,w such as 10,11,9 nor a file ending in .json") from None
     if len(numbers) != 3:
         raise InputError(f"--costs {text!r} has {len(numbers)} numbers; write f,i,w of one chunk, such as 10,11,9")
