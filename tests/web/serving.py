@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 SMALL = {"model": "llama-3-8b", "cluster": "8xh100", "global_batch": 16, "seq": 4096, "only": "tp<=2 pp<=2 vpp=1"}
 """A question that is answered in about a second."""
-LONG = {"model": "deepseek-v3", "cluster": "2048xh100", "global_batch": 15360, "seq": 4096, "gap": 0, "time_limit": 120}
+LONG = {"model": "mixtral-8x22b", "cluster": "512xh100", "global_batch": 2048, "seq": 4096, "gap": 0, "time_limit": 120}
 """A question that takes longer than any test waits."""
 
 
@@ -46,6 +46,7 @@ class Events:
 
     def __iter__(self):
         word = ""
+        assert self.status == 200, self.response.read()
         for line in self.response:
             if line.startswith(b"event: "):
                 word = line[7:].strip().decode()
@@ -55,7 +56,12 @@ class Events:
     def until(self, wanted):
         """The data of the first event of a name, or of one of several."""
         names = {wanted} if isinstance(wanted, str) else set(wanted)
-        return next(data for word, data in self if word in names)
+        last = None
+        for word, data in self:
+            if word in names:
+                return data
+            last = word, str(data)[:500]
+        raise AssertionError(f"no {wanted} in answer {self.status}, whose last event was {last}")
 
     def close(self):
         self.response.close()
@@ -65,11 +71,10 @@ class Events:
 class Served:
     """The process and the way to it."""
 
-    def __init__(self, *words, env=None):
+    def __init__(self, *words, env=None, **options):
         command = [sys.executable, "-m", "shardwise", "serve", "--port", "0", "--no-open", *words]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env={**os.environ, **(env or {})}, **pipes, **options)
         self.url = self.process.stdout.readline().strip()
         if not self.url:
             raise RuntimeError(f"the server did not start: {self.process.communicate()[1]}")
@@ -138,8 +143,8 @@ def wait_for(truth, seconds=15):
 
 
 @contextmanager
-def serving(*words, env=None):
-    server = Served(*words, env=env)
+def serving(*words, **options):
+    server = Served(*words, **options)
     try:
         yield server
     finally:

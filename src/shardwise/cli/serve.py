@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 
 import click
@@ -32,10 +31,13 @@ def command(output: Output, *, port: int, host: str, token: str, open_page: bool
     shardwise serve --port 9000 --no-open
     shardwise serve --host 0.0.0.0        (others may come who know the token in the printed address)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn")):
-        raise MissingExtraError("the page", "web")
-    from shardwise.web.app import App
-    from shardwise.web.server import make_token, open_socket, run, url_of
+    try:
+        from shardwise.web.app import App
+        from shardwise.web.server import make_token, open_socket, run, url_of
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"starlette", "uvicorn", "anyio", "h11"}:
+            raise
+        raise MissingExtraError("the page", "web") from None
 
     token = make_token(host, token)
     listener = open_socket(host, port)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from shardwise.web import assets, bodies
 from shardwise.web.frames import Frame
 from shardwise.web.guard import Guard
 from shardwise.web.refusal import Refusal, error_data
 from shardwise.web.searches import Searches
+from shardwise.web.shield import Shield
 from shardwise.web.stream import EventStream
 from shardwise.web.workers import Workers
 
@@ -31,7 +31,7 @@ class App:
         self.searches = Searches(workers=self.workers, most=searches)
         self.catalog: bytes | None = None
         inner = Starlette(routes=self._routes(), exception_handlers=_HANDLERS)
-        self.asgi: ASGIApp = Guard(app=_Shield(inner), host=host, port=port, token=token)
+        self.asgi: ASGIApp = Shield(Guard(app=inner, host=host, port=port, token=token))
 
     def _routes(self) -> list[Route]:
         return [
@@ -119,28 +119,3 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 _HANDLERS = {Refusal: _refused, HTTPException: _http}
-
-
-class _Shield:
-    """The last line of defence: an unexpected error is a sentence and a line in the log, and the server goes on."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watched)
-        except ClientDisconnect:
-            return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others must not notice
-            print(f"unexpected: {type(error).__name__} at {scope['method']} {scope['path'][:200]!r}", file=sys.stderr)
-            if not begun:
-                message = "an unexpected error: this is a fault of Shardwise, please report it with what you asked"
-                await JSONResponse(error_data(message), 500)(scope, receive, send)

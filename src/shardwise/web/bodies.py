@@ -11,6 +11,8 @@ from shardwise.web.refusal import Refusal
 
 LARGEST = 4 * 2**20
 LARGEST_MODEL = 2**20
+DRAINED = 64 * 2**20
+"""More than this is not even read to its end."""
 PATIENCE = 20.0
 """Seconds that a client may take to send it."""
 
@@ -23,7 +25,7 @@ async def read(request: Request, limit: int = LARGEST) -> bytes:
             415, f"send JSON with the header Content-Type: application/json, not {kind[:80] or 'without one'!r}"
         )
     told = request.headers.get("content-length", "0")
-    if told.isdigit() and int(told[:20]) > limit:
+    if told.isdigit() and int(told[:20]) > DRAINED:
         raise _too_large(limit)
     try:
         async with asyncio.timeout(PATIENCE):
@@ -33,12 +35,18 @@ async def read(request: Request, limit: int = LARGEST) -> bytes:
 
 
 async def _collected(request: Request, limit: int) -> bytes:
+    """All of it; what is too large is read to its end, but not kept, as a client that still sends hears no answer."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > limit:
-            raise _too_large(limit)
-        parts.append(part)
+        if size <= limit:
+            parts.append(part)
+        elif size > DRAINED:
+            break
+        else:
+            parts.clear()
+    if size > limit:
+        raise _too_large(limit)
     return b"".join(parts)
 
 

@@ -22,6 +22,7 @@ BEAT = 15.0
 """Seconds of silence after which a line is sent, so that a reader that is gone is noticed."""
 
 
+_STOPPED = "the server was stopped"
 _ENDED = f"the process that searched ended, or was ended after {LONGEST:g} s; ask for something smaller"
 Emit = Callable[[Frame | None], Awaitable[None]]
 """Sends an event to the reader; None: a line that says nothing."""
@@ -46,6 +47,7 @@ class Searches:
     most: int
     running: dict[str, Search] = field(default_factory=dict)
     waiting: deque[Search] = field(default_factory=deque)
+    closed: bool = False
 
     def position(self, search: Search) -> int:
         """0: it may run; else its place in the queue."""
@@ -54,14 +56,14 @@ class Searches:
     @asynccontextmanager
     async def enter(self) -> AsyncIterator[Search]:
         """A place among those that run or wait; refused where the queue is full."""
-        if self.workers.closed:
+        if self.closed:
             raise Refusal(503, "the server is stopping")
         if len(self.waiting) >= MOST_WAITING:
             message = f"{len(self.running)} searches run and {len(self.waiting)} wait already; try again in a minute"
             raise Refusal(429, message, {"Retry-After": "60"})
         search = Search()
         self.waiting.append(search)
-        self._move_up()
+        self._admit()
         try:
             yield search
         finally:
@@ -70,15 +72,15 @@ class Searches:
     def _leave(self, search: Search) -> None:
         if self.running.pop(search.id, None) is None:
             self.waiting.remove(search)
-        self._move_up()
+        self._admit()
+        for other in self.waiting:
+            other.turn.set()
 
-    def _move_up(self) -> None:
+    def _admit(self) -> None:
         while self.waiting and len(self.running) < self.most:
             first = self.waiting.popleft()
             self.running[first.id] = first
             first.turn.set()
-        for search in self.waiting:
-            search.turn.set()
 
     async def stop(self, name: str) -> bool:
         """End a search with the best so far; False: there is none of that name."""
@@ -91,14 +93,25 @@ class Searches:
             await search.worker.send(Frame("stop"))
         return True
 
+    def close(self) -> None:
+        """End all: those that run and those that wait."""
+        self.closed = True
+        for search in [*self.running.values(), *self.waiting]:
+            search.turn.set()
+            if search.worker:
+                search.worker.kill()
+
     async def follow(self, search: Search, question: bytes, emit: Emit) -> None:
         """Wait for its turn, run it, and tell everything that happens; the last event is `done` or `failed`."""
+        told = 0
         while position := self.position(search):
-            if search.stopped:
-                await emit(_failed("stopped before it began"))
+            if search.stopped or self.closed:
+                await emit(_failed(_STOPPED if self.closed else "stopped before it began"))
                 return
             search.turn.clear()
-            await emit(Frame("queued", _json({"position": position, "id": search.id})))
+            if position != told:
+                await emit(Frame("queued", _json({"position": position, "id": search.id})))
+                told = position
             await self._wait(search, emit)
         await emit(Frame("started", _json({"id": search.id})))
         worker, last = await self.workers.take(), None
@@ -109,7 +122,7 @@ class Searches:
             search.worker = None
             self.workers.give_back(worker, sound=last is not None)
         if last is None:
-            await emit(_failed(_ENDED if not self.workers.closed else "the server was stopped"))
+            await emit(_failed(_STOPPED if self.closed else _ENDED))
 
     async def _wait(self, search: Search, emit: Emit) -> None:
         while not search.turn.is_set():
@@ -121,8 +134,8 @@ class Searches:
 
     async def _run(self, search: Search, worker: Worker, question: bytes, emit: Emit) -> Frame | None:
         """The last message of the child; None where it ended without one, or took too long."""
-        if search.stopped:  # while the child was started
-            return await _told(emit, _failed("stopped before it began"))
+        if search.stopped or self.closed:  # while the child was started
+            return await _told(emit, _failed(_STOPPED if self.closed else "stopped before it began"))
         await worker.ask(Frame("plan", question))
         end = asyncio.get_running_loop().time() + LONGEST
         while (left := end - asyncio.get_running_loop().time()) > 0:

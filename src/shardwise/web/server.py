@@ -69,7 +69,7 @@ def run(listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
         app.asgi, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, log_level="critical",
         access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
-    asyncio.run(_serve(_Server(config), listener, app, ready))
+    asyncio.run(_serve(_Server(config, app), listener, app, ready))
 
 
 async def _serve(server: _Server, listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
@@ -86,7 +86,16 @@ async def _serve(server: _Server, listener: socket.socket, app: App, ready: Call
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, ended by a signal without passing it on: that is how a server is meant to end."""
+    """uvicorn, whose streams end when it is told to, and which ends by a signal as a server should: in good order."""
+
+    def __init__(self, config: uvicorn.Config, app: App) -> None:
+        super().__init__(config)
+        self.app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Searches end first, as their streams would not; then what is left has a moment to be sent."""
+        self.app.searches.close()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -28,10 +28,13 @@ class Worker:
 
     process: Process
     tasks: int = 0
+    coming: asyncio.Task[Frame | None] | None = None
 
     @property
     def alive(self) -> bool:
-        return self.process.returncode is None
+        """Whether it can be asked: an ended process is told by the end of its output before anybody counts it."""
+        stdout = self.process.stdout
+        return self.process.returncode is None and stdout is not None and not stdout.at_eof()
 
     async def ask(self, task: Frame) -> None:
         """Hand over a task; `hear` then gives its messages, up to the last."""
@@ -39,10 +42,15 @@ class Worker:
         await self.send(task)
 
     async def hear(self, limit: float) -> Frame | None:
-        """The next message, None where the process has ended; TimeoutError after so many seconds."""
+        """The next message, None where the process has ended; TimeoutError after so many seconds, to be asked again."""
         assert self.process.stdout is not None  # noqa: S101 - piped in `start`
-        async with asyncio.timeout(limit):
-            return await next_frame(self.process.stdout)
+        # Reading goes on where the wait for it ends, so that no message is read by half.
+        self.coming = self.coming or asyncio.create_task(next_frame(self.process.stdout))
+        await asyncio.wait({self.coming}, timeout=limit)
+        if not self.coming.done():
+            raise TimeoutError
+        frame, self.coming = self.coming.result(), None
+        return frame
 
     async def send(self, frame: Frame) -> None:
         assert self.process.stdin is not None  # noqa: S101 - piped in `start`
