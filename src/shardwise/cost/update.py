@@ -11,12 +11,16 @@ from shardwise.cost.stage import Chunk
 from shardwise.cost.states import States, sharding_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
+from shardwise.ops.op import Op
 
-# A fused Adam step takes as long as streaming this many bytes per parameter more than it moves (H200 probe: 28 bytes
-# take the time of 34, 14 that of 21.5); Adam made of several passes moves a multiple (one H200 Megatron rank).
-FUSED, UNFUSED = 7.0, 4.2
-# Reading gradients for the norm, scaling, zeroing: bytes per parameter on the rank beside the step itself.
-CLIPPING = 3.5
+# What Adam takes as streamed bytes per parameter, times the bytes that it must move and more (H200 probe). One fused
+# kernel: 28 bytes take the time of 34, 14 that of 22. Several passes (foreach) move three times as much: 92 and 54.5.
+FUSED, UNFUSED = (0.86, 10.0), (2.68, 17.0)
+# Beside it, per parameter of the shard: the norm of gradients (read, 5), scaling them (read and written, 9.5), and the
+# new weights out of fp32 masters (6 bytes moved, 7.3); per parameter of the rank: zeroing its buffer.
+NORM, SCALE, COPY, ZEROING = 5.1, 9.5, 7.3, 3.6
+# Kernels that an optimizer of several passes launches tensor by tensor, those that hide behind others left out.
+PER_TENSOR = 1.5
 
 
 class Update(NamedTuple):
@@ -83,7 +87,9 @@ def update_of(
     overlap = runtime.overlap
     hidden_r = min(overlap.grad_reduce * reduce, passes * window)
     hidden_g = min(overlap.param_gather * gather, window / 2)
-    step = _step(dense, experts, strategy, runtime, states, machine)
+    if 1 <= strategy.zero < 3:
+        gather += runtime.overheads.owner * (groups.dense.size - 1)
+    step = _step(chunks, dense, experts, strategy, runtime, states, machine)
     if strategy.optimizer == "muon":
         step += _newton_schulz(chunks, strategy, machine)
     if strategy.offload == "optimizer":
@@ -132,13 +138,37 @@ def _host_step(dense: float, experts: float, strategy: Strategy, states: States,
 
 
 def _step(
-    dense: float, experts: float, strategy: Strategy, runtime: Runtime, states: States, machine: Machine
+    chunks: list[Chunk],
+    dense: float,
+    experts: float,
+    strategy: Strategy,
+    runtime: Runtime,
+    states: States,
+    machine: Machine,
 ) -> float:
-    kept = states.master or states.weight
-    plain = states.gradient + 2 * (kept + states.moments) + (states.weight if states.master else 0.0)
-    moved = plain + FUSED if runtime.kernels.fused_optimizer else plain * UNFUSED
+    fused = runtime.kernels.fused_optimizer
+    factor, more = FUSED if fused else UNFUSED
+    moved = factor * (states.gradient + 2 * ((states.master or states.weight) + states.moments)) + more
     spread, spread_e = sharding_of(strategy, expert=False), sharding_of(strategy, expert=True)
     own = dense / spread.states + experts / spread_e.states
     here = dense / spread.gradient + experts / spread_e.gradient
-    clipping = CLIPPING if runtime.memory.gradients == "buffer" else 0.0
-    return (own * moved + here * clipping) / machine.bandwidth
+    if states.master:
+        moved += COPY
+    zeroing = 0.0
+    if runtime.memory.gradients == "buffer":
+        moved, zeroing = moved + NORM + SCALE, ZEROING
+    host = 0.0 if fused else PER_TENSOR * machine.launch_f * _tensors(chunks)
+    return (own * moved + here * zeroing) / machine.bandwidth + host
+
+
+def _tensors(chunks: list[Chunk]) -> float:
+    """Weights and biases on the rank."""
+    return sum(
+        run.repeat * sum(1.0 + _biased(op) for op in run.block.ops if op.params)
+        for chunk in chunks
+        for run in chunk.runs
+    )
+
+
+def _biased(op: Op) -> bool:
+    return op.kind == "gemm" and op.params > op.shape[1] * op.shape[2]

@@ -172,6 +172,8 @@ class Overheads:
     """Seconds of CPU per collective."""
     microbatch: float = 0.0
     """Seconds per micro batch."""
+    owner: float = 0.0
+    """Seconds per rank that states are spread over, where new weights are sent owner by owner and not gathered."""
     slowdown: float = 1.0
     """Time of all kernels over that of the calibrated ones; older kernels are slower."""
 

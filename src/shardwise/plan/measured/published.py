@@ -127,7 +127,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         micro = max(1, int(p.get("local_batch") or 1) // int(p["pp"] or 1))
         notes.append(f"micro batch not stated: {micro}")
     schedule, vpp = _schedule(p, vpp)
-    zero = int(p["zero_stage"] if p["zero_stage"] is not None else 1)
+    zero = 3 if p.get("fsdp") == "FSDP" else int(p["zero_stage"] if p["zero_stage"] is not None else 1)
     degrees: dict[str, Any] = {name: int(p.get(name) or 1) for name in ("tp", "pp", "dp", "cp", "ep")}
     global_batch = int(p["global_batch"])
     if p.get("num_microbatches"):
