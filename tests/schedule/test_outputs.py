@@ -1,12 +1,10 @@
 """The drawings of a timeline: small, whole, and made of nothing else."""
 
 import json
-import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from shardwise.report.page import timeline_page
 from shardwise.report.svg import timeline_svg
 from shardwise.report.timeline_text import draw
 from shardwise.report.trace import chrome_trace
@@ -38,14 +36,6 @@ def test_svg_is_whole_and_shows_the_limit(timeline):
     rectangles = [node for node in root.iter() if node.tag.endswith("rect")]
     assert len(rectangles) >= timeline.schedule.actions
     assert any("stroke-dasharray" in node.attrib for node in root.iter())
-
-
-def test_page_stands_alone(timeline):
-    page = timeline_page(timeline, "x", {"bubble": "</script><b>"})
-    assert not re.search(r'(src|href)="', page)
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1].replace("<\\/", "</"))
-    assert [len(rank["codes"]) for rank in data["ranks"]] == [24, 24]
-    assert data["limit"] == 4
 
 
 def test_trace_has_every_action_and_the_memory(timeline):
