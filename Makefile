@@ -7,13 +7,14 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 READ_DEV = import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))
 
-.PHONY: help demo test bench bench-schedules docs clean
+.PHONY: help demo test bench bench-schedules docs docs-outputs clean
 help:
 	@echo "make demo    install into .venv and show what Shardwise does"
 	@echo "make test    install what the tests need and run every check"
 	@echo "make bench   run the speed and accuracy benchmarks"
 	@echo "make bench-schedules   hold the schedule optimiser against its rivals (some minutes)"
-	@echo "make docs    write the reference pages anew from the source"
+	@echo "make docs    write the reference pages anew from the source and build the docs into docs/_build/html"
+	@echo "make docs-outputs   also write into the docs what their commands print today"
 
 demo: $(VENV)/.installed
 	@sh .ci/demo $(BIN)/shardwise
@@ -39,6 +40,11 @@ bench-schedules: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/trees docs docs/_build/html
+	@echo "the docs are in docs/_build/html/index.html"
+
+docs-outputs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate.py --outputs
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
