@@ -70,7 +70,8 @@ RAW = [
     ("nested without end", b'{"model": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 422, "nested"),
     ("nested too deeply", b'{"model": ' + b"[" * 200 + b"]" * 200 + b"}", 422, "deeper"),
     ("a number of many digits", b'{"seq": ' + b"9" * 10_000 + b"}", 422, "digits"),
-    ("half a surrogate", b'{"model": "\\ud800"}', 422, "there is no model"),
+    ("half a character", b'{"model": "\\ud800"}', 422, "half of a character"),
+    ("half a character in a key", b'{"\\ud800": 1}', 422, "half of a character"),
     ("a NUL byte", b'{"model": "a\\u0000b"}', 422, "there is no model"),
     ("a huge body", b'{"model": "' + b"x" * (5 * 2**20) + b'"}', 413, "larger than 4"),
 ]
@@ -221,6 +222,7 @@ HOSTILE = [
 WAYS = (
     ("/api/view", {}), ("/api/why", {"strategy": "tp1"}), ("/api/export", {"target": "megatron"}),
     ("/api/export", {"target": "mindformers"}), ("/api/export", {"target": "torch-pipelining"}),
+    ("/api/export", {"target": "torchtitan"}),
 )  # fmt: skip
 
 
@@ -237,7 +239,8 @@ JUNK = [
     [], "x", 7, None, {"a": {"b": []}}, [None], {"layers": "x"}, {"layers": [1]}, {"layers": ["x", []]},
     {"layers": [16, 16], "recompute": [{"choices": {"full": ["x", []]}}]}, {"recompute": [{"choices": {"full": "x"}}]},
     {"time": 3, "stages": "x", "memory": [1], "search": {"strategies": "x"}}, {"name": 7, "pp": "x"},
-    {"rows": ["0F0"]}, {"text": "0F0,0B0"},
+    {"rows": ["0F0"]}, {"rows": "0F0"}, {"rows": [1, None]}, {"rows": [["0F0"], {}]}, {"rows": ["0F0,0B0", "1F0,1B0"]},
+    {"rows": ["0F0,0B0,\ud800", "1F99999999999999999999"]}, {"rows": []}, {"rows": {"a": 1}}, {"text": "0F0,0B0"},
 ]  # fmt: skip
 
 

@@ -168,7 +168,7 @@ _PARSERS: dict[str, Callable[[str, str | Path], Any]] = {
 
 
 def _refuse_strange(data: Mapping, path: str | Path) -> None:
-    """Refuse NaN and infinity, and what is too large once YAML references are followed."""
+    """Refuse NaN, infinity and halves of characters, and what is too large once YAML references are followed."""
     seen = 0
     stack: list[tuple[Any, str, int]] = [(data, "", 0)]
     while stack:
@@ -177,8 +177,16 @@ def _refuse_strange(data: Mapping, path: str | Path) -> None:
         if seen > NODE_LIMIT or depth > DEPTH_LIMIT:
             raise FileError(path, f"holds more than {NODE_LIMIT:,} values or nests deeper than {DEPTH_LIMIT}")
         if isinstance(value, dict):
+            stack.extend((key, at, depth) for key in value if isinstance(key, str) and not key.isascii())
             stack.extend((inner, f"{at}.{key}" if at else str(key), depth + 1) for key, inner in value.items())
         elif isinstance(value, list):
             stack.extend((inner, f"{at}.{index}", depth + 1) for index, inner in enumerate(value))
         elif isinstance(value, float) and not math.isfinite(value):
             raise FileError(path, f"{at} is {value}, which is not a number to plan with; write a finite one")
+        elif isinstance(value, str) and not _is_text(value):
+            raise FileError(path, f"{ascii(at)[1:-1]} holds half of a character (a lone surrogate); correct it")
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written: JSON can spell halves of characters that no file can hold."""
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
