@@ -32,8 +32,8 @@ def mindformers_graph(text):
         if table["zero"]:
             config = parallel.get("parallel_optimizer_config", {})
             table["shard"] = config.get("optimizer_weight_shard_size", dp * cp)
-    if "n_routed_experts" in model:
-        table |= {"ep": c["expert_parallel"], "etp": c["expert_model_parallel"]}
+    if "n_routed_experts" in model or "num_experts" in model:
+        table |= {"ep": c["expert_parallel"], "etp": model["expert_model_parallel"]}
     if pp > 1:
         name = pipeline["pipeline_scheduler"]
         schedule = "zb-v" if v else "interleaved" if vpp > 1 else name

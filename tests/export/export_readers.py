@@ -143,16 +143,27 @@ def run_config(text, version):
     def kind(name, fields):
         return dataclasses.make_dataclass(name, [(f, object, dataclasses.field(default=None)) for f in fields])
 
-    training = kind("Training", [*batch, "enable_cpu_offload", "dtype", "mixed_precision_param"])
-    compiled, parallelism = kind("Compile", ["enable"]), kind("ParallelismConfig", parallel)
-    config = kind("Config", ["training", "parallelism", "activation_checkpoint", "compile"])
+    offload = ["enable_cpu_offload", "disable_cuda_graphs", "dtype", "mixed_precision_param"]
+    training = kind("Training", [*batch, *offload])
+    compiled, parallelism = kind("CompileConfig", ["enable"]), kind("ParallelismConfig", parallel)
+    config = kind("Config", ["model_spec", "training", "parallelism", "activation_checkpoint", "compile"])
     policies = {n: types.SimpleNamespace(Config=lambda n=n: n) for n in ("FullAC", "SelectiveAC")}
-    base = types.SimpleNamespace(**dict.fromkeys(()))
-    base.llama3_debugmodel = lambda: config(training=training(), compile=compiled())
+    names = [f"{start}{end}Converter" for start in ("Float8", "MXFP8") for end in ("Linear", "GroupedExperts")]
+    converters = {n: types.SimpleNamespace(Config=lambda n=n, **_: n) for n in names}
+    depth = int(re.search(r"layers\) != (\d+)", text)[1])  # the model that the plan is for
+
+    def model_registry(flavor, converters=()):
+        model = types.SimpleNamespace(layers=[None] * depth)
+        return types.SimpleNamespace(flavor=flavor, model=model, converters=converters)
+
     modules = {
-        "torchtitan.config": types.SimpleNamespace(ParallelismConfig=parallelism),
+        "torchtitan.components.quantization": types.SimpleNamespace(**converters),
+        "torchtitan.config": types.SimpleNamespace(ParallelismConfig=parallelism, CompileConfig=compiled),
         "torchtitan.distributed.activation_checkpoint": types.SimpleNamespace(**policies),
-        "torchtitan.models.llama3.config_registry": base,
+        "torchtitan.models.llama3": types.SimpleNamespace(model_registry=model_registry),
+        "torchtitan.models.llama3.config_registry": types.SimpleNamespace(
+            llama3_debugmodel=lambda: config(training=training(), compile=compiled())
+        ),
     }
     space = {}
     before = dict(sys.modules)
@@ -169,7 +180,7 @@ def run_config(text, version):
     settings = {table: {k: v for k, v in dataclasses.asdict(getattr(made, table)).items() if v is not None}
                 for table in ("training", "parallelism", "compile")}  # fmt: skip
     mode = {"FullAC": "full", "SelectiveAC": "selective", None: "none"}[made.activation_checkpoint]
-    return settings | {"activation_checkpoint": {"mode": mode}}
+    return settings | {"activation_checkpoint": {"mode": mode}, "model": {"converters": made.model_spec.converters}}
 
 
 def torchtitan(version, files, model_layers):
@@ -196,6 +207,9 @@ def torchtitan(version, files, model_layers):
         "offload": "optimizer" if t.get("enable_cpu_offload") else "none",
         "recompute": {"none": None, "full": ("full", 1, layers), "selective": (frozenset({"ops"}), layers)}[mode],
     }  # fmt: skip
+    table["dtype"] = torchtitan_dtype(settings["model"].get("converters", ()), t)
+    if version != "0.2":
+        assert t.get("disable_cuda_graphs", False) is (pp > 1 or p.get("expert_parallel_degree", 1) > 1)
     if t.get("dtype") == "bfloat16":
         del table["grad_dtype"]  # as the parameters, reduced in fp32
     if tp > 1:
@@ -221,16 +235,26 @@ def torchtitan(version, files, model_layers):
     return table
 
 
+def torchtitan_dtype(converters, training):
+    names = " ".join(converters)
+    eights = "mxfp8" if "MXFP8" in names or ".mx" in names else "fp8" if names else ""
+    return eights or {"float32": "fp32", "bfloat16": "bf16"}[training["mixed_precision_param"]]
+
+
 def deepspeed(text, gpus):
     data = json.loads(text)
     tp = data.get("tensor_parallel", {}).get("autotp_size", 1)
     cp, pp = data.get("sequence_parallel_size", 1), data.get("pipeline", {}).get("stages", 1)
+    assert sum(degree > 1 for degree in (tp, cp, pp)) < 2  # each of them takes the rest for replicas
     dp = gpus // (tp * cp * pp)
     zero = data["zero_optimization"]
     micro = data["train_micro_batch_size_per_gpu"]
-    assert data["train_batch_size"] == micro * data["gradient_accumulation_steps"] * dp
+    total = micro * data["gradient_accumulation_steps"] * dp
+    assert data.get("train_batch_size") == (None if tp > 1 else total)
+    assert data.get("data_parallel_size") == (dp if cp > 1 else None)
+    assert "mics_shard_size" not in zero
     table = {
-        "tp": tp, "pp": pp, "dp": dp, "cp": cp, "micro_batch": micro, "global_batch": data["train_batch_size"],
+        "tp": tp, "pp": pp, "dp": dp, "cp": cp, "micro_batch": micro, "global_batch": total,
         "dtype": next((name for name in ("bf16", "fp16") if name in data), "fp32"),
         "optimizer": {"AdamW": "adamw", "SGD": "sgd", "Muon": "muon"}[data["optimizer"]["type"]],
         "offload": "optimizer" if "offload_optimizer" in zero else "none", "compile": False,
@@ -242,7 +266,9 @@ def deepspeed(text, gpus):
     if dp * cp > 1:
         table["zero"] = zero["stage"]
         if zero["stage"]:
-            table["shard"] = zero.get("mics_shard_size", dp * cp)
+            table["shard"] = dp * cp
+    if "expert_parallel" in data:
+        table["ep"] = data["expert_parallel"]["autoep_size"]
     if pp > 1:
         table |= {"vpp": 1, "schedule": "1f1b", "placement": "loop"}
         interval = data["pipeline"]["activation_checkpoint_interval"]

@@ -51,7 +51,7 @@ def test_files_and_answer(export, tmp_path):
 
 def test_two_targets_share_a_folder_and_one_is_written_again(export, tmp_path):
     assert export("--to", "megatron")[0] == 0
-    assert export("--to", "deepspeed")[0] == 0
+    assert export("--to", "deepspeed", strategy=replace(PIPED, tp=1, dp=4))[0] == 0
     code, _, _ = export("--to", "megatron", strategy=replace(PIPED, tp=1, dp=4))
     assert code == 0
     assert "--tensor-model-parallel-size 1" in (tmp_path / "out" / "train.sh").read_text()
@@ -74,6 +74,49 @@ def test_foreign_and_edited_files_stay(export, tmp_path):
     assert code == 2
     assert err.count("was changed since Shardwise wrote it") == 2
     assert (folder / "train.sh").read_text() == "edited\n"
+
+
+def test_a_file_of_another_target_stays(export, tmp_path):
+    flat = replace(PIPED, tp=1, dp=8, pp=1, zero=0)
+    assert export("--to", "megatron", strategy=flat)[0] == 0
+    before = (tmp_path / "out" / "train.sh").read_text()
+    code, _, err = export("--to", "paddle", strategy=flat)
+    assert code == 2
+    assert "train.sh: belongs to the export for megatron@main; move it away, choose another --out" in err
+    assert (tmp_path / "out" / "train.sh").read_text() == before
+    assert not (tmp_path / "out" / "paddle.json").exists()
+
+
+def test_what_a_target_needs_no_more_goes_and_edited_files_stay(export, tmp_path):
+    own = replace(PIPED, zero=0, schedule="zb-h1", runtime="zero-bubble")
+    table = tmp_path / "out" / "schedule.csv"
+    assert export("--to", "torchtitan", strategy=own)[0] == 0
+    assert table.exists()
+    assert export("--to", "torchtitan", strategy=replace(own, schedule="1f1b"))[0] == 0
+    assert not table.exists()
+    assert export("--to", "torchtitan", strategy=own)[0] == 0
+    table.write_text("edited")
+    assert export("--to", "torchtitan", strategy=replace(own, schedule="1f1b"))[0] == 0
+    assert table.read_text() == "edited"
+
+
+def test_all_files_or_none(export, tmp_path, monkeypatch):
+    """The disk fills while the second file is written."""
+    from shardwise.export import folder
+
+    write, calls = folder.write_text, []
+
+    def full(path, text):
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        write(path, text)
+
+    monkeypatch.setattr(folder, "write_text", full)
+    code, _, err = export("--to", "megatron")
+    assert code == 2
+    assert "cannot be written to: No space left on device; choose another --out" in err
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_another_programs_list_is_not_ours(export, tmp_path):
@@ -101,7 +144,7 @@ def test_losses_are_notes_and_strict_refuses(export, tmp_path):
     [
         (["--to", "megatorn"], 2, "there is no target named 'megatorn'; did you mean megatron?"),
         (["--to", "mindformers@9"], 2, "no version of MindFormers named '9'"),
-        (["--to", "deepspeed", "--out", "/dev/null/x"], 2, "choose another"),
+        (["--to", "megatron", "--out", "/dev/null/x"], 2, "choose another"),
     ],
 )
 def test_bad_words(export, words, code, text):
@@ -115,3 +158,18 @@ def test_a_schedule_is_for_torch_only(tmp_path, capfd):
     (tmp_path / "s.csv").write_text("0F0,0B0\n")
     assert run(["export", str(tmp_path / "s.csv"), "--to", "megatron"]) == 2
     assert "is a schedule, not a plan" in capfd.readouterr().err
+
+
+def test_a_bare_schedule_is_guarded_too(tmp_path, capfd):
+    (tmp_path / "s.csv").write_text("0F0,0B0\n")
+    words = ["export", str(tmp_path / "s.csv"), "--to", "torch-pipelining", "--out", str(tmp_path / "out")]
+    assert run(words) == 0
+    assert run(words) == 0
+    (tmp_path / "out" / "run_pipeline.py").write_text("mine now\n")
+    capfd.readouterr()
+    assert run(words) == 2
+    assert "run_pipeline.py: was changed since Shardwise wrote it" in capfd.readouterr().err
+    assert (tmp_path / "out" / "run_pipeline.py").read_text() == "mine now\n"
+    assert run([*words, "--force"]) == 0
+    listed = json.loads((tmp_path / "out" / MANIFEST).read_text())["files"]
+    assert sorted(listed) == ["run_pipeline.py", "schedule.csv"]

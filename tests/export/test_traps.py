@@ -34,14 +34,15 @@ def flags(made):
 
 @pytest.mark.parametrize("to", VERSIONS)
 def test_1_every_target_states_its_version_and_the_plan(to):
-    plan = plan_of(replace(PIPED, zero=1), predictions={"iteration_seconds": 2.5, "mfu": 0.4, "total_bytes": 2**30})
+    strategy = replace(PIPED, tp=1, dp=4) if to.startswith("deepspeed") else PIPED
+    plan = plan_of(strategy, predictions={"iteration_seconds": 2.5, "mfu": 0.4, "total_bytes": 2**30})
     made = export(plan, to)
     name, version = to.split("@")
     heads = [file.text for file in made.files if not file.name.endswith((".csv", "paddle.json"))]
     assert heads
     for text in heads:
         assert TARGETS[name].versions[version] in text
-        assert f"plan {plan_id(plan)}: dense on 16xb200, tp2 pp4" in text
+        assert f"plan {plan_id(plan)}: dense on 16xb200, tp{strategy.tp} pp4" in text
         assert "predicted: 2.5 s per iteration, 40.0% MFU, at most 1.00 GiB on a GPU" in text
 
 
@@ -132,7 +133,8 @@ def test_4_layouts():
     ],
 )
 def test_5_megatrons_recompute_is_the_smallest_safe_one(recompute, written, cost):
-    made = export(plan_of(replace(PIPED, recompute=Recompute.parse(recompute))), "megatron")
+    runtime = "mindformers" if "[" in recompute else "megatron"  # Megatron-LM's own has no lists
+    made = export(plan_of(replace(PIPED, recompute=Recompute.parse(recompute), runtime=runtime)), "megatron")
     found = flags(made)
     assert {name: " ".join(found[f"recompute-{name}"]) for name in written} == written
     assert (cost in "\n".join(map(str, made.losses))) if cost else not made.losses
@@ -206,7 +208,39 @@ def test_8_deepspeed_has_no_zero_2_with_a_pipeline():
         export(plan_of(replace(PIPED, zero=2)), "deepspeed")
     made = export(plan_of(replace(PIPED, pp=1, dp=8, zero=2)), "deepspeed")
     assert json.loads(made.files[0].text)["zero_optimization"]["stage"] == 2
-    assert any("PipelineModule(..., num_stages=4" in note for note in export(plan_of(PIPED), "deepspeed").by_hand)
+    piped = export(plan_of(replace(PIPED, tp=1, dp=4)), "deepspeed")
+    assert any("PipelineModule(..., num_stages=4" in note for note in piped.by_hand)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "strategy.tp: tp 2 with pp 4: AutoTP, Ulysses and the pipeline each take all GPUs"),
+        ({"pp": 1, "cp": 4}, "strategy.tp: tp 2 with cp 4"),
+        ({"tp": 1, "cp": 2}, "strategy.cp: cp 2 with pp 4"),
+    ],
+)
+def test_8_deepspeeds_axes_exclude_each_other(changes, words):
+    with pytest.raises(InfeasibleError, match=words):
+        export(plan_of(replace(PIPED, **changes)), "deepspeed")
+
+
+def test_8_what_deepspeed_019_stops_at_is_not_written():
+    flat = Strategy(dp=8, global_batch=16, seq=2048)
+    config = json.loads(export(plan_of(replace(flat, zero=3, zero_group=4)), "deepspeed").files[0].text)
+    assert "mics_shard_size" not in config["zero_optimization"]
+    made = export(plan_of(replace(flat, zero=0)), "deepspeed")
+    assert any("zero 0 keeps bf16 gradients; zero 1 is written" in str(fault) for fault in made.losses)
+    tensor = json.loads(export(plan_of(replace(flat, tp=4, dp=2, sp=False)), "deepspeed").files[0].text)
+    assert "train_batch_size" not in tensor
+    assert tensor["gradient_accumulation_steps"] == 8
+    ulysses = json.loads(export(plan_of(replace(flat, cp=2, dp=4, cp_kind="all-to-all")), "deepspeed").files[0].text)
+    assert (ulysses["sequence_parallel_size"], ulysses["data_parallel_size"]) == (2, 4)
+    experts = json.loads(export(plan_of(replace(flat, ep=4), EXPERTS), "deepspeed").files[0].text)
+    assert experts["expert_parallel"] == {"enabled": True, "autoep_size": 4}
+    assert json.loads(export(plan_of(replace(flat, optimizer="sgd")), "deepspeed").files[0].text)[
+        "zero_allow_untested_optimizer"
+    ]
 
 
 def test_9_torch_needs_losses_in_order_and_a_pipeline():

@@ -41,7 +41,7 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     shardwise export planned.json --to torch-pipelining --out run/   (a plan with a schedule, or a CSV of one)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     if Path(file).suffix.lower() != ".json":
-        _schedule_only(file, target, out, output)
+        _schedule_only(file, output, target=target, out=out, force=force)
         return
     from shardwise.export.folder import write_export
     from shardwise.export.registry import export
@@ -69,17 +69,19 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     )
 
 
-def _schedule_only(file: str, target: str, out: str, output: Output) -> None:
+def _schedule_only(file: str, output: Output, *, target: str, out: str, force: bool) -> None:
     """A schedule's CSV without a plan: only PyTorch's pipelining can take it."""
+    from shardwise.export.folder import write_export
     from shardwise.export.registry import find
-    from shardwise.export.torch_pipelining import export_torch
+    from shardwise.export.torch_pipelining import schedule_export
     from shardwise.inputs.files import read_text
     from shardwise.simulate.action import Schedule
 
     found, version = find(target)
     if found.name != "torch-pipelining":
         raise InputError(f"{file} is a schedule, not a plan; {found.title} needs a plan: give a plan.json")
-    written = export_torch(Schedule.parse(read_text(file), name=Path(file).stem), out)
+    made = schedule_export(Schedule.parse(read_text(file), name=Path(file).stem))
+    written = write_export(made, out, force=force)
     for path in written:
         output.say(f"wrote {path}")
     output.answer({"target": f"{found.name}@{version}", "files": [str(path) for path in written]})

@@ -1,8 +1,15 @@
 """A plan as a DeepSpeed JSON.
 
-DeepSpeed's file holds the batch, the sharding and the number format. Stages and experts are arguments of the user's
-program: the file's `pipeline` table names the stages so that they are not lost, and the note says where to put them.
-Pipeline parallel does not run with ZeRO 2 or 3 there, so such a plan is refused.
+DeepSpeed's file holds the batch, the sharding, the experts and the number format. Stages are arguments of the user's
+program: the file's `pipeline` table names them so that they are not lost, and the note says where to put them.
+
+What DeepSpeed takes without a word or stops at, and what is done about it here:
+
+- a pipeline runs with ZeRO 0 and 1 only, and automatic tensor parallel and Ulysses take all GPUs as theirs x dp: plans
+  that have two of the three, or a pipeline and ZeRO 2 or 3, are refused
+- without ZeRO, 16-bit parameters have 16-bit gradients: stage 1 is written for fp32 ones
+- the batch is checked with tensor parallel ranks taken for replicas: with tp it is left out, and follows from the rest
+- Ulysses makes its groups only where `data_parallel_size` is there too
 """
 
 from __future__ import annotations
@@ -48,15 +55,28 @@ def _states(draft: Draft) -> None:
             "strategy.zero",
             f"zero {s.zero} with pp {s.pp}: DeepSpeed's pipeline does not run with ZeRO 2 and 3; use zero 1 or pp 1",
         )
-    if s.shard_group < s.dp * s.cp and s.zero != 3:
-        text = f"{s.zero_group}: only ZeRO 3 shards inside groups (MiCS); all {s.dp * s.cp} ranks are written"
-        draft.lose("strategy.zero_group", text, zero_group=0)
+    if s.zero and s.shard_group < s.dp * s.cp:
+        text = (
+            f"{s.zero_group}: states are sharded over all {s.dp * s.cp} ranks (MiCS is gone), so memory is at most as"
+        )
+        draft.lose("strategy.zero_group", f"{text} planned", zero_group=0)
+    if s.zero == 0 and s.dtype != "fp32" and s.grad_dtype == "fp32" and s.dp * s.cp > 1:
+        text = f"zero 0 keeps {s.dtype} gradients; zero 1 is written, which adds them up in fp32 and needs less memory"
+        draft.lose("strategy.zero", text, zero=1)
     if s.offload == "optimizer" and s.zero == 0:
         draft.lose("strategy.offload", "host memory is for sharded states only (zero 1 to 3)", offload="none")
 
 
 def _axes(draft: Draft) -> None:
     s = draft.strategy
+    used = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "pp") if getattr(s, name) > 1]
+    if len(used) > 1:
+        why = "AutoTP, Ulysses and the pipeline each take all GPUs as theirs x dp"
+        draft.refuse(f"strategy.{used[0].split()[0]}", f"{' with '.join(used)}: {why}; keep one of them above 1")
+    if s.ep > 1 and s.zero == 3 and s.cp > 1:
+        draft.refuse(
+            "strategy.ep", f"ep {s.ep} with zero 3 and cp {s.cp}: AutoEP has no Ulysses at stage 3; use zero 2"
+        )
     if s.cp > 1 and s.cp_kind != "all-to-all":
         heads = min(draft.model.heads, draft.model.heads if draft.model.mla else draft.model.kv_heads)
         if heads % (s.tp * s.cp):
@@ -94,8 +114,11 @@ def _by_hand(draft: Draft) -> None:
         draft.by_hand.append(f"PipelineModule(..., num_stages={s.pp}, partition_method='uniform'{interval})")
     elif s.recompute.full:
         draft.by_hand.append("recompute: deepspeed.checkpointing.checkpoint around every layer, or the model's switch")
-    if draft.model.moe:
+    if draft.model.moe and s.pp > 1:
         draft.by_hand.append(f"MoE(..., ep_size={s.ep})")
+    if s.tp > 1:
+        why = "DeepSpeed takes tensor parallel ranks for replicas when it checks it"
+        draft.by_hand.append(f"train_batch_size, {s.global_batch}, is left out: {why}")
     if not s.flash:
         draft.by_hand.append("attention that stores its scores is the model's own switch")
 
@@ -109,13 +132,19 @@ def _config(draft: Draft) -> Settings:
         "zero_optimization": _zero(draft),
         "optimizer": {"type": DEEPSPEED_OPTIMIZERS[s.optimizer]},
     }
+    if s.tp > 1:
+        del found["train_batch_size"]
+    if s.optimizer == "sgd":
+        found["zero_allow_untested_optimizer"] = True
     if s.dtype != "fp32":
         found[s.dtype] = {"enabled": True}
         found["data_types"] = {"grad_accum_dtype": s.grad_dtype}
     if s.tp > 1:
         found["tensor_parallel"] = {"autotp_size": s.tp}
     if s.cp > 1:
-        found["sequence_parallel_size"] = s.cp
+        found |= {"sequence_parallel_size": s.cp, "data_parallel_size": s.dp}
+    if draft.model.moe and s.ep > 1 and s.pp == 1:
+        found["expert_parallel"] = {"enabled": True, "autoep_size": s.ep}
     if s.pp > 1:
         interval = s.recompute.group if s.recompute.full else 0
         found["pipeline"] = {"stages": s.pp, "partition": "uniform", "activation_checkpoint_interval": interval}
@@ -126,11 +155,10 @@ def _config(draft: Draft) -> Settings:
 
 def _zero(draft: Draft) -> Settings:
     s = draft.strategy
-    found: Settings = {"stage": s.zero}
+    one = s.zero == 0 and s.dtype != "fp32" and s.grad_dtype == "fp32"  # a single rank: stage 1 shards nothing
+    found: Settings = {"stage": 1 if one else s.zero}
     if s.zero > 1:
         found |= {"overlap_comm": True, "contiguous_gradients": True}
-    if s.zero == 3 and s.shard_group < s.dp * s.cp:
-        found["mics_shard_size"] = s.shard_group
     if s.offload == "optimizer":
         found["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return found

@@ -1,18 +1,20 @@
-"""Writing an export into a folder: whole files, and never over a file that is not ours.
+"""Writing an export into a folder: all of its files or none, and never over a file that is not ours.
 
-`shardwise-export.json` lists what was written with the hash of each file. A file that it lists and that still has its
-hash may be written again; any other file of that name, edited ones included, stays unless it is forced.
+`shardwise-export.json` lists what was written with the hash of each file. A file that it lists for the same target and
+that still has its hash may be written again, or goes where the target needs it no more; any other file of that name,
+edited ones included, stays unless it is forced.
 """
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import shardwise
 from shardwise.errors import Fault, FileError, InputError
-from shardwise.export.target import Export
+from shardwise.export.target import Bundle, Export, File
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
@@ -21,20 +23,57 @@ MANIFEST = "shardwise-export.json"
 _SCHEMA = "shardwise/export/1"
 
 
-def write_export(export: Export, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+def write_export(export: Bundle, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
     """Write all files of an export and the list of them, or refuse with every file that is in the way."""
     folder = Path(folder)
     listed = _listed(folder / MANIFEST)
     if not force:
         _refuse_foreign(export, folder, listed)
+    stale = _stale(export, folder, listed)
     _make(folder)
-    for file in export.files:
-        path = folder / file.name
-        write_text(path, file.text)
-        if file.program:
-            path.chmod(path.stat().st_mode | 0o111)
-    write_text(folder / MANIFEST, to_json(_manifest(export, listed)))
-    return tuple(folder / name for name in (*(file.name for file in export.files), MANIFEST))
+    kept = {name: entry for name, entry in listed.items() if name not in stale}
+    manifest = File(name=MANIFEST, text=to_json(_manifest(export, kept)))
+    files = (*export.files, manifest)  # the list last: a file that it does not name yet is never taken for ours
+    _write_together(files, folder)
+    for name in stale:
+        (folder / name).unlink(missing_ok=True)
+    return tuple(folder / file.name for file in files)
+
+
+def _write_together(files: tuple[File, ...], folder: Path) -> None:
+    """Write all files beside their places, then move all: a full disk or Ctrl-C leaves the folder as it was."""
+    for file in files:
+        if (folder / file.name).is_dir():
+            raise FileError(folder / file.name, "is a folder; choose another --out")
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".shardwise-") as passing:
+            for file in files:
+                path = Path(passing) / file.name
+                write_text(path, file.text)
+                if file.program:
+                    path.chmod(path.stat().st_mode | 0o111)
+            for file in files:
+                (Path(passing) / file.name).replace(folder / file.name)
+    except OSError as error:
+        raise FileError(folder, f"cannot be written to: {error.strerror or error}; choose another --out") from None
+
+
+def _stale(export: Bundle, folder: Path, listed: dict[str, Any]) -> list[str]:
+    """Files of an earlier export for the same target that this one does not write, as they were written."""
+    made = {file.name for file in export.files}
+    return [
+        name
+        for name, entry in listed.items()
+        if name not in made
+        and isinstance(entry, dict)
+        and _name(entry.get("target")) == _name(export.target)
+        and Path(name).name == name
+        and not _differs(folder / name, None, str(entry.get("sha256")))
+    ]
+
+
+def _name(target: object) -> str:
+    return str(target).partition("@")[0]
 
 
 def _hash(text: str) -> str:
@@ -52,19 +91,28 @@ def _listed(path: Path) -> dict[str, Any]:
     return files
 
 
-def _refuse_foreign(export: Export, folder: Path, listed: dict[str, Any]) -> None:
+def _refuse_foreign(export: Bundle, folder: Path, listed: dict[str, Any]) -> None:
     faults = []
     for file in export.files:
         path = folder / file.name
         if not path.exists() or not _differs(path, file.text):
             continue
-        entry = listed.get(file.name)
-        known = entry.get("sha256") if isinstance(entry, dict) else None
-        if known is None or _differs(path, None, known):
-            what = "was not written by Shardwise" if known is None else "was changed since Shardwise wrote it"
+        what = _in_the_way(export, path, listed.get(file.name))
+        if what:
             faults.append(Fault(str(path), f"{what}; move it away, choose another --out, or add --force"))
     if faults:
         raise InputError(faults, title="nothing was written")
+
+
+def _in_the_way(export: Bundle, path: Path, entry: object) -> str:
+    """Why a file that is there must stay; empty: it is ours, of this target, and as we wrote it."""
+    known = entry.get("sha256") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or known is None:
+        return "was not written by Shardwise"
+    if _differs(path, None, str(known)):
+        return "was changed since Shardwise wrote it"
+    other = entry.get("target")
+    return "" if _name(other) == _name(export.target) else f"belongs to the export for {other}"
 
 
 def _differs(path: Path, text: str | None, known: str = "") -> bool:
@@ -82,12 +130,12 @@ def _make(folder: Path) -> None:
         raise FileError(folder, f"cannot be made: {error.strerror or error}; choose another --out") from None
 
 
-def _manifest(export: Export, listed: dict[str, Any]) -> dict[str, Any]:
+def _manifest(export: Bundle, listed: dict[str, Any]) -> dict[str, Any]:
     entry = {
         "target": export.target,
         "speaks": export.speaks,
         "plan": export.plan,
-        "strategy": str(export.strategy),
+        **({"strategy": str(export.strategy)} if isinstance(export, Export) else {}),
         "predicted": export.prediction,
         "losses": [str(fault) for fault in export.losses],
         "by_hand": list(export.by_hand),

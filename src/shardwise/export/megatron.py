@@ -30,6 +30,7 @@ from shardwise.export.nearest import (
     without_lora,
 )
 from shardwise.export.target import Draft, File
+from shardwise.export.torchrun import start_lines
 from shardwise.inputs.model import Model
 from shardwise.inputs.names import (
     MEGATRON_CP_KINDS,
@@ -258,27 +259,17 @@ def _environment(draft: Draft) -> dict[str, Any]:
     return {"CUDA_DEVICE_MAX_CONNECTIONS": 1} if (s.tp > 1 or s.cp > 1) and s.zero < 2 else {}
 
 
-def gpus_per_node(draft: Draft) -> int:
-    """Eight as in most nodes, or the most that divides the GPUs."""
-    gpus = draft.strategy.world
-    return next(count for count in range(min(8, gpus), 0, -1) if gpus % count == 0)
-
-
 def _script(draft: Draft, groups: Groups) -> str:
-    node = gpus_per_node(draft)
     lines = ["#!/bin/bash", draft.header().rstrip("\n"), "# Flags after the script's name are added to the end.", ""]
     lines += [f"export {name}={value}" for name, value in _environment(draft).items()]
-    lines += [f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}", f"NUM_NODES=${{NUM_NODES:-{draft.strategy.world // node}}}"]
-    lines += ["", "# A stand-in so that it starts: replace it by your data, tokenizer and learning rate."]
+    lines += ["# A stand-in so that it starts: replace it by your data, tokenizer and learning rate."]
     lines += ["DATA_ARGS=(", *(f"    {word}" for word in _DATA), ")"]
     for name, flags in groups.items():
         if flags:
             lines += [f"{name.upper()}_ARGS=(", *(f"    {word}" for word in _words(flags)), ")"]
     used = " ".join(f'"${{{name.upper()}_ARGS[@]}}"' for name, flags in groups.items() if flags)
     lines += [
-        "",
-        "torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NUM_NODES \\",
-        "    --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} --master-port ${MASTER_PORT:-6000} \\",
+        *start_lines(draft.strategy.world),
         f'    pretrain_gpt.py {used} "${{DATA_ARGS[@]}}" "$@"',
     ]
     return "\n".join(lines) + "\n"

@@ -5,6 +5,8 @@ What MindFormers takes without a word, and what is done about it here:
 - `offset` is what a chunk holds beyond layers // (pp x v): rows are chunks of a rank, columns are ranks; on a v the
   second row is in rank order, so it runs backwards through the model
 - recompute lists go the same way: a list with one chunk a rank, rows with several
+- settings of stages and experts are those of the new models: `use_legacy` is true unless it is false
+- the tensor degree of experts is a key of the model; among the other degrees it is refused
 - `micro_batch_num` is a count, and counts with a pipeline only; without one it is `gradient_accumulation_steps`
 """
 
@@ -69,6 +71,7 @@ def _graph(draft: Draft) -> Settings:
     return {
         "use_parallel": True,
         "run_mode": "train",
+        "use_legacy": False,
         "runner_config": {
             "batch_size": s.micro_batch,
             "gradient_accumulation_steps": 1 if s.pp > 1 else s.microbatches,
@@ -144,7 +147,7 @@ def _degrees(draft: Draft) -> Settings:
     found: Settings = {
         theirs: getattr(s, ours)
         for ours, theirs in MINDFORMERS_DEGREES.items()
-        if ours not in {"ep", "etp"} or draft.model.moe
+        if ours != "etp" and (ours != "ep" or draft.model.moe)
     }
     found["micro_batch_num"] = s.microbatches if s.pp > 1 else 1
     found["use_seq_parallel"] = s.sp and s.tp > 1
@@ -157,9 +160,10 @@ def _degrees(draft: Draft) -> Settings:
 
 def _layer_keys(draft: Draft) -> Settings:
     s = draft.strategy
-    if s.pp == 1:
-        return {}
-    return {"pp_interleave_num": s.vpp, "offset": offset(draft.layers, s.pp, s.placement)}
+    found: Settings = {MINDFORMERS_DEGREES["etp"]: s.etp} if draft.model.moe else {}
+    if s.pp > 1:
+        found |= {"pp_interleave_num": s.vpp, "offset": offset(draft.layers, s.pp, s.placement)}
+    return found
 
 
 def _recompute_keys(draft: Draft) -> Settings:

@@ -30,11 +30,14 @@ def document(draft: Draft) -> Settings:
         bend(draft)
     draft.settle()
     s = draft.strategy
+    draft.by_hand.append("lr_scheduler and train_dataset are stand-ins, without which the file is refused")
     return {
         "training": {"local_batch_size": s.micro_batch, "global_batch_size": s.global_batch},
         "optimizer": {"type": "AdamW"},
         "parallelism": _parallelism(draft),
         "recompute": _recompute_keys(draft),
+        "lr_scheduler": {"type": "ConstantWarmUpLR", "learning_rate": 1e-4},
+        "train_dataset": {"dataloader": {"type": "MockTrainDataLoader"}},
         "model": model_keys(draft),
     }
 

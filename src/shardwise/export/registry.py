@@ -9,6 +9,7 @@ from typing import cast
 from shardwise.errors import UnknownNameError
 from shardwise.export.partition import mixture
 from shardwise.export.target import Draft, Export, File, Target
+from shardwise.export.torch_words import SPEAKS
 from shardwise.inputs.check import ensure
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.plan_file import Plan
@@ -37,7 +38,7 @@ TARGETS = {
         Target(
             name="deepspeed",
             title="DeepSpeed",
-            versions={"0.19": "DeepSpeed 0.19 (JSON)"},
+            versions={"0.19": "DeepSpeed 0.19.8 (JSON)"},
             module="shardwise.export.deepspeed",
             runtime="deepspeed",
         ),
@@ -61,7 +62,7 @@ TARGETS = {
         Target(
             name="torch-pipelining",
             title="torch.distributed.pipelining",
-            versions={"2.13": "torch 2.13, torch.distributed.pipelining (CSV and runner)"},
+            versions={"2.13": SPEAKS},
             module="shardwise.export.torch_target",
         ),
     )

@@ -52,8 +52,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Export:
-    """The files of a plan for one target, and what they do not say."""
+class Bundle:
+    """Files for a target that belong together."""
 
     target: str
     """Name and version, such as `megatron@main`."""
@@ -63,14 +63,20 @@ class Export:
     """Id of the plan."""
     files: tuple[File, ...]
     """The files."""
+    losses: tuple[Fault, ...] = ()
+    """What the target cannot say, what is written instead, and what that costs."""
+    by_hand: tuple[str, ...] = ()
+    """What must be set elsewhere: in a program, on a command line."""
+    prediction: str = "nothing; there is no plan"
+    """What the plan promises, in a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export(Bundle):
+    """The files of a plan for one target, and what they do not say."""
+
     strategy: Strategy
     """What the files say; the plan's own where nothing was lost."""
-    losses: tuple[Fault, ...]
-    """What the target cannot say, what is written instead, and what that costs."""
-    by_hand: tuple[str, ...]
-    """What must be set elsewhere: in a program, on a command line."""
-    prediction: str
-    """What the plan promises, in a line."""
 
 
 @dataclass(kw_only=True)

@@ -12,13 +12,16 @@ What PyTorch 2.13 does without a word, and what is done about it here (each was 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.inputs.write import write_text
+from shardwise.export.folder import write_export
+from shardwise.export.target import Bundle, File
+from shardwise.export.torch_words import SPEAKS, TORCH
 from shardwise.schedule.validate import validate
 from shardwise.simulate.action import F, Schedule
 from shardwise.simulate.costs import Costs
@@ -26,15 +29,25 @@ from shardwise.simulate.costs import Costs
 RUNNER = Path(__file__).with_name("torch_runner.py")
 
 
-def export_torch(schedule: Schedule, folder: str | Path) -> tuple[Path, Path]:
+def export_torch(schedule: Schedule, folder: str | Path, *, force: bool = False) -> tuple[Path, Path]:
     """Write `schedule.csv` and `run_pipeline.py` into a folder; what PyTorch would train wrongly is refused."""
-    check_torch(schedule)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    table, runner = folder / "schedule.csv", folder / "run_pipeline.py"
-    write_text(table, schedule.csv())
-    write_text(runner, RUNNER.read_text(encoding="utf-8"))
+    table, runner, *_ = write_export(schedule_export(schedule), folder, force=force)
     return table, runner
+
+
+def schedule_export(schedule: Schedule) -> Bundle:
+    """A schedule without a plan, as files."""
+    check_torch(schedule)
+    text = schedule.csv()
+    return Bundle(
+        target=TORCH,
+        speaks=SPEAKS,
+        plan="none; the schedule " + hashlib.sha256(text.encode()).hexdigest()[:12],
+        files=(
+            File(name="schedule.csv", text=text),
+            File(name="run_pipeline.py", text=RUNNER.read_text(encoding="utf-8")),
+        ),
+    )
 
 
 def check_torch(schedule: Schedule) -> None:

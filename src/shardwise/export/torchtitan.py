@@ -5,6 +5,7 @@ What torchtitan takes without a word, and what is done about it here:
 - left alone it gives the first and the last stage a layer less: with a pipeline every chunk's modules are listed
 - a CSV orders the work, but the chunks are placed as `pipeline_parallel_schedule` says: both are written
 - the output layer is `output` in 0.2 and `lm_head` from 0.3 on; main counts tokens where the others count samples
+- from 0.3 on CUDA graphs, which are on unless switched off, stop a job with stages or expert parallel
 - only 0.2 can say how context parallel moves keys and values, only later ones can switch sequence parallel off
 """
 
@@ -13,7 +14,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.export import torchtitan_text
 from shardwise.export.nearest import (
     all_layers,
     choose,
@@ -25,6 +25,7 @@ from shardwise.export.nearest import (
 from shardwise.export.target import Draft, File
 from shardwise.export.torch_pipelining import check_torch
 from shardwise.export.torch_target import schedule_of
+from shardwise.export.torchtitan_text import config, say_model
 from shardwise.inputs.names import (
     TORCHTITAN_CP_KINDS,
     TORCHTITAN_DEGREES,
@@ -39,13 +40,23 @@ Settings = dict[str, Any]
 
 def write(draft: Draft) -> tuple[File, ...]:
     """The configuration, and `schedule.csv` where the order is one of our own."""
-    for bend in (without_lora, plain_pipeline, _states, _axes, _experts, _recompute, _numbers):
+    for bend in (
+        without_lora,
+        plain_pipeline,
+        _states,
+        _axes,
+        _experts,
+        _recompute,
+        _numbers,
+        say_model,
+    ):
         bend(draft)
     order = _order(draft)
     draft.settle()
     tables = {"training": _training(draft), "parallelism": _parallelism(draft, order)}
+    made = config(draft, tables)
     csv = (File(name="schedule.csv", text=order.csv()),) if order else ()
-    return (torchtitan_text.config(draft, tables), *csv)
+    return (*made, *csv)
 
 
 def _states(draft: Draft) -> None:
@@ -123,9 +134,6 @@ def _numbers(draft: Draft) -> None:
         draft.lose("strategy.offload", "host memory is for sharded states only (zero 2 or 3)", offload="none")
     choose(draft, "offload", ("none", "optimizer"), "none")
     without(draft, flash=(True, "attention is torch's scaled dot product"))
-    if s.dtype in {"fp8", "mxfp8"} and draft.version != "0.2":
-        kind = "Float8LinearConverter" if s.dtype == "fp8" else "MXFP8LinearConverter"
-        draft.by_hand.append(f"{s.dtype}: add {kind}.Config() to the converters of the model's model_registry call")
 
 
 def _order(draft: Draft) -> Schedule | None:
@@ -172,6 +180,8 @@ def _training(draft: Draft) -> Settings:
             "num_tokens_per_train_step": s.global_batch * s.seq,
             "max_context_length": s.seq,
         }
+    if draft.version != "0.2" and (s.pp > 1 or s.ep > 1):
+        found["disable_cuda_graphs"] = True
     if s.offload == "optimizer":
         found["enable_cpu_offload"] = True
     if s.master == "pure" and s.dtype != "fp32":
@@ -203,7 +213,6 @@ def _pipeline(draft: Draft, order: Schedule | None) -> Settings:
     found: Settings = {"pipeline_parallel_schedule": _named(draft, order)}
     if order:
         found["pipeline_parallel_schedule_csv"] = "schedule.csv"
-        draft.by_hand.append("pipeline_parallel_schedule_csv is looked up in the folder that the job starts in")
     if draft.version == "main":
         found["num_pp_microbatches"] = s.microbatches
     else:

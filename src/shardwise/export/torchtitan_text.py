@@ -1,40 +1,46 @@
-"""The text of a torchtitan configuration, TOML or Python."""
+"""The text of a torchtitan configuration, TOML or Python, and the script that starts it."""
 
 from __future__ import annotations
 
-from pprint import pformat
 from typing import Any
 
 import tomli_w
 
 from shardwise.export.target import Draft, File
+from shardwise.export.torchrun import start_lines
+from shardwise.export.torchtitan_python import flavor, mtp, python
 from shardwise.inputs.names import TORCHTITAN_FLAVORS
 
 Settings = dict[str, Any]
-_STAND_IN = ("llama3", "debugmodel")
 
 
-def config(draft: Draft, tables: dict[str, Settings]) -> File:
-    """The configuration file of a version."""
-    name, flavor = TORCHTITAN_FLAVORS.get(draft.model.name, _STAND_IN)
+def say_model(draft: Draft) -> None:
+    """What of the model cannot be said, and where to say it."""
+    s, (name, _) = draft.strategy, flavor(draft)
     if draft.model.name not in TORCHTITAN_FLAVORS:
-        known = f"torchtitan has no flavor that is known to be {draft.model.name}; {name} {flavor} is named"
-        draft.by_hand.append(f"the model: {known}")
+        known = f"torchtitan has no flavor that is known to be {draft.model.name}"
+        draft.by_hand.append(f"the model: {known}; name yours, the file stops until then")
+    if draft.model.mtp and not mtp(draft):
+        stages = name == "deepseek_v3" and draft.version != "0.2" and (s.pp > 1 or s.cp > 1)
+        why = "does not run with a pipeline or context parallel here" if stages else "is not in this model"
+        draft.lose("model.mtp", f"{draft.model.mtp}: multi-token prediction {why}; it is trained without")
+
+
+def config(draft: Draft, tables: dict[str, Settings]) -> tuple[File, File]:
+    """The configuration file of a version, and what starts it."""
     if draft.version == "0.2":
-        return File(name="torchtitan.toml", text=_toml(draft, tables, name, flavor))
-    draft.by_hand.append(
-        f"put the function into torchtitan/models/{name}/config_registry.py and start with --module {name} "
-        "--config shardwise"
-    )
-    base = f"{name}_{flavor.lower().replace('.', '_').replace('-', '_')}"
-    return File(name="shardwise_config.py", text=_python(draft, tables, name, base))
+        file = File(name="torchtitan.toml", text=_toml(draft, tables))
+        return file, _start(draft, "--job.config_file torchtitan.toml")
+    file = File(name="shardwise_config.py", text=python(draft, tables))
+    return file, _start(draft, "--module shardwise_config --config shardwise")
 
 
-def _toml(draft: Draft, tables: dict[str, Settings], name: str, flavor: str) -> str:
-    s = draft.strategy
-    model: Settings = {"name": name, "flavor": flavor}
+def _toml(draft: Draft, tables: dict[str, Settings]) -> str:
+    s, (name, known) = draft.strategy, flavor(draft)
+    model: Settings = {"name": name, "flavor": known or draft.model.name}
     if s.dtype in {"fp8", "mxfp8"}:
-        model["converters"] = ["quantize.linear.float8" if s.dtype == "fp8" else "quantize.linear.mx"]
+        kind = "float8" if s.dtype == "fp8" else "mx"
+        model["converters"] = [f"quantize.linear.{kind}", *([f"quantize.grouped_mm.{kind}"] if draft.model.moe else [])]
     kind = "full" if s.recompute.full else "selective" if s.recompute.modules else "none"
     document = {
         "job": {"description": f"{draft.model.name}: Shardwise plan {draft.id}"},
@@ -47,30 +53,9 @@ def _toml(draft: Draft, tables: dict[str, Settings], name: str, flavor: str) -> 
     return draft.header() + tomli_w.dumps(document)
 
 
-def _python(draft: Draft, tables: dict[str, Settings], name: str, base: str) -> str:
-    s = draft.strategy
-    policy = "FullAC" if s.recompute.full else "SelectiveAC" if s.recompute.modules else ""
-    imports = ["from torchtitan.config import ParallelismConfig"]
-    if policy:
-        imports.append(f"from torchtitan.distributed.activation_checkpoint import {policy}")
-    imports.append(f"from torchtitan.models.{name}.config_registry import {base}")
-    body = [
-        *_call("training", "replace", tables["training"], "base.training"),
-        *_call("parallelism", "ParallelismConfig", tables["parallelism"]),
-        f"        activation_checkpoint={f'{policy}.Config()' if policy else None},",
-        *_call("compile", "replace", {"enable": s.compile}, "base.compile"),
-    ]
-    function = ["def shardwise():", f"    base = {base}()", "    return replace(", "        base,", *body, "    )", ""]
-    return draft.header() + "\n".join(["from dataclasses import replace", "", *imports, "", "", *function])
-
-
-def _call(field: str, function: str, settings: Settings, first: str = "") -> list[str]:
-    inside = [f"            {name}={_literal(value)}," for name, value in settings.items()]
-    return [f"        {field}={function}(", *([f"            {first},"] if first else []), *inside, "        ),"]
-
-
-def _literal(value: object) -> str:
-    if not isinstance(value, list):
-        return repr(value)
-    rows = (pformat(row, width=100, compact=True).replace("\n", "\n" + " " * 16) for row in value)
-    return "[\n" + "".join(f"                {row},\n" for row in rows) + "            ]"
+def _start(draft: Draft, flags: str) -> File:
+    """The files are found from their own folder: the module by Python, the CSV and the TOML by their names."""
+    lines = ["#!/bin/bash", draft.header().rstrip("\n"), "# Flags after the script's name are added to the end.", ""]
+    lines += ['cd "$(dirname "${BASH_SOURCE[0]}")"', *start_lines(draft.strategy.world)]
+    lines.append(f'    -m torchtitan.train {flags} "$@"')
+    return File(name="torchtitan.sh", text="\n".join(lines) + "\n", program=True)
