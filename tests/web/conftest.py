@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from browsing import Looked, browsing
 from serving import serving
 
 
@@ -11,3 +12,18 @@ def server():
     pytest.importorskip("uvicorn")
     with serving("--searches", "2") as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """The system's Chromium; skips where there is none."""
+    with browsing() as found:
+        yield found
+
+
+@pytest.fixture
+def look(server, browser):
+    """`look.go(view, ...)`: the live page in a browser; complaints of the browser fail the test."""
+    found = Looked(browser, server.url)
+    yield found
+    found.close(refused=True)

@@ -6,7 +6,7 @@ import { t, word } from "./i18n.js";
 import { KIND, LINES } from "./palette.js";
 import { hideTip, showTip } from "./tooltip.js";
 import { actionAt, decode, feeds, find, nameOf, needs, prepare } from "./timeline_data.js";
-import { drawAxis, drawMemory, drawNames, drawRelated, drawRows, memoryRanks, mixed, streamColours } from "./timeline_draw.js";
+import { drawAxis, drawMemory, drawMemoryAxis, drawNames, drawRelated, drawRows, memoryRanks, mixed, streamColours } from "./timeline_draw.js";
 
 const OVERVIEW = 34, AXIS = 30, MEMORY = 130, LEAST = 1e-6, READABLE = 60;
 
@@ -32,6 +32,7 @@ class Drawing {
     this.overview = el("canvas", { class: "overview", "aria-hidden": "true" });
     this.info = el("div", { class: "action-info", "aria-live": "polite" });
     this.buffer = document.createElement("canvas");
+    this.canvases = [document.createElement("canvas"), document.createElement("canvas")];
     this.node = el("div", { class: "timeline-box" }, this.toolbar(), this.overview, this.canvas, this.legend(), this.info,
       el("p", { class: "hint", id: "timeline-keys" }, t("timeline.keys")));
     this.listen();
@@ -77,7 +78,7 @@ class Drawing {
     const names = ["ink", "muted", "line", "idle", "surface"];
     const [ink, muted, line, idle, paper] = names.map(colour);
     this.paint = streamColours(this.line, { ink, muted, line, idle, paper });
-    this.small = null;
+    this.small = this.sheet = null;
     this.later();
   }
 
@@ -102,12 +103,36 @@ class Drawing {
     const chosen = this.chosen && find(line, this.chosen.code);
     const before = chosen ? needs(line, chosen.code) : [], after = chosen ? feeds(line, chosen.code) : [];
     const related = chosen ? new Set([chosen, ...before, ...after].map(one => one.code)) : null;
-    drawRows(pen, line, box, paint, related);
+    drawMemoryAxis(pen, this.view, line, box, paint);
+    this.stamp(pen, box, related, chosen ? chosen.rank : this.over);
     drawNames(pen, line, box, paint, t("rank"));
-    drawMemory(pen, this.view, line, box, paint, chosen ? chosen.rank : this.over);
     if (chosen) drawRelated(pen, line, box, paint, chosen, before, after);
     this.drawOverview(box);
     this.where.textContent = `${this.show.time(this.from)} – ${this.show.time(this.to)}`;
+  }
+
+  /** Put the rows and curves in sight on the canvas, from a sheet that reaches half a window further on both sides. */
+  stamp(pen, box, related, strong) {
+    const key = [box.to - box.from, box.width, box.height, box.ratio, strong, this.chosen ? this.chosen.code : -1].join(" ");
+    if (!this.sheet || this.sheet.key !== key || this.sheet.from > box.from || this.sheet.to < box.to) this.sheet = this.sheetOf(box, related, strong, key);
+    const { sheet } = this, wide = (box.right - box.left) * box.ratio, scale = wide / (box.to - box.from);
+    const x = Math.round((box.from - sheet.from) * scale), high = sheet.canvas.height;
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(sheet.canvas, x, 0, wide, high, box.left, box.top, box.right - box.left, high / box.ratio);
+  }
+
+  sheetOf(box, related, strong, key) {
+    const span = box.to - box.from, from = Math.max(0, box.from - span / 2), to = Math.min(this.line.makespan, box.to + span / 2);
+    const wide = ((box.right - box.left) * (to - from)) / span, canvas = this.canvases[this.canvases[0] === this.sheet?.canvas ? 1 : 0];
+    const own = { ...box, from, to, left: 0, right: wide, top: 0, below: box.below - box.top, height: box.height - box.top };
+    Object.assign(canvas, { width: Math.ceil(wide * box.ratio), height: Math.ceil(own.height * box.ratio) });
+    const pen = canvas.getContext("2d");
+    pen.setTransform(box.ratio, 0, 0, box.ratio, 0, 0);
+    pen.font = "11px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    drawRows(pen, this.line, own, this.paint, related);
+    drawMemory(pen, this.line, own, this.paint, strong);
+    return { key, from, to, canvas };
   }
 
   pen(canvas, width, height, ratio) {

@@ -11,7 +11,7 @@ export function prepare(data) {
     const codes = Int32Array.from(rank.codes);
     codes.forEach((code, k) => { rankOf[code] = r; placeOf[code] = k; });
     return {
-      codes, start: Float64Array.from(rank.start), end: Float64Array.from(rank.end),
+      codes, streams: codes.map(code => Math.floor(code / data.microbatches)), start: Float64Array.from(rank.start), end: Float64Array.from(rank.end),
       times: Float64Array.from(rank.times), held: Float64Array.from(rank.held),
     };
   });

@@ -6,7 +6,8 @@ import { INK, KIND, LINES } from "./palette.js";
 import { rgb } from "./dom.js";
 import { KINDS, decode, firstAbove, nameOf } from "./timeline_data.js";
 
-const CROWDED = 2500; // actions in sight beyond which they are drawn as mixed pixels
+const CROWDED = 3000; // actions beyond which they are drawn as mixed pixels
+const DIGIT = 6.4; // pixels of a digit at 11 px
 
 /** Colours of every stream (kind and chunk): later chunks of a rank are lighter. */
 export function streamColours(line, colours) {
@@ -17,7 +18,8 @@ export function streamColours(line, colours) {
     const lift = Math.min(0.45, 0.22 * local);
     found.push(base.map(part => Math.round(part + (255 - part) * lift)));
   }
-  return { ...colours, table: found, idle: rgb(colours.idle), paper: rgb(colours.paper), idle_text: colours.idle };
+  const css = found.map(shade => `rgb(${shade.join(",")})`);
+  return { ...colours, table: found, css, idle: rgb(colours.idle), paper: rgb(colours.paper), idle_text: colours.idle };
 }
 
 /** How many actions lie in sight. */
@@ -30,78 +32,85 @@ export function inSight(line, from, to) {
 /** All rows as an image `width` wide and one pixel a rank high. */
 export function mixed(line, from, to, width, paint, dim = 0) {
   const image = new ImageData(width, line.pp), scale = width / (to - from);
-  const cover = new Float32Array(width), red = new Float32Array(width);
-  const green = new Float32Array(width), blue = new Float32Array(width);
+  const sums = new Float32Array(4 * width); // red, green, blue and cover of every pixel
   line.ranks.forEach((rank, r) => {
-    [cover, red, green, blue].forEach(list => list.fill(0));
-    for (let k = firstAbove(rank.end, from); k < rank.codes.length && rank.start[k] < to; k++) {
-      const shade = paint.table[Math.floor(rank.codes[k] / line.microbatches)];
-      const a = Math.max(0, (rank.start[k] - from) * scale), b = Math.min(width, (rank.end[k] - from) * scale);
+    sums.fill(0);
+    const { streams, start, end } = rank, stop = firstAbove(start, to);
+    for (let k = firstAbove(end, from); k < stop; k++) {
+      const shade = paint.table[streams[k]], a = Math.max(0, (start[k] - from) * scale);
+      const b = Math.min(width, (end[k] - from) * scale);
       for (let x = Math.floor(a); x < b; x++) {
-        const share = Math.min(b, x + 1) - Math.max(a, x);
-        cover[x] += share;
-        red[x] += share * shade[0];
-        green[x] += share * shade[1];
-        blue[x] += share * shade[2];
+        const share = (b < x + 1 ? b : x + 1) - (a > x ? a : x), at = 4 * x;
+        sums[at] += share * shade[0];
+        sums[at + 1] += share * shade[1];
+        sums[at + 2] += share * shade[2];
+        sums[at + 3] += share;
       }
     }
-    blend(image.data, r * width * 4, width, [red, green, blue], cover, paint, dim);
+    blend(image.data, r * width * 4, sums, paint, dim);
   });
   return image;
 }
 
-function blend(pixels, at, width, channels, cover, paint, dim) {
-  const { idle, paper } = paint;
-  for (let x = 0; x < width; x++) {
-    const full = Math.min(1, cover[x]), fix = cover[x] > 1 ? 1 / cover[x] : 1;
+/** Idle time takes the rest of every pixel; `dim` leads all of it to the paper's colour. */
+function blend(pixels, offset, sums, { idle, paper }, dim) {
+  for (let at = 0; at < sums.length; at += 4) {
+    const cover = sums[at + 3], rest = cover < 1 ? 1 - cover : 0, fix = cover > 1 ? 1 / cover : 1;
     for (let c = 0; c < 3; c++) {
-      const value = channels[c][x] * fix + idle[c] * (1 - full);
-      pixels[at++] = value + (paper[c] - value) * dim;
+      const value = sums[at + c] * fix + idle[c] * rest;
+      pixels[offset + at + c] = value + (paper[c] - value) * dim;
     }
-    pixels[at++] = 255;
+    pixels[offset + at + 3] = 255;
   }
 }
 
 export function drawRows(pen, line, box, paint, related) {
   const { from, to, left, right, top, row, gap } = box, width = right - left;
+  if (inSight(line, from, to) > CROWDED) return drawMixed(pen, line, box, paint, related ? 0.72 : 0);
   pen.fillStyle = paint.idle_text;
   for (let r = 0; r < line.pp; r++) pen.fillRect(left, top + r * (row + gap), width, row);
-  if (inSight(line, from, to) > CROWDED) drawMixed(pen, line, box, paint, related ? 0.72 : 0);
-  else line.ranks.forEach((rank, r) => drawRow(pen, line, rank, r, box, paint, related));
+  line.ranks.forEach((rank, r) => drawRow(pen, line, rank, r, box, paint, related));
   pen.globalAlpha = 1;
+  if (row >= 11) line.ranks.forEach((rank, r) => drawLabels(pen, line, rank, r, box, related));
+  return undefined;
 }
 
 function drawMixed(pen, line, box, paint, dim) {
   const { from, to, left, right, top, row, gap, buffer } = box;
-  const width = Math.max(1, Math.round((right - left) * box.ratio));
-  if (buffer.width !== width || buffer.height !== line.pp) Object.assign(buffer, { width, height: line.pp });
+  const width = Math.max(1, Math.round((right - left) * box.ratio)), high = row + gap;
+  Object.assign(buffer, { width, height: line.pp });
   buffer.getContext("2d").putImageData(mixed(line, from, to, width, paint, dim), 0, 0);
   pen.imageSmoothingEnabled = false;
-  for (let r = 0; r < line.pp; r++) {
-    pen.drawImage(buffer, 0, r, width, 1, left, top + r * (row + gap), right - left, row);
-  }
+  pen.drawImage(buffer, 0, 0, width, line.pp, left, top, right - left, line.pp * high);
+  for (let r = 0; r < line.pp; r++) pen.clearRect(left, top + r * high + row, right - left, gap);
 }
 
 function drawRow(pen, line, rank, r, box, paint, related) {
   const { from, to, left, right, top, row, gap } = box;
-  const scale = (right - left) / (to - from), y = top + r * (row + gap);
-  for (let k = firstAbove(rank.end, from); k < rank.codes.length && rank.start[k] < to; k++) {
-    const code = rank.codes[k], a = Math.max(left, left + (rank.start[k] - from) * scale);
-    const b = Math.min(right, left + (rank.end[k] - from) * scale), wide = b - a;
-    pen.globalAlpha = related && !related.has(code) ? 0.28 : 1;
-    const shade = paint.table[Math.floor(code / line.microbatches)];
-    pen.fillStyle = `rgb(${shade[0]},${shade[1]},${shade[2]})`;
+  const scale = (right - left) / (to - from), y = top + r * (row + gap), stop = firstAbove(rank.start, to);
+  let last = -1;
+  for (let k = firstAbove(rank.end, from); k < stop; k++) {
+    const a = Math.max(left, left + (rank.start[k] - from) * scale);
+    const wide = Math.min(right, left + (rank.end[k] - from) * scale) - a;
+    if (related) pen.globalAlpha = related.has(rank.codes[k]) ? 1 : 0.28;
+    if (rank.streams[k] !== last) pen.fillStyle = paint.css[(last = rank.streams[k])];
     pen.fillRect(a, y, Math.max(0.5, wide - (wide > 3 ? 0.75 : 0)), row);
-    if (wide > 16 && row >= 11) label(pen, line, code, a, wide, y + row / 2);
   }
 }
 
-function label(pen, line, code, x, wide, y) {
-  const { kind, microbatch } = decode(line, code);
-  const text = wide > 44 ? nameOf(line, code) : String(microbatch);
-  if (pen.measureText(text).width > wide - 5) return;
-  pen.fillStyle = Math.floor((decode(line, code).chunk) / line.pp) ? "#111111" : INK[kind];
-  pen.fillText(text, x + 3, y);
+function drawLabels(pen, line, rank, r, box, related) {
+  const { from, to, left, right, top, row, gap } = box;
+  const scale = (right - left) / (to - from), y = top + r * (row + gap) + row / 2, stop = firstAbove(rank.start, to);
+  for (let k = firstAbove(rank.end, from); k < stop; k++) {
+    const a = Math.max(left, left + (rank.start[k] - from) * scale);
+    const wide = Math.min(right, left + (rank.end[k] - from) * scale) - a, code = rank.codes[k];
+    if (wide < 17 || (related && !related.has(code))) continue;
+    const { kind, chunk, microbatch } = decode(line, code);
+    const text = wide > 46 ? nameOf(line, code) : String(microbatch);
+    if (text.length * DIGIT > wide - 5) continue;
+    pen.fillStyle = chunk >= line.pp ? "#111111" : INK[kind];
+    pen.fillText(text, a + 3, y);
+  }
 }
 
 /** The chosen action and what hangs on it: outlines, and curves from each to the next. */
@@ -114,8 +123,7 @@ export function drawRelated(pen, line, box, paint, chosen, before, after) {
   pen.clip();
   const all = [...before, chosen, ...after];
   for (const one of all) {
-    const shade = paint.table[Math.floor(one.code / line.microbatches)];
-    pen.fillStyle = `rgb(${shade[0]},${shade[1]},${shade[2]})`;
+    pen.fillStyle = paint.css[Math.floor(one.code / line.microbatches)];
     pen.fillRect(x(one.start), y(one.rank), Math.max(2, (one.end - one.start) * scale), row);
     pen.strokeStyle = paint.ink;
     pen.lineWidth = one === chosen ? 2.5 : 1.5;
@@ -177,16 +185,24 @@ export function memoryRanks(line) {
   return [...new Set([...even, fullest])].sort((a, b) => a - b);
 }
 
-export function drawMemory(pen, view, line, box, paint, strong) {
-  const { left, right, below, memory } = box, most = Math.max(line.peak, line.limit || 0) * 1.06 || 1;
-  const level = held => below + memory * (1 - held / most), show = units(view).memory;
-  pen.strokeStyle = paint.line;
-  pen.strokeRect(left + 0.5, below + 0.5, right - left - 1, memory - 1);
+const mostOf = line => Math.max(line.peak, line.limit || 0) * 1.06 || 1;
+
+export function drawMemory(pen, line, box, paint, strong) {
+  const { below, memory } = box, most = mostOf(line), level = held => below + memory * (1 - held / most);
   memoryRanks(line).forEach((r, k) => {
     if (r !== strong) memoryCurve(pen, line.ranks[r], box, level, LINES[k % LINES.length], 1.4, strong < 0 ? 0.95 : 0.3);
   });
   if (strong >= 0) memoryCurve(pen, line.ranks[strong], box, level, paint.ink, 2, 1);
   pen.globalAlpha = 1;
+}
+
+/** What stands around the memory curves: the frame, the limit, the scale. */
+export function drawMemoryAxis(pen, view, line, box, paint) {
+  const { left, right, below, memory } = box, most = mostOf(line), show = units(view).memory;
+  const level = held => below + memory * (1 - held / most);
+  pen.strokeStyle = paint.line;
+  pen.lineWidth = 1;
+  pen.strokeRect(left + 0.5, below + 0.5, right - left - 1, memory - 1);
   if (line.limit) {
     pen.strokeStyle = "#d55e00";
     pen.setLineDash([6, 4]);

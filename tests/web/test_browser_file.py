@@ -1,0 +1,110 @@
+"""The mailed file: the same views without a server, and a hundred thousand actions that move smoothly."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from browsing import Looked
+
+import shardwise
+from shardwise.cli.report_files import exports_data, plan_data
+from shardwise.plan.search.api import plan_file_of
+from shardwise.report.page import page_of, timeline_page
+from shardwise.report.view import plan_view
+from shardwise.schedule import generate
+from shardwise.simulate import costs, simulate
+
+EVIL = "</script><script>window.broken=1</script><img src=x onerror=window.broken=1>"
+PAN = """async () => {
+  const canvas = document.querySelector("canvas.timeline"), box = canvas.getBoundingClientRect(), times = [];
+  const say = (kind, x) => canvas.dispatchEvent(new PointerEvent(kind, {pointerId: 1, bubbles: true, buttons: 1,
+    clientX: box.left + x, clientY: box.top + 60}));
+  canvas.setPointerCapture = () => {};
+  const frame = () => new Promise(done => requestAnimationFrame(done));
+  say("pointerdown", 600);
+  let last = await frame();
+  for (let k = 1; k <= 60; k++) {
+    say("pointermove", 600 - 6 * (k < 30 ? k : 60 - k));
+    const now = await frame();
+    times.push(now - last);
+    last = now;
+  }
+  say("pointerup", 600);
+  return times;
+}"""
+
+
+@pytest.fixture(scope="module")
+def plan_html(tmp_path_factory):
+    answer = shardwise.plan("llama-3-8b", "8xh100", global_batch=16, seq=4096, only="tp<=2 pp=2 vpp=1")
+    plan = plan_file_of(answer)
+    path = tmp_path_factory.mktemp("page") / "plan.html"
+    views = [plan_view(plan, answer.simulated)]
+    path.write_text(page_of(views, plans=[plan_data(plan)], exports=[exports_data(plan)]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def alone(browser):
+    """A page without any server; the network is off."""
+    found = Looked(browser, "")
+    found.context.set_offline(True)
+    yield found
+    found.close()
+
+
+def test_a_plan_is_looked_at_without_a_server(alone, plan_html):
+    page = alone.page
+    page.goto(plan_html.as_uri())
+    page.wait_for_selector("canvas.timeline")
+    names = page.locator("nav a").all_inner_texts()
+    assert names == ["Plan", "Look inside", "Export"]
+    assert page.locator("#why-input").count() == 0
+    page.click("nav a >> nth=0")
+    assert page.locator(".scatter circle.fits").count() > 0
+    assert page.locator("form").count() == 0
+    page.click("nav a >> nth=2")
+    page.wait_for_selector(".file pre")
+    assert "Megatron" in page.inner_text(".export-files h2 >> nth=0")
+    with page.expect_download() as kept:
+        page.click("button:has-text('plan.json')")
+    assert kept.value.suggested_filename == "plan.json"
+
+
+def test_schedules_are_compared_and_names_stay_text(alone, tmp_path):
+    given = costs(pp=4, f=10, i=11, w=9, hop=1)
+    lines = [simulate(generate(name, pp=4, microbatches=8), given) for name in ("zb-h1", "1f1b", "gpipe")]
+    path = tmp_path / "schedules.html"
+    path.write_text(timeline_page(lines[0], EVIL, {EVIL: EVIL}, others=lines[1:]), encoding="utf-8")
+    page = alone.page
+    page.goto(path.as_uri())
+    page.wait_for_selector("canvas.timeline")
+    assert page.inner_text("h1") == EVIL
+    assert page.locator("nav a").all_inner_texts() == ["Look inside", "Compare\n3"]
+    page.click("nav a >> nth=1")
+    assert page.locator(".compare-table thead th").count() == 4
+    page.click(".compare-table thead button:has-text('Look inside') >> nth=1")
+    page.wait_for_function("() => document.querySelector('h1').innerText === '1f1b'")
+    assert page.evaluate("window.broken") is None
+
+
+def test_a_hundred_thousand_actions_move_smoothly(alone, tmp_path, record_property):
+    line = simulate(generate("1f1b", pp=32, microbatches=1563), costs(pp=32, f=1, i=1, w=1, hop=0.1))
+    assert line.schedule.actions >= 100_000
+    path = tmp_path / "long.html"
+    path.write_text(timeline_page(line, "long"), encoding="utf-8")
+    page = alone.page
+    page.goto(path.as_uri())
+    page.wait_for_selector("canvas.timeline")
+    page.locator("canvas.timeline").scroll_into_view_if_needed()
+    told = []
+    for name, press in (("all", "0"), ("a tenth", "+++++"), ("readable", "++++++")):
+        page.focus("canvas.timeline")
+        for key in press:
+            page.keyboard.press(key)
+        times = page.evaluate(PAN)
+        assert len(times) == 60
+        told.append(f"{name} {statistics.median(times):.1f}")
+    actions = f"{line.schedule.actions:,}"
+    record_property("measured", f"timeline of {actions} actions: median ms a frame while panning: {', '.join(told)}")

@@ -1,0 +1,157 @@
+"""The Plan view as a person uses it: ask, watch, stop, choose, edit, drop a file."""
+
+from __future__ import annotations
+
+import json
+
+from browsing import QUESTION
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
+    "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "hidden_act": "silu", "max_position_embeddings": 8192,
+}  # fmt: skip
+DROP = """([name, text]) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], name, {type: "application/json"}));
+  const drop = kind => dispatchEvent(new DragEvent(kind, {dataTransfer: data, bubbles: true, cancelable: true}));
+  drop("dragover");
+  drop("drop");
+}"""
+
+
+def test_a_question_typed_in_is_planned(look):
+    page = look.go()
+    assert page.is_visible(".welcome")
+    for name in ("model", "gpus", "global_batch", "seq"):
+        page.fill(f"#field-{name}", str(QUESTION[name]))
+    page.click("summary:has-text('Limits')")
+    page.fill("#field-only", QUESTION["only"])
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".progress, .answer")
+    page.wait_for_selector(".answer")
+    assert "llama-3-8b" in page.inner_text(".answer h2")
+    assert page.locator("table.best tbody tr").count() > 2
+    assert page.locator(".scatter circle.best").count() == 1
+    assert page.locator(".scatter .frontier").count() == 1
+    assert page.locator(".scatter .limit-line").count() == 1
+    assert "ran=1" in page.url
+
+
+def test_an_example_of_the_empty_page_is_one_click(look):
+    page = look.go()
+    page.click(".example >> nth=0")
+    page.wait_for_selector(".answer")
+    assert page.input_value("#field-gpus") == "16"
+
+
+def test_a_search_is_stopped_early_and_keeps_its_best(look):
+    page = look.go("plan", model="llama-3-70b", gpus=64, global_batch=1024, seq=8192, gap="0.0001", time_limit=100)
+    page.click("#plan-button")
+    page.wait_for_selector(".best-line", timeout=60_000)
+    assert page.locator(".meter[role=progressbar]").count() == 1
+    page.click("button.stop")
+    page.wait_for_selector(".answer", timeout=60_000)
+    assert "best so far" in page.inner_text(".answer .tile.gap")
+    assert page.locator(".scatter circle").count() > 0
+
+
+def test_a_point_of_the_scatter_is_chosen_by_mouse_and_by_keyboard(look):
+    page = look.planned()
+    best = page.inner_text("tr.chosen .strategy")
+    dot = page.locator(".scatter circle.fits").last
+    box = dot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert "tokens/s/GPU" in page.inner_text(".tip")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".card.chosen button.primary:not([disabled])")
+    by_mouse = page.inner_text(".card.chosen .chips")
+    assert "s=" in page.url
+    page.focus(".scatter")
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_function("was => document.querySelector('.card.chosen .chips')?.innerText !== was", arg=by_mouse)
+    page.click("table.best tbody tr >> nth=0")
+    page.wait_for_function("() => document.querySelector('.card.chosen') === null")
+    assert page.inner_text("tr.chosen .strategy") == best
+
+
+def test_results_stay_while_the_question_is_edited(look):
+    page = look.planned()
+    before = page.inner_text(".answer .chips")
+    page.fill("#field-seq", "2048")
+    assert "still answers llama-3-8b" in page.inner_text(".stale")
+    assert page.inner_text(".answer .chips") == before
+    page.click("#plan-button")
+    page.wait_for_function("was => document.querySelector('.answer .chips')?.innerText !== was", arg=before)
+    assert "seq2048" in page.inner_text(".answer .chips")
+
+
+def test_nothing_fits_says_what_would(look):
+    page = look.go("plan", model="llama-3-70b", gpus=8, global_batch=8, seq=8192)
+    page.click("#plan-button")
+    page.wait_for_selector("h2:has-text('Nothing fits')", timeout=60_000)
+    assert "lacks" in page.inner_text(".card.empty")
+    assert page.locator("button:has-text('Plan for')").count() == 1
+
+
+def test_wrong_values_are_told_beside_their_fields(look):
+    page = look.go()
+    page.fill("#field-model", "llama-9")
+    page.click("#plan-button")
+    page.wait_for_selector(".field.wrong, .alert")
+    said = page.inner_text("#view-plan")
+    assert "llama-9" in said
+    assert "Traceback" not in said
+
+
+def test_a_bad_file_is_refused_with_a_sentence(look):
+    page = look.go()
+    page.evaluate(DROP, ["notes.json", "{ this is no JSON"])
+    page.wait_for_selector(".file-state .alert")
+    assert page.inner_text(".file-state .alert").startswith("notes.json: ")
+    page.evaluate(DROP, ["big.json", " " * (2**20 + 1)])
+    page.wait_for_selector(".file-state .alert:has-text('at most 1 MiB')")
+
+
+def test_a_config_of_hugging_face_is_planned(look):
+    page = look.go("plan", **{**QUESTION, "model": "llama-3-8b"})
+    page.evaluate(DROP, ["config.json", json.dumps(LLAMA)])
+    page.wait_for_selector(".file-chip")
+    assert "16 layers" in page.inner_text(".file-chip")
+    page.click("#plan-button")
+    page.wait_for_selector(".answer")
+    page.click("nav a >> nth=1")
+    page.wait_for_selector("canvas.timeline")
+    assert "1.236B" in page.inner_text(".card-facts")
+    assert "custom=" in page.url
+
+
+def test_script_in_a_name_is_text(look):
+    evil = "<img src=x onerror='window.broken=1'><script>window.broken=1</script>"
+    page = look.go("plan", **QUESTION)
+    page.evaluate(DROP, ["config.json", json.dumps({**LLAMA, "_name_or_path": evil, "model_type": "llama"})])
+    page.wait_for_selector(".file-chip, .file-state .alert")
+    page.fill("#field-model", evil)
+    page.click("#plan-button")
+    page.wait_for_selector(".field.wrong, .alert")
+    page.goto(f"{look.url}/#inside?model={evil}&s={evil}")
+    page.reload()
+    page.wait_for_selector("#view-inside .alert, #view-inside .empty")
+    assert page.evaluate("window.broken") is None
+
+
+def test_the_page_is_painted_at_once(look, record_property):
+    page = look.go()
+    times = []
+    for _ in range(3):
+        page.reload()
+        page.wait_for_selector("#plan-button")
+        page.wait_for_function("() => performance.getEntriesByType('paint').length > 1")
+        paints = page.evaluate("performance.getEntriesByType('paint').map(one => one.startTime)")
+        times.append(max(paints))
+    sizes = page.evaluate("performance.getEntriesByType('resource').map(one => one.decodedBodySize)")
+    record_property(
+        "measured", f"page: first paint {min(times):.0f} to {max(times):.0f} ms, {sum(sizes):,} bytes in all"
+    )
+    assert sum(sizes) < 400_000  # the catalog, which is data, is among them
