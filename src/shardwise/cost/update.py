@@ -77,7 +77,7 @@ def update_of(
     reduce = gather = 0.0
     if strategy.zero < 3:  # ZeRO 3 reduces and gathers layer by layer inside the passes
         for count, group in ((dense, groups.dense), (experts, groups.expert)):
-            one, two = _reduction(count, group, strategy, states)
+            one, two = _reduction(count, group, strategy, states, runtime)
             reduce, gather = reduce + one, gather + two
     # copies of a sharded model (HSDP) agree on their shares, under ZeRO 3 too
     reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
@@ -121,13 +121,15 @@ def sharded_traffic(block: Block, groups: DataGroups, size: float) -> float:
     return seconds + ring(groups.expert, block.expert_params * size) if block.expert_params else seconds
 
 
-def _reduction(count: float, group: Group, strategy: Strategy, states: States) -> tuple[float, float]:
+def _reduction(count: float, group: Group, strategy: Strategy, states: States, runtime: Runtime) -> tuple[float, float]:
     """Seconds to reduce gradients, and to gather new weights where states are sharded."""
     if not count or group.size == 1:
         return 0.0, 0.0
     if strategy.zero == 0:
         return all_reduce(group, count * states.gradient), 0.0
-    return ring(group, count * states.gradient), ring(group, count * states.weight)
+    whole = strategy.zero == 1 and runtime.overlap.whole_reduction
+    reduce = all_reduce if whole else ring
+    return reduce(group, count * states.gradient), ring(group, count * states.weight)
 
 
 def _host_step(dense: float, experts: float, strategy: Strategy, states: States, host_bandwidth: float) -> float:

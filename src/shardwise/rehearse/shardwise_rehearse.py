@@ -945,6 +945,7 @@ class Rank:
             self.optimizer.step()
             for parameter, master in self.pairs:
                 parameter.data.view(-1)[: master.numel()].copy_(master)
+            self.buffer.zero_()
         if self.plain:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -987,8 +988,6 @@ class Rank:
                 add()
 
     def passes(self, clock: Clock, after_first: Callable[[], None]) -> None:
-        if not self.plain:
-            self.buffer.zero_()
         for index, (chunk, kind, microbatch) in enumerate(self.spec["actions"]):
             with clock.over(f"{chunk}{kind}"):
                 if kind == "F":
