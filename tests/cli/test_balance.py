@@ -275,9 +275,9 @@ def test_contradicting_measurements_are_pointed_at(shardwise, folder):
 
 
 BAD_TRACES = {
-    "cut in half": ('[{"name": "Default/0-LLamaDecodeLayer", "ts": 1, "dur": 2}, {"name": "Def', "cut off"),
-    "other names": ('[{"name": "GPTBlock", "ts": 1, "dur": 2}]', "no operator named"),
-    "not a trace": ('{"hello": 1}', "Chrome trace"),
+    "cut in half": ('[{"name": "Default/0-LLamaDecodeLayer", "ts": 1, "dur": 2}, {"name": "Def', "ends in the middle"),
+    "other names": ('[{"name": "GPTBlock", "ts": 1, "dur": 2}]', "no operator named so"),
+    "not a trace": ('{"hello": 1}', "no Chrome trace"),
     "odd count": ('[{"name": "Default/0-LLamaDecodeLayer", "ts": 1, "dur": 2}]', "no multiple"),
 }
 

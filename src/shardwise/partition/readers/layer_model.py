@@ -41,12 +41,12 @@ def model_of_init(
     found, extra, notes = _times(init)
     values = fit.values
     body = {
-        "name": "BODY", "type": "BODY", "model_name": name, "time": found[1], "nb_layer": init.layers, **extra,
+        "name": "BODY", "type": "BODY", "model_name": name, "time": found[1], "nb_layer": init.layers, **extra["BODY"],
         "memory_parameter": values["par"], "memory_activation": values.get("act", 0.0),
         **{key: values[part] for part, key in _PARTS.items() if part in values},
     }  # fmt: skip
     ends = [
-        {"name": word, "type": word, "model_name": name, "time": found[k], "nb_layer": 1,
+        {"name": word, "type": word, "model_name": name, "time": found[k], "nb_layer": 1, **extra[word],
          "memory_parameter": values.get(word.lower(), 0.0)}
         for word, k in (("HEAD", 0), ("TAIL", 2))
     ]  # fmt: skip
@@ -54,15 +54,19 @@ def model_of_init(
     return LayerModel(data=data, fit=fit, notes=(*fit.notes, *notes))
 
 
-def _times(init: Init) -> tuple[tuple[float, float, float], dict[str, float], tuple[str, ...]]:
-    """Forward times, what else was measured of a body layer, and notes."""
+def _times(init: Init) -> tuple[tuple[float, float, float], dict[str, dict[str, float]], tuple[str, ...]]:
+    """Forward times, what else was measured of head, body layer and tail, and notes."""
     if init.times is not None:
-        return init.times, {}, ()
+        return init.times, {"HEAD": {}, "BODY": {}, "TAIL": {}}, ()
     assert init.profiling is not None  # noqa: S101 - the reader made sure of one of the two
-    found = read_times(init.profiling)
-    extra = {} if found.body_backward is None else {"backward_time": found.body_backward}
-    if found.body_recompute is not None and len(init.kinds) == 1:
-        extra[f"{RECOMPUTE[init.kinds[0]][1]}_time"] = found.body_recompute
+    found = read_times(init.profiling, init.kinds)
+    extra: dict[str, dict[str, float]] = {part: {} for part in ("HEAD", "BODY", "TAIL")}
+    for part, backward in (
+        ("HEAD", found.head_backward), ("BODY", found.body_backward), ("TAIL", found.tail_backward)
+    ):  # fmt: skip
+        if backward is not None:
+            extra[part]["backward_time"] = backward
+    extra["BODY"] |= {f"{RECOMPUTE[kind][1]}_time": time for kind, time in found.recompute.items()}
     return (found.head, found.body, found.tail), extra, found.notes
 
 
