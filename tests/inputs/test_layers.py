@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import InputError
-from shardwise.inputs.layers import chunk_rank, cut_by_cost, is_uneven, rank_chunks, spread, stage_layers, with_layers
-from shardwise.inputs.load import load_model
+from shardwise.inputs.layers import chunk_rank, is_uneven, own_cut, rank_chunks, spread, stage_layers, with_layers
+from shardwise.inputs.load import load_model, load_runtime
 from shardwise.inputs.strategy import Strategy
 
 
@@ -97,7 +97,13 @@ def test_back_and_forth():
 
 
 def test_a_runtime_that_cuts_by_work_gives_the_last_stage_fewer_layers():
-    model = load_model("llama-3-8b")
-    assert cut_by_cost(model, 4) == (9, 9, 8, 6)
-    assert sum(cut_by_cost(model, 2)) == model.layers
-    assert cut_by_cost(replace(model, layers=6), 6) == ()  # a stage would stay empty
+    model, runtime = load_model("llama-3-8b"), load_runtime("nanotron")
+    assert own_cut(model, runtime, 4) == (9, 9, 8, 6)
+    assert sum(own_cut(model, runtime, 2)) == model.layers
+    assert own_cut(replace(model, layers=6), runtime, 6) == ()  # a stage would stay empty
+    assert own_cut(model, load_runtime("megatron"), 4) == ()
+
+
+def test_a_runtime_that_cuts_by_parameters_counts_both_ends():
+    counts = own_cut(load_model("llama-3-8b"), load_runtime("aleph"), 4)
+    assert counts == (7, 9, 9, 7)

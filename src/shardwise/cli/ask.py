@@ -13,7 +13,7 @@ from shardwise.cli.sources import Options, Source, overlaid, source_of
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.complete import complete, derived_dp
-from shardwise.inputs.layers import cut_by_cost
+from shardwise.inputs.layers import own_cut
 from shardwise.inputs.load import load_runtime, read_cluster, read_model
 from shardwise.inputs.load_plan import plan_at
 from shardwise.inputs.model import Model
@@ -64,11 +64,12 @@ def ask(options: Options, notes: list[str] | None = None) -> Asked:
 def _cut(model: Model, strategy: Strategy, runtime: Runtime, notes: list[str]) -> Strategy:
     """The cut that a runtime chooses by itself, where no other is asked for."""
     fixed = strategy.layers or strategy.first_layers or strategy.last_layers
-    if not runtime.can.cuts_by_cost or fixed or not 1 == strategy.vpp < strategy.pp <= model.layers:
+    layers = () if fixed else own_cut(model, runtime, strategy.pp, strategy.vpp)
+    if not layers:
         return strategy
-    layers = cut_by_cost(model, strategy.pp)
-    if layers:
-        notes.append(f"layers={','.join(map(str, layers))}: {runtime.name} cuts the pipeline by the work of its layers")
+    notes.append(
+        f"layers={','.join(map(str, layers))}: {runtime.name} cuts the pipeline by the {runtime.can.cut} of its layers"
+    )
     return replace(strategy, layers=layers)
 
 

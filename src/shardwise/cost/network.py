@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Cluster, Level
+from shardwise.ops.shard import Shard
 
 DEFAULT_SHARE = 0.8
 
@@ -141,3 +142,12 @@ def collective(kind: str, group: Group, size: float) -> float:
     if kind == "all-to-all":
         return all_to_all(group, size)
     return ring(group, size)
+
+
+def hand_over(network: Network, distance: int, shard: Shard) -> float:
+    """A micro batch's hidden state to the next pipeline rank; where tensor parallel ranks hold the same one, some
+    runtimes send a share each and gather it there.
+    """
+    if shard.sp or shard.tp == 1 or not shard.runtime.overlap.p2p_shares:
+        return send(network, distance, shard.hidden)
+    return send(network, distance, shard.hidden / shard.tp) + ring(network.group(shard.tp, 1), shard.hidden)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Placement, Strategy
 
 
@@ -51,11 +52,29 @@ def with_layers(model_layers: int, strategy: Strategy) -> Strategy:
     return replace(strategy, layers=layers, first_layers=0, last_layers=0, count_embedding=False, count_head=False)
 
 
-def cut_by_cost(model: Model, pp: int) -> tuple[int, ...]:
+def own_cut(model: Model, runtime: Runtime, pp: int, vpp: int = 1) -> tuple[int, ...]:
+    """The cut that a runtime chooses by itself; empty where it is the even one."""
+    if runtime.can.cut == "even" or vpp > 1 or not 1 < pp <= model.layers:
+        return ()
+    counts = _cut_by_work(model, pp) if runtime.can.cut == "work" else _cut_by_parameters(model, pp)
+    return counts if all(counts[:-1]) else ()
+
+
+def _cut_by_parameters(model: Model, pp: int) -> tuple[int, ...]:
+    """Every layer goes to the stage whose equal share of the parameters its middle falls in."""
+    each, end = 4 * model.hidden**2 + 3 * model.hidden * model.ffn, model.hidden * model.vocab
+    whole = model.layers * each + 2 * end
+    counts = [0] * pp
+    for layer in range(model.layers):
+        middle = end + (layer + 0.5) * each
+        counts[min(pp - 1, int(middle / whole * pp))] += 1
+    return tuple(counts)
+
+
+def _cut_by_work(model: Model, pp: int) -> tuple[int, ...]:
     """Layers of every stage where a runtime fills stages in turn up to equal shares of the weights' work.
 
     A layer counts 4 h h + 3 h ffn, the output layer h x vocabulary; the layer that passes a share stays with it.
-    Empty where that would leave a stage between the ends without any.
     """
     each = 4 * model.hidden**2 + 3 * model.hidden * model.ffn
     whole = model.layers * each + model.hidden * model.vocab
@@ -64,7 +83,7 @@ def cut_by_cost(model: Model, pp: int) -> tuple[int, ...]:
         counts[stage] += 1
         if done * each > whole * (stage + 1) / pp:
             stage += 1
-    return tuple(counts) if all(counts[:-1]) else ()
+    return tuple(counts)
 
 
 def is_uneven(model_layers: int, strategy: Strategy) -> bool:

@@ -35,8 +35,9 @@ class Abilities:
     """ZeRO stages that go with pipeline parallel."""
     uneven_layers: bool = True
     """Stages may hold different numbers of layers."""
-    cuts_by_cost: bool = False
-    """Layers that are not given as a list are cut by their products' work, the output layer's counted."""
+    cut: Literal["even", "work", "parameters"] = "even"
+    """How layers that are not given as a list are cut: evenly, or by the work of weights (the output layer counts) or
+    the parameters (both ends count) of every stage."""
     recompute: tuple[str, ...] = ("full", "block", "uniform", "modules", "per-stage")
     """Kinds of recompute: full, block (first N of each stage), uniform groups, modules, per-stage lists."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
@@ -146,6 +147,10 @@ class Overlap:
     """Share of the network's bandwidth that gathering and scattering sharded parameters reaches."""
     tp: float = 0.0
     """Tensor parallel communication, by splitting matrix products."""
+    p2p_shares: bool = False
+    """Without sequence parallel, tensor parallel ranks send a share of the hidden state each and gather it."""
+    whole_reduction: bool = False
+    """ZeRO 1 reduces whole gradients on every rank rather than scattering them."""
     p2p: float = 0.0
     """Sends between pipeline stages."""
     ep: float = 0.0

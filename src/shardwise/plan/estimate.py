@@ -8,7 +8,7 @@ from typing import NamedTuple
 from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory, trained_share
-from shardwise.cost.network import send
+from shardwise.cost.network import hand_over
 from shardwise.cost.stage import Chunk, combined
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import DataGroups, Update, data_groups, sharded_traffic, update_of
@@ -296,7 +296,7 @@ def hop_seconds(setup: Setup) -> float:
     strategy = setup.strategy
     if strategy.pp == 1:
         return 0.0
-    return send(setup.network, strategy.world // strategy.pp, setup.shard.hidden)
+    return hand_over(setup.network, strategy.world // strategy.pp, setup.shard)
 
 
 def _time_ledger(

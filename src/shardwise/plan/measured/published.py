@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwise.inputs.layers import cut_by_cost, with_layers
+from shardwise.inputs.layers import own_cut, with_layers
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
@@ -148,7 +148,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         schedule=schedule,
         placement="v" if schedule == "zb-v" else "loop",
         recompute=recompute_of(p["recompute"], model),
-        layers=_layers(p, model, vpp) or _by_cost(model, runtime, int(p["pp"] or 1), vpp),
+        layers=_layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
         dtype=_dtype(row),  # type: ignore[arg-type]
         grad_dtype="bf16" if str(row["precision"].get("grads", "")).startswith(("bf16", "fp16")) else "fp32",
         runtime=runtime.name,
@@ -191,10 +191,6 @@ def _layers(p: Row, model: Model, vpp: int) -> tuple[int, ...]:
         # embedding and output layer take the place of one layer each
         return (each - 1, *([each] * (chunks - 2)), each - 1)
     return ()
-
-
-def _by_cost(model: Model, runtime: Runtime, pp: int, vpp: int) -> tuple[int, ...]:
-    return cut_by_cost(model, pp) if runtime.can.cuts_by_cost and pp > 1 == vpp else ()
 
 
 def recompute_of(text: str | None, model: Model) -> Recompute:

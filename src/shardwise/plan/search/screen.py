@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.cost.network import send
+from shardwise.cost.network import hand_over
 from shardwise.inputs.recompute import Recompute
 from shardwise.plan.search.frame import Frame, Known, frame_of
 from shardwise.plan.search.memory_bound import memory
@@ -100,7 +100,7 @@ class Screen:
             at = np.flatnonzero(schedules == schedule)
             layouts = [frame.layouts[frame.tracks[track][0]] for track in at]
             hops = [
-                send(ground.network, question.cluster.gpus // one.pp, ground.shard.hidden) if one.pp > 1 else 0.0
+                hand_over(ground.network, question.cluster.gpus // one.pp, ground.shard) if one.pp > 1 else 0.0
                 for one in layouts
             ]
             cells = [frame.tracks[track][1] for track in at]
