@@ -24,7 +24,7 @@ from shardwise.cli.output import Output, output_options
 @click.option("--memory", "-mem", metavar="MB", default="56000", show_default=True, help="Limit; or one per stage.")
 @click.option("--low-memory", "-lm", type=click.IntRange(0, 1), default=0, help="1: the low-memory interleave.")
 @click.option("--seq-split", "-seq", type=click.IntRange(1), default=1, help="Pieces of a sequence.")
-@click.option("--train", "-train", metavar="FILE", help="Accepted for SAPP's sake; not needed.")
+@click.option("--train", "-train", metavar="FILE", help="Training YAML: what pieces of a sequence hold whole.")
 @click.option("--time-limit", "-t", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
               help="CPU seconds.")  # fmt: skip
 @click.option("--naive", "-naive", type=click.IntRange(0, 1), default=0, help="1: compare with all and no recompute.")

@@ -18,7 +18,8 @@ from shardwise.partition.problem import Answer, Problem
 from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
 from shardwise.partition.readers.manual_file import read_manual
 from shardwise.partition.readers.peaks import Which, read_peaks
-from shardwise.partition.readers.problem_file import make_problem, read_problem
+from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, read_problem
+from shardwise.partition.readers.training_file import in_pieces, read_training
 from shardwise.partition.solver import solve
 from shardwise.report import balance as report
 
@@ -79,14 +80,30 @@ def the_problem(asked: Asked, output: Output) -> Problem:
         if asked.init:
             raise InputError(Fault("--problem", "and --init both describe the model; leave one out"))
         return read_problem(asked.problem)
-    model = _model(asked, output)
-    if asked.train:
-        output.note("--train is not needed: pieces of a sequence are taken as equal shares of a layer's activations")
+    data, kinds = _in_pieces(asked, _model(asked, output).data, output)
     return make_problem(
-        model.data, pp=asked.pp, vpp=asked.vpp, microbatches=asked.microbatches, limits=_limits(asked),
+        data, pp=asked.pp, vpp=asked.vpp, microbatches=asked.microbatches, limits=_limits(asked),
         low_memory=asked.low_memory, splits=asked.seq_split, schedule=asked.schedule, hop=asked.hop,
-        empty=_empty(asked), name=asked.model or "",
+        empty=_empty(asked), name=asked.model or "", kinds=kinds,
     )  # fmt: skip
+
+
+def _in_pieces(asked: Asked, data: dict[str, Any], output: Output) -> tuple[dict[str, Any], list[str] | None]:
+    """The layer model when sequences run in pieces, and the recompute kinds that are then left."""
+    if asked.seq_split == 1:
+        if asked.train:
+            output.note("--train changes nothing without -seq 2 or more")
+        return data, None
+    if asked.train:
+        data = in_pieces(data, read_training(asked.train), asked.seq_split)
+    else:
+        output.note(
+            "pieces of a sequence are taken as equal shares of a layer's activations; -train FILE adds the keys and "
+            "values that MindFormers holds whole"
+        )
+    if any(entry.get("memory_recompute") for entry in data["layers_description"]):
+        output.note("full recompute is left out with -seq, as SAPP does; a problem file (--problem) may use it")
+    return data, [kind for kind in RECOMPUTE if kind != "full"]
 
 
 def _model(asked: Asked, output: Output) -> LayerModel:

@@ -19,7 +19,8 @@ class Bubble:
     """Seed 001's line: real = ideal + imbalance + recompute, shares of the time of the model itself.
 
     The model takes micro batches x all layers, head and tail without recomputing, spread over pp ranks; real is
-    pp x end / that - 1, ideal (pp - 1) / (vpp x micro batches), recompute the time it adds, imbalance the rest.
+    pp x end / that - 1, ideal (pp - 1) / (vpp x micro batches, or their pieces), recompute the time it adds, imbalance
+    the rest.
     """
 
     real: float
@@ -52,7 +53,7 @@ def bubble_of(problem: Problem, evaluation: Evaluation) -> Bubble:
         for chunk in evaluation.partition.counts:
             extra += sum(n * (c.f + c.i + c.w - base) for n, c in zip(chunk[k], run.kind.choices, strict=True))
     real = problem.pp * evaluation.simulated / (problem.microbatches * model) - 1
-    ideal, again = (problem.pp - 1) / (problem.vpp * problem.microbatches), extra / model
+    ideal, again = (problem.pp - 1) / (problem.vpp * problem.microbatches * problem.splits), extra / model
     return Bubble(real=real, ideal=ideal, imbalance=real - ideal - again, recompute=again)
 
 

@@ -29,9 +29,8 @@ void longest_many(const Graph *g, int count, int streams, const double *duration
     for (int k = 0; k < count; k++) out[k] = longest(g, duration + (long long)k * streams, end);
 }
 
-/* The same, and how often each stream is on the path that ends last; `lag` gets its messages. */
-double critical(const Graph *g, const double *duration, double *end, double *on_path, double *lag) {
-    double last = longest(g, duration, end);
+/* How often each stream is on the path that ends last, once `end` is known; `lag` gets its messages. */
+static void follow(const Graph *g, const double *end, double last, double *on_path, double *lag) {
     int k = g->actions;
     while (k > 0 && end[k] != last) k--;
     *lag = 0.0;
@@ -41,5 +40,10 @@ double critical(const Graph *g, const double *duration, double *end, double *on_
         if (ready > before) *lag += g->hop[k];
         k = ready > before ? g->input[k] : g->before[k];
     }
+}
+
+double critical(const Graph *g, const double *duration, double *end, double *on_path, double *lag) {
+    double last = longest(g, duration, end);
+    follow(g, end, last, on_path, lag);
     return last;
 }

@@ -1,7 +1,9 @@
 /* Annealing on the simulated time itself: layers change their choice, move to another chunk, or two chunks trade.
 
-   Every state fits in memory; every move is answered by one longest path. The Python twin is improve_slowly.py; both
-   draw the same random numbers and do the same operations in the same order. */
+   What does not fit is passed through at a fine that grows; only what fits is kept. A move is answered by a path that is
+   known to make it too slow, or by one longest path.
+   The Python twin is improve_slowly.py; both draw the same random numbers and do the same operations in the same
+   order. */
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,11 +27,21 @@ typedef struct {
     const double *limit;            /* per rank */
 } Task;
 
+#define PATHS 32                    /* longest paths that are remembered */
+#define HEAVY 10.0                  /* the fine at last: what a rank twice over its limit costs, as a share of the time */
+
 typedef struct {
     int *counts;                    /* chunks x options */
-    double *duration, *held;
+    double *duration, *held;        /* kinds x chunks; chunks */
     unsigned long long seed;
     double *end;
+    int *changed, changes;          /* chunks that a move touches, in the order it does */
+    char *touched;
+    int *old_counts;                /* of the touched chunks before the move */
+    double *old_duration;
+    double *on_path, *length;       /* PATHS x kinds x chunks; their lengths before the move */
+    int paths, next;
+    double *excess, *old_excess;    /* per rank: what it is over its limit */
 } State;
 
 static unsigned long long draw(State *s) {      /* splitmix64 */
@@ -41,7 +53,7 @@ static unsigned long long draw(State *s) {      /* splitmix64 */
 
 static int below(State *s, int n) { return (int)((draw(s) >> 33) % (unsigned long long)n); }
 
-static double unit(State *s) { return (double)(draw(s) >> 11) * 0x1.0p-53; }
+static double unit(State *s) { return ((double)(draw(s) >> 11) + 0.5) * 0x1.0p-53; }      /* never 0 */
 
 static void settle(const Task *t, State *s, int c) {
     const int *x = s->counts + c * t->options;
@@ -55,8 +67,20 @@ static void settle(const Task *t, State *s, int c) {
     s->held[c] = sum;
 }
 
-static int fits(const Task *t, const State *s, int rank) {
-    double stock = t->fixed_stock[rank];
+static void put(const Task *t, State *s, int c, int option, int by) {
+    if (!s->touched[c]) {
+        s->touched[c] = 1;
+        s->changed[s->changes++] = c;
+        memcpy(s->old_counts + c * t->options, s->counts + c * t->options, t->options * sizeof(int));
+        for (int kind = 0; kind < 4; kind++) s->old_duration[kind * t->chunks + c] = s->duration[kind * t->chunks + c];
+    }
+    s->counts[c * t->options + option] += by;
+}
+
+/* The share of its limit by which a rank is over. */
+static double over(const Task *t, const State *s, int rank) {
+    double stock = t->fixed_stock[rank], most = 0.0, limit = t->limit[rank];
+    if (isinf(limit)) return 0.0;
     for (int c = 0; c < t->chunks; c++) {
         if (t->rank_of[c] != rank) continue;
         for (int o = 0; o < t->options; o++) stock += s->counts[c * t->options + o] * t->stock[o];
@@ -65,9 +89,9 @@ static int fits(const Task *t, const State *s, int rank) {
         double level = stock;
         for (int c = 0; c < t->chunks; c++)
             if (t->rank_of[c] == rank) level += t->row[k * t->chunks + c] * s->held[c];
-        if (level > t->limit[rank]) return 0;
+        if (level > most) most = level;
     }
-    return 1;
+    return most > limit ? most / limit - 1.0 : 0.0;
 }
 
 static int layers(const Task *t, const State *s, int c) {
@@ -116,12 +140,9 @@ static int shift(const Task *t, State *s, int a, int b) {
         int run = edge_run(t, s, c, step);
         if (run < 0) return 0;
         int given = carried >= 0 && t->run_of[carried] == run ? carried : used(t, s, c, run);
-        s->counts[c * t->options + given]--;
-        if (c + step == b && below(s, 2)) {
-            s->counts[b * t->options + other(t, s, given)]++;
-        } else {
-            s->counts[(c + step) * t->options + given]++;
-        }
+        put(t, s, c, given, -1);
+        int taken = c + step == b && below(s, 2) ? other(t, s, given) : given;
+        put(t, s, c + step, taken, 1);
         carried = given;
     }
     return 1;
@@ -131,8 +152,8 @@ static int change(const Task *t, State *s, int c) {
     int from = used(t, s, c, -1);
     if (from < 0) return 0;
     int to = other(t, s, from);
-    s->counts[c * t->options + from]--;
-    s->counts[c * t->options + to]++;
+    put(t, s, c, from, -1);
+    put(t, s, c, to, 1);
     return to != from;
 }
 
@@ -160,50 +181,132 @@ static int move(const Task *t, State *s) {
     return shift(t, s, a, b);
 }
 
-/* Settles what differs from `before`; 0: some rank does not fit. */
-static int settled(const Task *t, State *s, const int *before) {
-    int ok = 1;
-    for (int c = 0; c < t->chunks; c++)
-        if (memcmp(before + c * t->options, s->counts + c * t->options, t->options * sizeof(int))) settle(t, s, c);
-    for (int c = 0; ok && c < t->chunks; c++)
-        if (memcmp(before + c * t->options, s->counts + c * t->options, t->options * sizeof(int)))
-            ok = fits(t, s, t->rank_of[c]);
-    return ok;
+/* Settles the chunks that a move changed, and forgets those it only handed layers through; 0: nothing changed. */
+static int settled(const Task *t, State *s) {
+    size_t row = t->options * sizeof(int);
+    int kept = 0;
+    for (int k = 0; k < s->changes; k++) {
+        int c = s->changed[k];
+        if (memcmp(s->old_counts + c * t->options, s->counts + c * t->options, row)) s->changed[kept++] = c;
+        else s->touched[c] = 0;
+    }
+    s->changes = kept;
+    memcpy(s->old_excess, s->excess, t->ranks * sizeof(double));
+    for (int k = 0; k < kept; k++) settle(t, s, s->changed[k]);
+    for (int k = 0; k < kept; k++) s->excess[t->rank_of[s->changed[k]]] = over(t, s, t->rank_of[s->changed[k]]);
+    return kept > 0;
 }
 
-/* counts: the start, then the best. Returns the best time; `looked` counts the longest paths computed. */
+/* What a move adds to a path. */
+static double longer(const Task *t, const State *s, const double *on_path) {
+    double sum = 0.0;
+    for (int k = 0; k < s->changes; k++)
+        for (int kind = 0; kind < 4; kind++) {
+            int stream = kind * t->chunks + s->changed[k];
+            sum += on_path[stream] * (s->duration[stream] - s->old_duration[stream]);
+        }
+    return sum;
+}
+
+/* Whether a path that is known makes the move too slow: most moves need no look at all actions. */
+static int hopeless(const Task *t, State *s, double most) {
+    size_t streams = 4 * (size_t)t->chunks;
+    for (int p = 0; p < s->paths; p++) {
+        if (s->length[p] + longer(t, s, s->on_path + p * streams) <= most) continue;
+        int q = p / 2;              /* paths that help move to the front */
+        double *a = s->on_path + p * streams, *b = s->on_path + q * streams, length = s->length[p];
+        s->length[p] = s->length[q];
+        s->length[q] = length;
+        for (size_t k = 0; k < streams; k++) { double x = a[k]; a[k] = b[k]; b[k] = x; }
+        return 1;
+    }
+    return 0;
+}
+
+/* Remembers the path that made a move too slow. */
+static void remember(const Task *t, State *s, double value) {
+    int p = s->paths < PATHS ? s->paths++ : PATHS / 2 + s->next++ % (PATHS / 2);
+    double *on_path = s->on_path + p * 4 * (size_t)t->chunks, lag;
+    memset(on_path, 0, 4 * t->chunks * sizeof(double));
+    follow(&t->graph, s->end, value, on_path, &lag);
+    s->length[p] = value - longer(t, s, on_path);
+}
+
+static void keep(const Task *t, State *s) {
+    for (int p = 0; p < s->paths; p++) s->length[p] += longer(t, s, s->on_path + p * 4 * (size_t)t->chunks);
+}
+
+static void undo(const Task *t, State *s) {
+    for (int k = 0; k < s->changes; k++) {
+        int c = s->changed[k];
+        memcpy(s->counts + c * t->options, s->old_counts + c * t->options, t->options * sizeof(int));
+        settle(t, s, c);
+    }
+}
+
+static void forget(State *s) {
+    for (int k = 0; k < s->changes; k++) s->touched[s->changed[k]] = 0;
+    s->changes = 0;
+}
+
+static double excess(const Task *t, const State *s) {
+    double sum = 0.0;
+    for (int rank = 0; rank < t->ranks; rank++) sum += s->excess[rank];
+    return sum;
+}
+
+/* One step at a temperature, memory above the limits fined. Returns the time after it. */
+static double step(const Task *t, State *s, double now, double heat, double fine, double *over_all, long long *looked) {
+    int moved = move(t, s), changed = moved && settled(t, s), ok = changed;
+    double value = now, excess_now = 0.0;
+    if (ok) {
+        excess_now = excess(t, s);
+        double most = now - heat * log(unit(s)) + fine * (*over_all - excess_now);
+        ++*looked;
+        ok = !hopeless(t, s, most + 1e-9 * now);
+        if (ok) {
+            value = longest(&t->graph, s->duration, s->end);
+            ok = value <= most;
+            if (!ok) remember(t, s, value);
+        }
+    }
+    if (ok) {
+        keep(t, s);
+        *over_all = excess_now;
+    } else {
+        if (moved) memcpy(s->excess, s->old_excess, t->ranks * sizeof(double));
+        undo(t, s);
+    }
+    forget(s);
+    return ok ? value : now;
+}
+
+/* counts: the start, which fits, then the best that fits. Returns its time. `light`: the fine at first; `looked` counts
+   the moves that were judged by their time. */
 double improve(const Task *t, int *counts, long long steps, double hot, double cold, unsigned long long seed,
-               double goal, long long *looked) {
-    size_t cells = (size_t)t->chunks * t->options, size = cells * sizeof(int);
-    State s = {malloc(size), malloc(4 * t->chunks * sizeof(double)), malloc(t->chunks * sizeof(double)), seed,
-               malloc((t->graph.actions + 1) * sizeof(double))};
-    int *before = malloc(size);
+               double goal, double light, long long *looked) {
+    size_t chunks = t->chunks, cells = chunks * t->options, size = cells * sizeof(int), streams = 4 * chunks;
+    size_t numbers = 2 * streams + chunks + (streams + 1) * PATHS + t->graph.actions + 1 + 2 * t->ranks;
+    State s = {.seed = seed, .counts = malloc(2 * size), .changed = malloc(chunks * sizeof(int)),
+               .touched = calloc(chunks, 1), .duration = calloc(numbers, sizeof(double))};
+    s.old_counts = s.counts + cells;
+    s.old_duration = s.duration + streams;
+    s.held = s.old_duration + streams;
+    s.on_path = s.held + chunks;
+    s.length = s.on_path + streams * PATHS;
+    s.end = s.length + PATHS;
+    s.excess = s.end + t->graph.actions + 1;
+    s.old_excess = s.excess + t->ranks;
     memcpy(s.counts, counts, size);
     for (int c = 0; c < t->chunks; c++) settle(t, &s, c);
-    double now = longest(&t->graph, s.duration, s.end), best = now;
+    double now = longest(&t->graph, s.duration, s.end), best = now, over_all = 0.0;
     double heat = hot, cooling = steps > 1 ? pow(cold / hot, 1.0 / (double)(steps - 1)) : 1.0;
+    double fine = light * now, dearer = steps > 1 ? pow(HEAVY / light, 1.0 / (double)(steps - 1)) : 1.0;
     *looked = 1;
-    for (long long k = 0; k < steps && best > goal; k++, heat *= cooling) {
-        memcpy(before, s.counts, size);
-        int ok = move(t, &s) && settled(t, &s, before);
-        double value = 0.0;
-        if (ok) {
-            value = longest(&t->graph, s.duration, s.end);
-            ++*looked;
-            ok = value <= now || unit(&s) < exp((now - value) / heat);
-        }
-        if (!ok) {
-            for (int c = 0; c < t->chunks; c++) {
-                size_t at = (size_t)c * t->options;
-                if (!memcmp(before + at, s.counts + at, t->options * sizeof(int))) continue;
-                memcpy(s.counts + at, before + at, t->options * sizeof(int));
-                settle(t, &s, c);
-            }
-            continue;
-        }
-        now = value;
-        if (now < best) { best = now; memcpy(counts, s.counts, size); }
+    for (long long k = 0; k < steps && best > goal; k++, heat *= cooling, fine *= dearer) {
+        now = step(t, &s, now, heat, fine, &over_all, looked);
+        if (now < best && over_all == 0.0) { best = now; memcpy(counts, s.counts, size); }
     }
-    free(s.counts); free(s.duration); free(s.held); free(s.end); free(before);
+    free(s.counts); free(s.duration); free(s.changed); free(s.touched);
     return best;
 }

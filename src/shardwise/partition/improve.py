@@ -40,14 +40,17 @@ class _Task(ctypes.Structure):
 
 
 def improve(
-    ready: Ready, counts: Ints, *, steps: int, hot: float, cold: float, seed: int, goal: float = 0.0
+    ready: Ready, counts: Ints, *, steps: int, hot: float, cold: float, seed: int, goal: float = 0.0, fine: float = 0.3
 ) -> Improved:
-    """Anneal from counts that fit; temperatures in the unit of time. Stops early at `goal`."""
+    """Anneal from counts that fit; temperatures in the unit of time. Stops early at `goal`.
+
+    `fine`: what a rank twice over its limit costs at first, as a share of the time; it rises to 10.
+    """
     kernel = library(_SOURCE)
     if kernel is None:
         from shardwise.partition.improve_slowly import improve_slowly
 
-        return improve_slowly(ready, counts, steps=steps, hot=hot, cold=cold, seed=seed, goal=goal)
+        return improve_slowly(ready, counts, steps=steps, hot=hot, cold=cold, seed=seed, goal=goal, fine=fine)
     arrays = _arrays(ready)
     sizes = (ready.chunks, ready.options, ready.problem.pp, len(ready.rows))
     task = _Task(ready.view, *sizes, *(array.ctypes.data for array in arrays))
@@ -55,8 +58,8 @@ def improve(
     run = kernel.improve
     run.restype = ctypes.c_double
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_double, ctypes.c_double,
-                    ctypes.c_ulonglong, ctypes.c_double, ctypes.c_void_p]  # fmt: skip
-    time = run(ctypes.addressof(task), best.ctypes.data, steps, hot, cold, seed, goal, ctypes.addressof(looked))
+                    ctypes.c_ulonglong, ctypes.c_double, ctypes.c_double, ctypes.c_void_p]  # fmt: skip
+    time = run(ctypes.addressof(task), best.ctypes.data, steps, hot, cold, seed, goal, fine, ctypes.addressof(looked))
     return Improved(counts=best, time=float(time), evaluations=int(looked.value))
 
 

@@ -13,6 +13,9 @@ from shardwise.partition.improve import Improved
 _MASK = 2**64 - 1
 
 
+PATHS, HEAVY = 32, 10.0
+
+
 class Walk:
     """The state of one annealing run: counts as lists, and what follows from them."""
 
@@ -27,6 +30,13 @@ class Walk:
         self.held = [0.0] * ready.chunks
         self.graph = list(zip(ready.before.tolist(), ready.input.tolist(), ready.stream.tolist(), ready.hop.tolist(),
                               strict=True))[1:]  # fmt: skip
+        self.before: dict[int, tuple[list[int], list[float]]] = {}
+        """Chunks that a move touches: their counts and times before it."""
+        self.end = [0.0]
+        self.paths: list[tuple[list[float], float]] = []
+        """Longest paths: how often each stream is on them, and their length before the move."""
+        self.next = 0
+        self.excess = self.old_excess = [0.0] * ready.problem.pp
         for chunk in range(ready.chunks):
             self.settle(chunk)
 
@@ -41,7 +51,7 @@ class Walk:
         return (self.draw() >> 33) % n
 
     def unit(self) -> float:
-        return (self.draw() >> 11) * 2.0**-53
+        return ((self.draw() >> 11) + 0.5) * 2.0**-53
 
     def settle(self, chunk: int) -> None:
         counts = self.counts[chunk]
@@ -55,8 +65,16 @@ class Walk:
             held += counts[o] * float(self.ready.option_held[o])
         self.held[chunk] = held
 
-    def fits(self, rank: int) -> bool:
-        stock = float(self.ready.fixed_static[rank])
+    def put(self, chunk: int, option: int, by: int) -> None:
+        if chunk not in self.before:
+            self.before[chunk] = (self.counts[chunk].copy(), [self.duration[kind][chunk] for kind in range(4)])
+        self.counts[chunk][option] += by
+
+    def over(self, rank: int) -> float:
+        limit = float(self.ready.limits[rank])
+        if limit == math.inf:
+            return 0.0
+        stock, most = float(self.ready.fixed_static[rank]), 0.0
         for chunk in self.own[rank]:
             for o in self.options:
                 stock += self.counts[chunk][o] * float(self.ready.option_static[o])
@@ -64,9 +82,8 @@ class Walk:
             level = stock
             for chunk in self.own[rank]:
                 level += row[chunk] * self.held[chunk]
-            if level > self.ready.limits[rank]:
-                return False
-        return True
+            most = max(most, level)
+        return most / limit - 1.0 if most > limit else 0.0
 
     def longest(self) -> float:
         flat = [time for kind in self.duration for time in kind]
@@ -74,6 +91,7 @@ class Walk:
         for before, source, stream, hop in self.graph:
             end.append(max(end[before], end[source] + hop) + flat[stream])
             last = max(last, end[-1])
+        self.end = end
         return last
 
     def pick(self, wanted: Callable[[int], bool], among: int) -> int:
@@ -105,9 +123,9 @@ class Walk:
                 return False
             run = runs[-1] if step > 0 else runs[0]
             given = carried if carried >= 0 and self.run_of[carried] == run else self.used(chunk, run)
-            self.counts[chunk][given] -= 1
+            self.put(chunk, given, -1)
             changes = chunk + step == b and self.below(2)
-            self.counts[chunk + step][self.other(given) if changes else given] += 1
+            self.put(chunk + step, self.other(given) if changes else given, 1)
             carried = given
         return True
 
@@ -116,8 +134,8 @@ class Walk:
         if before < 0:
             return False
         after = self.other(before)
-        self.counts[chunk][before] -= 1
-        self.counts[chunk][after] += 1
+        self.put(chunk, before, -1)
+        self.put(chunk, after, 1)
         return after != before
 
     def move(self) -> bool:
@@ -133,40 +151,92 @@ class Walk:
             return True
         return self.change({4: a, 7: b}[kind] if kind < 8 else self.neighbour(b))
 
-    def settled(self, before: list[list[int]]) -> bool:
-        changed = [c for c in range(len(before)) if before[c] != self.counts[c]]
-        for chunk in changed:
+    def settled(self) -> bool:
+        for chunk in [chunk for chunk, (counts, _) in self.before.items() if counts == self.counts[chunk]]:
+            del self.before[chunk]
+        self.old_excess = self.excess.copy()
+        for chunk in self.before:
             self.settle(chunk)
-        return all(self.fits(self.rank_of[chunk]) for chunk in changed)
+        for chunk in self.before:
+            self.excess[self.rank_of[chunk]] = self.over(self.rank_of[chunk])
+        return bool(self.before)
 
-    def undo(self, before: list[list[int]]) -> None:
-        for chunk, counts in enumerate(before):
-            if counts != self.counts[chunk]:
-                self.counts[chunk] = counts
-                self.settle(chunk)
+    def all_excess(self) -> float:
+        total = 0.0
+        for one in self.excess:  # not sum(), which rounds otherwise from Python 3.12 on
+            total += one
+        return total
+
+    def longer(self, on_path: list[float]) -> float:
+        total, chunks = 0.0, len(self.counts)
+        for chunk, (_, times) in self.before.items():
+            for kind in range(4):
+                total += on_path[kind * chunks + chunk] * (self.duration[kind][chunk] - times[kind])
+        return total
+
+    def hopeless(self, most: float) -> bool:
+        for p, (on_path, length) in enumerate(self.paths):
+            if length + self.longer(on_path) > most:
+                self.paths[p], self.paths[p // 2] = self.paths[p // 2], self.paths[p]
+                return True
+        return False
+
+    def remember(self, value: float) -> None:
+        on_path, k = [0.0] * (4 * len(self.counts)), len(self.end) - 1 - self.end[::-1].index(value)
+        while k > 0:
+            before, source, stream, hop = self.graph[k - 1]
+            on_path[stream] += 1.0
+            k = source if self.end[source] + hop > self.end[before] else before
+        path = (on_path, value - self.longer(on_path))
+        if len(self.paths) < PATHS:
+            self.paths.append(path)
+        else:
+            self.paths[PATHS // 2 + self.next % (PATHS // 2)] = path
+            self.next += 1
+
+    def keep(self) -> None:
+        self.paths = [(on_path, length + self.longer(on_path)) for on_path, length in self.paths]
+
+    def undo(self) -> None:
+        for chunk, (counts, _) in self.before.items():
+            self.counts[chunk] = counts
+            self.settle(chunk)
 
 
 def improve_slowly(
-    ready: Ready, counts: Ints, *, steps: int, hot: float, cold: float, seed: int, goal: float = 0.0
+    ready: Ready, counts: Ints, *, steps: int, hot: float, cold: float, seed: int, goal: float, fine: float
 ) -> Improved:
     walk = Walk(ready, counts, seed)
     now = best = walk.longest()
-    kept, looked, heat = counts.copy(), 1, hot
+    kept, looked, heat, over_all = counts.copy(), 1, hot, 0.0
     cooling = math.pow(cold / hot, 1.0 / (steps - 1)) if steps > 1 else 1.0
+    dearer = math.pow(HEAVY / fine, 1.0 / (steps - 1)) if steps > 1 else 1.0
+    fine *= now
     for _ in range(steps):
         if best <= goal:
             break
-        before = [row.copy() for row in walk.counts]
-        accepted = walk.move() and walk.settled(before)
+        moved = walk.move()
+        accepted = moved and walk.settled()
+        if accepted:
+            excess = walk.all_excess()
+            most = now - heat * math.log(walk.unit()) + fine * (over_all - excess)
+            looked += 1
+            accepted = not walk.hopeless(most + 1e-9 * now)
         if accepted:
             value = walk.longest()
-            looked += 1
-            accepted = value <= now or walk.unit() < math.exp((now - value) / heat)
+            accepted = value <= most
+            if not accepted:
+                walk.remember(value)
         if accepted:
-            now = value
-            if now < best:
+            walk.keep()
+            now, over_all = value, excess
+            if now < best and over_all == 0.0:
                 best, kept = now, np.array(walk.counts, dtype=np.int32)
         else:
-            walk.undo(before)
+            if moved:
+                walk.excess = walk.old_excess
+            walk.undo()
+        walk.before.clear()
         heat *= cooling
+        fine *= dearer
     return Improved(counts=kept, time=best, evaluations=looked)

@@ -2,6 +2,7 @@
 
 The interleaves of `shardwise.schedule` want micro batches in whole groups of pp. MindFormers runs any number: the
 remainder joins the first group and the warm-up grows with it (SAPP's simulator, seed 001); that order is made here.
+So is the interleave of pieces of sequences: groups hold whole micro batches, and the pieces of one go back last first.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwise.errors import InputError
-from shardwise.partition.problem import Problem
+from shardwise.partition.problem import PIECES, Problem
 from shardwise.schedule.generate import generate
 from shardwise.simulate.action import B, Codes, Schedule
 from shardwise.simulate.costs import Costs
@@ -21,8 +22,8 @@ def order_of(problem: Problem) -> Schedule:
     if problem.order is not None:
         return _matching(problem, problem.order)
     pp, vpp, m = problem.pp, problem.vpp, problem.microbatches
-    if problem.schedule in {"interleaved", "low-memory"} and vpp > 1 and m % pp:
-        return _ragged(pp, vpp, m, low=problem.schedule == "low-memory")
+    if vpp > 1 and problem.schedule in PIECES and (m % pp or problem.splits > 1):
+        return _ragged(pp, vpp, m, problem.splits, low=problem.schedule == "low-memory")
     return generate(problem.schedule, pp=pp, vpp=vpp, microbatches=m, splits=problem.splits)
 
 
@@ -35,27 +36,27 @@ def _matching(problem: Problem, order: Schedule) -> Schedule:
     return order
 
 
-def _ragged(pp: int, vpp: int, microbatches: int, *, low: bool) -> Schedule:
-    """Micro batches that are no multiple of pp: the remainder joins the first group, or is the only one."""
-    rest = microbatches % pp
-    first = min(microbatches, pp + rest)
-    groups = [np.arange(first), *(np.arange(k, k + pp) for k in range(first, microbatches, pp))]
-    ahead = (vpp - 1) * (first if microbatches > pp else pp)
+def _ragged(pp: int, vpp: int, microbatches: int, splits: int, *, low: bool) -> Schedule:
+    """Groups of pp pieces or a little more, in whole micro batches; the remainder joins the first group."""
+    units, size = microbatches * splits, -(-pp // splits) * splits
+    first = min(units, size + units % size)
+    groups = [np.arange(first), *(np.arange(k, k + size) for k in range(first, units, size))]
+    ahead = (vpp - 1) * (first if units > size else size) + splits - 1
     for short in (True, False) if low else (False,):
         warmups = [ahead + (pp - r - 1 if short else 2 * (pp - r - 1)) for r in range(pp)]
-        rows = tuple(_row(r, pp, vpp, microbatches, groups, warmups[r]) for r in range(pp))
+        rows = tuple(_row(r, pp, vpp, splits, groups, warmups[r]) for r in range(pp))
         name = "low-memory" if short else "interleaved"
-        schedule = Schedule(codes=rows, chunks=pp * vpp, microbatches=microbatches, name=name)
+        schedule = Schedule(codes=rows, chunks=pp * vpp, microbatches=units, name=name)
         if runs_through(schedule):
             return schedule
     raise InputError(f"{microbatches} micro batches on pp {pp} x vpp {vpp} deadlock; use a multiple of {pp}")
 
 
-def _row(rank: int, pp: int, vpp: int, microbatches: int, groups: list[Codes], warmup: int) -> Codes:
-    own = [rank + j * pp for j in range(vpp)]
-    forwards = np.concatenate([c * microbatches + group for group in groups for c in own])
-    back = B * pp * vpp
-    backwards = np.concatenate([(back + c) * microbatches + group for group in groups for c in reversed(own)])
+def _row(rank: int, pp: int, vpp: int, splits: int, groups: list[Codes], warmup: int) -> Codes:
+    own, units = [rank + j * pp for j in range(vpp)], sum(map(len, groups))
+    forwards = np.concatenate([c * units + group for group in groups for c in own])
+    back, turned = B * pp * vpp, [group.reshape(-1, splits)[:, ::-1].ravel() for group in groups]
+    backwards = np.concatenate([(back + c) * units + group for group in turned for c in reversed(own)])
     warmup = min(warmup, len(forwards))
     steady = np.stack((forwards[warmup:], backwards[: len(forwards) - warmup]), axis=1).ravel()
     return np.concatenate((forwards[:warmup], steady, backwards[len(forwards) - warmup :]))

@@ -16,6 +16,8 @@ from shardwise.simulate.action import Schedule, placed
 from shardwise.simulate.timeline import Timeline
 
 CLOSE = 1e-6
+PIECES = ("seq-1f1b", "interleaved", "low-memory")
+"""Schedules that sequences may be cut for."""
 Counts = tuple[tuple[int, ...], ...]
 """Layers of one chunk: per run, per choice."""
 
@@ -84,7 +86,10 @@ class Problem:
     order: Schedule | None = None
     """The order of work itself, in place of a name."""
     splits: int = 1
-    """Pieces of a sequence (seq-1f1b): times and activations of a layer are those of the whole sequence."""
+    """Pieces of a sequence: times and activations of a layer are those of the whole sequence.
+
+    With several chunks a rank the schedule is interleaved or low-memory, over pieces in place of micro batches.
+    """
     hop: float = 0.0
     """Time of the message between chunks on different ranks."""
     empty: tuple[int, ...] = ()
@@ -139,6 +144,8 @@ def _faults(p: Problem) -> Iterator[Fault]:
             yield Fault(name, f"is {value}; it must be at least 1")
     if p.order is None and p.schedule not in SHAPES:
         yield Fault("schedule", f"there is no schedule {p.schedule!r}; known: {', '.join(SHAPES)}")
+    if p.order is None and p.splits > 1 and p.schedule not in PIECES:
+        yield Fault("splits", f"is {p.splits}, but {p.schedule} does not cut sequences; use {', '.join(PIECES)}, or 1")
     yield from _run_faults(p)
     for name, values in (("limits", p.limits), ("static", p.static)):
         if len(values) not in {0, 1, p.pp}:
@@ -221,7 +228,7 @@ class Answer:
     seconds: float
     """CPU seconds taken."""
     evaluations: int
-    """Partitions whose time was computed."""
+    """Partitions judged by their time: computed, or known from a path to be too long."""
     method: str
     """How the bound was proven."""
     interrupted: bool = False

@@ -1,8 +1,9 @@
 """Solve a partition problem: something that fits, improvement on the simulated time, a bound, the proof where it ends.
 
-One chunk a rank: the dynamic programme first, which mostly proves itself. Otherwise: annealing on the simulated time,
-the linear programme with path cuts for the bound, and annealing again from roundings of its optimum, which lie where
-annealing alone seldom gets to; then the programme made whole step by step while time lasts.
+One chunk a rank: the dynamic programme first, which mostly proves itself. Otherwise: annealing on the simulated time
+from several starts, the linear programme with path cuts for the bound, annealing again from roundings of its optimum,
+which lie where annealing alone seldom gets to, and from the best so far; then the programme made whole step by step
+while time lasts.
 All work is counted in steps and nodes, so the same problem gives the same answer; a time limit that binds is said.
 """
 
@@ -22,13 +23,22 @@ from shardwise.partition.improve import compiled, improve
 from shardwise.partition.least_memory import refuse, tightest
 from shardwise.partition.near import roundings
 from shardwise.partition.problem import CLOSE, Answer, Evaluation, Partition, Problem, check_problem
+from shardwise.partition.starts import starts
 
 Report = Callable[[float, float, int], None]
 """Called with the best time, the bound and the number of evaluations."""
-_HEATS = (3e-3, 1.5e-3, 3e-3, 5e-4, 3e-3, 1.5e-3)
-"""Start temperatures of the annealing runs, as shares of the time: many short runs beat few long ones (measured)."""
+_LENIENT, _STRICT = 0.3, 10.0
+"""What memory over a limit costs at first (see improve): neither is better everywhere."""
+_WARM = 1.5e-3
+"""Start temperature, as a share of the time: many short runs beat few long ones (measured)."""
 _COLD = 3e-5
-_MILD = 3e-4
+_FRESH = ((3e-3, _STRICT), (_WARM, _STRICT))
+_AGAIN = ((3e-3, _STRICT), (5e-4, _STRICT))
+"""Temperature and fine of runs from the first partition, before and after the relaxation."""
+_FURTHER = ((3e-3, _LENIENT), (_WARM, _STRICT), (3e-3, _STRICT), (_WARM, _LENIENT), (3e-4, _STRICT))
+"""The same of runs from the best so far."""
+_KEPT = 2
+"""Partitions that are worked on further."""
 _GUIDED = 4
 """Roundings of the relaxed optimum that are annealed."""
 
@@ -48,6 +58,8 @@ class _Search:
     method: str = ""
     interrupted: bool = False
     out_of_time: bool = False
+    pool: list[tuple[float, int, Ints]] = field(default_factory=list)
+    """Where annealing ended: time, number and counts."""
 
     @property
     def proven(self) -> bool:
@@ -70,7 +82,15 @@ class _Search:
             (counts >= 0).all()
             and (totals == self.ready.run_counts).all()
             and (counts.sum(axis=1) >= self.ready.least).all()
+            and self.in_order(counts)
         )
+
+    def in_order(self, counts: Ints) -> bool:
+        """Whether no layer comes before one of an earlier run."""
+        runs = np.stack([counts[:, self.ready.run_of == run].sum(axis=1) for run in range(len(self.ready.run_counts))])
+        last = [int(np.flatnonzero(own).max()) for own in runs]
+        first = [int(np.flatnonzero(own).min()) for own in runs]
+        return all(before <= after for before, after in zip(last, first[1:], strict=False))
 
     def told(self, bound: float, counts: Ints | None) -> bool:
         """A bound from the programme, and perhaps a partition; true: nothing is left to prove."""
@@ -81,17 +101,25 @@ class _Search:
         self.report(self.time, self.bound, self.evaluations)
         return self.proven
 
-    def anneal(self, start: Ints, steps: int, heat: float, salt: int) -> None:
-        """One run, in slices, so that a limit or Ctrl-C is met soon."""
+    def anneal(self, start: Ints, steps: int, heat: float, salt: int, fine: float = _LENIENT) -> None:
+        """One run; its best joins the pool."""
         if self.proven or self.late():
             return
         value = float(self.ready.times(start[None])[0])
         run = improve(
             self.ready, start, steps=steps, hot=heat * value, cold=_COLD * value, seed=self.seed + salt,
-            goal=self.bound * (1 + CLOSE / 2),
+            goal=self.bound * (1 + CLOSE / 2), fine=fine,
         )  # fmt: skip
         self.evaluations += run.evaluations - 1
+        self.pool.append((run.time, len(self.pool), run.counts))
         self.offer(run.counts)
+
+    def best(self, count: int) -> list[Ints]:
+        """The fastest partitions of the pool, no two with the same layers."""
+        found: dict[bytes, Ints] = {}
+        for _, _, counts in sorted(self.pool, key=lambda one: one[:2]):
+            found.setdefault(counts.sum(axis=1).tobytes(), counts)
+        return list(found.values())[:count]
 
     def late(self) -> bool:
         if time.process_time() > self.deadline:
@@ -153,24 +181,26 @@ def _start(search: _Search) -> None:
 
 
 def _search(search: _Search, effort: float, *, prove: bool) -> None:
-    """Annealing from the tightest partition and from roundings of the relaxed optimum, then the proof."""
+    """Annealing from many starts, then from where that led best; then the proof."""
     if search.proven:
         return
-    start = search.counts.copy()
-    steps = int(effort * _steps(search.ready))
-    for salt, heat in enumerate(_HEATS[:2]):
-        search.anneal(start, steps, heat, salt)
+    start, steps = search.counts.copy(), int(effort * _steps(search.ready))
+    for salt, other in enumerate((start, *starts(search.ready))):
+        search.anneal(other, steps, _WARM, salt)
+    for salt, (heat, fine) in enumerate(_FRESH, start=100):
+        search.anneal(start, steps, heat, salt, fine)
     if search.proven or search.late():
         return
     bounder = Bounder(ready=search.ready, incumbent=search.counts, deadline=search.deadline, found=search.told)
     _bounded(search, bounder.relax)
-    guided = () if bounder.fractions is None else roundings(search.ready, bounder.fractions, _GUIDED)
-    for salt, near in enumerate(guided, start=40):
-        search.anneal(near, steps, _HEATS[1], salt)
-    for salt, heat in enumerate(_HEATS[2:], start=2):
-        search.anneal(start, steps, heat, salt)
-    for salt in (20, 21):
-        search.anneal(search.counts, steps, _MILD, salt)
+    guided = [] if bounder.fractions is None else list(roundings(search.ready, bounder.fractions, _GUIDED))
+    for salt, near in enumerate((*guided, *guided[:2]), start=200):
+        search.anneal(near, steps, _WARM, salt, _STRICT if salt < 200 + len(guided) else _LENIENT)
+    for salt, (heat, fine) in enumerate(_AGAIN, start=300):
+        search.anneal(start, steps, heat, salt, fine)
+    for salt, (heat, fine) in enumerate(_FURTHER, start=400):
+        for rank, counts in enumerate(search.best(_KEPT)):
+            search.anneal(counts, steps, heat, salt + 10 * rank, fine)
     if prove and not search.proven and not search.late():
         bounder.incumbent = search.counts
         _bounded(search, bounder.tighten)

@@ -100,10 +100,8 @@ def make_problem(
 
 
 def default_schedule(vpp: int, splits: int = 1, *, low_memory: bool = False) -> str:
-    if splits > 1:
-        return "seq-1f1b"
     if vpp == 1:
-        return "1f1b"
+        return "1f1b" if splits == 1 else "seq-1f1b"
     return "low-memory" if low_memory else "interleaved"
 
 
