@@ -89,6 +89,8 @@ def _numbers(draft: Draft) -> None:
 def _arguments(draft: Draft) -> Settings:
     s = draft.strategy
     found: Settings = {
+        "enable_auto_parallel": True,  # the program stops without it
+        "do_train": True,
         "per_device_train_batch_size": s.micro_batch,
         "gradient_accumulation_steps": s.microbatches,
         "max_seq_length": s.seq,
