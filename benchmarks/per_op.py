@@ -17,8 +17,8 @@ from pathlib import Path
 from shardwise.cost.profiles.aceso import read_profile
 from shardwise.cost.profiles.table import MB
 from shardwise.export.aceso import from_aceso
+from shardwise.plan.per_op.balance import Balancer, uniform_shapes
 from shardwise.plan.per_op.chain import chain_of
-from shardwise.plan.per_op.deep import Balancer, uniform_shapes
 from shardwise.plan.per_op.evaluate import evaluate
 from shardwise.plan.per_op.solve import solve
 from shardwise.plan.per_op.start import balanced
@@ -79,7 +79,7 @@ def deep(folder: Path) -> bool:
     began = time.process_time()
     found = solve(question)
     cpu = time.process_time() - began
-    balancer = Balancer(question, float("inf"))
+    balancer = Balancer(question)
     uniform = 1e3 * min(balancer.value(shape) for shape in uniform_shapes(question))
     return line("1,024 layers, 8 GPUs; uniform", 1e3 * found.cost.seconds, uniform, found.gap, cpu, 20, found.proven)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.cli.output import Output
+from shardwise.cli.progress import Progress
 from shardwise.cost.profiles.analytic import make_profile
 from shardwise.cost.profiles.table import MB, Profile
 from shardwise.errors import Fault, InputError
@@ -20,7 +22,7 @@ from shardwise.plan.per_op.chain import Chain, chain_of, chain_of_made
 from shardwise.plan.per_op.evaluate import evaluate
 from shardwise.plan.per_op.flavour import COMPATIBLE, FULL, Flavour
 from shardwise.plan.per_op.types import PerOpPlan, Question
-from shardwise.units import parse_bytes, parse_seconds
+from shardwise.units import parse_bytes, parse_seconds, show_seconds
 
 Options = Mapping[str, Any]
 
@@ -52,19 +54,36 @@ def run(options: Options, output: Output) -> int:
     question, starts = setting.question, _starts(options, setting.question)
     if options["measured_memory"]:
         question = _corrected(options, question, starts, output)
-    answer = _solved(options, question, starts)
+    answer = _solved(options, question, starts, output)
     report.answered(question, answer, output, explain=options["explain"])
     report.written(setting, question, answer, options, output)
     return 130 if answer.interrupted else 0
 
 
-def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...]) -> Answer:
+def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...], output: Output) -> Answer:
+    """Search, followed by a line on a terminal; Ctrl-C keeps the best so far."""
     from shardwise.plan.per_op.alleviate import Budget
+    from shardwise.plan.per_op.answer import Standing
     from shardwise.plan.per_op.solve import solve
+    from shardwise.plan.search.executor import executor_of
 
     budget = Budget(hops=options["hops"], trials=options["trials"])
     limit = parse_seconds(options["time_limit"]) if options["time_limit"] else float("inf")
-    return solve(question, options["method"], starts=starts, budget=budget, limit=limit, more=options["best"])
+    executor = executor_of(options["executor"], options["workers"], options["address"])
+    state = Progress(title="stages", show=show_seconds, live=not output.quiet and sys.stderr.isatty())
+
+    def follow(standing: Standing) -> None:
+        state.evaluated = standing.solved
+        state.update(evaluated=0, best=standing.best, bound=standing.bound or None)
+
+    try:
+        return solve(
+            question, options["method"], starts=starts, budget=budget, limit=limit, more=options["best"],
+            executor=executor, report=follow,
+        )  # fmt: skip
+    finally:
+        state.close()
+        executor.close()
 
 
 def resolve(options: Options) -> Setting:

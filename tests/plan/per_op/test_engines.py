@@ -12,9 +12,10 @@ from shardwise.errors import InfeasibleError, InputError
 from shardwise.export.aceso import from_aceso, to_aceso
 from shardwise.plan.per_op.advice import measured_factor
 from shardwise.plan.per_op.alleviate import Budget, alleviate, starts_of
+from shardwise.plan.per_op.balance import Balancer, uniform_shapes
 from shardwise.plan.per_op.bound import stage_bounds
 from shardwise.plan.per_op.chain import chain_of
-from shardwise.plan.per_op.deep import Balancer, search_deep, uniform_shapes
+from shardwise.plan.per_op.deep import search_deep
 from shardwise.plan.per_op.evaluate import evaluate, stage_cost
 from shardwise.plan.per_op.flavour import FULL
 from shardwise.plan.per_op.layer_bound import layer_bound
@@ -63,7 +64,7 @@ def test_no_choice_of_a_stage_is_below_its_bound(seed):
             again = (draw.random(end - first) < 0.4) & tables.may[rows]
             behind, crossing = int(draw.integers(0, 3)), (0, int(draw.integers(0, 2)))
             cost = stage_cost(asked, tables, first, layouts, again, behind, crossing, 4)
-            low = bounds.seconds[bounds.ranges.number[first, end - first - 1], (*crossing,)[0], crossing[1], behind]
+            low = bounds.column(*crossing, behind)[bounds.ranges.number[first, end]]
             assert cost.memory > asked.memory or cost.seconds >= low * (1 - 1e-9)
 
 
@@ -95,18 +96,25 @@ def test_alleviation_improves_its_start_and_keeps_a_diary(seed):
 
 
 def test_starts_can_run_in_processes_of_their_own():
-    from concurrent.futures import ProcessPoolExecutor
+    from shardwise.plan.search.executor import executor_of
 
     asked, budget = middling(1), Budget(plans=60, trials=3)
-    with ProcessPoolExecutor(2) as pool:
-        assert alleviate(asked, budget=budget, mapped=pool.map).plan == alleviate(asked, budget=budget).plan
+    pool = executor_of("processes", 2)
+    try:
+        alone, together = alleviate(asked, budget=budget), alleviate(asked, budget=budget, executor=pool)
+        assert (alone.plan, alone.diary) == (together.plan, together.diary)
+        proven, parts = solve(asked), solve(asked, executor=pool)
+        assert parts.proven
+        assert parts.cost.seconds == pytest.approx(proven.cost.seconds, rel=1e-12)
+    finally:
+        pool.close()
 
 
 def test_deep_models_are_balanced_and_not_worse_than_uniform():
     asked = middling(2)
     asked = replace(asked, chain=chain_of(asked.profile, 40), memory=7 * asked.memory)
     found = search_deep(asked)
-    balancer = Balancer(asked, np.inf)
+    balancer = Balancer(asked)
     assert found.cost.seconds <= min(balancer.value(shape) for shape in uniform_shapes(asked))
     assert found.cost.fits(asked.memory)
     assert found.bound <= found.cost.seconds

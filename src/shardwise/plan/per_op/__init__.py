@@ -8,7 +8,10 @@ tables       seconds and bytes of every operator under every layout of a stage
 evaluate     time and memory of a plan, to the part
 bound        lower bounds of stage times by Lagrangian relaxation
 stage        the best layouts and recompute of one stage, exact
+grid         all cuts into stages under those bounds, in bands of operators
 pipeline     the best cut into stages, given stage times
+balance      equal stages, balanced: plans to begin with
 search       the exact engine: bounds first, stages refined until the plan is proven
+deep         hundreds of layers: a coarse cut, balanced
 alleviate    iterative bottleneck alleviation, as a second engine with a diary
 """

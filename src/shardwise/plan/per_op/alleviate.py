@@ -6,22 +6,22 @@ are numbers of plans and trials, so that the same question has the same answer; 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from shardwise.errors import InfeasibleError
-from shardwise.plan.per_op.answer import Answer, nothing_fits
+from shardwise.plan.per_op.answer import Answer, Report, Standing, nothing_fits, silent
+from shardwise.plan.per_op.deadline import Deadline
 from shardwise.plan.per_op.evaluate import Evaluation, evaluate
 from shardwise.plan.per_op.layer_bound import layer_bound
 from shardwise.plan.per_op.primitives import PRIMITIVES, Bench, Primitive
-from shardwise.plan.per_op.search import plain_bound
 from shardwise.plan.per_op.space import micro_batches
 from shardwise.plan.per_op.start import STARTS
+from shardwise.plan.per_op.together import each
 from shardwise.plan.per_op.types import PerOpPlan, Question
+from shardwise.plan.per_op.work import plain_bound
 from shardwise.plan.per_op.workshop import Draft, Workshop, draft_of
-
-Mapped = Callable[..., Iterable[tuple[float, PerOpPlan, list[str]] | None]]
+from shardwise.plan.search.executor import Executor, Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Budget:
     plans: int = 3000
     """Plans evaluated per start."""
     seconds: float = float("inf")
-    """CPU seconds per start (--time-budget-total)."""
+    """CPU seconds in all (--time-budget-total)."""
     branch: int = 3
     """Candidates of a group that are followed further."""
     pool: float = 1.2
@@ -48,7 +48,7 @@ class _Walk:
 
     shop: Workshop
     budget: Budget
-    until: float
+    deadline: Deadline
     seen: set[Draft] = field(default_factory=set)
     pool: dict[Draft, float] = field(default_factory=dict)
     plans: int = 0
@@ -56,7 +56,7 @@ class _Walk:
 
     @property
     def over(self) -> bool:
-        return self.plans >= self.budget.plans or time.process_time() > self.until
+        return self.plans >= self.budget.plans or self.deadline.over
 
     def value(self, draft: Draft) -> float:
         """Seconds of what fits; what does not fit is worse than everything, by how much it is over."""
@@ -141,38 +141,70 @@ def _said(value: float) -> str:
     return f"{value:.4f} s" if value < 1e9 else f"does not fit ({value / 1e9:.2f} of the limit)"
 
 
-def descend_from(question: Question, start: PerOpPlan, budget: Budget) -> tuple[Draft, list[str], Workshop]:
-    """The best draft that hops from a start reach, and how it was reached."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descent:
+    """The best plan that hops from a start reach, and how it was reached."""
+
+    plan: PerOpPlan
+    cost: Evaluation
+    diary: tuple[str, ...]
+    interrupted: bool = False
+    out_of_time: bool = False
+
+
+def descend_from(question: Question, start: PerOpPlan, budget: Budget) -> Descent:
+    """Hop from a start until nothing helps any more, the budget is spent, or Ctrl-C."""
     shop = Workshop(question)
-    walk = _Walk(shop, budget, time.process_time() + budget.seconds)
+    walk = _Walk(shop, budget, Deadline(budget.seconds))
     best = draft_of(start)
     walk.seen.add(best)
     diary = [f"start with {len(start.stages)} stages: {_said(walk.value(best))}"]
-    current = best
-    for _ in range(budget.trials):
-        walk.path = []
-        found = walk.descend(current, walk.value(best), budget.hops)
-        if found is not None:
-            diary += walk.path
-            best = current = found
-            continue
-        walk.pool.pop(current, None)
-        near = [(value, index, draft) for index, (draft, value) in enumerate(walk.pool.items())
-                if value <= budget.pool * walk.value(best) and draft != best]  # fmt: skip
-        if walk.over or not near:
-            break
-        current = min(near)[2]
-        walk.pool.pop(current)
-    diary.append(f"no primitive helps any more ({walk.plans} plans looked at): {_said(walk.value(best))}")
-    return best, diary, shop
+    current, interrupted = best, False
+    try:
+        for _ in range(budget.trials):
+            walk.path = []
+            found = walk.descend(current, walk.value(best), budget.hops)
+            if found is not None:
+                diary += walk.path
+                best = current = found
+                continue
+            other = _next(walk, current, best)
+            if other is None:
+                break
+            current = other
+    except KeyboardInterrupt:
+        interrupted = True
+    diary.append(f"{_end(walk, interrupted)} ({walk.plans} plans looked at): {_said(walk.value(best))}")
+    plan, cost = shop.made(best)
+    return Descent(
+        plan=plan, cost=cost, diary=tuple(diary), interrupted=interrupted, out_of_time=walk.deadline.over
+    )  # fmt: skip
 
 
-def _one(job: tuple[Question, PerOpPlan, Budget]) -> tuple[float, PerOpPlan, list[str]] | None:
-    """One start, for a process of its own; none: nothing that fits was reached."""
-    question, start, budget = job
-    draft, diary, shop = descend_from(question, start, budget)
-    plan, cost = shop.made(draft)
-    return (cost.seconds, plan, diary) if cost.fits(question.memory) else None
+def _next(walk: _Walk, current: Draft, best: Draft) -> Draft | None:
+    """Where to go back to: the best draft met that is near the best of all."""
+    walk.pool.pop(current, None)
+    most = walk.budget.pool * walk.value(best)
+    near = [(value, index, draft) for index, (draft, value) in enumerate(walk.pool.items())
+            if value <= most and draft != best]  # fmt: skip
+    if walk.over or not near:
+        return None
+    found = min(near)[2]
+    walk.pool.pop(found)
+    return found
+
+
+def _end(walk: _Walk, interrupted: bool) -> str:
+    if interrupted:
+        return "stopped by Ctrl-C"
+    if walk.deadline.over:
+        return "the time limit ended it"
+    return "the number of plans ended it" if walk.over else "no primitive helps any more"
+
+
+def _one(job: tuple[Question, PerOpPlan, Budget]) -> Descent:
+    """One start, for a process of its own."""
+    return descend_from(*job)
 
 
 def alleviate(
@@ -180,30 +212,53 @@ def alleviate(
     starts: tuple[PerOpPlan, ...] = (),
     budget: Budget | None = None,
     keep: int = 8,
-    mapped: Mapped = map,
+    executor: Executor | None = None,
+    report: Report = silent,
 ) -> Answer:
-    """Alleviation from given starts, or from the balanced one of every number of stages.
-
-    `mapped`: an executor's map, to run the starts side by side.
-    """
-    began = time.process_time()
-    budget = budget or Budget()
-    jobs = [(question, start, budget) for start in starts or starts_of(question)]
-    found = [made for made in mapped(_one, jobs) if made is not None]
+    """Alleviation from given starts, or from the balanced one of every number of stages, side by side."""
+    budget, deadline = budget or Budget(), Deadline((budget or Budget()).seconds)
+    descents: list[Descent] = []
+    for made in each(executor, _one, _shared(question, starts or starts_of(question), budget, deadline, executor)):
+        descents.append(made)
+        fitting = [descent.cost.seconds for descent in descents if descent.cost.fits(question.memory)]
+        report(Standing(best=min(fitting, default=None), bound=0.0, solved=len(descents)))
+        if made.interrupted:
+            break
+    found = sorted((item for item in descents if item.cost.fits(question.memory)), key=lambda item: item.cost.seconds)
+    interrupted = any(item.interrupted for item in descents)
     if not found:
+        if interrupted:
+            raise KeyboardInterrupt
         raise InfeasibleError(nothing_fits(question))
-    found.sort(key=lambda item: item[0])
-    bound = min(max(plain_bound(question, size), layer_bound(question, size)) for size in micro_batches(question))
+    best = found[0]
     return Answer(
-        plan=found[0][1],
-        cost=evaluate(question, found[0][1]),
-        bound=min(bound, found[0][0]),
-        others=tuple(dict.fromkeys(plan for _, plan, _ in found[1:]))[: keep - 1],
+        plan=best.plan,
+        cost=evaluate(question, best.plan),
+        bound=min(_bound(question, deadline), best.cost.seconds),
+        others=tuple(dict.fromkeys(item.plan for item in found[1:]))[: keep - 1],
         method="alleviate",
-        cpu_seconds=time.process_time() - began,
-        complete=budget.seconds == float("inf"),
-        diary=tuple(found[0][2]),
+        solved=len(descents),
+        cpu_seconds=deadline.used,
+        complete=not interrupted and not any(item.out_of_time for item in descents),
+        interrupted=interrupted,
+        diary=best.diary,
     )
+
+
+def _shared(
+    question: Question, starts: tuple[PerOpPlan, ...], budget: Budget, deadline: Deadline, executor: Executor | None
+) -> Iterator[tuple[Question, PerOpPlan, Budget]]:
+    """A job per start; the seconds that are left are shared among those that are left, and among processes."""
+    workers = executor.workers if isinstance(executor, Pool) else 1
+    for index, start in enumerate(starts):
+        seconds = deadline.left * min(1.0, workers / (len(starts) - index))
+        yield question, start, replace(budget, seconds=seconds)
+
+
+def _bound(question: Question, deadline: Deadline) -> float:
+    sizes = micro_batches(question)
+    plain = min(plain_bound(question, size) for size in sizes)
+    return plain if deadline.over else max(plain, min(layer_bound(question, size) for size in sizes))
 
 
 def starts_of(question: Question, kind: str = "balanced") -> tuple[PerOpPlan, ...]:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shardwise.errors import InfeasibleError
 from shardwise.plan.per_op.evaluate import Evaluation
 from shardwise.plan.per_op.types import PerOpPlan, Question
 from shardwise.units import show_bytes
 
 
-class OutOfTimeError(InfeasibleError):
-    """The time limit ended a search before it had any plan."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a search is."""
+
+    best: float | None
+    """Seconds of the best plan so far."""
+    bound: float
+    solved: int
+    """Stages, or plans, that were looked at."""
+
+
+Report = Callable[[Standing], None]
+
+
+def silent(standing: Standing) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

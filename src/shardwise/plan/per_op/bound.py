@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.plan.per_op.evaluate import in_flight
+from shardwise.plan.per_op.deadline import NEVER, Deadline
+from shardwise.plan.per_op.evaluate import alike, in_flight
 from shardwise.plan.per_op.prices import prices_of
 from shardwise.plan.per_op.ranges import Array, Ranges, ranges_of
 from shardwise.plan.per_op.tables import Tables, tables_of
@@ -30,7 +31,13 @@ class StageBounds:
     micro_batch: int
     ranges: Ranges
     seconds: Array
-    """[range, receives from another node, sends to another node, stages behind]."""
+    """[range, receives from another node, sends to another node, stages behind that differ]."""
+    alike: tuple[int, ...]
+    """Per stages behind: the entry with the same cost."""
+
+    def column(self, receives: int, sends: int, behind: int) -> Array:
+        """Of every range, and infinite for what is none."""
+        return np.append(self.seconds[:, receives, sends, self.alike[behind]], np.inf)
 
 
 class Relaxed:
@@ -95,21 +102,24 @@ def step(base: Array, cross: Array) -> Array:
     return found
 
 
-def stage_bounds(question: Question, micro_batch: int, gpus: int, behind: int, cap: float) -> StageBounds | None:
+def stage_bounds(
+    question: Question, micro_batch: int, gpus: int, behind: int, cap: float, deadline: Deadline = NEVER
+) -> StageBounds | None:
     """Bounds of all ranges that can take at most `cap` seconds; none where the profile has no layout."""
     tables = tables_of(question, micro_batch, gpus)
     if not tables.layouts:
         return None
     ranges = ranges_of(question.chain, _longest(tables, cap))
-    relaxed = Relaxed(question, tables, micro_batch, behind)
+    same = tuple(alike(question, count, micro_batch) for count in range(behind))
+    relaxed = Relaxed(question, tables, micro_batch, same[-1] + 1)
     crossings = relaxed.node_crossings
-    seconds = np.full((ranges.total, 2, 2, behind), FAR)
-    _forward(relaxed, ranges, seconds, crossings)
+    seconds = np.full((ranges.total, 2, 2, same[-1] + 1), FAR)
+    _forward(relaxed, ranges, seconds, crossings, deadline)
     if len(ranges.ends):
-        _backward(relaxed, ranges, seconds, crossings)
+        _backward(relaxed, ranges, seconds, crossings, deadline)
     if crossings == 1:  # one node: only the last stage's output counts as leaving it
         seconds[:, 1] = seconds[:, 0]
-    return StageBounds(gpus=gpus, micro_batch=micro_batch, ranges=ranges, seconds=seconds)
+    return StageBounds(gpus=gpus, micro_batch=micro_batch, ranges=ranges, seconds=seconds, alike=same)
 
 
 def _longest(tables: Tables, cap: float) -> int:
@@ -119,7 +129,7 @@ def _longest(tables: Tables, cap: float) -> int:
     return max(1, int((ends - np.arange(len(work))).max()))
 
 
-def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int) -> None:
+def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, deadline: Deadline) -> None:
     rows, count = relaxed.tables.rows, ranges.count
     for inside in range(crossings):
         starts = ranges.starts
@@ -131,6 +141,7 @@ def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int) -
         weight = np.zeros(len(starts))
         skip = relaxed.question.flavour.reserve_skips_last
         for length in range(1, ranges.longest + 1):
+            deadline.check()
             live = starts + length <= count
             if length > 1:
                 before, at = at, rows[np.minimum(starts + length - 1, count - 1)]
@@ -156,7 +167,7 @@ def _reserve(relaxed: Relaxed, high_f: Array, high_b: Array, weight: Array) -> A
     return found
 
 
-def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int) -> None:
+def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, deadline: Deadline) -> None:
     rows, ends, t = relaxed.tables.rows, ranges.ends, relaxed.tables
     offset = len(ranges.starts) * ranges.longest
     lowest = max(0, int(ends[0]) - ranges.longest)
@@ -166,6 +177,7 @@ def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int) 
         high_f, high_b, weight = (np.zeros(len(ends)) for _ in range(3))
         skip = relaxed.question.flavour.reserve_skips_last
         for first in range(int(ends[-1]) - 1, lowest - 1, -1):
+            deadline.check()
             at = rows[first]
             kept, again = (x[0] for x in relaxed.own(rows[first : first + 1]))
             fresh = ends == first + 1

@@ -169,6 +169,13 @@ def in_flight(question: Question, behind: int, micro_batch: int) -> int:
     return passes - 1 if question.flavour.schedule == "gpipe" else min(behind, passes - 1)
 
 
+def alike(question: Question, behind: int, micro_batch: int) -> int:
+    """The fewest stages behind with which a stage costs the same."""
+    if question.flavour.exact_lookups:
+        return behind
+    return 0 if question.flavour.schedule == "gpipe" else in_flight(question, behind, micro_batch)
+
+
 def stage_cost(
     question: Question,
     tables: Tables,

@@ -30,12 +30,13 @@ def layer_bound(question: Question, micro_batch: int) -> float:
     if not limits:
         return float("inf")
     passes = max(1, question.global_batch // micro_batch)
+    before = _before(question, list(limits))
     low, high = 0.0, 1.0
-    while not _holds(question, limits, high) and high < 1e6:
+    while not _holds(question, limits, before, high) and high < 1e6:
         low, high = high, 4 * high
     for _ in range(STEPS):
         middle = (low + high) / 2
-        low, high = (low, middle) if _holds(question, limits, middle) else (middle, high)
+        low, high = (low, middle) if _holds(question, limits, before, middle) else (middle, high)
     return passes * low
 
 
@@ -62,21 +63,26 @@ def _limits(question: Question, micro_batch: int, most: int) -> dict[int, tuple[
     return found
 
 
-def _holds(question: Question, limits: dict[int, tuple[Array, Array]], seconds: float) -> bool:
+def _holds(question: Question, limits: dict[int, tuple[Array, Array]], before: Array, seconds: float) -> bool:
     """Whether stages of at most so many seconds can hold all layers."""
     block, stages = question.chain.blocks[0], question.stage_range
-    held = {gpus: np.floor(((seconds + room) / layer).min(axis=0) + 1e-9) for gpus, (layer, room) in limits.items()}
-    value = np.full(question.gpus + 1, -np.inf)
+    held = np.array([np.floor(((seconds + room) / layer).min(axis=0) + 1e-9) for layer, room in limits.values()])
+    value = np.full(question.gpus + 2, -np.inf)  # the last entry stands for what may not be
     value[0] = 0.0
     for count in range(1, stages[-1] + 1):
-        after = np.full_like(value, -np.inf)
-        for gpus, most in held.items():
-            for left in range(gpus, question.gpus + 1):
-                if moves(question, gpus, left)[0]:
-                    inside = max(0.0, float(most[count - 1])) + (1 if count > 1 else 0)
-                    after[left] = max(after[left], value[left - gpus] + inside)
-        value = after
+        inside = np.maximum(0.0, held[:, count - 1]) + (1 if count > 1 else 0)
+        value[:-1] = (value[before] + inside).max(axis=1)
         # the two outer layers may stand outside the block: they are what `blocks` leaves out
         if count >= stages[0] and value[question.gpus] >= block.repeats:
             return True
     return False
+
+
+def _before(question: Question, counts: list[int]) -> Array:
+    """[GPUs left, choice] GPUs left after a stage of so many; one more than all where it may not be."""
+    return np.array(
+        [
+            [left - gpus if gpus <= left and moves(question, gpus, left)[0] else question.gpus + 1 for gpus in counts]
+            for left in range(question.gpus + 1)
+        ]
+    )

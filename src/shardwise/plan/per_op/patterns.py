@@ -43,7 +43,10 @@ def flag_sets(may: Array) -> Array:
         places = np.arange(count)
         runs = [(places >= a) & (places < b) for a in range(count) for b in range(a + 2, count + 1)]
         sets = np.array([np.zeros(count, dtype=bool), *runs])
-    allowed: Array = sets[~(sets & ~may).any(axis=1)]
+    edge = np.zeros((len(sets), 1), dtype=bool)
+    beside = np.hstack([edge, sets[:, :-1]]) | np.hstack([sets[:, 1:], edge])
+    # an operator made again alone saves nothing
+    allowed: Array = sets[~(sets & ~(may & beside)).any(axis=1)]
     return allowed
 
 

@@ -9,13 +9,18 @@ from shardwise.plan.per_op.tables import Array, Tables
 INFINITE = 1e-6
 """Seconds per byte that no time can pay: finds what cannot fit."""
 
+DEARER = (1.7, 3.0, 6.0)
+"""Times the dearest recompute: where memory is so short that layouts must give way."""
+
 
 def prices_of(tables: Tables, most: int = 5) -> Array:
     """0, the slopes of the hull of recompute choices of a layer under the main layouts, and an infinite price."""
     found: set[float] = set()
     for layout in _main(tables):
         found.update(_slopes(*_runs(tables, layout)))
-    return np.array([0.0, *_spread(sorted(found), most), INFINITE])
+    slopes = _spread(sorted(found), most)
+    dear = [factor * slopes[-1] for factor in DEARER] if slopes else []
+    return np.array([0.0, *slopes, *dear, INFINITE])
 
 
 def _main(tables: Tables) -> list[int]:

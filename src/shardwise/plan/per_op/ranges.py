@@ -28,7 +28,7 @@ class Ranges:
     ends: Array
     """Ends of backward ranges."""
     number: Array
-    """[first, length - 1] number of the range; -1: beyond the end."""
+    """[first, end] number of the range; -1: none, or longer than the longest."""
 
     @property
     def total(self) -> int:
@@ -65,5 +65,7 @@ def ranges_of(chain: Chain, longest: int) -> Ranges:
     end_place[ends] = np.arange(len(ends))
     number = place[np.arange(count) - shift][:, None] * longest + length - 1
     backward = len(starts) * longest + end_place[np.minimum(end, count)] * count + first
-    number = np.where(end > count, -1, np.where(beyond, backward, number))
-    return Ranges(count=count, longest=longest, starts=starts, ends=ends, number=number)
+    by_end = np.full((count + 1, count + 1), -1)
+    good = end <= count
+    by_end[np.broadcast_to(first, end.shape)[good], end[good]] = np.where(beyond, backward, number)[good]
+    return Ranges(count=count, longest=longest, starts=starts, ends=ends, number=by_end)

@@ -7,21 +7,24 @@ no plan within the value under trial is better. That value grows from just above
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.errors import InfeasibleError
-from shardwise.plan.per_op.answer import Answer, OutOfTimeError, nothing_fits
+from shardwise.plan.per_op.answer import Answer, Report, Standing, nothing_fits, silent
+from shardwise.plan.per_op.balance import Shape, started
 from shardwise.plan.per_op.bound import StageBounds, stage_bounds
-from shardwise.plan.per_op.evaluate import evaluate
+from shardwise.plan.per_op.deadline import Deadline, OutOfTimeError
+from shardwise.plan.per_op.evaluate import alike, evaluate
+from shardwise.plan.per_op.grid import Grid
 from shardwise.plan.per_op.layer_bound import layer_bound
-from shardwise.plan.per_op.pipeline import Arcs, Grid, best_path, cut_of, iteration
+from shardwise.plan.per_op.pipeline import Arcs, best_path, cut_of, iteration
 from shardwise.plan.per_op.space import gpu_counts, micro_batches
 from shardwise.plan.per_op.stage import Solved, Stager, Task
-from shardwise.plan.per_op.tables import layouts_of, tables_of
+from shardwise.plan.per_op.tables import layouts_of
 from shardwise.plan.per_op.types import PerOpPlan, Question, Stage
+from shardwise.plan.per_op.work import least_work
 
 WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
 """How far above the lower bound plans are sought, one try after the other."""
@@ -29,6 +32,8 @@ SAME = 1e-12
 AHEAD = 1.2
 SURVEY = 1.25
 """How far above the plainest bound the first look reaches."""
+NEAR = 1.3
+"""A plan so near to that is the end of the first look: no second one is needed."""
 
 
 @dataclass(slots=True)
@@ -38,6 +43,8 @@ class _Trial:
     micro_batch: int
     passes: int
     bound: float
+    work: np.ndarray
+    """The fewest GPU seconds of every operator."""
     done: float = 0.0
     """All plans up to this value have been looked at."""
     cap: float = 0.0
@@ -47,56 +54,85 @@ class _Trial:
 class Search:
     """One search; holds what was solved."""
 
-    def __init__(self, question: Question, limit: float = float("inf"), keep: int = 8) -> None:
+    def __init__(
+        self,
+        question: Question,
+        limit: float = float("inf"),
+        keep: int = 8,
+        report: Report = silent,
+        known: tuple[PerOpPlan, ...] = (),
+    ) -> None:
         self.question = question
-        self.until = time.process_time() + limit
-        self.stager = Stager(question)
+        self.deadline = Deadline(limit)
+        self.stager = Stager(question, deadline=self.deadline)
         self.solved: dict[Task, Solved] = {}
         self.plans: list[tuple[float, PerOpPlan]] = []
         self.keep = keep
+        self.known = known
+        self.report = report
         self.interrupted = False
+        self.trials: list[_Trial] = []
 
     def run(self) -> Answer:
-        began = time.process_time()
-        trials = [self._trial(size) for size in micro_batches(self.question)]
-        trials = [trial for trial in trials if np.isfinite(trial.bound)]
-        if not trials:
+        self.trials = [
+            trial for size in micro_batches(self.question) if np.isfinite((trial := self._trial(size)).bound)
+        ]
+        if not self.trials:
             raise InfeasibleError(nothing_fits(self.question))
-        complete = self._watched(trials)
+        complete = self._watched()
         if not self.plans:
             if not complete:
-                raise OutOfTimeError("no plan was found in the time given; give more, or use --method alleviate")
+                self.deadline.check()
             raise InfeasibleError(nothing_fits(self.question))
-        best, plan = self.plans[0]
-        bound = min(best, *(trial.bound for trial in trials))
         return Answer(
-            plan=plan,
-            cost=evaluate(self.question, plan),
-            bound=bound,
+            plan=self.plans[0][1],
+            cost=evaluate(self.question, self.plans[0][1]),
+            bound=self.bound,
             others=tuple(other for _, other in self.plans[1:]),
             solved=len(self.solved),
-            cpu_seconds=time.process_time() - began,
+            cpu_seconds=self.deadline.used,
             complete=complete,
             interrupted=self.interrupted,
         )
 
-    def _watched(self, trials: list[_Trial]) -> bool:
+    def _watched(self) -> bool:
         """Whether the search came to its end; Ctrl-C with a plan in hand ends it early."""
         try:
-            self._survey(trials)
-            return self._widen(trials)
+            self._start()
+            self._survey()
+            return self._widen()
+        except OutOfTimeError:
+            return False
         except KeyboardInterrupt:
             if not self.plans:
                 raise
             self.interrupted = True
             return False
 
-    def sketch(self, near: float = 0.05) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    def _start(self) -> None:
+        """Equal stages, balanced: a plan within a second, for the case that there is not time for more."""
+        for plan in self.known or started(self.question, self.deadline):
+            self._keep(plan)
+        self._tell()
+        for trial in self.trials:
+            self.deadline.check()
+            trial.bound = max(trial.bound, layer_bound(self.question, trial.micro_batch))
+        self._tell()
+
+    @property
+    def bound(self) -> float:
+        """No plan of the space is below."""
+        return min(self.best, *(trial.bound for trial in self.trials))
+
+    def _tell(self) -> None:
+        self.report(Standing(best=self.plans[0][0] if self.plans else None, bound=self.bound, solved=len(self.solved)))
+
+    def sketch(self, near: float = 0.05) -> list[Shape]:
         """Micro batch, GPUs and ends of the best cuts under the bounds alone, for micro batches near the best bound."""
         trials = [self._trial(size) for size in micro_batches(self.question)]
-        trials = [trial for trial in trials if np.isfinite(trial.bound)]
-        self._survey(trials)
-        found: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        self.trials = trials = [trial for trial in trials if np.isfinite(trial.bound)]
+        self._survey()
+        found: list[Shape] = []
         for wider in WIDER:
             least = min((trial.bound for trial in trials), default=0.0)
             for trial in trials:
@@ -106,7 +142,7 @@ class Search:
                 break
         return found
 
-    def _sketched(self, trial: _Trial, value: float) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+    def _sketched(self, trial: _Trial, value: float) -> list[Shape]:
         limit, lasts = value / trial.passes, self.question.stage_range
         grid = self._grid(trial, limit)
         backs = self._root(trial, grid, limit, value, lasts) if grid is not None else None
@@ -121,25 +157,28 @@ class Search:
     def best(self) -> float:
         return self.plans[0][0] if self.plans else float("inf")
 
-    def _widen(self, trials: list[_Trial]) -> bool:
+    def _widen(self) -> bool:
         """Look for plans ever further above the bound; whether the search came to its end."""
+        trials = self.trials
         for wider in WIDER:
             value = min(self.best, (1 + wider) * min(max(trial.bound, trial.done) for trial in trials))
             for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
-                if time.process_time() > self.until:
-                    return False
+                self.deadline.check()
                 self._look(trial, min(value, self.best))
+                self._tell()
             if self.plans and all(trial.bound >= self.best * (1 - SAME) or trial.done >= self.best for trial in trials):
                 return True
         return True
 
-    def _survey(self, trials: list[_Trial]) -> None:
+    def _survey(self) -> None:
         """A first look at every micro batch, for a bound that knows memory; its tables serve later looks too."""
-        for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
-            if time.process_time() > self.until:
-                return
-            least = min(item.bound for item in trials)
+        for trial in sorted(self.trials, key=lambda item: (item.bound, item.micro_batch)):
+            self.deadline.check()
+            least = min(item.bound for item in self.trials)
             value = SURVEY * max(trial.bound, least)
+            value = self.best if self.best <= NEAR * value else value
+            if trial.bound >= value:
+                continue
             grid = self._grid(trial, value / trial.passes)
             found = self._root(trial, grid, value / trial.passes, value, self.question.stage_range) if grid else None
             if found is None:
@@ -147,8 +186,8 @@ class Search:
 
     def _trial(self, micro_batch: int) -> _Trial:
         passes = max(1, self.question.global_batch // micro_batch)
-        bound = max(plain_bound(self.question, micro_batch), layer_bound(self.question, micro_batch))
-        return _Trial(micro_batch, passes, bound)
+        work = least_work(self.question, micro_batch)
+        return _Trial(micro_batch, passes, passes * float(work.sum()) / self.question.gpus, work)
 
     def _look(self, trial: _Trial, value: float) -> None:
         """Look at all plans of a micro batch up to a value."""
@@ -174,21 +213,18 @@ class Search:
         cap = cap if trial.grid is None else AHEAD * cap  # asked for again: look ahead, to be asked less often
         bounds: list[StageBounds] = []
         for gpus in gpu_counts(self.question):
-            made = stage_bounds(self.question, trial.micro_batch, gpus, most, cap)
+            made = stage_bounds(self.question, trial.micro_batch, gpus, most, cap, self.deadline)
             bounds += [made] if made else []
         trial.cap = cap
-        trial.grid = Grid(self.question, bounds, most) if bounds and most else None
+        trial.grid = Grid(self.question, bounds, most, trial.work, self.deadline) if bounds and most else None
         return trial.grid
 
     def _root(
         self, trial: _Trial, grid: Grid, limit: float, value: float, lasts: range
     ) -> tuple[np.ndarray, np.ndarray] | None:
         """Raise the bound by the best cut under the stage bounds; none: no plan is left below the value."""
-        sources = (list(lasts), 0, self.question.gpus)
-        worst = grid.backward(limit, worst=True)
-        if float(worst[sources].min()) * trial.passes > value:
-            return None
-        total = grid.backward(limit, worst=False)
+        sources = (list(lasts), self.question.gpus, 0)
+        worst, total = grid.backward(limit)
         least = float(iteration(trial.passes, worst[sources], total[sources]).min())
         trial.bound = max(trial.bound, min(least, value))
         return (worst, total) if least <= value else None
@@ -199,6 +235,7 @@ class Search:
         bound = 0.0
         while True:
             bound, path = best_path(arcs, trial.passes)
+            trial.bound = max(trial.bound, min(bound, value))
             if not path or bound >= min(value, self.best) * (1 - SAME):
                 return max(bound, min(value, self.best))
             fresh = [arc for arc in path if arcs.key[arc] not in tasks]
@@ -207,7 +244,8 @@ class Search:
             found = [self.solved[tasks[arcs.key[arc]]] for arc in path]
             if all(np.isfinite(stage.seconds) for stage in found):
                 self._keep(self._plan(trial, arcs, path, found))
-            if not fresh or time.process_time() > self.until:
+            self._tell()
+            if not fresh:
                 return bound
 
     def _known(self, trial: _Trial, arcs: Arcs, limit: float) -> dict[int, Task]:
@@ -229,7 +267,8 @@ class Search:
     def _task(self, trial: _Trial, arcs: Arcs, arc: int) -> Task:
         cut = cut_of(arcs, arc)
         first, end = self.question.chain.fold(cut.first, cut.end)
-        return Task(first, end, cut.gpus, cut.behind, cut.crossing, trial.micro_batch)
+        behind = alike(self.question, cut.behind, trial.micro_batch)
+        return Task(first, end, cut.gpus, behind, cut.crossing, trial.micro_batch)
 
     def _solve(self, trial: _Trial, arcs: Arcs, arc: int, limit: float, tasks: dict[int, Task]) -> None:
         task = self._task(trial, arcs, arc)
@@ -265,17 +304,15 @@ class Search:
         del self.plans[self.keep :]
 
 
-def plain_bound(question: Question, micro_batch: int) -> float:
-    """The plainest bound: all GPU seconds, evenly spread."""
-    least = np.full(len(question.profile.ops), np.inf)
-    for gpus in gpu_counts(question):
-        tables = tables_of(question, micro_batch, gpus)
-        if tables.layouts:
-            least = np.minimum(least, gpus * tables.work.min(axis=0))
-    total = float(least[np.array(question.chain.rows)].sum()) / question.gpus
-    return max(1, question.global_batch // micro_batch) * total
+def search(
+    question: Question,
+    limit: float = float("inf"),
+    keep: int = 8,
+    report: Report = silent,
+    known: tuple[PerOpPlan, ...] = (),
+) -> Answer:
+    """The best plan of the space, with a bound; `limit` in CPU seconds ends the search early.
 
-
-def search(question: Question, limit: float = float("inf"), keep: int = 8) -> Answer:
-    """The best plan of the space, with a bound; `limit` in CPU seconds ends the search early."""
-    return Search(question, limit, keep).run()
+    `known`: plans to begin with; they may have other numbers of stages than the question asks for.
+    """
+    return Search(question, limit, keep, report, known).run()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwise.plan.per_op.deadline import NEVER, Deadline
 from shardwise.plan.per_op.evaluate import in_flight
 from shardwise.plan.per_op.prices import prices_of
 from shardwise.plan.per_op.tables import Array, Tables, tables_of
@@ -70,15 +71,16 @@ class _Labels(NamedTuple):
 class Stager:
     """Solves stages of one question."""
 
-    def __init__(self, question: Question, most: int = MOST_LABELS) -> None:
+    def __init__(self, question: Question, most: int = MOST_LABELS, deadline: Deadline = NEVER) -> None:
         self.question = question
         self.most = most
+        self.deadline = deadline
         self.limit = question.memory / question.memory_factor
 
     def solve(self, task: Task, lower: float, cap: float) -> Solved:
         """The fastest choice within `cap` seconds; `lower` is where the search begins."""
-        stage = _Stage(self.question, task, self.limit, self.most)
-        wanted = lower * (1 + 1e-3) + 1e-9
+        stage = _Stage(self.question, task, self.limit, self.most, self.deadline)
+        wanted = lower * (1 + 4e-3) + 1e-9
         while True:
             wanted = min(wanted, cap)
             found = stage.search(wanted)
@@ -95,8 +97,8 @@ class Stager:
 class _Stage:
     """Labels of one stage."""
 
-    def __init__(self, question: Question, task: Task, limit: float, most: int) -> None:
-        self.question, self.task, self.limit, self.most = question, task, limit, most
+    def __init__(self, question: Question, task: Task, limit: float, most: int, deadline: Deadline = NEVER) -> None:
+        self.question, self.task, self.limit, self.most, self.deadline = question, task, limit, most, deadline
         self.tables: Tables = tables_of(question, task.micro_batch, task.gpus)
         self.rows = self.tables.rows[task.first : task.end]
         self.held = in_flight(question, task.behind, task.micro_batch) + 1
@@ -144,6 +146,7 @@ class _Stage:
         labels, _ = self._pruned(labels, np.arange(len(labels.time)), 0, wanted)
         history: list[tuple[Array, Array, Array]] = [(labels.layout, labels.again, np.arange(0))]
         for at in range(1, len(self.rows)):
+            self.deadline.check()
             labels, parents = self._extended(labels, at)
             labels, parents = self._pruned(labels, parents, at, wanted)
             history.append((labels.layout, labels.again, parents))
