@@ -255,3 +255,21 @@ def test_the_loader_knows_the_three_forms(tmp_path):
     assert read_strategy(tmp_path / "strategy.json").value.pp == 2
     assert read_cluster(tmp_path / "system.json").value.gpus == 8
     assert read_cluster(f"64x{tmp_path / 'system.json'}").value.gpus == 64
+
+
+def test_dumps_of_strategies_have_numbers_that_follow():
+    base = strategy_of(STRATEGY)
+    s = base.strategy
+    edp = s.world // (s.ep * s.etp * s.pp)
+    counted = {"shard_size": s.tp * s.cp * s.pp, "dp_size": s.dp, "edp_size": edp, "global_batch_size": s.global_batch}
+    dump = {**STRATEGY, **counted, "parallelism": "tp1", "recompute_status": "No Recompute"}
+    read = strategy_of(dump)
+    assert read.strategy == s
+    assert write_strategy(read.strategy, read.raw) == dump
+    more = replace(s, global_batch=2 * s.global_batch)
+    again = write_strategy(more, read.raw)
+    assert again["global_batch_size"] == more.global_batch
+    assert "parallelism" not in again
+    message = _refused(strategy_of, {**dump, "dp_size": s.dp + 1, "global_batch_size": 7})
+    assert f"dp_size: is {s.dp + 1}, but {s.dp} follows from the other keys" in message
+    assert "global_batch_size: is 7" in message

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.model import Mla, Model, Moe
+from shardwise.inputs.simumax_derived import NUMBERS, TEXTS, check_derived, refreshed
 from shardwise.inputs.simumax_recompute import read_recompute, write_recompute
 from shardwise.inputs.simumax_system import SimumaxEfficiency, SimumaxSystem, is_system, read_system, write_system
 from shardwise.inputs.strategy import Strategy
@@ -181,7 +182,7 @@ def _changed(raw: Raw, now: Raw, then: Raw) -> Raw:
 def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
     """A strategy from SimuMax's keys, all its faults at once."""
     keys = Foreign(data)
-    keys.refuse_unknown(_STRATEGY_KEYS)
+    keys.refuse_unknown([*_STRATEGY_KEYS, *NUMBERS, *TEXTS])
     keys.text("order_of_paralielism", "tp-cp-ep-dp-pp", choices=("tp-cp-ep-dp-pp",))
     tp, cp, pp = (keys.whole(f"{axis}_size", 1) for axis in ("tp", "cp", "pp"))
     world = keys.whole("world_size", 8)
@@ -214,6 +215,7 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
         "dtype": "fp8" if fp8 else dtype, "grad_dtype": "fp32" if fp32_grad else "bf16",
         "flash": keys.switch("use_flash_sdp", default=True), "runtime": _runtime(keys),
     }  # fmt: skip
+    check_derived(keys, fields, world)
     keys.finish(title)
     return SimumaxStrategy(
         strategy=Strategy(**fields), raw=dict(data), given=frozenset(fields), notes=_strategy_notes(keys, zero, world)
@@ -241,7 +243,10 @@ def _strategy_notes(keys: Foreign, zero: int, world: int) -> tuple[str, ...]:
 def write_strategy(strategy: Strategy, raw: Raw | None = None) -> Raw:
     """SimuMax's keys for a strategy; with the file it came from, only what changed since is changed."""
     now = _strategy_keys(strategy)
-    return now if raw is None else _changed(raw, now, _strategy_keys(read_strategy(raw).strategy))
+    if raw is None:
+        return now
+    written = _changed(raw, now, _strategy_keys(read_strategy(raw).strategy))
+    return refreshed(written, raw, {name: getattr(strategy, name) for name in Strategy.__slots__}, strategy.world)
 
 
 def _strategy_keys(strategy: Strategy) -> Raw:
