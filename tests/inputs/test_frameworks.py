@@ -390,3 +390,37 @@ def test_an_unknown_form_says_which_are_known(tmp_path):
 def test_parentheses_that_touch_a_flag_are_no_part_of_it(tmp_path, text):
     strategy = _megatron(tmp_path, text).strategy
     assert (strategy.tp, strategy.global_batch, strategy.sp) == (8, 64, True)
+
+
+TITAN_REGISTRY = """
+from torchtitan.models.llama3 import model_registry
+
+def mine():
+    compile_config = CompileConfig(enable=True)
+    model_spec = model_registry("70B", converters=[Float8LinearConverter.Config(filter_fqns=["lm_head"])])
+    return Trainer.Config(
+        model_spec=model_spec,
+        training=TrainingConfig(local_batch_size=2, seq_len=8192),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8, data_parallel_shard_degree=4),
+        activation_checkpoint=FullAC.Config(),
+        compile=compile_config,
+    )
+"""
+
+
+def test_torchtitans_registry_names_the_model_and_its_numbers(tmp_path):
+    (tmp_path / "config.py").write_text(TITAN_REGISTRY)
+    read = read_framework(tmp_path / "config.py")
+    assert read.model.name == "llama-3-70b"
+    assert (read.strategy.dtype, read.strategy.compile, read.strategy.tp) == ("fp8", True, 8)
+    assert any("model.flavor 70B -> model llama-3-70b" in line for line in read.understanding.understood)
+
+
+def test_torchtitans_own_files_name_the_model_by_the_function(tmp_path):
+    text = TITAN_REGISTRY.replace("from torchtitan.models.llama3 import", "from . import").replace("mine", "llama3_70b")
+    (tmp_path / "config.py").write_text(text)
+    assert read_framework(tmp_path / "config.py").model.name == "llama-3-70b"
+    (tmp_path / "config.py").write_text(text.replace('"70B"', '"13B"'))
+    read = read_framework(tmp_path / "config.py")
+    assert read.model is None
+    assert any("the catalog has no llama3 13B" in line for line in read.understanding.assumed)

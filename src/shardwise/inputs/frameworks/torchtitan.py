@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.frameworks.imported import Draft, Imported
+from shardwise.inputs.frameworks.torchtitan_python import calls, model_module
 from shardwise.inputs.names import (
     TORCHTITAN_CP_KINDS,
     TORCHTITAN_DEGREES,
@@ -22,7 +23,6 @@ Settings = dict[str, Any]
 
 _SCHEDULES = {**back(TORCHTITAN_SCHEDULES), **TORCHTITAN_NEAREST}
 _MULTI_STAGE = {"Interleaved1F1B", "ZBVZeroBubble", "DualPipeV", "InterleavedZeroBubble", "LoopedBFS"}
-_TABLES = {"parallelism", "training", "activation_checkpoint", "model", "optimizer", "compile", "job"}
 _DEGREES = {
     **{f"parallelism.{theirs}": ours for ours, theirs in TORCHTITAN_DEGREES.items()},
     "training.seq_len": "seq",
@@ -47,10 +47,14 @@ def read_python(text: str, *, entry: str = "", title: str = "torchtitan") -> Imp
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise FileError(title, f"is not Python that can be read: {error}") from None
+    module = model_module(tree)
     found = {
-        node.name: settings for node in tree.body if isinstance(node, ast.FunctionDef) if (settings := _calls(node))
+        node.name: settings
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        if (settings := calls(node, module))
     }
-    if not found and (settings := _calls(tree)):
+    if not found and (settings := calls(tree, module)):
         found = {entry or "the file": settings}
     if entry and entry not in found:
         raise InputError(f"{title}: there is no configuration {entry!r}; it has {', '.join(found) or 'none'}")
@@ -61,35 +65,6 @@ def read_python(text: str, *, entry: str = "", title: str = "torchtitan") -> Imp
             f"{title}: has {len(found)} configurations; choose one as {title}::{next(iter(found))}: " + ", ".join(found)
         )
     return _read(found[entry or next(iter(found))], title)
-
-
-def _calls(tree: ast.AST) -> Settings:
-    """Literal keyword arguments by table: `parallelism=ParallelismConfig(...)` fills the table parallelism."""
-    settings: Settings = {}
-    for call in ast.walk(tree):
-        if not isinstance(call, ast.Call):
-            continue
-        for argument in call.keywords:
-            if argument.arg in _TABLES and isinstance(argument.value, ast.Call):
-                settings |= _table(argument.arg or "", argument.value)
-            elif argument.arg == "activation_checkpoint" and isinstance(argument.value, ast.Constant):
-                settings["activation_checkpoint.mode"] = "none"  # 0.3 has no class for it but None
-    return settings if any(name.startswith(("parallelism.", "training.")) for name in settings) else {}
-
-
-def _table(table: str, call: ast.Call) -> Settings:
-    name = ast.unparse(call.func)
-    found: Settings = {}
-    if table == "activation_checkpoint":
-        # 0.3 has a class for each mode: FullAC.Config(), SelectiveAC.Config(), MemoryBudgetAC.Config().
-        modes = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
-        found = {f"{table}.mode": mode for start, mode in modes.items() if start in name}
-    for argument in call.keywords:
-        try:
-            found[f"{table}.{argument.arg}"] = ast.literal_eval(argument.value)
-        except ValueError:
-            found[f"{table}.{argument.arg}"] = f"<{ast.unparse(argument.value)}>"
-    return found
 
 
 def _read(settings: Settings, title: str) -> Imported:
