@@ -31,7 +31,7 @@ def data_of(page):
 
 
 def dictionary(name):
-    return dict(re.findall(r'^  "([^"]+)": "((?:[^"\\]|\\.)*)",$', asset_text(name), re.MULTILINE))
+    return dict(re.findall(r'^  "?([^"\n]+?)"?:\s+"((?:[^"\\]|\\.)*)",$', asset_text(name), re.MULTILINE))
 
 
 def test_everything_together_is_under_300_kb():
@@ -51,7 +51,7 @@ def test_both_languages_have_the_same_keys_and_places():
 def test_every_word_that_is_asked_for_is_there():
     english = dictionary("en.js")
     text = "\n".join(asset_text(name) for name in MODULES)
-    asked = set(re.findall(r'\bt\("([^"]+)"', text))
+    asked = set(re.findall(r'\bt\(\s*"([^"]+)"', text))
     assert asked <= english.keys()
     for start in re.findall(r"\bt\(`([\w.]+\.)\$", text):
         assert any(key.startswith(start) for key in english), start
@@ -143,3 +143,16 @@ def test_the_figure_and_the_page_share_their_colours():
     palette = asset_text("palette.js").lower()
     for shade in (*svg.COLOURS.values(), *svg.LINES):
         assert shade in palette
+
+
+def test_modules_import_what_is_exported_and_use_it():
+    exported = {
+        name: set(re.findall(r"^export (?:async )?(?:function\*?|const|class) (\w+)", asset_text(name), re.MULTILINE))
+        for name in MODULES
+    }
+    for name in MODULES:
+        text = asset_text(name)
+        for words, source in re.findall(r'^import \{([^}]*)\} from "\./(\w+\.js)";$', text, re.MULTILINE):
+            for word in filter(None, (one.strip() for one in words.split(","))):
+                assert word in exported[source], f"{name}: {source} has no {word}"
+                assert len(re.findall(rf"\b{word}\b", text)) > 1, f"{name} does not use {word}"

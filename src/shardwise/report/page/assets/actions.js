@@ -45,7 +45,12 @@ export function select(strategy) {
 export function pin(current) {
   if (!current || isPinned(current.view.strategy || current.view.id, current.question)) return;
   const strategy = current.view.strategy || current.view.id;
-  update({ pins: [...state.pins, { question: current.question, strategy, plan: current.plan, view: current.view, exports: current.exports }] });
+  update({
+    pins: [
+      ...state.pins,
+      { question: current.question, strategy, plan: current.plan, view: current.view, exports: current.exports },
+    ],
+  });
   announce(t("pin.done", { count: state.pins.length }));
 }
 
@@ -54,7 +59,9 @@ export function unpin(index) {
 }
 
 export function togglePin(current) {
-  const index = state.pins.findIndex(one => one.view.id === current.view.id && one.strategy === (current.view.strategy || current.view.id));
+  const index = state.pins.findIndex(
+    one => one.view.id === current.view.id && one.strategy === (current.view.strategy || current.view.id),
+  );
   if (index >= 0) unpin(index);
   else pin(current);
 }

@@ -9,10 +9,14 @@ export class Refusal extends Error {
 }
 
 async function ask(path, body, options = {}) {
-  const init = body === undefined ? {} : {
-    method: "POST", headers: { "Content-Type": "application/json" },
-    body: typeof body === "string" ? body : JSON.stringify(body),
-  };
+  const init =
+    body === undefined
+      ? {}
+      : {
+          method: "POST",
+          headers: { "Content-Type": "application/json" },
+          body: typeof body === "string" ? body : JSON.stringify(body),
+        };
   let reply;
   try {
     reply = await fetch(path, { ...init, ...options });
@@ -46,7 +50,8 @@ export const report = async plans => (await ask("/api/report", { plans })).text(
 /** Run a search; `heard(event, data)` is called for every event of the stream. */
 export async function plan(question, heard, signal) {
   const reply = await ask("/api/plan", question, { signal });
-  const reader = reply.body.getReader(), decoder = new TextDecoder();
+  const reader = reply.body.getReader(),
+    decoder = new TextDecoder();
   let text = "";
   for (;;) {
     const { value, done } = await reader.read();

@@ -11,100 +11,238 @@ import { listen, state, update } from "./state.js";
 let only = false;
 
 export function mountCompare(root) {
-  const render = () => { if (state.view === "compare") fill(root); };
+  const render = () => {
+    if (state.view === "compare") fill(root);
+  };
   listen(["pins", "view", "current", "wanted", "loading"], render);
   render();
 }
 
 function fill(root) {
-  const { pins, current } = state, free = current && !pins.some(one => one.view.id === current.view.id && one.view.strategy === current.view.strategy);
+  const { pins, current } = state,
+    free = current && !pins.some(one => one.view.id === current.view.id && one.view.strategy === current.view.strategy);
   if (!pins.length) return void refill(root, empty(free));
-  refill(root,
-    el("div", { class: "heading" }, el("div", {}, el("h1", {}, t("compare.title")), el("p", { class: "muted" }, t("compare.how"))),
-      el("div", { class: "heading-buttons" }, free ? el("button", { type: "button", on: { click: () => pin(current) } }, t("compare.add")) : null,
-        el("label", { class: "check" }, el("input", { type: "checkbox", checked: only, on: { change: event => { only = event.target.checked; fill(root); } } }), t("compare.only")))),
-    el("section", { class: "card", "aria-label": t("compare.title") }, el("div", { class: "scroll" }, table(pins))));
+  refill(
+    root,
+    el(
+      "div",
+      { class: "heading" },
+      el("div", {}, el("h1", {}, t("compare.title")), el("p", { class: "muted" }, t("compare.how"))),
+      el(
+        "div",
+        { class: "heading-buttons" },
+        free ? el("button", { type: "button", on: { click: () => pin(current) } }, t("compare.add")) : null,
+        el(
+          "label",
+          { class: "check" },
+          el("input", {
+            type: "checkbox",
+            checked: only,
+            on: {
+              change: event => {
+                only = event.target.checked;
+                fill(root);
+              },
+            },
+          }),
+          t("compare.only"),
+        ),
+      ),
+    ),
+    el("section", { "class": "card", "aria-label": t("compare.title") }, el("div", { class: "scroll" }, table(pins))),
+  );
 }
 
 function empty(free) {
-  return el("div", { class: "card empty" }, el("h2", {}, t("compare.empty")), el("p", {}, t("compare.empty.how")),
-    free ? el("button", { class: "primary", type: "button", on: { click: () => pin(state.current) } }, t("compare.add"))
-      : el("button", { class: "primary", type: "button", on: { click: () => go(state.current ? "inside" : "plan") } }, t(state.current ? "nav.inside" : "inside.empty.go")));
+  return el(
+    "div",
+    { class: "card empty" },
+    el("h2", {}, t("compare.empty")),
+    el("p", {}, t("compare.empty.how")),
+    free
+      ? el("button", { class: "primary", type: "button", on: { click: () => pin(state.current) } }, t("compare.add"))
+      : el(
+          "button",
+          { class: "primary", type: "button", on: { click: () => go(state.current ? "inside" : "plan") } },
+          t(state.current ? "nav.inside" : "inside.empty.go"),
+        ),
+  );
 }
 
 function table(pins) {
   const views = pins.map(one => one.view);
-  return el("table", { class: "compare-table" },
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "away" }, t("compare.row"))), pins.map(head))),
-    group(t("compare.numbers"), numberRows(views)), group(t("compare.strategy"), axisRows(views)),
-    group(t("compare.time"), timeRows(views)), group(t("compare.memory"), memoryRows(views)));
+  return el(
+    "table",
+    { class: "compare-table" },
+    el(
+      "thead",
+      {},
+      el("tr", {}, el("th", { scope: "col" }, el("span", { class: "away" }, t("compare.row"))), pins.map(head)),
+    ),
+    group(t("compare.numbers"), numberRows(views)),
+    group(t("compare.strategy"), axisRows(views)),
+    group(t("compare.time"), timeRows(views)),
+    group(t("compare.memory"), memoryRows(views)),
+  );
 }
 
 function head(one, index) {
   const { view } = one;
-  return el("th", { scope: "col" },
-    el("div", { class: "pin-head" }, el("strong", {}, view.title), el("button", { class: "small", type: "button", "aria-label": t("pin.remove", { title: view.title }), on: { click: () => unpin(index) } }, "✕")),
-    el("small", { class: "muted" }, view.subtitle), view.strategy ? el("code", { class: "pin-strategy" }, view.strategy) : null,
-    el("button", { class: "link", type: "button", on: { click: () => { update({ current: { question: one.question, plan: one.plan, view, exports: one.exports }, selected: one.strategy }); go("inside"); } } }, t("nav.inside")));
+  return el(
+    "th",
+    { scope: "col" },
+    el(
+      "div",
+      { class: "pin-head" },
+      el("strong", {}, view.title),
+      el(
+        "button",
+        {
+          "class": "small",
+          "type": "button",
+          "aria-label": t("pin.remove", { title: view.title }),
+          "on": { click: () => unpin(index) },
+        },
+        "✕",
+      ),
+    ),
+    el("small", { class: "muted" }, view.subtitle),
+    view.strategy ? el("code", { class: "pin-strategy" }, view.strategy) : null,
+    el(
+      "button",
+      {
+        class: "link",
+        type: "button",
+        on: {
+          click: () => {
+            update({
+              current: { question: one.question, plan: one.plan, view, exports: one.exports },
+              selected: one.strategy,
+            });
+            go("inside");
+          },
+        },
+      },
+      t("nav.inside"),
+    ),
+  );
 }
 
 function group(title, rows) {
   const shown = rows.filter(row => !only || row.differs);
   if (!shown.length) return null;
-  return el("tbody", {}, el("tr", { class: "group" }, el("th", { colspan: 99, scope: "rowgroup" }, title)), shown.map(line));
+  return el(
+    "tbody",
+    {},
+    el("tr", { class: "group" }, el("th", { colspan: 99, scope: "rowgroup" }, title)),
+    shown.map(line),
+  );
 }
 
 function line(row) {
-  return el("tr", { class: row.differs ? "differs" : "same" }, el("th", { scope: "row" }, row.name),
-    row.cells.map((cell, k) => el("td", { class: `${cell.best ? "leads" : ""} ${cell.odd ? "odd" : ""}` },
-      cell.bar ? el("span", { class: "mini", "aria-hidden": "true" }, el("i", { style: { width: `${cell.bar}%`, background: cell.shade } })) : null,
-      el("span", {}, cell.text), cell.delta && k ? el("small", { class: "delta" }, cell.delta) : null)));
+  return el(
+    "tr",
+    { class: row.differs ? "differs" : "same" },
+    el("th", { scope: "row" }, row.name),
+    row.cells.map((cell, k) =>
+      el(
+        "td",
+        { class: `${cell.best ? "leads" : ""} ${cell.odd ? "odd" : ""}` },
+        cell.bar
+          ? el(
+              "span",
+              { "class": "mini", "aria-hidden": "true" },
+              el("i", { style: { width: `${cell.bar}%`, background: cell.shade } }),
+            )
+          : null,
+        el("span", {}, cell.text),
+        cell.delta && k ? el("small", { class: "delta" }, cell.delta) : null,
+      ),
+    ),
+  );
 }
 
 const NUMBERS = [
-  ["iteration_seconds", "tile.iteration.name", "time", -1], ["makespan", "tile.makespan.name", "time", -1],
-  ["tokens_per_second_per_gpu", "tile.tokens.name", "number", 1], ["mfu", "tile.mfu.name", "percent", 1],
-  ["bubble", "tile.bubble.name", "percent", -1], ["total_bytes", "tile.memory.name", "memory", -1],
-  ["memory_limit", "limit", "memory", 0], ["bound", "plan.bound", "time", 0], ["gap", "plan.gap", "percent", 0],
+  ["iteration_seconds", "tile.iteration.name", "time", -1],
+  ["makespan", "tile.makespan.name", "time", -1],
+  ["tokens_per_second_per_gpu", "tile.tokens.name", "number", 1],
+  ["mfu", "tile.mfu.name", "percent", 1],
+  ["bubble", "tile.bubble.name", "percent", -1],
+  ["total_bytes", "tile.memory.name", "memory", -1],
+  ["memory_limit", "limit", "memory", 0],
+  ["bound", "plan.bound", "time", 0],
+  ["gap", "plan.gap", "percent", 0],
 ];
 
 function shower(kind, view) {
-  return { time: units(view).time, memory: units(view).memory, number: value => number(value), percent: value => percent(value, 2) }[kind];
+  return {
+    time: units(view).time,
+    memory: units(view).memory,
+    number: value => number(value),
+    percent: value => percent(value, 2),
+  }[kind];
 }
 
 function numberRows(views) {
-  return NUMBERS.filter(([key]) => views.some(view => Number.isFinite(view.numbers[key]))).map(([key, name, kind, better]) => {
-    const values = views.map(view => view.numbers[key] ?? null);
-    return valueRow(t(name), values, values.map((value, k) => shower(kind, views[k])(value)), better);
-  });
+  return NUMBERS.filter(([key]) => views.some(view => Number.isFinite(view.numbers[key]))).map(
+    ([key, name, kind, better]) => {
+      const values = views.map(view => view.numbers[key] ?? null);
+      return valueRow(
+        t(name),
+        values,
+        values.map((value, k) => shower(kind, views[k])(value)),
+        better,
+      );
+    },
+  );
 }
 
 function valueRow(name, values, texts, better) {
-  const known = values.filter(Number.isFinite), first = values[0];
+  const known = values.filter(Number.isFinite),
+    first = values[0];
   const lead = better && known.length > 1 ? (better > 0 ? Math.max(...known) : Math.min(...known)) : null;
   const differs = new Set(texts).size > 1;
-  return { name, differs, cells: values.map((value, k) => ({ text: texts[k], best: differs && lead !== null && value === lead,
-    odd: differs && texts[k] !== texts[0], delta: differs && Number.isFinite(value) && first && value !== first ? signed(value / first - 1) : "" })) };
+  return {
+    name,
+    differs,
+    cells: values.map((value, k) => ({
+      text: texts[k],
+      best: differs && lead !== null && value === lead,
+      odd: differs && texts[k] !== texts[0],
+      delta: differs && Number.isFinite(value) && first && value !== first ? signed(value / first - 1) : "",
+    })),
+  };
 }
 
 function axisRows(views) {
   const names = [...new Set(views.flatMap(view => Object.keys(view.axes)))];
   return names.map(name => {
-    const texts = views.map(view => (name in view.axes ? axisText(view.axes[name]) : "–")), differs = new Set(texts).size > 1;
-    return { name: word("axis", name), differs, cells: texts.map(text => ({ text, odd: differs && text !== texts[0] })) };
+    const texts = views.map(view => (name in view.axes ? axisText(view.axes[name]) : "–")),
+      differs = new Set(texts).size > 1;
+    return {
+      name: word("axis", name),
+      differs,
+      cells: texts.map(text => ({ text, odd: differs && text !== texts[0] })),
+    };
   });
 }
 
 /** The busiest rank's time by part, as bars on one scale. */
 function timeRows(views) {
-  const parts = views.map(view => view.stages.reduce((best, stage) => (busy(stage) > busy(best) ? stage : best), view.stages[0])?.time || {});
+  const parts = views.map(
+    view => view.stages.reduce((best, stage) => (busy(stage) > busy(best) ? stage : best), view.stages[0])?.time || {},
+  );
   return partRows("time", views, parts, TIME, view => units(view).time);
 }
 
-const busy = stage => Object.entries(stage.time).reduce((sum, [name, value]) => (name === "bubble" ? sum : sum + value), 0);
+const busy = stage =>
+  Object.entries(stage.time).reduce((sum, [name, value]) => (name === "bubble" ? sum : sum + value), 0);
 
 function memoryRows(views) {
-  const parts = views.map(view => view.stages.reduce((best, stage) => (stage.total > best.total ? stage : best), view.stages[0])?.memory || {});
+  const parts = views.map(
+    view =>
+      view.stages.reduce((best, stage) => (stage.total > best.total ? stage : best), view.stages[0])?.memory || {},
+  );
   return partRows("memory", views, parts, MEMORY, view => units(view).memory);
 }
 
@@ -112,8 +250,19 @@ function partRows(group, views, parts, colours, show) {
   const used = Object.keys(colours).filter(name => parts.some(one => one[name] > 0));
   const most = Math.max(...parts.flatMap(one => used.map(name => one[name] || 0)), 1e-12);
   return used.map(name => {
-    const values = parts.map(one => one[name] || 0), row = valueRow(word(group, name), values, values.map((value, k) => show(views[k])(value)), 0);
-    row.cells.forEach((cell, k) => Object.assign(cell, { bar: Math.max(0.5, (100 * values[k]) / most), shade: name === "bubble" ? "var(--muted)" : colours[name] }));
+    const values = parts.map(one => one[name] || 0),
+      row = valueRow(
+        word(group, name),
+        values,
+        values.map((value, k) => show(views[k])(value)),
+        0,
+      );
+    row.cells.forEach((cell, k) =>
+      Object.assign(cell, {
+        bar: Math.max(0.5, (100 * values[k]) / most),
+        shade: name === "bubble" ? "var(--muted)" : colours[name],
+      }),
+    );
     return row;
   });
 }

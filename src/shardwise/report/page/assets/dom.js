@@ -59,7 +59,7 @@ let voice = null;
 /** Say something to those who listen to the page, and show it for a moment to those who look. */
 export function announce(text) {
   if (!voice || !voice.isConnected) {
-    voice = el("div", { class: "toast", role: "status", "aria-live": "polite" });
+    voice = el("div", { "class": "toast", "role": "status", "aria-live": "polite" });
     document.body.append(voice);
   }
   voice.textContent = text;
@@ -83,7 +83,7 @@ export async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    const area = el("textarea", { class: "away", "aria-hidden": "true", value: text });
+    const area = el("textarea", { "class": "away", "aria-hidden": "true", "value": text });
     document.body.append(area);
     area.select();
     const done = document.execCommand("copy");

@@ -24,7 +24,8 @@ export const en = {
   "limit": "memory limit",
 
   "welcome.title": "How should this model be split?",
-  "welcome.text": "Choose a model and a cluster and press Plan. Every layout the framework can run is considered; you get the fastest one that fits, a proof of how far it can be from the best, and the files that start the job.",
+  "welcome.text":
+    "Choose a model and a cluster and press Plan. Every layout the framework can run is considered; you get the fastest one that fits, a proof of how far it can be from the best, and the files that start the job.",
   "welcome.on": "on {gpus} × {gpu}",
   "welcome.batch": "batch {batch}, sequence {seq}",
   "welcome.more": "Or drop a Hugging Face config.json anywhere on this page.",
@@ -127,7 +128,8 @@ export const en = {
   "fits.close": "close",
 
   "timeline.summary": "Timeline: {pp} ranks, {microbatches} micro batches, {actions} actions in {makespan}",
-  "timeline.keys": "Drag to move, scroll to zoom once clicked (or Ctrl + scroll), double click for all. Keys: ← → move, + − zoom, 0 all, , . previous and next action, ↑ ↓ rank, Esc clears.",
+  "timeline.keys":
+    "Drag to move, scroll to zoom once clicked (or Ctrl + scroll), double click for all. Keys: ← → move, + − zoom, 0 all, , . previous and next action, ↑ ↓ rank, Esc clears.",
   "timeline.click": "Click an action to see what it waits for and what waits for it.",
   "timeline.in": "Zoom in",
   "timeline.out": "Zoom out",
@@ -158,11 +160,13 @@ export const en = {
   "pin.done": "Pinned: {count} to compare",
   "pin.remove": "Remove {title}",
   "compare.title": "Compare",
-  "compare.how": "Pinned plans stay while you plan on. Differences to the first are marked, the best of a line is green.",
+  "compare.how":
+    "Pinned plans stay while you plan on. Differences to the first are marked, the best of a line is green.",
   "compare.add": "Add the plan you look at",
   "compare.only": "Differences only",
   "compare.empty": "Nothing pinned yet",
-  "compare.empty.how": "Pin two or more plans, then see them here side by side. They stay while you change the question.",
+  "compare.empty.how":
+    "Pin two or more plans, then see them here side by side. They stay while you change the question.",
   "compare.row": "Value",
   "compare.numbers": "Prediction",
   "compare.strategy": "Strategy",

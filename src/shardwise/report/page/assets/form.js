@@ -8,21 +8,59 @@ import { listen, state, update } from "./state.js";
 import { alertOf } from "./why.js";
 
 const BIGGEST = 2 ** 20;
+let dragging = new AbortController();
 
 /** The form; `start()` is called by its button and by Enter. */
 export function formOf(start) {
-  const file = el("div", { class: "file-state", "aria-live": "polite" });
-  const form = el("form", { class: "card form", novalidate: true, on: { submit: event => { event.preventDefault(); start(); } } },
+  const file = el("div", { "class": "file-state", "aria-live": "polite" });
+  const form = el(
+    "form",
+    {
+      class: "card form",
+      novalidate: true,
+      on: {
+        submit: event => {
+          event.preventDefault();
+          start();
+        },
+      },
+    },
     el("h2", {}, t("form.title")),
-    field("model", t("form.model"), modelInput(), t("form.model.hint")), dropZone(file), file,
-    el("div", { class: "pair" }, field("gpus", t("form.gpus"), numberInput("gpus", 1)), field("gpu", t("form.gpu"), gpuSelect())),
-    el("div", { class: "pair" }, field("global_batch", t("form.batch"), numberInput("global_batch", 1)), field("seq", t("form.seq"), numberInput("seq", 1, 1))),
-    field("runtime", t("form.runtime"), select("runtime", state.catalog ? state.catalog.runtimes : [state.question.runtime])),
-    el("details", { class: "more", open: differs() }, el("summary", {}, t("form.more")),
+    field("model", t("form.model"), modelInput(), t("form.model.hint")),
+    dropZone(file),
+    file,
+    el(
+      "div",
+      { class: "pair" },
+      field("gpus", t("form.gpus"), numberInput("gpus", 1)),
+      field("gpu", t("form.gpu"), gpuSelect()),
+    ),
+    el(
+      "div",
+      { class: "pair" },
+      field("global_batch", t("form.batch"), numberInput("global_batch", 1)),
+      field("seq", t("form.seq"), numberInput("seq", 1, 1)),
+    ),
+    field(
+      "runtime",
+      t("form.runtime"),
+      select("runtime", state.catalog ? state.catalog.runtimes : [state.question.runtime]),
+    ),
+    el(
+      "details",
+      { class: "more", open: differs() },
+      el("summary", {}, t("form.more")),
       field("only", t("form.only"), textInput("only", "tp<=8 zero1 vpp=1"), t("form.only.hint")),
       field("memory_margin", t("form.margin"), textInput("memory_margin", "6GiB"), t("form.margin.hint")),
-      el("div", { class: "pair" }, field("gap", t("form.gap"), numberInput("gap", 0, 0.1)), field("time_limit", t("form.time"), numberInput("time_limit", 1)))),
-    el("button", { class: "primary wide", type: "submit", id: "plan-button" }, t("form.plan")));
+      el(
+        "div",
+        { class: "pair" },
+        field("gap", t("form.gap"), numberInput("gap", 0, 0.1)),
+        field("time_limit", t("form.time"), numberInput("time_limit", 1)),
+      ),
+    ),
+    el("button", { class: "primary wide", type: "submit", id: "plan-button" }, t("form.plan")),
+  );
   drops(form, file);
   showCustom(file);
   listen(["question"], () => showCustom(file));
@@ -37,74 +75,161 @@ function differs() {
 function field(name, label, input, hint) {
   input.id = `field-${name}`;
   if (hint) input.setAttribute("aria-describedby", `hint-${name}`);
-  return el("div", { class: "field", data: { field: name } }, el("label", { for: input.id }, label), input,
-    hint ? el("small", { id: `hint-${name}`, class: "muted" }, hint) : null, el("small", { class: "fault", role: "alert" }));
+  return el(
+    "div",
+    { class: "field", data: { field: name } },
+    el("label", { for: input.id }, label),
+    input,
+    hint ? el("small", { id: `hint-${name}`, class: "muted" }, hint) : null,
+    el("small", { class: "fault", role: "alert" }),
+  );
 }
 
 const set = (name, value) => update({ question: { ...state.question, [name]: value } });
 
 function modelInput() {
-  const list = el("datalist", { id: "models" }, (state.catalog ? state.catalog.models : []).map(model =>
-    el("option", { value: model.name }, `${count(model.parameters)} · ${t("form.layers", { layers: model.layers })}`)));
-  const input = el("input", { type: "text", list: "models", autocomplete: "off", spellcheck: "false", required: true, value: state.question.model,
-    on: { input: () => update({ question: { ...state.question, model: input.value, custom: null } }) } });
+  const list = el(
+    "datalist",
+    { id: "models" },
+    (state.catalog ? state.catalog.models : []).map(model =>
+      el("option", { value: model.name }, `${count(model.parameters)} · ${t("form.layers", { layers: model.layers })}`),
+    ),
+  );
+  const input = el("input", {
+    type: "text",
+    list: "models",
+    autocomplete: "off",
+    spellcheck: "false",
+    required: true,
+    value: state.question.model,
+    on: { input: () => update({ question: { ...state.question, model: input.value, custom: null } }) },
+  });
   document.getElementById("models")?.remove();
   document.body.append(list);
   return input;
 }
 
 function textInput(name, placeholder) {
-  const input = el("input", { type: "text", placeholder, autocomplete: "off", spellcheck: "false", value: state.question[name],
-    on: { input: () => set(name, input.value) } });
+  const input = el("input", {
+    type: "text",
+    placeholder,
+    autocomplete: "off",
+    spellcheck: "false",
+    value: state.question[name],
+    on: { input: () => set(name, input.value) },
+  });
   return input;
 }
 
 function numberInput(name, min, step = 1) {
-  const input = el("input", { type: "number", min, step, inputmode: "decimal", required: true, value: state.question[name],
-    on: { input: () => set(name, input.value === "" ? null : Number(input.value)) } });
+  const input = el("input", {
+    type: "number",
+    min,
+    step,
+    inputmode: "decimal",
+    required: true,
+    value: state.question[name],
+    on: { input: () => set(name, input.value === "" ? null : Number(input.value)) },
+  });
   return input;
 }
 
 function select(name, choices) {
   const all = choices.includes(state.question[name]) ? choices : [state.question[name], ...choices];
-  const node = el("select", { on: { change: () => set(name, node.value) } },
-    all.map(choice => el("option", { value: choice, selected: choice === state.question[name] }, choice)));
+  const node = el(
+    "select",
+    { on: { change: () => set(name, node.value) } },
+    all.map(choice => el("option", { value: choice, selected: choice === state.question[name] }, choice)),
+  );
   return node;
 }
 
 function gpuSelect() {
   const gpus = state.catalog ? state.catalog.gpus : [{ name: state.question.gpu, memory: null }];
-  const node = el("select", { on: { change: () => set("gpu", node.value) } },
-    gpus.map(gpu => el("option", { value: gpu.name, selected: gpu.name === state.question.gpu }, gpu.memory ? `${gpu.name} · ${bytes(gpu.memory, 0)}` : gpu.name)));
+  const node = el(
+    "select",
+    { on: { change: () => set("gpu", node.value) } },
+    gpus.map(gpu =>
+      el(
+        "option",
+        { value: gpu.name, selected: gpu.name === state.question.gpu },
+        gpu.memory ? `${gpu.name} · ${bytes(gpu.memory, 0)}` : gpu.name,
+      ),
+    ),
+  );
   return node;
 }
 
 function dropZone(file) {
-  const input = el("input", { type: "file", accept: ".json,application/json", class: "away", id: "model-file", tabindex: -1,
-    on: { change: () => { if (input.files[0]) take(input.files[0], file); input.value = ""; } } });
-  return el("div", { class: "drop" }, el("span", {}, t("form.drop")),
-    el("button", { class: "link", type: "button", on: { click: () => input.click() } }, t("form.choose")), input);
+  const input = el("input", {
+    type: "file",
+    accept: ".json,application/json",
+    class: "away",
+    id: "model-file",
+    tabindex: -1,
+    on: {
+      change: () => {
+        if (input.files[0]) take(input.files[0], file);
+        input.value = "";
+      },
+    },
+  });
+  return el(
+    "div",
+    { class: "drop" },
+    el("span", {}, t("form.drop")),
+    el("button", { class: "link", type: "button", on: { click: () => input.click() } }, t("form.choose")),
+    input,
+  );
 }
 
 /** The whole window takes a file while it is dragged, so that one cannot miss and leave the page. */
 function drops(form, file) {
+  dragging.abort(); // those of a form before this one
+  dragging = new AbortController();
+  const { signal } = dragging;
   const carries = event => event.dataTransfer && [...event.dataTransfer.types].includes("Files");
-  addEventListener("dragover", event => { if (carries(event)) { event.preventDefault(); form.classList.add("dragging"); } });
-  addEventListener("dragleave", event => { if (!event.relatedTarget) form.classList.remove("dragging"); });
-  addEventListener("drop", event => {
-    if (!carries(event)) return;
-    event.preventDefault();
-    form.classList.remove("dragging");
-    if (form.isConnected && event.dataTransfer.files[0]) take(event.dataTransfer.files[0], file);
-  });
+  addEventListener(
+    "dragover",
+    event => {
+      if (carries(event)) {
+        event.preventDefault();
+        form.classList.add("dragging");
+      }
+    },
+    { signal },
+  );
+  addEventListener(
+    "dragleave",
+    event => {
+      if (!event.relatedTarget) form.classList.remove("dragging");
+    },
+    { signal },
+  );
+  addEventListener(
+    "drop",
+    event => {
+      if (!carries(event)) return;
+      event.preventDefault();
+      form.classList.remove("dragging");
+      if (form.isConnected && event.dataTransfer.files[0]) take(event.dataTransfer.files[0], file);
+    },
+    { signal },
+  );
 }
 
 async function take(chosen, place) {
-  if (chosen.size > BIGGEST) return refill(place, alertOf(new Error(t("form.big", { name: chosen.name, size: bytes(chosen.size, 1) }))));
+  if (chosen.size > BIGGEST)
+    return refill(place, alertOf(new Error(t("form.big", { name: chosen.name, size: bytes(chosen.size, 1) }))));
   refill(place, el("p", { class: "muted" }, t("working")));
   try {
     const found = await readModel(await chosen.text());
-    update({ question: { ...state.question, custom: { name: found.name, parameters: found.parameters, layers: found.layers, model: found.model } } });
+    update({
+      question: {
+        ...state.question,
+        custom: { name: found.name, parameters: found.parameters, layers: found.layers, model: found.model },
+      },
+    });
   } catch (error) {
     error.message = `${chosen.name}: ${error.message}`;
     refill(place, alertOf(error));
@@ -113,26 +238,53 @@ async function take(chosen, place) {
 }
 
 function showCustom(place) {
-  const { custom } = state.question, input = document.getElementById("field-model");
+  const { custom } = state.question,
+    input = document.getElementById("field-model");
   if (input) input.classList.toggle("overruled", Boolean(custom));
   if (!custom) {
     if (!place.querySelector(".alert")) refill(place);
     return;
   }
-  refill(place, el("div", { class: "file-chip" },
-    el("div", {}, el("strong", {}, custom.name), el("small", {}, `${count(custom.parameters)} · ${t("form.layers", { layers: custom.layers })}`)),
-    el("button", { class: "small", type: "button", "aria-label": t("form.drop.remove"), on: { click: () => set("custom", null) } }, "✕")));
+  refill(
+    place,
+    el(
+      "div",
+      { class: "file-chip" },
+      el(
+        "div",
+        {},
+        el("strong", {}, custom.name),
+        el("small", {}, `${count(custom.parameters)} · ${t("form.layers", { layers: custom.layers })}`),
+      ),
+      el(
+        "button",
+        {
+          "class": "small",
+          "type": "button",
+          "aria-label": t("form.drop.remove"),
+          "on": { click: () => set("custom", null) },
+        },
+        "✕",
+      ),
+    ),
+  );
 }
 
 /** Put the server's faults beside their fields; those without a field are returned. */
 export function showFaults(form, faults) {
-  const names = { cluster: "gpus", "cluster.gpus": "gpus", "strategy.global_batch": "global_batch", "strategy.seq": "seq" };
+  const names = {
+    "cluster": "gpus",
+    "cluster.gpus": "gpus",
+    "strategy.global_batch": "global_batch",
+    "strategy.seq": "seq",
+  };
   for (const node of form.querySelectorAll(".field")) {
     node.classList.remove("wrong");
     node.querySelector(".fault").textContent = "";
   }
   return faults.filter(fault => {
-    const name = names[fault.where] || fault.where, node = form.querySelector(`.field[data-field="${CSS.escape(name || "")}"]`);
+    const name = names[fault.where] || fault.where,
+      node = form.querySelector(`.field[data-field="${CSS.escape(name || "")}"]`);
     if (!node) return true;
     node.classList.add("wrong");
     node.querySelector(".fault").textContent = fault.what;

@@ -13,7 +13,11 @@ function significant(value, digits) {
 export function seconds(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0 s";
-  for (const [scale, unit] of [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]]) {
+  for (const [scale, unit] of [
+    [1, "s"],
+    [1e-3, "ms"],
+    [1e-6, "µs"],
+  ]) {
     if (Math.abs(value) >= scale) return `${significant(value / scale, digits)} ${unit}`;
   }
   return `${significant(value * 1e9, 3)} ns`;
@@ -21,7 +25,12 @@ export function seconds(value, digits = 4) {
 
 export function bytes(value, digits = 2) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  for (const [scale, unit] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+  for (const [scale, unit] of [
+    [2 ** 40, "TiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+  ]) {
     if (Math.abs(value) >= scale) return `${(value / scale).toFixed(digits)} ${unit}`;
   }
   return `${value.toFixed(0)} B`;
@@ -37,7 +46,12 @@ export function signed(value, digits = 1) {
 }
 
 export function count(value) {
-  for (const [scale, unit] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [scale, unit] of [
+    [1e12, "T"],
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
     if (Math.abs(value) >= scale) return `${significant(value / scale, 3)}${unit}`;
   }
   return significant(value, 3);

@@ -26,5 +26,7 @@ export function word(group, name) {
 /** What the browser asks for, as far as we speak it. */
 export function preferred() {
   return (navigator.languages || [navigator.language || "en"]).some(one => /^zh/i.test(one)) &&
-    !/^en/i.test((navigator.languages || ["en"])[0]) ? "zh" : "en";
+    !/^en/i.test((navigator.languages || ["en"])[0])
+    ? "zh"
+    : "en";
 }

@@ -11,7 +11,8 @@ import { timelineOf } from "./timeline.js";
 import { alertOf, whyBox } from "./why.js";
 
 export function mountInside(root) {
-  let drawn = null, shown = null;
+  let drawn = null,
+    shown = null;
   const render = () => {
     if (state.view !== "inside") return;
     if (shown !== state.current) {
@@ -33,41 +34,82 @@ function fill(root) {
     refill(root, empty());
     return null;
   }
-  const { view } = current, show = units(view);
+  const { view } = current,
+    show = units(view);
   const timeline = view.timeline && view.timeline.ranks.length ? timelineOf(view) : null;
-  refill(root, heading(current), tiles(view, show), notes(view),
+  refill(
+    root,
+    heading(current),
+    tiles(view, show),
+    notes(view),
     card("stages", t("inside.stages"), view.stages.length ? stageBars(view) : null),
     card("timeline", t("inside.timeline"), timeline && timeline.node),
     view.ledger ? card("ledger", t("inside.ledger"), ledgers(view, show)) : null,
     state.live && view.kind === "plan" ? card("why", t("inside.why"), whyBox(current)) : null,
-    card("facts", t("inside.facts"), facts(view)));
+    card("facts", t("inside.facts"), facts(view)),
+  );
   return timeline;
 }
 
 function empty() {
   if (state.problem) return el("div", { class: "card" }, alertOf(state.problem));
   if (state.loading) return el("div", { class: "card empty" }, el("p", {}, t("working")));
-  return el("div", { class: "card empty" }, el("h2", {}, t("inside.empty")), el("p", {}, t("inside.empty.how")),
-    el("button", { class: "primary", type: "button", on: { click: () => go("plan") } }, t("inside.empty.go")));
+  return el(
+    "div",
+    { class: "card empty" },
+    el("h2", {}, t("inside.empty")),
+    el("p", {}, t("inside.empty.how")),
+    el("button", { class: "primary", type: "button", on: { click: () => go("plan") } }, t("inside.empty.go")),
+  );
 }
 
 function card(name, title, content) {
-  return content ? el("section", { class: `card card-${name}`, "aria-label": title }, el("h2", {}, title), content) : null;
+  return content
+    ? el("section", { "class": `card card-${name}`, "aria-label": title }, el("h2", {}, title), content)
+    : null;
 }
 
 function heading(current) {
   const { view } = current;
   const chips = view.strategy ? view.strategy.split(" ") : [];
-  return el("div", { class: "heading" },
-    el("div", {}, el("h1", {}, view.title), el("p", { class: "muted" }, view.subtitle),
-      chips.length ? el("p", { class: "chips" }, chips.map(chip => el("code", { class: "chip" }, chip))) : null),
-    el("div", { class: "heading-buttons" }, state.live ? pinButton(current) : null,
-      view.kind === "plan" ? el("button", { type: "button", on: { click: () => go("export") } }, t("nav.export")) : null));
+  return el(
+    "div",
+    { class: "heading" },
+    el(
+      "div",
+      {},
+      el("h1", {}, view.title),
+      el("p", { class: "muted" }, view.subtitle),
+      chips.length
+        ? el(
+            "p",
+            { class: "chips" },
+            chips.map(chip => el("code", { class: "chip" }, chip)),
+          )
+        : null,
+    ),
+    el(
+      "div",
+      { class: "heading-buttons" },
+      state.live ? pinButton(current) : null,
+      view.kind === "plan"
+        ? el("button", { type: "button", on: { click: () => go("export") } }, t("nav.export"))
+        : null,
+    ),
+  );
 }
 
 function pinButton(current) {
-  return el("button", { type: "button", class: "pin", "aria-pressed": pinned(current) ? "true" : "false", on: { click: () => togglePin(current) } },
-    pinned(current) ? t("pin.off") : t("pin.on"));
+  return el(
+    "button",
+    {
+      "type": "button",
+      "class": "pin",
+      "aria-pressed": pinned(current) ? "true" : "false",
+      "on": { click: () => togglePin(current) },
+    },
+    pinned(current) ? t("pin.off") : t("pin.on"),
+  );
 }
 
 function pinned(current) {
@@ -81,38 +123,88 @@ function refreshPin(root) {
 
 /** The numbers that decide, large. */
 function tiles(view, show) {
-  const n = view.numbers, plan = view.kind === "plan";
-  const memory = n.memory_limit ? t("tile.of", { limit: show.memory(n.memory_limit), share: percent(n.total_bytes / n.memory_limit, 0) }) : "";
+  const n = view.numbers,
+    plan = view.kind === "plan";
+  const memory = n.memory_limit
+    ? t("tile.of", { limit: show.memory(n.memory_limit), share: percent(n.total_bytes / n.memory_limit, 0) })
+    : "";
   const list = plan
-    ? [["iteration", show.time(n.iteration_seconds), n.interval ? t("tile.interval", { low: show.time(n.interval[0]), high: show.time(n.interval[1]) }) : ""],
-       ["tokens", number(n.tokens_per_second_per_gpu), t("tile.tokens")],
-       ["mfu", percent(n.mfu), n.tflops_per_gpu ? `${number(n.tflops_per_gpu)} TFLOPS` : ""],
-       ["memory", show.memory(n.total_bytes), memory, n.fits],
-       ["bubble", percent(n.bubble), t("tile.bubble")]]
-    : [["makespan", show.time(n.makespan), ""], ["bubble", percent(n.bubble, 2), t("tile.bubble")],
-       ["memory", show.memory(n.total_bytes), memory, n.fits]];
+    ? [
+        [
+          "iteration",
+          show.time(n.iteration_seconds),
+          n.interval ? t("tile.interval", { low: show.time(n.interval[0]), high: show.time(n.interval[1]) }) : "",
+        ],
+        ["tokens", number(n.tokens_per_second_per_gpu), t("tile.tokens")],
+        ["mfu", percent(n.mfu), n.tflops_per_gpu ? `${number(n.tflops_per_gpu)} TFLOPS` : ""],
+        ["memory", show.memory(n.total_bytes), memory, n.fits],
+        ["bubble", percent(n.bubble), t("tile.bubble")],
+      ]
+    : [
+        ["makespan", show.time(n.makespan), ""],
+        ["bubble", percent(n.bubble, 2), t("tile.bubble")],
+        ["memory", show.memory(n.total_bytes), memory, n.fits],
+      ];
   if (n.bound) list.push(["gap", percent(n.gap, 2), t("tile.bound", { bound: show.time(n.bound) })]);
-  return el("div", { class: "tiles" }, list.map(([name, value, below, fits]) => el("div", { class: `tile ${name}` },
-    el("span", { class: "tile-name" }, t(`tile.${name}.name`)), el("strong", {}, value),
-    el("small", {}, below), fits ? el("span", { class: `fits ${fits}` }, t(`fits.${fits}`)) : null)));
+  return el(
+    "div",
+    { class: "tiles" },
+    list.map(([name, value, below, fits]) =>
+      el(
+        "div",
+        { class: `tile ${name}` },
+        el("span", { class: "tile-name" }, t(`tile.${name}.name`)),
+        el("strong", {}, value),
+        el("small", {}, below),
+        fits ? el("span", { class: `fits ${fits}` }, t(`fits.${fits}`)) : null,
+      ),
+    ),
+  );
 }
 
 function notes(view) {
-  return view.notes.length ? el("ul", { class: "notes" }, view.notes.map(note => el("li", {}, note))) : null;
+  return view.notes.length
+    ? el(
+        "ul",
+        { class: "notes" },
+        view.notes.map(note => el("li", {}, note)),
+      )
+    : null;
 }
 
 function ledgers(view, show) {
   const { time, memory } = view.ledger;
-  return el("div", { class: "ledgers" },
-    el("section", {}, el("h3", {}, t(view.kind === "plan" ? "ledger.time.title" : "ledger.makespan.title")), ledgerTree(time, show.time)),
-    memory.length ? el("section", {}, el("h3", {}, t("ledger.memory.title")), memoryLedger(memory, show.memory)) : null);
+  return el(
+    "div",
+    { class: "ledgers" },
+    el(
+      "section",
+      {},
+      el("h3", {}, t(view.kind === "plan" ? "ledger.time.title" : "ledger.makespan.title")),
+      ledgerTree(time, show.time),
+    ),
+    memory.length ? el("section", {}, el("h3", {}, t("ledger.memory.title")), memoryLedger(memory, show.memory)) : null,
+  );
 }
 
 function facts(view) {
   const axes = Object.entries(view.axes).filter(([, value]) => value !== "" && value !== null);
-  return el("div", { class: "facts-grid" },
-    el("dl", {}, view.facts.map(([key, text]) => [el("dt", {}, word("fact", key)), el("dd", {}, text)])),
-    axes.length ? el("dl", { class: "axes" }, axes.map(([key, value]) => [el("dt", {}, word("axis", key)), el("dd", {}, axisText(value))])) : null);
+  return el(
+    "div",
+    { class: "facts-grid" },
+    el(
+      "dl",
+      {},
+      view.facts.map(([key, text]) => [el("dt", {}, word("fact", key)), el("dd", {}, text)]),
+    ),
+    axes.length
+      ? el(
+          "dl",
+          { class: "axes" },
+          axes.map(([key, value]) => [el("dt", {}, word("axis", key)), el("dd", {}, axisText(value))]),
+        )
+      : null,
+  );
 }
 
 export function axisText(value) {

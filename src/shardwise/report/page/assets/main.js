@@ -1,27 +1,37 @@
 // The frame: header, four views, theme, language, and the address that holds what one sees.
 
-import { catalog } from "./api.js";
+import { catalog, viewOf } from "./api.js";
 import { openStrategy } from "./actions.js";
 import { announce, copy, el, refill } from "./dom.js";
 import { mountCompare } from "./compare.js";
 import { mountExport } from "./export.js";
 import { LANGUAGES, preferred, speak, t } from "./i18n.js";
 import { mountInside } from "./inside.js";
-import { mountPlan, start } from "./plan.js";
-import { VIEWS, forget, fromAddress, listen, state, toAddress, update } from "./state.js";
-import { viewOf } from "./api.js";
-import { toAsk } from "./state.js";
+import { mountPlan } from "./plan.js";
+import { start } from "./search.js";
+import { VIEWS, forget, fromAddress, listen, same, state, toAddress, toAsk, update } from "./state.js";
 
 const MOUNTS = { plan: mountPlan, inside: mountInside, compare: mountCompare, export: mountExport };
 const THEMES = ["auto", "light", "dark"];
 
 function build() {
+  const focused = document.activeElement ? document.activeElement.id : "";
   forget();
   speak(state.lang);
   themed();
   document.querySelectorAll("body > .app").forEach(node => node.remove());
   const roots = Object.fromEntries(VIEWS.map(view => [view, el("div", { class: `view ${view}`, id: `view-${view}` })]));
-  const app = el("div", { class: "app" }, el("a", { class: "skip", href: "#", on: { click: skip } }, t("skip")), header(), el("main", { tabindex: -1 }, VIEWS.map(view => roots[view])));
+  const app = el(
+    "div",
+    { class: "app" },
+    el("a", { class: "skip", href: "#", on: { click: skip } }, t("skip")),
+    header(),
+    el(
+      "main",
+      { tabindex: -1 },
+      VIEWS.map(view => roots[view]),
+    ),
+  );
   document.body.prepend(app);
   for (const view of VIEWS) if (offered().includes(view)) MOUNTS[view](roots[view]);
   const turn = () => {
@@ -30,8 +40,17 @@ function build() {
   };
   turn();
   listen(["view", "pins"], turn);
-  listen(["catalog", "refresh"], () => { refill(roots.plan); build(); });
+  listen(["catalog", "refresh"], () => {
+    refill(roots.plan);
+    build();
+  });
   listen(Object.keys(state), remember);
+  listen(["current"], titled);
+  titled();
+  if (focused) document.getElementById(focused)?.focus();
+}
+
+function titled() {
   document.title = state.current ? `${state.current.view.title} - Shardwise` : "Shardwise";
 }
 
@@ -51,39 +70,142 @@ function offered() {
 }
 
 function header() {
-  return el("header", {}, el("a", { class: "brand", href: "#", on: { click: event => { event.preventDefault(); update({ view: offered()[0] }); } } }, mark(), el("span", {}, "Shardwise")),
-    el("nav", { "aria-label": t("nav.label") }), el("div", { class: "tools" }, fileChoice(), languageButton(), themeButton(),
-      el("button", { class: "tool", type: "button", title: t("link.copy"), on: { click: copyLink } }, t("link.short"))));
+  return el(
+    "header",
+    {},
+    el(
+      "a",
+      {
+        class: "brand",
+        href: "#",
+        on: {
+          click: event => {
+            event.preventDefault();
+            update({ view: offered()[0] });
+          },
+        },
+      },
+      mark(),
+      el("span", {}, "Shardwise"),
+    ),
+    el("nav", { "aria-label": t("nav.label") }),
+    el(
+      "div",
+      { class: "tools" },
+      fileChoice(),
+      languageButton(),
+      themeButton(),
+      state.live
+        ? el(
+            "button",
+            { class: "tool", type: "button", title: t("link.copy"), on: { click: copyLink } },
+            t("link.short"),
+          )
+        : null,
+    ),
+  );
 }
 
 function mark() {
-  const bars = [["#56b4e9", 0, 62], ["#e69f00", 18, 70], ["#009e73", 36, 64]];
-  return el("i", { class: "mark", "aria-hidden": "true" }, bars.map(([shade, left, width]) => el("b", { style: { background: shade, marginLeft: `${left}%`, width: `${width}%` } })));
+  const bars = [
+    ["#56b4e9", 0, 62],
+    ["#e69f00", 18, 70],
+    ["#009e73", 36, 64],
+  ];
+  return el(
+    "i",
+    { "class": "mark", "aria-hidden": "true" },
+    bars.map(([shade, left, width]) =>
+      el("b", { style: { background: shade, marginLeft: `${left}%`, width: `${width}%` } }),
+    ),
+  );
 }
 
 function tabs() {
-  return offered().map(view => el("a", { href: `#${view}`, class: view === state.view ? "here" : "", "aria-current": view === state.view ? "page" : null,
-    on: { click: event => { event.preventDefault(); update({ view }); } } }, t(`nav.${view}`),
-    view === "compare" && state.pins.length ? el("span", { class: "badge" }, state.pins.length) : null));
+  return offered().map(view =>
+    el(
+      "a",
+      {
+        "href": `#${view}`,
+        "class": view === state.view ? "here" : "",
+        "aria-current": view === state.view ? "page" : null,
+        "on": {
+          click: event => {
+            event.preventDefault();
+            update({ view });
+          },
+        },
+      },
+      t(`nav.${view}`),
+      view === "compare" && state.pins.length ? el("span", { class: "badge" }, state.pins.length) : null,
+    ),
+  );
 }
 
 /** In a file with several results: which one is looked at. */
 function fileChoice() {
   if (state.live || state.pins.length < 2) return null;
-  const node = el("select", { "aria-label": t("file.choose"), class: "tool", on: { change: () => update({ current: state.pins[Number(node.value)], selected: state.pins[Number(node.value)].strategy }) } },
-    state.pins.map((one, k) => el("option", { value: k, selected: one === state.current }, `${one.view.title}${one.view.strategy ? ` · ${one.view.strategy}` : ""}`)));
+  const node = el(
+    "select",
+    {
+      "aria-label": t("file.choose"),
+      "class": "tool",
+      "on": {
+        change: () =>
+          update({ current: state.pins[Number(node.value)], selected: state.pins[Number(node.value)].strategy }),
+      },
+    },
+    state.pins.map((one, k) =>
+      el(
+        "option",
+        { value: k, selected: one === state.current },
+        `${one.view.title}${one.view.strategy ? ` · ${one.view.strategy}` : ""}`,
+      ),
+    ),
+  );
   return node;
 }
 
 function languageButton() {
-  const names = Object.keys(LANGUAGES), next = names[(names.indexOf(state.lang) + 1) % names.length];
-  return el("button", { class: "tool", type: "button", lang: next === "zh" ? "zh-CN" : "en", on: { click: () => { update({ lang: next }); build(); } } }, LANGUAGES[next]);
+  const names = Object.keys(LANGUAGES),
+    next = names[(names.indexOf(state.lang) + 1) % names.length];
+  return el(
+    "button",
+    {
+      class: "tool",
+      type: "button",
+      lang: next === "zh" ? "zh-CN" : "en",
+      on: {
+        click: () => {
+          update({ lang: next });
+          build();
+        },
+      },
+    },
+    LANGUAGES[next],
+  );
 }
 
 function themeButton() {
   const next = THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length];
-  return el("button", { class: "tool theme", type: "button", title: t("theme.title"), "aria-label": `${t("theme.title")}: ${t(`theme.${state.theme}`)}`,
-    on: { click: event => { update({ theme: next }); themed(); event.currentTarget.replaceWith(themeButton()); document.querySelector(".tool.theme").focus(); } } }, t(`theme.${state.theme}`));
+  return el(
+    "button",
+    {
+      "class": "tool theme",
+      "type": "button",
+      "title": t("theme.title"),
+      "aria-label": `${t("theme.title")}: ${t(`theme.${state.theme}`)}`,
+      "on": {
+        click: event => {
+          update({ theme: next });
+          themed();
+          event.currentTarget.replaceWith(themeButton());
+          document.querySelector(".tool.theme").focus();
+        },
+      },
+    },
+    t(`theme.${state.theme}`),
+  );
 }
 
 function themed() {
@@ -104,9 +226,16 @@ function remember(changed) {
 /** Take over what the address says; fetch what it names. */
 function recall() {
   const said = fromAddress(location.hash);
-  const lang = said.lang in LANGUAGES ? said.lang : state.lang, theme = THEMES.includes(said.theme) ? said.theme : state.theme;
-  Object.assign(state, { lang, theme, view: said.view && offered().includes(said.view) ? said.view : state.view, target: said.target });
-  if (state.live && said.asks) Object.assign(state, { question: said.question, selected: said.selected, wanted: said.pins });
+  const lang = said.lang in LANGUAGES ? said.lang : state.lang,
+    theme = THEMES.includes(said.theme) ? said.theme : state.theme;
+  Object.assign(state, {
+    lang,
+    theme,
+    view: said.view && offered().includes(said.view) ? said.view : state.view,
+    target: said.target,
+  });
+  if (state.live && said.asks)
+    Object.assign(state, { question: said.question, selected: said.selected, wanted: said.pins });
   return said;
 }
 
@@ -126,10 +255,8 @@ async function fetchPins() {
 async function live() {
   const said = recall();
   build();
-  addEventListener("popstate", () => { const now = fromAddress(location.hash); if (now.view) update({ view: now.view }); });
-  if (said.selected && said.asks) openStrategy(state.question, said.selected);
-  if (said.ran && said.asks) start(said.selected);
-  fetchPins();
+  addEventListener("popstate", travelled);
+  pursue(said);
   try {
     update({ catalog: await catalog() });
   } catch (error) {
@@ -137,14 +264,46 @@ async function live() {
   }
 }
 
+/** Fetch what an address names: the chosen strategy, the search behind it, the pinned plans. */
+function pursue(said) {
+  if (said.selected && said.asks) openStrategy(state.question, said.selected);
+  if (said.ran && said.asks) start(said.selected);
+  fetchPins();
+}
+
+/** Back, forward, or another link in the same tab: only what is different is fetched, and pins stay. */
+function travelled() {
+  const before = { ...state },
+    said = recall();
+  state.wanted = said.pins.filter(
+    pin => !state.pins.some(one => one.strategy === pin.strategy && same(one.question, pin.question)),
+  );
+  const asked = said.ran && !same(said.question, before.asked),
+    chosen = said.selected !== before.selected;
+  build();
+  pursue({ ...said, ran: asked, selected: chosen || asked ? said.selected : "" });
+}
+
 function fromFile(data) {
-  const pins = data.views.map((view, k) => ({ question: null, strategy: view.strategy || view.id, view, plan: data.plans[k] || null, exports: data.exports[k] && data.exports[k].length ? data.exports[k] : null }));
-  const first = pins[0], points = first.view.candidates;
-  const run = points.length ? { phase: "done", points, top: [], view: first.view, plan: first.plan, finished: true } : null;
+  const pins = data.views.map((view, k) => ({
+    question: null,
+    strategy: view.strategy || view.id,
+    view,
+    plan: data.plans[k] || null,
+    exports: data.exports[k] && data.exports[k].length ? data.exports[k] : null,
+  }));
+  const first = pins[0],
+    points = first.view.candidates;
+  const run = points.length
+    ? { phase: "done", points, top: [], view: first.view, plan: first.plan, finished: true }
+    : null;
   Object.assign(state, { live: false, pins, current: first, selected: first.strategy, run, view: "inside" });
   recall();
   build();
-  addEventListener("popstate", () => { const now = fromAddress(location.hash); if (now.view && offered().includes(now.view)) update({ view: now.view }); });
+  addEventListener("popstate", () => {
+    const now = fromAddress(location.hash);
+    if (now.view && offered().includes(now.view)) update({ view: now.view });
+  });
 }
 
 state.lang = preferred();

@@ -10,21 +10,57 @@ const sum = parts => Object.values(parts).reduce((total, value) => total + value
 
 /** The bars of a view; with `small` only one line each, for comparing. */
 export function stageBars(view) {
-  const show = units(view), { stages } = view;
+  const show = units(view),
+    { stages } = view;
   const longest = Math.max(...stages.map(stage => sum(stage.time))) || 1;
   const most = Math.max(...stages.map(stage => Math.max(stage.total, stage.limit || 0))) || 1;
-  return el("div", { class: "stage-grid" },
-    el("section", {}, el("h3", {}, t("stages.time")), legend("time", stages.map(stage => stage.time), TIME),
-      el("div", { class: "bars", role: "list" }, stages.map(stage => row("time", stage, stage.time, TIME, longest, show.time, sum(stage.time))))),
-    el("section", {}, el("h3", {}, t("stages.memory")), legend("memory", stages.map(stage => stage.memory), MEMORY, stages[0].limit),
-      el("div", { class: "bars", role: "list" }, stages.map(stage => row("memory", stage, stage.memory, MEMORY, most, show.memory, stage.total, stage.limit)))));
+  return el(
+    "div",
+    { class: "stage-grid" },
+    el(
+      "section",
+      {},
+      el("h3", {}, t("stages.time")),
+      legend(
+        "time",
+        stages.map(stage => stage.time),
+        TIME,
+      ),
+      el(
+        "div",
+        { class: "bars", role: "list" },
+        stages.map(stage => row("time", stage, stage.time, TIME, longest, show.time, sum(stage.time))),
+      ),
+    ),
+    el(
+      "section",
+      {},
+      el("h3", {}, t("stages.memory")),
+      legend(
+        "memory",
+        stages.map(stage => stage.memory),
+        MEMORY,
+        stages[0].limit,
+      ),
+      el(
+        "div",
+        { class: "bars", role: "list" },
+        stages.map(stage => row("memory", stage, stage.memory, MEMORY, most, show.memory, stage.total, stage.limit)),
+      ),
+    ),
+  );
 }
 
 function legend(group, all, colours, limit) {
   const used = Object.keys(colours).filter(name => all.some(parts => parts[name] > 0));
-  return el("div", { class: "legend" },
-    used.map(name => el("span", { class: "key" }, el("i", { style: { background: colours[name] } }), word(group, name))),
-    limit ? el("span", { class: "key limit" }, el("i"), t("limit")) : null);
+  return el(
+    "div",
+    { class: "legend" },
+    used.map(name =>
+      el("span", { class: "key" }, el("i", { style: { background: colours[name] } }), word(group, name)),
+    ),
+    limit ? el("span", { class: "key limit" }, el("i"), t("limit")) : null,
+  );
 }
 
 function row(group, stage, parts, colours, whole, show, total, limit = null) {
@@ -32,13 +68,23 @@ function row(group, stage, parts, colours, whole, show, total, limit = null) {
   const over = limit !== null && total > limit;
   const said = listed.map(name => `${word(group, name)} ${show(parts[name])}`).join(", ");
   const label = `${t("rank")} ${stage.rank}: ${show(total)}${limit ? ` / ${show(limit)}` : ""}. ${said}`;
-  const bar = el("div", { class: "bar", role: "listitem", tabindex: 0, "aria-label": label },
+  const bar = el(
+    "div",
+    { "class": "bar", "role": "listitem", "tabindex": 0, "aria-label": label },
     listed.map(name => segment(group, name, parts[name], colours[name], whole, show, total)),
-    limit ? el("b", { class: "limit-mark", style: { left: `${(100 * limit) / whole}%` } }) : null);
-  tips(bar, () => [`${t("rank")} ${stage.rank} · ${show(total)}`, ...listed.map(name => `${word(group, name)} ${show(parts[name])}`)]);
-  return el("div", { class: "bar-row" },
-    el("span", { class: "bar-name" }, String(stage.rank), layers(stage)), bar,
-    el("span", { class: over ? "bar-total over" : "bar-total" }, show(total)));
+    limit ? el("b", { class: "limit-mark", style: { left: `${(100 * limit) / whole}%` } }) : null,
+  );
+  tips(bar, () => [
+    `${t("rank")} ${stage.rank} · ${show(total)}`,
+    ...listed.map(name => `${word(group, name)} ${show(parts[name])}`),
+  ]);
+  return el(
+    "div",
+    { class: "bar-row" },
+    el("span", { class: "bar-name" }, String(stage.rank), layers(stage)),
+    bar,
+    el("span", { class: over ? "bar-total over" : "bar-total" }, show(total)),
+  );
 }
 
 function segment(group, name, value, shade, whole, show, total) {
@@ -55,5 +101,9 @@ function layers(stage) {
   if (!stage.layers.length) return null;
   const again = stage.recomputed.reduce((a, b) => a + b, 0);
   const text = `${stage.layers.join("+")}${again ? ` ⟳${stage.recomputed.join("+")}` : ""}`;
-  return el("small", { title: again ? t("stages.again", { layers: stage.recomputed.join("+") }) : t("stages.layers") }, text);
+  return el(
+    "small",
+    { title: again ? t("stages.again", { layers: stage.recomputed.join("+") }) : t("stages.layers") },
+    text,
+  );
 }

@@ -2,22 +2,34 @@
 
 export const VIEWS = ["plan", "inside", "compare", "export"];
 export const DEFAULT = {
-  model: "llama-3-70b", custom: null, gpus: 64, gpu: "h100", global_batch: 1024, seq: 8192, runtime: "megatron",
-  only: "", memory_margin: "", gap: 0.5, time_limit: 60,
+  model: "llama-3-70b",
+  custom: null,
+  gpus: 64,
+  gpu: "h100",
+  global_batch: 1024,
+  seq: 8192,
+  runtime: "megatron",
+  only: "",
+  memory_margin: "",
+  gap: 0.5,
+  time_limit: 60,
 };
 const NUMBERS = ["gpus", "global_batch", "seq", "gap", "time_limit"];
 const MOST_ADDRESS = 7000;
 
 export const state = {
   live: true,
-  view: "plan", lang: "en", theme: "auto",
+  view: "plan",
+  lang: "en",
+  theme: "auto",
   catalog: null,
   question: { ...DEFAULT },
   asked: null, // the question that the result answers
   run: null, // {phase, progress, points, top, plan, view, finished, closest, error}
   selected: "", // a strategy's text
   current: null, // {question, plan, view, exports}
-  loading: false, problem: null, // of the current view
+  loading: false,
+  problem: null, // of the current view
   pins: [], // [{question, strategy, plan, view}]
   wanted: [], // pins of the address that are still to be fetched
   tried: "", // the strategy typed into the why-not box
@@ -46,9 +58,13 @@ export function toAsk(question) {
   return {
     model: question.custom ? question.custom.model : question.model.trim(),
     cluster: `${question.gpus}x${question.gpu}`,
-    global_batch: question.global_batch, seq: question.seq, runtime: question.runtime, only: question.only.trim(),
+    global_batch: question.global_batch,
+    seq: question.seq,
+    runtime: question.runtime,
+    only: question.only.trim(),
     memory_margin: question.memory_margin.trim() || null,
-    gap: question.gap / 100, time_limit: question.time_limit,
+    gap: question.gap / 100,
+    time_limit: question.time_limit,
   };
 }
 
@@ -76,7 +92,8 @@ export function toAddress() {
       } else if (value !== DEFAULT[name] || (name === "model" && !state.question.custom)) words.set(name, value);
     }
     if (state.selected) words.set("s", state.selected);
-    if (state.asked && state.run && state.run.phase === "done" && same(state.asked, state.question)) words.set("ran", "1");
+    if (state.asked && state.run && state.run.phase === "done" && same(state.asked, state.question))
+      words.set("ran", "1");
     if (state.target) words.set("to", state.target);
   } else if (state.selected) words.set("s", state.selected);
   words.set("lang", state.lang);
@@ -115,8 +132,12 @@ export function fromAddress(hash) {
     selected: words.get("s") || "",
     ran: words.get("ran") === "1",
     target: words.get("to") || "",
-    lang: words.get("lang"), theme: words.get("theme"),
-    pins: words.getAll("pin").map(text => pinOf(text, question)).filter(Boolean),
+    lang: words.get("lang"),
+    theme: words.get("theme"),
+    pins: words
+      .getAll("pin")
+      .map(text => pinOf(text, question))
+      .filter(Boolean),
   };
 }
 

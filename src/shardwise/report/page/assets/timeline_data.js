@@ -2,17 +2,28 @@
 // (kind * chunks + chunk) * microbatches + microbatch.
 
 export const KINDS = "FIWB";
-const F = 0, I = 1, W = 2, B = 3;
+const F = 0,
+  I = 1,
+  W = 2,
+  B = 3;
 
 export function prepare(data) {
   const size = 4 * data.chunks * data.microbatches;
-  const rankOf = new Int32Array(size).fill(-1), placeOf = new Int32Array(size);
+  const rankOf = new Int32Array(size).fill(-1),
+    placeOf = new Int32Array(size);
   const ranks = data.ranks.map((rank, r) => {
     const codes = Int32Array.from(rank.codes);
-    codes.forEach((code, k) => { rankOf[code] = r; placeOf[code] = k; });
+    codes.forEach((code, k) => {
+      rankOf[code] = r;
+      placeOf[code] = k;
+    });
     return {
-      codes, streams: codes.map(code => Math.floor(code / data.microbatches)), start: Float64Array.from(rank.start), end: Float64Array.from(rank.end),
-      times: Float64Array.from(rank.times), held: Float64Array.from(rank.held),
+      codes,
+      streams: codes.map(code => Math.floor(code / data.microbatches)),
+      start: Float64Array.from(rank.start),
+      end: Float64Array.from(rank.end),
+      times: Float64Array.from(rank.times),
+      held: Float64Array.from(rank.held),
     };
   });
   const actions = ranks.reduce((sum, rank) => sum + rank.codes.length, 0);
@@ -20,7 +31,8 @@ export function prepare(data) {
 }
 
 export function decode(line, code) {
-  const stream = Math.floor(code / line.microbatches), kind = Math.floor(stream / line.chunks);
+  const stream = Math.floor(code / line.microbatches),
+    kind = Math.floor(stream / line.chunks);
   return { kind: KINDS[kind], chunk: stream % line.chunks, microbatch: code % line.microbatches };
 }
 
@@ -48,21 +60,40 @@ export function needs(line, code) {
   const { kind, chunk, microbatch } = decode(line, code);
   if (kind === "F") return actions(line, microbatch, [[F, chunk - 1]]);
   if (kind === "W") return actions(line, microbatch, [[I, chunk]]);
-  return actions(line, microbatch, [[F, chunk], [I, chunk + 1], [B, chunk + 1]]);
+  return actions(line, microbatch, [
+    [F, chunk],
+    [I, chunk + 1],
+    [B, chunk + 1],
+  ]);
 }
 
 /** What waits for an action. */
 export function feeds(line, code) {
   const { kind, chunk, microbatch } = decode(line, code);
-  if (kind === "F") return actions(line, microbatch, [[F, chunk + 1], [I, chunk], [B, chunk]]);
-  if (kind === "I") return actions(line, microbatch, [[W, chunk], [I, chunk - 1], [B, chunk - 1]]);
-  if (kind === "B") return actions(line, microbatch, [[I, chunk - 1], [B, chunk - 1]]);
+  if (kind === "F")
+    return actions(line, microbatch, [
+      [F, chunk + 1],
+      [I, chunk],
+      [B, chunk],
+    ]);
+  if (kind === "I")
+    return actions(line, microbatch, [
+      [W, chunk],
+      [I, chunk - 1],
+      [B, chunk - 1],
+    ]);
+  if (kind === "B")
+    return actions(line, microbatch, [
+      [I, chunk - 1],
+      [B, chunk - 1],
+    ]);
   return [];
 }
 
 /** The first place in a rising list whose value is above `value`. */
 export function firstAbove(list, value) {
-  let low = 0, high = list.length;
+  let low = 0,
+    high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (list[middle] <= value) low = middle + 1;

@@ -31,16 +31,20 @@ export function inSight(line, from, to) {
 
 /** All rows as an image `width` wide and one pixel a rank high. */
 export function mixed(line, from, to, width, paint, dim = 0) {
-  const image = new ImageData(width, line.pp), scale = width / (to - from);
+  const image = new ImageData(width, line.pp),
+    scale = width / (to - from);
   const sums = new Float32Array(4 * width); // red, green, blue and cover of every pixel
   line.ranks.forEach((rank, r) => {
     sums.fill(0);
-    const { streams, start, end } = rank, stop = firstAbove(start, to);
+    const { streams, start, end } = rank,
+      stop = firstAbove(start, to);
     for (let k = firstAbove(end, from); k < stop; k++) {
-      const shade = paint.table[streams[k]], a = Math.max(0, (start[k] - from) * scale);
+      const shade = paint.table[streams[k]],
+        a = Math.max(0, (start[k] - from) * scale);
       const b = Math.min(width, (end[k] - from) * scale);
       for (let x = Math.floor(a); x < b; x++) {
-        const share = (b < x + 1 ? b : x + 1) - (a > x ? a : x), at = 4 * x;
+        const share = (b < x + 1 ? b : x + 1) - (a > x ? a : x),
+          at = 4 * x;
         sums[at] += share * shade[0];
         sums[at + 1] += share * shade[1];
         sums[at + 2] += share * shade[2];
@@ -55,7 +59,9 @@ export function mixed(line, from, to, width, paint, dim = 0) {
 /** Idle time takes the rest of every pixel; `dim` leads all of it to the paper's colour. */
 function blend(pixels, offset, sums, { idle, paper }, dim) {
   for (let at = 0; at < sums.length; at += 4) {
-    const cover = sums[at + 3], rest = cover < 1 ? 1 - cover : 0, fix = cover > 1 ? 1 / cover : 1;
+    const cover = sums[at + 3],
+      rest = cover < 1 ? 1 - cover : 0,
+      fix = cover > 1 ? 1 / cover : 1;
     for (let c = 0; c < 3; c++) {
       const value = sums[at + c] * fix + idle[c] * rest;
       pixels[offset + at + c] = value + (paper[c] - value) * dim;
@@ -65,7 +71,8 @@ function blend(pixels, offset, sums, { idle, paper }, dim) {
 }
 
 export function drawRows(pen, line, box, paint, related) {
-  const { from, to, left, right, top, row, gap } = box, width = right - left;
+  const { from, to, left, right, top, row, gap } = box,
+    width = right - left;
   if (inSight(line, from, to) > CROWDED) return drawMixed(pen, line, box, paint, related ? 0.72 : 0);
   pen.fillStyle = paint.idle_text;
   for (let r = 0; r < line.pp; r++) pen.fillRect(left, top + r * (row + gap), width, row);
@@ -77,7 +84,8 @@ export function drawRows(pen, line, box, paint, related) {
 
 function drawMixed(pen, line, box, paint, dim) {
   const { from, to, left, right, top, row, gap, buffer } = box;
-  const width = Math.max(1, Math.round((right - left) * box.ratio)), high = row + gap;
+  const width = Math.max(1, Math.round((right - left) * box.ratio)),
+    high = row + gap;
   Object.assign(buffer, { width, height: line.pp });
   buffer.getContext("2d").putImageData(mixed(line, from, to, width, paint, dim), 0, 0);
   pen.imageSmoothingEnabled = false;
@@ -87,7 +95,9 @@ function drawMixed(pen, line, box, paint, dim) {
 
 function drawRow(pen, line, rank, r, box, paint, related) {
   const { from, to, left, right, top, row, gap } = box;
-  const scale = (right - left) / (to - from), y = top + r * (row + gap), stop = firstAbove(rank.start, to);
+  const scale = (right - left) / (to - from),
+    y = top + r * (row + gap),
+    stop = firstAbove(rank.start, to);
   let last = -1;
   for (let k = firstAbove(rank.end, from); k < stop; k++) {
     const a = Math.max(left, left + (rank.start[k] - from) * scale);
@@ -100,10 +110,13 @@ function drawRow(pen, line, rank, r, box, paint, related) {
 
 function drawLabels(pen, line, rank, r, box, related) {
   const { from, to, left, right, top, row, gap } = box;
-  const scale = (right - left) / (to - from), y = top + r * (row + gap) + row / 2, stop = firstAbove(rank.start, to);
+  const scale = (right - left) / (to - from),
+    y = top + r * (row + gap) + row / 2,
+    stop = firstAbove(rank.start, to);
   for (let k = firstAbove(rank.end, from); k < stop; k++) {
     const a = Math.max(left, left + (rank.start[k] - from) * scale);
-    const wide = Math.min(right, left + (rank.end[k] - from) * scale) - a, code = rank.codes[k];
+    const wide = Math.min(right, left + (rank.end[k] - from) * scale) - a,
+      code = rank.codes[k];
     if (wide < 17 || (related && !related.has(code))) continue;
     const { kind, chunk, microbatch } = decode(line, code);
     const text = wide > 46 ? nameOf(line, code) : String(microbatch);
@@ -115,8 +128,10 @@ function drawLabels(pen, line, rank, r, box, related) {
 
 /** The chosen action and what hangs on it: outlines, and curves from each to the next. */
 export function drawRelated(pen, line, box, paint, chosen, before, after) {
-  const { from, to, left, right, top, row, gap } = box, scale = (right - left) / (to - from);
-  const x = time => left + (time - from) * scale, y = rank => top + rank * (row + gap);
+  const { from, to, left, right, top, row, gap } = box,
+    scale = (right - left) / (to - from);
+  const x = time => left + (time - from) * scale,
+    y = rank => top + rank * (row + gap);
   pen.save();
   pen.beginPath();
   pen.rect(left, 0, right - left, box.height);
@@ -152,14 +167,16 @@ function curve(pen, x0, y0, x1, y1) {
 }
 
 export function drawAxis(pen, view, box, paint) {
-  const { from, to, left, right, top } = box, own = view.unit === "units";
+  const { from, to, left, right, top } = box,
+    own = view.unit === "units";
   pen.fillStyle = paint.muted;
   pen.strokeStyle = paint.line;
   pen.lineWidth = 1;
   const shown = ticks(from, to, Math.max(2, (right - left) / 110));
   for (const value of shown) {
     const x = left + ((value - from) / (to - from)) * (right - left);
-    const text = tickTime(value, to - from, own), wide = pen.measureText(text).width;
+    const text = tickTime(value, to - from, own),
+      wide = pen.measureText(text).width;
     pen.beginPath();
     pen.moveTo(x + 0.5, top - 5);
     pen.lineTo(x + 0.5, box.height - 2);
@@ -169,7 +186,8 @@ export function drawAxis(pen, view, box, paint) {
 }
 
 export function drawNames(pen, line, box, paint, word) {
-  const { left, top, row, gap } = box, every = Math.max(1, Math.ceil(13 / (row + gap)));
+  const { left, top, row, gap } = box,
+    every = Math.max(1, Math.ceil(13 / (row + gap)));
   pen.fillStyle = paint.muted;
   for (let r = 0; r < line.pp; r += every) {
     const text = left > 60 ? `${word} ${r}` : String(r);
@@ -180,7 +198,8 @@ export function drawNames(pen, line, box, paint, word) {
 /** The ranks whose memory is drawn: all of few; of many the fullest, the first, the last and some between. */
 export function memoryRanks(line) {
   if (line.pp <= LINES.length) return line.ranks.map((_, r) => r);
-  const fullest = line.peaks.indexOf(Math.max(...line.peaks)), steps = LINES.length - 2;
+  const fullest = line.peaks.indexOf(Math.max(...line.peaks)),
+    steps = LINES.length - 2;
   const even = Array.from({ length: steps + 1 }, (_, k) => Math.round((k * (line.pp - 1)) / steps));
   return [...new Set([...even, fullest])].sort((a, b) => a - b);
 }
@@ -188,9 +207,12 @@ export function memoryRanks(line) {
 const mostOf = line => Math.max(line.peak, line.limit || 0) * 1.06 || 1;
 
 export function drawMemory(pen, line, box, paint, strong) {
-  const { below, memory } = box, most = mostOf(line), level = held => below + memory * (1 - held / most);
+  const { below, memory } = box,
+    most = mostOf(line),
+    level = held => below + memory * (1 - held / most);
   memoryRanks(line).forEach((r, k) => {
-    if (r !== strong) memoryCurve(pen, line.ranks[r], box, level, LINES[k % LINES.length], 1.4, strong < 0 ? 0.95 : 0.3);
+    if (r !== strong)
+      memoryCurve(pen, line.ranks[r], box, level, LINES[k % LINES.length], 1.4, strong < 0 ? 0.95 : 0.3);
   });
   if (strong >= 0) memoryCurve(pen, line.ranks[strong], box, level, paint.ink, 2, 1);
   pen.globalAlpha = 1;
@@ -198,7 +220,9 @@ export function drawMemory(pen, line, box, paint, strong) {
 
 /** What stands around the memory curves: the frame, the limit, the scale. */
 export function drawMemoryAxis(pen, view, line, box, paint) {
-  const { left, right, below, memory } = box, most = mostOf(line), show = units(view).memory;
+  const { left, right, below, memory } = box,
+    most = mostOf(line),
+    show = units(view).memory;
   const level = held => below + memory * (1 - held / most);
   pen.strokeStyle = paint.line;
   pen.lineWidth = 1;
@@ -214,7 +238,8 @@ export function drawMemoryAxis(pen, view, line, box, paint) {
   }
   pen.fillStyle = paint.muted;
   for (const value of memoryTicks(view, most)) {
-    const text = show(value).replace(/\.00 /, " "), y = level(value);
+    const text = show(value).replace(/\.00 /, " "),
+      y = level(value);
     pen.fillText(text, left - 8 - pen.measureText(text).width, Math.max(below + 6, y));
   }
 }
@@ -227,17 +252,22 @@ function memoryTicks(view, most) {
 
 /** A step line; where many steps share a pixel only their lowest and highest are drawn. */
 function memoryCurve(pen, rank, box, level, shade, wide, alpha) {
-  const { from, to, left, right } = box, scale = (right - left) / (to - from);
+  const { from, to, left, right } = box,
+    scale = (right - left) / (to - from);
   const x = time => Math.min(right, Math.max(left, left + (time - from) * scale));
-  let k = Math.max(0, firstAbove(rank.times, from) - 1), y = level(rank.held[k]);
+  let k = Math.max(0, firstAbove(rank.times, from) - 1),
+    y = level(rank.held[k]);
   pen.globalAlpha = alpha;
   pen.strokeStyle = shade;
   pen.lineWidth = wide;
   pen.beginPath();
   pen.moveTo(left, y);
   for (k += 1; k < rank.times.length && rank.times[k] < to;) {
-    const at = x(rank.times[k]), column = Math.floor(at);
-    let low = rank.held[k], high = low, last = low;
+    const at = x(rank.times[k]),
+      column = Math.floor(at);
+    let low = rank.held[k],
+      high = low,
+      last = low;
     for (k += 1; k < rank.times.length && Math.floor(x(rank.times[k])) === column; k++) {
       last = rank.held[k];
       if (last < low) low = last;

@@ -9,7 +9,10 @@ export function showTip(x, y, lines) {
     box = el("div", { class: "tip", role: "tooltip" });
     document.body.append(box);
   }
-  refill(box, lines.map((line, k) => el("div", { class: k ? "" : "strong" }, line)));
+  refill(
+    box,
+    lines.map((line, k) => el("div", { class: k ? "" : "strong" }, line)),
+  );
   box.hidden = false;
   const { offsetWidth: width, offsetHeight: height } = box;
   const left = x + 14 + width > innerWidth ? x - width - 10 : x + 14;

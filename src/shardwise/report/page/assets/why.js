@@ -8,13 +8,36 @@ import { openStrategy } from "./actions.js";
 import { state } from "./state.js";
 
 export function whyBox(current) {
-  const input = el("input", { type: "text", id: "why-input", placeholder: "tp4 pp8", autocomplete: "off", spellcheck: "false", value: state.tried,
-    on: { input: () => { state.tried = input.value; } } });
-  const answer = el("div", { class: "why-answer", "aria-live": "polite" });
-  const form = el("form", { class: "why-form", on: { submit: event => { event.preventDefault(); ask(current, input.value, answer); } } },
-    el("label", { for: "why-input" }, t("why.label")), input,
+  const input = el("input", {
+    type: "text",
+    id: "why-input",
+    placeholder: "tp4 pp8",
+    autocomplete: "off",
+    spellcheck: "false",
+    value: state.tried,
+    on: {
+      input: () => {
+        state.tried = input.value;
+      },
+    },
+  });
+  const answer = el("div", { "class": "why-answer", "aria-live": "polite" });
+  const form = el(
+    "form",
+    {
+      class: "why-form",
+      on: {
+        submit: event => {
+          event.preventDefault();
+          ask(current, input.value, answer);
+        },
+      },
+    },
+    el("label", { for: "why-input" }, t("why.label")),
+    input,
     el("button", { class: "primary", type: "submit" }, t("why.ask")),
-    el("button", { type: "button", on: { click: () => openTyped(current, input.value, answer) } }, t("why.open")));
+    el("button", { type: "button", on: { click: () => openTyped(current, input.value, answer) } }, t("why.open")),
+  );
   return el("div", { class: "why" }, form, answer);
 }
 
@@ -32,8 +55,18 @@ async function openTyped(current, text, answer) {
 }
 
 export function alertOf(error) {
-  return el("div", { class: "alert", role: "alert" }, el("p", {}, error.message),
-    error.faults && error.faults.length > 1 ? el("ul", {}, error.faults.map(one => el("li", {}, one.where ? `${one.where}: ${one.what}` : one.what))) : null);
+  return el(
+    "div",
+    { class: "alert", role: "alert" },
+    el("p", {}, error.message),
+    error.faults && error.faults.length > 1
+      ? el(
+          "ul",
+          {},
+          error.faults.map(one => el("li", {}, one.where ? `${one.where}: ${one.what}` : one.what)),
+        )
+      : null,
+  );
 }
 
 async function ask(current, text, answer) {
@@ -53,12 +86,52 @@ function told(found) {
   const mark = found.fits ? (found.slower > 0 ? "slower" : "faster") : "nofit";
   return [
     el("p", { class: `verdict ${mark}` }, found.sentence),
-    found.missing_bytes > 0 ? el("p", { class: "muted" }, t("why.missing", { bytes: bytes(found.missing_bytes), rank: found.rank })) : null,
-    parts.length ? el("table", { class: "why-parts" },
-      el("thead", {}, el("tr", {}, ["part", "here", "there", "difference"].map(name => el("th", { scope: "col" }, t(`why.${name}`))))),
-      el("tbody", {}, parts.map(part => el("tr", {}, el("th", { scope: "row" }, part.name.split(": ").map(one => word("ledger", one)).join(": ")),
-        el("td", { class: "num" }, seconds(part.plan)), el("td", { class: "num" }, seconds(part.other)),
-        el("td", { class: "num diff" }, el("i", { class: part.lost > 0 ? "lost" : "won", style: { width: `${(50 * Math.abs(part.lost)) / most}%` } }),
-          el("span", {}, `${part.lost > 0 ? "+" : "−"}${seconds(Math.abs(part.lost))}`)))))) : null,
+    found.missing_bytes > 0
+      ? el("p", { class: "muted" }, t("why.missing", { bytes: bytes(found.missing_bytes), rank: found.rank }))
+      : null,
+    parts.length
+      ? el(
+          "table",
+          { class: "why-parts" },
+          el(
+            "thead",
+            {},
+            el(
+              "tr",
+              {},
+              ["part", "here", "there", "difference"].map(name => el("th", { scope: "col" }, t(`why.${name}`))),
+            ),
+          ),
+          el(
+            "tbody",
+            {},
+            parts.map(part =>
+              el(
+                "tr",
+                {},
+                el(
+                  "th",
+                  { scope: "row" },
+                  part.name
+                    .split(": ")
+                    .map(one => word("ledger", one))
+                    .join(": "),
+                ),
+                el("td", { class: "num" }, seconds(part.plan)),
+                el("td", { class: "num" }, seconds(part.other)),
+                el(
+                  "td",
+                  { class: "num diff" },
+                  el("i", {
+                    class: part.lost > 0 ? "lost" : "won",
+                    style: { width: `${(50 * Math.abs(part.lost)) / most}%` },
+                  }),
+                  el("span", {}, `${part.lost > 0 ? "+" : "−"}${seconds(Math.abs(part.lost))}`),
+                ),
+              ),
+            ),
+          ),
+        )
+      : null,
   ];
 }

@@ -24,7 +24,8 @@ export const zh = {
   "limit": "显存上限",
 
   "welcome.title": "这个模型该怎么切分？",
-  "welcome.text": "选择模型和集群，点击“规划”。框架能运行的所有并行布局都会被考虑；你会得到放得下的最快方案、它与最优解差距的证明，以及启动训练所需的配置文件。",
+  "welcome.text":
+    "选择模型和集群，点击“规划”。框架能运行的所有并行布局都会被考虑；你会得到放得下的最快方案、它与最优解差距的证明，以及启动训练所需的配置文件。",
   "welcome.on": "{gpus} × {gpu}",
   "welcome.batch": "全局批大小 {batch}，序列长度 {seq}",
   "welcome.more": "也可以把 Hugging Face 的 config.json 拖到页面任意位置。",
@@ -127,7 +128,8 @@ export const zh = {
   "fits.close": "临界",
 
   "timeline.summary": "时间线：{pp} 个 rank，{microbatches} 个微批，{makespan} 内 {actions} 个动作",
-  "timeline.keys": "拖动平移；点击后滚轮缩放（或 Ctrl + 滚轮），双击显示全部。键盘：← → 平移，+ − 缩放，0 全部，, . 上一个/下一个动作，↑ ↓ 切换 rank，Esc 取消。",
+  "timeline.keys":
+    "拖动平移；点击后滚轮缩放（或 Ctrl + 滚轮），双击显示全部。键盘：← → 平移，+ − 缩放，0 全部，, . 上一个/下一个动作，↑ ↓ 切换 rank，Esc 取消。",
   "timeline.click": "点击一个动作，查看它在等什么、谁在等它。",
   "timeline.in": "放大",
   "timeline.out": "缩小",

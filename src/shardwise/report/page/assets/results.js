@@ -1,0 +1,225 @@
+// What a search found: the best strategy, the one that is chosen, the table of the best, or what is missing.
+
+import { go, pin, select } from "./actions.js";
+import { el } from "./dom.js";
+import { bytes, number, percent, seconds, signed } from "./format.js";
+import { t } from "./i18n.js";
+import { start } from "./search.js";
+import { state, update } from "./state.js";
+
+const FEW = 8; // rows of the table before it is opened
+let opened = false;
+
+export function answer(run) {
+  const n = run.view.numbers;
+  const sub = n.bound === null ? "" : t("plan.proof", { bound: seconds(n.bound), gap: percent(n.gap, 2) });
+  return el(
+    "section",
+    { "class": "card answer", "aria-label": t("plan.answer") },
+    el(
+      "div",
+      { class: "answer-head" },
+      el(
+        "div",
+        {},
+        el("h2", {}, `${run.view.title} · ${run.view.subtitle}`),
+        el(
+          "p",
+          { class: "chips" },
+          run.view.strategy.split(" ").map(chip => el("code", { class: "chip" }, chip)),
+        ),
+      ),
+      el(
+        "button",
+        {
+          class: "primary",
+          type: "button",
+          on: {
+            click: () => {
+              select(run.view.strategy);
+              go("inside");
+            },
+          },
+        },
+        t("plan.inside"),
+      ),
+    ),
+    el(
+      "div",
+      { class: "tiles" },
+      tile("iteration", seconds(n.iteration_seconds), ""),
+      tile("tokens", number(n.tokens_per_second_per_gpu), t("tile.tokens")),
+      tile("mfu", percent(n.mfu), ""),
+      tile(
+        "memory",
+        bytes(n.total_bytes),
+        t("tile.of", { limit: bytes(n.memory_limit), share: percent(n.total_bytes / n.memory_limit, 0) }),
+      ),
+      n.gap === null
+        ? null
+        : tile("gap", percent(n.gap, 2), run.finished === false ? t("plan.stopped") : t("plan.finished")),
+    ),
+    sub ? el("p", { class: "muted" }, sub) : null,
+  );
+}
+
+const tile = (name, value, below) =>
+  el(
+    "div",
+    { class: `tile ${name}` },
+    el("span", { class: "tile-name" }, t(`tile.${name}.name`)),
+    el("strong", {}, value),
+    el("small", {}, below),
+  );
+
+export function nothing(run) {
+  const near = run.closest;
+  return el(
+    "div",
+    { class: "card empty" },
+    el("h2", {}, run.finished === false ? t("plan.none.stopped") : t("plan.none")),
+    near ? el("p", {}, t("plan.closest", { missing: bytes(near.missing) })) : null,
+    near ? el("p", {}, el("code", {}, near.strategy)) : null,
+    near && near.gpus ? el("p", {}, t("plan.enough", { gpus: near.gpus })) : null,
+    near && near.gpus && state.live
+      ? el(
+          "button",
+          {
+            class: "primary",
+            type: "button",
+            on: {
+              click: () => {
+                update({ question: { ...state.question, gpus: near.gpus }, refresh: Date.now() });
+                start();
+              },
+            },
+          },
+          t("plan.try", { gpus: near.gpus }),
+        )
+      : null,
+  );
+}
+
+/** The strategy that is chosen on the scatter or in the table, where it is not the best. */
+export function chosenCard(run) {
+  const point = run.points.find(one => one.strategy === state.selected);
+  if (!point || (run.view && run.view.strategy === state.selected)) return null;
+  const ready = state.current && state.current.view.strategy === state.selected;
+  const best = run.view
+    ? run.view.numbers.iteration_seconds
+    : Math.min(...run.points.filter(one => one.fits).map(one => one.seconds));
+  return el(
+    "section",
+    { "class": "card chosen", "aria-label": t("scatter.selected") },
+    el(
+      "div",
+      {},
+      el("h2", {}, t("scatter.selected")),
+      el(
+        "p",
+        { class: "chips" },
+        point.strategy.split(" ").map(chip => el("code", { class: "chip" }, chip)),
+      ),
+      el(
+        "p",
+        { class: "numbers" },
+        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)}) · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(point.fits ? "fits.yes" : "fits.no")}`,
+      ),
+    ),
+    state.live
+      ? el(
+          "div",
+          { class: "heading-buttons" },
+          el(
+            "button",
+            { class: "primary", type: "button", disabled: !ready, on: { click: () => go("inside") } },
+            t("plan.inside"),
+          ),
+          el("button", { type: "button", disabled: !ready, on: { click: () => pin(state.current) } }, t("pin.on")),
+        )
+      : null,
+  );
+}
+
+/** What the table shows depends on. */
+export function tableKey(rows) {
+  return [rows.map(row => row.strategy), state.selected, opened];
+}
+
+/** The best of every layout; while the search runs, the fastest so far. */
+export function rowsOf(run) {
+  if (run.top && run.top.length) return run.top;
+  return run.points
+    .filter(point => point.fits)
+    .sort((a, b) => a.seconds - b.seconds)
+    .slice(0, 10);
+}
+
+export function bestTable(rows) {
+  if (!rows.length) return null;
+  const heads = ["strategy", "iteration", "slower", "tokens", "mfu", "memory"],
+    fastest = rows[0].seconds;
+  const all = () => {
+    opened = true;
+    update({ run: state.run });
+  };
+  return el(
+    "section",
+    { "class": "card", "aria-label": t("plan.table") },
+    el("h2", {}, t("plan.table")),
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { class: "best" },
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            heads.map((head, k) => el("th", { scope: "col", class: k ? "num" : "" }, t(`column.${head}`))),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          rows.slice(0, opened ? rows.length : FEW).map(row => bestRow(row, fastest)),
+        ),
+      ),
+    ),
+    rows.length > FEW && !opened
+      ? el(
+          "button",
+          { class: "small all-rows", type: "button", on: { click: all } },
+          t("plan.all", { count: rows.length }),
+        )
+      : null,
+  );
+}
+
+/** Batch and sequence are the question's: the same in every row. */
+const short = strategy => strategy.replace(/ gbs\d+| seq\d+/g, "");
+
+function bestRow(row, fastest) {
+  const chosen = row.strategy === state.selected;
+  return el(
+    "tr",
+    { class: chosen ? "chosen" : "", on: { click: () => select(row.strategy) } },
+    el(
+      "th",
+      { scope: "row" },
+      el(
+        "button",
+        { "class": "strategy", "type": "button", "title": row.strategy, "aria-pressed": chosen ? "true" : "false" },
+        short(row.strategy),
+      ),
+    ),
+    el("td", { class: "num" }, seconds(row.seconds)),
+    el("td", { class: "num" }, row.seconds === fastest ? "–" : signed(row.seconds / fastest - 1)),
+    el("td", { class: "num" }, number(row.tokens_per_second_per_gpu)),
+    el("td", { class: "num" }, percent(row.mfu)),
+    el("td", { class: "num" }, bytes(row.total_bytes)),
+  );
+}

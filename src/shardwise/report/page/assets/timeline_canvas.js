@@ -1,0 +1,215 @@
+// The canvas of a timeline and the part of it in sight. Rows and curves are drawn once on a sheet wider than the window,
+// so that a frame while moving costs a stamp of it and the axis.
+
+import { colour, el } from "./dom.js";
+import { units } from "./format.js";
+import { t } from "./i18n.js";
+import { feeds, find, needs } from "./timeline_data.js";
+import {
+  drawAxis,
+  drawMemory,
+  drawMemoryAxis,
+  drawNames,
+  drawRelated,
+  drawRows,
+  mixed,
+  streamColours,
+} from "./timeline_draw.js";
+
+const OVERVIEW = 34,
+  AXIS = 30,
+  MEMORY = 130,
+  LEAST = 1e-6,
+  READABLE = 60;
+
+/** Where the iteration is long, its beginning: what one can read; the overview shows the rest. */
+function firstLook(line) {
+  const most = Math.max(...line.ranks.map(rank => rank.codes.length));
+  return most > READABLE * 1.5 ? (line.makespan * READABLE) / most : line.makespan;
+}
+
+export class TimelineCanvas {
+  constructor(view, line) {
+    Object.assign(this, { view, line, from: 0, to: firstLook(line), chosen: null, over: -1, frame: 0 });
+    this.show = units(view);
+    this.canvas = el("canvas", {
+      "class": "timeline",
+      "tabindex": 0,
+      "role": "application",
+      "aria-describedby": "timeline-keys",
+    });
+    this.overview = el("canvas", { "class": "overview", "aria-hidden": "true" });
+    this.where = el("span", { class: "where" });
+    this.buffer = document.createElement("canvas");
+    this.canvases = [document.createElement("canvas"), document.createElement("canvas")];
+  }
+
+  themed() {
+    const names = ["ink", "muted", "line", "idle", "surface"];
+    const [ink, muted, line, idle, paper] = names.map(colour);
+    this.paint = streamColours(this.line, { ink, muted, line, idle, paper });
+    this.small = this.sheet = null;
+    this.later();
+  }
+
+  later() {
+    if (!this.frame)
+      this.frame = requestAnimationFrame(() => {
+        this.frame = 0;
+        this.draw();
+      });
+  }
+
+  box() {
+    const width = this.canvas.clientWidth || 600,
+      pp = this.line.pp,
+      narrow = width < 520;
+    const row = Math.max(5, Math.min(narrow ? 18 : 24, 560 / pp)),
+      gap = row > 10 ? 3 : 1;
+    const top = AXIS,
+      below = top + pp * (row + gap) + 16;
+    return {
+      from: this.from,
+      to: this.to,
+      left: narrow ? 58 : 78,
+      right: width - 6,
+      top,
+      row,
+      gap,
+      below,
+      memory: MEMORY,
+      width,
+      height: below + MEMORY + 6,
+      ratio: devicePixelRatio || 1,
+      buffer: this.buffer,
+    };
+  }
+
+  draw() {
+    if (!this.canvas.isConnected || !this.canvas.clientWidth) return;
+    const box = this.box(),
+      { canvas, line, paint } = this,
+      pen = this.pen(canvas, box.width, box.height, box.ratio);
+    pen.font = "11px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    drawAxis(pen, this.view, box, paint);
+    const chosen = this.chosen && find(line, this.chosen.code);
+    const before = chosen ? needs(line, chosen.code) : [],
+      after = chosen ? feeds(line, chosen.code) : [];
+    const related = chosen ? new Set([chosen, ...before, ...after].map(one => one.code)) : null;
+    drawMemoryAxis(pen, this.view, line, box, paint);
+    this.stamp(pen, box, related, chosen ? chosen.rank : this.over);
+    drawNames(pen, line, box, paint, t("rank"));
+    if (chosen) drawRelated(pen, line, box, paint, chosen, before, after);
+    this.drawOverview(box);
+    this.where.textContent = `${this.show.time(this.from)} – ${this.show.time(this.to)}`;
+  }
+
+  /** Put the rows and curves in sight on the canvas, from a sheet that reaches half a window further on both sides. */
+  stamp(pen, box, related, strong) {
+    const key = [box.to - box.from, box.width, box.height, box.ratio, strong, this.chosen ? this.chosen.code : -1].join(
+      " ",
+    );
+    if (!this.sheet || this.sheet.key !== key || this.sheet.from > box.from || this.sheet.to < box.to)
+      this.sheet = this.sheetOf(box, related, strong, key);
+    const { sheet } = this,
+      wide = (box.right - box.left) * box.ratio,
+      scale = wide / (box.to - box.from);
+    const x = Math.round((box.from - sheet.from) * scale),
+      high = sheet.canvas.height;
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(sheet.canvas, x, 0, wide, high, box.left, box.top, box.right - box.left, high / box.ratio);
+  }
+
+  sheetOf(box, related, strong, key) {
+    const span = box.to - box.from,
+      from = Math.max(0, box.from - span / 2),
+      to = Math.min(this.line.makespan, box.to + span / 2);
+    const wide = ((box.right - box.left) * (to - from)) / span,
+      canvas = this.canvases[this.canvases[0] === this.sheet?.canvas ? 1 : 0];
+    const own = {
+      ...box,
+      from,
+      to,
+      left: 0,
+      right: wide,
+      top: 0,
+      below: box.below - box.top,
+      height: box.height - box.top,
+    };
+    Object.assign(canvas, { width: Math.ceil(wide * box.ratio), height: Math.ceil(own.height * box.ratio) });
+    const pen = canvas.getContext("2d");
+    pen.setTransform(box.ratio, 0, 0, box.ratio, 0, 0);
+    pen.font = "11px system-ui, sans-serif";
+    pen.textBaseline = "middle";
+    drawRows(pen, this.line, own, this.paint, related);
+    drawMemory(pen, this.line, own, this.paint, strong);
+    return { key, from, to, canvas };
+  }
+
+  pen(canvas, width, height, ratio) {
+    const w = Math.round(width * ratio),
+      h = Math.round(height * ratio);
+    if (canvas.width !== w || canvas.height !== h) {
+      Object.assign(canvas, { width: w, height: h });
+      canvas.style.height = `${height}px`;
+    }
+    const pen = canvas.getContext("2d");
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    return pen;
+  }
+
+  /** The whole iteration, small, with the part in sight framed. */
+  drawOverview(box) {
+    const { line, paint } = this,
+      wide = Math.max(1, Math.round(box.right - box.left));
+    if (!this.small || this.small.width !== wide) {
+      this.small = Object.assign(document.createElement("canvas"), { width: wide, height: line.pp });
+      this.small.getContext("2d").putImageData(mixed(line, 0, line.makespan, wide, paint), 0, 0);
+    }
+    const pen = this.pen(this.overview, box.width, OVERVIEW, box.ratio);
+    pen.imageSmoothingEnabled = true;
+    pen.drawImage(this.small, box.left, 2, wide, OVERVIEW - 4);
+    const scale = wide / line.makespan,
+      a = box.left + this.from * scale,
+      b = box.left + this.to * scale;
+    pen.globalAlpha = 0.68;
+    pen.fillStyle = `rgb(${paint.paper.join(",")})`;
+    pen.fillRect(box.left, 2, a - box.left, OVERVIEW - 4);
+    pen.fillRect(b, 2, box.right - b, OVERVIEW - 4);
+    pen.globalAlpha = 1;
+    pen.strokeStyle = paint.ink;
+    pen.lineWidth = 1.5;
+    pen.strokeRect(a + 0.75, 1.75, Math.max(2, b - a - 1.5), OVERVIEW - 3.5);
+  }
+
+  /** Show a stretch of time, kept inside the iteration. */
+  look(from, to) {
+    const whole = this.line.makespan,
+      span = Math.min(whole, Math.max(to - from, whole * LEAST));
+    this.from = Math.min(Math.max(0, from), whole - span);
+    this.to = this.from + span;
+    this.later();
+  }
+
+  zoom(factor, at = (this.from + this.to) / 2) {
+    this.look(at - (at - this.from) * factor, at + (this.to - at) * factor);
+  }
+
+  move(share) {
+    const step = (this.to - this.from) * share;
+    this.look(this.from + step, this.to + step);
+  }
+
+  timeAt(x) {
+    const { left, right } = this.box();
+    return this.from + ((x - left) / (right - left)) * (this.to - this.from);
+  }
+
+  rankAt(y) {
+    const { top, row, gap } = this.box(),
+      rank = Math.floor((y - top) / (row + gap));
+    return rank >= 0 && rank < this.line.pp ? rank : -1;
+  }
+}
