@@ -72,7 +72,7 @@ def against(plan: Plan, text: str) -> Why:
     if other.chunks <= plan.model.layers and is_uneven(plan.model.layers, other):
         other = with_layers(plan.model.layers, other)
     ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
-    limit = float((plan.predictions or {}).get("memory_limit", plan.cluster.gpu.memory))
+    limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
     best = estimate(plan.model, plan.cluster, plan.strategy)
     return why(best, estimate(plan.model, plan.cluster, other), limit)
 

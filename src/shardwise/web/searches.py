@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,11 +19,14 @@ MOST_WAITING = 100
 """Searches that wait for their turn."""
 LONGEST = 180.0
 """Seconds after which a child is ended, whatever it says: the time limit, and time to write the answer."""
-BEAT = 15.0
+GRACE = 10.0
+"""Seconds that a search has to hand in its best after it was told to stop."""
+BEAT = 5.0
 """Seconds of silence after which a line is sent, so that a reader that is gone is noticed."""
 
 
 _STOPPED = "the server was stopped"
+_NOTHING = "stopped before any strategy was found that fits"
 _ENDED = f"the process that searched ended, or was ended after {LONGEST:g} s; ask for something smaller"
 Emit = Callable[[Frame | None], Awaitable[None]]
 """Sends an event to the reader; None: a line that says nothing."""
@@ -35,6 +39,8 @@ class Search:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     worker: Worker | None = None
     stopped: bool = False
+    end: float = math.inf
+    """When its child is ended, by the loop's clock."""
     turn: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever its place in the queue changes."""
 
@@ -90,6 +96,7 @@ class Searches:
         search.stopped = True
         search.turn.set()
         if search.worker:
+            search.end = min(search.end, asyncio.get_running_loop().time() + GRACE)
             await search.worker.send(Frame("stop"))
         return True
 
@@ -122,7 +129,7 @@ class Searches:
             search.worker = None
             self.workers.give_back(worker, sound=last is not None)
         if last is None:
-            await emit(_failed(_STOPPED if self.closed else _ENDED))
+            await emit(_failed(_STOPPED if self.closed else _NOTHING if search.stopped else _ENDED))
 
     async def _wait(self, search: Search, emit: Emit) -> None:
         while not search.turn.is_set():
@@ -137,8 +144,9 @@ class Searches:
         if search.stopped or self.closed:  # while the child was started
             return await _told(emit, _failed(_STOPPED if self.closed else "stopped before it began"))
         await worker.ask(Frame("plan", question))
-        end = asyncio.get_running_loop().time() + LONGEST
-        while (left := end - asyncio.get_running_loop().time()) > 0:
+        clock = asyncio.get_running_loop().time
+        search.end = min(search.end, clock() + LONGEST)
+        while (left := search.end - clock()) > 0:
             try:
                 frame = await worker.hear(min(BEAT, left))
             except TimeoutError:

@@ -44,7 +44,10 @@ class Desk:
 
 def encode(value: object) -> bytes:
     """JSON bytes without a line break."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:  # from numbers that are each allowed: a bandwidth of 1e-300
+        raise InputError("these numbers lead to no finite answer; correct those that no machine has") from None
 
 
 def error_of(error: ShardwiseError) -> Data:
