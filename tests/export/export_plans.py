@@ -83,6 +83,17 @@ def uneven(draw, layers, chunks):
     return tuple(counts)
 
 
+def uneven_layers(chance, layers, chunks):
+    """Layers of every chunk, some more than others, each one at least."""
+    counts = [layers // chunks] * chunks
+    for _ in range(layers - sum(counts)):
+        counts[chance.randrange(chunks)] += 1
+    if counts[0] > 1:
+        counts[0] -= 1
+        counts[chance.randrange(1, chunks)] += 1
+    return tuple(counts)
+
+
 @st.composite
 def recomputes(draw, model, pp, vpp):
     kind = draw(st.sampled_from(("none", "full", "block", "uniform", "list", "modules", "modules list")))

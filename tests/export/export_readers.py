@@ -146,13 +146,17 @@ def run_config(text, version):
     offload = ["enable_cpu_offload", "disable_cuda_graphs", "dtype", "mixed_precision_param"]
     training = kind("Training", [*batch, *offload])
     compiled, parallelism = kind("CompileConfig", ["enable"]), kind("ParallelismConfig", parallel)
-    config = kind("Config", ["model_spec", "training", "parallelism", "activation_checkpoint", "compile"])
+    config = kind("Config", ["model_spec", "loss", "training", "parallelism", "activation_checkpoint", "compile"])
     policies = {n: types.SimpleNamespace(Config=lambda n=n: n) for n in ("FullAC", "SelectiveAC")}
     names = [f"{start}{end}Converter" for start in ("Float8", "MXFP8") for end in ("Linear", "GroupedExperts")]
     converters = {n: types.SimpleNamespace(Config=lambda n=n, **_: n) for n in names}
     depth = int(re.search(r"layers\) != (\d+)", text)[1])  # the model that the plan is for
 
-    def model_registry(flavor, converters=()):
+    name = re.search(r"from torchtitan\.models\.(\w+) import model_registry", text)[1]
+    base = re.search(r"config_registry import (\w+)", text)[1]
+
+    def model_registry(flavor, converters=(), num_mtp_layers=0):
+        assert num_mtp_layers in {0, 1}
         model = types.SimpleNamespace(layers=[None] * depth)
         return types.SimpleNamespace(flavor=flavor, model=model, converters=converters)
 
@@ -160,9 +164,13 @@ def run_config(text, version):
         "torchtitan.components.quantization": types.SimpleNamespace(**converters),
         "torchtitan.config": types.SimpleNamespace(ParallelismConfig=parallelism, CompileConfig=compiled),
         "torchtitan.distributed.activation_checkpoint": types.SimpleNamespace(**policies),
-        "torchtitan.models.llama3": types.SimpleNamespace(model_registry=model_registry),
-        "torchtitan.models.llama3.config_registry": types.SimpleNamespace(
-            llama3_debugmodel=lambda: config(training=training(), compile=compiled())
+        "torchtitan.models.common.config_utils": types.SimpleNamespace(decoder_vocab_size=lambda spec: spec and 1),
+        f"torchtitan.models.{name}": types.SimpleNamespace(model_registry=model_registry),
+        f"torchtitan.models.{name}.config_registry": types.SimpleNamespace(
+            **{base: lambda: config(training=training(), compile=compiled())}
+        ),
+        f"torchtitan.models.{name}.mtp": types.SimpleNamespace(
+            MTPLoss=types.SimpleNamespace(Config=lambda global_vocab_size: global_vocab_size)
         ),
     }
     space = {}
