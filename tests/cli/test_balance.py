@@ -95,6 +95,26 @@ def test_a_problem_file(shardwise, folder):
     assert answer["mindformers"]["offset"][0]
 
 
+def test_a_plan_gets_the_new_layers(shardwise, folder):
+    plan = ("estimate", "llama-3-8b", "-c", "16xh100", "--global-batch", 64, "--seq", 8192, "--out", "plan.json")
+    assert shardwise(*plan, "--pp", 4, "--vpp", 2, "--schedule", "interleaved").code == 0
+    data = changed(PROBLEM, vp=2, layers=32, mem_limit=90000)
+    (folder / "p.json").write_text(json.dumps(data))
+    words = ("balance", "--problem", "p.json", "--plan", "plan.json", "--write-plan", "new.json", "--effort", "0.1")
+    said = shardwise(*words, "--json", "a.json", "-t", 5)
+    assert said.code == 0, said.err
+    made, answer = (json.loads((folder / name).read_text()) for name in ("new.json", "a.json"))
+    assert made["partition"]["layers"] == made["inputs"]["strategy"]["layers"] == answer["layers"]
+    assert made["partition"]["recompute"] == answer["counts_by_kind"]
+    assert made["predictions"].keys() == {"balance"}
+    shown = shardwise("show", "new.json").out
+    assert f"layers={','.join(map(str, answer['layers']))}" in shown
+    (folder / "p.json").write_text(json.dumps(changed(data, layers=40)))
+    refused = shardwise(*words)
+    assert refused.code == 2
+    assert "is 32 in the plan, but 40" in refused.err
+
+
 def test_several_kinds_of_layers(shardwise, folder):
     moe = {**PROBLEM["model"]["layers_description"][1], "name": "MOE", "time": 14, "nb_layer": 12}
     data = changed(PROBLEM, vp=2, layers=28)

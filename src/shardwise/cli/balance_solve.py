@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.cli.balance_plan import plan_to_balance, write_balanced
 from shardwise.cli.output import Output
 from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InputError
@@ -59,6 +60,7 @@ class Asked:
 def balance(asked: Asked, output: Output) -> int:
     """Solve, compare, print and write; 130 when stopped by Ctrl-C with a best so far."""
     problem = the_problem(asked, output)
+    plan = plan_to_balance(asked.plan, asked.write_plan, problem)
     with progress("balance", quiet=output.quiet) as state:
         answer = solve(
             problem, seconds=asked.time_limit, effort=asked.effort, seed=asked.seed,
@@ -70,6 +72,8 @@ def balance(asked: Asked, output: Output) -> int:
     compared = [Compared(name="balanced", problem=problem, evaluation=answer.best), *_others(asked, problem, output)]
     _say(answer, compared, output)
     _write(asked, answer, compared)
+    if plan is not None and asked.write_plan:
+        write_balanced(plan, asked.write_plan, answer)
     output.answer(report.answer_data(answer, compared[1:]))
     return 130 if answer.interrupted else 0
 
@@ -260,23 +264,3 @@ def _write(asked: Asked, answer: Answer, compared: list[Compared]) -> None:
         write_text(asked.html, page_of(balance_views(answer, compared[1:])))
     if asked.trace:
         write_text(asked.trace, chrome_trace(timeline))
-    if asked.plan or asked.write_plan:
-        _write_plan(asked, answer)
-
-
-def _write_plan(asked: Asked, answer: Answer) -> None:
-    """A plan holds model, cluster and strategy: they come from the plan that is being balanced."""
-    from shardwise.inputs.plan_file import read_plan, write_plan
-
-    if not (asked.plan and asked.write_plan):
-        raise InputError(Fault("--write-plan", "needs --plan FILE too: the plan whose layers are balanced"))
-    data: dict[str, Any] = report.answer_data(answer)
-    seconds = data.pop("seconds")
-    parts = {"layers": data["layers"], "recompute": data["counts_by_kind"]}
-    plan = read_plan(asked.plan)
-    made = replace(
-        plan, partition=parts, schedule={"generator": data["schedule"]},
-        predictions={**(plan.predictions or {}), "balance": data},
-        run={**(plan.run or {}), "balance_seconds": seconds},
-    )  # fmt: skip
-    write_plan(made, asked.write_plan)
