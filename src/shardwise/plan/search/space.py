@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import gcd
+from math import gcd, isqrt
 from typing import Any
 
 from shardwise.inputs.check import check
@@ -39,7 +39,8 @@ AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zer
 
 
 def divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number]
 
 
 @dataclass(frozen=True, kw_only=True)
