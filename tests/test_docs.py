@@ -39,7 +39,7 @@ def test_what_the_docs_show_is_what_happens(path, tmp_path):
     for command in console.commands(path.read_text(encoding="utf-8")):
         code, text = printed(command, tmp_path)
         assert console.agrees(command.shown, text), f"$ {command.text}\n{text}\n(make docs-outputs writes it anew)"
-        assert code == command.code, f"$ {command.text}\n{text}"
+        assert code in command.codes, f"$ {command.text}\n{text}"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=NAMES)

@@ -36,12 +36,12 @@ class Command:
     shown: str
 
     @property
-    def code(self) -> int:
-        """The exit code: 2 where only an error is printed, 1 where one follows an answer."""
+    def codes(self) -> frozenset[int]:
+        """Exit codes that go with it: 1 or 2 where only an error is printed, 1 where one follows an answer."""
         lines = self.shown.splitlines()
         if lines and lines[0].startswith("error:"):
-            return 2
-        return 1 if any(line.startswith("error:") for line in lines) else 0
+            return frozenset({1, 2})
+        return frozenset({1 if any(line.startswith("error:") for line in lines) else 0})
 
 
 def commands(text: str) -> Iterator[Command]:
@@ -61,7 +61,7 @@ def prepare(folder: Path) -> None:
 def run(command: Command, folder: Path) -> tuple[int, str]:
     """Exit code and everything printed in the order of a terminal, but without a terminal's width and colours."""
     program, *words = shlex.split(command.text.replace("\\\n", " "))
-    with chdir(folder), _home(folder / "home"):
+    with chdir(folder), _home("home"):
         if program == "shardwise":
             printed = StringIO()
             with redirect_stdout(printed), redirect_stderr(printed):
@@ -74,10 +74,10 @@ def run(command: Command, folder: Path) -> tuple[int, str]:
 
 
 @contextmanager
-def _home(path: Path) -> Iterator[None]:
+def _home(path: str) -> Iterator[None]:
     """What is stored on the way (calibrations) goes to the page's folder."""
     before = os.environ.get("SHARDWISE_HOME")
-    os.environ["SHARDWISE_HOME"] = str(path)
+    os.environ["SHARDWISE_HOME"] = path
     lookup.forget()
     try:
         yield
@@ -90,10 +90,21 @@ def _home(path: Path) -> Iterator[None]:
 
 
 def agrees(shown: str, printed: str) -> bool:
-    """Whether what was printed is what the page shows."""
+    """Whether what was printed is what the page shows: its pieces between `...` in their order, all of it."""
     shown, printed = (_COMPUTING.sub("#", text).rstrip() for text in (shown, printed))
-    pattern = re.escape(shown).replace(re.escape("..."), ".*")
-    return re.fullmatch(pattern, printed, re.DOTALL) is not None
+    first, *others = shown.split("...")
+    if not others:
+        return shown == printed
+    *middle, last = others
+    if not printed.startswith(first):
+        return False
+    at = len(first)
+    for piece in middle:
+        found = printed.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return len(printed) - at >= len(last) and printed.endswith(last)
 
 
 def refreshed(text: str, folder: Path) -> str:
@@ -101,5 +112,7 @@ def refreshed(text: str, folder: Path) -> str:
     for command in commands(text):
         _, printed = run(command, folder)
         if "..." not in command.shown and not agrees(command.shown, printed):
-            text = text.replace(f"{command.text}\n{command.shown}\n", f"{command.text}\n{printed}\n", 1)
+            line = f"$ {command.text}\n"
+            old = f"{line}{command.shown}\n" if command.shown else line
+            text = text.replace(old, f"{line}{printed}\n", 1)
     return text

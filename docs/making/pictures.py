@@ -1,12 +1,14 @@
-"""Pictures of the pages, drawn by our own commands."""
+"""Pictures of the pages, drawn by our own program."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import shardwise
 from shardwise.cli.main import run
 
 PICTURES = {
@@ -16,14 +18,28 @@ PICTURES = {
     "v": "schedule zb-v --pp 4 --microbatches 8 --costs 5,5.5,4.5",
 }
 """Name -> the command that draws it with --svg."""
+NOTEBOOK = ("llama-3-70b", "64xh100", "tp2 pp4 dp4 cp2 zero2 mbs1 gbs1024 seq8192 layers=19,21,21,19")
+"""The estimate whose bars are shown: the tutorial's."""
 
 
 def draw(folder: Path) -> None:
     """Draw all pictures anew."""
     folder.mkdir(exist_ok=True)
     for name, command in PICTURES.items():
-        told = StringIO()
-        with redirect_stdout(told):
+        with redirect_stdout(StringIO()):
             code = run([*shlex.split(command), "--quiet", "--svg", str(folder / f"{name}.svg")])
         if code:
             raise RuntimeError(f"shardwise {command}: exit code {code}")
+    (folder / "notebook.svg").write_text(_bars(), encoding="utf-8")
+
+
+def _bars() -> str:
+    """The drawing that a notebook shows, on white."""
+    model, cluster, strategy = NOTEBOOK
+    found = shardwise.estimate(
+        shardwise.load_model(model), shardwise.load_cluster(cluster), shardwise.Strategy.parse(strategy)
+    )
+    drawn = re.search(r"<svg.*</svg>", found._repr_html_(), re.DOTALL)
+    if drawn is None:
+        raise RuntimeError("the estimate drew nothing")
+    return drawn[0].replace('style="', 'style="background:white;', 1) + "\n"

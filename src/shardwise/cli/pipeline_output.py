@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import click
 
-from shardwise.cli.output import Output
+from shardwise.cli.output import Output, terminal_width
 from shardwise.inputs.write import write_text
 from shardwise.schedule.bounds import Bound
 from shardwise.simulate.timeline import Timeline
@@ -119,11 +117,10 @@ def say_timeline(timeline: Timeline, output: Output, *, seconds: bool) -> None:
     peaks = [bytes_text(peak, seconds=seconds) for peak in timeline.peak]
     shown = peaks if len(peaks) <= 16 else [*peaks[:8], "...", *peaks[-4:]]
     output.say(f"peak memory    {' '.join(shown)}")
-    from shardwise.report.timeline_text import draw
+    from shardwise.report.timeline_text import draw_ends
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
-    picture = draw(timeline, width)
-    if picture and timeline.schedule.actions <= 800:
+    picture = draw_ends(timeline, terminal_width() or 160)
+    if picture:
         output.say("\n" + picture)
 
 
