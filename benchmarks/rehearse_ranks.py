@@ -1,4 +1,6 @@
-"""Predictions beside the six ranks that were rehearsed on an H200: `python benchmarks/rehearse_ranks.py`.
+"""Predictions beside the ranks that were rehearsed on an H200: `python benchmarks/rehearse_ranks.py`.
+
+Six by our own program, four by Megatron-Core's modules.
 
 To measure again: `shardwise rehearse plan.json --rank ppN --write rank.py` for each, run it on the GPU, and put the
 results into data/h200_rehearsals.json.
@@ -21,10 +23,11 @@ DATA = Path(__file__).parent / "data" / "h200_rehearsals.json"
 SHOWN = {"peak": "memory", "all passes": "passes", "optimizer step": "step", "iteration of the rank alone": "iteration"}
 
 
-def rows() -> list[tuple[str, dict[str, Line]]]:
+def rows(builder: str) -> list[tuple[str, dict[str, Line]]]:
     """One entry a rank: its name and its lines."""
     found = []
-    for row in json.loads(DATA.read_text(encoding="utf-8"))["rows"]:
+    every = json.loads(DATA.read_text(encoding="utf-8"))["rows"]
+    for row in (row for row in every if row["result"].get("with", "") == builder):
         cluster = load_cluster(row["cluster"])
         strategy = complete(parse(row["strategy"]), cluster)
         plan = plan_of(estimate(load_model(row["model"]), cluster, strategy))
@@ -34,13 +37,17 @@ def rows() -> list[tuple[str, dict[str, Line]]]:
 
 
 def main() -> None:
-    table = rows()
+    for builder in ("", "megatron"):
+        print_table(rows(builder))
+
+
+def print_table(table: list[tuple[str, dict[str, Line]]]) -> None:
     print("| rank | " + " | ".join(SHOWN.values()) + " |")
     print("|---|" + "---|" * len(SHOWN))
     for name, lines in table:
         print(f"| {name} | " + " | ".join(_cell(lines[what]) for what in SHOWN) + " |")
     means = (fmean(abs(lines[what].error) for _, lines in table) for what in SHOWN)
-    print("| mean | " + " | ".join(f"{100 * mean:.1f}%" for mean in means) + " |")
+    print("| mean | " + " | ".join(f"{100 * mean:.1f}%" for mean in means) + " |\n")
 
 
 def _cell(line: Line) -> str:

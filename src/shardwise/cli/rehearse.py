@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 @click.option(
     "--device", type=click.Choice(["cuda", "meta"]), help="cuda: run it here; meta: count its memory, no GPU."
 )
+@click.option(
+    "--with", "builder", type=click.Choice(["megatron"]), help="Let Megatron-Core build the rank (dense, needs a GPU)."
+)
 @click.option("--read", metavar="FILE", help="Hold a result of the program against the plan.")
 @click.option("--out", metavar="FILE", help="Write the plan with what was rehearsed in it.")
 @click.option("--result", metavar="FILE", help="Keep the program's result.")
@@ -36,6 +39,7 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
     shardwise rehearse plan.json --read result.json --out plan2.json   fold the result back into the plan
     shardwise rehearse plan.json --rank pp2 --device cuda              both at once, on a machine with a GPU
     shardwise rehearse plan.json --rank pp2 --device meta              exact memory of the program, no GPU
+    shardwise rehearse plan.json --rank pp2 --with megatron            Megatron-Core's own modules instead of ours
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.plan_file import read_plan
     from shardwise.rehearse.program import read_result
@@ -53,7 +57,10 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
 
 
 def _refuse_stranger(plan: Plan, result: dict[str, Any], path: str) -> None:
-    if result["rank"] >= plan.strategy.pp or result.get("name") != f"{plan.model.name}: {plan.strategy}":
+    from shardwise.plan.identity import plan_id
+
+    name = f"{plan.model.name}: {plan.strategy}"
+    if result["rank"] >= plan.strategy.pp or result.get("name") != name or result.get("plan") != plan_id(plan):
         raise InputError(
             f"{path} is a rehearsal of {result.get('name')!r}, and the plan is '{plan.model.name}: {plan.strategy}'; "
             "read it with the plan that it was made from"
@@ -67,7 +74,14 @@ def _spec(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
         raise InputError(
             Fault("--rank", f"is missing; give pp0 to pp{plan.strategy.pp - 1}, the fullest is a good one")
         )
-    return spec_of(plan, rank_number(options["rank"] or "pp0", plan.strategy.pp))
+    rank = rank_number(options["rank"] or "pp0", plan.strategy.pp)
+    if options["builder"] == "megatron":
+        from shardwise.rehearse.megatron import megatron_spec
+
+        if options["device"] == "meta":
+            raise InputError(Fault("--device", "is meta, and Megatron's modules need a GPU; leave --with megatron out"))
+        return megatron_spec(plan, rank)
+    return spec_of(plan, rank)
 
 
 def _write(plan: Plan, options: dict[str, Any], output: Output) -> None:
@@ -88,6 +102,8 @@ def _run(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     spec = _spec(plan, options)
     if find_spec("torch") is None:
         raise MissingExtraError("rehearsing a rank", "torch")
+    if options["builder"] and find_spec("megatron") is None:
+        raise InputError(Fault("--with", "is megatron, and megatron-core is not installed here; use --write FILE"))
     device = options["device"]
     if device is None:
         if shutil.which("nvidia-smi") is None:
@@ -108,7 +124,8 @@ def _tell(plan: Plan, result: dict[str, Any], options: dict[str, Any], output: O
     from shardwise.rehearse.compare import compare, folded
 
     lines = compare(plan, result)
-    output.say(f"rank pp{result['rank']} of {result['name']} on {result['device']}")
+    by = f" by {result['framework']}" if "framework" in result else ""
+    output.say(f"rank pp{result['rank']} of {result['name']} on {result['device']}{by}")
     output.table(("", "predicted", "rehearsed", "error"), [_row(line) for line in lines])
     if result.get("faked_seconds"):
         output.say(f"({result['faked_seconds']:.3g} s of filling in for other ranks are taken off)")

@@ -12,6 +12,7 @@ from shardwise.inputs.runtime import Overheads, Runtime
 from shardwise.ops.moe import EAGER_ROUTING
 from shardwise.plan.estimate import assemble
 from shardwise.plan.setup import Setup, setup_of
+from shardwise.rehearse.megatron import LOCAL, megatron_setup
 
 # What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
 # take the way over a temporary, bytes each; tokens are sorted by plain kernels: bytes a layer (an H200's 0.15 ms).
@@ -44,13 +45,16 @@ def rehearsed(runtime: Runtime) -> Runtime:
     return replace(runtime, kernels=kernels, overheads=OVERHEADS, memory=memory)
 
 
-def setup_for(plan: Plan) -> Setup:
+def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
+    """What is predicted beside a result: the kernels of the program that made it."""
+    if result.get("with") == "megatron":
+        return megatron_setup(plan)
     return setup_of(plan.model, plan.cluster, plan.strategy, rehearsed(load_runtime(plan.strategy.runtime)))
 
 
 def compare(plan: Plan, result: dict[str, Any]) -> list[Line]:
     """Memory always; seconds where a GPU measured them, what was faked taken off."""
-    setup, rank = setup_for(plan), int(result["rank"])
+    setup, rank = setup_for(plan, result), int(result["rank"])
     lines = _memory(setup, rank, result["memory"])
     if "seconds" in result:
         lines += _seconds(setup, rank, result)
@@ -104,7 +108,7 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[Line]:
 def _beside_experts(setup: Setup, chunk: Chunk) -> tuple[float, float]:
     """Seconds of a micro batch's plain routing in forward, and of adding up experts' gradients."""
     layers = sum(run.repeat for run in chunk.runs if run.block.expert_params)
-    if setup.runtime.name == "huggingface" or not layers:
+    if setup.runtime.name in {"huggingface", LOCAL} or not layers:
         return 0.0, 0.0
     fused = setup.runtime.kernels.weight_grad_fusion
     adds = chunk.expert_params * GROUPED_ADD if fused else 0.0

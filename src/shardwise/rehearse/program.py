@@ -13,6 +13,7 @@ from shardwise.errors import FileError, ShardwiseError
 from shardwise.rehearse.spec import Spec
 
 PROGRAM = Path(__file__).parent / "shardwise_rehearse.py"
+MEGATRON = Path(__file__).parent / "shardwise_rehearse_megatron.py"
 _MARK = "SPEC: dict[str, Any] = {}\n"
 
 
@@ -20,9 +21,14 @@ class RehearsalError(ShardwiseError):
     """The program ended without a result."""
 
 
+def program_of(spec: Spec) -> Path:
+    """The program that builds a share: ours, or the one that has Megatron build it."""
+    return MEGATRON if spec["style"] == "megatron" else PROGRAM
+
+
 def program_text(spec: Spec) -> str:
-    """The program for one rank; it needs nothing else but torch."""
-    text = PROGRAM.read_text(encoding="utf-8")
+    """The program for one rank; it needs nothing else but torch, and Megatron-Core where that builds the rank."""
+    text = program_of(spec).read_text(encoding="utf-8")
     share = json.dumps(spec, separators=(", ", ": "))
     return text.replace(_MARK, f"SPEC: dict[str, Any] = json.loads(r'''{share}''')\n", 1)
 
@@ -34,8 +40,8 @@ def run_program(
     with tempfile.TemporaryDirectory() as folder:
         share, out = Path(folder) / "spec.json", Path(folder) / "result.json"
         share.write_text(json.dumps(spec), encoding="utf-8")
-        words = [sys.executable, str(PROGRAM), "--spec", str(share), "--out", str(out), "--device", device]
-        words += ["--repeats", str(repeats), "--kernels", str(kernels)]
+        words = [sys.executable, str(program_of(spec)), "--spec", str(share), "--out", str(out), "--device", device]
+        words += ["--repeats", str(repeats), *(["--kernels", str(kernels)] if kernels else [])]
         try:
             done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=timeout)  # noqa: S603 - our own
         except subprocess.TimeoutExpired:

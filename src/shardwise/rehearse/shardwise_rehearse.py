@@ -1076,8 +1076,7 @@ def rehearse(spec: dict[str, Any], device: str, repeats: int, kernels: int) -> d
                     times.setdefault(name, []).append(sum(values) if name in {"passes", "optimizer"} else mean(values))
         memory["peak"] = max(memory["peak_forward_backward"], memory["peak_optimizer"])
         result = {
-            "schema": SCHEMA, "rank": spec["rank"], "name": spec["name"], "device": name_of(device),
-            "torch": torch.__version__, "memory": memory,
+            **identity(spec, device), "memory": memory,
             "parameters": sum(p.numel() for p in rank.parameters),
         }  # fmt: skip
         if not META:
@@ -1098,8 +1097,10 @@ def spread(values: list[float]) -> float:
     return (max(values) - min(values)) / statistics.median(values) if values else 0.0
 
 
-def name_of(device: str) -> str:
-    return "meta" if device == "meta" else torch.cuda.get_device_name()
+def identity(spec: dict[str, Any], device: str) -> dict[str, Any]:
+    named: dict[str, Any] = {name: spec[name] for name in ("rank", "name", "plan") if name in spec}
+    where = "meta" if device == "meta" else torch.cuda.get_device_name()
+    return {"schema": SCHEMA, **named, "device": where, "torch": torch.__version__}
 
 
 def parsed() -> argparse.Namespace:
@@ -1123,12 +1124,13 @@ def main() -> int:
     try:
         result = rehearse(spec, device, max(1, options.repeats), options.kernels)
     except torch.OutOfMemoryError as error:
-        result = {"schema": SCHEMA, "rank": spec["rank"], "name": spec["name"], "device": name_of(device),
-                  "error": f"out of memory: {str(error).splitlines()[0]}"}  # fmt: skip
+        result = {**identity(spec, device), "error": f"out of memory: {str(error).splitlines()[0]}"}
     result["run_seconds"] = round(time.monotonic() - began, 2)
     text = json.dumps(result, indent=1) + "\n"
     if options.out:
-        Path(options.out).write_text(text, encoding="utf-8")
+        part = Path(options.out + ".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(options.out)
     else:
         sys.stdout.write(text)
     return 1 if "error" in result else 0

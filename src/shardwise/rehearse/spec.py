@@ -13,6 +13,7 @@ from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.recompute import Recompute
 from shardwise.ops.ends import padded_vocab
 from shardwise.ops.layer import layer_kinds
+from shardwise.plan.identity import plan_id
 from shardwise.plan.passes import SEQUENCE_PIECES
 from shardwise.plan.setup import Setup, setup_of
 from shardwise.schedule.generate import generate
@@ -40,16 +41,20 @@ def spec_of(plan: Plan, rank: int) -> Spec:
     plain = setup.strategy.runtime == "huggingface"
     return {
         "schema": SCHEMA,
-        "name": f"{plan.model.name}: {plan.strategy}",
-        "rank": rank,
+        **identity_of(plan, rank),
         "style": "plain" if plain else "sharded",
-        "model": _model(setup),
-        "strategy": _strategy(setup),
+        "model": model_values(setup),
+        "strategy": strategy_values(setup),
         "kernels": _kernels(setup),
         "memory": {"gather_buffer": setup.runtime.memory.gather_buffer, "workspace": setup.runtime.memory.workspace},
         "chunks": [_chunk(setup, index) for index in setup.rank_indices(rank)],
         "actions": _actions(plan, setup, rank),
     }
+
+
+def identity_of(plan: Plan, rank: int) -> Spec:
+    """What a result is recognised by."""
+    return {"name": f"{plan.model.name}: {plan.strategy}", "plan": plan_id(plan), "rank": rank}
 
 
 def refuse(setup: Setup) -> None:
@@ -93,7 +98,7 @@ def _expressible(recompute: Recompute) -> bool:
     return set(recompute.modules) <= {"core-attention"} and recompute.group == 1
 
 
-def _model(setup: Setup) -> Spec:
+def model_values(setup: Setup) -> Spec:
     model = setup.model
     fields = ("hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "norm", "position", "max_positions", "tied",
               "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "gated")  # fmt: skip
@@ -105,7 +110,7 @@ def _model(setup: Setup) -> Spec:
     }
 
 
-def _strategy(setup: Setup) -> Spec:
+def strategy_values(setup: Setup) -> Spec:
     strategy = setup.strategy
     fields = ("tp", "ep", "etp", "micro_batch", "seq", "master")
     shards = strategy.shard_group if strategy.zero else 1
