@@ -140,8 +140,8 @@ class Draft:
             self.losses.append(Fault("", text))
 
     def header(self, mark: str = "# ") -> str:
-        """The lines that open every file that can hold a comment."""
-        return "".join(f"{mark}{line}".rstrip() + "\n" for line in self.notes())
+        """The lines that open every file that can hold a comment; a name with a line break ends no comment."""
+        return "".join(f"{mark}{' '.join(line.splitlines())}".rstrip() + "\n" for line in self.notes())
 
     def notes(self) -> list[str]:
         lines = [
