@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.cli.output import Output
+from shardwise.cli.per_op_probe import is_measured, read_measured, write_request
 from shardwise.cli.progress import Progress
 from shardwise.cost.profiles.analytic import make_profile
 from shardwise.cost.profiles.table import MB, Profile
@@ -41,6 +42,8 @@ def run(options: Options, output: Output) -> int:
     """Answer the question of the options; the exit code."""
     from shardwise.cli import per_op_report as report
 
+    if options["write_operators"]:
+        return write_request(options, _micro_batches(options), output)
     setting = resolve(options)
     for note in setting.notes:
         output.note(note)
@@ -121,6 +124,9 @@ def resolve(options: Options) -> Setting:
 
 
 def _profiled(options: Options, model: Model | None, cluster: Cluster | None) -> tuple[Profile, Chain, list[str]]:
+    if is_measured(options):
+        made = read_measured(options, model, cluster)
+        return made.profile, chain_of_made(made), list(made.profile.notes)
     if options["profiles"]:
         from shardwise.cost.profiles.aceso import read_profile
 
@@ -174,6 +180,14 @@ def _numbers(flag: str, text: str | None, faults: list[Fault]) -> tuple[int, ...
         return tuple(int(word) for word in words)
     faults.append(Fault(flag, f"{text!r}: write whole numbers above 0, such as 1,2,4"))
     return ()
+
+
+def _micro_batches(options: Options) -> tuple[int, ...]:
+    faults: list[Fault] = []
+    found = _numbers("--micro-batch", options["micro_batch"], faults)
+    if faults:
+        raise InputError(faults)
+    return found
 
 
 def _stage_range(text: str | None, faults: list[Fault]) -> tuple[int, int]:

@@ -17,8 +17,11 @@ def _profile_options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
         [
             click.option(
                 "--profiles",
-                metavar="FOLDER|ARCHIVE",
-                help="Operator profiles in Aceso's CSV form. [made from MODEL and --cluster]",
+                metavar="FOLDER|ARCHIVE|FILE",
+                help="Operator profiles: Aceso's CSV files, or what the probe wrote. [made from MODEL and --cluster]",
+            ),
+            click.option(
+                "--write-operators", metavar="FILE", help="Write what `probe --operators` should measure; no search."
             ),
             click.option("--profile", metavar="NAME", help="Which model of the profiles, such as gpt_1_3B."),
             click.option("--layers", type=int, metavar="N", help="Layers of the model; known for Aceso's sizes."),

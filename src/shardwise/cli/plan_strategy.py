@@ -20,7 +20,7 @@ _AXES = {"micro_batch": "mbs", "zero": "zero", "schedule": "schedule"}
 _PER_OP = (
     "profiles", "profile", "layers", "layer_ops", "runs_with", "save_profiles", "gpus", "gpus_per_node", "stages",
     "most_tp", "compatible", "compatible_space", "p2p_overlap", "method", "start", "hops", "trials", "time_limit",
-    "measured_memory", "best", "aceso", "show_start",
+    "measured_memory", "best", "aceso", "show_start", "write_operators",
 )  # fmt: skip
 
 

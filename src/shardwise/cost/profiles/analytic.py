@@ -5,8 +5,10 @@ Our operators keep their inputs, a profile's rows their outputs: what the next o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from shardwise.cost.compute import Machine, machine_of, op_times
 from shardwise.cost.network import Network, collective, network_of, send
@@ -21,6 +23,7 @@ from shardwise.ops.layer import LayerKind, layer_kinds, layer_ops
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
 
+MICRO_BATCHES = (1, 2, 4, 8)
 SIZES = tuple(MB * 2**power for power in range(11))
 _NAMES = dict(zip(COLLECTIVES, ("all-gather", "all-reduce", "reduce-scatter", "all-to-all"), strict=True))
 
@@ -36,6 +39,31 @@ class Made:
     """Equal layers in a row: first operator, operators of a layer, layers."""
 
 
+class Rows(NamedTuple):
+    """The operators of a model at one micro batch and one tp."""
+
+    micro_batch: int
+    tp: int
+    shard: Shard
+    ops: list[Op]
+    names: list[str]
+    ends: list[int]
+    """Where each part (embedding, layer kinds, head) ends."""
+
+
+def operator_rows(
+    model: Model, runtime: Runtime, *, seq: int, dtype: str, micro_batches: tuple[int, ...], tps: tuple[int, ...],
+    flash: bool = True,
+) -> Iterator[Rows]:  # fmt: skip
+    """All micro batches, and all tps of each."""
+    kinds = list(dict.fromkeys(layer_kinds(model)))
+    for size in micro_batches:
+        for tp in tps:
+            strategy = Strategy(tp=tp, micro_batch=size, seq=seq, dtype=dtype, flash=flash)  # type: ignore[arg-type]
+            shard = shard_of(model, strategy, runtime)
+            yield Rows(size, tp, shard, *_rows(shard, kinds))
+
+
 def make_profile(
     model: Model,
     cluster: Cluster,
@@ -43,27 +71,27 @@ def make_profile(
     *,
     seq: int,
     dtype: str = "bf16",
-    micro_batches: tuple[int, ...] = (1, 2, 4, 8),
+    micro_batches: tuple[int, ...] = MICRO_BATCHES,
+    tps: tuple[int, ...] = (),
     flash: bool = True,
 ) -> Made:
     """Tables for every micro batch and every tp that divides the heads and fits a node."""
     import numpy as np
 
-    tps = _tps(model, cluster)
+    tps = tps or tensor_parallels(model, cluster)
     machine = machine_of(cluster.gpu, calibration_of(cluster.gpu), runtime, dtype, accumulating=True)
     network = network_of(cluster, calibration_of(cluster.gpu))
     kinds = list(dict.fromkeys(layer_kinds(model)))
     values = []
     names: list[str] = []
-    for size in micro_batches:
-        for tp in tps:
-            strategy = Strategy(tp=tp, micro_batch=size, seq=seq, dtype=dtype, flash=flash)  # type: ignore[arg-type]
-            ops, names, ends = _rows(shard_of(model, strategy, runtime), kinds)
-            table = _table(ops, ends, shard_of(model, strategy, runtime), machine, network)
-            values.append(table)
+    for rows in operator_rows(
+        model, runtime, seq=seq, dtype=dtype, micro_batches=micro_batches, tps=tps, flash=flash
+    ):  # fmt: skip
+        names = rows.names
+        values.append(table_of(rows, machine, network))
     shaped = np.array(values).reshape(len(micro_batches), len(tps), len(names), len(COLUMNS))
     shaped = np.moveaxis(shaped, -1, 0)[:, :, :, None, :]
-    rows, runs = _order(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds, names)
+    order, runs = _order(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds, names)
     made = Profile(
         name=model.name,
         ops=tuple(names),
@@ -85,10 +113,19 @@ def make_profile(
         identity=f"analytic-{model.name}-{cluster.gpu.name}-{seq}",
         notes=("the profile is made by our analytic model, not measured",),
     )
-    return Made(profile=made, rows=rows, runs=runs)
+    return Made(profile=made, rows=order, runs=runs)
 
 
-def _tps(model: Model, cluster: Cluster) -> tuple[int, ...]:
+def communication(op: Op, tp: int, network: Network) -> tuple[float, float]:
+    """Seconds of an operator's own tensor-parallel collectives, forward and backward."""
+    found, group = {"F": 0.0, "I": 0.0, "W": 0.0}, network.group(tp, 1)
+    for comm in op.comms:
+        if comm.axis == "tp":
+            found[comm.phase] += collective(comm.kind, group, comm.bytes)
+    return found["F"], found["I"]
+
+
+def tensor_parallels(model: Model, cluster: Cluster) -> tuple[int, ...]:
     found = [1]
     while found[-1] * 2 <= cluster.node_size and model.heads % (found[-1] * 2) == 0:
         found.append(found[-1] * 2)
@@ -112,24 +149,20 @@ def _rows(shard: Shard, kinds: list[LayerKind]) -> tuple[list[Op], list[str], li
     return ops, names, ends
 
 
-def _table(ops: list[Op], ends: list[int], shard: Shard, machine: Machine, network: Network) -> list[list[float]]:
+def table_of(rows: Rows, machine: Machine, network: Network) -> list[list[float]]:
     """One row per operator in the order of COLUMNS."""
+    shard, ops, ends = rows.shard, rows.ops, rows.ends
     starts = [0, *ends[:-1]]
     entries = [_entry(op, shard, first=index in starts) for index, op in enumerate(ops)]
-    group = network.group(shard.tp, 1)
     table = []
     for index, op in enumerate(ops):
         last = index + 1 in ends
-        times = op_times(op, machine)
-        phases = {"F": 0.0, "I": 0.0, "W": 0.0}
-        for comm in op.comms:
-            if comm.axis == "tp":
-                phases[comm.phase] += collective(comm.kind, group, comm.bytes)
+        times, (forth, back) = op_times(op, machine), communication(op, shard.tp, network)
         # after the last operator of a layer stands the first of the next one, or the head
         kept = (0.0 if index == len(ops) - 1 else _entry_kept(ops, ends)) if last else ops[index + 1].kept
         out = shard.residual if last else entries[index + 1]
         table.append([
-            times.f + phases["F"], times.i + times.w + phases["I"], entries[index],
+            times.f + forth, times.i + times.w + back, entries[index],
             out if index < len(ops) - 1 else 0.0, op.params * shard.weight, kept, op.extra_f, op.extra_b,
         ])  # fmt: skip
     return table

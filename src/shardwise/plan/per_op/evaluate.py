@@ -131,16 +131,17 @@ def _with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: l
 def _ideal(
     question: Question, plan: PerOpPlan, stage: Stage, first: int, crossing: tuple[int, int]
 ) -> tuple[float, float]:
-    """Work of the stage at tp 1 over its GPUs; and its work and sends on one GPU."""
+    """Work of the stage at the least tp (1) over its GPUs; and its work and sends on one GPU."""
     profile, rows = question.profile, np.array(question.chain.rows[first : first + stage.size])
     variants = np.array([layout.variant for layout in stage.layouts])
+    tp = profile.tps[0]
     work = np.zeros(stage.size)
     sizes = {}
     for variant in sorted(set(variants.tolist())):
         here = variants == variant
         for name in ("forward", "backward"):
-            work[here] += column(profile, name, plan.micro_batch, 1, variant)[rows[here]]
-        sizes[variant] = [column(profile, name, plan.micro_batch, 1, variant) for name in ("input", "output")]
+            work[here] += tp * column(profile, name, plan.micro_batch, tp, variant)[rows[here]]
+        sizes[variant] = [column(profile, name, plan.micro_batch, tp, variant) for name in ("input", "output")]
     bands = (profile.intra, profile.inter or profile.intra)
     total = float(work.sum())
     sent = send_seconds(sizes[variants[0]][0][rows[0]], bands[crossing[0]], question.flavour)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.per_op.space import micro_batches
-from shardwise.plan.per_op.tables import covers
+from shardwise.plan.per_op.tables import layouts_of
 from shardwise.plan.per_op.types import Layout, PerOpPlan, Question, Stage
 
 
@@ -53,7 +53,7 @@ def uniform(question: Question, sizes: list[int], gpus: list[int]) -> PerOpPlan 
     """Tp on all GPUs of a stage, as far as it goes, and the smallest micro batch that its replicas can share."""
     splits = [Layout(min(count, question.tp_limit), -(-count // min(count, question.tp_limit))) for count in gpus]
     for size in micro_batches(question):
-        if all(covers(question, size, split.dp) for split in splits):
+        if all(split in layouts_of(question, size, count) for split, count in zip(splits, gpus, strict=True)):
             stages = tuple(
                 Stage(gpus=count, layouts=(split,) * own, recompute=(False,) * own)
                 for own, count, split in zip(sizes, gpus, splits, strict=True)

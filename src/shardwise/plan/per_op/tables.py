@@ -87,14 +87,17 @@ def layouts_of(question: Question, micro_batch: int, gpus: int) -> tuple[Layout,
     """All ways to split an operator over a stage's GPUs that the profile covers.
 
     At tp 1 nothing is split and the variants are one kernel measured twice: choosing the luckier one would only mine
-    noise, so that variant 0 stands for both.
+    noise, so that the first stands for both.
     """
     found = []
     for tp in question.profile.tps:
         dp, rest = divmod(gpus, tp)
         if rest or tp > question.tp_limit or not covers(question, micro_batch, dp):
             continue
-        found += [Layout(tp, dp, variant) for variant in (question.profile.variants if tp > 1 else (0,))]
+        found += [
+            Layout(tp, dp, variant)
+            for variant in (question.profile.variants if tp > 1 else question.profile.variants[:1])
+        ]
     return tuple(found)
 
 
@@ -114,6 +117,9 @@ def column(profile: Profile, name: str, samples: float, tp: int, variant: int) -
     if samples in known:
         found: Array = table[known.index(samples)]
         return found
+    if len(known) == 1:  # asked for outside what a stage may run: the ideal work of a whole micro batch
+        scaled: Array = table[0] * (samples / known[0])
+        return scaled
     above = min(max(1, int(np.searchsorted(known, samples))), len(known) - 1)
     low, high = known[above - 1], known[above]
     share = (samples - low) / (high - low)
