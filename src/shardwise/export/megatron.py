@@ -180,7 +180,7 @@ def _piece(count: int) -> str:
 
 def _state_flags(draft: Draft) -> Iterator[Flag]:
     s = draft.strategy
-    yield "optimizer", "dist_muon" if s.optimizer == "muon" and s.zero else MEGATRON_OPTIMIZERS.get(s.optimizer, "adam")
+    yield "optimizer", MEGATRON_OPTIMIZERS.get(s.optimizer, "adam")
     if s.zero > 1:
         yield from (("use-megatron-fsdp", None), ("data-parallel-sharding-strategy", MEGATRON_SHARDING[s.zero]))
         yield "ckpt-format", "fsdp_dtensor"
