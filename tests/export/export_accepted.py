@@ -11,17 +11,28 @@ def words(text):
     return frozenset(text.split())
 
 
-MEGATRON_SWITCHES = words("""accumulate-allreduce-grads-in-fp32 add-qkv-bias bf16 disable-bias-linear fine-grained-activation-offloading fp16
-    grad-reduce-in-bf16 group-query-attention moe-grouped-gemm moe-pad-expert-input-to-capacity moe-shared-expert-gate
-    multi-latent-attention optimizer-cpu-offload overlap-grad-reduce overlap-param-gather qk-layernorm sequence-parallel
-    squared-relu swiglu untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-megatron-fsdp
-    use-precision-aware-optimizer""")
-MEGATRON_WHOLE = words("""context-parallel-size expert-model-parallel-size expert-tensor-parallel-size ffn-hidden-size global-batch-size
-    hidden-size kv-channels kv-lora-rank max-position-embeddings micro-batch-size
-    microbatch-group-size-per-virtual-pipeline-stage moe-ffn-hidden-size moe-router-topk moe-shared-expert-intermediate-size mtp-num-layers num-attention-heads
-    num-distributed-optimizer-instances num-experts num-layers num-query-groups num-virtual-stages-per-pipeline-rank
-    pipeline-model-parallel-size q-lora-rank qk-head-dim qk-pos-emb-head-dim recompute-num-layers seq-length
-    tensor-model-parallel-size v-head-dim vocab-size window-attn-skip-freq""")
+MEGATRON_SWITCHES = words(
+    """
+    accumulate-allreduce-grads-in-fp32 add-qkv-bias bf16 disable-bias-linear
+    fine-grained-activation-offloading fp16 grad-reduce-in-bf16 group-query-attention moe-grouped-gemm
+    moe-pad-expert-input-to-capacity moe-shared-expert-gate multi-latent-attention optimizer-cpu-offload
+    overlap-grad-reduce overlap-param-gather qk-layernorm sequence-parallel squared-relu swiglu
+    untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-megatron-fsdp
+    use-precision-aware-optimizer
+    """
+)
+MEGATRON_WHOLE = words(
+    """
+    context-parallel-size expert-model-parallel-size expert-tensor-parallel-size ffn-hidden-size
+    global-batch-size hidden-size kv-channels kv-lora-rank max-position-embeddings micro-batch-size
+    microbatch-group-size-per-virtual-pipeline-stage moe-ffn-hidden-size moe-router-topk
+    moe-shared-expert-intermediate-size mtp-num-layers num-attention-heads
+    num-distributed-optimizer-instances num-experts num-layers num-query-groups
+    num-virtual-stages-per-pipeline-rank pipeline-model-parallel-size q-lora-rank qk-head-dim
+    qk-pos-emb-head-dim recompute-num-layers seq-length tensor-model-parallel-size v-head-dim vocab-size
+    window-attn-skip-freq
+    """
+)
 MEGATRON_PATTERNS = {
     "attention-dropout": r"[0-9.]+",
     "hidden-dropout": r"[0-9.]+",
@@ -50,13 +61,21 @@ MEGATRON_PATTERNS = {
     "window-size": r"\d+,0",
 }
 
-DEEPSPEED = words("""_shardwise train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization optimizer
-    bf16 fp16 data_types tensor_parallel sequence_parallel_size data_parallel_size expert_parallel pipeline
-    activation_checkpointing zero_allow_untested_optimizer""")
+DEEPSPEED = words(
+    """
+    _shardwise train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization
+    optimizer bf16 fp16 data_types tensor_parallel sequence_parallel_size data_parallel_size expert_parallel
+    pipeline activation_checkpointing zero_allow_untested_optimizer
+    """
+)
 DEEPSPEED_ZERO = {"stage", "overlap_comm", "contiguous_gradients", "offload_optimizer"}
 
-MINDFORMERS_PARALLEL = words("""data_parallel model_parallel context_parallel expert_parallel pipeline_stage micro_batch_num seq_split_num
-    use_seq_parallel context_parallel_algo""")
+MINDFORMERS_PARALLEL = words(
+    """
+    data_parallel model_parallel context_parallel expert_parallel pipeline_stage micro_batch_num
+    seq_split_num use_seq_parallel context_parallel_algo
+    """
+)
 """`parallel_config`: any other key is refused."""
 MINDFORMERS_RECOMPUTE = {"recompute", "select_recompute", "select_comm_recompute"}
 PYNATIVE = {
@@ -65,28 +84,45 @@ PYNATIVE = {
     "lr_scheduler": {"type", "learning_rate"},
     "train_dataset": {"dataloader"},
     "recompute": {"mode", "full_recompute_layer", "select_module"},
-    "parallelism": words("""data_parallel_shard data_parallel_shard_strategy reshard_after_forward_policy cpu_offload
+    "parallelism": words(
+        """
+        data_parallel_shard data_parallel_shard_strategy reshard_after_forward_policy cpu_offload
         dense_fsdp_shard_size tensor_parallel context_parallel context_parallel_method pipeline_parallel
         pipeline_parallel_layers_per_stage pipeline_parallel_schedule pipeline_parallel_interleave_num
-        sequence_parallel expert_parallel"""),
+        sequence_parallel expert_parallel
+        """
+    ),
 }
 """Every table but `model`, which takes any key, refuses others."""
 
-PADDLE = words("""enable_auto_parallel do_train per_device_train_batch_size gradient_accumulation_steps max_seq_length
-    tensor_parallel_degree pipeline_parallel_degree virtual_pp_degree sequence_parallel use_flash_attention bf16 fp16
-    amp_master_grad fp16_opt_level context_parallel_degree sep_parallel_degree pipeline_schedule_mode sharding
-    sharding_parallel_degree recompute recompute_granularity no_recompute_layers""")
+PADDLE = words(
+    """
+    enable_auto_parallel do_train per_device_train_batch_size gradient_accumulation_steps max_seq_length
+    tensor_parallel_degree pipeline_parallel_degree virtual_pp_degree sequence_parallel use_flash_attention
+    bf16 fp16 amp_master_grad fp16_opt_level context_parallel_degree sep_parallel_degree
+    pipeline_schedule_mode sharding sharding_parallel_degree recompute recompute_granularity
+    no_recompute_layers
+    """
+)
 
 TORCHTITAN_02 = {
     "job": {"description"},
     "model": {"name", "flavor", "converters"},
     "optimizer": {"name"},
-    "training": words("""local_batch_size global_batch_size seq_len enable_cpu_offload dtype mixed_precision_param"""),
-    "parallelism": words("""data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward tensor_parallel_degree
-        pipeline_parallel_degree context_parallel_degree context_parallel_rotate_method expert_parallel_degree
-        expert_tensor_parallel_degree pipeline_parallel_schedule pipeline_parallel_schedule_csv
-        pipeline_parallel_microbatch_size pipeline_parallel_expert_parallel_overlap
-        module_fqns_per_model_part"""),
+    "training": words(
+        """
+        local_batch_size global_batch_size seq_len enable_cpu_offload dtype mixed_precision_param
+        """
+    ),
+    "parallelism": words(
+        """
+        data_parallel_replicate_degree data_parallel_shard_degree fsdp_reshard_after_forward
+        tensor_parallel_degree pipeline_parallel_degree context_parallel_degree context_parallel_rotate_method
+        expert_parallel_degree expert_tensor_parallel_degree pipeline_parallel_schedule
+        pipeline_parallel_schedule_csv pipeline_parallel_microbatch_size
+        pipeline_parallel_expert_parallel_overlap module_fqns_per_model_part
+        """
+    ),
     "activation_checkpoint": {"mode", "selective_ac_option"},
     "compile": {"enable"},
 }

@@ -205,7 +205,7 @@ def test_7_counts_and_sizes_of_micro_batches():
 
 def test_8_deepspeed_has_no_zero_2_with_a_pipeline():
     with pytest.raises(InfeasibleError, match="zero 2 with pp 4: DeepSpeed's pipeline does not run with ZeRO 2 and 3"):
-        export(plan_of(replace(PIPED, zero=2)), "deepspeed")
+        export(plan_of(replace(PIPED, zero=2, runtime="torchtitan")), "deepspeed")
     made = export(plan_of(replace(PIPED, pp=1, dp=8, zero=2)), "deepspeed")
     assert json.loads(made.files[0].text)["zero_optimization"]["stage"] == 2
     piped = export(plan_of(replace(PIPED, tp=1, dp=4)), "deepspeed")
@@ -282,7 +282,8 @@ def test_11_sharded_parameters_are_megatrons_own_fsdp():
 
 
 def test_everything_is_told_at_once():
-    strategy = replace(PIPED, zero=2, lora=Lora(rank=8), dtype="fp8", recompute=Recompute(modules=("ops",)))
+    changes = {"zero": 2, "lora": Lora(rank=8), "dtype": "fp8", "recompute": Recompute(modules=("ops",))}
+    strategy = replace(PIPED, **changes, runtime="torchtitan")
     with pytest.raises(InfeasibleError) as caught:
         export(plan_of(strategy), "deepspeed")
     text = str(caught.value)
