@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -15,6 +16,7 @@ from shardwise.units import show_bytes, show_seconds
 
 MODEL, CLUSTER = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")
 STRATEGY = shardwise.Strategy.parse("tp2 pp4 dp2 mbs1 gbs64 seq4096")
+ROOT = Path(__file__).parents[2]
 EVIL = "<script>alert(1)</script>|*x*`y`\n# head @user"
 
 
@@ -103,3 +105,19 @@ def test_the_verbs_write_it(tmp_path, capfd):
     assert "standard output" in capfd.readouterr().err
     assert run(["show", plan, "--md", str(tmp_path / "no" / "x.md")]) == 2
     assert "does not exist" in capfd.readouterr().err
+
+
+def test_pipelines_are_told_too(tmp_path, capfd):
+    csv = str(tmp_path / "order.csv")
+    words = ["--pp", "4", "--microbatches", "8", "--costs", "10,11,9", "--quiet"]
+    assert run(["schedule", "1f1b", *words, "--compare", "zb-h1", "--csv", csv, "--md", "-"]) == 0
+    read = rows(capfd.readouterr().out)
+    assert ["makespan", "330"] in read
+    assert ["zb-h1", "276", "276", "13.04%", "13.04%", "4"] in read
+    assert run(["simulate", csv, "--costs", "10,11,9", "--md", "-"]) == 0
+    assert ["makespan", "330"] in rows(capfd.readouterr().out)
+    problem = str(ROOT / "docs" / "how-to" / "balance-example.json")
+    assert run(["balance", "--problem", problem, "--naive", "1", "--quiet", "--md", "-"]) == 0
+    text = capfd.readouterr().out
+    assert ["0", "18"] in [row[:2] for row in rows(text)]
+    assert "  offset: [-2, 0, 2, 0]" in text

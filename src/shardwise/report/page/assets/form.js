@@ -33,7 +33,7 @@ export function formOf(start) {
       "div",
       { class: "pair" },
       field("gpus", t("form.gpus"), numberInput("gpus", 1)),
-      field("gpu", t("form.gpu"), gpuSelect()),
+      field("gpu", t("form.gpu"), select("gpu", gpus)),
     ),
     el(
       "div",
@@ -41,11 +41,7 @@ export function formOf(start) {
       field("global_batch", t("form.batch"), numberInput("global_batch", 1)),
       field("seq", t("form.seq"), numberInput("seq", 1, 1)),
     ),
-    field(
-      "runtime",
-      t("form.runtime"),
-      select("runtime", state.catalog ? state.catalog.runtimes : [state.question.runtime]),
-    ),
+    field("runtime", t("form.runtime"), select("runtime", runtimes)),
     el(
       "details",
       { class: "more", open: differs() },
@@ -88,76 +84,74 @@ function field(name, label, input, hint) {
 const set = (name, value) => update({ question: { ...state.question, [name]: value } });
 
 function modelInput() {
-  const list = el(
-    "datalist",
-    { id: "models" },
-    (state.catalog ? state.catalog.models : []).map(model =>
-      el("option", { value: model.name }, `${count(model.parameters)} · ${t("form.layers", { layers: model.layers })}`),
-    ),
-  );
-  const input = el("input", {
-    type: "text",
-    list: "models",
-    autocomplete: "off",
-    spellcheck: "false",
-    required: true,
-    value: state.question.model,
-    on: { input: () => update({ question: { ...state.question, model: input.value, custom: null } }) },
-  });
+  const list = el("datalist", { id: "models" });
+  const fill = () => {
+    const models = state.catalog ? state.catalog.models : [];
+    const told = one => `${count(one.parameters)} · ${t("form.layers", { layers: one.layers })}`;
+    refill(
+      list,
+      models.map(one => el("option", { value: one.name }, told(one))),
+    );
+  };
   document.getElementById("models")?.remove();
   document.body.append(list);
-  return input;
+  const change = value => update({ question: { ...state.question, model: value, custom: null } });
+  return kept(input("text", "model", change, { list: "models", required: true }), "model", fill);
+}
+
+/** An input that keeps to the question when something else than the user changes it. */
+function kept(node, name, fill = () => {}) {
+  const sync = () => {
+    fill();
+    if (node.value !== String(state.question[name] ?? "")) node.value = state.question[name] ?? "";
+  };
+  listen(["catalog", "question"], changed => {
+    if (changed.includes("catalog") || document.activeElement !== node) sync();
+  });
+  sync();
+  return node;
+}
+
+function input(type, name, change, more = {}) {
+  const on = { input: event => change(event.target.value) };
+  return el("input", { type, autocomplete: "off", spellcheck: "false", on, ...more });
 }
 
 function textInput(name, placeholder) {
-  const input = el("input", {
-    type: "text",
-    placeholder,
-    autocomplete: "off",
-    spellcheck: "false",
-    value: state.question[name],
-    on: { input: () => set(name, input.value) },
-  });
-  return input;
+  return kept(
+    input("text", name, value => set(name, value), { placeholder }),
+    name,
+  );
 }
 
 function numberInput(name, min, step = 1) {
-  const input = el("input", {
-    type: "number",
-    min,
-    step,
-    inputmode: "decimal",
-    required: true,
-    value: state.question[name],
-    on: { input: () => set(name, input.value === "" ? null : Number(input.value)) },
-  });
-  return input;
+  const change = value => set(name, value === "" ? null : Number(value));
+  return kept(input("number", name, change, { min, step, inputmode: "decimal", required: true }), name);
 }
 
+/** A choice whose options come with the catalog; what the address says stays a choice, known or not. */
 function select(name, choices) {
-  const all = choices.includes(state.question[name]) ? choices : [state.question[name], ...choices];
-  const node = el(
-    "select",
-    { on: { change: () => set(name, node.value) } },
-    all.map(choice => el("option", { value: choice, selected: choice === state.question[name] }, choice)),
-  );
-  return node;
+  const node = el("select", { on: { change: () => set(name, node.value) } });
+  const fill = () => {
+    const all = choices(),
+      value = state.question[name];
+    const known = all.some(one => one.value === value) ? all : [{ value, text: value }, ...all];
+    const text = JSON.stringify(known);
+    if (node.dataset.options === text) return;
+    node.dataset.options = text;
+    refill(
+      node,
+      known.map(one => el("option", { value: one.value }, one.text)),
+    );
+  };
+  return kept(node, name, fill);
 }
 
-function gpuSelect() {
-  const gpus = state.catalog ? state.catalog.gpus : [{ name: state.question.gpu, memory: null }];
-  const node = el(
-    "select",
-    { on: { change: () => set("gpu", node.value) } },
-    gpus.map(gpu =>
-      el(
-        "option",
-        { value: gpu.name, selected: gpu.name === state.question.gpu },
-        gpu.memory ? `${gpu.name} · ${bytes(gpu.memory, 0)}` : gpu.name,
-      ),
-    ),
-  );
-  return node;
+const runtimes = () => (state.catalog ? state.catalog.runtimes : []).map(name => ({ value: name, text: name }));
+
+function gpus() {
+  const told = gpu => `${gpu.name} · ${bytes(gpu.memory, 0)}`;
+  return (state.catalog ? state.catalog.gpus : []).map(gpu => ({ value: gpu.name, text: told(gpu) }));
 }
 
 function dropZone(file) {

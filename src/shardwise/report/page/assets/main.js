@@ -40,10 +40,6 @@ function build() {
   };
   turn();
   listen(["view", "pins"], turn);
-  listen(["catalog", "refresh"], () => {
-    refill(roots.plan);
-    build();
-  });
   listen(Object.keys(state), remember);
   listen(["current"], titled);
   titled();

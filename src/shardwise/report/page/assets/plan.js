@@ -98,7 +98,7 @@ function welcome() {
             type: "button",
             on: {
               click: () => {
-                update({ question: { ...DEFAULT, ...example, runtime: state.question.runtime }, refresh: Date.now() });
+                update({ question: { ...DEFAULT, ...example, runtime: state.question.runtime } });
                 start();
               },
             },

@@ -89,7 +89,7 @@ export function nothing(run) {
             type: "button",
             on: {
               click: () => {
-                update({ question: { ...state.question, gpus: near.gpus }, refresh: Date.now() });
+                update({ question: { ...state.question, gpus: near.gpus } });
                 start();
               },
             },
