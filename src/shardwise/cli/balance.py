@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shardwise.cli.balance_steps import dryrun, guide, quick
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, markdown_option, output_options
 
 
 @click.group("balance", invoke_without_command=True, subcommand_metavar="[guide|dryrun|quick]")
@@ -39,6 +39,7 @@ from shardwise.cli.output import Output, output_options
 @click.option("--trace", metavar="FILE", help="The timeline for Perfetto.")
 @click.option("--plan", metavar="FILE", help="The plan whose layers are balanced.")
 @click.option("--write-plan", metavar="FILE", help="Write it with the new layers.")
+@markdown_option
 @output_options
 @click.pass_context
 def command(ctx: click.Context, /, output: Output, *, asks_guide: bool, **options: Any) -> int | None:  # noqa: ANN401

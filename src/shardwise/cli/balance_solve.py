@@ -74,6 +74,7 @@ def balance(asked: Asked, output: Output) -> int:
     _write(asked, answer, compared)
     if plan is not None and asked.write_plan:
         write_balanced(plan, asked.write_plan, answer)
+    output.markdown(lambda: _markdown(answer, compared))
     output.answer(report.answer_data(answer, compared[1:]))
     return 130 if answer.interrupted else 0
 
@@ -242,6 +243,12 @@ def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
     if len(compared) > 1:
         output.say()
         output.table(*report.compared_rows(compared))
+
+
+def _markdown(answer: Answer, compared: list[Compared]) -> str:
+    from shardwise.report.markdown_pipeline import balance_markdown
+
+    return balance_markdown(answer, compared[1:] and compared)
 
 
 def _write(asked: Asked, answer: Answer, compared: list[Compared]) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.pipeline_output import Files, file_options
 from shardwise.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError
 
 if TYPE_CHECKING:
     from shardwise.cli.pipeline_costs import Pipeline
-    from shardwise.cli.schedule_run import Ask
+    from shardwise.cli.schedule_run import Ask, Found
     from shardwise.simulate.timeline import Timeline
 
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @click.option("--effort", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Tries of auto.")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="CPU seconds that auto may take.")
 @file_options
+@markdown_option
 @output_options
 def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: ANN401 - one an option, as Ask has them
     """Order the work of a pipeline: a published schedule by name, or `auto` for the best under a memory limit.
@@ -89,11 +90,18 @@ def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output
     write_files(
         found.timeline, files, seconds=pipeline.seconds, facts=facts, bound=found.bound.value, others=others[1:]
     )
+    output.markdown(lambda: _markdown(found, others, pipeline))
     answer["run"] = {"seconds": time.process_time() - began, "out_of_time": found.out_of_time}
     output.answer(answer)
     if found.over_limit:
         raise InfeasibleError(found.over_limit)
     return 130 if found.interrupted else None
+
+
+def _markdown(found: Found, others: list[Timeline], pipeline: Pipeline) -> str:
+    from shardwise.report.markdown_pipeline import timeline_markdown
+
+    return timeline_markdown(found.timeline, bound=found.bound.value, seconds=pipeline.seconds, others=others)
 
 
 def _compared(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.pipeline_output import Files, file_options
+
+if TYPE_CHECKING:
+    from shardwise.simulate.timeline import Timeline
 
 
 @click.command("simulate")
@@ -19,6 +23,7 @@ from shardwise.cli.pipeline_output import Files, file_options
 @click.option("--free-at-input-grad", "free", type=click.FloatRange(0, 1), help="Share of memory that I frees.")
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
 @file_options
+@markdown_option
 @output_options
 def command(
     file: str, output: Output, *, cost_text: str, hop: float | None, memory_limit: str | None, free: float | None,
@@ -52,4 +57,11 @@ def command(
         output.say(f"critical path  {len(steps)} actions, ending {chain}")
     facts = {"makespan": f"{timeline.makespan:g}", "bubble": f"{100 * timeline.bubble:.2f}%"}
     write_files(timeline, Files(csv=csv, svg=svg, html=html, trace=trace), seconds=False, facts=facts)
+    output.markdown(lambda: _markdown(timeline, bound.value))
     output.answer(figures(timeline, bound, timeline.makespan))
+
+
+def _markdown(timeline: Timeline, bound: float) -> str:
+    from shardwise.report.markdown_pipeline import timeline_markdown
+
+    return timeline_markdown(timeline, bound=bound)

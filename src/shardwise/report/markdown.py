@@ -33,15 +33,15 @@ def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
 
 def estimate_markdown(found: Estimate, facts: Sequence[tuple[str, str]] = ()) -> str:
     """One strategy: its numbers, its stages, and where time and memory go."""
-    return _text([_head(found), _facts([*report.summary(found), *facts]), _stages(found), *_ledgers(found)])
+    return joined([_head(found), facts_table([*report.summary(found), *facts]), _stages(found), *_ledgers(found)])
 
 
 def answer_markdown(answer: Answer, shown: int = 5) -> str:
     """What a search found: the best strategy, and the best of the other layouts beside it."""
     best = answer.best
     if best is None:
-        return _text(
-            [f"### {_plain(answer.question.model.name)} on {_plain(answer.question.cluster.name)}: nothing fits"]
+        return joined(
+            [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
     gap = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
     facts = [*report.summary(best), ("proof", gap)]
@@ -51,21 +51,21 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
         for one in answer.top[:shown]
     ]  # fmt: skip
     others = table(("strategy", "iteration", "slower", "MFU", "memory"), rows)
-    return _text([_head(best), _facts(facts), _stages(best), _folded("Other layouts", others), *_ledgers(best)])
+    return joined([_head(best), facts_table(facts), _stages(best), folded("Other layouts", others), *_ledgers(best)])
 
 
 def diff_markdown(left: Plan, right: Plan, names: tuple[str, str] = ("before", "after")) -> str:
     """Two plans beside each other: what is predicted, and the inputs in which they differ."""
     pair = [estimate(plan.model, plan.cluster, plan.strategy) for plan in (left, right)]
     rows = [(name, *cells) for name, cells in _compared(*pair)]
-    numbers = table(("", *map(_plain, names), "change"), rows)
+    numbers = table(("", *map(plain, names), "change"), rows)
     changed = [one for one in diff(left, right) if one.path.partition(".")[0] in {"model", "cluster", "strategy"}]
     cells = [(_code(one.path), _code(_said(one.left)), _code(_said(one.right))) for one in changed[:_DIFFERENCES]]
     more = f"\n\n{len(changed) - _DIFFERENCES} more values differ." if len(changed) > _DIFFERENCES else ""
-    inputs = table(("input", *map(_plain, names)), cells) + more if cells else "The inputs are the same."
+    inputs = table(("input", *map(plain, names)), cells) + more if cells else "The inputs are the same."
     gain = pair[1].tokens_per_second_per_gpu / pair[0].tokens_per_second_per_gpu - 1
-    title = f"### {_plain(names[1])} against {_plain(names[0])}: {gain:+.1%} tokens per second and GPU"
-    return _text([title, numbers, inputs])
+    title = f"### {plain(names[1])} against {plain(names[0])}: {gain:+.1%} tokens per second and GPU"
+    return joined([title, numbers, inputs])
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -75,46 +75,48 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _head(found: Estimate) -> str:
-    where = f"{_plain(found.model.name)} on {_plain(found.cluster.name)}"
+    where = f"{plain(found.model.name)} on {plain(found.cluster.name)}"
     fits = {"yes": "fits", "no": "does not fit", "close": "may or may not fit"}[found.fits]
     title = f"### {where}: {show_seconds(found.iteration_seconds)} per iteration, {fits}"
-    return f"{title}\n\n{_code(str(found.strategy))} with {_plain(found.strategy.runtime)}"
+    return f"{title}\n\n{_code(str(found.strategy))} with {plain(found.strategy.runtime)}"
 
 
-def _facts(rows: Iterable[tuple[str, str]]) -> str:
-    lines = (f"| {_plain(name)} | {_plain(text)} |" for name, text in rows)
+def facts_table(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and what is said about them."""
+    lines = (f"| {plain(name)} | {plain(text)} |" for name, text in rows)
     return "\n".join(["| | |", "|---|---|", *lines])
 
 
 def _stages(found: Estimate) -> str:
     heads, rows = report.stages(found)
-    return table([*map(_plain, heads)], [[_plain(_BAR.sub("", cell)) for cell in row] for row in rows])
+    return table([*map(plain, heads)], [[plain(_BAR.sub("", cell)) for cell in row] for row in rows])
 
 
 def _ledgers(found: Estimate) -> Iterator[str]:
     rows = [(name, show_seconds(value), show_percent(value / found.time.value)) for name, value in _tree(found.time)]
-    yield _folded("Where the time goes (busiest pipeline rank)", table(("part", "time", "share"), rows))
+    yield folded("Where the time goes (busiest pipeline rank)", table(("part", "time", "share"), rows))
     heads, lines = report.memory(found)
-    cells = [(_part(name), *map(_plain, values)) for name, *values in lines]
-    yield _folded("Where the memory goes (GiB per pipeline rank)", table([*map(_plain, heads)], cells))
-    yield f"<sub>Shardwise; calibrated on {_plain(found.calibration)}.</sub>"
+    cells = [(_part(name), *map(plain, values)) for name, *values in lines]
+    yield folded("Where the memory goes (GiB per pipeline rank)", table([*map(plain, heads)], cells))
+    yield f"<sub>Shardwise; calibrated on {plain(found.calibration)}.</sub>"
 
 
 def _part(name: str) -> str:
     """A name of a drawn tree, moved to the right in place of the drawing."""
     found = re.match("[├└]─ ", name)
-    return "&emsp;" + _plain(name[found.end() :]) if found else _plain(name)
+    return "&emsp;" + plain(name[found.end() :]) if found else plain(name)
 
 
 def _tree(ledger: Ledger, depth: int = 0, least: float = 0.0) -> Iterator[tuple[str, float]]:
-    yield "&emsp;" * depth + _plain(ledger.name), ledger.value
+    yield "&emsp;" * depth + plain(ledger.name), ledger.value
     least = least or abs(ledger.value) * ROUNDING
     for part in sorted(ledger.parts, key=lambda part: -part.value):
         if abs(part.value) > least:
             yield from _tree(part, depth + 1, least)
 
 
-def _folded(title: str, text: str) -> str:
+def folded(title: str, text: str) -> str:
+    """Text that is shown on a click."""
     return f"<details>\n<summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
@@ -136,7 +138,7 @@ def _said(value: object) -> str:
     return "absent" if value is None else str(value)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that is neither Markdown nor HTML, on one line."""
     escaped = _line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~#@!])", r"\\\1", escaped)
@@ -152,5 +154,6 @@ def _line(text: str) -> str:
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
 
 
-def _text(parts: Iterable[str]) -> str:
+def joined(parts: Iterable[str]) -> str:
+    """Paragraphs; empty ones are left out."""
     return "\n\n".join(part for part in parts if part) + "\n"
