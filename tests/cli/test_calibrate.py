@@ -69,3 +69,20 @@ def test_the_probe_is_written(shardwise, tmp_path):
     assert shardwise("probe", "--write", path).code == 0
     assert "SCHEMA" in path.read_text()
     assert "torchrun" in shardwise("probe").out
+
+
+def test_a_snapshot_corrects_memory(shardwise, tmp_path):
+    plan, snapshot = tmp_path / "plan.json", tmp_path / "snapshot.json"
+    assert shardwise("estimate", *QUESTION, "--cluster", "8xh200", "--out", plan).code == 0
+    before = json.loads(plan.read_text())["predictions"]["memory"][0]
+    size = int(before["peak"]["value"]) + 2**30
+    blocks = [{"size": size, "state": "active_allocated"}]
+    snapshot.write_text(json.dumps({"segments": [{"device": 0, "blocks": blocks}], "device_traces": [[]]}))
+    result = shardwise("calibrate", "--snapshot", snapshot, "--plan", plan, "--name", "ours")
+    assert result.code == 0, result.err
+    assert "1 GiB more" in result.out
+    told = json.loads(shardwise("estimate", *QUESTION, "--cluster", "8xours", "--json", "-").out)
+    assert told["predictions"]["memory"][0]["total"] == pytest.approx(before["total"] + 2**30, rel=1e-4)
+    assert "+1.00 GiB of memory" in told["provenance"]["calibration"]
+    assert "pp0" in shardwise("calibrate", "--snapshot", snapshot, "--plan", plan, "--name", "x", "--rank", "pp7").err
+    assert "--plan" in shardwise("calibrate", "--snapshot", snapshot, "--name", "x").err

@@ -23,26 +23,31 @@ if TYPE_CHECKING:
 @click.option("--svg", metavar="FILE", help="Draw how well each family of kernels fits.")
 @click.option("--trace", metavar="FILE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
 @click.option("--log", metavar="FILE", help="Correct from a Megatron or torchtitan log's iteration times.")
+@click.option("--snapshot", metavar="FILE", help="Correct memory from a CUDA memory snapshot (pickle or JSON).")
+@click.option("--rank", metavar="ppN", help="Pipeline rank that wrote the snapshot; default: the fullest.")
 @click.option("--plan", "plan_file", metavar="FILE", help="The plan that the traced or logged run followed.")
 @click.option("--steps", type=click.IntRange(1), help="Iterations in the trace, where it marks none.")
 @click.option("--dry-run", is_flag=True, help="Show the fit and store nothing.")
 @output_options
 def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an option
-    """Fit the cost model to a probe of one GPU, or correct it by a trace or a log of a run.
+    """Fit the cost model to a probe of one GPU, or correct it by a trace, a log or a memory snapshot of a run.
 
     \b
     shardwise calibrate h200.json --name my-h200 --svg fit.svg
     shardwise calibrate --trace trace.json.gz --plan plan.json --name our-h100
     shardwise calibrate --log train.log --plan plan.json --name our-h100
+    shardwise calibrate --snapshot snapshot.pickle --plan plan.json --name our-h100
     shardwise estimate llama3-70b --cluster 64xmy-h200 --tp 8 --pp 2
 
     `shardwise probe` says how to make PROBE.json. What is stored goes to $SHARDWISE_HOME or ~/.config/shardwise.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    given = [name for name in ("probe_file", "trace", "log") if options[name]]
+    given = [name for name in ("probe_file", "trace", "log", "snapshot") if options[name]]
     if len(given) != 1:
-        raise InputError("give one of PROBE.json, --trace FILE and --log FILE; each calibrates by itself")
+        raise InputError("give one of PROBE.json, --trace, --log and --snapshot FILE; each calibrates by itself")
     if given[0] == "probe_file":
         _from_probe(options, output)
+    elif given[0] == "snapshot":
+        _from_snapshot(options, output)
     else:
         _from_run(options, output)
 
@@ -114,15 +119,48 @@ def _say_fit(fit: Fit, output: Output) -> None:
     output.say(f"attention {f:.1f}% forward, {b:.1f}% backward; memory {100 * found.bandwidth:.1f}% of its bandwidth")
 
 
-def _from_run(options: dict[str, Any], output: Output) -> None:
+def _followed(options: dict[str, Any]) -> tuple[Plan, str, str]:
+    """The plan that a run followed, the GPU that is corrected, and its new name."""
     from shardwise.inputs.plan_file import read_plan
     from shardwise.inputs.store import check_name
 
     if not options["plan_file"]:
-        raise InputError(Fault("--plan", "is missing; a trace or a log says nothing without the plan it followed"))
+        raise InputError(Fault("--plan", "is missing; a run says nothing without the plan it followed"))
     plan = read_plan(options["plan_file"])
     base = options["base"] or plan.cluster.gpu.name
-    name = check_name(options["name"], base)
+    return plan, base, check_name(options["name"], base)
+
+
+def _from_snapshot(options: dict[str, Any], output: Output) -> None:
+    from shardwise.cost.fit.snapshot import read_snapshot
+    from shardwise.plan.correct import from_snapshot
+    from shardwise.rehearse.spec import rank_number
+    from shardwise.units import show_bytes
+
+    plan, base, name = _followed(options)
+    snapshot = read_snapshot(options["snapshot"])
+    rank = None if options["rank"] is None else rank_number(options["rank"], plan.strategy.pp)
+    source = f"memory corrected by {options['snapshot']}"
+    found = from_snapshot(snapshot, rank, plan.model, plan.cluster, plan.strategy, name=name, source=source)
+    output.say(f"peak of {snapshot.events:,} allocations and frees: {show_bytes(snapshot.peak)}, made of")
+    parts = sorted(snapshot.parts.items(), key=lambda item: -item[1])
+    output.table(("in the snapshot", ""), [(part, show_bytes(size)) for part, size in parts])
+    if snapshot.sites:
+        output.table(("most of it at", ""), [(site, show_bytes(size)) for site, size in snapshot.sites])
+    rows = [(part.name, show_bytes(part.value)) for part in found.predicted.parts]
+    output.table((f"predicted for pp{found.rank}", show_bytes(found.predicted.value)), rows)
+    error = found.predicted.value / found.measured - 1
+    output.say(f"predicted / measured - 1: {100 * error:+.1f}%; {show_bytes(abs(found.missing))} "
+               f"{'more' if found.missing > 0 else 'less'} is kept back from now on")  # fmt: skip
+    _store(found.calibration, base, output, dry=options["dry_run"], reserved=found.reserved)
+    output.answer({
+        "calibration": found.calibration, "base": base, "rank": found.rank, "predicted": found.predicted.value,
+        "measured": found.measured, "reserved": found.reserved, "parts": snapshot.parts,
+    })  # fmt: skip
+
+
+def _from_run(options: dict[str, Any], output: Output) -> None:
+    plan, base, name = _followed(options)
     found = _traced(options, plan, name, output) if options["trace"] else _logged(options, plan, name, output)
     rows = [
         (kind, f"{old:.4g} s", f"{new:.4g} s", f"x{new / old:.3g}" if old else "-") for kind, old, new in found.rows
@@ -162,11 +200,11 @@ def _logged(options: dict[str, Any], plan: Plan, name: str, output: Output) -> C
     return from_log(log, plan.model, plan.cluster, strategy, name=name, source=f"corrected by {options['log']}")
 
 
-def _store(calibration: Calibration, base: str, output: Output, *, dry: bool) -> None:
+def _store(calibration: Calibration, base: str, output: Output, *, dry: bool, reserved: float | None = None) -> None:
     if dry:
         output.note("nothing is stored (--dry-run)")
         return
     from shardwise.inputs.store import store
 
-    kept, gpu = store(calibration, base)
+    kept, gpu = store(calibration, base, reserved=reserved)
     output.say(f"stored: --cluster 64x{calibration.name} uses {kept} (GPU: {gpu})")

@@ -26,8 +26,11 @@ def check_name(name: str, base: str) -> str:
     return found
 
 
-def store(calibration: Calibration, base: str) -> tuple[Path, Path]:
-    """Write the calibration and a GPU that uses it on top of `base`; returns both files."""
+def store(calibration: Calibration, base: str, *, reserved: float | None = None) -> tuple[Path, Path]:
+    """Write the calibration and a GPU that uses it on top of `base`; returns both files.
+
+    `reserved`: bytes that the GPU keeps back, where a run showed another number than the base's.
+    """
     import tomli_w
 
     name = check_name(calibration.name, base)
@@ -36,7 +39,8 @@ def store(calibration: Calibration, base: str) -> tuple[Path, Path]:
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(files[0], tomli_w.dumps(_table(calibration)))
-    write_text(files[1], tomli_w.dumps({"gpus": {name: {"base": base, "calibration": name}}}).replace(
+    gpu: dict[str, Any] = {"base": base, "calibration": name} | ({} if reserved is None else {"reserved": reserved})
+    write_text(files[1], tomli_w.dumps({"gpus": {name: gpu}}).replace(
         f"[gpus.{name}]", f'[gpus."{name}"]'
     ))  # fmt: skip
     load_calibration.cache_clear()

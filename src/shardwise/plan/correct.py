@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
+from shardwise.cost.fit.snapshot import Snapshot
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.profiles.log import Log
 from shardwise.cost.profiles.trace import Trace
@@ -76,6 +77,43 @@ def from_log(log: Log, model: Model, cluster: Cluster, strategy: Strategy, *, na
         low, high = (middle, high) if after < log.seconds else (low, middle)
     rows = (("iteration", before, log.seconds),)
     return Correction(calibration=changed, rows=rows, before=before, after=after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCorrection:
+    """What a snapshot says about the memory of one rank."""
+
+    calibration: Calibration
+    rank: int
+    predicted: Ledger
+    """The predicted peak of that rank, by part."""
+    measured: float
+    """Its peak in the snapshot."""
+    reserved: float
+    """What the GPU keeps back, with what the prediction lacks (or has too much) in it."""
+
+    @property
+    def missing(self) -> float:
+        return self.measured - self.predicted.value
+
+
+def from_snapshot(
+    snapshot: Snapshot, rank: int | None, model: Model, cluster: Cluster, strategy: Strategy, *, name: str, source: str
+) -> MemoryCorrection:
+    """Hold a rank's allocated peak against a snapshot; the difference is kept back from now on, named in the source.
+
+    `rank`: the pipeline rank that wrote it; none: the fullest.
+    """
+    base = calibration_of(cluster.gpu)
+    memory = predicted(model, cluster, strategy, base).memory
+    told = max(memory, key=lambda one: one.peak.value) if rank is None else memory[rank]
+    missing = snapshot.peak - told.peak.value
+    reserved = cluster.gpu.reserved + missing
+    changed = replace(base, name=name, source=f"{base.source}; {source}: {missing / 2**30:+.2f} GiB of memory")
+    return MemoryCorrection(
+        calibration=changed, rank=told.rank, predicted=told.peak, measured=snapshot.peak,
+        reserved=float(f"{max(0.0, reserved):.6g}"),
+    )  # fmt: skip
 
 
 def _changed(base: Calibration, factors: dict[str, float], name: str, source: str) -> Calibration:
