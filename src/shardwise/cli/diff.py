@@ -26,14 +26,16 @@ def command(left: str, right: str, output: Output, *, everything: bool) -> None:
     shardwise diff a.json b.json
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.plan_file import diff, read_plan
+    from shardwise.report.diff import difference_rows
 
     pair = read_plan(left), read_plan(right)
     found = diff(*pair)
     output.answer({"differences": found})
-    output.markdown(lambda: _markdown(pair, (Path(left).stem, Path(right).stem)))
+    names = Path(left).stem, Path(right).stem
+    output.markdown(lambda: _markdown(pair, names))
     shown = [one for one in found if everything or _matters(one.path)]
-    for one in shown:
-        output.say(str(one))
+    if shown:
+        output.table(("", *names, "change"), difference_rows(shown))
     if not found:
         output.say("the plans are the same")
     elif len(shown) < len(found):

@@ -40,7 +40,12 @@ def command(plan: str, strategy: str, output: Output) -> None:
         output.say(line)
     output.say()
     rows = [
-        (part.name, show_seconds(part.best), show_seconds(part.other), f"{part.lost:+.4g} s")
+        (
+            part.name,
+            show_seconds(part.best),
+            show_seconds(part.other),
+            f"{'+' if part.lost > 0 else ''}{show_seconds(part.lost)}",
+        )
         for part in found.parts[:SHOWN]
         if part.lost
     ]
