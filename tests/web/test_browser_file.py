@@ -8,7 +8,8 @@ import pytest
 from browsing import Looked
 
 import shardwise
-from shardwise.cli.report_files import exports_data, plan_data
+from shardwise.cli.report_files import plan_data
+from shardwise.export.shown import every_export
 from shardwise.plan.search.api import plan_file_of
 from shardwise.report.page import page_of, timeline_page
 from shardwise.report.view import plan_view
@@ -41,7 +42,7 @@ def plan_html(tmp_path_factory):
     plan = plan_file_of(answer)
     path = tmp_path_factory.mktemp("page") / "plan.html"
     views = [plan_view(plan, answer.simulated)]
-    path.write_text(page_of(views, plans=[plan_data(plan)], exports=[exports_data(plan)]), encoding="utf-8")
+    path.write_text(page_of(views, plans=[plan_data(plan)], exports=[every_export(plan)]), encoding="utf-8")
     return path
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from shardwise.errors import ShardwiseError
 from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from shardwise.plan.search.types import Candidate
 
 F = TypeVar("F", bound=Callable[..., Any])
-LARGEST_EXPORT = 200_000
-"""Characters that the files of one target may have inside a page; larger ones are left to `shardwise export`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +51,12 @@ def write_reports(
 ) -> None:
     """Write what was asked for of a plan."""
     if reports.html:
+        from shardwise.export.shown import every_export
         from shardwise.report.page import page_of
         from shardwise.report.view import plan_view
 
         view = plan_view(plan, candidates, runtime=runtime)
-        write_text(reports.html, page_of([view], plans=[plan_data(plan)], exports=[exports_data(plan)]))
+        write_text(reports.html, page_of([view], plans=[plan_data(plan)], exports=[every_export(plan)]))
     if reports.svg or reports.trace:
         _write_timeline(plan, reports, runtime)
 
@@ -85,26 +83,3 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
     found: dict[str, Any] = json.loads(plan_text(plan))
     return found
-
-
-def exports_data(plan: Plan) -> list[dict[str, Any]]:
-    """The files of every target that can say the plan, as the page shows them; a refusal is shown as its sentence."""
-    from shardwise.export.registry import TARGETS
-
-    names = [f"{name}@{version}" for name, target in TARGETS.items() for version in target.versions]
-    return [made for name in names if (made := _export(plan, name)) is not None]
-
-
-def _export(plan: Plan, target: str) -> dict[str, Any] | None:
-    from shardwise.export.registry import export
-
-    try:
-        made = export(plan, target)
-    except ShardwiseError as error:
-        return {"target": target, "error": str(error)}
-    if sum(len(file.text) for file in made.files) > LARGEST_EXPORT:
-        return None
-    return {
-        "target": target, "speaks": made.speaks, "losses": [str(fault) for fault in made.losses],
-        "by_hand": list(made.by_hand), "files": [{"name": file.name, "text": file.text} for file in made.files],
-    }  # fmt: skip

@@ -24,7 +24,7 @@ MOST_PLANS = 16
 def catalog(body: bytes) -> Data:
     """What can be chosen."""
     del body
-    from shardwise.export.registry import TARGETS
+    from shardwise.export.shown import target_names
     from shardwise.inputs.load import gpu_names, model_names, named_cluster, named_model, runtime_names
     from shardwise.inputs.parameters import count
     from shardwise.inputs.strategy import SCHEDULES
@@ -41,7 +41,7 @@ def catalog(body: bytes) -> Data:
             {"name": gpu.name, "title": f"{gpu.name} ({show_bytes(gpu.memory)})", "memory": gpu.memory} for gpu in gpus
         ],
         "runtimes": list(runtime_names()),
-        "targets": [f"{name}@{version}" for name, target in TARGETS.items() for version in target.versions],
+        "targets": list(target_names()),
         "schedules": list(SCHEDULES),
         "version": shardwise.__version__,
     }
@@ -92,32 +92,27 @@ def why(body: bytes) -> Data:
 
 def export(body: bytes) -> Data:
     """A plan in the words of a framework."""
-    from shardwise.export.registry import export as export_plan
+    from shardwise.export.shown import export_data
 
     data = _table(body, "plan", "target")
     target = data.get("target")
     if not isinstance(target, str):
         raise InputError(Fault("target", "must be a text such as megatron@main"))
-    made = export_plan(plan_of(data.get("plan")), target[:100])
-    return {
-        "target": made.target,
-        "speaks": made.speaks,
-        "strategy": str(made.strategy),
-        "losses": [str(fault) for fault in made.losses],
-        "by_hand": list(made.by_hand),
-        "files": [{"name": file.name, "text": file.text} for file in made.files],
-    }
+    return export_data(plan_of(data.get("plan")), target[:100])
 
 
 def report(body: bytes) -> str:
     """One HTML file of several plans."""
+    from shardwise.export.shown import every_export
     from shardwise.report.page import page_of
     from shardwise.report.view import plan_view
 
     plans = _table(body, "plans").get("plans")
     if not isinstance(plans, list) or not 1 <= len(plans) <= MOST_PLANS:
         raise InputError(Fault("plans", f"must be a list of 1 to {MOST_PLANS} plans"))
-    return page_of([plan_view(plan_of(plan, f"plans.{index}")) for index, plan in enumerate(plans)])
+    read = [plan_of(plan, f"plans.{index}") for index, plan in enumerate(plans)]
+    exports = [every_export(plan) for plan in read]
+    return page_of([plan_view(plan) for plan in read], plans=[plan_dict(plan) for plan in read], exports=exports)
 
 
 JSON: dict[str, Callable[[bytes], Data]] = {
