@@ -98,6 +98,11 @@ def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output
     return 130 if found.interrupted else None
 
 
+def _over(found: Found, pipeline: Pipeline) -> str:
+    """Why it is over the limit; bytes are in the column before."""
+    return "over the limit" if found.over_limit and pipeline.seconds else found.over_limit or ""
+
+
 def _markdown(found: Found, others: list[Timeline], pipeline: Pipeline) -> str:
     from shardwise.report.markdown_pipeline import timeline_markdown
 
@@ -127,7 +132,7 @@ def _compared(
         rows.append([
             name, time_text(line.makespan, seconds=pipeline.seconds), time_text(line.period, seconds=pipeline.seconds),
             show_percent(line.bubble, 2), show_percent(line.period_bubble, 2),
-            bytes_text(max(line.peak), seconds=pipeline.seconds), found.over_limit or "",
+            bytes_text(max(line.peak), seconds=pipeline.seconds), _over(found, pipeline),
         ])  # fmt: skip
     output.say("")
     output.table(("schedule", "makespan", "period", "bubble", "period bubble", "peak", "note"), rows)
