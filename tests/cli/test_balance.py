@@ -95,6 +95,14 @@ def test_a_problem_file(shardwise, folder):
     assert answer["mindformers"]["offset"][0]
 
 
+def test_other_keys_are_passed_over_with_a_note(shardwise, folder):
+    data = changed(PROBLEM, source="a paper", model__layers_description__1__color="red")
+    (folder / "p.json").write_text(json.dumps(data))
+    said = shardwise("balance", "--problem", "p.json")
+    assert said.code == 0
+    assert "source means nothing here" in said.err
+
+
 def test_a_plan_gets_the_new_layers(shardwise, folder):
     plan = ("estimate", "llama-3-8b", "-c", "16xh100", "--global-batch", 64, "--seq", 8192, "--out", "plan.json")
     assert shardwise(*plan, "--pp", 4, "--vpp", 2, "--schedule", "interleaved").code == 0
@@ -163,7 +171,7 @@ def test_guide_designs_and_asks(shardwise, folder, monkeypatch):
     assert shardwise("balance", "guide", "--stages", 8, "--layers", 8, "--full").code == 2
     import io
 
-    monkeypatch.setattr("sys.stdin", io.StringIO("4\n80\ny\nn\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("4\n80\ny\nn\nn\n"))
     assert "round 2 of 2" in shardwise("balance", "--guide").out
 
 
@@ -313,7 +321,12 @@ def test_a_broken_trace_is_a_sentence(shardwise, folder, name):
 
 
 BAD_PROBLEM = {
-    "unknown key": (changed(PROBLEM, pipeline=3), "pipeline"),
+    "misspelt key": (changed(PROBLEM, mem_limits=3), "mem_limit may be meant"),
+    "two words for one": (changed(PROBLEM, vpp=2), "vpp, which means the same"),
+    "low memory in words": (changed(PROBLEM, low_mem="yes"), "write 0 or 1"),
+    "a chunk that is not": (changed(PROBLEM, empty_chunks=[99]), "0 to 3"),
+    "all instances": ({"instances": [{"problem": PROBLEM}]}, "one of its `problem` objects"),
+    "too many layers": (changed(PROBLEM, layers=10**7), "up to 20,000"),
     "pp 0": (changed(PROBLEM, pp=0), "pp"),
     "no micro batches": (changed(PROBLEM, mb=DROP), "mb"),
     "limit 0": (changed(PROBLEM, mem_limit=0), "above 0"),

@@ -19,7 +19,7 @@ from shardwise.partition.problem import Answer, Problem
 from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
 from shardwise.partition.readers.manual_file import read_manual
 from shardwise.partition.readers.peaks import Which, read_peaks
-from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, read_problem
+from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, read_problem, read_unknown
 from shardwise.partition.readers.training_file import in_pieces, read_training
 from shardwise.partition.solver import solve
 from shardwise.report import balance as report
@@ -84,6 +84,8 @@ def the_problem(asked: Asked, output: Output) -> Problem:
     if asked.problem:
         if asked.init:
             raise InputError(Fault("--problem", "and --init both describe the model; leave one out"))
+        for key in read_unknown(asked.problem):
+            output.note(f"{asked.problem}: {key} means nothing here and is passed over")
         return read_problem(asked.problem)
     data, kinds = _in_pieces(asked, _model(asked, output).data, output)
     return make_problem(

@@ -43,7 +43,7 @@ def guide(
     given = {"full": full, "select": select, "comm": comm, "both": both}
     if asks:
         for name, question in _QUESTIONS:
-            if given[name] is None and (name not in {"both", "comm"} or given["select"]):
+            if given[name] is None and (name != "both" or given["select"]):
                 given[name] = click.confirm(question, default=False)
     kinds = [name for name in ("select", "comm", "both", "full") if given[name]]
     made = design(stages, layers, kinds, seed=seed, rounds=rounds or 0)
@@ -109,6 +109,8 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
     from shardwise.errors import Fault, InputError
     from shardwise.inputs.write import write_text
 
+    if not training.strip():
+        raise InputError(Fault("COMMAND", 'is empty; give the training command: "python run_mindformer.py --config x"'))
     if ranks % stages:
         raise InputError(Fault("--ranks", f"{ranks} do not divide over {stages} stages; use a multiple of {stages}"))
     each = ranks // stages

@@ -25,7 +25,7 @@ _ROUGH = 3e-4
 """Where the first relaxation stops: the rest of the way is long and does not change where it leads."""
 _SURE = 1 - 2e-7
 """Takes the solver's tolerance off its bounds."""
-_LEVELS: tuple[tuple[Level, int], ...] = (("ranks", 400), ("chunks", 400), ("counts", 2000))
+_LEVELS: tuple[tuple[Level, int], ...] = (("ranks", 400), ("chunks", 400), ("counts", 2000), ("counts", 20_000))
 """Level and nodes of one solve."""
 Found = Callable[[float, "Ints | None"], bool]
 """Told of a bound, and of counts that may be a good partition; true: stop."""

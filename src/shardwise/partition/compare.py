@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwise.errors import Fault, InputError
 from shardwise.partition.graph import Ready
 from shardwise.partition.lists import from_lists
 from shardwise.partition.problem import Evaluation, Problem
@@ -87,5 +88,9 @@ def manual(problem: Problem, strategies: Iterable[Manual]) -> Iterator[Compared]
                 problem, vpp=one.vpp, schedule=default_schedule(one.vpp, problem.splits, low_memory=low), empty=()
             )
         ready = Ready(own)
-        evaluation = ready.evaluate(ready.matrix(from_lists(own, one.lists)))
+        try:
+            partition = from_lists(own, one.lists)
+        except InputError as error:
+            raise InputError([Fault(f"{one.name}.{fault.path}", fault.message) for fault in error.faults]) from None
+        evaluation = ready.evaluate(ready.matrix(partition))
         yield Compared(name=one.name, problem=own, evaluation=evaluation, file_name=one.file_name if one.show else "")

@@ -26,6 +26,8 @@ from shardwise.simulate.action import B, F
 
 _CLOSE = 1e-10
 _HALVINGS = 24
+_LARGEST = 10**8
+"""Stages x cuts x cuts."""
 _MANY = 4000
 """Steps down in D before the walk stops; the bound is then that of the last D."""
 
@@ -48,9 +50,10 @@ class Cut:
 
 
 def applies(ready: Ready) -> bool:
-    """One chunk a rank in the order of the model, backwards in one piece."""
+    """One chunk a rank in the order of the model, backwards in one piece, and tables that can be held."""
     in_order = bool((ready.rank_of == np.arange(ready.chunks)).all())
-    return ready.problem.vpp == 1 and in_order and ready.schedule.fused
+    small = ready.chunks * (int(ready.run_counts.sum()) + 1) ** 2 <= _LARGEST
+    return ready.problem.vpp == 1 and in_order and ready.schedule.fused and small
 
 
 def best_cut(ready: Ready) -> Cut | None:

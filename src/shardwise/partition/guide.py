@@ -25,6 +25,7 @@ _LOAD = 0.6
 """Most activations of a measuring stage, as a share of the first stage of an even split without recompute."""
 _SPREAD = 0.4
 """Layers of a stage differ from the mean by at most this share."""
+_MOST = 2000
 _STARTS = 16
 _SINGULAR = -45.0
 """Log determinants (columns scaled to 1 at most) below this cannot be solved."""
@@ -93,6 +94,8 @@ def _refuse(pp: int, layers: int, kinds: Sequence[str]) -> None:
         )  # fmt: skip
     elif layers < pp:
         faults.append(Fault("layers", f"{layers} layers cannot fill {pp} stages; use fewer stages"))
+    elif layers > _MOST:
+        faults.append(Fault("layers", f"{layers:,} layers; up to {_MOST:,} are taken: measure a part of the model"))
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         faults.append(Fault("kinds", f"{', '.join(unknown)} is no recompute kind; use {', '.join(KINDS)}"))

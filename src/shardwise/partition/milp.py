@@ -9,6 +9,7 @@ per interval is needed; runs of several kinds keep their order by one binary per
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -51,12 +52,27 @@ class Programme:
             ("mip_heuristic_effort", 0.0),
         ):
             self.solver.setOptionValue(option, value)
+        self._until, self._stopped_by = float("inf"), ""
+        self.solver.setCallback(self._watch, None)
+        kinds = highspy.cb.HighsCallbackType
+        for kind in (kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt):
+            self.solver.startCallback(kind)
         self.cells = ready.chunks * ready.options
         self._columns()
         self._totals()
         self._memory()
         self._seams()
         self.cuts = 0
+
+    def _watch(self, _kind: object, _message: str, _out: object, back: Any, _data: object) -> None:  # noqa: ANN401
+        """Stop at the CPU time that was given (the solver's own limit is wall time), or at Ctrl-C."""
+        try:
+            if time.process_time() > self._until:
+                self._stopped_by = self._stopped_by or "time"
+        except KeyboardInterrupt:  # must not pass through the solver
+            self._stopped_by = "user"
+        if self._stopped_by:
+            back.user_interrupt = True
 
     def _columns(self) -> None:
         most = np.tile(self.ready.run_counts[self.ready.run_of].astype(float), self.ready.chunks)
@@ -146,13 +162,15 @@ class Programme:
 
     def solve(self, *, seconds: float, nodes: int = 0) -> Solved | None:
         """None: there is no solution. Nodes bound the work the same way on every machine, seconds are a backstop."""
-        self.solver.setOptionValue("time_limit", max(seconds, 0.01))
+        self._until, self._stopped_by = time.process_time() + max(seconds, 0.01), ""
         if nodes:
             self.solver.setOptionValue("mip_max_nodes", nodes)
         self.solver.run()
         if self.solver.getModelStatus() in {self.status.kUnknown, self.status.kSolveError, self.status.kNotset}:
             self.solver.clearSolver()  # a basis gone bad: start anew
             self.solver.run()
+        if self._stopped_by == "user":
+            raise KeyboardInterrupt
         status, info = self.solver.getModelStatus(), self.solver.getInfo()
         if status in {self.status.kInfeasible, self.status.kUnboundedOrInfeasible}:
             return None
@@ -167,7 +185,7 @@ class Programme:
             value=float(info.objective_function_value) if known else np.inf,
             bound=bound if np.isfinite(bound) else 0.0,
             finished=finished,
-            out_of_time=status == self.status.kTimeLimit,
+            out_of_time=self._stopped_by == "time",
         )
 
 

@@ -16,6 +16,7 @@ from shardwise.simulate.action import Schedule, placed
 from shardwise.simulate.timeline import Timeline
 
 CLOSE = 1e-6
+MOST_LAYERS, MOST_CHUNKS = 20_000, 4096
 PIECES = ("seq-1f1b", "interleaved", "low-memory")
 """Schedules that sequences may be cut for."""
 Counts = tuple[tuple[int, ...], ...]
@@ -142,6 +143,10 @@ def _faults(p: Problem) -> Iterator[Fault]:
     for name, value in (("pp", p.pp), ("vpp", p.vpp), ("microbatches", p.microbatches), ("splits", p.splits)):
         if value < 1:
             yield Fault(name, f"is {value}; it must be at least 1")
+    if p.chunks > MOST_CHUNKS or p.layers > MOST_LAYERS:
+        said = f"{p.layers:,} layers on {p.chunks:,} chunks; up to {MOST_LAYERS:,} and {MOST_CHUNKS:,} are balanced"
+        yield Fault("layers", f"{said}; write groups of layers as one")
+        return
     if p.order is None and p.schedule not in SHAPES:
         yield Fault("schedule", f"there is no schedule {p.schedule!r}; known: {', '.join(SHAPES)}")
     if p.order is None and p.splits > 1 and p.schedule not in PIECES:
@@ -152,6 +157,8 @@ def _faults(p: Problem) -> Iterator[Fault]:
             yield Fault(name, f"has {len(values)} numbers; give one, or one for each of {p.pp} ranks")
     if any(not limit > 0 for limit in p.limits):
         yield Fault("limits", f"holds {min(p.limits):g}; the memory of a rank must be above 0")
+    if any(not 0 <= chunk < p.chunks for chunk in p.empty):
+        yield Fault("empty", f"holds {max(p.empty)}; chunks are 0 to {p.chunks - 1}")
     if p.hop < 0:
         yield Fault("hop", f"is {p.hop:g}; a time is not negative")
     needed = sum(p.least)

@@ -10,6 +10,7 @@ kinds in model order, `schedule`, `hop`, `mem_limit` and `stage_const_mem` as a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,26 @@ _KEYS = frozenset({
     "id", "name", "note", "pp", "vp", "vpp", "mb", "microbatches", "layers", "mem_limit", "low_mem", "seq_split",
     "recompute_kinds", "model", "schedule", "hop", "empty_chunks",
 })  # fmt: skip
+_NUMBERS = frozenset({"time", "nb_layer"})
 Table = Mapping[str, Any]
+
+
+def _read(path: str | Path) -> Table:
+    """What a file holds; of an entry of an instance list its `problem`."""
+    data: Table = read_mapping(path)
+    inner = data.get("problem")
+    return inner if isinstance(inner, dict) else data
+
+
+def read_unknown(path: str | Path) -> list[str]:
+    """Keys of a problem file that are passed over."""
+    return unknown_keys(_read(path))
 
 
 def read_problem(path: str | Path) -> Problem:
     """A problem file; the whole of an entry of an instance list (with `problem` inside) is taken too."""
-    data: Table = read_mapping(path)
-    if "problem" in data and isinstance(data["problem"], dict):
-        data = data["problem"]
     try:
-        return problem_from(data)
+        return problem_from(_read(path))
     except FileError:
         raise
     except InputError as error:
@@ -153,8 +164,18 @@ def _kind(entry: Table, kinds: list[str] | None) -> Kind:
 
 
 def _shape_faults(data: Table) -> Iterator[Fault]:
-    for key in sorted(set(data) - _KEYS):
-        yield Fault(key, f"is not a key of a problem; the keys are {', '.join(sorted(_KEYS))}")
+    if "instances" in data:
+        yield Fault("instances", "is a list of problems; write one of its `problem` objects into a file of its own")
+        return
+    for key in unknown_keys(data):
+        if near := get_close_matches(key, _KEYS, 1, 0.75):
+            yield Fault(key, f"is not a key of a problem; {near[0]} may be meant. Keys: {', '.join(sorted(_KEYS))}")
+    for one, same in (("vp", "vpp"), ("mb", "microbatches")):
+        if one in data and same in data and data[one] != data[same]:
+            yield Fault(one, f"is {data[one]!r}, but {same}, which means the same, is {data[same]!r}; leave one out")
+    low = data.get("low_mem", 0)
+    if low not in {0, 1, None} if isinstance(low, int | float | None) else True:
+        yield Fault("low_mem", f"is {low!r}; write 0 or 1")
     yield from _count_faults(data)
     kinds = data.get("recompute_kinds")
     if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) - RECOMPUTE.keys()):
@@ -169,6 +190,11 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
     if not isinstance(empty, list) or any(not _is_count(chunk, 0) for chunk in empty):
         yield Fault("empty_chunks", f"is {empty!r}; write a list of chunks that may be without layers")
     yield from model_faults(data.get("model"))
+
+
+def unknown_keys(data: Table) -> list[str]:
+    """Keys that mean nothing here: they are passed over."""
+    return sorted(str(key) for key in data if key not in _KEYS)
 
 
 def _count_faults(data: Table) -> Iterator[Fault]:
@@ -202,9 +228,9 @@ def _entry_faults(entry: object, at: str) -> Iterator[Fault]:
         return
     if "time" not in entry and "forward_time" not in entry:
         yield Fault(f"{at}.time", "is missing; give the forward time of one layer")
-    texts = {"name", "type", "model_name"}
     for key, value in entry.items():
-        if key not in texts and (not _is_number(value) or value < 0):
+        read = key in _NUMBERS or key.startswith("memory_") or key.endswith(("_time", "_coef"))
+        if read and (not _is_number(value) or value < 0):
             yield Fault(f"{at}.{key}", f"is {value!r}; write a number that is not negative")
     if not _is_count(entry.get("nb_layer", 1)):
         yield Fault(f"{at}.nb_layer", f"is {entry['nb_layer']!r}; write a whole number of at least 1")
