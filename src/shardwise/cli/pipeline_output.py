@@ -62,7 +62,7 @@ def write_files(
     if files.html:
         from shardwise.report.page import timeline_page
 
-        text = timeline_page(timeline, title, facts, seconds=seconds, bound=bound, others=others)
+        text = timeline_page(timeline, timeline.schedule.name, facts, seconds=seconds, bound=bound, others=others)
         write_text(files.html, text)
     if files.trace:
         from shardwise.report.trace import chrome_trace

@@ -9,7 +9,8 @@ from shardwise.inputs.serialise import Plain
 from shardwise.report.view.timeline import timeline_data, too_long
 from shardwise.simulate.timeline import Timeline
 
-_KINDS = {"forward": (0,), "inputs": (1,), "weights": (2,), "backward": (3,)}
+_KINDS = {"forward": 0, "inputs": 1, "weights": 2, "backward": 3}
+_LEDGER = {"forward": "forward", "inputs": "backward, inputs", "weights": "backward, weights", "backward": "backward"}
 
 
 def schedule_view(
@@ -52,7 +53,7 @@ def schedule_view(
 
 def _stage(timeline: Timeline, rank: int) -> Plain:
     kinds, spent = timeline.kinds(rank), timeline.end[rank] - timeline.start[rank]
-    times = {name: float(spent[kinds == own[0]].sum()) for name, own in _KINDS.items()}
+    times = {name: float(spent[kinds == own].sum()) for name, own in _KINDS.items()}
     limits, static = timeline.costs.memory_limit, timeline.costs.static
     held, peak = static[rank] if static else 0.0, timeline.peak[rank]
     return {
@@ -70,7 +71,7 @@ def _causes(timeline: Timeline) -> Plain:
     """Where the makespan goes, the mean over ranks: work by kind, and the bubble by cause."""
     ranks, makespan = range(timeline.schedule.pp), timeline.makespan
     stages = [_stage(timeline, rank)["time"] for rank in ranks]
-    work = [{"name": name, "value": sum(one[name] for one in stages) / len(stages)} for name in _KINDS]
+    work = [{"name": _LEDGER[name], "value": sum(one[name] for one in stages) / len(stages)} for name in _KINDS]
     waits = [{"name": name, "value": share * makespan} for name, share in timeline.bubbles().items() if share > 0]
     bubble = {"name": "bubble", "value": timeline.bubble * makespan, "parts": waits}
     return {"name": "makespan", "value": makespan, "parts": [part for part in (*work, bubble) if part["value"]]}

@@ -27,7 +27,12 @@ function fill(root) {
     el(
       "div",
       { class: "heading" },
-      el("div", {}, el("h1", {}, t("compare.title")), el("p", { class: "muted" }, t("compare.how"))),
+      el(
+        "div",
+        {},
+        el("h1", {}, t("compare.title")),
+        el("p", { class: "muted" }, t(state.live ? "compare.how" : "compare.how.file")),
+      ),
       el(
         "div",
         { class: "heading-buttons" },
@@ -91,22 +96,8 @@ function head(one, index) {
   return el(
     "th",
     { scope: "col" },
-    el(
-      "div",
-      { class: "pin-head" },
-      el("strong", {}, view.title),
-      el(
-        "button",
-        {
-          "class": "small",
-          "type": "button",
-          "aria-label": t("pin.remove", { title: view.title }),
-          "on": { click: () => unpin(index) },
-        },
-        "✕",
-      ),
-    ),
-    el("small", { class: "muted" }, view.subtitle),
+    el("div", { class: "pin-head" }, el("strong", {}, view.title), state.live ? removal(view, index) : null),
+    el("small", { class: "muted pin-title" }, view.subtitle),
     view.strategy ? el("code", { class: "pin-strategy" }, view.strategy) : null,
     el(
       "button",
@@ -128,6 +119,12 @@ function head(one, index) {
   );
 }
 
+function removal(view, index) {
+  const label = t("pin.remove", { title: view.title });
+  const on = { click: () => unpin(index) };
+  return el("button", { "class": "small", "type": "button", "aria-label": label, on }, "✕");
+}
+
 function group(title, rows) {
   const shown = rows.filter(row => !only || row.differs);
   if (!shown.length) return null;
@@ -147,7 +144,7 @@ function line(row) {
     row.cells.map((cell, k) =>
       el(
         "td",
-        { class: `${cell.best ? "leads" : ""} ${cell.odd ? "odd" : ""}` },
+        { class: `${cell.best ? "leads" : ""} ${cell.odd ? "odd" : ""} ${cell.bad ? "bad" : ""}` },
         cell.bar
           ? el(
               "span",
@@ -184,21 +181,34 @@ function shower(kind, view) {
 }
 
 function numberRows(views) {
-  return NUMBERS.filter(([key]) => views.some(view => Number.isFinite(view.numbers[key]))).map(
-    ([key, name, kind, better]) => {
-      const values = views.map(view => view.numbers[key] ?? null);
-      return valueRow(
-        t(name),
-        values,
-        values.map((value, k) => shower(kind, views[k])(value)),
-        better,
-      );
-    },
-  );
+  const shown = NUMBERS.filter(([key]) => views.some(view => Number.isFinite(view.numbers[key])));
+  const rows = shown.map(([key, name, kind, better]) => {
+    const values = views.map(view => view.numbers[key] ?? null);
+    return valueRow(
+      t(name),
+      values,
+      values.map((value, k) => shower(kind, views[k])(value)),
+      better,
+      views,
+    );
+  });
+  return views.some(view => view.numbers.fits) ? [...rows, fitsRow(views)] : rows;
 }
 
-function valueRow(name, values, texts, better) {
-  const known = values.filter(Number.isFinite),
+function fitsRow(views) {
+  const texts = views.map(({ numbers: { fits } }) => (fits ? t(`fits.${fits}`) : "–")),
+    differs = new Set(texts).size > 1;
+  const cells = texts.map((text, k) => ({
+    text,
+    odd: differs && text !== texts[0],
+    bad: views[k].numbers.fits === "no",
+  }));
+  return { name: t("compare.fits"), differs, cells };
+}
+
+/** A line of numbers; what does not fit cannot be the best of it. */
+function valueRow(name, values, texts, better, views = []) {
+  const known = values.filter((value, k) => Number.isFinite(value) && views[k]?.numbers.fits !== "no"),
     first = values[0];
   const lead = better && known.length > 1 ? (better > 0 ? Math.max(...known) : Math.min(...known)) : null;
   const differs = new Set(texts).size > 1;
@@ -207,7 +217,7 @@ function valueRow(name, values, texts, better) {
     differs,
     cells: values.map((value, k) => ({
       text: texts[k],
-      best: differs && lead !== null && value === lead,
+      best: differs && lead !== null && value === lead && views[k]?.numbers.fits !== "no",
       odd: differs && texts[k] !== texts[0],
       delta: differs && Number.isFinite(value) && first && value !== first ? signed(value / first - 1) : "",
     })),

@@ -162,6 +162,8 @@ export const en = {
   "compare.title": "Compare",
   "compare.how":
     "Pinned plans stay while you plan on. Differences to the first are marked, the best of a line is green.",
+  "compare.how.file": "Differences to the first are marked, the best of a line is green.",
+  "compare.fits": "Fits",
   "compare.add": "Add the plan you look at",
   "compare.only": "Differences only",
   "compare.empty": "Nothing pinned yet",
@@ -249,7 +251,8 @@ export const en = {
   "ledger.makespan": "makespan",
   "ledger.forward": "forward",
   "ledger.backward": "backward",
-  "ledger.inputs": "backward, inputs",
+  "ledger.backward, inputs": "backward, inputs",
+  "ledger.backward, weights": "backward, weights",
   "ledger.recompute": "recompute",
   "ledger.bubble": "bubble",
   "ledger.gemm": "matrix products",

@@ -25,7 +25,7 @@ const OVERVIEW = 34,
 /** Where the iteration is long, its beginning: what one can read; the overview shows the rest. */
 function firstLook(line) {
   const most = Math.max(...line.ranks.map(rank => rank.codes.length));
-  return most > READABLE * 1.5 ? (line.makespan * READABLE) / most : line.makespan;
+  return most > READABLE * 2.5 ? (line.makespan * READABLE) / most : line.makespan;
 }
 
 export class TimelineCanvas {
@@ -107,9 +107,14 @@ export class TimelineCanvas {
 
   /** Put the rows and curves in sight on the canvas, from a sheet that reaches half a window further on both sides. */
   stamp(pen, box, related, strong) {
-    const key = [box.to - box.from, box.width, box.height, box.ratio, strong, this.chosen ? this.chosen.code : -1].join(
-      " ",
-    );
+    const key = [
+      (box.to - box.from).toPrecision(9),
+      box.width,
+      box.height,
+      box.ratio,
+      strong,
+      this.chosen ? this.chosen.code : -1,
+    ].join(" ");
     if (!this.sheet || this.sheet.key !== key || this.sheet.from > box.from || this.sheet.to < box.to)
       this.sheet = this.sheetOf(box, related, strong, key);
     const { sheet } = this,
