@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
@@ -93,6 +94,8 @@ class Block(NamedTuple):
     """Operations of F, I and W on this rank, without recompute."""
     again_flops: float
     ops: tuple[Op, ...]
+    forwards: tuple[Seconds, ...] = ()
+    """The forward pass of every operator."""
 
     @property
     def all_params(self) -> float:
@@ -115,7 +118,7 @@ def layer_block(shard: Shard, kind: LayerKind, recipe: Recipe, machine: Machine,
     """A transformer layer. `grads`: bytes per parameter that backward allocates for good."""
     if recipe == PLAIN:
         return _block(kind.name, layer_ops(shard, kind), shard, machine, groups, grads)
-    return _recomputed(layer_block(shard, kind, PLAIN, machine, groups, grads), recipe, shard, machine, groups, grads)
+    return _recomputed(layer_block(shard, kind, PLAIN, machine, groups, grads), recipe, shard, machine, grads)
 
 
 @lru_cache(maxsize=1024)
@@ -129,7 +132,8 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 
 
 def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    forward, input_grad, weight_grad = _timed(ops, shard, machine, groups)
+    forwards, input_grad, weight_grad = _timed(ops, shard, machine, groups)
+    forward = _added(forwards)
     if name not in {"embedding", "head"}:
         forward = forward._replace(host=forward.host + machine.layer_f)
         input_grad = input_grad._replace(host=input_grad.host + machine.layer_b)
@@ -151,18 +155,27 @@ def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Gro
         flops=sum(f + i + w for f, i, w in (op.flops() for op in ops)),
         again_flops=0,
         ops=tuple(ops),
+        forwards=forwards,
     )
 
 
-def _recomputed(plain: Block, recipe: Recipe, shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
+def _added(parts: Iterable[Seconds]) -> Seconds:
+    total = [0.0] * len(Seconds._fields)
+    for part in parts:
+        for column, value in enumerate(part):
+            if value:
+                total[column] += value
+    return Seconds(*total)
+
+
+def _recomputed(plain: Block, recipe: Recipe, shard: Shard, machine: Machine, grads: float) -> Block:
     """The same layer with some of it computed again: other memory, and another forward pass of what is replayed."""
     ops = list(plain.ops)
     walk = _walk(ops, shard, recipe, grads)
-    replayed = [ops[index] for index in walk.replayed]
-    again = _timed(replayed, shard, machine, groups)[0] if replayed else Seconds()
+    again = _added(plain.forwards[index] for index in walk.replayed)
     if recipe.full:  # the framework's own code runs again too
         again = again._replace(host=again.host + machine.layer_f)
-    return plain._replace(again=again, walk=walk, again_flops=sum(op.flops()[0] for op in replayed))
+    return plain._replace(again=again, walk=walk, again_flops=sum(ops[index].flops()[0] for index in walk.replayed))
 
 
 def _walk(ops: list[Op], shard: Shard, recipe: Recipe, grads: float) -> Walk:
@@ -181,12 +194,16 @@ _AXES = {"tp": 3, "cp": 4, "ep": 5, "etp": 5}
 _HOST = 6
 
 
-def _timed(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> tuple[Seconds, Seconds, Seconds]:
-    """Seconds of F, I and W of a list of operators, with their exposed collectives and their launches."""
+def _timed(
+    ops: list[Op], shard: Shard, machine: Machine, groups: Groups
+) -> tuple[tuple[Seconds, ...], Seconds, Seconds]:
+    """Seconds of operators with their exposed collectives and their launches: F of each, I and W of all."""
     hidden = dict(groups.hidden)
-    table = [[0.0] * 7, [0.0] * 7, [0.0] * 7]
-    forward, input_grad, weight_grad = table
+    input_grad, weight_grad = [0.0] * 7, [0.0] * 7
+    forwards = []
     for op in ops:
+        forward = [0.0] * 7
+        table = (forward, input_grad, weight_grad)
         product = op.kind in {"gemm", "grouped"}
         narrow = shard.fp8 and product and op.name not in WIDE
         times = op_times(op, machine, narrow=narrow)
@@ -210,7 +227,8 @@ def _timed(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> tup
                 # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
                 waits = comm.axis == "cp" and comm.kind != "ring"
                 row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
-    return Seconds(*forward), Seconds(*input_grad), Seconds(*weight_grad)
+        forwards.append(Seconds(*forward))
+    return tuple(forwards), Seconds(*input_grad), Seconds(*weight_grad)
 
 
 def _frozen(times: Times, op: Op, shard: Shard) -> Times:

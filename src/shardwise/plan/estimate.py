@@ -9,7 +9,7 @@ from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory, trained_share
 from shardwise.cost.network import hand_over
-from shardwise.cost.stage import Chunk, combined
+from shardwise.cost.stage import Chunk, Run, combined
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import DataGroups, Update, data_groups, sharded_traffic, update_of
 from shardwise.inputs.check import ensure
@@ -247,19 +247,22 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
 
 def _fsdp(setup: Setup, chunks: list[Chunk], groups: DataGroups) -> tuple[float, float]:
     """Exposed seconds per micro batch of gathering and scattering sharded parameters: forward, backward."""
+    return sharding_seconds(setup, tuple(run for chunk in chunks for run in chunk.runs), groups)
+
+
+def sharding_seconds(setup: Setup, runs: tuple[Run, ...], groups: DataGroups) -> tuple[float, float]:
+    """What gathering and scattering of these blocks shows of itself: forward, backward."""
     strategy = setup.strategy
     if strategy.zero < 3:
         return 0.0, 0.0
-    overlap = setup.runtime.overlap.fsdp
-    gathered, scattered = setup.states.gathered, 4.0 if strategy.grad_dtype == "fp32" else 2.0
+    overlap, rate = setup.runtime.overlap.fsdp, setup.runtime.overlap.fsdp_rate
+    sizes = setup.states.gathered / rate, (4.0 if strategy.grad_dtype == "fp32" else 2.0) / rate
     forward = backward = 0.0
-    for chunk in chunks:
-        for run in chunk.runs:
-            block = run.block
-            gather, scatter = sharded_traffic(block, groups, gathered), sharded_traffic(block, groups, scattered)
-            back = combined(block.i, block.w, block.again).total
-            forward += run.repeat * _uncovered(gather, block.f.total, overlap)
-            backward += run.repeat * _uncovered(gather + scatter, back, overlap)
+    for block, repeat in runs:
+        gather, scatter = (sharded_traffic(block, groups, size) for size in sizes)
+        back = combined(block.i, block.w, block.again).total
+        forward += repeat * _uncovered(gather, block.f.total, overlap)
+        backward += repeat * _uncovered(gather + scatter, back, overlap)
     return forward, backward
 
 

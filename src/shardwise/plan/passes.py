@@ -86,14 +86,17 @@ def timeline_of(setup: Setup, costs: Costs) -> Timeline:
         return _best(setup, costs).timeline
     if strategy.schedule == "seq-1f1b":
         costs = split_costs(costs, SEQUENCE_PIECES)
-    return simulate(_ordered(strategy, costs), costs)
+    order = order_of(strategy)
+    if order is None:
+        order = generate(strategy.schedule, pp=strategy.pp, microbatches=strategy.microbatches, costs=costs)
+    return simulate(order, costs)
 
 
-def _ordered(strategy: Strategy, costs: Costs) -> Schedule:
-    name, pp, count = strategy.schedule, strategy.pp, strategy.microbatches
-    if name in {"zb-1p", "zb-2p"}:  # their order follows the costs
-        return generate(name, pp=pp, microbatches=count, costs=costs)
-    return _schedule(name, pp, strategy.vpp, count, strategy.group or pp)
+def order_of(strategy: Strategy) -> Schedule | None:
+    """The order of work; none where it follows the costs. The same shape gives the same object."""
+    if strategy.schedule in {"zb-1p", "zb-2p", "auto"}:
+        return None
+    return _schedule(strategy.schedule, strategy.pp, strategy.vpp, strategy.microbatches, strategy.group or strategy.pp)
 
 
 @lru_cache(maxsize=512)
@@ -105,14 +108,17 @@ def pipeline_costs(setup: Setup, forward: list[float], backward: list[float], ho
     """Seconds and bytes per chunk for the simulator; what a rank adds beside its chunks is spread over them."""
     strategy = setup.strategy
     ranks = placed(strategy.pp, strategy.vpp, setup.placement)
+    seconds = {id(chunk): (chunk.forward_seconds, chunk.backward_seconds) for chunk in setup.chunks}
+    own = [[seconds[id(chunk)] for chunk in setup.rank_chunks(rank)] for rank in range(strategy.pp)]
+    stretch_f = [total / sum(f for f, _ in each) for total, each in zip(forward, own, strict=True)]
+    stretch_b = [total / sum(b for _, b in each) for total, each in zip(backward, own, strict=True)]
     f, i, w = [], [], []
     for chunk, rank in zip(setup.chunks, ranks, strict=True):
-        own = setup.rank_chunks(rank)
-        f.append(chunk.forward_seconds * forward[rank] / sum(one.forward_seconds for one in own))
-        stretch = backward[rank] / sum(one.backward_seconds for one in own)
-        weights = min(chunk.w.total, chunk.backward_seconds)
-        i.append((chunk.backward_seconds - weights) * stretch)
-        w.append(weights * stretch)
+        ahead, back = seconds[id(chunk)]
+        weights = min(chunk.w.total, back)
+        f.append(ahead * stretch_f[rank])
+        i.append((back - weights) * stretch_b[rank])
+        w.append(weights * stretch_b[rank])
     return Costs(
         f=tuple(f),
         i=tuple(i),

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from shardwise.cost.compute import Machine, machine_of
-from shardwise.cost.layer import PLAIN, Groups, Recipe, embedding_block, head_block, layer_block
+from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
 from shardwise.cost.network import Network, network_of
 from shardwise.cost.stage import Chunk, Run, chunk_of, offloaded, placement_of, recomputed_layers
 from shardwise.cost.states import States, states_of
@@ -97,12 +97,24 @@ def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Grou
     )
 
 
+def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
+    """One layer of a kind, recomputed so."""
+    groups = layer_groups(setup.network, setup.strategy, setup.runtime)
+    return layer_block(setup.shard, kind, recipe, setup.machine, groups, _gradients(setup.strategy, setup.states))
+
+
+def _gradients(strategy: Strategy, states: States) -> float:
+    """Bytes per parameter that backward allocates: only a first micro batch finds no gradients yet; with several, they
+    stand throughout.
+    """
+    return states.weight if states.lazy and strategy.microbatches == 1 else 0.0
+
+
 def _chunks(
     shard: Shard, strategy: Strategy, layers: tuple[int, ...], machine: Machine, groups: Groups, states: States
 ) -> list[Chunk]:
     kinds = layer_kinds(shard.model)
-    # only a first micro batch finds no gradients yet; with several, they stand throughout
-    grads = states.weight if states.lazy and strategy.microbatches == 1 else 0.0
+    grads = _gradients(strategy, states)
     chunks: list[Chunk] = []
     known: dict[tuple[object, ...], Chunk] = {}
     start, last = 0, len(layers) - 1

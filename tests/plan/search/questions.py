@@ -65,6 +65,7 @@ def small_question(seed: int) -> Question:
     only = rng.choice(
         ["cp=1 mbs<=2 zero<=1 sp=on hsdp=0", "cp<=2 tp<=2 mbs=1 zero=1,2 hsdp=0", "tp<=2 cp=1 mbs=1,4 vpp<=2 zero=0,2"]
     )
-    only += " recompute=none,full,mlp,attention-norm+mlp-norm,full:1"
+    recomputes = rng.sample(["none", "full", "mlp", "attention-norm+mlp-norm", "full:1", "full:auto"], 3)
+    only += " recompute=" + ",".join(recomputes)
     question = asked(small_model(rng), rng.choice(["4xh100", "8xa100"]), rng.choice([8, 16]), 2048, runtime, only)
     return replace(question, memory_limit=rng.uniform(6e9, 30e9))

@@ -30,13 +30,13 @@ def test_a_pool_gives_the_same_bytes(alone, workers):
     assert answer(workers=workers) == alone
 
 
-def _die_once(question, strategies):
+def _die_once(question, strategies, goal):
     """The first worker that comes by dies; the file tells the others that it has."""
     mark = os.environ["SHARDWISE_TEST_MARK"]
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
-        return list(module.Serial().refine(question, strategies))
+        return list(module.Serial().refine(question, strategies, goal))
     os._exit(1)
 
 

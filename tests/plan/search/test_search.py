@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
 import pytest
 from questions import asked, small_question
 
 import shardwise
 from shardwise.inputs.plan_file import plan_text
+from shardwise.plan.estimate import estimate
 from shardwise.plan.search.api import plan_file_of
 from shardwise.plan.search.refine import refine
+from shardwise.plan.search.screen import Screen
 from shardwise.plan.search.search import Search
-from shardwise.plan.search.space import Space
+from shardwise.plan.search.space import AS_NEEDED, Space
 
 
 def by_brute_force(question):
@@ -30,6 +36,58 @@ def test_the_best_is_that_of_brute_force(seed):
         assert answer.best.strategy == wanted[2]
         assert answer.best.iteration_seconds == pytest.approx(wanted[0], rel=1e-12)
         assert answer.gap == pytest.approx(0.0, abs=1e-8)
+
+
+def every_cut(question, strategy):
+    """Every cut into stages that the space has, with every number of recomputed layers of every stage."""
+    layers, chunks = question.model.layers, strategy.chunks
+    even, mixes = layers // chunks, strategy.recompute.layers == AS_NEEDED
+    for places in combinations(range(1, layers), chunks - 1):
+        counts = tuple(b - a for a, b in pairwise([0, *places, layers]))
+        inside = min(counts[1:-1], default=even) >= even and max(counts) <= even + 1
+        if strategy.vpp > 1 and not inside:
+            continue
+        for again in product(*(range(count + 1) for count in counts)) if mixes else [strategy.recompute.layers]:
+            yield replace(strategy, layers=counts, recompute=replace(strategy.recompute, layers=again))
+
+
+def beaten_by(question, best):
+    """Cuts of strategies that the bounds leave, faster than the best."""
+    space = Space(question=question)
+    screen = Screen(space=space)
+    for rows in screen.rows_of(space.bases):
+        left = (rows.seconds < best * (1 - 1e-9)) & (rows.bytes <= question.memory_limit)
+        for place in np.flatnonzero(left).tolist():
+            for strategy in every_cut(question, space.strategy(screen.point(rows.base, place))):
+                found = estimate(question.model, question.cluster, strategy, runtime=question.runtime, checked=True)
+                if found.total_bytes <= question.memory_limit and found.iteration_seconds < best * (1 - 1e-9):
+                    yield found.strategy
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 6, 9, 10, 11])
+def test_no_cut_of_any_strategy_is_faster(seed):
+    """The bounds exclude the others; of those that are left every cut is simulated."""
+    question = small_question(seed)
+    answer = Search(question=question, gap=0.0).run()
+    if answer.best is not None:
+        assert not list(beaten_by(question, answer.best.iteration_seconds))
+
+
+@pytest.mark.parametrize(("layers", "limit"), [(7, 16e9), (6, 15e9)])
+def test_no_mix_of_recomputed_layers_is_faster(layers, limit):
+    """Early stages hold more micro batches in flight, and so recompute more layers or have fewer."""
+    only = "pp=3 vpp=1 tp=1 cp=1 mbs=1 zero=1 schedule=1f1b hsdp=0 recompute=full:auto"
+    question = asked("llama-3-8b", "6xh100", 24, 4096, "mindformers", only)
+    question = replace(question, model=replace(question.model, layers=layers), memory_limit=limit)
+    answer = Search(question=question, gap=0.0).run()
+    again = answer.best.strategy.recompute.layers
+    assert len(set(again)) > 1
+    assert not list(beaten_by(question, answer.best.iteration_seconds))
+
+
+def test_a_runtime_with_one_number_for_all_stages_gets_one():
+    question = asked("llama-3-8b", "6xh100", 24, 4096, "megatron", "recompute=full:auto")
+    assert not Space(question=question).bases
 
 
 def test_the_bound_holds_whatever_the_gap():

@@ -23,9 +23,9 @@ SHARE = 4
 
 
 class Executor(Protocol):
-    """Refines strategies; the results come in order, each as soon as it is there."""
+    """Refines strategies; the results come in order, each as soon as it is there. `goal`: seconds to beat."""
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]: ...
+    def refine(self, question: Question, strategies: Sequence[Strategy], goal: float) -> Iterator[Refined | None]: ...
 
     def close(self) -> None: ...
 
@@ -33,15 +33,15 @@ class Executor(Protocol):
 class Serial:
     """In this process."""
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]:
-        return (refine(question, strategy) for strategy in strategies)
+    def refine(self, question: Question, strategies: Sequence[Strategy], goal: float) -> Iterator[Refined | None]:
+        return (refine(question, strategy, goal) for strategy in strategies)
 
     def close(self) -> None:
         pass
 
 
-def _several(question: Question, strategies: Sequence[Strategy]) -> list[Refined | None]:
-    return list(Serial().refine(question, strategies))
+def _several(question: Question, strategies: Sequence[Strategy], goal: float) -> list[Refined | None]:
+    return list(Serial().refine(question, strategies, goal))
 
 
 def _shares(strategies: Sequence[Strategy]) -> list[Sequence[Strategy]]:
@@ -55,11 +55,11 @@ class Pool:
         self.workers = workers
         self.pool = ProcessPoolExecutor(workers)
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]:
+    def refine(self, question: Question, strategies: Sequence[Strategy], goal: float) -> Iterator[Refined | None]:
         done = 0
         for _ in range(TRIES):
             try:
-                futures = [self.pool.submit(_several, question, share) for share in _shares(strategies[done:])]
+                futures = [self.pool.submit(_several, question, share, goal) for share in _shares(strategies[done:])]
                 for future in futures:
                     found = future.result()
                     done += len(found)
@@ -68,7 +68,7 @@ class Pool:
                 self.pool = ProcessPoolExecutor(self.workers)
             else:
                 return
-        yield from _several(question, strategies[done:])
+        yield from _several(question, strategies[done:], goal)
 
     def close(self) -> None:
         self.pool.shutdown(cancel_futures=True)
@@ -89,9 +89,9 @@ class Ray:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, **size)
         self.several = ray.remote(max_retries=TRIES)(_several)
 
-    def refine(self, question: Question, strategies: Sequence[Strategy]) -> Iterator[Refined | None]:
+    def refine(self, question: Question, strategies: Sequence[Strategy], goal: float) -> Iterator[Refined | None]:
         asked = self.ray.put(question)
-        for share in [self.several.remote(asked, share) for share in _shares(strategies)]:
+        for share in [self.several.remote(asked, share, goal) for share in _shares(strategies)]:
             yield from self.ray.get(share)
 
     def close(self) -> None:

@@ -61,6 +61,10 @@ class Frame(NamedTuple):
     valid: npt.NDArray[np.bool_]
     """[pair, choice]: whether the chunk is long enough for the choice."""
 
+    @property
+    def cell_of_pair(self) -> Ints:
+        return np.array([cell for _, cell in self.tracks])[self.track_of_pair]
+
 
 class Known(NamedTuple):
     """Updates and rates that frames share."""

@@ -15,11 +15,12 @@ of the last slack + 1 is; else some stage takes `next` or more. The smaller of b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from shardwise.plan.search.frame import Frame
 from shardwise.plan.search.table import Floats
 from shardwise.plan.search.types import Layout
 from shardwise.plan.search.work import Work
@@ -37,8 +38,13 @@ class Pipes(NamedTuple):
     """What a pass of a rank shows of its sends."""
     layers: int
 
+    def of(self, at: list[int]) -> Pipes:
+        """Some of them."""
+        pp, vpp, m, hop, shown = (column[at] for column in self[:5])
+        return Pipes(pp, vpp, m, hop, shown, self.layers)
 
-def pipes_of(layouts: list[Layout], hops: list[float], overlap: float, layers: int) -> Pipes:
+
+def pipes_of(layouts: Sequence[Layout], hops: list[float], overlap: float, layers: int) -> Pipes:
     def column(values: list[float]) -> Floats:
         return np.array(values, dtype=float)[:, None]
 
@@ -55,10 +61,37 @@ def pipes_of(layouts: list[Layout], hops: list[float], overlap: float, layers: i
 
 def makespan(schedule: str, pipes: Pipes, work: Work) -> Floats:
     """Seconds of all passes at least: [pipeline, choice]."""
-    slow = pipes.m * (work.slowest + 2 * pipes.shown)
+    slow = pipes.m * (np.maximum(work.slowest, _block_mean(pipes, work)) + 2 * pipes.shown)
     bound = _BOUNDS.get(schedule)
     found = slow if bound is None else np.maximum(slow, bound(pipes, work))
     return np.asarray(np.where(pipes.pp > 1, found, pipes.m * work.total))
+
+
+def _block_mean(pipes: Pipes, work: Work) -> Floats:
+    """Mean over ranks where the first N layers of every chunk are recomputed: no chunk between the ends is shorter
+    than the even share, so that most chunks have N such layers.
+    """
+    chunks = pipes.pp * pipes.vpp
+    sure = np.maximum(chunks - 2, 0) * np.minimum(work.block, pipes.layers // chunks)
+    counted = (work.block + np.maximum(pipes.pp - 3, 0)) * (work.block > 0)  # what `total` has already
+    several = np.where(pipes.vpp > 1, np.maximum(sure - counted, 0.0), 0.0)
+    return np.asarray((work.total + work.again * several) / pipes.pp)
+
+
+def mixed_passes(pipes: Pipes, frame: Frame, work: Work, freed: Floats) -> Floats:
+    """The same where recomputing as needed must free `freed` bytes: [pair, choice].
+
+    Whatever stage it falls on, it adds to the sum T over all stages, and the slowest stage takes T / p or more.
+    """
+    at, cell = frame.of_pair.tolist(), frame.cell_of_pair
+    some = pipes.of(at)
+    p, m, stage = some.pp, some.m, 2 * some.shown
+    total = work.total[cell] + freed * work.price[cell]
+    mean = total / p + stage
+    share = np.maximum(work.share[cell], 0.5)
+    first = total + p * stage + np.maximum((m - 1) - np.minimum(m - 1, p - 1) * share, 0.0) * mean
+    chain = np.array([[frame.layouts[index].schedule == "1f1b"] for index in at]) & (p > 1)
+    return np.where(freed > 0, np.where(chain, np.maximum(first, m * mean), m * mean), 0.0)
 
 
 def _one_f_one_b(pipes: Pipes, work: Work) -> Floats:

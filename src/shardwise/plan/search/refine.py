@@ -1,17 +1,28 @@
-"""One strategy in full: every cut into stages that might pay, each estimated with its pipeline replayed."""
+"""One strategy in full: its even cut into stages and the best that the partition solver finds, each estimated."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 from shardwise.errors import ShardwiseError
-from shardwise.inputs.layers import is_uneven, with_layers
+from shardwise.inputs.layers import is_uneven, spread, with_layers
+from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, assemble
-from shardwise.plan.search.cuts import cuts
+from shardwise.plan.passes import order_of
+from shardwise.plan.search.partitions import Cut, Cutter
+from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import setup_of
+
+TRIES = 2
+"""Cuts that a solver may try before it is said not to fit."""
+NEAR = 1.03
+"""Times the goal: how near a quick cut must come for the exact one to be asked for."""
+SMALL = 128
+"""Stages times layers up to which the exact cut costs next to nothing."""
 
 
 class Refined(NamedTuple):
@@ -25,29 +36,94 @@ class Refined(NamedTuple):
     simulated: int
 
 
-def refine(question: Question, strategy: Strategy) -> Refined | None:
-    """The fastest cut that fits; where none does, the leanest. None: the strategy cannot be simulated."""
+def refine(question: Question, strategy: Strategy, goal: float = float("inf")) -> Refined | None:
+    """The fastest cut that fits; where none does, the leanest. None: the strategy cannot be simulated.
+
+    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be.
+    """
     even = with_layers(question.model.layers, strategy) if is_uneven(question.model.layers, strategy) else strategy
     try:
-        first = _estimated(question, even)
+        found = _Tried(question, even)
     except ShardwiseError:
         return None
-    found = [_refined(question, first)]
-    if strategy.pp > 1:
-        setup = setup_of(question.model, question.cluster, even, question.runtime)
-        held = tuple(rank.in_flight for rank in first.memory)
-        for layers in cuts(setup, held, question.memory_limit):
-            other = replace(even, layers=layers)
-            found.append(_refined(question, _estimated(question, other)))
-    best = min(found, key=lambda one: (not one.fits, one.seconds if one.fits else one.total_bytes, one.strategy.layers))
-    return best._replace(simulated=len(found))
+    if strategy.pp == 1:
+        found.recompute_as_needed()
+    elif question.runtime.can.uneven_layers and order_of(strategy) and strategy.schedule != "seq-1f1b":
+        found.cut(goal)
+    return found.best()
 
 
-def _estimated(question: Question, strategy: Strategy) -> Estimate:
-    return assemble(setup_of(question.model, question.cluster, strategy, question.runtime))
+class _Tried:
+    """The cuts of one strategy that were estimated."""
 
+    def __init__(self, question: Question, even: Strategy) -> None:
+        self.question, self.even = question, even
+        self.mixes = even.recompute.layers == AS_NEEDED
+        self.found: dict[Strategy, Refined] = {}
+        self.estimates: dict[Strategy, Estimate] = {}
+        self.first = self._estimate(even)
 
-def _refined(question: Question, estimate: Estimate) -> Refined:
-    host = estimate.host_bytes <= question.cluster.host_memory
-    fits = host and estimate.total_bytes <= question.memory_limit
-    return Refined(estimate.strategy, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, fits, 1)
+    def _estimate(self, strategy: Strategy) -> Estimate:
+        question = self.question
+        if strategy in self.estimates:
+            return self.estimates[strategy]
+        estimate = assemble(setup_of(question.model, question.cluster, strategy, question.runtime))
+        self.estimates[strategy] = estimate
+        # a mix without a layer that is recomputed is the strategy without recomputation
+        named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
+        host = estimate.host_bytes <= question.cluster.host_memory
+        fits = host and estimate.total_bytes <= question.memory_limit
+        self.found[named] = Refined(named, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, fits, 1)
+        return estimate
+
+    def cut(self, goal: float) -> None:
+        """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
+        question = self.question
+        setup = setup_of(question.model, question.cluster, self.even, question.runtime)
+        cutter = Cutter(setup, self.first, question.memory_limit)
+        small = setup.strategy.pp * question.model.layers <= SMALL
+        found = None if small else self._tried(cutter, cutter.quick)
+        if small or (cutter.chain and (found is None or found.iteration_seconds < NEAR * goal)):
+            self._tried(cutter, cutter.exact if cutter.chain else cutter.quick)
+        if self.mixes and not any(one.fits for one in self.found.values()):
+            self._estimate(replace(self.even, recompute=self._all))
+
+    def _tried(self, cutter: Cutter, solve: Callable[[], Cut | None]) -> Estimate | None:
+        """The estimate of what a solver finds; once more where it turns out not to fit."""
+        for _ in range(TRIES):
+            cut = solve()
+            if cut is None:
+                return None
+            known = self._with(cut) in self.estimates
+            estimate = self._estimate(self._with(cut))
+            if known or estimate.total_bytes <= self.question.memory_limit:
+                return estimate
+            cutter.heed(cut, estimate)
+        return None
+
+    def _with(self, cut: Cut) -> Strategy:
+        layers = self.even.layers if cut.layers == spread(self.question.model.layers, self.even) else cut.layers
+        return replace(self.even, layers=layers, recompute=cut.recompute)
+
+    @property
+    def _all(self) -> Recompute:
+        return replace(self.even.recompute, layers=())
+
+    def recompute_as_needed(self) -> None:
+        """One stage: the fewest layers that must be recomputed to fit."""
+        if not self.mixes or self.first.total_bytes <= self.question.memory_limit:
+            return
+        low, high = 0, self.question.model.layers
+        if self._estimate(replace(self.even, recompute=self._all)).total_bytes > self.question.memory_limit:
+            return
+        while high - low > 1:
+            middle = (low + high) // 2
+            estimate = self._estimate(replace(self.even, recompute=replace(self._all, layers=(middle,))))
+            low, high = (low, middle) if estimate.total_bytes <= self.question.memory_limit else (middle, high)
+
+    def best(self) -> Refined:
+        def key(one: Refined) -> tuple[object, ...]:
+            value = one.seconds if one.fits else one.total_bytes
+            return not one.fits, value, one.strategy.layers, one.strategy.recompute.layers
+
+        return min(self.found.values(), key=key)._replace(simulated=len(self.found))

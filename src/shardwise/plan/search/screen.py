@@ -6,6 +6,7 @@ numpy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -15,12 +16,12 @@ import numpy as np
 from shardwise.cost.network import hand_over
 from shardwise.inputs.recompute import Recompute
 from shardwise.plan.search.frame import Frame, Known, frame_of
-from shardwise.plan.search.memory_bound import memory
-from shardwise.plan.search.pipeline_bound import makespan, pipes_of
+from shardwise.plan.search.memory_bound import lacking, memory
+from shardwise.plan.search.pipeline_bound import Pipes, makespan, mixed_passes, pipes_of
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats, Quick, Table, least_seconds, recipes_of, table_of, whole_work
 from shardwise.plan.search.types import Base, Point
-from shardwise.plan.search.work import Work, choices_of, work_of
+from shardwise.plan.search.work import Choices, Work, choices_of, works_of
 
 ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
@@ -63,12 +64,27 @@ class Screen:
 
     def rows(self, base: Base) -> Rows:
         """Bounds of every strategy over a base."""
+        return self.rows_of([base])[0]
+
+    def rows_of(self, bases: Sequence[Base]) -> list[Rows]:
+        """The same for several bases: their stages are settled together, which numpy does at the price of one."""
+        if not bases:
+            return []
+        recipes = recipes_of(self.recomputes)
+        tables = [table_of(self.space, base, recipes) for base in bases]
+        choices = choices_of(tables[0], self.recomputes)
+        frames = [self._frame(base, table) for base, table in zip(bases, tables, strict=True)]
+        cells = [frame.cells for frame in frames]
+        works = works_of(self.space, bases, tables, cells, choices)
+        return [self._rows(*each, choices) for each in zip(bases, tables, frames, works, strict=True)]
+
+    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices) -> Rows:
         question = self.space.question
-        table = table_of(self.space, base, recipes_of(self.recomputes))
-        choices = choices_of(table, self.recomputes)
-        frame = self._frame(base, table)
-        work = work_of(self.space, base, table, frame.cells, choices)
-        seconds = self._seconds(table, frame, work)
+        passes = self._passes(table, frame, work)[frame.track_of_pair]
+        if choices.mix.any():
+            freed = lacking(table, frame, choices, question.model.layers, question.memory_limit)
+            passes = np.maximum(passes, mixed_passes(self._pipes(table, frame), frame, work, freed))
+        seconds = self._seconds(table, frame, work, passes)
         bytes_ = memory(table, frame, choices, question.model.layers)
         return Rows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
@@ -78,12 +94,10 @@ class Screen:
             self._frames[key] = frame_of(self.space, base, table, len(self.recomputes), self._known)
         return self._frames[key]
 
-    def _seconds(self, table: Table, frame: Frame, work: Work) -> Floats:
+    def _seconds(self, table: Table, frame: Frame, work: Work, passes: Floats) -> Floats:
         """Passes, update and fixed costs: [pair, choice]."""
         overlap, over = table.ground.runtime.overlap, table.ground.runtime.overheads
-        passes = self._passes(table, frame, work)[frame.track_of_pair]
-        cell = np.array([cell for _, cell in frame.tracks])[frame.track_of_pair]
-        window = work.window[cell]
+        window = work.window[frame.cell_of_pair]
         # a maximum over ranks is at least the mean, and exposed time is convex in what is reduced and in the window
         reduced = np.maximum((1 - overlap.grad_reduce) * frame.reduce, frame.reduce - frame.windows * window)
         gathered = np.maximum((1 - overlap.param_gather) * frame.gather, frame.gather - window / 2)
@@ -91,22 +105,25 @@ class Screen:
         fixed = over.iteration + over.microbatch * count + frame.step
         return np.asarray(passes * self.space.question.base.straggler + reduced + gathered + fixed)
 
+    def _pipes(self, table: Table, frame: Frame) -> Pipes:
+        """Every pipeline of a frame."""
+        question, ground = self.space.question, table.ground
+        hops = [
+            hand_over(ground.network, question.cluster.gpus // one.pp, ground.shard) if one.pp > 1 else 0.0
+            for one in frame.layouts
+        ]
+        return pipes_of(frame.layouts, hops, ground.runtime.overlap.p2p, question.model.layers)
+
     def _passes(self, table: Table, frame: Frame, work: Work) -> Floats:
         """[track, choice]"""
-        question, ground = self.space.question, table.ground
         found = np.empty((len(frame.tracks), frame.valid.shape[1]))
         schedules = np.array([frame.layouts[layout].schedule for layout, _ in frame.tracks])
+        pipes = self._pipes(table, frame)
         for schedule in dict.fromkeys(schedules.tolist()):
             at = np.flatnonzero(schedules == schedule)
-            layouts = [frame.layouts[frame.tracks[track][0]] for track in at]
-            hops = [
-                hand_over(ground.network, question.cluster.gpus // one.pp, ground.shard) if one.pp > 1 else 0.0
-                for one in layouts
-            ]
             cells = [frame.tracks[track][1] for track in at]
             part = Work(*(array[cells] for array in work))
-            pipes = pipes_of(layouts, hops, ground.runtime.overlap.p2p, question.model.layers)
-            found[at] = makespan(schedule, pipes, part)
+            found[at] = makespan(schedule, pipes.of([frame.tracks[track][0] for track in at]), part)
         return found
 
     def point(self, base: Base, row: int) -> Point:

@@ -29,6 +29,8 @@ FIRST = 4
 """Batches in a row that look for the first strategy that fits."""
 ROOMY = 0.85
 """Share of the limit at which a memory bound makes a good first guess."""
+PROMISING = 1.1
+"""Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
 PERIOD = 0.2
 """Seconds between two reports, about."""
 Report = Callable[["Search"], None]
@@ -151,15 +153,16 @@ class Search:
     def _expand(self, wave: list[tuple[int, Base]]) -> None:
         """Bound every strategy over these bases; keep those that may fit and win."""
         started = time.process_time()
-        found = [self._pool]
+        found, chosen = [self._pool], []
         for index, base in wave:
             if self._stopped():
-                break
+                return
             least = self.screen.least(base)
             if least >= self.limit:
                 self._drop(np.array([least]))
-                continue
-            rows = self.screen.rows(base)
+            else:
+                chosen.append((index, base))
+        for (index, _), rows in zip(chosen, self.screen.rows_of([base for _, base in chosen]), strict=True):
             self.screened += len(rows.seconds)
             may_fit = np.flatnonzero(rows.bytes <= self.question.memory_limit)
             self.too_large += len(rows.seconds) - len(may_fit)
@@ -182,7 +185,8 @@ class Search:
                 return
             places = self._pool[chosen, 1].astype(np.int64).tolist()
             done = 0
-            for one in self.executor.refine(self.question, [self.strategy(place) for place in places]):
+            goal = self.best.seconds if self.best else PROMISING * self._lowest()
+            for one in self.executor.refine(self.question, [self.strategy(place) for place in places], goal):
                 self._take(places[done], one)
                 done += 1
                 if self._stopped():

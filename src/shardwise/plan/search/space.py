@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import gcd, isqrt
 from typing import Any
 
@@ -35,12 +35,22 @@ MODULES: tuple[tuple[str, ...], ...] = (
     ("mlp",),
     ("attention",),
 )
+AS_NEEDED = (0,)
+"""`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
+STACKED = ("pp", "vpp", "schedule", "dp", "zero", "recompute")
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
 
 
 def divisors(number: int) -> list[int]:
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return small + [number // n for n in reversed(small) if n * n != number]
+
+
+@lru_cache(maxsize=1024)
+def _said(recompute: Recompute) -> str:
+    if recompute.layers == AS_NEEDED:
+        return f"{replace(recompute, layers=())}, layers by stage"
+    return "full, first N layers of a chunk" if recompute.layers else str(recompute)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +62,8 @@ class Space:
 
     @cached_property
     def bases(self) -> tuple[Base, ...]:
-        """Every base over which at least one pipeline stands, in a fixed order."""
-        return tuple(base for base in self._bases() if self.layouts(base))
+        """Every base over which at least one strategy stands, in a fixed order."""
+        return tuple(base for base in self._bases() if self.size(base))
 
     def layouts(self, base: Base) -> tuple[Layout, ...]:
         """The pipelines over a base."""
@@ -102,28 +112,37 @@ class Space:
     def count(self) -> tuple[int, dict[str, dict[str, int]]]:
         """How many strategies there are, in all and by the value of every axis."""
         axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
+        shapes: dict[tuple[object, ...], dict[str, Counter[Any]]] = {}
         for base in self.bases:
-            for layout in self.layouts(base):
-                self._count(axes, base, layout)
+            # what is stacked over a base depends on these alone
+            shape = (base.tp, base.cp, base.ep * base.etp, base.micro_batch, base.single)
+            if shape not in shapes:
+                shapes[shape] = self._stacked(base)
+            stacked = shapes[shape]
+            for name, found in stacked.items():
+                axes[name].update(found)
+            rows = sum(stacked["pp"].values())
+            cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
+            values = (base.tp, "on" if base.sp else "off", cp, base.ep, base.etp, base.micro_batch)
+            for name, value in zip(("tp", "sp", "cp", "ep", "etp", "mbs"), values, strict=True):
+                axes[name][value] += rows
         shown = {name: {str(value): found[value] for value in sorted(found)} for name, found in axes.items()}
         return sum(axes["tp"].values()), shown
 
-    def _count(self, axes: dict[str, Counter[Any]], base: Base, layout: Layout) -> None:
-        shardings, recomputes = self.shardings(base, layout), self.recomputes(layout)
-        rows = len(shardings) * len(recomputes)
-        cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
-        values = (base.tp, "on" if base.sp else "off", cp, layout.pp, layout.vpp, layout.schedule, layout.dp, base.ep)
-        for name, value in zip(AXIS_NAMES, (*values, base.etp), strict=False):
-            axes[name][value] += rows
-        axes["mbs"][base.micro_batch] += rows
-        for sharding in shardings:
-            text = f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
-            axes["zero"][text] += len(recomputes)
-        blocks = sum(len(one.layers) > 0 for one in recomputes)
-        if blocks:
-            axes["recompute"]["full, first N layers of a chunk"] += blocks * len(shardings)
-        for recompute in recomputes[: len(recomputes) - blocks]:
-            axes["recompute"][str(recompute)] += len(shardings)
+    def _stacked(self, base: Base) -> dict[str, Counter[Any]]:
+        """The strategies over one base by pipeline, sharding and recomputation."""
+        axes: dict[str, Counter[Any]] = {name: Counter() for name in STACKED}
+        for layout in self.layouts(base):
+            shardings, recomputes = self.shardings(base, layout), self.recomputes(layout)
+            rows = len(shardings) * len(recomputes)
+            for name, value in zip(STACKED, (layout.pp, layout.vpp, layout.schedule, layout.dp), strict=False):
+                axes[name][value] += rows
+            for sharding in shardings:
+                text = f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
+                axes["zero"][text] += len(recomputes)
+            for recompute in recomputes:
+                axes["recompute"][_said(recompute)] += len(shardings)
+        return axes
 
     def _bases(self) -> Iterator[Base]:
         q = self.question
@@ -236,8 +255,15 @@ class Space:
             yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules))
         if "full" in can:
             yield Recompute(full=True)
+        if "per-stage" in can:
+            recipes = [Recompute(full=True)] if "full" in can else []
+            recipes += [Recompute(modules=modules) for modules in MODULES if "modules" in can and self._has(modules)]
+            yield from (replace(recipe, layers=AS_NEEDED) for recipe in recipes)
         if "block" in can and "full" in can:
-            yield from (Recompute(full=True, layers=(count,)) for count in range(1, size))
+            named = self.question.wishes.named("recompute")
+            blocks = [Recompute(full=True, layers=(count,)) for count in range(1, size)]
+            # with a number for every stage, one for all is nothing new
+            yield from (block for block in blocks if "per-stage" not in can or block in named)
 
     def _has(self, modules: tuple[str, ...]) -> bool:
         """Whether the model has these parts, and recomputing them can free anything."""

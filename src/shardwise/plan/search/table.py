@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds, layer_block
 from shardwise.cost.stage import combined
-from shardwise.inputs.recompute import MODULES, Recompute
+from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
 from shardwise.ops.shard import shard_of
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.types import Base, Layout, Point, Question, Sharding
-from shardwise.plan.setup import Setup, layer_groups, setup_of
+from shardwise.plan.setup import Setup, block_of, layer_groups, setup_of
 
 Floats = npt.NDArray[np.float64]
 HOST_SHARE = 0.3
@@ -111,46 +111,45 @@ def recipes_of(recomputes: tuple[Recompute, ...]) -> tuple[Recipe, ...]:
 
 
 def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,)) -> Table:
-    """Ask the cost model for all pieces of a base: the runs of blocks of the whole model on one stage."""
-    setups = [_ground(space, base, recipe) for recipe in recipes]
-    runs = list(zip(*(setup.chunks[0].runs for setup in setups), strict=True))
-    kinds = layer_kinds(space.question.model)[: space.question.model.layers]
-    main = max(dict.fromkeys(kinds), key=kinds.count).name
-    plain = next(same[0].block for same in runs if same[0].block.name == main)
-    tangents = tangent(plain.f), tangent(backward(plain))
+    """Ask the cost model for all pieces of a base: the blocks of the whole model on one stage, by recipe."""
+    ground, model = _ground(space, base), space.question.model
+    kinds = {kind.name: kind for kind in layer_kinds(model)}
+    order = [kind.name for kind in layer_kinds(model)[: model.layers]]
+    main = max(dict.fromkeys(order), key=order.count)
+    numbers: dict[tuple[str, float], int] = {}
+    plain: dict[tuple[str, float], Block] = {}
+    for block, repeat in ground.chunks[0].runs:
+        key = (block.name, block.params)
+        numbers[key], plain[key] = numbers.get(key, 0) + repeat, block
+    first = next(block for block in plain.values() if block.name == main)
+    tangents = tangent(first.f), tangent(backward(first))
     offloads = space.question.base.offload == "activations"
-    found: dict[tuple[str, ...], Piece] = {}
-    for same in runs:
-        blocks = tuple(run.block for run in same)
-        key = (blocks[0].name, str(blocks[0].params))
-        before = found[key].number if key in found else 0
-        found[key] = _piece(before + same[0].repeat, blocks, tangents, offloads=offloads)
-    others = {name: piece for (name, _), piece in found.items() if name not in {main, "embedding", "head"}}
-    layers = {name: piece for name, piece in others.items() if not name.startswith("mtp ")}
-    leading = sum(piece.number for piece in layers.values())
+    pieces: dict[tuple[str, float], Piece] = {}
+    for key, block in plain.items():
+        same = [block_of(ground, kinds[block.name], recipe) for recipe in recipes] if block.name in kinds else []
+        pieces[key] = _piece(numbers[key], tuple(same) or (block,) * len(recipes), tangents, offloads=offloads)
+
+    def named(*names: str) -> tuple[Piece, ...]:
+        return tuple(piece for (name, _), piece in pieces.items() if name in names)
+
+    others = tuple(name for name in dict.fromkeys(order) if name != main)
+    extra = tuple(name for name in kinds if name not in {main, *others})
     return Table(
-        setups[0],
-        recipes,
-        next(piece for (name, _), piece in found.items() if name == main),
-        tuple(layers.values()),
-        main not in {kind.name for kind in kinds[:leading]},
-        next(piece for (name, _), piece in found.items() if name == "embedding"),
-        tuple(piece for (name, _), piece in found.items() if name == "head"),
-        tuple(piece for name, piece in others.items() if name not in layers),
-    )
+        ground, recipes, named(main)[0], named(*others), main not in order[: len(order) - order.count(main)],
+        named("embedding")[0], named("head"), named(*extra),
+    )  # fmt: skip
 
 
-def _ground(space: Space, base: Base, recipe: Recipe) -> Setup:
+def _ground(space: Space, base: Base) -> Setup:
     question = space.question
-    recompute = Recompute(full=recipe.full, modules=tuple(sorted(recipe.modules, key=MODULES.index)))
-    return setup_of(question.model, question.cluster, _probe(space, base, recompute), question.runtime)
+    return setup_of(question.model, question.cluster, _probe(space, base), question.runtime)
 
 
-def _probe(space: Space, base: Base, recompute: Recompute) -> Strategy:
-    """The whole model on one stage and one replica."""
+def _probe(space: Space, base: Base) -> Strategy:
+    """The whole model on one stage and one replica, nothing recomputed."""
     zero = min(space.question.runtime.can.zero)
     layout, sharding = Layout(1, 1, "1f1b", 1, 1), Sharding(zero, 0)  # type: ignore[arg-type]
-    strategy = space.strategy(Point(base, layout, sharding, recompute))
+    strategy = space.strategy(Point(base, layout, sharding, Recompute()))
     # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated
     return replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
 
@@ -183,9 +182,9 @@ class Quick:
     def work(self, base: Base) -> float:
         """Seconds of all layers of this kind, both passes, of one micro batch."""
         if base.single not in self.grounds:
-            self.grounds[base.single] = _ground(self.space, base, PLAIN)
+            self.grounds[base.single] = _ground(self.space, base)
         ground = self.grounds[base.single]
-        strategy = _probe(self.space, base, Recompute())
+        strategy = _probe(self.space, base)
         shard = shard_of(self.space.question.model, strategy, ground.runtime)
         groups = layer_groups(ground.network, strategy, ground.runtime)
         grads = ground.states.weight if ground.states.lazy and base.single else 0.0

@@ -1,7 +1,7 @@
 """What a user allows: `--only "tp<=8 zero1 recompute=none,full"` and `--fix pp=4`.
 
 A condition is an axis, a comparison and one or several values; `zero1` is `zero=1`. Flags of a strategy (`nosp`,
-`zb-v`) work as in its text.
+`zb-v`) work as in its text; `recompute=full:auto` is full recomputation of as many layers as each stage needs.
 """
 
 from __future__ import annotations
@@ -102,4 +102,6 @@ def _value(axis: str, text: str) -> object:
         return text in {"on", "true", "yes", "1"}
     if axis == "schedule" and text not in SCHEDULES:
         raise UnknownNameError("schedule", text, SCHEDULES)
-    return Recompute.parse(text) if axis == "recompute" else text
+    if axis == "recompute":  # auto: as many layers of every stage as needed, AS_NEEDED in space.py
+        return Recompute.parse(re.sub(r":auto$", ":0", text))
+    return text

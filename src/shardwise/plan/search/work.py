@@ -7,13 +7,14 @@ add theirs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from shardwise.cost.update import DataGroups, data_groups, sharded_traffic
 from shardwise.inputs.recompute import Recompute
-from shardwise.plan.search.space import Space
+from shardwise.plan.search.space import AS_NEEDED, Space
 from shardwise.plan.search.table import Floats, Piece, Table, backward
 from shardwise.plan.search.types import Base, Layout, Point, Sharding
 
@@ -34,6 +35,10 @@ class Choices(NamedTuple):
 
     recipe: np.ndarray
     layers: Floats
+    mix: np.ndarray
+    """Whether any layer may do without: how many of each stage do is for the partition solver to say."""
+    kept: np.ndarray
+    """The recipe whose kept bytes count: the leanest that the choice allows."""
 
 
 class Work(NamedTuple):
@@ -68,24 +73,34 @@ class Work(NamedTuple):
     """The slowest stage where it is longer than the least."""
     leading: Floats
     """Layers of other kinds before the main one."""
+    price: Floats
+    """Seconds that freeing one kept byte takes at least, where layers are recomputed as needed."""
 
 
 def choices_of(table: Table, recomputes: tuple[Recompute, ...]) -> Choices:
     keys = {(recipe.full, recipe.modules): index for index, recipe in enumerate(table.recipes)}
-    recipe = [keys[one.full, frozenset(one.modules)] for one in recomputes]
-    return Choices(np.array(recipe), np.array([one.layers[0] if one.layers else 0 for one in recomputes], dtype=float))
+    recipe = np.array([keys[one.full, frozenset(one.modules)] for one in recomputes])
+    layers = np.array([one.layers[0] if one.layers else 0 for one in recomputes], dtype=float)
+    return Choices(recipe, layers, np.array([one.layers == AS_NEEDED for one in recomputes]), recipe)
 
 
-def work_of(space: Space, base: Base, table: Table, cells: list[Cell], choices: Choices) -> Work:
-    """The stages of all cells and choices, and their least slowest one."""
+def works_of(
+    space: Space, bases: Sequence[Base], tables: list[Table], cells: list[list[Cell]], choices: Choices
+) -> list[Work]:
+    """For every base the stages of its cells under all choices, and their least slowest one."""
     f, b, ceilings = [], [], []
-    for cell in cells:
-        shown = _sharded(space, base, table, cell)
-        f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
-        b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
-        ceilings.append(_window(table, cell))
+    for base, table, own in zip(bases, tables, cells, strict=True):
+        for cell in own:
+            shown = _sharded(space, base, table, cell)
+            f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
+            b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
+            ceilings.append(_window(table, cell))
     forward, back = np.array(f)[:, :, None], np.array(b)
-    return _settled(space, table, cells, choices, forward, back, np.array(ceilings))
+    layers = space.question.model.layers
+    whole = _settled(layers, tables, cells, choices, forward, back, np.array(ceilings))
+    edges = np.cumsum([len(own) for own in cells])[:-1]
+    split = [np.split(array, edges) for array in whole]
+    return [Work(*parts) for parts in zip(*split, strict=True)]
 
 
 def _window(table: Table, cell: Cell) -> Floats:
@@ -118,14 +133,21 @@ def _shown(piece: Piece, groups: DataGroups, gathered: float, scattered: float, 
 
 
 def _settled(
-    space: Space, table: Table, cells: list[Cell], choices: Choices, forward: Floats, back: Floats, ceilings: Floats
+    layers: int,
+    tables: list[Table],
+    own: list[list[Cell]],
+    choices: Choices,
+    forward: Floats,
+    back: Floats,
+    ceilings: Floats,
 ) -> Work:
     """`forward` and `back` are [cell, piece, recipe]; gather them by choice and find the slowest stage."""
-    model = space.question.model
+    # pieces, their numbers and their order are those of the model, the same over all bases
+    table, cells = tables[0], [cell for each in own for cell in each]
     kinds = len(table.layers)
     count = np.array([piece.number for piece in table.pieces])[None, :, None]
     blocks = choices.layers > 0
-    both = (forward + back)[:, :, np.where(blocks, 0, choices.recipe)]
+    both = (forward + back)[:, :, np.where(blocks | choices.mix, 0, choices.recipe)]
     extra = (back[:, :, choices.recipe] - back[:, :, [0]]) * blocks
     again = extra[:, :kinds].min(axis=1)
     pp = np.array([cell.pp for cell in cells], dtype=float)[:, None]
@@ -138,12 +160,25 @@ def _settled(
     window = ceilings[:, np.where(blocks, len(table.recipes) - 1, choices.recipe)]
     parts = _Parts(
         pp, layer + 0 * pp, again, choices.layers + 0 * layer, both[:, kinds] - discount, last,
-        float(model.layers), float(sum(piece.number for piece in table.others)) if table.leading else 0.0,
+        float(layers), float(sum(piece.number for piece in table.others)) if table.leading else 0.0,
     )  # fmt: skip
     total = (count * both).sum(axis=1) + again * least_again
     total_forward = (count * forward).sum(axis=1) + 0 * layer
     share = (forward / (forward + back)).max(axis=(1, 2))[:, None] + 0 * layer
-    return _bottleneck(parts, total, total_forward, share, window)
+    return _bottleneck(parts, total, total_forward, share, window, _price(tables, own, choices, back))
+
+
+def _price(tables: list[Table], cells: list[list[Cell]], choices: Choices, back: Floats) -> Floats:
+    """By cell and choice: the cheapest kind of layer decides; 0 where no layer may choose."""
+    at = [index for index, piece in enumerate(tables[0].pieces) if piece in (*tables[0].layers, *tables[0].extra)]
+    freed = []
+    for table, own in zip(tables, cells, strict=True):
+        pieces = [table.pieces[index] for index in at]
+        freed += [[piece.kept[0] - piece.kept[choices.recipe] for piece in pieces]] * len(own)
+    slower = back[:, at][:, :, choices.recipe] - back[:, at][:, :, [0]]
+    frees = np.array(freed) > 0
+    price = np.where(frees, slower / np.where(frees, np.array(freed), 1.0), np.inf).min(axis=1)
+    return np.where(choices.mix & np.isfinite(price), np.maximum(price, 0.0), 0.0)
 
 
 class _Parts(NamedTuple):
@@ -187,7 +222,9 @@ def _room(parts: _Parts, limit: Floats) -> Floats:
     return np.where(parts.pp > 1, np.where(fits, room, -1.0), np.where(single, parts.layers, -1.0))
 
 
-def _bottleneck(parts: _Parts, total: Floats, total_forward: Floats, share: Floats, window: Floats) -> Work:
+def _bottleneck(
+    parts: _Parts, total: Floats, total_forward: Floats, share: Floats, window: Floats, price: Floats
+) -> Work:
     low = total / parts.pp * (1 - 1e-12)
     ends = np.maximum(parts.first, 0.0) + parts.last
     high = low + 2 * (parts.layer + parts.again) + ends
@@ -205,5 +242,5 @@ def _bottleneck(parts: _Parts, total: Floats, total_forward: Floats, share: Floa
     return Work(
         parts.pp + 0 * low, parts.layer, parts.again, parts.block, parts.first, parts.last, share,
         total_forward, total, window, low, slack, _taken(parts, inner), _taken(parts, last) + parts.last,
-        _taken(parts, first) + parts.first, following, np.full_like(low, parts.leading),
+        _taken(parts, first) + parts.first, following, np.full_like(low, parts.leading), price,
     )  # fmt: skip
