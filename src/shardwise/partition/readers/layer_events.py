@@ -8,19 +8,23 @@ time is what the events cover together, and passes are counted by operators, or 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from array import array
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from shardwise.cost.profiles.trace import events, kind_of
 from shardwise.errors import InputError
 from shardwise.partition.readers.init_file import Profiling
 from shardwise.partition.readers.torch_events import TorchTrace, covered
 
-Phase = Literal["forward", "backward", "recompute"]
+PHASES = ("forward", "backward", "recompute")
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 _SCOPES = frozenset({"Default", "Gradients", "recompute_Default"})
 _LIKELY = re.compile(r"layer|block|embed|head|norm", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9.]+(?:[eE][+-]?[0-9]+)?")
@@ -40,24 +44,24 @@ class Piece:
     computes: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
-    part: str
-    layer: str
-    name: str
-    lane: tuple[object, object]
-    begin: float
-    end: float
+Named = tuple[str, str, str, object, object]
+"""Part, layer, name, process and thread: what many events share."""
 
 
 @dataclass(slots=True)
 class _File:
-    """What is kept of a file while it is read."""
+    """What is kept of a file while it is read: numbers in arrays, names once."""
 
-    events: list[_Event] = field(default_factory=list)
-    scopes: list[tuple[float, float, str]] = field(default_factory=list)
+    named: dict[Named, int] = field(default_factory=dict)
+    which: array[int] = field(default_factory=lambda: array("l"))
+    span: array[float] = field(default_factory=lambda: array("d"))
+    scopes: list[tuple[float, float, int]] = field(default_factory=list)
     likely: Counter[str] = field(default_factory=Counter)
     torch: TorchTrace = field(default_factory=TorchTrace)
+
+    def add(self, named: Named, span: tuple[float, float]) -> None:
+        self.which.append(self.named.setdefault(named, len(self.named)))
+        self.span.extend(span)
 
 
 def pieces_of(path: Path, profiling: Profiling) -> tuple[list[Piece], list[str]]:
@@ -71,17 +75,16 @@ def pieces_of(path: Path, profiling: Profiling) -> tuple[list[Piece], list[str]]
         if span is None:
             continue
         if name in _SCOPES and scope_pid in {None, event.get("pid")}:
-            file.scopes.append((*span, name))
+            file.scopes.append((*span, _phase(name)))
         part, layer = part_of(name, profiling)
         if not file.torch.take(event, span, part, layer) and part:
-            lane = (event.get("pid"), event.get("tid"))
-            file.events.append(_Event(part=part, layer=layer, name=name, lane=lane, begin=span[0], end=span[1]))
+            file.add((part, layer, name, event.get("pid"), event.get("tid")), span)
         elif not part and _LIKELY.search(name):
             file.likely[re.sub(r"\d+", "#", name.rsplit("/", 1)[-1])] += 1
     likely = [name for name, _ in file.likely.most_common(6)]
     if file.torch.used:
         return [Piece(**found) for found in file.torch.pieces(profiling.microbatches, path)], likely
-    return _pieces(file, profiling.microbatches, path), likely
+    return _Shown(file).pieces(profiling.microbatches, path), likely
 
 
 def part_of(name: str, profiling: Profiling) -> tuple[str, str]:
@@ -110,74 +113,88 @@ def _span(event: dict[str, Any]) -> tuple[float, float] | None:
     return float(str(begin)), float(str(begin)) + float(str(length))
 
 
-def _pieces(file: _File, microbatches: int, path: Path) -> list[Piece]:
-    body = covered((e.begin, e.end) for e in file.events if e.part == "body")
-    scopes = sorted(file.scopes)
-    groups: dict[tuple[str, str, str], list[_Event]] = {}
-    for event in file.events:
-        if event.part == "body" or not _inside(body, event.begin):  # a norm within a layer is not the tail's
-            groups.setdefault((event.part, event.layer, _phase(event, scopes)), []).append(event)
-    turns = _turns(groups)
-    found = []
-    for (part, layer, phase), own in sorted(groups.items()):
-        passes = _passes(own, turns[part, layer, phase], microbatches)
-        if passes is None:
-            names = f"{part} {layer} ({own[0].name})".replace("  ", " ")
-            raise InputError(
-                f"{path}: {names} is seen {len(own)} times in {phase}, which is no multiple of micro_batch_num "
-                f"{microbatches}: correct micro_batch_num, or profile whole steps"
-            )
-        spans = covered((e.begin, e.end) for e in own)
-        shown = len({e.name for e in own}) > 1
-        talks = any(kind_of(e.name.rsplit("/", 1)[-1]) == "communication" for e in own) if shown else None
-        computes = any(kind_of(e.name.rsplit("/", 1)[-1]) != "communication" for e in own) if shown else None
-        found.append(Piece(
-            part=part, layer=layer, phase=phase, time=sum(b - a for a, b in spans) / 1000 / passes, passes=passes,
-            talks=talks, computes=computes,
-        ))  # fmt: skip
-    return found
+def _phase(name: str) -> int:
+    words = name.lower()
+    return 2 if "recompute" in words else 1 if "gradient" in words or "backward" in words else 0
 
 
-def _inside(spans: Sequence[tuple[float, float]], moment: float) -> bool:
-    at = bisect_right(spans, (moment, float("inf"))) - 1
-    return at >= 0 and moment < spans[at][1]
+class _Shown:
+    """The events of a file, grouped by part, layer and phase."""
 
+    def __init__(self, file: _File) -> None:
+        self.named = list(file.named)
+        self.which = np.array(file.which, dtype=np.int64)
+        self.begin, self.end = np.array(file.span, dtype=float).reshape(-1, 2).T
+        phase = np.maximum(np.array([_phase(one[2]) for one in self.named], dtype=int)[self.which], self._around(file))
+        groups: dict[tuple[str, str, int], int] = {}
+        of_name = [[groups.setdefault((*one[:2], k), len(groups)) for k in range(3)] for one in self.named]
+        self.groups, self.group = list(groups), np.array(of_name, dtype=int).reshape(-1, 3)[self.which, phase]
+        self._drop_norms()
 
-def _phase(event: _Event, scopes: list[tuple[float, float, str]]) -> Phase:
-    at = bisect_right(scopes, (event.begin, float("inf"), "")) - 1
-    around = scopes[at][2] if at >= 0 and event.begin < scopes[at][1] else ""
-    words = f"{event.name} {around}".lower()
-    if "recompute" in words:
-        return "recompute"
-    return "backward" if "gradient" in words or "backward" in words else "forward"
+    def _around(self, file: _File) -> Ints:
+        """The phase of the scope around every event."""
+        if not file.scopes:
+            return np.zeros(len(self.which), dtype=np.int64)
+        begin, end, phase = np.array(sorted(file.scopes)).T
+        at = np.searchsorted(begin, self.begin, side="right") - 1
+        return np.where((at >= 0) & (self.begin < end[at]), phase[at], 0).astype(np.int64)
 
+    def _drop_norms(self) -> None:
+        """A norm within a layer is not the tail's."""
+        body = np.array([one[0] == "body" for one in self.named], dtype=bool)[self.which]
+        spans = np.array(covered(zip(self.begin[body].tolist(), self.end[body].tolist(), strict=True))).reshape(-1, 2)
+        at = np.searchsorted(spans[:, 0], self.begin, side="right") - 1
+        inside = (at >= 0) & (self.begin < spans[at, 1]) if len(spans) else np.zeros(len(at), dtype=bool)
+        kept = body | ~inside
+        self.which, self.group, self.begin, self.end = (x[kept] for x in (self.which, self.group, self.begin, self.end))
 
-def _turns(groups: dict[tuple[str, str, str], list[_Event]]) -> Counter[tuple[str, str, str]]:
-    """How often each has its turn on the lane that is busiest with them."""
-    lanes: Counter[tuple[object, object]] = Counter()
-    for own in groups.values():
-        for event in own:
-            lanes[event.lane] += round(event.end - event.begin) + 1
-    busiest = lanes.most_common(1)[0][0] if lanes else None
-    order = sorted((e.begin, key) for key, own in groups.items() for e in own if e.lane == busiest)
-    turns: Counter[tuple[str, str, str]] = Counter()
-    last = None
-    for _, key in order:
-        turns[key] += key != last
-        last = key
-    return turns
+    def pieces(self, microbatches: int, path: Path) -> list[Piece]:
+        turns, found = self._turns(), list[Piece]()
+        for group in sorted(set(self.group.tolist()), key=lambda k: self.groups[k]):
+            (part, layer, phase), own = self.groups[group], self.group == group
+            names = [self.named[k][2] for k in np.unique(self.which[own])]
+            passes = self._passes(own, int(turns[group]), len(set(names)), microbatches)
+            if passes is None:
+                raise InputError(
+                    f"{path}: {part} {layer} ({names[0]}) is seen {int(own.sum())} times in {PHASES[phase]}, which is "
+                    f"no multiple of micro_batch_num {microbatches}: correct micro_batch_num, or profile whole steps"
+                )
+            talks = {kind_of(name.rsplit("/", 1)[-1]) == "communication" for name in names}
+            shown = len(set(names)) > 1
+            found.append(Piece(
+                part=part, layer=layer, phase=PHASES[phase], time=self._time(own) / passes, passes=passes,
+                talks=(True in talks) if shown else None, computes=(False in talks) if shown else None,
+            ))  # fmt: skip
+        return found
 
+    def _time(self, own: Bools) -> float:
+        """What events cover together, in ms: nested and parallel ones count once."""
+        order = np.argsort(self.begin[own], kind="stable")
+        begin, end = self.begin[own][order], self.end[own][order]
+        before = np.concatenate(([-np.inf], np.maximum.accumulate(end)[:-1]))
+        return float(np.maximum(end - np.maximum(begin, before), 0.0).sum()) / 1000
 
-def _passes(own: list[_Event], turns: int, microbatches: int) -> int | None:
-    """Whole steps hold a multiple of the micro batches.
+    def _turns(self) -> Ints:
+        """How often each group has its turn on the lane that is busiest with them."""
+        lanes: dict[tuple[object, object], int] = {}
+        lane_of = np.array([lanes.setdefault(one[3:], len(lanes)) for one in self.named], dtype=int)
+        lane = lane_of[self.which] if len(self.which) else np.zeros(0, dtype=int)
+        busy = np.bincount(lane, weights=self.end - self.begin, minlength=1)
+        own = lane == busy.argmax()
+        groups = self.group[own][np.argsort(self.begin[own], kind="stable")]
+        first = np.concatenate(([True], groups[1:] != groups[:-1]))[: len(groups)]
+        return np.bincount(groups[first], minlength=len(self.groups))
 
-    Operators come once a pass, and those that come more or less often matter little. Where all events have one name,
-    there are several a pass if fewer turns make whole steps, too.
-    """
-    counts = Counter(e.name for e in own)
-    weights: Counter[int] = Counter()
-    for event in own:
-        weights[counts[event.name]] += round(event.end - event.begin) + 1
-    likely = [count for count, _ in weights.most_common()]
-    candidates = [*([turns] if len(counts) == 1 else []), *likely, turns]
-    return next((count for count in candidates if count > 0 and count % microbatches == 0), None)
+    def _passes(self, own: Bools, turns: int, names: int, microbatches: int) -> int | None:
+        """Whole steps hold a multiple of the micro batches.
+
+        Operators come once a pass, and those that come more or less often matter little. Where all events have one
+        name, there are several a pass if fewer turns make whole steps, too.
+        """
+        _, inverse, counts = np.unique(self.which[own], return_inverse=True, return_counts=True)
+        weights: Counter[int] = Counter()
+        for count, time in zip(counts.tolist(), np.bincount(inverse, self.end[own] - self.begin[own]), strict=True):
+            weights[count] += float(time) + count
+        likely = [count for count, _ in weights.most_common()]
+        candidates = [*([turns] if names == 1 else []), *likely, turns]
+        return next((count for count in candidates if count > 0 and count % microbatches == 0), None)
