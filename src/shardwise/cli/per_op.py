@@ -57,7 +57,7 @@ def run(options: Options, output: Output) -> int:
     question, starts = setting.question, _starts(options, setting.question)
     if options["measured_memory"]:
         question = _corrected(options, question, starts, output)
-    answer = _solved(options, question, starts, output)
+    answer = _ordered(options, question, _solved(options, question, starts, output))
     report.answered(question, answer, output, explain=options["explain"])
     report.written(setting, question, answer, options, output)
     return 130 if answer.interrupted else 0
@@ -87,6 +87,17 @@ def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...],
     finally:
         state.close()
         executor.close()
+
+
+def _ordered(options: Options, question: Question, answer: Answer) -> Answer:
+    """The last step: the order of passes, by simulation of the plans that were found."""
+    name = options["schedule"]
+    if name in {"1f1b", "gpipe"} and not (options["explain"] and len(answer.plan.stages) > 1):
+        return answer
+    from shardwise.plan.per_op.orders import CHOICES, ordered
+
+    names = CHOICES if name in {"1f1b", "auto"} else tuple(dict.fromkeys(("1f1b", name)))
+    return ordered(question, answer, names, choose="" if name in {"1f1b", "gpipe"} else name)
 
 
 def resolve(options: Options) -> Setting:
@@ -171,7 +182,8 @@ def _flavour(options: Options) -> Flavour:
     if options["compatible"]:
         return COMPATIBLE
     zero = 1 if options["zero"] is None else options["zero"]
-    return replace(FULL, zero=zero, schedule=options["schedule"], overlap=options["p2p_overlap"])
+    made = replace(FULL, zero=zero, overlap=options["p2p_overlap"])
+    return replace(made, schedule="gpipe") if options["schedule"] == "gpipe" else made
 
 
 def _numbers(flag: str, text: str | None, faults: list[Fault]) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ def answered(question: Question, answer: Answer, output: Output, *, explain: boo
                f"{answer.plan.micro_batch}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
     output.say(_standing(question, answer))
     _table(answer.plan, cost, output)
+    _orders(answer, output)
     if explain:
         _parts(cost, output)
         for line in answer.diary:
@@ -51,6 +52,23 @@ def answered(question: Question, answer: Answer, output: Output, *, explain: boo
     output.answer(as_json(question, answer))
 
 
+def _orders(answer: Answer, output: Output) -> None:
+    """The order that was chosen, and its rivals."""
+    if not answer.orders:
+        return
+    chosen = answer.order
+    if chosen is not None:
+        proof = "no order of these stages is faster" if chosen.gap <= 1e-9 else f"bound {chosen.bound:.5f} s"
+        output.say(f"with {chosen.name} these stages take {chosen.seconds:.5f} s by simulation ({proof}); the search "
+                   "itself reckoned with 1f1b")  # fmt: skip
+    rows = [
+        [order.name, f"{order.seconds:.5f}", f"{order.bubble:.2%}", f"{megabytes(max(order.memory)):.2f}",
+         "yes" if order.fits else "no"]
+        for order in answer.orders
+    ]  # fmt: skip
+    output.table(("order", "iteration s", "bubble", "memory MB", "fits"), rows)
+
+
 def _stages(plan: PerOpPlan) -> str:
     return f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}"
 
@@ -59,7 +77,8 @@ def _standing(question: Question, answer: Answer) -> str:
     model = f"under the {question.flavour.name} cost model"
     if answer.proven:
         return f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s)"
-    said = "" if answer.complete else "; the time limit ended the search"
+    ended = "Ctrl-C" if answer.interrupted else "the time limit"
+    said = "" if answer.complete else f"; {ended} ended the search: the best so far"
     return f"bound {answer.bound:.5f} s {model}, gap {answer.gap:.2%}{said}"
 
 
@@ -152,6 +171,18 @@ def as_json(question: Question, answer: Answer) -> dict[str, Any]:
             "tags": question.profile.tags,
         },
         "diary": answer.diary,
+        "schedule": answer.order.name if answer.order else question.flavour.schedule,
+        "orders": [
+            {
+                "name": order.name,
+                "seconds": order.seconds,
+                "memory": order.memory,
+                "fits": order.fits,
+                "bound": order.bound,
+                "bubble": order.bubble,
+            }
+            for order in answer.orders
+        ],
         "run": {"cpu_seconds": answer.cpu_seconds},
     }
 
@@ -198,9 +229,23 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, path: str) 
             cluster=setting.cluster,
             strategy=strategy,
             partition={"space": "per-op", **told["plan"], "ops": list(question.chain.names)},
-            predictions={"cost": told["cost"], "bound": answer.bound, "gap": answer.gap},
+            schedule=_schedule(question, answer),
+            predictions={"cost": told["cost"], "bound": answer.bound, "gap": answer.gap, "orders": told["orders"]},
             provenance={"shardwise": __version__, "cost_model": question.flavour.name, "profile": told["profile"]},
             run=told["run"],
         ),
         path,
     )
+
+
+def _schedule(question: Question, answer: Answer) -> dict[str, Any]:
+    """The order of passes; what the optimiser found is written out."""
+    order = answer.order
+    made = {
+        "name": order.name if order else question.flavour.schedule,
+        "pp": len(answer.plan.stages),
+        "vpp": 1,
+        "placement": "loop",
+        "microbatches": answer.cost.passes,
+    }
+    return made | ({"csv": order.schedule.csv()} if order and order.name == "auto" else {})

@@ -75,7 +75,12 @@ def _space_options(verb: Any) -> Any:  # noqa: ANN401
                 type=click.IntRange(0, 1),
                 help="1: optimizer states sharded over replicas. [1; 0 with --compatible]",
             ),
-            click.option("--schedule", type=click.Choice(["1f1b", "gpipe"]), default="1f1b", help="[1f1b]"),
+            click.option(
+                "--schedule",
+                type=click.Choice(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "auto"]),
+                default="1f1b",
+                help="Order of passes; per operator all but gpipe are searched as 1f1b and then simulated. [1f1b]",
+            ),
             click.option(
                 "--p2p-overlap",
                 type=click.FloatRange(0, 1),

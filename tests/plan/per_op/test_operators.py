@@ -54,7 +54,7 @@ def measured(request):
 def answer(tmp_path):
     path = tmp_path / "operators.json"
 
-    def write(change=lambda data: None):
+    def write(change=dict):
         data = measured(requested())
         change(data)
         path.write_text(json.dumps(data))
@@ -122,9 +122,10 @@ def test_measured_seconds_are_used_collectives_added_and_bytes_kept(answer):
     ],
 )
 def test_what_is_wrong_with_an_answer_is_told(answer, change, said):
+    path = answer(change)
+    inputs = load_model(MODEL), load_cluster(CLUSTER), load_runtime("megatron")
     with pytest.raises((InputError, FileError)) as caught:
-        data = read_operators(answer(change))
-        measured_profile(data, load_model(MODEL), load_cluster(CLUSTER), load_runtime("megatron"))
+        measured_profile(read_operators(path), *inputs)
     assert said in str(caught.value)
 
 

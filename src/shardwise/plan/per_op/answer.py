@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from shardwise.plan.per_op.evaluate import Evaluation
 from shardwise.plan.per_op.types import PerOpPlan, Question
+from shardwise.simulate.action import Schedule
 from shardwise.units import show_bytes
 
 
@@ -29,6 +30,27 @@ def silent(standing: Standing) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One order of passes, simulated with the stages of a plan."""
+
+    name: str
+    seconds: float
+    """Of an iteration: first start to last end on any stage."""
+    memory: tuple[float, ...]
+    """Bytes of every stage at its peak, corrected by what was measured."""
+    fits: bool
+    bound: float
+    """No order of these stages is faster, under this cost model."""
+    bubble: float
+    """Synchronous: 1 - work / time."""
+    schedule: Schedule
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The best plan found, its cost, and how good it can be at most."""
 
@@ -48,6 +70,10 @@ class Answer:
     """Ctrl-C ended the search."""
     notes: tuple[str, ...] = ()
     diary: tuple[str, ...] = ()
+    orders: tuple[Order, ...] = ()
+    """The plan under several schedules, simulated; those that fit first, then by time."""
+    order: Order | None = None
+    """The one that was asked for."""
 
     @property
     def gap(self) -> float:

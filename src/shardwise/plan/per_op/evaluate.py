@@ -36,6 +36,8 @@ class StageCost:
     peak: float
     """The micro batch at work, and what is made again at once."""
     reserved: float
+    made_again: float = 0.0
+    """The part of `peak` that is made again at once."""
 
     @property
     def seconds(self) -> float:
@@ -215,6 +217,7 @@ def stage_cost(
         states=moments,
         kept=kept * in_flight(question, behind, micro_batch),
         peak=kept + highest,
+        made_again=highest,
         reserved=_reserved(question, tables, layouts, rows, weights),
     )
 
