@@ -20,7 +20,7 @@ import numpy.typing as npt
 from shardwise.cost.profiles.trace import events, kind_of
 from shardwise.errors import InputError
 from shardwise.partition.readers.init_file import Profiling
-from shardwise.partition.readers.torch_events import TorchTrace, covered
+from shardwise.partition.readers.torch_events import TorchTrace
 
 PHASES = ("forward", "backward", "recompute")
 Ints = npt.NDArray[np.int64]
@@ -142,9 +142,10 @@ class _Shown:
     def _drop_norms(self) -> None:
         """A norm within a layer is not the tail's."""
         body = np.array([one[0] == "body" for one in self.named], dtype=bool)[self.which]
-        spans = np.array(covered(zip(self.begin[body].tolist(), self.end[body].tolist(), strict=True))).reshape(-1, 2)
-        at = np.searchsorted(spans[:, 0], self.begin, side="right") - 1
-        inside = (at >= 0) & (self.begin < spans[at, 1]) if len(spans) else np.zeros(len(at), dtype=bool)
+        order = np.argsort(self.begin[body], kind="stable")
+        begin, end = self.begin[body][order], np.maximum.accumulate(self.end[body][order])
+        at = np.searchsorted(begin, self.begin, side="right") - 1
+        inside = (at >= 0) & (self.begin < end[at]) if len(end) else np.zeros(len(at), dtype=bool)
         kept = body | ~inside
         self.which, self.group, self.begin, self.end = (x[kept] for x in (self.which, self.group, self.begin, self.end))
 
