@@ -12,6 +12,8 @@ def server():
     pytest.importorskip("uvicorn")
     with serving("--searches", "2") as served:
         yield served
+        log, code = served.stop()
+        assert (log, code) == ("note: Ctrl-C stops it\n", 0), "the server must log nothing, whatever it was asked"
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,8 @@ class Search:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     worker: Worker | None = None
     stopped: bool = False
+    heard: bool = False
+    """Whether its child has said anything."""
     end: float = math.inf
     """When its child is ended, by the loop's clock."""
     turn: asyncio.Event = field(default_factory=asyncio.Event)
@@ -121,6 +123,13 @@ class Searches:
                 told = position
             await self._wait(search, emit)
         await emit(Frame("started", _json({"id": search.id})))
+        last = await self._with_child(search, question, emit)
+        if last is None and not (search.heard or search.stopped or self.closed):  # an idle child that had been ended
+            last = await self._with_child(search, question, emit)
+        if last is None:
+            await emit(_failed(_STOPPED if self.closed else _NOTHING if search.stopped else _ENDED))
+
+    async def _with_child(self, search: Search, question: bytes, emit: Emit) -> Frame | None:
         worker, last = await self.workers.take(), None
         try:
             search.worker = worker
@@ -128,8 +137,7 @@ class Searches:
         finally:
             search.worker = None
             self.workers.give_back(worker, sound=last is not None)
-        if last is None:
-            await emit(_failed(_STOPPED if self.closed else _NOTHING if search.stopped else _ENDED))
+        return last
 
     async def _wait(self, search: Search, emit: Emit) -> None:
         while not search.turn.is_set():
@@ -154,6 +162,7 @@ class Searches:
                 continue
             if frame is None:
                 return None
+            search.heard = True
             await emit(frame)
             if frame.last:
                 return frame

@@ -7,14 +7,21 @@ import contextlib
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shardwise.errors import Fault, InputError
 from shardwise.web.app import App
 from shardwise.web.guard import is_loopback
 
+MOST_LINES = 600
+"""Connections at a time, fewer than the files that a process may have open."""
+PATIENCE = 20.0
+"""Seconds that a connection may wait with its first request."""
 GRACE = 3
 """Seconds that answers on their way have when the server is stopped."""
 
@@ -66,13 +73,14 @@ def url_of(host: str, port: int, token: str = "") -> str:
 def run(listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
-        app.asgi, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, log_level="critical",
+        app.asgi, loop="asyncio", http=_Line, ws="none", lifespan="off", log_config=None, log_level="critical",
         access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
     asyncio.run(_serve(_Server(config, app), listener, app, ready))
 
 
 async def _serve(server: _Server, listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
+    asyncio.get_running_loop().set_exception_handler(_say)
     warm = asyncio.create_task(app.workers.warm_up())
     ready()
     try:
@@ -83,6 +91,28 @@ async def _serve(server: _Server, listener: socket.socket, app: App, ready: Call
         with contextlib.suppress(asyncio.CancelledError):
             await warm
         await app.workers.ended()
+
+
+def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What goes wrong beside all requests, such as too many open files: a line, not a traceback."""
+    del loop
+    error = context.get("exception")
+    print(f"unexpected: {context['message']}" + (f" ({type(error).__name__})" if error else ""), file=sys.stderr)
+
+
+class _Line(H11Protocol):
+    """One connection; closed where it asks nothing for long, or where there are too many."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_LINES:
+            transport.abort()
+        else:
+            self.loop.call_later(PATIENCE, self._close_unless_asked)
+
+    def _close_unless_asked(self) -> None:
+        if getattr(self, "cycle", None) is None and not self.transport.is_closing():
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from shardwise.errors import Fault, InfeasibleError, InputError, ShardwiseError
+from shardwise.errors import Fault, InputError, ShardwiseError
 from shardwise.web.frames import Frame
 
+_NOT_FINITE = "these numbers lead to no finite answer; correct those that no machine has"
+MOST_FAULTS = 50
+"""Faults that one answer lists."""
 Say = Callable[[Frame], None]
 Data = dict[str, Any]
 
@@ -39,7 +42,12 @@ class Desk:
             else:
                 self.say(Frame("200", encode(answers.JSON[task.word](task.body))))
         except ShardwiseError as error:
-            self.say(Frame("failed" if task.word == "plan" else "422", encode(error_of(error))))
+            self._fail(task, error)
+        except (OverflowError, ZeroDivisionError):
+            self._fail(task, InputError(_NOT_FINITE))
+
+    def _fail(self, task: Frame, error: ShardwiseError) -> None:
+        self.say(Frame("failed" if task.word == "plan" else "422", encode(error_of(error))))
 
 
 def encode(value: object) -> bytes:
@@ -47,13 +55,15 @@ def encode(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:  # from numbers that are each allowed: a bandwidth of 1e-300
-        raise InputError("these numbers lead to no finite answer; correct those that no machine has") from None
+        raise InputError(_NOT_FINITE) from None
 
 
 def error_of(error: ShardwiseError) -> Data:
     """`{"error": {"message", "faults": [{"where", "what"}]}}`."""
     faults: tuple[Fault, ...] = error.faults if isinstance(error, InputError) else ()
-    message = str(error)
-    if isinstance(error, InfeasibleError):
-        return {"error": {"message": message, "faults": []}}
-    return {"error": {"message": message, "faults": [{"where": f.path, "what": f.message} for f in faults]}}
+    told = [{"where": _cut(fault.path), "what": _cut(fault.message)} for fault in faults[:MOST_FAULTS]]
+    return {"error": {"message": _cut(str(error), 4000), "faults": told}}
+
+
+def _cut(text: str, most: int = 1000) -> str:
+    return text if len(text) <= most else f"{text[:most]} ..."

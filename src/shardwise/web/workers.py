@@ -66,9 +66,10 @@ class Worker:
 async def start() -> Worker:
     """A fresh child; `-P`: what lies in the folder that the server was started in is not imported."""
     errors = None if os.environ.get(DEBUG) else DEVNULL
+    known = {name: value for name, value in os.environ.items() if name != "SHARDWISE_TOKEN"}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "shardwise.web.child",
-        stdin=PIPE, stdout=PIPE, stderr=errors, env={**_ONE_THREAD, **os.environ},
+        stdin=PIPE, stdout=PIPE, stderr=errors, env={**_ONE_THREAD, **known},
     )  # fmt: skip
     return Worker(process)
 
@@ -122,6 +123,13 @@ class Workers:
             self.waiting -= 1
 
     async def _answer(self, task: Frame, limit: float) -> Frame:
+        # An idle child may have been ended by somebody else without our notice; then a second one is asked.
+        frame = await self._asked(task, limit) or await self._asked(task, limit)
+        if frame is None:
+            raise Refusal(500, "the process that worked on it ended; ask for something smaller, or report it")
+        return frame
+
+    async def _asked(self, task: Frame, limit: float) -> Frame | None:
         worker, frame = await self.take(), None
         try:
             await worker.ask(task)
@@ -130,8 +138,6 @@ class Workers:
             raise Refusal(422, f"this took more than {limit:g} s; ask for something smaller") from None
         finally:
             self.give_back(worker, sound=frame is not None)
-        if frame is None:
-            raise Refusal(500, "the process that worked on it ended; ask for something smaller, or report it")
         return frame
 
     def close(self) -> None:
