@@ -43,11 +43,14 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     if Path(file).suffix.lower() != ".json":
         _schedule_only(file, output, target=target, out=out, force=force)
         return
+    from shardwise.cli.per_op_show import refuse_per_op
     from shardwise.export.folder import write_export
     from shardwise.export.registry import export
     from shardwise.inputs.plan_file import read_plan
 
-    made = export(read_plan(file), target, strict=strict)
+    read = read_plan(file)
+    refuse_per_op(read, file, "export")
+    made = export(read, target, strict=strict)
     written = write_export(made, out, force=force)
     for fault in made.losses:
         output.note(f"not as planned: {fault}")

@@ -32,11 +32,15 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     shardwise show plan.json --explain
     shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.cli.per_op_show import is_per_op, show_per_op
     from shardwise.inputs.plan_file import read_plan
     from shardwise.plan.estimate import estimate
     from shardwise.report import estimate as report
 
     read = read_plan(plan)
+    if is_per_op(read):
+        show_per_op(read, plan, output)
+        return
     found = estimate(read.model, read.cluster, read.strategy)
     predicted = read.predictions or {}
     output.answer({"strategy": str(read.strategy), "predictions": predicted, "partition": read.partition})

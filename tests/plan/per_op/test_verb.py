@@ -76,6 +76,15 @@ def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
     assert "per iteration" in capfd.readouterr().out
     made = read_plan(tmp_path / "plan.json")
     assert made.partition["space"] == "per-op"
+    assert run(["show", str(tmp_path / "plan.json")]) == 0
+    assert "operator by operator" in capfd.readouterr().out
+    assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--out", str(tmp_path / "run")]) == 2
+    assert "is a per-operator plan" in capfd.readouterr().err
+    broken = json.loads((tmp_path / "plan.json").read_text())
+    del broken["predictions"]["cost"]
+    (tmp_path / "broken.json").write_text(json.dumps(broken))
+    assert run(["show", str(tmp_path / "broken.json")]) == 2
+    assert "plan again" in capfd.readouterr().err
     assert made.predictions["bound"] <= made.predictions["cost"]["seconds"]
 
 

@@ -1,0 +1,58 @@
+"""A per-operator plan file as a person reads it; its strategy is only the nearest plain one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from shardwise.cli.output import Output
+from shardwise.errors import Fault, InputError
+from shardwise.units import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.inputs.plan_file import Plan
+
+
+def is_per_op(plan: Plan) -> bool:
+    return (plan.partition or {}).get("space") == "per-op"
+
+
+def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
+    """Verbs that know whole strategies only would show something else than the plan."""
+    if is_per_op(plan):
+        raise InputError(
+            Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
+                  "write it for Aceso's runtime with `plan --space per-op --aceso FILE`, or plan whole strategies")
+        )  # fmt: skip
+
+
+def show_per_op(plan: Plan, path: str, output: Output) -> None:
+    """Stages, layouts, predictions and bound, as they were written."""
+    try:
+        rows = [_row(index, stage, cost) for index, (stage, cost) in enumerate(_stages(plan))]
+        seconds, bound = (float(value) for value in (plan.predictions["cost"]["seconds"], plan.predictions["bound"]))  # type: ignore[index]
+        micro_batch = int(plan.partition["micro_batch"])  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"its stages or predictions are not whole ({type(error).__name__}: {error}); plan again"
+        raise InputError(Fault(path, why)) from None
+    output.answer({"predictions": plan.predictions, "partition": plan.partition, "schedule": plan.schedule})
+    source = plan.provenance or {}
+    output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {len(rows)} stages, micro batch "
+               f"{micro_batch}, global batch {plan.strategy.global_batch}")  # fmt: skip
+    output.say(f"{show_seconds(seconds)} per iteration, bound {show_seconds(bound)} under the "
+               f"{source.get('cost_model', 'full')} cost model; order of passes "
+               f"{(plan.schedule or {}).get('name', '1f1b')}")  # fmt: skip
+    output.table(("stage", "ops", "GPUs", "tp x dp of its operators", "again", "iteration", "memory"), rows)
+
+
+def _stages(plan: Plan) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return list(zip(plan.partition["stages"], plan.predictions["cost"]["stages"], strict=True))  # type: ignore[index]
+
+
+def _row(index: int, stage: dict[str, Any], cost: dict[str, Any]) -> list[str]:
+    counts = Counter(f"{int(tp)} x {int(dp)}" for tp, dp, _ in stage["layouts"])
+    said = ", ".join(f"{layout} ({count})" if len(counts) > 1 else layout for layout, count in counts.most_common(4))
+    return [
+        str(index), str(int(stage["ops"])), str(int(stage["gpus"])), said, str(len(stage["recompute"])),
+        show_seconds(float(cost["seconds"])), show_bytes(float(cost["memory"])),
+    ]  # fmt: skip
