@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from browsing import QUESTION
 
 from shardwise.report.page import asset_names, asset_text
@@ -159,3 +160,24 @@ def test_the_page_is_painted_at_once(look, record_property):
     told = f"first paint {min(times):.0f} to {max(times):.0f} ms, all files of the page {size:,} bytes"
     record_property("measured", told)
     assert len(times) == 3
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "#plan?model=llama-3-8b&gpus=many&seq=-1&gap=x&lang=xx&theme=neon&to=nowhere",
+        '#compare?model=x&pin={"s":1}&pin=[]&pin={"s":"tp2","q":{"model":7,"custom":{"name":"n"}}}&pin={',
+        '#inside?custom={"name":"n","model":{"layers":"all"}}&s=tp2&ran=1',
+        "#plan?custom=null&custom=[1]&model=&s=",
+        "#nowhere?%%%",
+    ],
+)
+def test_an_address_with_nonsense_in_it_leaves_the_page_whole(look, address):
+    page = look.page
+    page.goto(look.url + "/" + address)
+    page.wait_for_selector("nav a.here")
+    page.wait_for_function("() => document.querySelectorAll('#models option').length > 0")
+    page.click("nav a >> nth=0")
+    assert page.is_visible("#plan-button")
+    page.click("nav a >> nth=2")
+    assert page.is_visible("#view-compare")

@@ -196,7 +196,9 @@ function numberRows(views) {
 }
 
 function fitsRow(views) {
-  const texts = views.map(({ numbers: { fits } }) => (fits ? t(`fits.${fits}`) : "–")),
+  const texts = views.map(
+      ({ numbers: { fits } }) => ({ yes: t("yes"), no: t("no"), close: t("fits.close") })[fits] || "–",
+    ),
     differs = new Set(texts).size > 1;
   const cells = texts.map((text, k) => ({
     text,

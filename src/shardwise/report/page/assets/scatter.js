@@ -98,7 +98,11 @@ function draw(made, legend) {
   const [[x0, x1], [y0, y1]] = ranges(made);
   const x = value => left + ((value - x0) / (x1 - x0)) * (right - left);
   const y = value => bottom - ((value - y0) / (y1 - y0)) * (bottom - top);
-  made.places = points.map(point => [Math.min(right, x(point.total_bytes)), y(throughput(point))]);
+  const inside = (low, value, high) => Math.min(high, Math.max(low, value));
+  made.places = points.map(point => [
+    inside(left, x(point.total_bytes), right),
+    inside(top, y(throughput(point)), bottom),
+  ]);
   refill(
     plot,
     axes({ x, y, x0, x1, y0, y1, left, right, top, bottom }),

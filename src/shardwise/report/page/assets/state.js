@@ -122,7 +122,7 @@ export function fromAddress(hash) {
   const question = { ...DEFAULT };
   for (const name of Object.keys(DEFAULT)) {
     if (!words.has(name)) continue;
-    if (name === "custom") question.custom = customOf(words.get(name));
+    if (name === "custom") question.custom = customOf(parsed(words.get(name)));
     else question[name] = NUMBERS.includes(name) ? Number(words.get(name)) || DEFAULT[name] : words.get(name);
   }
   return {
@@ -149,13 +149,27 @@ function parsed(text) {
   }
 }
 
-function customOf(text) {
-  const found = parsed(text);
-  return found && typeof found.name === "string" && typeof found.model === "object" ? found : null;
+/** A model that came by the address, where it is one; the server checks what is inside. */
+function customOf(found) {
+  const whole = found && typeof found.name === "string" && found.model && typeof found.model === "object";
+  const number = value => (Number.isFinite(value) ? value : 0);
+  return whole
+    ? { name: found.name, parameters: number(found.parameters), layers: number(found.layers), model: found.model }
+    : null;
+}
+
+/** A question whose values have the kinds they should have, whatever was typed into an address. */
+function questionOf(found) {
+  const question = { ...DEFAULT };
+  for (const [name, value] of Object.entries(DEFAULT)) {
+    if (name === "custom") question.custom = customOf(found.custom);
+    else if (typeof found[name] === typeof value) question[name] = found[name];
+  }
+  return question;
 }
 
 function pinOf(text, question) {
   const found = parsed(text);
   if (!found || typeof found.s !== "string") return null;
-  return { strategy: found.s, question: found.q ? { ...DEFAULT, ...found.q } : question };
+  return { strategy: found.s, question: found.q && typeof found.q === "object" ? questionOf(found.q) : question };
 }
