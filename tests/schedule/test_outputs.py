@@ -23,7 +23,7 @@ def test_text_draws_a_line_a_rank(timeline):
     assert len(lines) == 2
     assert all(len(line) == 100 for line in lines)
     assert "0F0" in lines[0]
-    assert "." in lines[1]
+    assert "·" in lines[1]
 
 
 def test_large_pipelines_are_not_drawn():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.report.text import EMPTY
 from shardwise.simulate.timeline import Timeline
 
 _CELLS = 20_000
@@ -54,7 +55,7 @@ def _drawable(timeline: Timeline, room: int) -> bool:
 
 def _line(timeline: Timeline, rank: int, scale: float, begin: float, room: int) -> str:
     """A rank from `begin` on; what starts before it is cut."""
-    cells = ["."] * room
+    cells = [EMPTY] * room
     for code, start, end in _between(timeline, rank, begin, begin + room / scale):
         action = timeline.schedule.decode(code)
         left, right = round((start - begin) * scale), round((end - begin) * scale)
