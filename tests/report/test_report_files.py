@@ -80,3 +80,14 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(plan, option, tm
 def test_per_op_plans_have_no_page(capsys):
     assert run(["plan", "llama-3-8b", "-c", "8xh100", "--space", "per-op", "--html", "x.html"]) == 2
     assert "--html: belongs to --space strategy" in capsys.readouterr().err
+
+
+def test_two_plans_stand_side_by_side(plan, tmp_path, capsys):
+    other, page = tmp_path / "other.json", tmp_path / "both.html"
+    words = ["estimate", "llama-3-8b", "-c", "8xh100", "-s", "tp2 pp2 dp2 mbs1 gbs16 seq4096", "-q"]
+    assert run([*words, "--out", str(other)]) == 0
+    assert run(["diff", str(plan), str(other), "-q", "--html", str(page)]) == 0
+    capsys.readouterr()
+    data = data_of(page)
+    assert [view["kind"] for view in data["views"]] == ["plan", "plan"]
+    assert len(data["exports"]) == len(data["plans"]) == 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardwise.cli.output import Output, markdown_option, output_options
+from shardwise.cli.report_files import write_page
 
 if TYPE_CHECKING:
     from shardwise.inputs.plan_file import Plan
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 @click.argument("left", metavar="A.json")
 @click.argument("right", metavar="B.json")
 @click.option("--all", "everything", is_flag=True, help="Every value of the predictions too.")
+@click.option("--html", metavar="FILE", help="Write one HTML page with both side by side, differences marked.")
 @markdown_option
 @output_options
-def command(left: str, right: str, output: Output, *, everything: bool) -> None:
+def command(left: str, right: str, output: Output, *, everything: bool, html: str | None) -> None:
     """Tell in what two plans differ: inputs first, then what is predicted.
 
     \b
     shardwise diff a.json b.json
+    shardwise diff a.json b.json --html compared.html
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.plan_file import diff, read_plan
     from shardwise.report.diff import difference_rows
@@ -33,6 +36,8 @@ def command(left: str, right: str, output: Output, *, everything: bool) -> None:
     output.answer({"differences": found})
     names = Path(left).stem, Path(right).stem
     output.markdown(lambda: _markdown(pair, names))
+    if html:
+        write_page(html, pair)
     shown = [one for one in found if everything or _matters(one.path)]
     if shown:
         output.table(("", *names, "change"), difference_rows(shown))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,14 +51,22 @@ def write_reports(
 ) -> None:
     """Write what was asked for of a plan."""
     if reports.html:
-        from shardwise.export.shown import every_export
-        from shardwise.report.page import page_of
         from shardwise.report.view import plan_view
 
-        view = plan_view(plan, candidates, runtime=runtime)
-        write_text(reports.html, page_of([view], plans=[plan_data(plan)], exports=[every_export(plan)]))
+        write_page(reports.html, [plan], [plan_view(plan, candidates, runtime=runtime)])
     if reports.svg or reports.trace:
         _write_timeline(plan, reports, runtime)
+
+
+def write_page(path: str, plans: Sequence[Plan], views: Sequence[dict[str, Any]] = ()) -> None:
+    """One page of one plan, or of several side by side, with their plan files and every target's files."""
+    from shardwise.export.shown import every_export
+    from shardwise.report.page import page_of
+    from shardwise.report.view import plan_view
+
+    shown = views or [plan_view(plan) for plan in plans]
+    exports = [every_export(plan) for plan in plans]
+    write_text(path, page_of(shown, plans=[plan_data(plan) for plan in plans], exports=exports))
 
 
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:

@@ -14,6 +14,7 @@ def chrome_trace(timeline: Timeline, *, unit: float = 1e6) -> str:
     events: list[dict[str, object]] = []
     for rank in range(timeline.schedule.pp):
         events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
+        events.append({"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": rank}})
         events += _actions(timeline, rank, unit)
         events += _memory(timeline, rank, unit)
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":")) + "\n"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import shardwise
 from shardwise.inputs.serialise import Plain, to_plain
-from shardwise.report.page.assets_of import asset_names, asset_text
+from shardwise.report.page.assets_of import asset_text
 from shardwise.report.view.schedule import schedule_view
 from shardwise.simulate.timeline import Timeline
 
@@ -104,6 +104,4 @@ def _hash(text: str) -> str:
 
 
 def _icon() -> str:
-    if "icon.svg" not in asset_names():
-        return "data:,"
     return f"data:image/svg+xml;base64,{base64.b64encode(asset_text('icon.svg').encode()).decode()}"
