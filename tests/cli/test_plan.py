@@ -108,3 +108,18 @@ def test_sweep_writes_a_table_and_a_chart(shardwise, tmp_path):
     assert "days" in found.out
     assert csv.read_text().count("\n") == 3
     assert chart.read_text().startswith("<svg")
+
+
+def test_a_plan_can_be_planned_again(shardwise, plan_file, tmp_path):
+    """Model, cluster and batch are the plan's, unless they are typed."""
+    again = tmp_path / "again.json"
+    found = shardwise("plan", plan_file, "--only", "tp=2 cp=1 mbs=1", "--global-batch", "32", "--out", again, "--quiet")
+    assert found.code == 0, found.err
+    strategy = json.loads(again.read_text())["inputs"]["strategy"]
+    assert (strategy["tp"], strategy["global_batch"], strategy["seq"]) == (2, 32, 4096)
+
+
+def test_why_cuts_the_other_strategy_as_well_as_it_can(shardwise, plan_file):
+    found = shardwise("why", plan_file, "tp1 pp4 mbs1")
+    assert found.code == 0
+    assert "layers=" in found.out.split("other", 1)[1].splitlines()[0]

@@ -188,6 +188,7 @@ def command(context: click.Context, /, output: Output, *, space: str, **options:
     \b
     shardwise plan llama-3-70b --cluster 64xh100 --global-batch 1024 --seq 8192 --out plan.json
     shardwise plan llama-3-70b -c 64xh100 --global-batch 1024 --only "tp<=4 zero1" --fix pp=4
+    shardwise plan plan.json --only vpp=1   (model, cluster and batch of a plan)
     shardwise plan llama-3-8b --cluster 16xh100 --space per-op --global-batch 128
     shardwise plan --space per-op --profiles v100-gpt --profile gpt_1_3B --gpus 8 --memory 28000MiB --compatible
     """  # noqa: D301 - \b is click's mark for lines that stay as they are

@@ -26,6 +26,8 @@ _PER_OP = (
 
 def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> int:
     """Search, say the answer, write the plan."""
+    given = from_plan(options, typed)
+    options = {**options, **given}
     _refuse(options, typed)
     from shardwise.plan.search.api import plan, plan_file_of
 
@@ -38,6 +40,7 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
             runtime=options["runtime"],
             only=" ".join([*options["only"], *options["fix"], *_conditions(options, typed)]),
             memory_margin=_margin(options),
+            base=options.get("base"),
             gap=read_gap(options["gap"]),
             time_limit=parse_seconds(options["time_limit_wall"]) if options["time_limit_wall"] else None,
             workers=options["workers"],
@@ -70,6 +73,22 @@ def _markdown(answer: Answer, top: int) -> str:
     return answer_markdown(answer, top)
 
 
+def from_plan(options: Mapping[str, Any], typed: frozenset[str]) -> dict[str, Any]:
+    """Where a plan file stands in place of a model: its model, cluster, batch and the like, unless they are typed."""
+    from shardwise.inputs.plan_file import is_plan, read_plan
+    from shardwise.plan.what_if import margin_of
+
+    if not options["model"] or not is_plan(options["model"]):
+        return {}
+    read = read_plan(options["model"])
+    s = read.strategy
+    found = {"cluster": read.cluster, "global_batch": s.global_batch, "seq": s.seq, "runtime": s.runtime}
+    kept = {name: value for name, value in found.items() if name not in typed}
+    if "cluster" in kept and "memory_margin" not in typed:
+        kept["memory_margin"] = margin_of(read)
+    return {**kept, "model": read.model, "base": s}
+
+
 def _refuse(options: Mapping[str, Any], typed: frozenset[str]) -> None:
     faults = [
         Fault(name, f"is missing; {hint}")
@@ -94,10 +113,12 @@ def _conditions(options: Mapping[str, Any], typed: frozenset[str]) -> list[str]:
 
 def _margin(options: Mapping[str, Any]) -> float | None:
     if options["memory"] is None:
-        return parse_bytes(options["memory_margin"]) if options["memory_margin"] else None
+        return parse_bytes(options["memory_margin"]) if options["memory_margin"] is not None else None
     from shardwise.inputs.load import load_cluster
 
-    return load_cluster(options["cluster"]).gpu.memory - parse_bytes(options["memory"])
+    machines = options["cluster"]
+    machines = load_cluster(machines) if isinstance(machines, str) else machines
+    return float(machines.gpu.memory - parse_bytes(options["memory"]))
 
 
 def read_gap(text: str) -> float:
@@ -141,11 +162,13 @@ def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
 
 
 def _explain(answer: Answer, output: Output) -> None:
+    from shardwise.plan.search.types import COVERED
     from shardwise.report import estimate as report
 
     assert answer.best is not None  # noqa: S101 - for the type checker
     output.say("\nwhere the time goes (on the busiest pipeline rank)")
     output.table(*report.time(answer.best))
+    output.say(f"\nwhat the bound covers: {COVERED}")
     output.say("\nstrategies of the space by axis")
     rows = [(axis, ", ".join(f"{value}: {n:,}" for value, n in found.items())) for axis, found in _axes(answer)]
     for axis, text in rows:
@@ -158,7 +181,7 @@ def _axes(answer: Answer) -> list[tuple[str, Mapping[str, int]]]:
 
 def _proof(answer: Answer) -> str:
     text = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
-    return f"{text} (under the cost model in use)"
+    return f"{text} (under the cost model in use; --explain says what the space is)"
 
 
 def _counts(answer: Answer) -> str:

@@ -56,11 +56,19 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     output.say()
     output.table(*report.stages(found))
     _draw(read, found, output)
+    output.say("\nwhere the time goes (on the busiest pipeline rank)")
+    output.table(*report.time(found if explain else _short(found)))
     if explain:
-        output.say("\nwhere the time goes (on the busiest pipeline rank)")
-        output.table(*report.time(found))
         output.say("\nwhere the memory goes, GiB per pipeline rank")
         output.table(*report.memory(found))
+
+
+def _short(found: Estimate) -> Estimate:
+    """The same with a time ledger of one level."""
+    from dataclasses import replace
+
+    parts = tuple(part._replace(parts=()) for part in found.time.parts)
+    return replace(found, time=found.time._replace(parts=parts))
 
 
 def _markdown(plan: Plan, found: Estimate) -> str:

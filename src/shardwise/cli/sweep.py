@@ -8,6 +8,7 @@ import click
 
 from shardwise.cli.options import MODEL
 from shardwise.cli.output import Output, output_options
+from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.units import parse_count, parse_rate, parse_seconds, show_percent, show_seconds
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV.")
 @click.option("--chart", "chart_file", metavar="FILE", help="Write the Pareto chart as SVG.")
 @output_options
-def command(model: str, output: Output, **options: Any) -> None:  # noqa: ANN401 - read one by one
+def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 - read one by one
     """Plan a grid of clusters, batches and sequences: time, tokens, days, cost.
 
     \b
@@ -42,16 +43,17 @@ def command(model: str, output: Output, **options: Any) -> None:  # noqa: ANN401
     from shardwise.inputs.write import write_text
     from shardwise.plan.sweep import chart, csv_text, sweep
 
-    cells = sweep(
-        model,
-        [name for text in options["clusters"] for name in text.split(",")],
-        batches=_numbers("--global-batch", options["batches"]),
-        sequences=_numbers("--seq", options["sequences"]),
-        runtime=options["runtime"],
-        only=options["only"],
-        gap=read_gap(options["gap"]),
-        run=_run(options),
-    )
+    grid = {
+        "batches": _numbers("--global-batch", options["batches"]),
+        "sequences": _numbers("--seq", options["sequences"]),
+    }
+    clusters = [name for text in options["clusters"] for name in text.split(",")]
+    total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
+    with progress("points of the grid", total=total, quiet=output.quiet) as state:
+        cells = sweep(
+            model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=read_gap(options["gap"]),
+            run=_run(options), told=lambda _: state.update(),
+        )  # fmt: skip
     output.answer({"cells": cells})
     output.table(*_table(cells))
     output.say("\n* no other point beats it in both " + ("days and cost" if options["tokens"] else "speed and GPUs"))
@@ -59,8 +61,12 @@ def command(model: str, output: Output, **options: Any) -> None:  # noqa: ANN401
         if path:
             write_text(path, text(cells))
             output.note(f"written: {path}")
+    if len(cells) < total:
+        output.note(f"stopped after {len(cells)} of {total} points")
+        return 130
     if not any(cell.strategy for cell in cells):
         raise InfeasibleError("no point of the grid has a strategy that fits")
+    return 0
 
 
 def _numbers(name: str, text: str) -> list[int]:

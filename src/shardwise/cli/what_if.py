@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from shardwise.cli.output import Output, output_options
+from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -19,14 +20,14 @@ from shardwise.units import show_bytes, show_percent, show_seconds
 @output_options
 def command(
     plan: str, output: Output, *, gpus: int | None, net: str | None, memory: str | None, gap: str, out: str | None
-) -> None:
+) -> int:
     """Plan again for other GPUs, networks or memory, and compare with the plan kept as it is.
 
     \b
     shardwise what-if plan.json --gpus 128
     shardwise what-if plan.json --net 2x --memory 141GB
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.cli.plan_strategy import read_gap
+    from shardwise.cli.plan_strategy import follow, read_gap
     from shardwise.inputs.plan_file import read_plan, write_plan
     from shardwise.plan.search.api import plan_file_of
     from shardwise.plan.what_if import changed, what_if
@@ -34,7 +35,9 @@ def command(
     if not (gpus or net or memory):
         raise InputError(Fault("what-if", "nothing is changed; give --gpus, --net or --memory"))
     read = read_plan(plan)
-    found = what_if(read, changed(read.cluster, gpus=gpus, net=net, memory=memory), gap=read_gap(gap))
+    cluster = changed(read.cluster, gpus=gpus, net=net, memory=memory)
+    with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
+        found = what_if(read, cluster, gap=read_gap(gap), report=lambda search: follow(search, state))
     best = found.again.best
     rows = [("the plan as it is", found.before), ("the same strategy there", found.kept), ("the best there", best)]
     output.answer(
@@ -52,8 +55,11 @@ def command(
     )  # fmt: skip
     if found.refused:
         output.note(f"the same strategy cannot run there: {found.refused}")
+    if found.again.interrupted:
+        return 130
     if best is None:
         raise InfeasibleError(f"no strategy fits {read.model.name} on {found.cluster.name} so changed")
     if out:
         write_plan(plan_file_of(found.again), out)
         output.note(f"the new plan is in {out}")
+    return 0

@@ -69,6 +69,17 @@ def write_plan(plan: Plan, path: str | Path) -> None:
     write_text(path, plan_text(plan))
 
 
+def is_plan(path: str | Path) -> bool:
+    """Whether a file looks like a plan: JSON with its schema near the top."""
+    if not str(path).endswith(".json"):
+        return False
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return '"shardwise/plan/' in file.read(4096)
+    except (OSError, UnicodeDecodeError, ValueError):
+        return False
+
+
 def read_plan(path: str | Path) -> Plan:
     """Read a plan; a newer schema, another file or a file over 64 MiB is refused with a sentence."""
     return plan_from(read_mapping(path), path)

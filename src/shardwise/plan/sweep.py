@@ -65,13 +65,16 @@ def sweep(
     run: Run | None = None,
     told: Callable[[Cell], None] = lambda _: None,
 ) -> tuple[Cell, ...]:
-    """Plan every point of the grid."""
+    """Plan every point of the grid; Ctrl-C ends it with the points so far, unless there are none."""
     run = run or Run()
-    cells = []
-    for cluster, batch, seq in product(clusters, batches, sequences):
-        cell = _cell(model, cluster, batch, seq, runtime, only, gap, run)
-        told(cell)
-        cells.append(cell)
+    cells: list[Cell] = []
+    try:
+        for cluster, batch, seq in product(clusters, batches, sequences):
+            cells.append(_cell(model, cluster, batch, seq, runtime, only, gap, run))
+            told(cells[-1])
+    except KeyboardInterrupt:
+        if not cells:
+            raise
     return tuple(_marked(cells))
 
 
@@ -82,6 +85,8 @@ def _cell(model: str, cluster: str, batch: int, seq: int, runtime: str, only: st
         answer = plan(model, machines, global_batch=batch, seq=seq, runtime=runtime, only=only, gap=gap)
     except InputError as error:
         return Cell(**where, strategy="", note=str(error))
+    if answer.interrupted:
+        raise KeyboardInterrupt
     best = answer.best
     if best is None:
         near = answer.closest

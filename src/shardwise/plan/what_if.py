@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError, ShardwiseError
-from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.cluster import Cluster, Level
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.search.api import plan
 from shardwise.plan.search.nearest import resized
+from shardwise.plan.search.search import Report
 from shardwise.plan.search.types import Answer
 from shardwise.units import parse_bytes, parse_rate
 
@@ -42,7 +43,9 @@ def changed(cluster: Cluster, *, gpus: int | None = None, net: str | None = None
     return cluster
 
 
-def _level(cluster: Cluster, net: str):  # type: ignore[no-untyped-def] # noqa: ANN202 - the type of the last level
+def _level(cluster: Cluster, net: str) -> Level:
+    if not cluster.levels:
+        raise InputError(Fault("--net", f"{cluster.name} has no network to change: it is one GPU"))
     last = cluster.levels[-1]
     times = re.fullmatch(r"([0-9.]+)x", net)
     bandwidth = last.bandwidth * float(times[1]) if times else parse_rate(net)
@@ -51,12 +54,18 @@ def _level(cluster: Cluster, net: str):  # type: ignore[no-untyped-def] # noqa: 
     return replace(last, bandwidth=bandwidth)
 
 
-def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "") -> WhatIf:
+def margin_of(plan: Plan) -> float | None:
+    """Bytes of every GPU that the plan was asked to leave free; none: it does not say."""
+    limit = (plan.predictions or {}).get("memory_limit")
+    return plan.cluster.gpu.memory - float(limit) if isinstance(limit, int | float) else None
+
+
+def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", report: Report | None = None) -> WhatIf:
     """Keep the plan where it can run, and plan anew."""
     strategy = old.strategy
     again = plan(
         old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime, gap=gap,
-        only=f"{_others(strategy)} {only}",
+        only=only, base=strategy, memory_margin=margin_of(old), report=report,
     )  # fmt: skip
     before = estimate(old.model, old.cluster, strategy)
     try:
@@ -71,11 +80,3 @@ def _adapted(strategy: Strategy, cluster: Cluster) -> Strategy:
     model_parallel = strategy.tp * strategy.pp * strategy.cp
     dp = cluster.gpus // model_parallel if cluster.gpus % model_parallel == 0 else 1
     return replace(strategy, dp=dp, zero_group=0 if dp != strategy.dp else strategy.zero_group)
-
-
-def _others(strategy: Strategy) -> str:
-    """What the search does not decide, as words."""
-    words = [strategy.dtype, strategy.master, f"grad-{strategy.grad_dtype}", strategy.optimizer]
-    words += [] if strategy.flash else ["noflash"]
-    words += ["compile"] if strategy.compile else []
-    return " ".join(words)

@@ -62,19 +62,31 @@ def why(best: Estimate, other: Estimate, limit: float) -> Why:
 
 
 def against(plan: Plan, text: str) -> Why:
-    """Compare a strategy with a plan's; what its line leaves out is the plan's."""
+    """Compare a strategy with a plan's; what its line leaves out is the plan's, layers are cut anew."""
     from shardwise.inputs.check import ensure
-    from shardwise.inputs.layers import is_uneven, with_layers
     from shardwise.inputs.load import load_runtime
     from shardwise.plan.estimate import estimate
 
-    other = filled(text, plan.strategy, plan.cluster.gpus)
-    if other.chunks <= plan.model.layers and is_uneven(plan.model.layers, other):
-        other = with_layers(plan.model.layers, other)
-    ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
     limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
+    other = filled(text, plan.strategy, plan.cluster.gpus)
+    other = other if other.layers else _cut(plan, other, limit)
+    ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
     best = estimate(plan.model, plan.cluster, plan.strategy)
     return why(best, estimate(plan.model, plan.cluster, other), limit)
+
+
+def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
+    """The strategy as the search would cut it; as it is where it cannot run at all, for the checks to say why."""
+    from shardwise.inputs.load import load_runtime
+    from shardwise.plan.search.refine import refine
+    from shardwise.plan.search.types import Question
+
+    question = Question(
+        model=plan.model, cluster=plan.cluster, runtime=load_runtime(strategy.runtime), base=strategy,
+        memory_limit=limit,
+    )  # fmt: skip
+    found = refine(question, strategy)
+    return strategy if found is None else found.strategy
 
 
 def sentences(found: Why) -> list[str]:

@@ -12,14 +12,18 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
+from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import build
 from shardwise.plan.predictions import plan_of
 from shardwise.plan.search.executor import executor_of
 from shardwise.plan.search.nearest import closest
 from shardwise.plan.search.search import Report, Search, Stop
-from shardwise.plan.search.types import GAP, Answer, Question
+from shardwise.plan.search.types import COVERED, GAP, Answer, Question
 from shardwise.plan.search.wishes import read_wishes
 from shardwise.units import parse_bytes
+
+UNSEARCHED = ("dtype", "master", "grad_dtype", "optimizer", "lora", "offload", "flash", "compile", "straggler")
+"""Fields of a strategy that are asked for, not searched."""
 
 
 def question_of(
@@ -31,15 +35,17 @@ def question_of(
     runtime: Runtime | str = "megatron",
     only: str = "",
     memory_margin: float | str | None = None,
+    base: Strategy | None = None,
 ) -> Question:
-    """Everything that is asked, names looked up."""
+    """Everything that is asked, names looked up. `base`: a strategy whose choices outside the search are kept."""
     model = load_model(model) if isinstance(model, str) else model
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     runtime = load_runtime(runtime) if isinstance(runtime, str) else runtime
     wishes, other = read_wishes(only)
-    base = build({"global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
+    kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
+    shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     return Question(
-        model=model, cluster=cluster, runtime=runtime, base=base, wishes=wishes,
+        model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
         memory_limit=_limit(cluster, runtime, memory_margin),
     )  # fmt: skip
 
@@ -61,6 +67,7 @@ def plan(
     runtime: Runtime | str = "megatron",
     only: str = "",
     memory_margin: float | str | None = None,
+    base: Strategy | None = None,
     gap: float = GAP,
     time_limit: float | None = None,
     workers: int = 1,
@@ -72,13 +79,14 @@ def plan(
     """The fastest strategy that fits, with a bound on what any other could reach.
 
     `only`: conditions such as `tp<=8 zero1 pp=4`, and other words of a strategy (`fp8`); `memory_margin`: bytes of
-    every GPU to leave free; `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes;
-    `report` is called about five times a second with the `Search` (its `tried`, `best`, `bound`); once `stop` says
-    yes, the best so far is the answer.
+    every GPU to leave free; `base`: a strategy whose format, optimizer and the like are kept; `gap`: how near the
+    bound is near enough; `time_limit`: seconds; `workers`: processes; `report` is called about five times a second
+    with the `Search` (its `tried`, `best`, `bound`); once `stop` says yes, the best so far is the answer.
     """
     question = question_of(
-        model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory_margin=memory_margin
-    )
+        model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory_margin=memory_margin,
+        base=base,
+    )  # fmt: skip
     pool = executor_of(executor, workers, address)
     try:
         search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)
@@ -112,7 +120,7 @@ def proof(answer: Answer) -> Plain:
     search: dict[str, Any] = {
         "strategies": counts.space, "screened": counts.screened, "too_large": counts.too_large,
         "pruned": counts.pruned, "simulated": counts.points, "simulations": counts.simulated,
-        "finished": answer.finished, "axes": counts.axes,
+        "finished": answer.finished, "covers": COVERED, "axes": counts.axes,
     }  # fmt: skip
     return {"bound": answer.bound, "gap": answer.gap, "memory_limit": answer.question.memory_limit, "search": search}
 

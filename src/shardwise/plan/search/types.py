@@ -16,6 +16,11 @@ from shardwise.plan.search.wishes import Wishes
 
 GAP = 0.005
 """How near the bound the best must be before the search stops of itself."""
+COVERED = (
+    "every cut of the layers into stages; with several chunks a rank, chunks of the even share or one layer more, and "
+    "less at the ends. Of a strategy that was simulated, the cut that the partition solver found counts"
+)
+"""Which cuts the bound is about."""
 MOST_SHOWN = 2000
 """Simulated strategies that an answer lists."""
 
