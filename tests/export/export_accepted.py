@@ -16,7 +16,7 @@ MEGATRON_SWITCHES = words(
     accumulate-allreduce-grads-in-fp32 add-qkv-bias bf16 disable-bias-linear
     fine-grained-activation-offloading fp16 grad-reduce-in-bf16 group-query-attention moe-grouped-gemm
     moe-pad-expert-input-to-capacity moe-shared-expert-gate multi-latent-attention optimizer-cpu-offload
-    overlap-grad-reduce overlap-param-gather qk-layernorm sequence-parallel squared-relu swiglu
+    overlap-grad-reduce overlap-param-gather qk-layernorm quick-geglu sequence-parallel squared-relu swiglu
     untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-megatron-fsdp
     use-precision-aware-optimizer
     """

@@ -309,4 +309,5 @@ def test_what_flags_cannot_say_of_a_model():
     model = replace(DENSE, activation="geglu", windows=(4096, 0), norms_per_layer=4, head_bias=True)
     made = export(plan_of(PIPED, model), "megatron")
     assert {fault.path for fault in made.losses} == {"model.activation", "model.norms_per_layer", "model.head_bias"}
+    assert "quick-geglu" in flags(made)
     assert (flags(made)["window-size"], flags(made)["window-attn-skip-freq"]) == (["4095,0"], ["2"])

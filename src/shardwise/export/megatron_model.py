@@ -17,7 +17,7 @@ def model_losses(draft: Draft) -> None:
     """What of the model the flags cannot say: they then describe another model, so it must be told."""
     model = draft.model
     strange = {
-        "activation": model.activation in {"geglu", "relu"},
+        "activation": model.activation == "relu",
         "position": model.position == "alibi",
         "head_bias": model.head_bias,
         "norms_per_layer": model.norms_per_layer != 2,
@@ -34,6 +34,10 @@ def model_losses(draft: Draft) -> None:
                 f"model.{name}",
                 f"{getattr(model, name)} is not in Megatron-LM's flags; use the model flags of your own code for it",
             )
+
+    if model.activation == "geglu":
+        text = "geglu: --quick-geglu is written, which has the same matrices and a faster form of gelu"
+        draft.lose("model.activation", text)
 
 
 def model_flags(model: Model, seq: int) -> Iterator[Flag]:
@@ -65,6 +69,7 @@ def model_flags(model: Model, seq: int) -> Iterator[Flag]:
 def _switches(model: Model) -> dict[str, bool]:
     return {
         "swiglu": model.activation == "swiglu",
+        "quick-geglu": model.activation == "geglu",
         "squared-relu": model.activation == "squared-relu",
         "untie-embeddings-and-output-weights": not model.tied,
         "disable-bias-linear": not model.mlp_bias,

@@ -8,14 +8,14 @@ from typing import Any
 
 from shardwise.inputs.frameworks.imported import Draft
 from shardwise.inputs.frameworks.shell import Flags
-from shardwise.inputs.model import Mla, Model, Moe
+from shardwise.inputs.model import Activation, Mla, Model, Moe
 
 MODEL_FLAGS = frozenset(
     {
         "num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "group-query-attention",
         "num-query-groups", "kv-channels", "vocab-size", "padded-vocab-size", "max-position-embeddings",
-        "position-embedding-type", "use-rotary-position-embeddings", "swiglu", "squared-relu", "normalization",
-        "untie-embeddings-and-output-weights", "disable-bias-linear", "add-qkv-bias", "qk-layernorm", "num-experts",
+        "position-embedding-type", "use-rotary-position-embeddings", "swiglu", "quick-geglu", "squared-relu",
+        "normalization", "untie-embeddings-and-output-weights", "disable-bias-linear", "add-qkv-bias", "qk-layernorm", "num-experts",
         "moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-layer-freq",
         "moe-expert-capacity-factor", "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim",
         "qk-pos-emb-head-dim", "v-head-dim", "mtp-num-layers", "attention-dropout", "hidden-dropout", "tokenizer-type",
@@ -52,7 +52,7 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
         head_size=whole("kv-channels", max(1, hidden // heads)),
         ffn=whole("ffn-hidden-size", default_ffn),
         vocab=_vocab(draft, found),
-        activation="swiglu" if gated else "squared-relu" if "squared-relu" in found else "gelu",
+        activation=_activation(found),
         norm="rmsnorm" if (found.get("normalization") or "").lower() == "rmsnorm" else "layernorm",
         position="learned" if position == "learned_absolute" else "rope" if position in {"rope", "yarn"} else "none",
         max_positions=whole("max-position-embeddings", 0) if position == "learned_absolute" else 0,
@@ -70,6 +70,11 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
     )
     draft.understood.append(f"model flags -> {model.layers} layers of width {model.hidden}, {model.heads} heads")
     return model
+
+
+def _activation(found: Flags) -> Activation:
+    named: dict[str, Activation] = {"swiglu": "swiglu", "quick-geglu": "geglu", "squared-relu": "squared-relu"}
+    return next((ours for flag, ours in named.items() if flag in found), "gelu")
 
 
 def _vocab(draft: Draft, found: Flags) -> int:

@@ -14,7 +14,8 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.names import MEGATRON_NUMBERS, MEGATRON_RECOMPUTED, MEGATRON_SWITCHES
 
 _MODEL_SWITCHES = {
-    "group-query-attention", "use-rotary-position-embeddings", "swiglu", "squared-relu", "disable-bias-linear",
+    "group-query-attention", "use-rotary-position-embeddings", "swiglu", "quick-geglu", "squared-relu",
+    "disable-bias-linear",
     "untie-embeddings-and-output-weights", "add-qkv-bias", "qk-layernorm", "multi-latent-attention",
     "moe-shared-expert-gate",
 }  # fmt: skip
