@@ -183,3 +183,24 @@ def test_the_seed_profile_is_told_from_one_with_fused_attention(seed_profile):
     assert attention_kernel(fused) == "flash"
     assert "out of memory" in " ".join(warnings(fused, {"attention": "plain"}))
     assert not list(warnings(seed_profile, {"attention": "plain"}))
+
+
+def test_t5_has_two_runs_of_layers_and_is_planned():
+    """An encoder and a decoder: both runs are folded, and no operator is lost."""
+    from shardwise.plan.per_op.search import search
+
+    from .conftest import question
+
+    ops = ("encoder-embedding", "enc-1st-layernorm", "enc-attention-qkv", "enc-post-MLP-dropout", "decoder-embedding",
+           "dec-1st-layernorm", "dec-attention-qkv", "dec-post-MLP-dropout", "t5-post-process")  # fmt: skip
+    found = random_profile(11, ops=ops)
+    from dataclasses import replace
+
+    found = replace(found, layer_ops=None)
+    chain = chain_of(found, 4)
+    assert len(chain.rows) == 3 + 2 * 3 * 4
+    assert [block.repeats for block in chain.blocks] == [4, 4]
+    asked = question(found, layers=4, gpus=4, node=4, global_batch=16)
+    answer = search(asked)
+    assert answer.proven
+    assert sum(answer.plan.sizes) == len(chain.rows)

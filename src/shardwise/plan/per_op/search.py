@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.errors import InfeasibleError
 from shardwise.plan.per_op.answer import Answer, Report, Standing, nothing_fits, silent
 from shardwise.plan.per_op.balance import Shape, started
+from shardwise.plan.per_op.book import Book
 from shardwise.plan.per_op.bound import StageBounds, stage_bounds
 from shardwise.plan.per_op.deadline import Deadline, OutOfTimeError
 from shardwise.plan.per_op.evaluate import alike, evaluate
@@ -66,8 +67,7 @@ class Search:
         self.deadline = Deadline(limit)
         self.stager = Stager(question, deadline=self.deadline)
         self.solved: dict[Task, Solved] = {}
-        self.plans: list[tuple[float, PerOpPlan]] = []
-        self.keep = keep
+        self.book = Book(question, keep)
         self.known = known
         self.report = report
         self.interrupted = False
@@ -80,19 +80,20 @@ class Search:
         if not self.trials:
             raise InfeasibleError(nothing_fits(self.question))
         complete = self._watched()
-        if not self.plans:
+        if not self.book.plans:
             if not complete:
                 self.deadline.check()
             raise InfeasibleError(nothing_fits(self.question))
         return Answer(
-            plan=self.plans[0][1],
-            cost=evaluate(self.question, self.plans[0][1]),
+            plan=self.book.plans[0][1],
+            cost=evaluate(self.question, self.book.plans[0][1]),
             bound=self.bound,
-            others=tuple(other for _, other in self.plans[1:]),
+            others=tuple(other for _, other in self.book.plans[1:]),
             solved=len(self.solved),
             cpu_seconds=self.deadline.used,
             complete=complete,
             interrupted=self.interrupted,
+            diary=tuple(self.book.diary),
         )
 
     def _watched(self) -> bool:
@@ -104,7 +105,7 @@ class Search:
         except OutOfTimeError:
             return False
         except KeyboardInterrupt:
-            if not self.plans:
+            if not self.book.plans:
                 raise
             self.interrupted = True
             return False
@@ -112,20 +113,24 @@ class Search:
     def _start(self) -> None:
         """Equal stages, balanced: a plan within a second, for the case that there is not time for more."""
         for plan in self.known or started(self.question, self.deadline):
-            self._keep(plan)
+            self.book.keep(plan)
+        self.book.note(f"equal stages, balanced: {self.book.standing()}")
         self._tell()
         for trial in self.trials:
             self.deadline.check()
             trial.bound = max(trial.bound, layer_bound(self.question, trial.micro_batch))
+        self.book.note(f"whole layers that stages can hold: no plan is below {self.bound:.4f} s")
         self._tell()
 
     @property
     def bound(self) -> float:
         """No plan of the space is below."""
-        return min(self.best, *(trial.bound for trial in self.trials))
+        return min(self.book.best, *(trial.bound for trial in self.trials))
 
     def _tell(self) -> None:
-        self.report(Standing(best=self.plans[0][0] if self.plans else None, bound=self.bound, solved=len(self.solved)))
+        self.report(
+            Standing(best=self.book.plans[0][0] if self.book.plans else None, bound=self.bound, solved=len(self.solved))
+        )
 
     def sketch(self, near: float = 0.05) -> list[Shape]:
         """Micro batch, GPUs and ends of the best cuts under the bounds alone, for micro batches near the best bound."""
@@ -153,20 +158,18 @@ class Search:
         cuts = [cut_of(arcs, arc) for arc in best_path(arcs, trial.passes)[1]]
         return [(trial.micro_batch, tuple(c.gpus for c in cuts), tuple(c.end for c in cuts))] if cuts else []
 
-    @property
-    def best(self) -> float:
-        return self.plans[0][0] if self.plans else float("inf")
-
     def _widen(self) -> bool:
         """Look for plans ever further above the bound; whether the search came to its end."""
         trials = self.trials
         for wider in WIDER:
-            value = min(self.best, (1 + wider) * min(max(trial.bound, trial.done) for trial in trials))
+            value = min(self.book.best, (1 + wider) * min(max(trial.bound, trial.done) for trial in trials))
             for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
                 self.deadline.check()
-                self._look(trial, min(value, self.best))
+                self._look(trial, min(value, self.book.best))
                 self._tell()
-            if self.plans and all(trial.bound >= self.best * (1 - SAME) or trial.done >= self.best for trial in trials):
+            if self.book.plans and all(
+                trial.bound >= self.book.best * (1 - SAME) or trial.done >= self.book.best for trial in trials
+            ):
                 return True
         return True
 
@@ -176,7 +179,7 @@ class Search:
             self.deadline.check()
             least = min(item.bound for item in self.trials)
             value = SURVEY * max(trial.bound, least)
-            value = self.best if self.best <= NEAR * value else value
+            value = self.book.best if self.book.best <= NEAR * value else value
             if trial.bound >= value:
                 continue
             grid = self._grid(trial, value / trial.passes)
@@ -202,9 +205,14 @@ class Search:
             trial.bound = max(trial.bound, value)
             return
         arcs = grid.arcs(limit, value * (1 + SAME), trial.passes, lasts, *backs)
+        before = len(self.solved)
         bound = self._refine(trial, arcs, value, limit)
         trial.done = max(trial.done, value)
         trial.bound = max(trial.bound, min(bound, value))
+        self.book.note(
+            f"micro batch {trial.micro_batch}, plans up to {value:.4f} s: {len(arcs.node):,} stages may be in one, "
+            f"{len(self.solved) - before} solved; bound {trial.bound:.4f} s, {self.book.standing()}"
+        )
 
     def _grid(self, trial: _Trial, cap: float) -> Grid | None:
         if trial.grid is not None and trial.cap >= cap:
@@ -236,14 +244,14 @@ class Search:
         while True:
             bound, path = best_path(arcs, trial.passes)
             trial.bound = max(trial.bound, min(bound, value))
-            if not path or bound >= min(value, self.best) * (1 - SAME):
-                return max(bound, min(value, self.best))
+            if not path or bound >= min(value, self.book.best) * (1 - SAME):
+                return max(bound, min(value, self.book.best))
             fresh = [arc for arc in path if arcs.key[arc] not in tasks]
             for arc in fresh:
                 self._solve(trial, arcs, arc, limit, tasks)
             found = [self.solved[tasks[arcs.key[arc]]] for arc in path]
             if all(np.isfinite(stage.seconds) for stage in found):
-                self._keep(self._plan(trial, arcs, path, found))
+                self.book.keep(self._plan(trial, arcs, path, found))
             self._tell()
             if not fresh:
                 return bound
@@ -293,15 +301,6 @@ class Search:
                 )
             )
         return PerOpPlan(stages=tuple(stages), micro_batch=trial.micro_batch)
-
-    def _keep(self, plan: PerOpPlan) -> None:
-        """Re-evaluate a plan by the cost model and keep the best few."""
-        cost = evaluate(self.question, plan)
-        if not cost.fits(self.question.memory * (1 + 1e-12)) or any(plan == other for _, other in self.plans):
-            return
-        self.plans.append((cost.seconds, plan))
-        self.plans.sort(key=lambda item: item[0])
-        del self.plans[self.keep :]
 
 
 def search(
