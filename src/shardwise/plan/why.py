@@ -121,8 +121,11 @@ def _flat(estimate: Estimate) -> dict[str, float]:
 
 
 def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
-    """The strategy that a line means beside a plan's: what it leaves out is the plan's, layers cut anew."""
+    """The strategy that a line means beside a plan's: what it leaves out is the plan's, layers cut anew, and ZeRO as
+    far as the runtime has it there.
+    """
     from shardwise.inputs.complete import derived_dp
+    from shardwise.inputs.load import load_runtime
     from shardwise.inputs.strategy_text import build, parse
 
     given = parse(text)
@@ -135,4 +138,8 @@ def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     if {"tp", "pp", "cp"} & given.keys() and "dp" not in given:
         merged.pop("dp")
         merged["dp"] = derived_dp(merged, gpus)
+    can = load_runtime(merged["runtime"]).can
+    if "zero" not in given and merged["pp"] > 1 and merged["zero"] not in can.zero_with_pp:
+        merged["zero"] = max((zero for zero in can.zero_with_pp if zero < merged["zero"]), default=merged["zero"])
+        merged["zero_group"] = 0
     return build(merged)
