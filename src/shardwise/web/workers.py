@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from dataclasses import dataclass, field
@@ -28,13 +29,14 @@ class Worker:
 
     process: Process
     tasks: int = 0
+    killed: bool = False
     coming: asyncio.Task[Frame | None] | None = None
 
     @property
     def alive(self) -> bool:
         """Whether it can be asked: an ended process is told by the end of its output before anybody counts it."""
         stdout = self.process.stdout
-        return self.process.returncode is None and stdout is not None and not stdout.at_eof()
+        return not self.killed and self.process.returncode is None and stdout is not None and not stdout.at_eof()
 
     async def ask(self, task: Frame) -> None:
         """Hand over a task; `hear` then gives its messages, up to the last."""
@@ -59,8 +61,15 @@ class Worker:
             await self.process.stdin.drain()
 
     def kill(self) -> None:
+        """End it, once: Popen's own kill would count an ended process before asyncio does, which complains then."""
+        if self.killed or self.process.returncode is not None:
+            return
+        self.killed = True
         with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+            if hasattr(signal, "SIGKILL"):
+                os.kill(self.process.pid, signal.SIGKILL)
+            else:
+                self.process.kill()
 
 
 async def start() -> Worker:
@@ -81,6 +90,7 @@ class Workers:
     quick: int = 2
     idle: list[Worker] = field(default_factory=list)
     all: set[Worker] = field(default_factory=set)
+    """Those that run, killed ones among them until they are gone."""
     waiting: int = 0
     closed: bool = False
 
@@ -95,6 +105,7 @@ class Workers:
                 return worker
         if self.closed:
             raise Refusal(503, "the server is stopping")
+        self.all = {worker for worker in self.all if worker.process.returncode is None}
         worker = await start()
         self.all.add(worker)
         return worker
@@ -105,7 +116,6 @@ class Workers:
             self.idle.append(worker)
         else:
             worker.kill()
-            self.all.discard(worker)
 
     async def warm_up(self) -> None:
         """Start a child before it is asked."""
