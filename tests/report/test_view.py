@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -110,6 +111,16 @@ def test_a_schedule_has_its_causes_and_its_limit():
         assert stage["limit"] == 4
     parts = view["ledger"]["time"]["parts"]
     assert sum(part["value"] for part in parts) == pytest.approx(timeline.makespan)
+
+
+def test_the_critical_path_leads_from_the_first_start_to_the_last_end():
+    timeline = simulate(generate("1f1b", pp=4, microbatches=8), costs(pp=4, f=1, i=1, w=1, hop=0.25))
+    line = schedule_view(timeline)["timeline"]
+    where = {code: (r, k) for r, rank in enumerate(line["ranks"]) for k, code in enumerate(rank["codes"])}
+    rows = [(line["ranks"][r]["start"][k], line["ranks"][r]["end"][k]) for r, k in map(where.get, line["critical"])]
+    assert rows[0][0] == 0
+    assert rows[-1][1] == line["makespan"]
+    assert all(0 <= after[0] - before[1] <= 0.25 for before, after in pairwise(rows))
 
 
 def test_long_timelines_are_left_out_with_a_note(monkeypatch):

@@ -92,6 +92,14 @@ def test_a_click_names_an_action_and_its_dependencies(look):
     assert page.locator(".action-name").count() == 0
 
 
+def test_the_critical_path_is_shown_alone(look):
+    page = look.inside()
+    page.click("button:has-text('Critical path')")
+    assert "actions from 0F0 to 0B" in page.inner_text(".action-info")
+    page.click("button:has-text('Critical path')")
+    assert page.inner_text(".action-info").startswith("Click an action")
+
+
 def test_why_not_another(look):
     page = look.inside()
     page.fill("#why-input", "tp8 pp1")

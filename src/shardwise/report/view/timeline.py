@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwise.inputs.serialise import Plain
+from shardwise.simulate.action import KINDS
 from shardwise.simulate.timeline import Timeline
 
 MOST_ACTIONS = 200_000
@@ -21,8 +22,15 @@ def timeline_data(timeline: Timeline) -> Plain | None:
         "pp": schedule.pp, "vpp": schedule.vpp, "chunks": schedule.chunks, "microbatches": schedule.microbatches,
         "makespan": timeline.makespan, "bubble": timeline.bubble, "placement": list(schedule.rank_of),
         "limit": max(finite, default=None), "peak": max(timeline.peak), "peaks": list(timeline.peak),
-        "ranks": [_rank(timeline, rank) for rank in range(schedule.pp)],
+        "critical": _critical(timeline), "ranks": [_rank(timeline, rank) for rank in range(schedule.pp)],
     }  # fmt: skip
+
+
+def _critical(timeline: Timeline) -> list[int]:
+    """Codes of the chain of actions that the makespan hangs on, first to last."""
+    schedule = timeline.schedule
+    found = ((KINDS.index(a.kind), a.chunk, a.microbatch) for a in (step.action for step in timeline.critical_path()))
+    return [(kind * schedule.chunks + chunk) * schedule.microbatches + microbatch for kind, chunk, microbatch in found]
 
 
 def too_long(timeline: Timeline) -> str:

@@ -136,6 +136,9 @@ export const en = {
   "timeline.left": "Earlier",
   "timeline.right": "Later",
   "timeline.all": "All",
+  "timeline.critical": "Critical path",
+  "timeline.chain":
+    "{count} actions from {first} to {last}, each starting when the one before lets it: only what shortens these shortens the passes.",
   "timeline.of": "chunk {chunk}, micro batch {microbatch}, rank {rank}",
   "timeline.idle": "{time} idle before it",
   "timeline.needs": "Waits for",

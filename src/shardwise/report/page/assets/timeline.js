@@ -68,7 +68,23 @@ class Drawing extends TimelineCanvas {
         { class: "small", type: "button", on: { click: () => this.look(0, this.line.makespan) } },
         t("timeline.all"),
       ),
+      this.line.critical?.length ? this.criticalButton() : null,
       this.where,
+    );
+  }
+
+  /** Show only the chain of actions that the iteration's length hangs on. */
+  criticalButton() {
+    const flip = event => {
+      this.critical = this.critical ? null : new Set(this.line.critical);
+      event.currentTarget.setAttribute("aria-pressed", this.critical ? "true" : "false");
+      this.choose(null);
+    };
+    const on = { click: flip };
+    return el(
+      "button",
+      { "class": "small flip", "type": "button", "aria-pressed": "false", on },
+      t("timeline.critical"),
     );
   }
 
@@ -268,7 +284,10 @@ class Drawing extends TimelineCanvas {
   }
 
   hint() {
-    refill(this.info, el("span", { class: "muted" }, t("timeline.click")));
+    const { critical, line } = this;
+    const [first, last] = critical ? [line.critical[0], line.critical.at(-1)].map(code => nameOf(line, code)) : [];
+    const text = critical ? t("timeline.chain", { count: critical.size, first, last }) : t("timeline.click");
+    refill(this.info, el("span", { class: "muted" }, text));
   }
 
   /** Name an action, what it waited for and what waits for it; each of them a button that leads there. */

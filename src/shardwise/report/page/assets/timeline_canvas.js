@@ -30,7 +30,7 @@ function firstLook(line) {
 
 export class TimelineCanvas {
   constructor(view, line) {
-    Object.assign(this, { view, line, from: 0, to: firstLook(line), chosen: null, over: -1, frame: 0 });
+    Object.assign(this, { view, line, from: 0, to: firstLook(line), chosen: null, critical: null, over: -1, frame: 0 });
     this.show = units(view);
     this.canvas = el("canvas", {
       "class": "timeline",
@@ -96,7 +96,7 @@ export class TimelineCanvas {
     const chosen = this.chosen && find(line, this.chosen.code);
     const before = chosen ? needs(line, chosen.code) : [],
       after = chosen ? feeds(line, chosen.code) : [];
-    const related = chosen ? new Set([chosen, ...before, ...after].map(one => one.code)) : null;
+    const related = chosen ? new Set([chosen, ...before, ...after].map(one => one.code)) : this.critical;
     drawMemoryAxis(pen, this.view, line, box, paint);
     this.stamp(pen, box, related, chosen ? chosen.rank : this.over);
     drawNames(pen, line, box, paint, t("rank"));
@@ -113,7 +113,7 @@ export class TimelineCanvas {
       box.height,
       box.ratio,
       strong,
-      this.chosen ? this.chosen.code : -1,
+      this.chosen ? this.chosen.code : this.critical ? -2 : -1,
     ].join(" ");
     if (!this.sheet || this.sheet.key !== key || this.sheet.from > box.from || this.sheet.to < box.to)
       this.sheet = this.sheetOf(box, related, strong, key);

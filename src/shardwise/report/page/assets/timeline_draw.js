@@ -18,8 +18,10 @@ export function streamColours(line, colours) {
     const lift = Math.min(0.45, 0.22 * local);
     found.push(base.map(part => Math.round(part + (255 - part) * lift)));
   }
+  const idle = rgb(colours.idle);
+  const faded = found.map(shade => shade.map((part, c) => idle[c] + (part - idle[c]) * 0.28));
   const css = found.map(shade => `rgb(${shade.join(",")})`);
-  return { ...colours, table: found, css, idle: rgb(colours.idle), paper: rgb(colours.paper), idle_text: colours.idle };
+  return { ...colours, table: found, faded, css, idle, paper: rgb(colours.paper), idle_text: colours.idle };
 }
 
 /** How many actions lie in sight. */
@@ -30,16 +32,17 @@ export function inSight(line, from, to) {
 }
 
 /** All rows as an image `width` wide and one pixel a rank high. */
-export function mixed(line, from, to, width, paint, dim = 0) {
+export function mixed(line, from, to, width, paint, related = null) {
   const image = new ImageData(width, line.pp),
     scale = width / (to - from);
   const sums = new Float32Array(4 * width); // red, green, blue and cover of every pixel
   line.ranks.forEach((rank, r) => {
     sums.fill(0);
-    const { streams, start, end } = rank,
+    const { codes, streams, start, end } = rank,
       stop = firstAbove(start, to);
     for (let k = firstAbove(end, from); k < stop; k++) {
-      const shade = paint.table[streams[k]],
+      const table = related && !related.has(codes[k]) ? paint.faded : paint.table,
+        shade = table[streams[k]],
         a = Math.max(0, (start[k] - from) * scale);
       const b = Math.min(width, (end[k] - from) * scale);
       for (let x = Math.floor(a); x < b; x++) {
@@ -51,21 +54,18 @@ export function mixed(line, from, to, width, paint, dim = 0) {
         sums[at + 3] += share;
       }
     }
-    blend(image.data, r * width * 4, sums, paint, dim);
+    blend(image.data, r * width * 4, sums, paint.idle);
   });
   return image;
 }
 
-/** Idle time takes the rest of every pixel; `dim` leads all of it to the paper's colour. */
-function blend(pixels, offset, sums, { idle, paper }, dim) {
+/** Idle time takes the rest of every pixel. */
+function blend(pixels, offset, sums, idle) {
   for (let at = 0; at < sums.length; at += 4) {
     const cover = sums[at + 3],
       rest = cover < 1 ? 1 - cover : 0,
       fix = cover > 1 ? 1 / cover : 1;
-    for (let c = 0; c < 3; c++) {
-      const value = sums[at + c] * fix + idle[c] * rest;
-      pixels[offset + at + c] = value + (paper[c] - value) * dim;
-    }
+    for (let c = 0; c < 3; c++) pixels[offset + at + c] = sums[at + c] * fix + idle[c] * rest;
     pixels[offset + at + 3] = 255;
   }
 }
@@ -73,7 +73,7 @@ function blend(pixels, offset, sums, { idle, paper }, dim) {
 export function drawRows(pen, line, box, paint, related) {
   const { from, to, left, right, top, row, gap } = box,
     width = right - left;
-  if (inSight(line, from, to) > CROWDED) return drawMixed(pen, line, box, paint, related ? 0.72 : 0);
+  if (inSight(line, from, to) > CROWDED) return drawMixed(pen, line, box, paint, related);
   pen.fillStyle = paint.idle_text;
   for (let r = 0; r < line.pp; r++) pen.fillRect(left, top + r * (row + gap), width, row);
   line.ranks.forEach((rank, r) => drawRow(pen, line, rank, r, box, paint, related));
@@ -82,12 +82,12 @@ export function drawRows(pen, line, box, paint, related) {
   return undefined;
 }
 
-function drawMixed(pen, line, box, paint, dim) {
+function drawMixed(pen, line, box, paint, related) {
   const { from, to, left, right, top, row, gap, buffer } = box;
   const width = Math.max(1, Math.round((right - left) * box.ratio)),
     high = row + gap;
   Object.assign(buffer, { width, height: line.pp });
-  buffer.getContext("2d").putImageData(mixed(line, from, to, width, paint, dim), 0, 0);
+  buffer.getContext("2d").putImageData(mixed(line, from, to, width, paint, related), 0, 0);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(buffer, 0, 0, width, line.pp, left, top, right - left, line.pp * high);
   for (let r = 0; r < line.pp; r++) pen.clearRect(left, top + r * high + row, right - left, gap);
