@@ -63,7 +63,7 @@ def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
     """A runtime whose overlaps a row states: true, false, or unknown."""
     if not overlap:
         return runtime
-    changes: dict[str, float] = {}
+    changes: dict[str, Any] = {}
     if overlap.get("tp") is not None:
         changes["tp"] = runtime.overlap.tp if overlap["tp"] else 0.0
     if overlap.get("dp") is False:
