@@ -128,8 +128,9 @@ def test_several_results_stand_in_one_file(timeline):
     assert len(data["views"]) == 3
 
 
-def test_a_page_without_results_is_still_a_page():
-    assert "Shardwise" in page_of([])
+def test_a_page_without_results_is_no_page():
+    with pytest.raises(ValueError, match="needs something to show"):
+        page_of([])
 
 
 def test_only_assets_can_be_asked_for():

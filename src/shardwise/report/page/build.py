@@ -32,7 +32,10 @@ def page_of(
     title: str = "",
 ) -> str:
     """The page's text. `plans` and `exports` stand beside the views: the plan file, and the files of every target."""
-    shown = title or " / ".join(str(view["title"]) for view in views[:3]) or "Shardwise"
+    if not views:
+        message = "a page needs something to show"
+        raise ValueError(message)
+    shown = title or " / ".join(str(view["title"]) for view in views[:3])
     data = {
         "version": shardwise.__version__,
         "views": to_plain(list(views)),
@@ -50,7 +53,7 @@ def page_of(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(shown)} - Shardwise</title>\n"
         f'<link rel="icon" href="{_icon()}">\n'
-        f"<style>{style}</style>\n</head>\n<body>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n<noscript>This page needs JavaScript to draw what it holds.</noscript>\n"
         f'<script type="application/json" id="data">{_escaped(data)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )

@@ -73,7 +73,7 @@ function extent(values, floor) {
 
 /** The range that is drawn: strategies far beyond the limit would press all others into a corner. */
 function ranges(made) {
-  const reach = made.limit ? made.limit * 1.6 : Infinity;
+  const reach = made.limit ? made.limit * 1.4 : Infinity;
   const near = made.points.filter(point => point.total_bytes <= reach);
   const shown = near.length ? near : made.points;
   return [
