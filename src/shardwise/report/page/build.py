@@ -53,7 +53,8 @@ def page_of(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(shown)} - Shardwise</title>\n"
         f'<link rel="icon" href="{_icon()}">\n'
-        f"<style>{style}</style>\n</head>\n<body>\n<noscript>This page needs JavaScript to draw what it holds.</noscript>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        "<noscript>This page needs JavaScript to draw what it holds.</noscript>\n"
         f'<script type="application/json" id="data">{_escaped(data)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
