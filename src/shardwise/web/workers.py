@@ -18,7 +18,7 @@ QUICK_LIMIT = 30.0
 """Seconds that an answer other than a search may take."""
 MOST_WAITING = 256
 """Quick questions that wait for their turn."""
-MOST_TASKS = 50
+MOST_TASKS = 500
 """After so many a child makes room for a fresh one, and so does what it remembers."""
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
