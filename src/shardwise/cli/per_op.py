@@ -26,6 +26,7 @@ from shardwise.plan.per_op.types import PerOpPlan, Question
 from shardwise.units import parse_bytes, parse_seconds, show_seconds
 
 Options = Mapping[str, Any]
+MOST_GPUS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ def resolve(options: Options) -> Setting:
         most_tp=options["most_tp"],
         space="compatible" if options["compatible_space"] or options["compatible"] else "full",
     )
-    faults += _checked(question)
+    faults += [*_checked(question), *_below_one(options)]
     if faults:
         raise InputError(faults)
     notes += [*warnings(profile, _pairs(options["runs_with"], faults))]
@@ -220,10 +221,28 @@ def _pairs(text: str | None, faults: list[Fault]) -> dict[str, str]:
     return {key: value for key, _, value in words}
 
 
+def _below_one(options: Options) -> list[Fault]:
+    wrong = {name: options[name] for name in ("gpus", "gpus_per_node", "layers", "seq", "most_tp")}
+    least = {"most_tp": 0}
+    return [
+        Fault("--" + name.replace("_", "-"), f"is {value}; it must be {least.get(name, 1)} or more")
+        for name, value in wrong.items()
+        if value is not None and value < least.get(name, 1)
+    ]
+
+
 def _checked(question: Question) -> list[Fault]:
     found = []
     if question.global_batch < 1:
         found.append(Fault("--global-batch", f"is {question.global_batch}; it must be 1 or more"))
+    if question.gpus > MOST_GPUS:
+        said = f"{question.gpus:,} GPUs; operators are planned for up to {MOST_GPUS:,}"
+        found.append(Fault("--gpus", f"{said}: use --space strategy there"))
+    odd = [size for size in question.micro_batches if question.global_batch % size]
+    if odd and question.space == "full":
+        found.append(
+            Fault("--micro-batch", f"{odd[0]} does not divide the global batch {question.global_batch}; use a divisor")
+        )
     if question.memory <= 0:
         found.append(Fault("--memory", "must be more than nothing"))
     if not len(question.stage_range):

@@ -204,3 +204,40 @@ def test_t5_has_two_runs_of_layers_and_is_planned():
     answer = search(asked)
     assert answer.proven
     assert sum(answer.plan.sizes) == len(chain.rows)
+
+
+def zeros(folder):
+    path = folder / "gpt_small_mbs1_tp1_algo0.csv"
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(",".join([row.split(",")[0], *["0"] * 8]) for row in rows)]))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (zeros, "all its times are 0"),
+        (lambda f: (f / "p2p_intra_node.csv").write_text("8,4\n1,2\n"), "its sizes must rise: 8, 4"),
+        (lambda f: (f / "p2p_intra_node.csv").write_text("1,2\n1\n"), "two lines of as many numbers"),
+        (lambda f: (f / "p2p_intra_node.csv").write_text("1,2\n1,-2\n"), "above 0"),
+        (lambda f: (f / "gpt_small_mbs1_tp1_algo0.csv").write_bytes(b"\xff\xfe\x00" * 50), "its first line must be"),
+        (lambda f: (f / "gpt_small_mbs1_tp1_algo0.csv").write_text(""), "is empty"),
+        (lambda f: (f / "gpt_small_mbs0_tp1_algo0.csv").write_text("x"), "of 0 cannot be"),
+        (lambda f: (f / "prim_gpt_small_all_gather_2gpus.csv").write_text("a,b\n1,nan\n"), "'1,nan'"),
+        (lambda f: (f / "profile.toml").write_text("[[["), "not valid TOML"),
+        (lambda f: (f / "profile.toml").write_text("layer_ops = 3"), "must name two operators"),
+        (lambda f: (f / "pipe.csv").symlink_to("/dev/zero"), "is no regular file"),
+        (lambda f: (f / "gone.csv").symlink_to("/nowhere/at/all"), "cannot be read"),
+    ],
+)
+def test_ten_more_ways_to_break_a_set(folder, break_it, said):
+    break_it(folder)
+    assert said in refused(folder)
+
+
+def test_an_archive_with_two_files_of_one_name_is_refused(folder, tmp_path):
+    path = tmp_path / "twice.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for item in folder.iterdir():
+            archive.write(item, f"one/{item.name}")
+        archive.writestr("two/p2p_intra_node.csv", "1,2\n3,4\n")
+    assert "twice" in refused(path)

@@ -24,14 +24,23 @@ def read_texts(path: str | Path) -> dict[str, str]:
     elif not path.exists():
         raise FileError(path, "there is no such folder or archive; give the folder that holds the profile's CSV files")
     elif zipfile.is_zipfile(path):
-        found = dict(_zip(path))
+        found = _once(path, _zip(path))
     elif tarfile.is_tarfile(path):
-        found = dict(_tar(path))
+        found = _once(path, _tar(path))
     else:
         raise FileError(path, "is neither a folder nor a zip or tar archive of CSV files")
     if not found:
         raise FileError(path, "holds no CSV files; a profile has files such as gpt_1_3B_mbs1_tp1_algo0.csv")
     return dict(sorted(found.items()))
+
+
+def _once(path: Path, texts: Iterator[tuple[str, str]]) -> dict[str, str]:
+    """Names to texts; a name that comes again with another text is a fault."""
+    found: dict[str, str] = {}
+    for name, text in texts:
+        if found.setdefault(name, text) != text:
+            raise FileError(path, f"holds {name} twice, in different folders and with different text; keep one")
+    return found
 
 
 def _folder(path: Path) -> Iterator[tuple[str, str]]:
@@ -41,6 +50,9 @@ def _folder(path: Path) -> Iterator[tuple[str, str]]:
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from None
     for item in entries:
+        if item.exists() and not item.is_file():  # a pipe or a device could go on, or wait, without end
+            faults.append(Fault(item.name, "is no regular file; a profile has plain CSV files"))
+            continue
         try:
             with item.open("rb") as file:
                 text = _text(file, path, item.name, left)

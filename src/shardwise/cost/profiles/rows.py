@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from shardwise.cost.profiles.table import COLUMNS, MB, MS, US, Band, Samples
 from shardwise.errors import Fault
@@ -34,6 +35,8 @@ def op_rows(name: str, text: str, faults: list[Fault], notes: list[str]) -> OpRo
         if cells[0] in found:
             faults.append(Fault(name, f"line {number}: {cells[0]} is there twice; keep one"))
         found[cells[0]] = row
+    if found and not any(row[0] + row[1] for row in found.values()):
+        faults.append(Fault(name, "all its times are 0; profile it again"))
     return found
 
 
@@ -91,6 +94,9 @@ def band(name: str, text: str, faults: list[Fault]) -> Band | None:
         faults.append(Fault(name, "every size and bandwidth must be a number above 0"))
         return None
     sizes, rates = ([value or 0.0 for value in row] for row in rows)
+    if any(high <= low for low, high in pairwise(sizes)):
+        faults.append(Fault(name, f"its sizes must rise: {', '.join(f'{size:g}' for size in sizes)} MB"))
+        return None
     return Band(sizes=tuple(MB * size for size in sizes), rates=tuple(1000 * MB * rate for rate in rates))
 
 

@@ -19,6 +19,9 @@ LAYERS: tuple[tuple[str, str], ...] = (
 )
 """First and last operator of layers that are known by name."""
 
+MOST_OPS = 100_000
+"""Operators of a chain: 7,000 layers of Aceso's GPT."""
+
 
 class Block(NamedTuple):
     """Where the chain repeats: `repeats` times `period` operators from `start`."""
@@ -64,6 +67,8 @@ def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = 
                                f"first and the last, such as {profile.ops[1]},{profile.ops[-2]}"))  # fmt: skip
     if layers < 1:
         raise InputError(Fault("--layers", f"is {layers}; it must be 1 or more"))
+    if (count := layers * sum(last - first + 1 for first, last in spans)) > MOST_OPS:
+        raise InputError(Fault("--layers", f"is {layers:,}: {count:,} operators; up to {MOST_OPS:,} are planned"))
     rows: list[int] = []
     blocks: list[Block] = []
     at = 0

@@ -120,13 +120,13 @@ def _with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: l
     spare = []
     for stage, cost, time, memory, whole in zip(plan.stages, made.stages, made.times, made.memory, wholes, strict=True):
         idle = made.seconds - time
-        room = (question.memory - memory) / memory * time
+        room = (question.memory - memory) / memory * time if memory > 0 else 0.0
         if any(stage.recompute):
             idle /= 2
         elif room <= idle:
             idle = (room + idle) / 2
         # Aceso's efficiency compares GPU time with the stage on one GPU, sends included
-        spare.append(float(idle * stage.gpus * whole / (cost.seconds * stage.gpus)))
+        spare.append(float(idle * stage.gpus * whole / (cost.seconds * stage.gpus)) if cost.seconds > 0 else 0.0)
     return replace(made, spare=tuple(spare))
 
 

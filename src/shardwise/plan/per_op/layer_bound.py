@@ -32,7 +32,9 @@ def layer_bound(question: Question, micro_batch: int) -> float:
     passes = max(1, question.global_batch // micro_batch)
     before = _before(question, list(limits))
     low, high = 0.0, 1.0
-    while not _holds(question, limits, before, high) and high < 1e6:
+    while not _holds(question, limits, before, high):
+        if high > 1e6:  # no time is enough: memory is short
+            return float("inf")
         low, high = high, 4 * high
     for _ in range(STEPS):
         middle = (low + high) / 2

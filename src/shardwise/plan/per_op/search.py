@@ -119,6 +119,8 @@ class Search:
         for trial in self.trials:
             self.deadline.check()
             trial.bound = max(trial.bound, layer_bound(self.question, trial.micro_batch))
+        if not self.book.plans and not np.isfinite(self.bound):
+            raise InfeasibleError(nothing_fits(self.question))
         self.book.note(f"whole layers that stages can hold: no plan is below {self.bound:.4f} s")
         self._tell()
 
