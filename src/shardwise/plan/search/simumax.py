@@ -19,7 +19,7 @@ from shardwise.inputs.write import write_text
 from shardwise.plan.search.api import plan_file_of, question_of
 from shardwise.plan.search.nearest import closest, resized
 from shardwise.plan.search.search import Search
-from shardwise.plan.search.space import MODULES
+from shardwise.plan.search.space import AS_NEEDED, MODULES
 from shardwise.plan.search.types import GAP, Answer, Candidate, Question
 from shardwise.plan.search.wishes import Condition, Wishes
 
@@ -50,7 +50,7 @@ def search_best_parallel_strategy_with_recompute(
     """The best strategy under SimuMax's knobs; what it does not name (cp, vpp, ZeRO, cuts) is searched too.
 
     `gmi_error`: GiB of every GPU to leave free; without `use_reserved_memory` allocated bytes are held against the
-    limit, not what the allocator reserves; `all_search_result` is filled with columns of what was found to fit;
+    limit, not what the allocator reserves; `all_search_result` is filled with columns of all that was found to fit;
     `dump_path`: a folder for these rows as CSV and the best as a plan.
     """
     machines = load_cluster(cluster) if isinstance(cluster, str) else cluster
@@ -74,9 +74,9 @@ def _recomputes(kinds: Sequence[str], layers: int) -> tuple[Recompute, ...]:
         raise InputError(Fault("recompute_search_type", f"{unknown[0]!r} is none of {', '.join(_RECOMPUTE)}"))
     found = [Recompute()] if "no_recompute" in kinds else []
     if "selective_recompute" in kinds:
-        found += [Recompute(modules=modules) for modules in MODULES]
+        found += [Recompute(modules=modules, layers=some) for modules in MODULES for some in ((), AS_NEEDED)]
     if "full_block" in kinds:
-        found += [Recompute(full=True), *(Recompute(full=True, layers=(count,)) for count in range(1, layers))]
+        found += [Recompute(full=True), *(Recompute(full=True, layers=(count,)) for count in range(layers))]
     return tuple(found)
 
 
@@ -85,7 +85,7 @@ def _answered(question: Question, gap: float, rows: dict[str, list[Any]] | None,
     answer = search.run()
     if answer.best is None:
         return replace(answer, closest=closest(question, search.leanest))
-    columns = _table(answer.top)
+    columns = _table([one for one in answer.simulated if one.fits])
     if rows is not None:
         rows.update(columns)
     if dump_path:
