@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import socket
@@ -43,7 +44,8 @@ def open_socket(host: str, port: int) -> socket.socket:
         raise InputError(Fault("--host", f"{host!r} is no address of this machine; use 127.0.0.1 or 0.0.0.0")) from None
     listener = socket.socket(family, kind, protocol)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name != "nt":  # there it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(512)
     except OSError as error:
