@@ -97,7 +97,7 @@ class Guard:
         if not _same(given, self.token):
             return None
         answer = RedirectResponse("/" + (f"?{urlencode(query, doseq=True)}" if query else ""), 303)
-        # Lax, not strict: a link to the page in a mail must open; what another site posts comes without it all the same.
+        # Lax, not strict: a link to the page in a mail must open; what another site posts still comes without it.
         answer.set_cookie(self._cookie, self.token, httponly=True, samesite="lax", path="/")
         answer.headers["Cache-Control"] = "no-store"
         return answer
