@@ -133,6 +133,22 @@ def test_a_config_of_hugging_face_is_planned(look):
     assert "custom=" in page.url
 
 
+def test_a_plan_is_dropped_and_looked_into(look, server):
+    page = look.go()
+    strategy = "tp2 pp2 dp2 mbs1 gbs16 seq4096"
+    question = {"model": "llama-3-8b", "cluster": "8xh100", "global_batch": 16, "seq": 4096, "runtime": "megatron"}
+    plan = server.post("/api/view", {"question": question, "strategy": strategy}).data["plan"]
+    page.evaluate(DROP, ["plan.json", json.dumps(plan)])
+    page.wait_for_selector("canvas.timeline")
+    assert "pp2" in page.inner_text("#view-inside .chips")
+    assert "model=llama-3-8b" in page.url
+    plan["inputs"]["strategy"]["tp"] = 7
+    page.evaluate(DROP, ["broken.json", json.dumps(plan)])
+    page.click("nav a >> nth=0")
+    page.wait_for_selector(".file-state .alert")
+    assert "broken.json: " in page.inner_text(".file-state .alert")
+
+
 def test_script_in_a_name_is_text(look):
     evil = "<img src=x onerror='window.broken=1'><script>window.broken=1</script>"
     page = look.go("plan", **QUESTION)

@@ -1,13 +1,11 @@
 // The question: model, cluster, batch, limits. A file that is dropped on it is read by the server.
 
-import { readModel } from "./api.js";
 import { el, refill } from "./dom.js";
+import { take } from "./files.js";
 import { bytes, count } from "./format.js";
 import { t } from "./i18n.js";
 import { listen, state, update } from "./state.js";
-import { alertOf } from "./why.js";
 
-const BIGGEST = 2 ** 20;
 let dragging = new AbortController();
 
 /** The form; `start()` is called by its button and by Enter. */
@@ -210,25 +208,6 @@ function drops(form, file) {
     },
     { signal },
   );
-}
-
-async function take(chosen, place) {
-  if (chosen.size > BIGGEST)
-    return refill(place, alertOf(new Error(t("form.big", { name: chosen.name, size: bytes(chosen.size, 1) }))));
-  refill(place, el("p", { class: "muted" }, t("working")));
-  try {
-    const found = await readModel(await chosen.text());
-    update({
-      question: {
-        ...state.question,
-        custom: { name: found.name, parameters: found.parameters, layers: found.layers, model: found.model },
-      },
-    });
-  } catch (error) {
-    error.message = `${chosen.name}: ${error.message}`;
-    refill(place, alertOf(error));
-  }
-  return null;
 }
 
 function showCustom(place) {
