@@ -7,10 +7,11 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 READ_DEV = import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))
 
-.PHONY: help demo test bench bench-schedules docs docs-outputs clean
+.PHONY: help demo test bench bench-schedules docs docs-outputs serve clean
 help:
 	@echo "make demo    install into .venv and show what Shardwise does"
 	@echo "make test    install what the tests need and run every check"
+	@echo "make serve   install the page's server too and open the page"
 	@echo "make bench   run the speed and accuracy benchmarks"
 	@echo "make bench-schedules   hold the schedule optimiser against its rivals (some minutes)"
 	@echo "make docs    write the reference pages anew from the source and build the docs into docs/_build/html"
@@ -18,6 +19,9 @@ help:
 
 demo: $(VENV)/.installed
 	@sh .ci/demo $(BIN)/shardwise
+
+serve: $(VENV)/.installed-web
+	@$(BIN)/shardwise serve
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -57,6 +61,10 @@ $(BIN)/python:
 # Stamps: install again only when the list of packages changes.
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-web: pyproject.toml $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[web]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
