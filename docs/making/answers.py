@@ -85,6 +85,7 @@ OWN = {
     "predictions.search.simulated": "Strategies estimated in full.",
     "predictions.search.simulations": "Estimates in full; every cut into stages counts.",
     "predictions.search.finished": "false: stopped early, the best so far.",
+    "predictions.search.covers": "What the space holds, in words.",
     "partition.layers": "Layers of every chunk, in model order.",
     "partition.recompute": "What is computed again.",
     "partition.recomputed_layers": "Layers of every chunk that do so.",
