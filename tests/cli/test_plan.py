@@ -65,6 +65,8 @@ def test_no_valid_strategy_is_told_apart(shardwise):
         (("llama-3-8b",), "--cluster"),
         (("llama-3-8b", "-c", "16xh100", "--only", "frobnicate<3"), "axis"),
         (("llama-3-8b", "-c", "16xh100", "--gap", "lots"), "--gap"),
+        (("llama-3-8b", "-c", "16xh100", "--global-batch", "-4"), "global_batch: is -4"),
+        (("llama-3-8b", "-c", "16xh100", "--memory-margin", "200GiB"), "leaves nothing of the 79.20 GiB"),
         (("llama-3-8b", "-c", "16xh100", "--trials", "3"), "--space per-op"),
         (("no-such-model", "-c", "16xh100"), "no-such-model"),
     ],
@@ -123,3 +125,9 @@ def test_why_cuts_the_other_strategy_as_well_as_it_can(shardwise, plan_file):
     found = shardwise("why", plan_file, "tp1 pp4 mbs1")
     assert found.code == 0
     assert "layers=" in found.out.split("other", 1)[1].splitlines()[0]
+
+
+def test_the_condition_in_the_way_is_named(shardwise):
+    found = shardwise("plan", "llama-3-8b", *QUICK, "--fix", "tp=3")
+    assert found.code == 1
+    assert "tp=3: here tp can be 1, 2, 4, 8" in found.err

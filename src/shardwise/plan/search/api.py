@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from shardwise.errors import Fault, InputError
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
@@ -20,7 +21,7 @@ from shardwise.plan.search.nearest import closest
 from shardwise.plan.search.search import Report, Search, Stop
 from shardwise.plan.search.types import COVERED, GAP, Answer, Question
 from shardwise.plan.search.wishes import read_wishes
-from shardwise.units import parse_bytes
+from shardwise.units import parse_bytes, show_bytes
 
 UNSEARCHED = ("dtype", "master", "grad_dtype", "optimizer", "lora", "offload", "flash", "compile", "straggler")
 """Fields of a strategy that are asked for, not searched."""
@@ -42,12 +43,28 @@ def question_of(
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
     runtime = load_runtime(runtime) if isinstance(runtime, str) else runtime
     wishes, other = read_wishes(only)
+    limit = _limit(cluster, runtime, memory_margin)
+    _refuse(global_batch, seq, cluster, limit)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
-        memory_limit=_limit(cluster, runtime, memory_margin),
+        memory_limit=limit,
     )  # fmt: skip
+
+
+def _refuse(global_batch: int, seq: int, cluster: Cluster, limit: float) -> None:
+    faults = [
+        Fault(name, f"is {value}; it must be 1 or more")
+        for name, value in (("global_batch", global_batch), ("seq", seq))
+        if value < 1
+    ]
+    if limit <= 0:
+        memory = cluster.gpu.memory
+        left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"
+        faults.append(Fault("memory_margin", f"{show_bytes(memory - limit)} {left}"))
+    if faults:
+        raise InputError(faults)
 
 
 def _limit(cluster: Cluster, runtime: Runtime, margin: float | str | None) -> float:
