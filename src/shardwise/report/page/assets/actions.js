@@ -14,12 +14,12 @@ export function go(view) {
 /** Fetch the view of a strategy and make it the current one; the error where that is refused. */
 export async function openStrategy(question, strategy) {
   const known = state.pins.find(pin => pin.strategy === strategy && same(pin.question, question));
-  if (known) return void show({ question, plan: known.plan, view: known.view }, strategy);
+  if (known) return void showPlan({ question, plan: known.plan, view: known.view }, strategy);
   const ticket = ++latest;
   update({ loading: true, problem: null });
   try {
     const found = await viewOf({ question: toAsk(question), strategy });
-    if (ticket === latest) show({ question, plan: found.plan, view: found.view }, found.view.strategy);
+    if (ticket === latest) showPlan({ question, plan: found.plan, view: found.view }, found.view.strategy);
     return null;
   } catch (error) {
     if (ticket === latest) update({ loading: false, problem: state.current ? null : error });
@@ -27,7 +27,9 @@ export async function openStrategy(question, strategy) {
   }
 }
 
-function show(current, selected) {
+/** Make a plan that is here the current one. */
+export function showPlan(current, selected) {
+  latest += 1; // an answer that is still under way is no longer wanted
   update({ current, selected, loading: false, problem: null });
 }
 
@@ -35,7 +37,7 @@ function show(current, selected) {
 export function select(strategy) {
   if (!strategy || (state.selected === strategy && state.current)) return;
   if (state.run && state.run.view && state.run.view.strategy === strategy) {
-    show({ question: state.asked, plan: state.run.plan, view: state.run.view }, strategy);
+    showPlan({ question: state.asked, plan: state.run.plan, view: state.run.view }, strategy);
     return;
   }
   update({ selected: strategy });

@@ -1,12 +1,12 @@
 // Compare: pinned plans side by side; where they differ is marked, the best number of a line too.
 
-import { go, pin, unpin } from "./actions.js";
+import { go, pin, showPlan, unpin } from "./actions.js";
 import { el, refill } from "./dom.js";
 import { number, percent, signed, units } from "./format.js";
 import { t, word } from "./i18n.js";
 import { axisText } from "./inside.js";
 import { MEMORY, TIME } from "./palette.js";
-import { listen, state, update } from "./state.js";
+import { listen, state } from "./state.js";
 
 let only = false;
 
@@ -106,10 +106,7 @@ function head(one, index) {
         type: "button",
         on: {
           click: () => {
-            update({
-              current: { question: one.question, plan: one.plan, view, exports: one.exports },
-              selected: one.strategy,
-            });
+            showPlan({ question: one.question, plan: one.plan, view, exports: one.exports }, one.strategy);
             go("inside");
           },
         },

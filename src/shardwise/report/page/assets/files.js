@@ -1,6 +1,6 @@
 // A file that is dropped: a model is read by the server and asked about, a plan is looked into.
 
-import { go } from "./actions.js";
+import { go, showPlan } from "./actions.js";
 import { readModel, viewOf } from "./api.js";
 import { announce, el, refill } from "./dom.js";
 import { bytes } from "./format.js";
@@ -46,12 +46,8 @@ function planIn(text) {
 async function openPlan(plan) {
   const found = await viewOf({ plan });
   const question = questionOf(found.plan.inputs);
-  update({
-    question,
-    current: { question, plan: found.plan, view: found.view },
-    selected: found.view.strategy,
-    problem: null,
-  });
+  update({ question });
+  showPlan({ question, plan: found.plan, view: found.view }, found.view.strategy);
   go("inside");
 }
 
