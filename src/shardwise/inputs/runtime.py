@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.inputs.recompute import MODULES
 from shardwise.inputs.strategy import SCHEDULES
 
 
@@ -40,6 +41,8 @@ class Abilities:
     the parameters (both ends count) of every stage."""
     recompute: tuple[str, ...] = ("full", "block", "uniform", "modules", "per-stage")
     """Kinds of recompute: full, block (first N of each stage), uniform groups, modules, per-stage lists."""
+    modules: tuple[str, ...] = tuple(name for name in MODULES if name != "ops")
+    """Parts of a layer that its own settings can recompute; `plan` proposes no others."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     """Number formats."""
 

@@ -34,6 +34,7 @@ MODULES: tuple[tuple[str, ...], ...] = (
     ("attention-norm", "mlp-norm", "moe-act", "mla-up"),
     ("mlp",),
     ("attention",),
+    ("ops",),
 )
 AS_NEEDED = (0,)
 """`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
@@ -266,9 +267,10 @@ class Space:
             yield from (block for block in blocks if "per-stage" not in can or block in named)
 
     def _has(self, modules: tuple[str, ...]) -> bool:
-        """Whether the model has these parts, and recomputing them can free anything."""
+        """Whether the runtime can recompute these parts, the model has them, and that can free anything."""
         model = self.question.model
         dense = any(not model.is_moe_layer(index) for index in range(model.layers))
         wanted = {"core-attention": not self.question.base.flash, "mla-up": model.mla is not None}
         wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
-        return all(wanted.get(module, True) for module in modules)
+        known = self.question.runtime.can.modules
+        return all(module in known and wanted.get(module, True) for module in modules)
