@@ -11,15 +11,18 @@ import pytest
 
 pytest.importorskip("torch")
 from shardwise.errors import FileError, InputError
+from shardwise.inputs.complete import complete
 from shardwise.inputs.load import load_cluster, load_model
 from shardwise.inputs.plan_file import Plan, read_plan, write_plan
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.strategy_text import parse
 from shardwise.plan.estimate import estimate
 from shardwise.plan.measured.case import Case
 from shardwise.plan.measured.rows import read_file, shipped_files
 from shardwise.plan.predictions import plan_of
 from shardwise.rehearse.compare import compare, folded
+from shardwise.rehearse.megatron import megatron_spec
 from shardwise.rehearse.program import PROGRAM, program_text, read_result, run_program
 from shardwise.rehearse.spec import rank_number, spec_of
 
@@ -121,11 +124,103 @@ def test_results_fold_back(tmp_path):
     assert told["corrected"]["alone_seconds"] > 0
 
 
-@pytest.mark.parametrize("fields", [{"cp": 2}, {"flash": False}, {"dtype": "fp8"}])
+@pytest.mark.parametrize(
+    ("model", "cluster", "text", "rank"),
+    [
+        ("qwen3-30b-a3b", "32xh200", "tp2 pp4 ep4 etp2 mbs1 gbs16 seq2048", 1),
+        ("deepseek-v2-lite", "24xh200", "tp2 pp3 ep4 mbs1 gbs16 seq2048 recompute=core-attention", 0),
+        ("deepseek-v3", "512xh200", "tp2 pp16 ep16 mbs1 gbs256 seq2048 layers=3,4,4,4,4,4,4,4,4,4,4,4,4,4,3,3", 15),
+        ("llama-3-8b", "16xh200", "tp2 pp2 cp4:all-to-all mbs1 gbs8 seq8192", 0),
+        ("llama-3-8b", "16xh200", "tp2 pp2 cp4:all-gather mbs1 gbs8 seq8192", 0),
+        ("llama-3-8b", "16xh200", "tp2 pp2 cp4 mbs1 gbs8 seq8192", 1),
+    ],
+)
+def test_wider_plans_agree_too(model, cluster, text, rank):
+    """Expert tensor parallel, latent attention, tokens further ahead, context parallel of each kind."""
+    on = load_cluster(cluster)
+    made = plan_of(estimate(load_model(model), on, complete(parse(text), on)))
+    for line in compare(made, rehearsed(made, rank)):
+        assert abs(line.error) < 0.02, line
+
+
+def test_what_can_only_be_counted_is_not_run(tmp_path, capfd):
+    from shardwise.cli.main import run
+
+    plan, program = tmp_path / "plan.json", tmp_path / "rank.py"
+    write_plan(plan_for("llama-3-8b", "8xh200", tp=2, cp=2, dp=2), plan)
+    assert run(["rehearse", str(plan), "--write", str(program)]) == 2
+    assert "--device meta" in capfd.readouterr().err
+    assert not program.exists()
+
+
+def test_megatron_builds_what_it_can(tmp_path, capfd):
+    from shardwise.cli.main import run
+
+    plan, program = tmp_path / "plan.json", tmp_path / "rank.py"
+    write_plan(plan_for("llama-3-8b", "16xh200", tp=2, pp=4, dp=2, global_batch=16), plan)
+    words = ["rehearse", str(plan), "--rank", "pp3", "--with", "megatron"]
+    assert run([*words, "--write", str(program)]) == 0
+    assert "json.loads(r" in program.read_text()
+    ast.parse(program.read_text())
+    assert run([*words, "--device", "meta"]) == 2
+    assert "need a GPU" in capfd.readouterr().err
+    moe = plan_for("qwen3-30b-a3b", "32xh200", pp=4, dp=8, ep=8, global_batch=64, schedule="1f1b")
+    with pytest.raises(InputError, match=r"model\.moe"):
+        megatron_spec(moe, 0)
+    spec = megatron_spec(read_plan(plan), 3)
+    assert spec["model"]["padded_vocab"] * spec["strategy"]["tp"] >= spec["model"]["vocab"]
+    assert spec["strategy"]["microbatches"] == 8
+
+
+def test_a_megatron_result_is_held_against_megatron():
+    """The rows that an H200 measured with Megatron-Core 0.16.1."""
+    path = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_rehearsals.json"
+    rows = [row for row in json.loads(path.read_text())["rows"] if row["result"].get("with") == "megatron"]
+    assert len(rows) == 4
+    for row in rows:
+        on = load_cluster(row["cluster"])
+        plan = plan_of(estimate(load_model(row["model"]), on, complete(parse(row["strategy"]), on)))
+        errors = {line.what: abs(line.error) for line in compare(plan, row["result"])}
+        assert errors["peak"] < 0.01
+        assert errors["all passes"] < 0.15
+        assert errors["optimizer step"] < 0.10
+
+
+def test_a_result_of_another_plan_is_refused(tmp_path, capfd):
+    """The same words with other decisions inside are another plan."""
+    from shardwise.cli.main import run
+
+    plan, other, result = (tmp_path / name for name in ("plan.json", "other.json", "result.json"))
+    made = plan_for("llama-3-8b", "4xh200", pp=4)
+    write_plan(made, plan)
+    write_plan(replace(made, schedule={"rows": ["0F0"]}), other)
+    assert run(["rehearse", str(plan), "--rank", "pp1", "--device", "meta", "--result", str(result)]) == 0
+    assert run(["rehearse", str(other), "--read", str(result)]) == 2
+    assert "read it with the plan" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"memory": None}, {"memory": {"peak": -1}}, {"memory": {"peak": float("nan")}}, {"rank": -1}, {"rank": "0"},
+        {"seconds": {"passes": 0}}, {"seconds": []}, {"seconds": {"passes": 1.0}}, {"faked_seconds": "x"},
+    ],
+)  # fmt: skip
+def test_broken_results_are_refused(tmp_path, change):
+    good = {"schema": "shardwise/rehearsal/1", "rank": 0, "device": "x", "name": "y", "memory": {"peak": 1.0}}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({**good, **change}))
+    with pytest.raises(FileError, match="rehearsal"):
+        read_result(path)
+    path.write_text(json.dumps(good))
+    assert read_result(path)["rank"] == 0
+
+
+@pytest.mark.parametrize("fields", [{"zero": 3}, {"flash": False}, {"dtype": "fp8"}])
 def test_what_cannot_be_built_is_refused(fields):
     plan = replace(
         plan_for("llama-3-8b", "8xh200", tp=2, dp=4),
-        strategy=Strategy(tp=2, seq=4096, global_batch=8, dp=4 // fields.get("cp", 1), **fields),
+        strategy=Strategy(tp=2, seq=4096, global_batch=8, dp=4, **fields),
     )
     with pytest.raises(InputError, match="cannot build it yet"):
         spec_of(plan, 0)

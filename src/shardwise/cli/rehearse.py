@@ -81,7 +81,10 @@ def _spec(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
         if options["device"] == "meta":
             raise InputError(Fault("--device", "is meta, and Megatron's modules need a GPU; leave --with megatron out"))
         return megatron_spec(plan, rank)
-    return spec_of(plan, rank)
+    spec = spec_of(plan, rank)
+    if spec["counted_only"] and options["device"] != "meta":
+        raise InputError(f"{spec['counted_only']}; use --device meta")
+    return spec
 
 
 def _write(plan: Plan, options: dict[str, Any], output: Output) -> None:

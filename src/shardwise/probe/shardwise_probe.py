@@ -1675,12 +1675,12 @@ Family = Callable[[Bench, float], list[Row]]
 FAMILIES: dict[str, tuple[Family, float]] = {
     "allocator": (allocator, 0.01),
     "launch": (launch, 0.05),
-    "gemm": (gemm, 0.3),
+    "gemm": (gemm, 0.28),
     "grouped": (grouped, 0.08),
-    "attention": (attention, 0.1),
+    "attention": (attention, 0.14),
     "memory": (memory, 0.16),
     "optimizer": (optimizer, 0.06),
-    "step": (step, 0.23),
+    "step": (step, 0.21),
     "distributed": (distributed, 0.01),
 }
 

@@ -54,6 +54,27 @@ def run_program(
         return read_result(out)
 
 
+def _fault(data: dict[str, Any]) -> str:
+    """What is wrong with a result; empty: nothing."""
+    rank, memory, seconds = data["rank"], data.get("memory"), data.get("seconds", {"passes": 1, "optimizer": 1})
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+        return f"its rank is {rank!r}"
+    for name, part, wanted in (("memory", memory, {"peak"}), ("seconds", seconds, {"passes", "optimizer"})):
+        if not isinstance(part, dict) or not wanted <= part.keys():
+            return f"its {name} lacks {', '.join(sorted(wanted))}"
+        wrong = [key for key, value in part.items() if not _positive(value)]
+        if wrong:
+            return f"its {name}.{wrong[0]} is {part[wrong[0]]!r}"
+    faked = data.get("faked_seconds", 0.0)
+    if faked and (not _positive(faked) or faked >= seconds["passes"]):
+        return f"its faked_seconds are {faked!r}, and its passes took {seconds['passes']!r}"
+    return ""
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e18
+
+
 def read_result(path: str | Path) -> dict[str, Any]:
     """A result of the program, checked to be one."""
     try:
@@ -64,6 +85,8 @@ def read_result(path: str | Path) -> dict[str, Any]:
         raise FileError(path, f"is no result of a rehearsal: {error}") from None
     if not isinstance(data, dict) or data.get("schema") != "shardwise/rehearsal/1" or "rank" not in data:
         raise FileError(path, "is no result of a rehearsal; it must come from the program that `rehearse` writes")
+    if not data.get("error") and (fault := _fault(data)):
+        raise FileError(path, f"is a broken result of a rehearsal: {fault}; run the program again")
     if data.get("error"):
         raise FileError(path, f"says that the rehearsal failed: {data['error']}")
     return data

@@ -106,22 +106,26 @@ class MetaAttention(torch.autograd.Function):
     """What fused attention keeps and makes, without data."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, times: int) -> Tensor:  # noqa: ANN401
+        whole = [part.new_empty(times * part.numel()) for part in (k, v)]
+        ctx.times = times
+        del whole
         out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:3], dtype=FP32))
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         q, k, v, _, _ = ctx.saved_tensors
-        del grad
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        whole = [part.new_empty(2 * ctx.times * part.numel()) for part in (k, v)]
+        del grad, whole
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, times: int = 0) -> Tensor:
     """Causal attention of [batch, heads, tokens, size]."""
     if META:
-        return MetaAttention.apply(q, k, v)
+        return MetaAttention.apply(q, k, v, times)
     gqa = q.shape[1] != k.shape[1]
     return fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
 
@@ -507,6 +511,7 @@ class Home:
     def __init__(self, spec: dict[str, Any]) -> None:
         s = spec["strategy"]
         self.tp, self.sp, self.fused = s["tp"], s["sp"], spec["kernels"]["weight_grad_fusion"]
+        self.cp, self.cp_kind = s["cp"], s["cp_kind"]
         self.keep_buffer = spec["memory"]["gather_buffer"]
         self.buffer: Tensor | None = None
         self.waiting: list[Callable[[], None]] | None = None
@@ -590,6 +595,31 @@ class Exchange(torch.autograd.Function):
         return grad.clone(), None
 
 
+class Together(torch.autograd.Function):
+    """Rows of `times` ranks: ours, that many times; or back to ours."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, times: int, home: Home, back: bool) -> Tensor:  # noqa: ANN401
+        ctx.times, ctx.home, ctx.back = times, home, back
+        return fewer(x, times, home) if back else more(x, times, home)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        work = more if ctx.back else fewer
+        return work(grad, ctx.times, ctx.home), None, None, None
+
+
+def more(x: Tensor, times: int, home: Home) -> Tensor:
+    home.count(f"repeat {times}", x)
+    return x.repeat(times, *([1] * (x.dim() - 1)))
+
+
+def fewer(x: Tensor, times: int, home: Home) -> Tensor:
+    out = x[: x.shape[0] // times].clone()
+    home.count("exchange", out)
+    return out
+
+
 class ShardedProduct(torch.autograd.Function):
     """A tensor parallel linear layer that keeps its sharded input and gathers it again in backward."""
 
@@ -657,7 +687,7 @@ class ShardedAttention(nn.Module):
         self.norms = m["qk_norm"] == "head"
         if self.norms:
             self.q_norm, self.k_norm = (Norm(self.size, m["norm"], spec["kernels"]["norm"]) for _ in range(2))
-        self.again = recompute == "core-attention"
+        self.again, self.home = recompute == "core-attention", home
         self.separate = spec["kernels"]["qkv"] == "separate"
 
     def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
@@ -672,14 +702,86 @@ class ShardedAttention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rope:
             q, k = turn(q, *tables), turn(k, *tables)
-        mixed = checkpoint(core, q, k, v, use_reentrant=True) if self.again else core(q, k, v)
-        return self.out(mixed)
+        return self.out(attended(q, k, v, self.home, again=self.again))
 
 
-def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of [tokens, batch, heads, size]."""
+def attended(q: Tensor, k: Tensor, v: Tensor, home: Home, *, again: bool) -> Tensor:
+    """Attention of the rank's tokens. Context parallel by all-to-all trades tokens for heads before it and back after
+    it; a ring or gathered keys (counted only) keep the rank's own keys and values.
+    """
+    if home.cp_kind != "all-to-all":
+        return checkpoint(core, q, k, v, use_reentrant=True) if again else core(q, k, v, gathered(home))
+    if home.cp > 1:
+        q, k, v = (Turn.apply(part, home.cp, home, False) for part in (q, k, v))
+    mixed = checkpoint(core, q, k, v, use_reentrant=True) if again else core(q, k, v)
+    if home.cp > 1:
+        mixed = Turn.apply(mixed.view(*mixed.shape[:2], q.shape[2], -1), home.cp, home, True)
+    return mixed.flatten(2)
+
+
+def gathered(home: Home) -> int:
+    """How many times its own keys and values a rank holds while it attends."""
+    return home.cp if home.cp_kind == "all-gather" else 0
+
+
+class Turn(torch.autograd.Function):
+    """All-to-all of context parallel: [tokens, batch, heads, size] to [cp tokens, batch, heads / cp, size], or back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cp: int, home: Home, back: bool) -> Tensor:  # noqa: ANN401
+        ctx.cp, ctx.home, ctx.back = cp, home, back
+        return turned(x, cp, home, back=back)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        return turned(grad, ctx.cp, ctx.home, back=not ctx.back), None, None, None
+
+
+def turned(x: Tensor, cp: int, home: Home, *, back: bool) -> Tensor:
+    tokens, batch, heads, size = x.shape
+    shape = (tokens // cp, batch, heads * cp, size) if back else (tokens * cp, batch, heads // cp, size)
+    out = x.new_empty(shape)
+    out.view(-1).copy_(x.reshape(-1))
+    home.count("exchange", x)
+    return out
+
+
+def core(q: Tensor, k: Tensor, v: Tensor, times: int = 0) -> Tensor:
+    """Attention of [tokens, batch, heads, size]; `times`: keys and values of so many ranks are there meanwhile."""
     q, k, v = (part.permute(1, 2, 0, 3) for part in (q, k, v))
-    return attend(q, k, v).permute(2, 0, 1, 3).flatten(2)
+    return attend(q, k, v, times).permute(2, 0, 1, 3).flatten(2)
+
+
+class ShardedLatent(nn.Module):
+    """Latent attention with the rank's heads; down-projections work on the rank's own tokens and are replicated."""
+
+    def __init__(self, spec: dict[str, Any], home: Home, recompute: str) -> None:
+        super().__init__()
+        m, a, kernel = spec["model"], spec["model"]["mla"], spec["kernels"]["norm"]
+        self.a, self.home, self.again = a, home, recompute == "core-attention"
+        self.heads = m["heads"] // home.tp
+        if a["q_rank"]:
+            self.q_down = Sharded(home, m["hidden"], a["q_rank"], "none")
+            self.q_norm = Norm(a["q_rank"], m["norm"], kernel)
+        width = self.heads * (a["nope_size"] + a["rope_size"])
+        self.q = Sharded(home, a["q_rank"] or m["hidden"], width, "column")
+        self.kv_down = Sharded(home, m["hidden"], a["kv_rank"] + a["rope_size"], "none")
+        self.kv_norm = Norm(a["kv_rank"], m["norm"], kernel)
+        self.kv_up = Sharded(home, a["kv_rank"], self.heads * (a["nope_size"] + a["value_size"]), "column")
+        self.out = Sharded(home, self.heads * a["value_size"], m["hidden"], "row")
+
+    def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+        a = self.a
+        q = self.q(self.q_norm(self.q_down(x))) if a["q_rank"] else self.q(x)
+        q_nope, q_rope = q.view(*q.shape[:2], self.heads, -1).split((a["nope_size"], a["rope_size"]), dim=-1)
+        latent, k_rope = self.kv_down(x).split((a["kv_rank"], a["rope_size"]), dim=-1)
+        up = self.kv_up(self.kv_norm(latent))
+        k_nope, v = up.view(*up.shape[:2], self.heads, -1).split((a["nope_size"], a["value_size"]), dim=-1)
+        k_rope = Gather.apply(k_rope.contiguous(), self.home).unsqueeze(2)
+        q_rope, k_rope = turn(q_rope, *tables), turn(k_rope, *tables)
+        query = torch.cat((q_nope, q_rope), dim=-1)
+        key = torch.cat((k_nope, k_rope.expand(*k_nope.shape[:-1], -1)), dim=-1)
+        return self.out(attended(query, key, v, self.home, again=self.again))
 
 
 class ShardedMlp(nn.Module):
@@ -735,7 +837,7 @@ class ShardedMoe(nn.Module):
         m, moe, s = spec["model"], spec["model"]["moe"], spec["strategy"]
         self.home, self.k, self.experts = home, moe["top_k"], moe["experts"]
         self.kept = spec["kernels"]["expert_output_kept"]
-        self.ep, self.local = s["ep"], moe["experts"] // s["ep"]
+        self.ep, self.etp, self.local = s["ep"], s["etp"], moe["experts"] // s["ep"]
         inner = moe["expert_ffn"] // s["etp"]
         self.router = nn.Parameter(torch.empty(self.experts, m["hidden"]))
         self.up = nn.Parameter(torch.empty(self.local, (2 if m["gated"] else 1) * inner, m["hidden"]))
@@ -757,14 +859,22 @@ class ShardedMoe(nn.Module):
         here, there = order, back
         if self.ep > 1:
             picked, factors = (Exchange.apply(part, self.home) for part in (picked, factors))
+        if self.etp > 1:
+            picked, factors = (Together.apply(part, self.etp, self.home, False) for part in (picked, factors))
+            mine = mine.repeat(self.etp)
+        if self.ep * self.etp > 1:
             here, there = sorted_by(mine)
             picked, factors = (Permute.apply(part, here, there, 1) for part in (picked, factors))
         ends = self._ends(mine)
         inner = Grouped.apply(picked, self.up, ends, self.home)
         inner = GatedFused.apply(inner) if self.kept else WeightedFused.apply(inner, factors)
         out = Grouped.apply(inner, self.down, ends, self.home)
+        if self.ep * self.etp > 1:
+            out = Permute.apply(out, there, here, 1)
+        if self.etp > 1:
+            out = Together.apply(out, self.etp, self.home, True)
         if self.ep > 1:
-            out = Exchange.apply(Permute.apply(out, there, here, 1), self.home)
+            out = Exchange.apply(out, self.home)
         out = Permute.apply(out, back, order, 1).view(x.shape[0], self.k, -1)
         out = (out * weights.unsqueeze(-1) if self.kept else out).sum(dim=1).view(hidden.shape)
         return out if self.shared is None else out + self.shared(hidden)
@@ -782,12 +892,55 @@ class ShardedLayer(nn.Module):
         super().__init__()
         m, kernel = spec["model"], spec["kernels"]["norm"]
         self.norm1, self.norm2 = (Norm(m["hidden"], m["norm"], kernel) for _ in range(2))
-        self.attention = ShardedAttention(spec, home, layer["recompute"])
+        latent = m["mla"] is not None
+        self.attention = (ShardedLatent if latent else ShardedAttention)(spec, home, layer["recompute"])
         self.mlp = ShardedMoe(spec, home) if layer["moe"] else ShardedMlp(spec, home, m["ffn"])
 
     def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         x = x + self.attention(self.norm1(x), tables)
         return x + self.mlp(self.norm2(x))
+
+
+class Ahead(nn.Module):
+    """A layer that predicts a token further ahead: hidden state and that token's embedding, projected, then a layer."""
+
+    def __init__(self, spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> None:
+        super().__init__()
+        m, kernel = spec["model"], spec["kernels"]["norm"]
+        self.norm1, self.norm2 = (Norm(m["hidden"], m["norm"], kernel) for _ in range(2))
+        # column parallel with its output gathered
+        self.project = Sharded(home, 2 * m["hidden"], m["hidden"] // home.tp, "column")
+        self.layer, self.home = ShardedLayer(spec, home, layer), home
+
+    def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
+        token = torch.empty_like(x).normal_() if not META else torch.empty_like(x)
+        mixed = self.project(torch.cat((self.norm1(x), self.norm2(token)), dim=-1))
+        return self.layer(Regroup.apply(mixed, self.home), tables)
+
+
+class Regroup(torch.autograd.Function):
+    """[tokens, batch, hidden / tp] to [tokens / tp, batch, hidden]: gathered over the width, our tokens kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, home: Home) -> Tensor:  # noqa: ANN401
+        ctx.home = home
+        return regrouped(x, home, back=False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        return regrouped(grad, ctx.home, back=True), None
+
+
+def regrouped(x: Tensor, home: Home, *, back: bool) -> Tensor:
+    if home.tp == 1:
+        return x
+    times = home.tp if home.sp else 1
+    home.count("exchange", x)
+    if back:
+        part = x[..., : x.shape[-1] // home.tp]
+        return part.repeat(times, 1, 1)
+    part = x[: x.shape[0] // times]
+    return part.repeat(1, 1, home.tp)
 
 
 class ShardedChunk(nn.Module):
@@ -803,6 +956,7 @@ class ShardedChunk(nn.Module):
             if m["position"] == "learned":
                 self.positions = nn.Embedding(m["max_positions"], m["hidden"])
         self.layers = nn.ModuleList(ShardedLayer(spec, home, layer) for layer in chunk["layers"])
+        self.ahead = nn.ModuleList(Ahead(spec, home, layer) for layer in chunk["ahead"])
         if chunk["head"]:
             self.norm = Norm(m["hidden"], m["norm"], spec["kernels"]["norm"])
             self.head = Sharded(home, m["hidden"], vocab, "column")
@@ -821,15 +975,23 @@ class ShardedChunk(nn.Module):
             x = checkpoint(layer, x, tables, use_reentrant=True) if how["recompute"] == "full" else layer(x, tables)
         if not self.chunk["head"]:
             return x
-        logits = self.head(self.norm(x))
-        loss: Tensor = InPlaceLoss.apply(logits, labels % m["padded_vocab"])
-        return loss.mean()
+        total = self.loss(x, labels)
+        for layer, how in zip(self.ahead, self.chunk["ahead"], strict=True):
+            x = checkpoint(layer, x, tables, use_reentrant=True) if how["recompute"] == "full" else layer(x, tables)
+            total = total + 0.1 * self.loss(x, labels)
+        return total
+
+    def loss(self, x: Tensor, labels: Tensor) -> Tensor:
+        found: Tensor = InPlaceLoss.apply(self.head(self.norm(x)), labels % self.spec["model"]["padded_vocab"])
+        return found.mean()
 
 
 def sharded_tables(spec: dict[str, Any], x: Tensor) -> tuple[Tensor, ...]:
     if spec["model"]["position"] != "rope":
         return ()
-    angles = torch.rand(spec["strategy"]["seq"], 1, 1, spec["model"]["head_size"], device=x.device)
+    m, s = spec["model"], spec["strategy"]
+    size = m["mla"]["rope_size"] if m["mla"] else m["head_size"]
+    angles = torch.rand(s["seq"] // s["cp"], 1, 1, size, device=x.device)
     return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
 
@@ -952,12 +1114,13 @@ class Rank:
 
     def tokens(self) -> Tensor:
         s, m = self.spec["strategy"], self.spec["model"]
-        shape = (s["micro_batch"], s["seq"]) if self.plain else (s["seq"], s["micro_batch"])
+        seq = s["seq"] // s["cp"]
+        shape = (s["micro_batch"], seq) if self.plain else (seq, s["micro_batch"])
         return torch.randint(0, m["vocab"], shape, device=self.device)
 
     def hidden(self) -> Tensor:
         s = self.spec["strategy"]
-        rows = s["seq"] // (s["tp"] if s["sp"] else 1)
+        rows = s["seq"] // s["cp"] // (s["tp"] if s["sp"] else 1)
         return torch.randn(rows, s["micro_batch"], self.spec["model"]["hidden"], dtype=BF16, device=self.device)
 
     def forward(self, chunk: int, microbatch: int) -> None:
@@ -1012,7 +1175,7 @@ def accumulate(parameter: Tensor) -> None:
 def faked_seconds(rank: Rank, iterations: int) -> float:
     """What filling in for other ranks took per iteration: the same copies again, by themselves."""
     total = 0.0
-    for (kind, shape), count in rank.home.faked.items():
+    for (kind, shape), count in tuple(rank.home.faked.items()):
         x = torch.randn(shape, dtype=BF16, device=rank.device)
         home = rank.home
         work: dict[str, Callable[[], object]] = {
@@ -1020,6 +1183,8 @@ def faked_seconds(rank: Rank, iterations: int) -> float:
             "scatter": functools.partial(torch.clone, x),
             "exchange": functools.partial(torch.clone, x),
         }
+        if kind.startswith("repeat"):
+            work[kind] = functools.partial(more, x, int(kind.split()[1]), home)
         for _ in range(3):
             work[kind]()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -1119,7 +1284,10 @@ def main() -> int:
     if not spec:
         sys.stderr.write("error: no rank is written into this file; make one with `shardwise rehearse PLAN --rank N`\n")
         return 2
-    device = options.device or ("cuda" if torch.cuda.is_available() else "meta")
+    device = options.device or ("cuda" if torch.cuda.is_available() and not spec["counted_only"] else "meta")
+    if device == "cuda" and spec["counted_only"]:
+        sys.stderr.write(f"error: {spec['counted_only']}; run it with --device meta\n")
+        return 2
     began = time.monotonic()
     try:
         result = rehearse(spec, device, max(1, options.repeats), options.kernels)

@@ -42,6 +42,7 @@ def spec_of(plan: Plan, rank: int) -> Spec:
     return {
         "schema": SCHEMA,
         **identity_of(plan, rank),
+        "counted_only": _counted_only(setup),
         "style": "plain" if plain else "sharded",
         "model": model_values(setup),
         "strategy": strategy_values(setup),
@@ -57,13 +58,19 @@ def identity_of(plan: Plan, rank: int) -> Spec:
     return {"name": f"{plan.model.name}: {plan.strategy}", "plan": plan_id(plan), "rank": rank}
 
 
+def _counted_only(setup: Setup) -> str:
+    """Why a share can be counted on `meta` but not run; empty: it can."""
+    strategy = setup.strategy
+    if strategy.cp > 1 and strategy.cp_kind != "all-to-all":
+        return f"attention by cp {strategy.cp}:{strategy.cp_kind} needs the other ranks; only its memory can be counted"
+    return ""
+
+
 def refuse(setup: Setup) -> None:
     """Everything at once that the program cannot build."""
     model, strategy = setup.model, setup.strategy
     plain = strategy.runtime == "huggingface"
     unfit = {
-        "cp": strategy.cp > 1,
-        "etp": strategy.etp > 1,
         "flash": not strategy.flash,
         "lora": strategy.lora is not None,
         "compile": strategy.compile or setup.runtime.kernels.compiled,
@@ -73,10 +80,10 @@ def refuse(setup: Setup) -> None:
         "recompute": not _expressible(strategy.recompute),
         "tp": plain and strategy.tp > 1,
         "pp": plain and strategy.pp > 1,
+        "cp": plain and strategy.cp > 1,
     }
     odd = {
-        "mla": model.mla is not None and not plain,
-        "mtp": model.mtp > 0,
+        "mtp": model.mtp > 0 and plain,
         "windows": bool(model.windows),
         "sinks": model.sinks,
         "parallel_residual": model.parallel_residual,
@@ -112,7 +119,7 @@ def model_values(setup: Setup) -> Spec:
 
 def strategy_values(setup: Setup) -> Spec:
     strategy = setup.strategy
-    fields = ("tp", "ep", "etp", "micro_batch", "seq", "master")
+    fields = ("tp", "cp", "cp_kind", "ep", "etp", "micro_batch", "seq", "master")
     shards = strategy.shard_group if strategy.zero else 1
     return {
         **{name: getattr(strategy, name) for name in fields},
@@ -131,16 +138,12 @@ def _kernels(setup: Setup) -> Spec:
 def _chunk(setup: Setup, index: int) -> Spec:
     kinds = layer_kinds(setup.model)
     start, count = sum(setup.layers[:index]), setup.layers[index]
-    again = recomputed_layers(setup.strategy, index, setup.layers, count)
+    last = index == len(setup.layers) - 1
+    own = kinds[start : start + count] + (kinds[setup.model.layers :] if last else ())
+    again = recomputed_layers(setup.strategy, index, setup.layers, len(own))
     word = "full" if setup.strategy.recompute.full else "core-attention"
-    return {
-        "layers": [
-            {"moe": kind.moe, "recompute": word if place < again else "none"}
-            for place, kind in enumerate(kinds[start : start + count])
-        ],
-        "embedding": index == 0,
-        "head": index == len(setup.layers) - 1,
-    }
+    layers = [{"moe": kind.moe, "recompute": word if place < again else "none"} for place, kind in enumerate(own)]
+    return {"layers": layers[:count], "ahead": layers[count:], "embedding": index == 0, "head": last}
 
 
 def _actions(plan: Plan, setup: Setup, rank: int) -> list[tuple[int, str, int]]:

@@ -12,6 +12,18 @@ from shardwise.inputs.files import read_text
 
 SCHEMA = "shardwise/probe/1"
 Row = dict[str, Any]
+LEAST_SECONDS, MOST_SECONDS, MOST_SIZE = 1e-9, 1e3, 2.0**50
+MOST_TOLD = 3
+# What fitting reads of each family's rows: numbers above 0, and words.
+_NEEDED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "gemm": (("m", "n", "k"), ("dtype", "layout")),
+    "grouped": ((), ("kernel",)),
+    "attention": (("batch", "seq", "heads", "kv_heads", "dim", "v_dim"), ("phase", "backend", "dtype")),
+    "memory": (("rows", "width"), ("kernel", "phase", "cache")),
+    "launch": ((), ("op", "side")),
+    "step": (("hidden", "ffn", "heads", "kv_heads", "layers", "seq", "batch"), ("phase", "norm", "clock")),
+    "distributed": (("ranks", "bytes"), ("op",)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +56,13 @@ def read_probe(path: str | Path) -> Probe:
     except json.JSONDecodeError as error:
         raise FileError(path, f"is not valid JSON: {error.msg} at line {error.lineno}") from None
     _refuse(data, path)
-    families = {name: _timed(family) for name, family in data["families"].items()}
+    families = {name: _timed(name, family, path) for name, family in data["families"].items()}
     if not any(families.values()):
         raise FileError(path, "holds no measured rows; run the probe again on a machine with a GPU")
-    hardware = data.get("hardware", {})
+    hardware, software = (part if isinstance(part := data.get(name), dict) else {} for name in ("hardware", "software"))
     gpu = str(hardware.get("gpu") or hardware.get("device", "unknown"))
     return Probe(
-        gpu=gpu, hardware=hardware, software=data.get("software", {}), families=families,
+        gpu=gpu, hardware=hardware, software=software, families=families,
         complete=bool(data.get("complete", True)),
     )  # fmt: skip
 
@@ -65,6 +77,33 @@ def _refuse(data: Any, path: str | Path) -> None:  # noqa: ANN401 - a file can h
         raise FileError(path, "has no families of measurements; was it cut short?")
 
 
-def _timed(family: object) -> tuple[Row, ...]:
+def _timed(name: str, family: object, path: str | Path) -> tuple[Row, ...]:
+    """The rows that carry a time; a number that cannot be is told with its place, not fitted."""
     rows = family.get("rows", ()) if isinstance(family, dict) else ()
-    return tuple(row for row in rows if isinstance(row, dict) and (row.get("seconds") or "allocated" in row))
+    if not isinstance(rows, list | tuple):
+        raise FileError(path, f"families.{name}.rows is no list; was it edited?")
+    timed = [(place, row) for place, row in enumerate(rows) if isinstance(row, dict) and "seconds" in row]
+    faults = [f"families.{name}.rows[{place}]: {fault}" for place, row in timed if (fault := _fault(name, row))]
+    if faults:
+        more = f" and {len(faults) - MOST_TOLD} more" if len(faults) > MOST_TOLD else ""
+        raise FileError(path, f"holds what no probe measures: {'; '.join(faults[:MOST_TOLD])}{more}; run it again")
+    return tuple(row for _, row in timed)
+
+
+def _fault(name: str, row: Row) -> str:
+    """What is wrong with a row; empty: nothing."""
+    numbers, words = _NEEDED.get(name, ((), ()))
+    missing = [field for field in (*numbers, *words) if field not in row]
+    if missing:
+        return f"lacks {', '.join(missing)}"
+    odd = [field for field in numbers if not _number(row[field]) or not 0 < row[field] <= MOST_SIZE]
+    odd += [field for field in words if not isinstance(row[field], str)]
+    if odd:
+        return f"{odd[0]} is {row[odd[0]]!r}"
+    if not _number(row["seconds"]) or not LEAST_SECONDS <= row["seconds"] <= MOST_SECONDS:
+        return f"seconds is {row['seconds']!r}, and a kernel takes {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
+    return ""
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
