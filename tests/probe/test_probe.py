@@ -133,3 +133,51 @@ def test_torchrun_measures_collectives(tmp_path):
     assert {row["op"] for row in rows} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"}
     assert all(row["ranks"] == 2 for row in rows)
     assert [row for row in rows if row["op"] == "all_reduce" and row["seconds"] > 0]
+
+
+REQUEST = {
+    "format": "shardwise-operator-request", "version": 1, "model": "tiny", "seq": 128,
+    "operators": [
+        {
+            "name": "block", "micro_batch": 1, "tp": 1, "variant": 0, "input_bytes": 1,
+            "output_bytes": 2, "weight_bytes": 3,
+            "parts": [
+                {"kind": "gemm", "m": 64, "n": 32, "k": 16, "batch": 1},
+                {"kind": "attention", "batch": 1, "heads": 4, "kv_heads": 2, "seq": 16, "head_dim": 8, "causal": True},
+                {"kind": "elementwise", "bytes_read": 4096, "bytes_written": 2048, "name": "gate"},
+            ],
+        }
+    ],
+}  # fmt: skip
+
+
+def test_operators_of_a_request_are_measured(tmp_path):
+    asked, out = tmp_path / "request.json", tmp_path / "operators.json"
+    asked.write_text(json.dumps(REQUEST))
+    assert probe.main(["--device", "cpu", "--quick", "--operators", str(asked), "--out", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert (found["format"], found["version"], found["complete"]) == ("shardwise-operators", 1, True)
+    (row,) = found["operators"]
+    assert row["forward_seconds"] > 0 < row["backward_seconds"]
+    # the product's input, attention's q, k, v, output and sums, and what the gate read
+    assert row["saved_bytes"] == 2 * 64 * 16 + 2 * 16 * 8 * (4 + 2 + 2 + 4) + 4 * 4 * 16 + 4096
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": "x"}, "no request"),
+        ({"version": 2}, "version"),
+        ({"operators": []}, "no operators"),
+        ({"operators": [{"name": "a", "parts": [{"kind": "magic"}]}]}, "kind must be one of"),
+        ({"operators": [{"name": "a", "parts": [{"kind": "gemm", "m": -1, "n": 2, "k": 2.5}]}]}, "m, k must be whole"),
+    ],
+)
+def test_broken_requests_are_told(tmp_path, capsys, change, words):
+    asked = tmp_path / "request.json"
+    asked.write_text(json.dumps({**REQUEST, **change}))
+    with pytest.raises(SystemExit) as stopped:
+        probe.main(["--device", "cpu", "--operators", str(asked), "--out", str(tmp_path / "o.json")])
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "o.json").exists()
