@@ -150,3 +150,23 @@ def test_rows_of_the_shipped_probe_are_read(real):
     raw = json.loads(RAW.read_text())["families"]
     assert len(samples.products(real, "bf16")) > 500
     assert len(samples.grouped(real)) == sum(row["kernel"] == "grouped_mm" for row in raw["grouped"]["rows"])
+
+
+@pytest.mark.parametrize(
+    ("family", "row", "words"),
+    [
+        ("gemm", {"seconds": -1.0}, r"rows\[0\]: seconds is -1.0"),
+        ("gemm", {"seconds": float("nan")}, "seconds is nan"),
+        ("gemm", {"seconds": 5e9}, "a kernel takes"),
+        ("gemm", {"seconds": "fast"}, "seconds is 'fast'"),
+        ("gemm", {"m": 0}, "m is 0"),
+        ("gemm", {"k": None}, "k is None"),
+        ("attention", {}, "lacks batch"),
+    ],
+)
+def test_numbers_that_no_probe_measures_are_told(tmp_path, family, row, words):
+    whole = {"dtype": "bf16", "layout": "F", "m": 8, "n": 8, "k": 8, "seconds": 1e-3, **row}
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps({"schema": "shardwise/probe/1", "families": {family: {"rows": [whole]}}}))
+    with pytest.raises(FileError, match=words):
+        read_probe(path)
