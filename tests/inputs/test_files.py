@@ -36,3 +36,10 @@ def test_a_file_that_says_it_is_empty_is_held_to_the_limit(tmp_path, monkeypatch
 def test_a_number_of_thousands_of_digits_is_refused(name, text):
     with pytest.raises(FileError, match="4,300 digits"):
         files.parse_mapping(text % ("9" * 5000), name)
+
+
+def test_json_that_is_cut_off_is_told(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text('{"schema": "shardwise/plan/1"\n')
+    with pytest.raises(FileError, match="line 2 column 1"):
+        files.read_mapping(path)

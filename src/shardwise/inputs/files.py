@@ -119,7 +119,7 @@ def _parse_json(text: str, path: str | Path) -> Any:  # noqa: ANN401
 def _json_message(text: str, error: json.JSONDecodeError) -> str:
     where = f"line {error.lineno} column {error.colno}"
     rest = text[error.pos :].lstrip()
-    line = text.splitlines()[error.lineno - 1] if text else ""
+    line = (text.splitlines()[error.lineno - 1 : error.lineno] or [""])[0]  # a file cut off ends past its last line
     if rest.startswith(("//", "/*", "#")) or re.search(r"(//|/\*)", line):
         return f"has a comment at {where}; JSON has no comments: remove it, or write the file as TOML or YAML"
     return f"is not valid JSON: {error.msg} at {where}"
