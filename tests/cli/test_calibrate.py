@@ -46,6 +46,16 @@ def test_a_log_makes_the_plan_take_as_long_as_the_run(shardwise, tmp_path):
     assert "corrected x" in told.err
 
 
+def test_a_run_of_something_else_is_refused(shardwise, tmp_path):
+    plan, log = tmp_path / "plan.json", tmp_path / "train.log"
+    assert shardwise("estimate", *QUESTION, "--cluster", "8xh200", "--out", plan).code == 0
+    for milliseconds in ("2.5", "2500000000.0"):
+        log.write_text(f"elapsed time per iteration (ms): {milliseconds}\n" * 5)
+        result = shardwise("calibrate", "--log", log, "--plan", plan, "--name", "ours")
+        assert result.code == 2
+        assert "is it a run of this plan" in result.err
+
+
 def test_a_trace_corrects_kind_by_kind(shardwise, tmp_path):
     plan, trace = tmp_path / "plan.json", tmp_path / "trace.json"
     assert shardwise("estimate", *QUESTION, "--cluster", "8xh200", "--out", plan).code == 0
@@ -60,6 +70,8 @@ def test_a_trace_corrects_kind_by_kind(shardwise, tmp_path):
 def test_questions_that_cannot_be_answered(shardwise, tmp_path):
     assert "give one of" in shardwise("calibrate", "--name", "x").err
     assert "own base" in shardwise("calibrate", RAW, "--name", "h200").err
+    for taken in ("a100", "hopper"):
+        assert "ships itself" in shardwise("calibrate", RAW, "--name", taken).err
     assert "letters" in shardwise("calibrate", RAW, "--name", "a/b$").err
     assert "--plan" in shardwise("calibrate", "--log", tmp_path / "l", "--name", "x").err
 

@@ -9,7 +9,7 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.inputs import lookup
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.calibrations import load_calibration
+from shardwise.inputs.calibrations import SHIPPED, load_calibration
 from shardwise.inputs.serialise import to_plain
 from shardwise.inputs.write import write_text
 
@@ -23,7 +23,15 @@ def check_name(name: str, base: str) -> str:
         raise InputError(Fault("--name", f"is {name!r}; use letters, digits, dots and hyphens, such as my-h200"))
     if found == lookup.normal(base):
         raise InputError(Fault("--name", f"is its own base {base!r}; choose another, such as my-{base}"))
+    if found in _shipped():
+        raise InputError(Fault("--name", f"is {name!r}, which Shardwise ships itself; use another, such as my-{found}"))
     return found
+
+
+def _shipped() -> set[str]:
+    """Names that a user's file would hide: GPUs of the catalog, and families of calibrations."""
+    gpus = {lookup.normal(name) for name in lookup.names(lookup.CATALOG / "clusters")}
+    return gpus | {path.stem for path in SHIPPED.glob("*.toml")}
 
 
 def store(calibration: Calibration, base: str, *, reserved: float | None = None) -> tuple[Path, Path]:

@@ -9,6 +9,7 @@ from shardwise.cost.fit.snapshot import Snapshot
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.profiles.log import Log
 from shardwise.cost.profiles.trace import Trace
+from shardwise.errors import InputError
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -19,6 +20,10 @@ from shardwise.plan.estimate import Estimate, assemble
 from shardwise.plan.setup import setup_of
 
 KINDS = ("gemm", "attention", "memory")
+LEAST, MOST = 0.02, 50.0
+"""Corrections beyond these are no corrections: it is another run, or another unit."""
+REACHED = 0.05
+"""Share of the measured iteration within which a corrected one must come."""
 SMALL = 1e-4
 """Seconds below which a kind is too little to correct."""
 
@@ -50,6 +55,13 @@ def seconds_by_kind(time: Ledger) -> dict[str, float]:
     return found
 
 
+def _refuse(what: str, measured: float, told: float) -> None:
+    raise InputError(
+        f"{what}: {measured:.3g} s an iteration where the plan says {told:.3g} s, and no correction from x{LEAST:g} "
+        f"to x{MOST:g} explains that; is it a run of this plan, with as many iterations as said?"
+    )
+
+
 def from_trace(
     trace: Trace, steps: int, model: Model, cluster: Cluster, strategy: Strategy, *, name: str, source: str
 ) -> Correction:
@@ -59,6 +71,9 @@ def from_trace(
     told = seconds_by_kind(before.time)
     measured = {kind: trace.seconds[kind] / steps for kind in KINDS}
     factors = {kind: measured[kind] / told[kind] for kind in KINDS if min(measured[kind], told[kind]) > SMALL}
+    for kind, factor in factors.items():
+        if not LEAST <= factor <= MOST:
+            _refuse(f"{kind} kernels of the trace", measured[kind], told[kind])
     changed = _changed(base, factors, name, source)
     after = predicted(model, cluster, strategy, changed)
     rows = tuple((kind, told[kind], measured[kind]) for kind in KINDS)
@@ -69,12 +84,14 @@ def from_log(log: Log, model: Model, cluster: Cluster, strategy: Strategy, *, na
     """One factor for all kernels such that the predicted iteration takes as long as the measured one."""
     base = calibration_of(cluster.gpu)
     before = predicted(model, cluster, strategy, base).iteration_seconds
-    low, high = 0.02, 50.0
+    low, high = LEAST, MOST
     for _ in range(40):  # waiting for launches and links does not scale with kernels: no closed form
         middle = (low * high) ** 0.5
         changed = _changed(base, dict.fromkeys(KINDS, middle), name, source)
         after = predicted(model, cluster, strategy, changed).iteration_seconds
         low, high = (middle, high) if after < log.seconds else (low, middle)
+    if abs(after / log.seconds - 1) > REACHED:
+        _refuse("an iteration of the log", log.seconds, before)
     rows = (("iteration", before, log.seconds),)
     return Correction(calibration=changed, rows=rows, before=before, after=after)
 
