@@ -36,6 +36,8 @@ from shardwise.plan.setup import Setup, block_of
 
 STEPS, SLOW_STEPS = 1500, 40
 """Annealing steps for one strategy, with and without a compiler."""
+CARE = 20
+"""Times as many for a strategy that may win."""
 SPARE = 1.02
 """How far all ranks together may be above their memory before cuts are tried: late ranks hold fewer passes."""
 HOT, COLD = 3e-3, 3e-5
@@ -67,12 +69,18 @@ class Cutter:
 
     def quick(self) -> Cut | None:
         """A fast cut that fits, by annealing; none where none was found."""
+        return self._annealed(STEPS if compiled() else SLOW_STEPS)
+
+    def careful(self) -> Cut | None:
+        """The same with more steps."""
+        return self._annealed(CARE * (STEPS if compiled() else SLOW_STEPS))
+
+    def _annealed(self, steps: int) -> Cut | None:
         shares = None if self._hopeless() else repaired(self.ready, np.array(self.setup.layers))
         if shares is None:
             return None
         start = laid_out(self.ready, shares)
         value = float(self.ready.times(start[None])[0])
-        steps = STEPS if compiled() else SLOW_STEPS
         return self._cut(improve(self.ready, start, steps=steps, hot=HOT * value, cold=COLD * value, seed=1).counts)
 
     def exact(self) -> Cut | None:

@@ -17,7 +17,7 @@ from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import setup_of
 
-TRIES = 2
+TRIES = 4
 """Cuts that a solver may try before it is said not to fit."""
 NEAR = 1.03
 """Times the goal: how near a quick cut must come for the exact one to be asked for."""
@@ -82,9 +82,12 @@ class _Tried:
         setup = setup_of(question.model, question.cluster, self.even, question.runtime)
         cutter = Cutter(setup, self.first, question.memory_limit)
         small = setup.strategy.pp * question.model.layers <= SMALL
-        found = None if small else self._tried(cutter, cutter.quick)
-        if small or (cutter.chain and (found is None or found.iteration_seconds < NEAR * goal)):
-            self._tried(cutter, cutter.exact if cutter.chain else cutter.quick)
+        found = None if small and cutter.chain else self._tried(cutter, cutter.quick)
+        near = small or (found is not None and found.iteration_seconds < NEAR * goal)
+        if cutter.chain and (near or found is None):
+            self._tried(cutter, cutter.exact)
+        elif near and not cutter.chain:
+            self._tried(cutter, cutter.careful)
         if self.mixes and not any(one.fits for one in self.found.values()):
             self._estimate(replace(self.even, recompute=self._all))
 
