@@ -70,6 +70,8 @@ class Piece(NamedTuple):
     backward: Floats
     """By recipe."""
     backward_ceiling: Floats
+    backward_whole: Floats
+    """By recipe, as the cost model has it."""
     kept: Floats
     work: Floats
     """Working set of its backward pass above what it keeps."""
@@ -163,6 +165,7 @@ def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weig
         tangents[0].of(blocks[0].f),
         np.array([tangents[1].of(seconds) for seconds in backwards]),
         np.array([ceiling(seconds) for seconds in backwards]),
+        np.array([seconds.total for seconds in backwards]),
         on_device * np.array([block.walk.kept for block in blocks]),
         on_device * np.array([block.walk.backward - block.walk.kept for block in blocks]),
     )

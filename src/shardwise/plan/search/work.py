@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.cost.update import DataGroups, data_groups, sharded_traffic
 from shardwise.inputs.recompute import Recompute
 from shardwise.plan.search.space import AS_NEEDED, Space
-from shardwise.plan.search.table import Floats, Piece, Table, backward
+from shardwise.plan.search.table import Floats, Piece, Table
 from shardwise.plan.search.types import Base, Layout, Point, Sharding
 
 ROUNDS = 14
@@ -124,8 +124,7 @@ def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[f
 def _shown(piece: Piece, groups: DataGroups, gathered: float, scattered: float, overlap: float) -> tuple[float, Floats]:
     block = piece.blocks[0]
     gather, scatter = (sharded_traffic(block, groups, size) for size in (gathered, scattered))
-    back = np.array([backward(block).total for block in piece.blocks])
-    both = gather + scatter
+    back, both = piece.backward_whole, gather + scatter
     return (
         gather * (1 - overlap) + max(0.0, gather * overlap - piece.blocks[0].f.total),
         both * (1 - overlap) + np.maximum(0.0, both * overlap - back),
