@@ -95,6 +95,33 @@ def test_a_problem_file(shardwise, folder):
     assert answer["mindformers"]["offset"][0]
 
 
+def test_typed_options_go_before_a_problem_file(shardwise, folder):
+    (folder / "p.json").write_text(json.dumps(changed(PROBLEM, layers=12)))
+    words = (
+        "-s",
+        2,
+        "-i",
+        8,
+        "-mb",
+        4,
+        "-mem",
+        "60000,70000",
+        "--hop",
+        3,
+        "--schedule",
+        "low-memory",
+        "--empty",
+        "any",
+    )
+    said = shardwise("balance", "--problem", "p.json", *words, "--json", "a.json", "-t", 2)
+    answer = json.loads((folder / "a.json").read_text())
+    assert said.code == 0, said.err
+    assert [answer[key] for key in ("pp", "vpp", "microbatches", "schedule")] == [2, 8, 4, "low-memory"]
+    assert answer["limits"] == [60000, 70000]
+    assert sum(answer["layers"]) == 12
+    assert "layers, 12, goes before the 16 of nb_layer" in said.err
+
+
 def test_other_keys_are_passed_over_with_a_note(shardwise, folder):
     data = changed(PROBLEM, source="a paper", model__layers_description__1__color="red")
     (folder / "p.json").write_text(json.dumps(data))
@@ -257,6 +284,8 @@ BAD_INIT = {
     "no stages": (changed(INIT, pipeline_config__pipeline_num=DROP), "pipeline_num"),
     "stages as text": (changed(INIT, pipeline_config__pipeline_num="16"), "pipeline_num"),
     "no layers": (changed(INIT, pipeline_config__num_layer=0), "num_layer"),
+    "a billion stages": (changed(INIT, pipeline_config__pipeline_num=10**9), "every stage needs a layer"),
+    "negative layers, told once": (changed(INIT, pipeline_config__offset=[-8, 8] + [0] * 14), "yaml: pipeline_config"),
     "two stages": (changed(INIT, pipeline_config__pipeline_num=2), "quick"),
     "no pipeline": (changed(INIT, pipeline_config=DROP), "pipeline_config"),
     "no recompute": (changed(INIT, recompute_config=DROP), "recompute_config"),
@@ -337,6 +366,9 @@ BAD_PROBLEM = {
     "negative memory": (changed(PROBLEM, model__layers_description__1__memory_activation=-4), "memory_activation"),
     "too few layers": (changed(PROBLEM, layers=3), "3 layers cannot fill"),
     "unknown schedule": (changed(PROBLEM, schedule="best"), "schedule"),
+    "a million micro batches": (changed(PROBLEM, mb=10**6), "up to 1,000,000"),
+    "empty chunks in words": (changed(PROBLEM, empty_chunks="some"), "ends or any"),
+    "pieces with chunks": (changed(PROBLEM, schedule="seq-1f1b", vp=2, seq_split=2), "1 chunk a rank, vpp is 2"),
 }
 
 
@@ -361,6 +393,13 @@ def test_a_broken_problem_is_a_sentence(shardwise, folder, name):
         (("-mem", "0", "-m", "model"), 2, "above 0"),
         (("-mem", "1,2,3", "-m", "model"), 2, "3 numbers"),
         (("--empty", "99", "-m", "model"), 2, "--empty"),
+        (("--hop", "nan", "-m", "model"), 2, "hop"),
+        (("--hop", "inf", "-m", "model"), 2, "hop"),
+        (("--effort", "inf", "-m", "model"), 2, "effort"),
+        (("--problem", "p.json", "-m", "model"), 2, "--model both"),
+        (("--problem", "p.json", "-mem", "1,2,3"), 2, "3 numbers"),
+        (("--problem", "p.json", "-mem", "2000"), 1, "infeasible"),
+        (("quick", "-s", "4", "-l", "100000", "-mem", "1e9", "--layer", "1", "--kept", "1"), 2, "1,000"),
     ],
 )
 def test_flags_that_cannot_be(shardwise, folder, words, code, word):

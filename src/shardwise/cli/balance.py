@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from shardwise.cli.balance_steps import dryrun, guide, quick
 from shardwise.cli.output import Output, markdown_option, output_options
@@ -58,7 +59,8 @@ def command(ctx: click.Context, /, output: Output, *, asks_guide: bool, **option
     from shardwise.cli.balance_solve import Asked, balance
 
     options["low_memory"], options["naive"] = bool(options["low_memory"]), bool(options["naive"])
-    return balance(Asked(**options), output)
+    given = frozenset(name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT)
+    return balance(Asked(**options, given=given), output)
 
 
 for step in (guide, dryrun, quick):

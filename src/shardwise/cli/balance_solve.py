@@ -19,10 +19,16 @@ from shardwise.partition.problem import Answer, Problem
 from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
 from shardwise.partition.readers.manual_file import read_manual
 from shardwise.partition.readers.peaks import Which, read_peaks
-from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, read_problem, read_unknown
+from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, problem_notes, read_problem
 from shardwise.partition.readers.training_file import in_pieces, read_training
 from shardwise.partition.solver import solve
 from shardwise.report import balance as report
+
+_KEYS = {
+    "pp": "pp", "vpp": "vp", "microbatches": "mb", "low_memory": "low_mem", "seq_split": "seq_split",
+    "schedule": "schedule", "hop": "hop",
+}  # fmt: skip
+"""Option -> key of a problem file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,8 @@ class Asked:
     trace: str | None
     plan: str | None
     write_plan: str | None
+    given: frozenset[str] = frozenset()
+    """Options that were typed; the others have their defaults."""
 
 
 def balance(asked: Asked, output: Output) -> int:
@@ -82,17 +90,30 @@ def balance(asked: Asked, output: Output) -> int:
 def the_problem(asked: Asked, output: Output) -> Problem:
     """From a problem file, or from a layer model (an init file or `-m`) and the settings."""
     if asked.problem:
-        if asked.init:
-            raise InputError(Fault("--problem", "and --init both describe the model; leave one out"))
-        for key in read_unknown(asked.problem):
-            output.note(f"{asked.problem}: {key} means nothing here and is passed over")
-        return read_problem(asked.problem)
+        for name in ("init", "model", "peaks", "times", "train"):
+            if getattr(asked, name):
+                raise InputError(Fault("--problem", f"and --{name} both describe the model; leave one out"))
+        problem = read_problem(asked.problem, _changes(asked))
+        for note in problem_notes(asked.problem):
+            output.note(f"{asked.problem}: {note}")
+        return problem
     data, kinds = _in_pieces(asked, _model(asked, output).data, output)
     return make_problem(
         data, pp=asked.pp, vpp=asked.vpp, microbatches=asked.microbatches, limits=_limits(asked),
         low_memory=asked.low_memory, splits=asked.seq_split, schedule=asked.schedule, hop=asked.hop,
         empty=_empty(asked), name=asked.model or "", kinds=kinds,
     )  # fmt: skip
+
+
+def _changes(asked: Asked) -> dict[str, Any]:
+    """Typed options go before the numbers of a problem file."""
+    found = {key: getattr(asked, name) for name, key in _KEYS.items() if name in asked.given}
+    if "memory" in asked.given:
+        found["mem_limit"] = list(_memory(asked))
+    if asked.empty is not None:
+        words = asked.empty.split(",")
+        found["empty_chunks"] = list(map(int, words)) if all(map(_is_count, words)) else asked.empty
+    return found
 
 
 def _in_pieces(asked: Asked, data: dict[str, Any], output: Output) -> tuple[dict[str, Any], list[str] | None]:
@@ -151,16 +172,21 @@ def _model_path(name: str) -> str:
 
 
 def _limits(asked: Asked) -> tuple[float, ...]:
+    values = _memory(asked)
+    if len(values) not in {1, asked.pp}:
+        raise InputError(
+            Fault("--memory", f"has {len(values)} numbers; write one, or one for each of {asked.pp} stages")
+        )
+    return values
+
+
+def _memory(asked: Asked) -> tuple[float, ...]:
     try:
         values = tuple(float(word) for word in asked.memory.split(","))
     except ValueError:
         raise InputError(
             Fault("--memory", f"is {asked.memory!r}; write MB, or one number per stage: 62000,56000,..")
         ) from None
-    if len(values) not in {1, asked.pp}:
-        raise InputError(
-            Fault("--memory", f"has {len(values)} numbers; write one, or one for each of {asked.pp} stages")
-        )
     if any(not 0 < value < float("inf") for value in values):
         raise InputError(Fault("--memory", f"is {asked.memory}; the memory of a stage must be above 0"))
     return values
@@ -174,11 +200,15 @@ def _empty(asked: Asked) -> tuple[int, ...]:
         return (0, chunks - 1)
     if asked.empty == "any":
         return tuple(range(chunks))
-    if not all(word.strip().isdigit() and int(word) < chunks for word in asked.empty.split(",")):
+    if not all(_is_count(word) and int(word) < chunks for word in asked.empty.split(",")):
         raise InputError(
             Fault("--empty", f"is {asked.empty!r}; write ends, any, or chunks from 0 to {chunks - 1}: 0,7")
         )
     return tuple(int(word) for word in asked.empty.split(","))
+
+
+def _is_count(word: str) -> bool:
+    return word.strip().isdecimal() and len(word) < 10
 
 
 def say_fit(fit: Fit, output: Output) -> None:

@@ -16,7 +16,7 @@ from shardwise.simulate.action import Schedule, placed
 from shardwise.simulate.timeline import Timeline
 
 CLOSE = 1e-6
-MOST_LAYERS, MOST_CHUNKS = 20_000, 4096
+MOST_LAYERS, MOST_CHUNKS, MOST_PASSES = 20_000, 4096, 1_000_000
 PIECES = ("seq-1f1b", "interleaved", "low-memory")
 """Schedules that sequences may be cut for."""
 Counts = tuple[tuple[int, ...], ...]
@@ -147,10 +147,12 @@ def _faults(p: Problem) -> Iterator[Fault]:
         said = f"{p.layers:,} layers on {p.chunks:,} chunks; up to {MOST_LAYERS:,} and {MOST_CHUNKS:,} are balanced"
         yield Fault("layers", f"{said}; write groups of layers as one")
         return
-    if p.order is None and p.schedule not in SHAPES:
-        yield Fault("schedule", f"there is no schedule {p.schedule!r}; known: {', '.join(SHAPES)}")
-    if p.order is None and p.splits > 1 and p.schedule not in PIECES:
-        yield Fault("splits", f"is {p.splits}, but {p.schedule} does not cut sequences; use {', '.join(PIECES)}, or 1")
+    passes = p.chunks * p.microbatches * p.splits
+    if passes > MOST_PASSES:
+        said = f"{p.microbatches:,} on {p.chunks:,} chunks are {passes:,} forward passes; up to {MOST_PASSES:,} are"
+        yield Fault("microbatches", f"{said} simulated; balance fewer: the best split hardly changes with many")
+    if p.order is None:
+        yield from _schedule_faults(p)
     yield from _run_faults(p)
     for name, values in (("limits", p.limits), ("static", p.static)):
         if len(values) not in {0, 1, p.pp}:
@@ -159,8 +161,8 @@ def _faults(p: Problem) -> Iterator[Fault]:
         yield Fault("limits", f"holds {min(p.limits):g}; the memory of a rank must be above 0")
     if any(not 0 <= chunk < p.chunks for chunk in p.empty):
         yield Fault("empty", f"holds {max(p.empty)}; chunks are 0 to {p.chunks - 1}")
-    if p.hop < 0:
-        yield Fault("hop", f"is {p.hop:g}; a time is not negative")
+    if not 0 <= p.hop < float("inf"):
+        yield Fault("hop", f"is {p.hop:g}; a time is finite and not negative")
     needed = sum(p.least)
     if not p.layers >= needed:
         yield Fault(
@@ -168,6 +170,16 @@ def _faults(p: Problem) -> Iterator[Fault]:
             f"{p.layers} layers cannot fill pp {p.pp} x vpp {p.vpp} = {p.chunks} chunks; "
             f"lower pp or vpp, or allow empty chunks (at least {needed - p.layers} more of them)",
         )
+
+
+def _schedule_faults(p: Problem) -> Iterator[Fault]:
+    if p.schedule not in SHAPES:
+        yield Fault("schedule", f"there is no schedule {p.schedule!r}; known: {', '.join(SHAPES)}")
+    if p.splits > 1 and p.schedule not in PIECES:
+        yield Fault("splits", f"is {p.splits}, but {p.schedule} does not cut sequences; use {', '.join(PIECES)}, or 1")
+    if p.vpp > 1 and p.schedule == "seq-1f1b":
+        said = f"seq-1f1b has 1 chunk a rank, vpp is {p.vpp}; with several, {' or '.join(PIECES[1:])} cuts sequences"
+        yield Fault("schedule", said)
 
 
 def _run_faults(p: Problem) -> Iterator[Fault]:

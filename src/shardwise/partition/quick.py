@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from shardwise.errors import Fault, InfeasibleError, InputError
 
+MOST_LAYERS = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quick:
@@ -58,6 +60,9 @@ def quick(stages: Sequence[Stage], layers: int, *, head: float = 0.0, tail: floa
         )
     if layers < len(stages):
         raise InputError(Fault("layers", f"{layers} layers cannot fill {len(stages)} stages"))
+    if layers > MOST_LAYERS:
+        said = f"is {layers:,}; the quick rule goes to {MOST_LAYERS:,}, use `balance` with an init file"
+        raise InputError(Fault("layers", said))
     extra = [head, *(0.0 for _ in stages[2:]), tail]
     best: dict[int, tuple[float, float, tuple[tuple[int, int], ...]]] = {0: (0.0, 0.0, ())}
     for stage, more in zip(stages, extra, strict=True):

@@ -142,8 +142,8 @@ def solve(
     leaves the programme out where the dynamic one does not apply, and gives the relaxation's bound only.
     """
     check_problem(problem)
-    if not (seconds > 0 and effort > 0):
-        raise InputError(f"seconds {seconds:g} and effort {effort:g} must be above 0")
+    if not (seconds > 0 and 0 < effort < float("inf")):
+        raise InputError(f"seconds {seconds:g} and effort {effort:g} must be above 0, effort finite")
     began = time.process_time()
     search = _Search(ready=Ready(problem), seed=seed, deadline=began + seconds, report=report)
     search.bound = _least_work(search.ready)

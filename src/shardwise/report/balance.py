@@ -68,11 +68,10 @@ def fit_rows(fit: Fit) -> Rows:
 
 
 def residual_rows(fit: Fit) -> Rows:
-    odd = set(fit.odd)
-    return [
-        (str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{residual:+,.0f}", "does not fit" if k in odd else "")
-        for k, (m, residual) in enumerate(zip(fit.measured, fit.residuals, strict=True))
-    ]
+    """In the order of rounds and stages, whatever the order in the file."""
+    order = sorted(range(len(fit.measured)), key=lambda k: (fit.measured[k].round, fit.measured[k].stage))
+    shown = ((fit.measured[k], fit.residuals[k], "does not fit" if k in fit.odd else "") for k in order)
+    return [(str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{rest:+,.0f}", odd) for m, rest, odd in shown]
 
 
 def answer_data(answer: Answer, compared: Iterable[Compared] = ()) -> dict[str, Any]:

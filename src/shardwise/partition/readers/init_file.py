@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import Repr
 from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
@@ -17,6 +18,8 @@ LISTS = ("recompute", "select_recompute", "select_comm_recompute")
 HEAD, BODY, TAIL = ("LlamaEmbedding",), ("LLamaDecodeLayer",), ("lm_head-Linear", "LlamaRMSNorm")
 """Operator names where a file names none: MindFormers' Llama."""
 Table = dict[str, Any]
+_SHOWN = Repr()
+_SHOWN.maxlist, _SHOWN.maxlevel, _SHOWN.maxstring, _SHOWN.maxother = 64, 2, 80, 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ class _Reader:
     def count(self, table: Table, section: str, name: str) -> int:
         value = table.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self.fault(f"{section}.{name}", f"is {value!r}; write a whole number of at least 1")
+            self.fault(f"{section}.{name}", f"is {_SHOWN.repr(value)}; write a whole number of at least 1")
             return 0
         return value
 
@@ -104,7 +107,13 @@ class _Reader:
             self.fault("pipeline_config.pipeline_num", "is 2: no stage lies between head and tail, so memory cannot be "
                        "taken apart; use `shardwise balance quick`")  # fmt: skip
             return None
+        if pp > layers:
+            said = f"is {pp:,}, num_layer is {layers:,}; every stage needs a layer"
+            self.fault("pipeline_config.pipeline_num", said)
+            return None
         sizes = self.sizes(pipeline.get("offset", 0), pp, layers)
+        if self.faults:
+            return None
         lists = {name: self.rounds(recompute.get(name, False), name, sizes, pp) for name in LISTS}
         if self.faults:
             return None
@@ -124,7 +133,9 @@ class _Reader:
         if isinstance(rows, list) and rows and not isinstance(rows[0], list):
             rows = [rows]
         if not isinstance(rows, list) or not all(isinstance(row, list) and all(map(_whole, row)) for row in rows):
-            self.fault(at, f"is {offset!r}; write 0, a list of {pp} whole numbers, or one such list per round")
+            self.fault(
+                at, f"is {_SHOWN.repr(offset)}; write 0, a list of {pp} whole numbers, or one such list per round"
+            )
             return []
         found = []
         for k, row in enumerate(rows):
@@ -160,7 +171,8 @@ class _Reader:
             return [0] * pp
         if not isinstance(entry, list) or not all(map(_whole, entry)):
             self.fault(
-                f"recompute_config.{name}", f"holds {entry!r}; write true, false or a list of {pp} whole numbers"
+                f"recompute_config.{name}",
+                f"holds {_SHOWN.repr(entry)}; write true, false or a list of {pp} whole numbers",
             )
             return [0] * pp
         if len(entry) != pp:
@@ -195,9 +207,8 @@ class _Reader:
             self.fault("memory_usage.body_memories", "must hold stage_id and memories, lists of the same length")
             return
         if len(stages) != len(sizes) or len(peaks) != len(sizes):
-            self.fault(
-                "memory_usage.body_memories", f"has {len(stages)} and {len(peaks)} rounds, offset has {len(sizes)}"
-            )
+            said = f"stage_id and memories have {len(stages)} and {len(peaks)} rounds, offset has {len(sizes)}"
+            self.fault("memory_usage.body_memories", f"{said}; give one list per round in each")
             return
         for r, (ids, values) in enumerate(zip(stages, peaks, strict=True)):
             yield from self._round(r, ids, values, pp, sizes[r], counts[r])

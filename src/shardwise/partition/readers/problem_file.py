@@ -9,14 +9,14 @@ kinds in model order, `schedule`, `hop`, `mem_limit` and `stage_const_mem` as a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import read_mapping
-from shardwise.partition.problem import Choice, End, Kind, Problem, Run, check_problem
+from shardwise.partition.problem import MOST_CHUNKS, Choice, End, Kind, Problem, Run, check_problem
 
 RECOMPUTE = {
     "select": ("memory_select_rec", "select_rec", 0.04),
@@ -29,8 +29,14 @@ _KEYS = frozenset({
     "id", "name", "note", "pp", "vp", "vpp", "mb", "microbatches", "layers", "mem_limit", "low_mem", "seq_split",
     "recompute_kinds", "model", "schedule", "hop", "empty_chunks",
 })  # fmt: skip
+_SAME = (("vp", "vpp"), ("mb", "microbatches"))
 _NUMBERS = frozenset({"time", "nb_layer"})
 Table = Mapping[str, Any]
+_FREE: dict[str, Callable[[int], tuple[int, ...]]] = {
+    "ends": lambda chunks: (0, chunks - 1),
+    "any": lambda chunks: tuple(range(min(chunks, MOST_CHUNKS))),
+}
+"""Chunks that may be empty, by word."""
 
 
 def _read(path: str | Path) -> Table:
@@ -40,15 +46,26 @@ def _read(path: str | Path) -> Table:
     return inner if isinstance(inner, dict) else data
 
 
-def read_unknown(path: str | Path) -> list[str]:
-    """Keys of a problem file that are passed over."""
-    return unknown_keys(_read(path))
+def problem_notes(path: str | Path) -> list[str]:
+    """What is passed over of a problem file."""
+    data = _read(path)
+    notes = [f"{key} means nothing here and is passed over" for key in unknown_keys(data)]
+    entries = data["model"]["layers_description"]
+    body = sum(entry.get("nb_layer", 1) for entry in entries if entry["type"] == "BODY")
+    if "layers" in data and body != data["layers"]:
+        notes.append(f"layers, {data['layers']}, goes before the {body} of nb_layer")
+    return notes
 
 
-def read_problem(path: str | Path) -> Problem:
-    """A problem file; the whole of an entry of an instance list (with `problem` inside) is taken too."""
+def read_problem(path: str | Path, changes: Table | None = None) -> Problem:
+    """A problem file; the whole of an entry of an instance list (with `problem` inside) is taken too.
+
+    `changes` (pp, vp, mb, mem_limit, low_mem, ...) go before what the file says.
+    """
+    changes = changes or {}
+    hidden = {same for one, same in _SAME if one in changes}
     try:
-        return problem_from(_read(path))
+        return problem_from({key: value for key, value in _read(path).items() if key not in hidden} | dict(changes))
     except FileError:
         raise
     except InputError as error:
@@ -73,7 +90,7 @@ def problem_from(data: Table) -> Problem:
         kinds=data.get("recompute_kinds"),
         schedule=data.get("schedule"),
         hop=float(data.get("hop", 0.0)),
-        empty=tuple(data.get("empty_chunks", ())),
+        empty=_empty(data.get("empty_chunks", ()), pp * vpp),
         name=str(data.get("id", data.get("name", ""))),
     )
 
@@ -114,6 +131,10 @@ def default_schedule(vpp: int, splits: int = 1, *, low_memory: bool = False) -> 
     if vpp == 1:
         return "1f1b" if splits == 1 else "seq-1f1b"
     return "low-memory" if low_memory else "interleaved"
+
+
+def _empty(value: str | list[int], chunks: int) -> tuple[int, ...]:
+    return _FREE[value](chunks) if isinstance(value, str) else tuple(value)
 
 
 def _numbers(value: float | list[float] | None) -> tuple[float, ...]:
@@ -170,7 +191,7 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
     for key in unknown_keys(data):
         if near := get_close_matches(key, _KEYS, 1, 0.75):
             yield Fault(key, f"is not a key of a problem; {near[0]} may be meant. Keys: {', '.join(sorted(_KEYS))}")
-    for one, same in (("vp", "vpp"), ("mb", "microbatches")):
+    for one, same in _SAME:
         if one in data and same in data and data[one] != data[same]:
             yield Fault(one, f"is {data[one]!r}, but {same}, which means the same, is {data[same]!r}; leave one out")
     low = data.get("low_mem", 0)
@@ -187,8 +208,10 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
     if not _is_number(hop) or hop < 0:
         yield Fault("hop", f"is {hop!r}; write the time of a message between two ranks, 0 or more")
     empty = data.get("empty_chunks", [])
-    if not isinstance(empty, list) or any(not _is_count(chunk, 0) for chunk in empty):
-        yield Fault("empty_chunks", f"is {empty!r}; write a list of chunks that may be without layers")
+    words = isinstance(empty, str) and empty in _FREE
+    if not words and (not isinstance(empty, list) or any(not _is_count(chunk, 0) for chunk in empty)):
+        said = f"is {empty!r}; write a list of chunks that may be without layers, ends or any"
+        yield Fault("empty_chunks", said)
     yield from model_faults(data.get("model"))
 
 
