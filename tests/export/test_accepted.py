@@ -10,7 +10,7 @@ import export_accepted as accepted
 import export_readers as readers
 import pytest
 import yaml
-from test_catalog import PLANS, exported
+from test_random_plans import PLANS, exported
 from test_real import CASES, plan_of
 
 SAID = [*PLANS, *(plan_of(strategy, model) for strategy, model in CASES.values())]
