@@ -187,6 +187,53 @@ def test_manual_strategies_are_compared_and_marked(shardwise, folder):
     assert (folder / "greedy.svg").exists()
 
 
+BAD_MANUAL = {
+    "offset too short": ({"offset": [0, 0]}, "error: m.yaml: a.offset: has 2 numbers"),
+    "negative": ({"recompute": [-3, 0, 0, 0]}, "holds -3"),
+    "chunks without number": ({"interleave_num": 10**9}, "cannot fill"),
+    "chunks as truth": ({"interleave_num": True}, "interleave_num"),
+    "a folder as picture": ({"file_name": ".."}, "file_name"),
+    "the picture of all": ({"file_name": "c.svg"}, "another picture"),
+    "unlike keys": ({5: 1, "x": 2}, "is not known"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MANUAL)
+def test_a_broken_manual_strategy_is_told_before_solving(shardwise, folder, name):
+    block, word = BAD_MANUAL[name]
+    (folder / "p.json").write_text(json.dumps(PROBLEM))
+    (folder / "m.yaml").write_text(yaml.safe_dump({"a": block}, sort_keys=False))
+    said = shardwise("balance", "--problem", "p.json", "-manual", "m.yaml", "--svg", "c.svg")
+    assert (said.code, said.out) == (2, "")
+    assert word in said.err
+
+
+def test_other_strategies_of_several_kinds_keep_the_order_of_the_model(shardwise, folder):
+    data = changed(PROBLEM)
+    body = data["model"]["layers_description"][1]
+    data["model"]["layers_description"][1:2] = [body | {"nb_layer": 5}, body | {"nb_layer": 11, "time": 30}]
+    (folder / "p.json").write_text(json.dumps(data | {"mb": 1, "mem_limit": 10**6}))
+    (folder / "m.yaml").write_text("a: {recompute: true}")
+    said = shardwise("balance", "--problem", "p.json", "-naive", 1, "--json", "-", "-q")
+    none = next(one for one in json.loads(said.out)["compared"] if one["name"] == "naive, none recomputed")
+    assert none["simulated"] == 3 * (2 + 5 * 10 + 11 * 30 + 12)  # one micro batch: all layers once
+    (folder / "p.json").write_text(json.dumps(data | {"mb": 64, "mem_limit": 10**6}))
+    said = shardwise("balance", "--problem", "p.json", "-naive", 1, "--json", "-", "-q")
+    none = next(one for one in json.loads(said.out)["compared"] if one["name"] == "naive, none recomputed")
+    assert none["simulated"] >= 64 * 3 * (4 * 30 + 12)  # four of the slow kind on the last stage
+    said = shardwise("balance", "--problem", "p.json", "-manual", "m.yaml")
+    assert (said.code, said.out) == (2, "")
+    assert "which kind" in said.err
+
+
+def test_lists_do_not_say_a_v(shardwise, folder):
+    (folder / "p.json").write_text(json.dumps(changed(PROBLEM, vp=2, schedule="zb-v", mem_limit=90000)))
+    (folder / "m.yaml").write_text("a: {recompute: true}")
+    said = shardwise("balance", "--problem", "p.json", "-manual", "m.yaml")
+    assert said.code == 2
+    assert "in a V" in said.err
+
+
 def test_guide_designs_and_asks(shardwise, folder, monkeypatch):
     said = shardwise(
         "balance", "guide", "--stages", 16, "--layers", 96, "--select", "--comm", "--both", "--json", "g.json"

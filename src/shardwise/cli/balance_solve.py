@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+from shardwise.cli.balance_pictures import check_pictures, write_pictures
 from shardwise.cli.balance_plan import plan_to_balance, write_balanced
 from shardwise.cli.output import Output
 from shardwise.cli.progress import progress
@@ -69,6 +69,8 @@ def balance(asked: Asked, output: Output) -> int:
     """Solve, compare, print and write; 130 when stopped by Ctrl-C with a best so far."""
     problem = the_problem(asked, output)
     plan = plan_to_balance(asked.plan, asked.write_plan, problem)
+    others = list(_others(asked, problem, output))  # before the solver, so that what is wrong there costs no time
+    check_pictures(asked.svg, others)
     with progress("balance", quiet=output.quiet) as state:
         answer = solve(
             problem, seconds=asked.time_limit, effort=asked.effort, seed=asked.seed,
@@ -77,9 +79,9 @@ def balance(asked: Asked, output: Output) -> int:
             ),
         )  # fmt: skip
     answer = _settled(answer, output)
-    compared = [Compared(name="balanced", problem=problem, evaluation=answer.best), *_others(asked, problem, output)]
+    compared = [Compared(name="balanced", problem=problem, evaluation=answer.best), *others]
     _say(answer, compared, output)
-    _write(asked, answer, compared)
+    write_pictures(asked.svg, asked.html, asked.trace, answer, compared)
     if plan is not None and asked.write_plan:
         write_balanced(plan, asked.write_plan, answer)
     output.markdown(lambda: _markdown(answer, compared))
@@ -281,25 +283,3 @@ def _markdown(answer: Answer, compared: list[Compared]) -> str:
     from shardwise.report.markdown_pipeline import balance_markdown
 
     return balance_markdown(answer, compared[1:] and compared)
-
-
-def _write(asked: Asked, answer: Answer, compared: list[Compared]) -> None:
-    from shardwise.inputs.write import write_text
-    from shardwise.report.balance_svg import compared_svg
-    from shardwise.report.page import page_of
-    from shardwise.report.svg import timeline_svg
-    from shardwise.report.trace import chrome_trace
-    from shardwise.report.view import balance_views
-
-    timeline = answer.best.timeline
-    if asked.svg:
-        write_text(asked.svg, compared_svg(compared))
-        for one in compared[1:]:
-            if one.file_name:
-                write_text(
-                    Path(asked.svg).parent / Path(one.file_name).name, timeline_svg(one.evaluation.timeline, one.name)
-                )
-    if asked.html:
-        write_text(asked.html, page_of(balance_views(answer, compared[1:])))
-    if asked.trace:
-        write_text(asked.trace, chrome_trace(timeline))

@@ -61,16 +61,19 @@ def bubble_of(problem: Problem, evaluation: Evaluation) -> Bubble:
 def naive(problem: Problem) -> tuple[list[Compared], list[str]]:
     """All layers recomputed as far as measured, and none; or why there is no such strategy."""
     ready = Ready(problem)
-    if any(run.count % problem.chunks for run in problem.runs):
+    if problem.layers % problem.chunks:
         why = f"{problem.layers} layers do not divide over {problem.chunks} chunks: there is no naive strategy"
         return [], [why]
     found, notes = [], list[str]()
+    cuts = np.arange(ready.chunks + 1) * (problem.layers // ready.chunks)
     for name, smallest in (("naive, all recomputed", True), ("naive, none recomputed", False)):
-        counts = np.zeros((ready.chunks, ready.options), dtype=np.int32)
+        counts, start = np.zeros((ready.chunks, ready.options), dtype=np.int32), 0
         for k, run in enumerate(problem.runs):
             own = np.flatnonzero(ready.run_of == k)
             option = own[np.argmin(ready.option_held[own])] if smallest else own[0]
-            counts[:, option] = run.count // problem.chunks
+            # In model order: what of [start, start + count) lies between the cuts of a chunk.
+            counts[:, option] = np.diff(np.clip(cuts, start, start + run.count))
+            start += run.count
             used = run.kind.choices[int(option - own[0])].name
             if smallest and used != "full":
                 notes.append(f"full recompute was not measured: 'all recomputed' means {used}")

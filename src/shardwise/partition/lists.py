@@ -73,7 +73,20 @@ def to_lists(problem: Problem, partition: Partition) -> Lists:
 def from_lists(problem: Problem, lists: Lists) -> Partition:
     """A partition of a single run from lists; every fault is named."""
     faults, base = list[Fault](), problem.layers // problem.chunks
+    if len(problem.runs) > 1:
+        kinds = ", ".join(run.kind.name for run in problem.runs)
+        raise InputError(Fault("recompute", f"does not say layers of which kind; the model has several: {kinds}"))
+    if problem.rank_of != tuple(chunk % problem.pp for chunk in range(problem.chunks)):
+        said = f"is a list per turn through the stages; {problem.schedule} goes through them in a V"
+        raise InputError(Fault("offset", f"{said}: compare under interleaved or low-memory"))
     tables = {name: _flat(getattr(lists, name), problem, name, faults) for name in Lists.__slots__}
+    if faults:  # lists made from true or false are as long as the offset: one fault, not four
+        raise InputError([f for f in faults if f.path == "offset"] or faults)
+    faults += [
+        Fault(name, f"holds {min(tables[name])}; write 0 or more")
+        for name in Lists.__slots__[1:]
+        if min(tables[name]) < 0
+    ]
     if faults:
         raise InputError(faults)
     layers = [base + value for value in tables["offset"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,22 +35,35 @@ def read_manual(path: str | Path, *, pp: int, layers: int, vpp: int) -> tuple[Ma
             continue
         faults += [
             Fault(f"{name}.{key}", f"is not known; use {', '.join((*_KEYS, *sorted(_OTHER)))}")
-            for key in sorted(set(block) - set(_KEYS) - _OTHER)
+            for key in sorted(set(block) - set(_KEYS) - _OTHER, key=str)
         ]
-        turns = block.get("interleave_num", vpp)
-        if not isinstance(turns, int) or turns < 1:
-            faults.append(Fault(f"{name}.interleave_num", f"is {turns!r}; write a whole number of at least 1"))
+        turns, file_name = block.get("interleave_num", vpp), block.get("file_name") or ""
+        wrong = [*_turn_faults(name, turns, pp, layers, vpp), *_file_faults(name, file_name)]
+        if wrong:
+            faults += wrong
             continue
         lists = _lists(name, block, pp, layers, turns, faults)
         found.append(Manual(
-            name=name, lists=lists, vpp=turns, show=bool(block.get("show", True)),
-            file_name=str(block.get("file_name", "")),
+            name=str(name), lists=lists, vpp=turns, show=bool(block.get("show", True)), file_name=file_name,
         ))  # fmt: skip
     if not found and not faults:
         faults.append(Fault("", "holds no strategy"))
     if faults:
         raise InputError(faults, title=str(path))
     return tuple(found)
+
+
+def _turn_faults(name: str, turns: object, pp: int, layers: int, vpp: int) -> Iterator[Fault]:
+    at = f"{name}.interleave_num"
+    if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
+        yield Fault(at, f"is {turns!r}; write a whole number of at least 1")
+    elif turns > max(vpp, layers // pp):
+        yield Fault(at, f"is {turns:,}: {layers:,} layers cannot fill {pp} stages x {turns:,} chunks")
+
+
+def _file_faults(name: str, file_name: object) -> Iterator[Fault]:
+    if not isinstance(file_name, str) or (file_name and Path(file_name).name in {"", ".."}):
+        yield Fault(f"{name}.file_name", f"is {file_name!r}; write the name of a file")
 
 
 def _lists(name: str, block: dict[str, Any], pp: int, layers: int, turns: int, faults: list[Fault]) -> Lists:
