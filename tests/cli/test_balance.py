@@ -138,6 +138,7 @@ def test_a_plan_gets_the_new_layers(shardwise, folder):
     words = ("balance", "--problem", "p.json", "--plan", "plan.json", "--write-plan", "new.json", "--effort", "0.1")
     said = shardwise(*words, "--json", "a.json", "-t", 5)
     assert said.code == 0, said.err
+    assert "micro batches are 16 in the plan, but 8" in said.err
     made, answer = (json.loads((folder / name).read_text()) for name in ("new.json", "a.json"))
     assert made["partition"]["layers"] == made["inputs"]["strategy"]["layers"] == answer["layers"]
     assert made["partition"]["recompute"] == answer["counts_by_kind"]

@@ -69,6 +69,9 @@ def balance(asked: Asked, output: Output) -> int:
     """Solve, compare, print and write; 130 when stopped by Ctrl-C with a best so far."""
     problem = the_problem(asked, output)
     plan = plan_to_balance(asked.plan, asked.write_plan, problem)
+    if plan is not None and plan.strategy.microbatches != problem.microbatches:
+        theirs = f"{plan.strategy.microbatches} in the plan, but {problem.microbatches} in what is balanced"
+        output.note(f"micro batches are {theirs}: another split may be best for the plan")
     others = list(_others(asked, problem, output))  # before the solver, so that what is wrong there costs no time
     check_pictures(asked.svg, others)
     with progress("balance", quiet=output.quiet) as state:
