@@ -43,6 +43,7 @@ class Follower:
             "best": {"strategy": str(best.strategy), "seconds": best.seconds} if best else None,
             "bound": bound,
             "gap": max(0.0, best.seconds / bound - 1) if best and bound else None,
+            "memory_limit": search.question.memory_limit,
             "seconds": time.monotonic() - self.began,
         }
 

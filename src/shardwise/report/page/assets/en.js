@@ -95,6 +95,8 @@ export const en = {
   "scatter.best": "best",
   "scatter.fits": "fits",
   "scatter.nofit": "does not fit",
+  "scatter.beyond": "further to the right",
+  "scatter.limit": "memory limit: {limit} may be used of {whole}",
   "scatter.frontier": "frontier: fastest for its memory",
   "scatter.selected": "Selected strategy",
 
@@ -153,6 +155,8 @@ export const en = {
   "why.open": "Look inside it",
   "why.empty": "Type a strategy such as tp4 pp8.",
   "why.missing": "{bytes} are missing on pipeline rank {rank}.",
+  "why.slower": "{share} slower: {there} against {here}",
+  "why.faster": "{share} faster: {there} against {here}",
   "why.part": "Part",
   "why.here": "This plan",
   "why.there": "The other",

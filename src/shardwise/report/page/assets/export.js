@@ -138,7 +138,7 @@ async function show(place, current, target) {
     } catch (error) {
       found = { error };
     }
-    known.set(key, found);
+    if (!found.error || found.error.faults?.length) known.set(key, found); // a lost connection may come back
   }
   if (place.isConnected) refill(place, found.error ? refusal(found.error, target) : files(found));
 }

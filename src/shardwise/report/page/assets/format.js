@@ -12,7 +12,7 @@ function significant(value, digits) {
 
 export function seconds(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  if (value === 0) return "0 s";
+  if (Math.abs(value) < 1e-12) return "0 s"; // what is left of two sums that should be the same
   for (const [scale, unit] of [
     [1, "s"],
     [1e-3, "ms"],
@@ -79,6 +79,13 @@ export function ticks(low, high, wanted) {
   const found = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) found.push(k * step);
   return found;
+}
+
+/** A number beside an axis, with the digits that tell one tick from the next. */
+export function tickNumber(value, all) {
+  const step = all.length > 1 ? all[1] - all[0] : Math.abs(value) || 1;
+  const digits = [0, 1, 2, 3, 4, 5].find(one => Math.abs(step * 10 ** one - Math.round(step * 10 ** one)) < 1e-6);
+  return number(value, digits ?? 6);
 }
 
 /** A tick's label: a time in the unit that fits the whole axis. */

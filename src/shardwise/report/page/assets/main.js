@@ -40,6 +40,7 @@ function build() {
   };
   turn();
   listen(["view", "pins"], turn);
+  listen(["view"], () => scrollTo(0, 0));
   listen(Object.keys(state), remember);
   listen(["current"], titled);
   titled();

@@ -74,11 +74,13 @@ function anew(parts, name, key, content) {
   refill(parts[name], content());
 }
 
+/** [what may be used of a GPU's memory, what it has]. */
 function limitOf(run) {
   const n = run.view && run.view.numbers;
-  if (n) return n.usable_memory || n.memory_limit;
+  if (n) return [n.usable_memory || n.memory_limit, n.memory_limit];
   const gpu = state.catalog && state.asked && state.catalog.gpus.find(one => one.name === state.asked.gpu);
-  return gpu ? gpu.memory : null;
+  const whole = gpu ? gpu.memory : null;
+  return [run.progress?.memory_limit || whole, whole];
 }
 
 function welcome() {

@@ -1,14 +1,14 @@
 // All simulated strategies: throughput against peak memory, the frontier, and the memory that a GPU has as a line.
 
 import { el, refill, svg } from "./dom.js";
-import { bytes, number, percent, seconds, ticks } from "./format.js";
+import { bytes, number, percent, seconds, tickNumber, ticks } from "./format.js";
 import { t } from "./i18n.js";
 import { hideTip, showTip } from "./tooltip.js";
 
 const GIB = 2 ** 30,
   REACH = 24;
 
-/** {node, draw(points, limit, selected)}; `choose(strategy)` is called by click, Enter and the arrow keys. */
+/** {node, draw(points, [limit, whole], selected)}; `choose(strategy)` is called by click, Enter and the arrow keys. */
 export function scatterOf(choose) {
   const plot = svg("svg", {
     "class": "scatter",
@@ -17,7 +17,7 @@ export function scatterOf(choose) {
     "aria-label": t("scatter.label"),
     "aria-describedby": "scatter-keys",
   });
-  const made = { plot, choose, points: [], limit: null, selected: "", at: -1, places: [] };
+  const made = { plot, choose, points: [], limit: null, whole: null, selected: "", at: -1, places: [], beyond: [] };
   const legend = el("div", { class: "legend" });
   plot.addEventListener("pointermove", event => hover(made, event));
   plot.addEventListener("pointerleave", () => {
@@ -43,9 +43,9 @@ export function scatterOf(choose) {
   );
   return {
     node,
-    draw: (points, limit, selected) => {
+    draw: (points, [limit, whole], selected) => {
       if (made.points === points && made.limit === limit && made.selected === selected) return;
-      Object.assign(made, { points, limit, selected });
+      Object.assign(made, { points, limit, whole, selected });
       draw(made, legend);
     },
   };
@@ -103,6 +103,7 @@ function draw(made, legend) {
     inside(left, x(point.total_bytes), right),
     inside(top, y(throughput(point)), bottom),
   ]);
+  made.beyond = points.map(point => point.total_bytes > x1);
   refill(
     plot,
     axes({ x, y, x0, x1, y0, y1, left, right, top, bottom }),
@@ -117,10 +118,16 @@ function draw(made, legend) {
     key("best", t("scatter.best")),
     key("fits", t("scatter.fits")),
     key("nofit", t("scatter.nofit")),
+    made.beyond.includes(true) ? key("beyond", t("scatter.beyond")) : null,
     key("front", t("scatter.frontier")),
-    limit ? key("limit-key", t("limit")) : null,
+    limit ? key("limit-key", limitText(made)) : null,
     made.selected ? key("chosen", t("scatter.selected")) : null,
   );
+}
+
+/** The line stands at what may be used; where that is less than what the GPU has, the legend says both. */
+function limitText({ limit, whole }) {
+  return whole > limit * 1.0001 ? t("scatter.limit", { limit: bytes(limit), whole: bytes(whole) }) : t("limit");
 }
 
 const key = (name, text) => el("span", { class: `key dot ${name}` }, el("i"), text);
@@ -133,10 +140,10 @@ function axes({ x, y, x0, x1, y0, y1, left, right, top, bottom }) {
     { class: "axes" },
     up.map(value => [
       svg("line", { x1: left, x2: right, y1: y(value), y2: y(value) }),
-      svg("text", { "x": left - 8, "y": y(value) + 4, "text-anchor": "end" }, number(value)),
+      svg("text", { "x": left - 8, "y": y(value) + 4, "text-anchor": "end" }, tickNumber(value, up)),
     ]),
     across.map(value =>
-      svg("text", { "x": x(value * GIB), "y": bottom + 18, "text-anchor": "middle" }, number(value, value % 1 ? 1 : 0)),
+      svg("text", { "x": x(value * GIB), "y": bottom + 18, "text-anchor": "middle" }, tickNumber(value, across)),
     ),
     svg("line", { class: "base", x1: left, x2: right, y1: bottom, y2: bottom }),
     svg("text", { "class": "title", "x": right, "y": bottom + 34, "text-anchor": "end" }, t("scatter.x")),
@@ -172,16 +179,22 @@ function dots(made) {
   return svg(
     "g",
     { class: "dots" },
-    order.map(k => dot(made, made.points[k], made.places[k])),
+    order.map(k => dot(made, k)),
   );
 }
 
 const rankOf = (made, k) =>
   made.points[k].strategy === made.selected ? 3 : made.points[k].best ? 2 : made.points[k].fits ? 1 : 0;
 
-function dot(made, point, [cx, cy]) {
-  const selected = point.strategy === made.selected;
-  if (!point.fits && !selected) return svg("path", { class: "nofit", d: `M${cx - 3} ${cy - 3}l6 6m0 -6l-6 6` });
+function dot(made, k) {
+  const point = made.points[k],
+    [cx, cy] = made.places[k],
+    selected = point.strategy === made.selected;
+  if (!point.fits) {
+    const shape = made.beyond[k] ? `M${cx - 2} ${cy - 4}l4 4l-4 4` : `M${cx - 3} ${cy - 3}l6 6m0 -6l-6 6`;
+    const cross = svg("path", { class: "nofit", d: shape });
+    return selected ? [cross, svg("circle", { class: "ring", cx, cy, r: 7 })] : cross;
+  }
   const name = `${point.best ? "best" : "fits"}${selected ? " chosen" : ""}`;
   return svg("circle", { class: name, cx, cy, r: selected || point.best ? 6 : 3.6 });
 }

@@ -2,7 +2,7 @@
 
 import { whyNot } from "./api.js";
 import { el, refill } from "./dom.js";
-import { bytes, seconds } from "./format.js";
+import { bytes, percent, seconds } from "./format.js";
 import { t, word } from "./i18n.js";
 import { openStrategy } from "./actions.js";
 import { state } from "./state.js";
@@ -74,19 +74,28 @@ async function ask(current, text, answer) {
   refill(answer, el("p", { class: "muted" }, t("working")));
   try {
     const found = await whyNot({ plan: current.plan, strategy: text.trim() });
-    return refill(answer, told(found));
+    refill(answer, told(found, current.view.numbers.iteration_seconds));
   } catch (error) {
-    return refill(answer, alertOf(error));
+    refill(answer, alertOf(error));
   }
+  return answer.scrollIntoView({ block: "nearest" });
 }
 
-function told(found) {
+/** The server speaks English; in other languages the sentence is made of its numbers. */
+function verdict(found, here) {
+  if (state.lang === "en" || !Number.isFinite(here)) return found.sentence;
+  const times = { share: percent(Math.abs(found.slower)), there: seconds(here * (1 + found.slower)), here: seconds(here) };
+  const speed = t(found.slower > 0 ? "why.slower" : "why.faster", times);
+  return found.fits ? speed : `${t("fits.no")}; ${speed}`;
+}
+
+function told(found, here) {
   const parts = (found.parts || []).filter(part => Math.abs(part.lost) > 1e-9).slice(0, 8);
   const most = Math.max(...parts.map(part => Math.abs(part.lost)), 1e-12);
   const mark = found.fits ? (found.slower > 0 ? "slower" : "faster") : "nofit";
   return [
-    el("p", { class: `verdict ${mark}` }, found.sentence),
-    found.missing_bytes > 0
+    el("p", { class: `verdict ${mark}` }, verdict(found, here)),
+    found.missing_bytes > 0 && state.lang !== "en" // the English sentence says it
       ? el("p", { class: "muted" }, t("why.missing", { bytes: bytes(found.missing_bytes), rank: found.rank }))
       : null,
     parts.length

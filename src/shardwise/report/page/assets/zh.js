@@ -95,6 +95,8 @@ export const zh = {
   "scatter.best": "最优",
   "scatter.fits": "放得下",
   "scatter.nofit": "放不下",
+  "scatter.beyond": "超出右边界",
+  "scatter.limit": "显存上限：{whole} 中可用 {limit}",
   "scatter.frontier": "前沿：同等显存下最快",
   "scatter.selected": "所选策略",
 
@@ -152,6 +154,8 @@ export const zh = {
   "why.open": "查看它的细节",
   "why.empty": "请输入策略，例如 tp4 pp8。",
   "why.missing": "流水线 rank {rank} 上缺少 {bytes}。",
+  "why.slower": "慢 {share}：{there}，当前方案 {here}",
+  "why.faster": "快 {share}：{there}，当前方案 {here}",
   "why.part": "组成",
   "why.here": "当前方案",
   "why.there": "另一策略",
