@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.plan.per_op.tables import Array, Tables
 
-INFINITE = 1e-6
+INFINITE = 1e-3
 """Seconds per byte that no time can pay: finds what cannot fit."""
 
 DEARER = (1.7, 3.0, 6.0)

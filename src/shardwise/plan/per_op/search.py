@@ -25,7 +25,7 @@ from shardwise.plan.per_op.space import gpu_counts, micro_batches
 from shardwise.plan.per_op.stage import Solved, Stager, Task
 from shardwise.plan.per_op.tables import layouts_of
 from shardwise.plan.per_op.types import PerOpPlan, Question, Stage
-from shardwise.plan.per_op.work import least_work
+from shardwise.plan.per_op.work import least_work, longest_stage
 
 WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
 """How far above the lower bound plans are sought, one try after the other."""
@@ -46,10 +46,16 @@ class _Trial:
     bound: float
     work: np.ndarray
     """The fewest GPU seconds of every operator."""
+    longest: float
+    """Seconds that no stage exceeds."""
     done: float = 0.0
     """All plans up to this value have been looked at."""
     cap: float = 0.0
     grid: Grid | None = None
+
+    def limit(self, value: float) -> float:
+        """Seconds that a stage may take in a plan of so many; never more than any stage can."""
+        return min(value / self.passes, self.longest)
 
 
 class Search:
@@ -150,7 +156,7 @@ class Search:
         return found
 
     def _sketched(self, trial: _Trial, value: float) -> list[Shape]:
-        limit, lasts = value / trial.passes, self.question.stage_range
+        limit, lasts = trial.limit(value), self.question.stage_range
         grid = self._grid(trial, limit)
         backs = self._root(trial, grid, limit, value, lasts) if grid is not None else None
         if grid is None or backs is None:
@@ -184,22 +190,29 @@ class Search:
             value = self.book.best if self.book.best <= NEAR * value else value
             if trial.bound >= value:
                 continue
-            grid = self._grid(trial, value / trial.passes)
-            found = self._root(trial, grid, value / trial.passes, value, self.question.stage_range) if grid else None
+            limit = trial.limit(value)
+            grid = self._grid(trial, limit)
+            found = self._root(trial, grid, limit, value, self.question.stage_range) if grid else None
             if found is None:
                 trial.bound = max(trial.bound, value)
 
     def _trial(self, micro_batch: int) -> _Trial:
         passes = max(1, self.question.global_batch // micro_batch)
         work = least_work(self.question, micro_batch)
-        return _Trial(micro_batch, passes, passes * float(work.sum()) / self.question.gpus, work)
+        return _Trial(
+            micro_batch,
+            passes,
+            passes * float(work.sum()) / self.question.gpus,
+            work,
+            longest_stage(self.question, micro_batch),
+        )
 
     def _look(self, trial: _Trial, value: float) -> None:
         """Look at all plans of a micro batch up to a value."""
         if trial.bound >= value * (1 - SAME) or trial.done >= value:
             return
-        grid = self._grid(trial, value / trial.passes)
-        limit = value / trial.passes
+        limit = trial.limit(value)
+        grid = self._grid(trial, limit)
         lasts = self.question.stage_range
         backs = self._root(trial, grid, limit, value, lasts) if grid is not None else None
         if grid is None or backs is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwise.plan.per_op.space import gpu_counts
-from shardwise.plan.per_op.tables import tables_of
+from shardwise.plan.per_op.tables import NEVER, tables_of
 from shardwise.plan.per_op.types import Question
 
 
@@ -24,3 +24,17 @@ def plain_bound(question: Question, micro_batch: int) -> float:
     """The plainest bound: all GPU seconds, evenly spread."""
     passes = max(1, question.global_batch // micro_batch)
     return passes * float(least_work(question, micro_batch).sum()) / question.gpus
+
+
+def longest_stage(question: Question, micro_batch: int) -> float:
+    """Seconds that no stage exceeds, whatever its operators, layouts and flags: above it no bound need be believed."""
+    most = 0.0
+    for gpus in gpu_counts(question):
+        tables = tables_of(question, micro_batch, gpus)
+        if not tables.layouts:
+            continue
+        changes = np.where(tables.cross < NEVER, tables.cross, 0.0).max(axis=(1, 2))
+        each = np.maximum(0.0, (tables.work + np.maximum(0.0, tables.forward)).max(axis=0) + changes)
+        ends = max(0.0, float(tables.enter.max())) + max(0.0, float(tables.leave.max()))
+        most = max(most, float(each[tables.rows].sum()) + ends)
+    return most * (1 + 1e-9)
