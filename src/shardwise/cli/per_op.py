@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.cli.output import Output
+from shardwise.cli.per_op_options import other_length, strangers
 from shardwise.cli.per_op_probe import is_measured, read_measured, write_request
 from shardwise.cli.progress import Progress
 from shardwise.cost.profiles.analytic import make_profile
@@ -39,13 +40,15 @@ class Setting:
     notes: tuple[str, ...]
 
 
-def run(options: Options, output: Output) -> int:
-    """Answer the question of the options; the exit code."""
+def run(options: Options, output: Output, typed: frozenset[str] = frozenset()) -> int:
+    """Answer the question of the options; the exit code. `typed`: those that are not defaults."""
     from shardwise.cli import per_op_report as report
 
+    if faults := strangers(options, typed):
+        raise InputError(faults)
     if options["write_operators"]:
         return write_request(options, _micro_batches(options), output)
-    setting = resolve(options)
+    setting = resolve(options, typed)
     for note in setting.notes:
         output.note(note)
     if options["save_profiles"]:
@@ -53,7 +56,7 @@ def run(options: Options, output: Output) -> int:
 
         write_profile(setting.question.profile, options["save_profiles"])
     if options["show_start"]:
-        report.starts(setting.question, _start_kind(options), output)
+        report.starts(setting.question, _starts(options, setting.question), output)
         return 0
     question, starts = setting.question, _starts(options, setting.question)
     if options["measured_memory"]:
@@ -101,7 +104,7 @@ def _ordered(options: Options, question: Question, answer: Answer) -> Answer:
     return ordered(question, answer, names, choose="" if name in {"1f1b", "gpipe"} else name)
 
 
-def resolve(options: Options) -> Setting:
+def resolve(options: Options, typed: frozenset[str] = frozenset()) -> Setting:
     """Profile, chain, GPUs and limits; raises InputError with all faults."""
     faults: list[Fault] = []
     model = load_model(options["model"]) if options["model"] else None
@@ -109,7 +112,7 @@ def resolve(options: Options) -> Setting:
     profile, chain, notes = _profiled(options, model, cluster)
     gpus = options["gpus"] or (cluster.gpus if cluster else 0)
     node = options["gpus_per_node"] or (cluster.node_size if cluster else 8)
-    if gpus < 1:
+    if not gpus and options["gpus"] is None:
         faults.append(Fault("--gpus", "is missing; give the number of GPUs, or --cluster"))
     memory = _memory(options, cluster, faults)
     question = Question(
@@ -126,6 +129,7 @@ def resolve(options: Options) -> Setting:
         space="compatible" if options["compatible_space"] or options["compatible"] else "full",
     )
     faults += [*_checked(question), *_below_one(options)]
+    faults += other_length(options, typed, profile) if options["profiles"] and not is_measured(options) else []
     if faults:
         raise InputError(faults)
     notes += [*warnings(profile, _pairs(options["runs_with"], faults))]
@@ -251,14 +255,8 @@ def _checked(question: Question) -> list[Fault]:
     return found
 
 
-def _start_kind(options: Options) -> str:
-    from shardwise.plan.per_op.start import STARTS
-
-    return options["start"] if options["start"] in STARTS else "balanced"
-
-
 def _starts(options: Options, question: Question) -> tuple[PerOpPlan, ...]:
-    """Starts of alleviate: a kind for every number of stages, or the user's own plan."""
+    """Starts of alleviate, or to be shown: a kind for every number of stages, or the user's own plan."""
     from shardwise.plan.per_op.alleviate import starts_of
     from shardwise.plan.per_op.start import STARTS
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from shardwise.cli.output import Output
 from shardwise.inputs.write import write_text
 from shardwise.plan.per_op.advice import megabytes
-from shardwise.plan.per_op.alleviate import starts_of
 from shardwise.plan.per_op.answer import Answer
 from shardwise.plan.per_op.evaluate import Evaluation, evaluate
 from shardwise.plan.per_op.types import PerOpPlan, Question
@@ -46,7 +45,8 @@ def answered(question: Question, answer: Answer, output: Output, *, explain: boo
         _parts(cost, output)
         for line in answer.diary:
             output.say(f"  {line}")
-    output.note(f"{answer.cpu_seconds:.1f} CPU s, {answer.solved} stages solved, method {answer.method}")
+    solved = f"{answer.solved} stage{'' if answer.solved == 1 else 's'} solved"
+    output.note(f"{answer.cpu_seconds:.1f} CPU s, {solved}, method {answer.method}")
     for note in answer.notes:
         output.note(note)
     output.answer(as_json(question, answer))
@@ -113,10 +113,10 @@ def _parts(cost: Evaluation, output: Output) -> None:
     output.table(("stage", *_MORE), rows, title="ms per pass; MB")
 
 
-def starts(question: Question, kind: str, output: Output) -> None:
-    """Every start with its stages, as the seed's author printed them."""
+def starts(question: Question, plans: tuple[PerOpPlan, ...], output: Output) -> None:
+    """Every start with its stages, as the seed's author printed them; a plan of the user's own likewise."""
     told = []
-    for plan in starts_of(question, kind):
+    for plan in plans:
         cost = evaluate(question, plan)
         said = f"{cost.seconds:.5f} s, {megabytes(max(cost.memory)):.2f} MB, micro batch {plan.micro_batch}"
         fits = "" if cost.fits(question.memory) else " (does not fit)"
@@ -201,17 +201,17 @@ def written(setting: Setting, question: Question, answer: Answer, options: Mappi
         if len(plans) < options["best"]:
             output.note(f"{len(plans)} of {options['best']} plans were met on the way and written")
     if options["out"]:
-        _plan_file(setting, question, answer, options["out"])
+        _plan_file(setting, question, answer, options)
 
 
-def _plan_file(setting: Setting, question: Question, answer: Answer, path: str) -> None:
+def _plan_file(setting: Setting, question: Question, answer: Answer, options: Mapping[str, Any]) -> None:
     from shardwise import __version__
     from shardwise.errors import Fault, InputError
     from shardwise.inputs.plan_file import Plan, write_plan
     from shardwise.inputs.strategy import Strategy
 
-    if setting.model is None or setting.cluster is None:
-        raise InputError(Fault("--out", "a plan file holds its model and cluster: give MODEL and --cluster as well"))
+    if setting.model is None or setting.cluster is None:  # told by per_op_options before the search
+        raise InputError(Fault("--out", "needs MODEL and --cluster"))
     first = answer.plan.stages[0].layouts[0]
     # the nearest plain strategy; what the plan really says is in its partition
     strategy = Strategy(
@@ -221,6 +221,7 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, path: str) 
         zero=1 if question.flavour.zero else 0,
         micro_batch=answer.plan.micro_batch // first.dp,
         global_batch=question.global_batch,
+        seq=options["seq"],
     )
     told = as_json(question, answer)
     write_plan(
@@ -234,7 +235,7 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, path: str) 
             provenance={"shardwise": __version__, "cost_model": question.flavour.name, "profile": told["profile"]},
             run=told["run"],
         ),
-        path,
+        options["out"],
     )
 
 

@@ -37,7 +37,8 @@ def show_per_op(plan: Plan, path: str, output: Output) -> None:
         raise InputError(Fault(path, why)) from None
     output.answer({"predictions": plan.predictions, "partition": plan.partition, "schedule": plan.schedule})
     source = plan.provenance or {}
-    output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {len(rows)} stages, micro batch "
+    count = f"{len(rows)} stage{'' if len(rows) == 1 else 's'}"
+    output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count}, micro batch "
                f"{micro_batch}, global batch {plan.strategy.global_batch}")  # fmt: skip
     output.say(f"{show_seconds(seconds)} per iteration, bound {show_seconds(bound)} under the "
                f"{source.get('cost_model', 'full')} cost model; order of passes "

@@ -202,7 +202,7 @@ def command(context: click.Context, /, output: Output, *, space: str, **options:
     faults = [Fault(name, "belongs to --space strategy; use --json FILE here") for name, path in pages.items() if path]
     if faults:
         raise InputError(faults)
-    return run(options, output)
+    return run(options, output, _typed(context))
 
 
 def _typed(context: click.Context) -> frozenset[str]:

@@ -64,6 +64,9 @@ def _strategy_file(path: str) -> Source:
     source = Source(given=given, gpus=read.value.world if "dp" in given else None, name=path, notes=list(read.notes))
     plan = plan_at(path)
     if plan:
+        from shardwise.cli.per_op_show import refuse_per_op
+
+        refuse_per_op(plan, path, "a verb for whole strategies")
         source.model, source.cluster = plan.model, plan.cluster
     return source
 

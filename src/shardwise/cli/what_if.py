@@ -27,6 +27,7 @@ def command(
     shardwise what-if plan.json --gpus 128
     shardwise what-if plan.json --net 2x --memory 141GB
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.cli.per_op_show import refuse_per_op
     from shardwise.cli.plan_strategy import follow, read_gap
     from shardwise.inputs.plan_file import read_plan, write_plan
     from shardwise.plan.search.api import plan_file_of
@@ -35,6 +36,7 @@ def command(
     if not (gpus or net or memory):
         raise InputError(Fault("what-if", "nothing is changed; give --gpus, --net or --memory"))
     read = read_plan(plan)
+    refuse_per_op(read, plan, "what-if")
     cluster = changed(read.cluster, gpus=gpus, net=net, memory=memory)
     with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
         found = what_if(read, cluster, gap=read_gap(gap), report=lambda search: follow(search, state))

@@ -23,10 +23,12 @@ def command(plan: str, strategy: str, output: Output) -> None:
     shardwise why plan.json "tp4 pp8"
     shardwise why plan.json "recompute=full"
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.cli.per_op_show import refuse_per_op
     from shardwise.inputs.plan_file import read_plan
     from shardwise.plan.why import against, sentences
 
     read = read_plan(plan)
+    refuse_per_op(read, plan, "why")
     found = against(read, strategy)
     output.answer(
         {"change": found.change, "slower": found.slower, "missing_bytes": found.missing, "rank": found.rank,

@@ -103,10 +103,26 @@ def _key_faults(data: Plain) -> Iterator[Fault]:
             yield Fault(key, f"must be a list of {len(gpus)} lists, one per stage")
         elif any(isinstance(value, bool) or not isinstance(value, int) or value < 0 for row in rows for value in row):
             yield Fault(key, "must hold whole numbers")
-        elif [len(row) for row in rows] != [
-            len(row) for row in data.get("recompute_ops", rows) if isinstance(row, list)
-        ]:
+        elif [len(row) for row in rows] != _counts(data.get("recompute_ops"), rows):
             yield Fault(key, "has other numbers of operators per stage than recompute_ops")
+        elif key == "recompute_ops" and any(value > 1 for row in rows for value in row):
+            yield Fault(key, "must hold 0 (kept) and 1 (made again)")
+    yield from _told_twice(data, gpus)
+
+
+def _counts(rows: object, otherwise: list[list[int]]) -> list[int]:
+    """Operators per stage; what is no list is told elsewhere."""
+    return [len(row) for row in (rows if isinstance(rows, list) else otherwise) if isinstance(row, list)]
+
+
+def _told_twice(data: Plain, gpus: list[int]) -> Iterator[Fault]:
+    """Aceso's runtime reads these, our evaluation the lists: they must say the same."""
+    if data.get("num_stages", len(gpus)) != len(gpus):
+        yield Fault("num_stages", f"is {data['num_stages']!r}, but num_gpus has {len(gpus)} stages")
+    counts = _counts(data.get("recompute_ops"), [])
+    if counts and data.get("num_ops_in_each_stage", counts) != counts:
+        said = f"is {data['num_ops_in_each_stage']!r}, but the lists per operator hold {counts}"
+        yield Fault("num_ops_in_each_stage", said)
 
 
 def _whole(value: object) -> bool:
@@ -117,9 +133,9 @@ def _shape_faults(data: Plain, question: Question) -> Iterator[Fault]:
     """Shapes and batches cannot be edited in a plan: its times and its memory belong to the profiled ones."""
     shape = dimensions(question.profile)
     own = data.get("shardwise", {})
-    made_for = own.get("made_for", {}) if isinstance(own, dict) else {}
+    made_for = own.get("made_for") if isinstance(own, dict) else None
     wanted = {key: getattr(shape, name) for key, name in _SHAPE.items()} if shape else {}
-    wanted |= made_for
+    wanted |= made_for if isinstance(made_for, dict) else {}
     wanted["num_layers"] = question.chain.layers
     for key, value in wanted.items():
         if key == "micro_batch_size" or key not in data or data[key] == value:

@@ -66,6 +66,7 @@ class _Reader:
         tags, layer = self._side()
         axes = tuple(tuple(sorted({key[axis] for key in grid})) for axis in range(3))
         ops = self._agreed(grid, axes)
+        self._missing_tps(axes[1])
         self._missing_collectives(axes[1])
         if self.faults or intra is None:
             raise InputError(self.faults, title=title)
@@ -139,6 +140,15 @@ class _Reader:
             if lost and not any(fault.path == file for fault in self.faults):
                 self.faults.append(Fault(file, f"lacks {', '.join(lost)}; other files of the set have them"))
         return ops
+
+    def _missing_tps(self, tps: tuple[int, ...]) -> None:
+        """A size between others whose collectives are there was profiled and lost."""
+        named = [found for file in self.texts if (found := _PRIM.fullmatch(file))]
+        known = {int(found["gpus"]) for found in named if found["name"] == self.name}
+        for lost in sorted(size for size in known if tps[0] < size < tps[-1] and size not in tps):
+            why = f"are missing; the set has tp {_said(tps)} and collectives of {lost} GPUs"
+            file = f"{self.name}_mbs*_tp{lost}_algo*.csv"
+            self.faults.append(Fault(file, f"{why}: profile tp {lost}, or remove the prim files of {lost} GPUs"))
 
     def _missing_collectives(self, tps: tuple[int, ...]) -> None:
         """A kind may be absent (Aceso's T5 and ResNet sets lack some); one that is there must have every size."""
