@@ -160,7 +160,7 @@ def test_megatron_builds_what_it_can(tmp_path, capfd):
     write_plan(plan_for("llama-3-8b", "16xh200", tp=2, pp=4, dp=2, global_batch=16), plan)
     words = ["rehearse", str(plan), "--rank", "pp3", "--with", "megatron"]
     assert run([*words, "--write", str(program)]) == 0
-    assert "json.loads(r" in program.read_text()
+    assert "= json.loads('{" in program.read_text()
     ast.parse(program.read_text())
     assert run([*words, "--device", "meta"]) == 2
     assert "need a GPU" in capfd.readouterr().err
@@ -204,6 +204,7 @@ def test_a_result_of_another_plan_is_refused(tmp_path, capfd):
     [
         {"memory": None}, {"memory": {"peak": -1}}, {"memory": {"peak": float("nan")}}, {"rank": -1}, {"rank": "0"},
         {"seconds": {"passes": 0}}, {"seconds": []}, {"seconds": {"passes": 1.0}}, {"faked_seconds": "x"},
+        {"device": None}, {"name": 3}, {"with": ["megatron"]}, {"seconds": {"passes": 1.0, "optimizer": 1e-300}},
     ],
 )  # fmt: skip
 def test_broken_results_are_refused(tmp_path, change):
@@ -228,8 +229,9 @@ def test_what_cannot_be_built_is_refused(fields):
 
 def test_ranks_and_results_are_checked(tmp_path):
     assert rank_number("pp2", 4) == rank_number("2", 4) == 2
-    with pytest.raises(InputError, match="pp0 to pp3"):
-        rank_number("pp4", 4)
+    for text in ("pp4", "pp" + "9" * 5000, "-1", "x"):
+        with pytest.raises(InputError, match="pp0 to pp3"):
+            rank_number(text, 4)
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"schema": "other"}))
     with pytest.raises(FileError, match="no result of a rehearsal"):
@@ -239,13 +241,42 @@ def test_ranks_and_results_are_checked(tmp_path):
         read_result(path)
 
 
+@pytest.mark.parametrize("name", ["x'''+open('pwned','w').write('')+r'''", 'a"b\\', "a'b\n\u2028c"])
+def test_names_stay_data(name):
+    """A plan's file is data: nothing of it becomes code of the program that is written."""
+    spec = {**spec_of(plan_for("llama-3-8b", "4xh200", pp=4), 0), "name": name}
+    tree = ast.parse(program_text(spec))
+    values = [node.value for node in tree.body if isinstance(node, ast.AnnAssign) and node.target.id == "SPEC"]
+    assert json.loads(ast.literal_eval(values[0].args[0]))["name"] == name
+
+
+def test_a_result_is_refused_for_what_differs(tmp_path, capfd):
+    from shardwise.cli.main import run
+
+    plan, path = tmp_path / "plan.json", tmp_path / "result.json"
+    write_plan(plan_for("llama-3-8b", "4xh200", pp=4), plan)
+    spec = spec_of(read_plan(plan), 1)
+    good = {name: spec[name] for name in ("schema", "name", "plan", "rank")} | {"device": "x", "memory": {"peak": 1e10}}
+    for change, words, more in (
+        ({"plan": "0"}, "another plan with the strategy", ()),
+        ({"rank": 9}, "rank pp9, and the plan ends at pp3", ()),
+        ({}, "is pp0, and", ("--rank", "pp0")),
+    ):
+        path.write_text(json.dumps(good | change))
+        assert run(["rehearse", str(plan), "--read", str(path), *more]) == 2
+        assert words in capfd.readouterr().err
+    path.write_text("[" * 100_000)
+    assert run(["rehearse", str(plan), "--read", str(path)]) == 2
+    assert "not valid JSON" in capfd.readouterr().err
+
+
 def test_the_verb(tmp_path, capfd):
     from shardwise.cli.main import run
 
     plan, program, result = (tmp_path / name for name in ("plan.json", "rank.py", "result.json"))
     write_plan(plan_for("llama-3-8b", "4xh200", pp=4), plan)
     assert run(["rehearse", str(plan), "--rank", "pp1", "--write", str(program)]) == 0
-    assert Path(program).read_text().count("json.loads(r'''") == 1
+    assert Path(program).read_text().count("= json.loads('{") == 1
     words = ["rehearse", str(plan), "--rank", "pp1", "--device", "meta", "--result", str(result)]
     assert run(words) == 0
     assert run(["rehearse", str(plan), "--read", str(result), "--out", str(tmp_path / "new.json")]) == 0

@@ -48,6 +48,7 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
     if options["read"]:
         result = read_result(options["read"])
         _refuse_stranger(plan, result, options["read"])
+        _refuse_other_rank(plan, result, options)
     elif options["write"]:
         _write(plan, options, output)
         return
@@ -60,11 +61,23 @@ def _refuse_stranger(plan: Plan, result: dict[str, Any], path: str) -> None:
     from shardwise.plan.identity import plan_id
 
     name = f"{plan.model.name}: {plan.strategy}"
-    if result["rank"] >= plan.strategy.pp or result.get("name") != name or result.get("plan") != plan_id(plan):
-        raise InputError(
-            f"{path} is a rehearsal of {result.get('name')!r}, and the plan is '{plan.model.name}: {plan.strategy}'; "
-            "read it with the plan that it was made from"
-        )
+    if result["name"] != name:
+        why = f"{result['name']!r}, and the plan is {name!r}"
+    elif result.get("plan") != plan_id(plan):
+        why = f"another plan with the strategy {name!r}: its model, cluster, layers or schedule differ"
+    elif result["rank"] >= plan.strategy.pp:
+        why = f"rank pp{result['rank']}, and the plan ends at pp{plan.strategy.pp - 1}"
+    else:
+        return
+    raise InputError(f"{path} is a rehearsal of {why}; read it with the plan that it was made from")
+
+
+def _refuse_other_rank(plan: Plan, result: dict[str, Any], options: dict[str, Any]) -> None:
+    from shardwise.rehearse.spec import rank_number
+
+    if options["rank"] is not None and rank_number(options["rank"], plan.strategy.pp) != result["rank"]:
+        told = f"is {options['rank']}, and {options['read']} is a rehearsal of pp{result['rank']}; leave --rank out"
+        raise InputError(Fault("--rank", told))
 
 
 def _spec(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
@@ -107,13 +120,10 @@ def _run(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
         raise MissingExtraError("rehearsing a rank", "torch")
     if options["builder"] and find_spec("megatron") is None:
         raise InputError(Fault("--with", "is megatron, and megatron-core is not installed here; use --write FILE"))
-    device = options["device"]
-    if device is None:
-        if shutil.which("nvidia-smi") is None:
-            raise InputError(
-                "this machine has no GPU: write the program for one with --write FILE, or give --device meta"
-            )
-        device = "cuda"
+    device = options["device"] or "cuda"
+    if device == "cuda" and shutil.which("nvidia-smi") is None:
+        way = "" if options["builder"] else ", or give --device meta"
+        raise InputError(f"this machine has no GPU: write the program for one with --write FILE{way}")
     result = run_program(spec, device=device, repeats=options["repeats"])
     if options["result"]:
         from shardwise.inputs.serialise import to_json

@@ -7,7 +7,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
 from shardwise.plan.setup import Setup, setup_of
-from shardwise.rehearse.spec import SCHEMA, Spec, identity_of, model_values, strategy_values
+from shardwise.rehearse.spec import SCHEMA, Spec, identity_of, model_values, short, strategy_values
 
 LOCAL = "megatron-local"
 """The runtime of Megatron-Core without Transformer Engine, which is what the program builds."""
@@ -64,7 +64,7 @@ def refuse(setup: Setup) -> None:
         "out_bias": model.out_bias != model.mlp_bias,
     }
     faults = [Fault(f"strategy.{name}", f"is {getattr(strategy, name)!s}: {CAUSE}") for name in unfit if unfit[name]]
-    faults += [Fault(f"model.{name}", f"is {getattr(model, name)!s}: {CAUSE}") for name in odd if odd[name]]
+    faults += [Fault(f"model.{name}", f"is {short(getattr(model, name))}: {CAUSE}") for name in odd if odd[name]]
     if len(set(setup.layers)) > 1:
         faults.append(Fault("strategy.layers", f"are {setup.layers}: {CAUSE} unless all chunks have as many"))
     if faults:

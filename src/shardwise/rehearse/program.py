@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import FileError, ShardwiseError
+from shardwise.inputs.files import read_text
 from shardwise.rehearse.spec import Spec
 
 PROGRAM = Path(__file__).parent / "shardwise_rehearse.py"
@@ -30,7 +31,8 @@ def program_text(spec: Spec) -> str:
     """The program for one rank; it needs nothing else but torch, and Megatron-Core where that builds the rank."""
     text = program_of(spec).read_text(encoding="utf-8")
     share = json.dumps(spec, separators=(", ", ": "))
-    return text.replace(_MARK, f"SPEC: dict[str, Any] = json.loads(r'''{share}''')\n", 1)
+    # as a literal of Python's own making: a model's name may hold quotes, and a plan's file is data
+    return text.replace(_MARK, f"SPEC: dict[str, Any] = json.loads({share!a})\n", 1)
 
 
 def run_program(
@@ -68,21 +70,21 @@ def _fault(data: dict[str, Any]) -> str:
     faked = data.get("faked_seconds", 0.0)
     if faked and (not _positive(faked) or faked >= seconds["passes"]):
         return f"its faked_seconds are {faked!r}, and its passes took {seconds['passes']!r}"
-    return ""
+    words = [name for name in ("name", "device") if not isinstance(data.get(name), str)]
+    words += [name for name in ("plan", "framework", "with") if not isinstance(data.get(name, ""), str)]
+    return f"its {words[0]} is {data.get(words[0])!r}" if words else ""
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e18
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value < 1e18
 
 
 def read_result(path: str | Path) -> dict[str, Any]:
     """A result of the program, checked to be one."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileError(path, "there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise FileError(path, f"is no result of a rehearsal: {error}") from None
+        data = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise FileError(path, f"is no result of a rehearsal: it is not valid JSON ({error})") from None
     if not isinstance(data, dict) or data.get("schema") != "shardwise/rehearsal/1" or "rank" not in data:
         raise FileError(path, "is no result of a rehearsal; it must come from the program that `rehearse` writes")
     if not data.get("error") and (fault := _fault(data)):

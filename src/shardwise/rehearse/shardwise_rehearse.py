@@ -1288,6 +1288,12 @@ def main() -> int:
     if device == "cuda" and spec["counted_only"]:
         sys.stderr.write(f"error: {spec['counted_only']}; run it with --device meta\n")
         return 2
+    if device == "cuda" and not torch.cuda.is_available():
+        sys.stderr.write("error: torch finds no CUDA GPU here; --device meta counts the memory without one\n")
+        return 2
+    if options.out and not Path(options.out).resolve().parent.is_dir():
+        sys.stderr.write(f"error: --out {options.out}: its folder does not exist; make it first\n")
+        return 2
     began = time.monotonic()
     try:
         result = rehearse(spec, device, max(1, options.repeats), options.kernels)

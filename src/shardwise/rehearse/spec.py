@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from shardwise.cost.stage import recomputed_layers
@@ -21,7 +21,7 @@ from shardwise.simulate import Schedule
 
 SCHEMA = "shardwise/rehearsal/1"
 Spec = dict[str, Any]
-_RANK = re.compile(r"(?:pp)?(\d+)")
+_RANK = re.compile(r"(?:pp)?([0-9]{1,9})")
 CAUSE = "rehearse cannot build it yet; the estimate stands alone there"
 
 
@@ -96,9 +96,14 @@ def refuse(setup: Setup) -> None:
     faults = [
         Fault(f"strategy.{name}", f"is {getattr(strategy, name)!s}: {CAUSE}") for name, bad in unfit.items() if bad
     ]
-    faults += [Fault(f"model.{name}", f"is {getattr(model, name)!s}: {CAUSE}") for name, bad in odd.items() if bad]
+    faults += [Fault(f"model.{name}", f"is {short(getattr(model, name))}: {CAUSE}") for name, bad in odd.items() if bad]
     if faults:
         raise InputError(faults)
+
+
+def short(value: object) -> str:
+    """A value as a message shows it: a table of settings would fill the screen."""
+    return "part of the model" if is_dataclass(value) else str(value)
 
 
 def _expressible(recompute: Recompute) -> bool:
