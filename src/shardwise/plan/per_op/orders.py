@@ -141,6 +141,11 @@ def _rechosen(question: Question, answer: Answer, names: tuple[str, ...], choose
 
 
 def orders(question: Question, plan: PerOpPlan, cost: Evaluation, names: tuple[str, ...] = CHOICES) -> list[Order]:
-    """The plan under every schedule that it can have: those that fit first, then by time."""
+    """The plan under every schedule it can have: those that fit first, then by time, least memory, plainest."""
     found = [order for name in names if (order := order_of(question, plan, cost, name)) is not None]
-    return sorted(found, key=lambda order: (not order.fits, order.seconds))
+    return sorted(found, key=lambda order: (not order.fits, _rounded(order.seconds), _rounded(max(order.memory))))
+
+
+def _rounded(value: float) -> float:
+    """Sums in another order differ by rounding: nine digits are the same."""
+    return float(f"{value:.8e}")
