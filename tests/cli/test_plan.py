@@ -57,6 +57,8 @@ def test_no_valid_strategy_is_told_apart(shardwise):
     found = shardwise("plan", "llama-3-8b", "-c", "16xh100", "--global-batch", "64", "--only", "tp=3")
     assert found.code == 1
     assert "no strategy is valid" in found.err
+    found = shardwise("plan", "llama-3-8b", "-c", "16xv100", "--global-batch", "64")
+    assert "v100 has no bf16 hardware; use fp32 or fp16" in found.err
 
 
 @pytest.mark.parametrize(

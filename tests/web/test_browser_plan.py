@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from browsing import QUESTION
@@ -97,7 +98,7 @@ def test_nothing_fits_says_what_would(look):
     page = look.go("plan", model="llama-3-70b", gpus=8, global_batch=8, seq=8192)
     page.click("#plan-button")
     page.wait_for_selector("h2:has-text('Nothing fits')", timeout=60_000)
-    assert "lacks" in page.inner_text(".card.empty")
+    assert re.search(r"lacks [\d.]+ GiB", page.inner_text(".card.empty"))
     assert page.locator("button:has-text('Plan for')").count() == 1
 
 
@@ -109,6 +110,28 @@ def test_wrong_values_are_told_beside_their_fields(look):
     said = page.inner_text("#view-plan")
     assert "llama-9" in said
     assert "Traceback" not in said
+
+
+def test_what_cannot_be_at_all_is_told_with_its_reason(look):
+    page = look.go("plan", **{**QUESTION, "gpu": "v100", "only": ""})
+    page.click("#plan-button")
+    page.wait_for_selector(".card.empty:has-text('has no bf16 hardware; use fp32 or fp16')")
+    page.click(".more summary")
+    page.fill("#field-only", "fp16")
+    page.click("#plan-button")
+    page.wait_for_selector(".card.empty:has-text('Nothing fits'), .answer")
+
+
+def test_wrong_conditions_are_told_once_and_beside_their_field(look):
+    page = look.go("plan", **{**QUESTION, "only": "tp==9 foo"})
+    page.click("#plan-button")
+    page.wait_for_selector("[data-field=only].wrong")
+    said = page.inner_text("#view-plan")
+    assert "--only" not in said
+    assert said.count("'foo'") == 1
+    page.fill("#field-gpus", "-3")
+    page.click("#plan-button")
+    assert page.evaluate("document.activeElement.id") == "field-gpus"
 
 
 def test_a_bad_file_is_refused_with_a_sentence(look):

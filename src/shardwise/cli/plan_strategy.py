@@ -13,7 +13,7 @@ from shardwise.units import parse_bytes, parse_seconds, show_bytes, show_percent
 
 if TYPE_CHECKING:
     from shardwise.plan.search.search import Search
-    from shardwise.plan.search.types import Answer, Candidate, Question
+    from shardwise.plan.search.types import Answer, Candidate
 
 # Options of the per-operator space that mean an axis here, where they are typed.
 _AXES = {"micro_batch": "mbs", "zero": "zero", "schedule": "schedule"}
@@ -213,6 +213,7 @@ def _nothing(answer: Answer, output: Output) -> int:
     """Nothing fits: by how much, and what would."""
     near, question = answer.closest, answer.question
     from shardwise.plan.search.api import proof
+    from shardwise.plan.search.empty import why_empty
 
     output.answer({"fits": False, "closest": near, "search": proof(answer)["search"]})
     if answer.interrupted:
@@ -220,24 +221,8 @@ def _nothing(answer: Answer, output: Output) -> int:
     if not answer.finished:
         raise InfeasibleError("stopped before any strategy was found that fits; give it more time")
     if not answer.counts.space:
-        raise InfeasibleError(_empty(question))
+        raise InfeasibleError(why_empty(question))
     raise InfeasibleError(_message(answer))
-
-
-def _empty(question: Question) -> str:
-    from shardwise.plan.search.empty import culprits
-
-    base, gpus = question.base, question.cluster.gpus
-    text = (
-        f"no strategy is valid: {question.model.name} with global batch {base.global_batch} and sequence {base.seq} "
-        f"cannot be split over {gpus} GPUs with {question.runtime.name} under these conditions"
-    )
-    found = culprits(question)
-    if found:
-        return "\n  ".join([f"{text}:", *found])
-    if question.wishes.conditions:
-        return f"{text}; no single one of them stands in the way: loosen several of --only and --fix, or the batch"
-    return f"{text}; dp x micro batch must divide the batch: try a batch that is a multiple of {gpus}"
 
 
 def _message(answer: Answer) -> str:

@@ -13,6 +13,7 @@ from shardwise.inputs.load import load_runtime, runtime_names
 from shardwise.inputs.model import Model
 from shardwise.plan.search.api import question_of
 from shardwise.plan.search.types import GAP, Question
+from shardwise.plan.search.wishes import read_wishes
 from shardwise.web.untrusted import cluster_of, model_of
 
 T = TypeVar("T")
@@ -38,8 +39,12 @@ def asked(data: object) -> Asked:
     table = Foreign(data)
     table.refuse_unknown(FIELDS)
     numbers = _numbers(table)
-    model: Model | None = _tried(table, lambda: model_of(data.get("model")))
-    cluster: Cluster | None = _tried(table, lambda: cluster_of(data.get("cluster")))
+    model: Model | None = _tried(table, lambda: model_of(data.get("model")), "model")
+    cluster: Cluster | None = _tried(table, lambda: cluster_of(data.get("cluster")), "cluster")
+    try:
+        read_wishes(numbers["only"])
+    except InputError as error:
+        table.faults.extend(Fault("only", str(fault)) for fault in error.faults)
     if table.faults or model is None or cluster is None:
         raise InputError(table.faults)
     effort = {name: numbers.pop(name) for name in ("gap", "time_limit")}
@@ -90,5 +95,5 @@ def _tried(table: Foreign, read: Callable[[], T], at: str = "") -> T | None:
     try:
         return read()
     except InputError as error:
-        table.faults.extend(Fault(at or fault.path, fault.message) for fault in error.faults)
+        table.faults.extend(Fault(fault.path or at, fault.message) for fault in error.faults)
         return None

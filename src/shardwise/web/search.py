@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from shardwise.errors import InfeasibleError
 from shardwise.plan.search.api import plan, plan_file_of
+from shardwise.plan.search.empty import why_empty
 from shardwise.plan.search.search import Search
 from shardwise.plan.search.types import Answer, Closest
 from shardwise.report.view import candidate_view, plan_view
@@ -83,11 +84,7 @@ def _closest(answer: Answer, near: Closest) -> Data:
 def _nothing(answer: Answer) -> str:
     model, cluster, near = answer.question.model.name, answer.question.cluster, answer.closest
     if not answer.counts.space:
-        return (
-            f"no strategy is valid: {model} with global batch {answer.question.base.global_batch:,} and sequence "
-            f"{answer.question.base.seq:,} cannot be split over {cluster.gpus:,} GPUs under these conditions; "
-            "loosen the conditions, or change the batch"
-        )
+        return why_empty(answer.question)
     text = f"none of {answer.counts.space:,} strategies fits {model} on {cluster.name}"
     if near is None:
         return f"{text}; use more or larger GPUs, or a shorter sequence"

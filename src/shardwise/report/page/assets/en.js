@@ -74,6 +74,7 @@ export const en = {
   "plan.mend": "Mend what is marked in the form.",
   "plan.cut": "the connection ended before the answer; try again",
   "plan.none": "Nothing fits",
+  "plan.invalid": "No strategy fits these conditions",
   "plan.none.stopped": "Stopped before anything was found that fits",
   "plan.closest": "The closest strategy lacks {missing} on its fullest rank:",
   "plan.enough": "The smallest number of these GPUs for which one fits is {gpus}.",

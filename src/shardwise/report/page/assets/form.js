@@ -19,7 +19,7 @@ export function formOf(start) {
       on: {
         submit: event => {
           event.preventDefault();
-          start();
+          if (form.querySelector("#field-gpus").reportValidity()) start(); // a cluster's name cannot say less than 1
         },
       },
     },
@@ -259,8 +259,10 @@ export function showFaults(form, faults) {
     const name = names[fault.where] || fault.where,
       node = form.querySelector(`.field[data-field="${CSS.escape(name || "")}"]`);
     if (!node) return true;
+    const place = node.querySelector(".fault");
     node.classList.add("wrong");
-    node.querySelector(".fault").textContent = fault.what;
+    place.textContent = [place.textContent, fault.what].filter(Boolean).join("\n");
+    if (node.closest("details")) node.closest("details").open = true;
     return false;
   });
 }

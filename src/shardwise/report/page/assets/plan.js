@@ -7,6 +7,7 @@ import { formOf, showFaults } from "./form.js";
 import { t } from "./i18n.js";
 import { answer, bestTable, chosenCard, nothing, rowsOf, tableKey } from "./results.js";
 import { follow, progress } from "./progress.js";
+import { headOf } from "./why.js";
 import { scatterOf } from "./scatter.js";
 import { start } from "./search.js";
 import { DEFAULT, listen, modelName, same, state, update } from "./state.js";
@@ -131,7 +132,7 @@ function status(run, busy, loose) {
     return el(
       "div",
       { class: "alert", role: "alert" },
-      el("p", {}, all.length && !loose.length ? t("plan.mend") : error.message),
+      el("p", {}, headline(error, all, loose)),
       loose.length > 1
         ? el(
             "ul",
@@ -143,4 +144,10 @@ function status(run, busy, loose) {
   }
   if (busy) return progress();
   return run.view ? answer(run) : nothing(run);
+}
+
+/** What stands above the list of faults that have no field. */
+function headline(error, all, loose) {
+  if (all.length && !loose.length) return t("plan.mend");
+  return loose.length === 1 && all.length > 1 ? loose[0].what : headOf(error.message, loose);
 }

@@ -72,13 +72,16 @@ const tile = (name, value, below) =>
     el("small", {}, below),
   );
 
+const titleOf = run => (run.finished === false ? "plan.none.stopped" : run.closest ? "plan.none" : "plan.invalid");
+
 export function nothing(run) {
   const near = run.closest;
   return el(
     "div",
     { class: "card empty" },
-    el("h2", {}, run.finished === false ? t("plan.none.stopped") : t("plan.none")),
-    near ? el("p", {}, t("plan.closest", { missing: bytes(near.missing) })) : null,
+    el("h2", {}, t(titleOf(run))),
+    near ? null : el("p", { class: "lines" }, run.message),
+    near ? el("p", {}, t("plan.closest", { missing: bytes(near.missing_bytes) })) : null,
     near ? el("p", {}, el("code", {}, near.strategy)) : null,
     near && near.gpus ? el("p", {}, t("plan.enough", { gpus: near.gpus })) : null,
     near && near.gpus && state.live

@@ -51,6 +51,7 @@ function finish(run, data, question, keep) {
     top: data.top || [],
     finished: data.finished,
     closest: data.closest || null,
+    message: data.message || "",
     before: null,
   });
   if (data.view && data.view.candidates && data.view.candidates.length > run.points.length)

@@ -54,11 +54,14 @@ async function openTyped(current, text, answer) {
   }
 }
 
+/** The message of several faults without the list of them, which follows. */
+export const headOf = (message, faults) => (faults && faults.length > 1 ? message.split("\n")[0] : message);
+
 export function alertOf(error) {
   return el(
     "div",
     { class: "alert", role: "alert" },
-    el("p", {}, error.message),
+    el("p", {}, headOf(error.message, error.faults)),
     error.faults && error.faults.length > 1
       ? el(
           "ul",

@@ -74,6 +74,7 @@ export const zh = {
   "plan.mend": "请修正表单中标出的内容。",
   "plan.cut": "连接在得到结果前中断，请重试",
   "plan.none": "没有放得下的策略",
+  "plan.invalid": "没有满足条件的策略",
   "plan.none.stopped": "在找到放得下的策略之前已停止",
   "plan.closest": "最接近的策略在最满的 rank 上还缺 {missing}：",
   "plan.enough": "使用该型号 GPU，至少需要 {gpus} 张才放得下。",
