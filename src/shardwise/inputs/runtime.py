@@ -43,8 +43,25 @@ class Abilities:
     """Kinds of recompute: full, block (first N of each stage), uniform groups, modules, per-stage lists."""
     modules: tuple[str, ...] = tuple(name for name in MODULES if name != "ops")
     """Parts of a layer that its own settings can recompute; `plan` proposes no others."""
+    modules_alone: tuple[str, ...] = ()
+    """Parts of a layer beside which no others can be recomputed; `plan` heeds it."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     """Number formats."""
+    sp: tuple[bool, ...] = (True, False)
+    """Sequence parallel beside tensor parallel: on, off, or either; `plan` proposes no other."""
+    together: bool = True
+    """tp, cp and pp go together; where they do not, `plan` proposes one of them above 1."""
+    replicas: bool = True
+    """Several ranks may each hold all states (zero 0); where not, `plan` proposes to shard them."""
+    shards_over_cp: bool = True
+    """Sharded states are spread over context parallel ranks, too; where not, `plan` proposes replicas alone."""
+    zero_with_ep_cp: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages that go with expert and context parallel at once; `plan` proposes no others."""
+    mesh: bool = False
+    """One mesh for all axes: a group that shards holds whole context parallel groups and whole groups of experts, and
+    experts are split as tp is where ep is 1; `plan` heeds it."""
+    v_microbatches: tuple[int, ...] = ()
+    """Micro batches that a v schedule runs with, least and most, in units of pp; `plan` heeds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

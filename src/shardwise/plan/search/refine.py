@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from shardwise.errors import ShardwiseError
-from shardwise.inputs.layers import is_uneven, spread, with_layers
+from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, assemble
@@ -46,10 +46,11 @@ def refine(question: Question, strategy: Strategy, goal: float = float("inf")) -
         found = _Tried(question, even)
     except ShardwiseError:
         return None
-    if strategy.pp == 1:
-        found.recompute_as_needed()
-    elif question.runtime.can.uneven_layers and order_of(strategy) and strategy.schedule != "seq-1f1b":
+    solved = question.runtime.can.uneven_layers and order_of(strategy) and strategy.schedule != "seq-1f1b"
+    if strategy.pp > 1 and solved:
         found.cut(goal)
+    else:
+        found.recompute_as_needed()
     return found.best()
 
 
@@ -113,16 +114,27 @@ class _Tried:
         return replace(self.even.recompute, layers=())
 
     def recompute_as_needed(self) -> None:
-        """One stage: the fewest layers that must be recomputed to fit."""
-        if not self.mixes or self.first.total_bytes <= self.question.memory_limit:
+        """Stages as they are: the fewest layers of a chunk, rank by rank, that must be recomputed to fit."""
+        limit, pp = self.question.memory_limit, self.even.pp
+        if not self.mixes or self.first.total_bytes <= limit:
             return
-        low, high = 0, self.question.model.layers
-        if self._estimate(replace(self.even, recompute=self._all)).total_bytes > self.question.memory_limit:
+        if self._estimate(replace(self.even, recompute=self._all)).total_bytes > limit:
             return
-        while high - low > 1:
-            middle = (low + high) // 2
-            estimate = self._estimate(replace(self.even, recompute=replace(self._all, layers=(middle,))))
-            low, high = (low, middle) if estimate.total_bytes <= self.question.memory_limit else (middle, high)
+        low = [-1 if one.total <= limit else 0 for one in self.first.memory]
+        high = [0 if one == -1 else max(spread(self.question.model.layers, self.even)) for one in low]
+        while any(most - least > 1 for least, most in zip(low, high, strict=True)):
+            middle = [(least + most) // 2 if most - least > 1 else most for least, most in zip(low, high, strict=True)]
+            estimate = self._estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(middle))))
+            for rank in range(pp):
+                if high[rank] - low[rank] > 1:
+                    fits = estimate.memory[rank].total <= limit
+                    low[rank], high[rank] = (low[rank], middle[rank]) if fits else (middle[rank], high[rank])
+        self._estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(high))))
+
+    def _counts(self, by_rank: list[int]) -> tuple[int, ...]:
+        s, layers = self.even, spread(self.question.model.layers, self.even)
+        ranks = [chunk_rank(chunk, s.pp, s.vpp, s.placement) for chunk in range(len(layers))]
+        return tuple(min(by_rank[rank], count) for rank, count in zip(ranks, layers, strict=True))
 
     def best(self) -> Refined:
         def key(one: Refined) -> tuple[object, ...]:

@@ -68,14 +68,15 @@ class Space:
 
     def layouts(self, base: Base) -> tuple[Layout, ...]:
         """The pipelines over a base."""
-        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single)
+        alone = self.question.runtime.can.together or base.tp * base.cp == 1
+        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone)
         if key not in self._known:
             self._known[key] = tuple(self._layouts(base))
         found: tuple[Layout, ...] = self._known[key]
         return found
 
     def shardings(self, base: Base, layout: Layout) -> tuple[Sharding, ...]:
-        key = ("shardings", base.tp, base.cp, layout.dp, layout.pp > 1)
+        key = ("shardings", base.tp, base.cp, base.ep, base.etp, layout.dp, layout.pp > 1)
         if key not in self._known:
             self._known[key] = tuple(self._shardings(base, layout))
         found: tuple[Sharding, ...] = self._known[key]
@@ -116,7 +117,7 @@ class Space:
         shapes: dict[tuple[object, ...], dict[str, Counter[Any]]] = {}
         for base in self.bases:
             # what is stacked over a base depends on these alone
-            shape = (base.tp, base.cp, base.ep * base.etp, base.micro_batch, base.single)
+            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single)
             if shape not in shapes:
                 shapes[shape] = self._stacked(base)
             stacked = shapes[shape]
@@ -148,12 +149,19 @@ class Space:
     def _bases(self) -> Iterator[Base]:
         q = self.question
         for tp in q.wishes.kept("tp", self._tps()):
-            for sp in q.wishes.kept("sp", (True, False) if tp > 1 and q.model.moe is None else (True,)):
+            for sp in q.wishes.kept("sp", self._sps(tp)):
                 for cp, kind in self._contexts(tp, sp=sp):
                     for ep, etp in self._experts(tp):
                         for size in q.wishes.kept("mbs", self._samples()):
                             for single in (False, True) if self._tells_single else (False,):
                                 yield Base(tp, sp, cp, kind, ep, etp, size, single)  # type: ignore[arg-type]
+
+    def _sps(self, tp: int) -> tuple[bool, ...]:
+        """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""
+        can = self.question.runtime.can.sp
+        if tp == 1 or (self.question.model.moe is not None and True in can):
+            return (True,)
+        return can
 
     @property
     def _tells_single(self) -> bool:
@@ -169,7 +177,7 @@ class Space:
         q = self.question
         can = q.runtime.can.cp
         for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp)):
-            if cp > 1 and (not can or q.base.seq // cp < LEAST_TOKENS):
+            if cp > 1 and (not can or q.base.seq // cp < LEAST_TOKENS or (tp > 1 and not q.runtime.can.together)):
                 continue
             for kind in q.wishes.kept("cp_kind", can) if cp > 1 else ["ring"]:
                 if not self._faults(tp, cp, kind, sp=sp):
@@ -196,7 +204,7 @@ class Space:
             if moe.expert_ffn % etp:
                 continue
             for ep in q.wishes.kept("ep", divisors(moe.experts) if can.ep else [1]):
-                if q.cluster.gpus % (ep * etp) == 0:
+                if q.cluster.gpus % (ep * etp) == 0 and not (can.mesh and ep == 1 and tp > etp):
                     yield ep, etp
 
     def _samples(self) -> list[int]:
@@ -206,7 +214,8 @@ class Space:
     def _layouts(self, base: Base) -> Iterator[Layout]:
         q = self.question
         ranks = q.cluster.gpus // (base.tp * base.cp)
-        for pp in q.wishes.kept("pp", divisors(ranks) if q.runtime.can.pp else [1]):
+        piped = q.runtime.can.pp and (q.runtime.can.together or base.tp * base.cp == 1)
+        for pp in q.wishes.kept("pp", divisors(ranks) if piped else [1]):
             dp = ranks // pp
             if pp > q.model.layers or q.base.global_batch % (dp * base.micro_batch):
                 continue
@@ -225,7 +234,7 @@ class Space:
             if schedule == "interleaved":
                 chunks = range(2, layers // pp + 1) if count % pp == 0 else range(0)
             elif schedule in V_SCHEDULES:
-                chunks = range(2, 3) if layers >= 2 * pp else range(0)
+                chunks = range(2, 3) if layers >= 2 * pp and self._runs_v(pp, count) else range(0)
             else:
                 chunks = range(1, 2)
             if schedule == "dualpipe-v" and count < 2 * pp:
@@ -235,19 +244,34 @@ class Space:
                 if even or (q.runtime.can.uneven_layers and vpp <= MOST_UNEVEN_CHUNKS):
                     yield vpp, schedule
 
+    def _runs_v(self, pp: int, count: int) -> bool:
+        limits = [pp * number for number in self.question.runtime.can.v_microbatches]
+        return not limits or (limits[0] <= count and (len(limits) == 1 or count <= limits[1]))
+
     def _shardings(self, base: Base, layout: Layout) -> Iterator[Sharding]:
         q, can = self.question, self.question.runtime.can
         stages = [zero for zero in can.zero if layout.pp == 1 or zero in can.zero_with_pp]
+        if base.ep > 1 and base.cp > 1:
+            stages = [zero for zero in stages if zero in can.zero_with_ep_cp]
+        ranks = layout.dp * (base.cp if can.shards_over_cp else 1)
+        if not can.replicas and layout.dp * base.cp > 1:
+            stages = [zero for zero in stages if zero]
         stages = q.wishes.kept("zero", stages)
-        ranks = layout.dp * base.cp
         if ranks == 1:  # nothing to share: all stages are the same
-            stages = stages[:1]
-        inside = (q.cluster.levels[0].size if q.cluster.levels else 1) // base.tp
+            stages = stages[:1] if can.shards_over_cp else [zero for zero in stages if not zero]
         for zero in stages:
-            groups = [0]
-            if can.hsdp and zero and 1 < inside < ranks and ranks % inside == 0:
-                groups.append(inside)
-            yield from (Sharding(zero, group) for group in q.wishes.kept("hsdp", groups))  # type: ignore[arg-type]
+            groups = q.wishes.kept("hsdp", self._groups(base, layout, ranks) if zero else [0])
+            yield from (Sharding(zero, group) for group in groups)  # type: ignore[arg-type]
+
+    def _groups(self, base: Base, layout: Layout, ranks: int) -> list[int]:
+        """Ranks that one copy may be spread over: all of them (0), and those inside a node."""
+        q, can = self.question, self.question.runtime.can
+        groups = [0 if ranks == layout.dp * base.cp else ranks]
+        inside = (q.cluster.levels[0].size if q.cluster.levels else 1) // base.tp
+        whole = not can.mesh or (inside % base.cp == 0 and inside * base.tp % (base.ep * base.etp) == 0)
+        if can.hsdp and 1 < inside < ranks and ranks % inside == 0 and whole:
+            groups.append(inside)
+        return groups
 
     def _recomputes(self, size: int) -> Iterator[Recompute]:
         can = self.question.runtime.can.recompute
@@ -272,5 +296,7 @@ class Space:
         dense = any(not model.is_moe_layer(index) for index in range(model.layers))
         wanted = {"core-attention": not self.question.base.flash, "mla-up": model.mla is not None}
         wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
-        known = self.question.runtime.can.modules
-        return all(module in known and wanted.get(module, True) for module in modules)
+        can = self.question.runtime.can
+        if len(modules) > 1 and set(modules) & set(can.modules_alone):
+            return False
+        return all(module in can.modules and wanted.get(module, True) for module in modules)
