@@ -76,6 +76,37 @@ def test_questions_that_cannot_be_answered(shardwise, tmp_path):
     assert "--plan" in shardwise("calibrate", "--log", tmp_path / "l", "--name", "x").err
 
 
+@pytest.mark.parametrize(
+    ("factor", "base", "words"), [(1e3, "h200", "slower than h200"), (1, "a100", "faster than a100")]
+)
+def test_measurements_of_something_else_are_not_stored(shardwise, tmp_path, home, factor, base, words):
+    data = json.loads(RAW.read_text())
+    for family in data["families"].values():
+        family["rows"] = [
+            {**row, "seconds": row["seconds"] * factor} for row in family["rows"][::8] if row.get("seconds")
+        ]
+    probe = tmp_path / "probe.json"
+    probe.write_text(json.dumps(data))
+    result = shardwise("calibrate", probe, "--name", "ours", "--base", base)
+    assert result.code == 2
+    assert words in result.err
+    assert not home.exists()
+    data["hardware"]["device"] = "cpu"
+    probe.write_text(json.dumps(data))
+    assert "run it on a GPU" in shardwise("calibrate", probe, "--name", "ours").err
+
+
+def test_a_run_is_of_the_gpu_that_is_corrected(shardwise, tmp_path, home):
+    plan, log = tmp_path / "plan.json", tmp_path / "train.log"
+    assert shardwise("estimate", *QUESTION, "--cluster", "8xh200", "--out", plan).code == 0
+    log.write_text("elapsed time per iteration (ms): 2500.0\n" * 5)
+    asked = ("calibrate", "--log", log, "--plan", plan, "--name", "ours")
+    assert "no GPU named 'nope'" in shardwise(*asked, "--base", "nope").err
+    assert "was on h200, another GPU" in shardwise(*asked, "--base", "a100").err
+    assert "--steps: says nothing to --log" in shardwise(*asked, "--steps", 2).err
+    assert not home.exists()
+
+
 def test_the_probe_is_written(shardwise, tmp_path):
     path = tmp_path / "probe.py"
     assert shardwise("probe", "--write", path).code == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from shardwise.cost.fit.numbers import number, with_numbers
 from shardwise.cost.fit.probe_file import Probe, read_probe
 from shardwise.cost.fit.reach import FAR, kernel_notes, outside
 from shardwise.cost.fit.search import minimise
+from shardwise.cost.network import Network, collective
 from shardwise.errors import FileError
 from shardwise.inputs.calibrations import load_calibration
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
@@ -135,15 +138,25 @@ def test_other_files_are_refused(tmp_path, text, words):
 
 
 def test_collectives_are_fitted(real):
-    rows = [
-        {"op": op, "ranks": 8, "bytes": size, "seconds": size * moved / (0.7 * 450e9) + 1.2e-5, "groups": "neighbours"}
-        for op, moved in (("all_reduce", 1.75), ("all_gather", 0.875), ("p2p", 1.0))
-        for size in (2**16, 2**22, 2**28)
-    ]
-    probe = replace(real, families={"distributed": tuple(rows)})
-    fit = fit_probe(probe, GPU, load_calibration("h200"), "links")
-    assert fit.calibration.network["nvlink"] == pytest.approx(0.7, rel=0.03)
-    assert fit.calibration.collective_fixed == pytest.approx(1.2e-5, rel=0.05)
+    """A network that follows the model exactly is found again, on GPUs of any maker and over nodes."""
+    for name, levels in (("16xh200", ("nvlink", "infiniband")), ("8xa100", ("nvlink",)), ("8xh100-pcie", ("pcie",))):
+        cluster = load_cluster(name)
+        true = replace(TRUE, network=dict(zip(levels, (0.7, 0.55), strict=False)), collective_fixed=1.2e-5)
+        probe = replace(real, families={"distributed": tuple(collectives(Network(cluster, true), cluster.gpus))})
+        fit = fit_probe(probe, cluster.gpu, load_calibration("h200"), "links", cluster)
+        assert {level: fit.calibration.network[level] for level in levels} == pytest.approx(true.network, rel=0.02)
+        assert fit.calibration.collective_fixed == pytest.approx(1.2e-5, rel=0.05)
+        assert fit.families[-1].mean < 0.02
+
+
+def collectives(network: Network, world: int) -> Iterator[dict]:
+    """What the probe would measure, as it groups its ranks."""
+    for ranks, kind in itertools.product((2, 4, 8, 16), ("neighbours", "strided")):
+        stride = world // ranks if kind == "strided" else 1
+        for op, size in itertools.product(("all_reduce", "all_gather", "all_to_all"), (2**16, 2**22, 2**28)):
+            if ranks <= world:
+                seconds = collective(op.replace("_", "-"), network.group(ranks, stride), size)
+                yield {"op": op, "groups": kind, "ranks": ranks, "bytes": size, "seconds": seconds}
 
 
 def test_rows_of_the_shipped_probe_are_read(real):
@@ -162,6 +175,10 @@ def test_rows_of_the_shipped_probe_are_read(real):
         ("gemm", {"m": 0}, "m is 0"),
         ("gemm", {"k": None}, "k is None"),
         ("attention", {}, "lacks batch"),
+        ("gemm", {"layout": "Z"}, "layout is 'Z'"),
+        ("gemm", {"how": []}, r"how is \[\]"),
+        ("step", {"layers": 10**12}, "lacks hidden"),
+        ("grouped", {"kernel": "grouped_mm"}, "lacks experts"),
     ],
 )
 def test_numbers_that_no_probe_measures_are_told(tmp_path, family, row, words):

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.cli.output import Output, output_options
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, FileError, InputError
 
 if TYPE_CHECKING:
+    from shardwise.cost.fit.probe_file import Probe
     from shardwise.cost.fit.result import Fit
     from shardwise.inputs.calibration import Calibration
+    from shardwise.inputs.cluster import Gpu
     from shardwise.inputs.plan_file import Plan
     from shardwise.plan.correct import Correction
 
@@ -44,6 +46,7 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
     given = [name for name in ("probe_file", "trace", "log", "snapshot") if options[name]]
     if len(given) != 1:
         raise InputError("give one of PROBE.json, --trace, --log and --snapshot FILE; each calibrates by itself")
+    _refuse_idle(given[0], options)
     if given[0] == "probe_file":
         _from_probe(options, output)
     elif given[0] == "snapshot":
@@ -52,20 +55,38 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
         _from_run(options, output)
 
 
+# What each source makes use of, beside --name, --base and --dry-run.
+_USED = {
+    "probe_file": ("svg",), "trace": ("plan_file", "steps"), "log": ("plan_file",), "snapshot": ("plan_file", "rank"),
+}  # fmt: skip
+
+
+def _refuse_idle(source: str, options: dict[str, Any]) -> None:
+    """An option that would be ignored is told: who gives it expects something of it."""
+    idle = [name for name in ("svg", "plan_file", "steps", "rank") if options[name] and name not in _USED[source]]
+    if idle:
+        way = "a probe" if source == "probe_file" else f"--{source}"
+        names = (f"--{name.removesuffix('_file')}" for name in idle)
+        raise InputError([Fault(name, f"says nothing to {way}; leave it out") for name in names])
+
+
 def _from_probe(options: dict[str, Any], output: Output) -> None:
     from shardwise.cost.fit.fit import fit_probe
     from shardwise.cost.fit.probe_file import read_probe
+    from shardwise.cost.fit.sanity import astray, refuse_strange
     from shardwise.inputs.calibrations import calibration_of
     from shardwise.inputs.load import load_cluster
     from shardwise.inputs.store import check_name
 
     probe = read_probe(options["probe_file"])
+    if probe.hardware.get("device") == "cpu":
+        raise FileError(options["probe_file"], "was measured on a CPU, which only tests the probe; run it on a GPU")
     base = options["base"] or _base_of(probe.gpu)
     name = check_name(options["name"], base)
     if not probe.complete:
         output.note("the probe did not come to its end: families that it lacks keep the base's numbers")
-    gpu = load_cluster(f"1x{base}").gpu
-    fit = fit_probe(probe, gpu, calibration_of(gpu), name)
+    cluster = load_cluster(f"{_ranks(probe)}x{base}")
+    fit = fit_probe(probe, cluster.gpu, calibration_of(cluster.gpu), name, cluster)
     _say_fit(fit, output)
     if options["svg"]:
         from shardwise.inputs.write import write_text
@@ -73,8 +94,16 @@ def _from_probe(options: dict[str, Any], output: Output) -> None:
 
         write_text(options["svg"], fit_svg(fit))
         output.note(f"the picture is in {options['svg']}")
+    refuse_strange(fit, base)
+    for one in astray(fit):
+        output.note(f"{one.name} do not follow their formula: half of them are off by over {100 * one.median:.0f}%")
     _store(fit.calibration, base, output, dry=options["dry_run"])
     output.answer({"calibration": fit.calibration, "base": base, "families": _families(fit), "notes": fit.notes})
+
+
+def _ranks(probe: Probe) -> int:
+    """How many GPUs ran the probe together."""
+    return max((row["ranks"] for row in probe.rows("distributed")), default=1)
 
 
 def _base_of(device: str) -> str:
@@ -128,7 +157,22 @@ def _followed(options: dict[str, Any]) -> tuple[Plan, str, str]:
         raise InputError(Fault("--plan", "is missing; a run says nothing without the plan it followed"))
     plan = read_plan(options["plan_file"])
     base = options["base"] or plan.cluster.gpu.name
-    return plan, base, check_name(options["name"], base)
+    name = check_name(options["name"], base)
+    _refuse_other_gpu(base, plan.cluster.gpu)
+    return plan, base, name
+
+
+def _refuse_other_gpu(base: str, ran: Gpu) -> None:
+    """What is stored stands on a GPU of the catalog or of the user's: it must be there, and the one of the run."""
+    from shardwise.inputs.load import load_cluster
+
+    try:
+        found = load_cluster(f"1x{base}").gpu
+    except InputError as error:
+        raise InputError(Fault("--base", f"names the GPU to build on: {error}")) from None
+    if found.flops != ran.flops or found.memory != ran.memory:
+        told = f"is {base}, and the plan's run was on {ran.name}, another GPU; correct {ran.name}, or plan for {base}"
+        raise InputError(Fault("--base", told))
 
 
 def _from_snapshot(options: dict[str, Any], output: Output) -> None:

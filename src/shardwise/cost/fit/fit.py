@@ -21,7 +21,7 @@ from shardwise.cost.fit.samples import Sample
 from shardwise.cost.fit.search import Bounds, minimise, off
 from shardwise.cost.fit.steps import fit_steps
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.cluster import Cluster, Gpu
 from shardwise.inputs.runtime import Kernels, Runtime
 
 ENOUGH = 4
@@ -71,8 +71,11 @@ def tasks(probe: Probe) -> Iterator[Task]:
     yield Task(name="norms and rotary", rows=list(samples.chains(probe)))
 
 
-def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str) -> Fit:
-    """A calibration of `gpu` from a probe; what was not measured keeps the numbers of `base`."""
+def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str, cluster: Cluster | None = None) -> Fit:
+    """A calibration of `gpu` from a probe; what was not measured keeps the numbers of `base`.
+
+    `cluster`: as many of these GPUs as ran the probe; what it measured of collectives is fitted to its network.
+    """
     notes: list[str] = []
     found = replace(base, name=name, source=probe.source, host=_host(probe, base, notes))
     todo = [task for task in tasks(probe) if task.rows]
@@ -83,7 +86,7 @@ def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str) -> Fit:
             found = _fitted(task, gpu, found)
     families = [_family(task, gpu, found) for task in todo]  # before the steps: kernels were measured by themselves
     found, steps = fit_steps(probe, gpu, found)
-    found, links = fit_links(probe, found, notes)
+    found, links = fit_links(probe, cluster, found, notes)
     every = [sample for task in todo for sample in task.rows]
     error = steps.mean if steps else found.time_error
     found = replace(found, probed=probed(every), time_error=round(max(0.02, error), 4))
@@ -124,7 +127,7 @@ def _family(task: Task, gpu: Gpu, calibration: Calibration) -> Family:
         )
         for index, row in enumerate(task.rows)
     )  # fmt: skip
-    return Family(name=task.name, points=points, fitted=bool(task.bounds))
+    return Family(name=task.name, points=points, fitted=bool(task.bounds) and len(task.rows) >= ENOUGH)
 
 
 def _host(probe: Probe, base: Calibration, notes: list[str]) -> float:

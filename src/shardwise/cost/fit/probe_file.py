@@ -8,22 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import FileError
-from shardwise.inputs.files import read_text
+from shardwise.inputs.files import odd_value, read_text
 
 SCHEMA = "shardwise/probe/1"
 Row = dict[str, Any]
 LEAST_SECONDS, MOST_SECONDS, MOST_SIZE = 1e-9, 1e3, 2.0**50
 MOST_TOLD = 3
-# What fitting reads of each family's rows: numbers above 0, and words.
+MOST_COUNT = {"layers": 1024, "heads": 65536, "kv_heads": 65536, "batch": 2**20, "experts": 2**20, "ranks": 2**20}
+# What fitting reads of each family's rows: whole numbers above 0, and words.
 _NEEDED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "gemm": (("m", "n", "k"), ("dtype", "layout")),
     "grouped": ((), ("kernel",)),
+    "grouped_mm": (("experts", "rows", "n", "k"), ("kernel", "layout", "balance")),
     "attention": (("batch", "seq", "heads", "kv_heads", "dim", "v_dim"), ("phase", "backend", "dtype")),
     "memory": (("rows", "width"), ("kernel", "phase", "cache")),
     "launch": ((), ("op", "side")),
     "step": (("hidden", "ffn", "heads", "kv_heads", "layers", "seq", "batch"), ("phase", "norm", "clock")),
     "distributed": (("ranks", "bytes"), ("op",)),
 }
+# Marks that may be 0 or false; only some of a family's rows have them, and fitting asks all.
+_MARKS = {"attention": ("causal", "dropout"), "memory": ("bytes", "kernels"), "step": ("vocabulary", "dim", "autocast")}
+_CHOICES = {
+    ("gemm", "layout"): ("F", "I", "W"), ("grouped", "layout"): ("F", "I", "W"),
+    ("step", "norm"): ("eager", "native"), ("step", "phase"): ("forward", "backward", "both"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +62,12 @@ def read_probe(path: str | Path) -> Probe:
     try:
         data = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise FileError(path, f"is not valid JSON: {error.msg} at line {error.lineno}") from None
+        where = f"{error.msg} at line {error.lineno} column {error.colno}"
+        raise FileError(path, f"is not valid JSON: {where}; was it cut short? Copy it again, or probe again") from None
+    except RecursionError:
+        raise FileError(path, "is nested too deeply to be a probe's file") from None
+    except ValueError as error:
+        raise FileError(path, odd_value(error)) from None
     _refuse(data, path)
     families = {name: _timed(name, family, path) for name, family in data["families"].items()}
     if not any(families.values()):
@@ -92,17 +105,29 @@ def _timed(name: str, family: object, path: str | Path) -> tuple[Row, ...]:
 
 def _fault(name: str, row: Row) -> str:
     """What is wrong with a row; empty: nothing."""
-    numbers, words = _NEEDED.get(name, ((), ()))
-    missing = [field for field in (*numbers, *words) if field not in row]
+    grouped = name == "grouped" and row.get("kernel") == "grouped_mm"  # others are not fitted
+    numbers, words = _NEEDED.get("grouped_mm" if grouped else name, ((), ()))
+    missing = [field for field in (*numbers, *words, *_MARKS.get(name, ())) if field not in row]
     if missing:
         return f"lacks {', '.join(missing)}"
-    odd = [field for field in numbers if not _number(row[field]) or not 0 < row[field] <= MOST_SIZE]
+    odd = [field for field in numbers if not _size(row[field], MOST_COUNT.get(field, MOST_SIZE))]
     odd += [field for field in words if not isinstance(row[field], str)]
+    odd += [field for field in _MARKS.get(name, ()) if not _mark(row[field])]
+    odd += [field for field in words if row[field] not in _CHOICES.get((name, field), (row[field],))]
+    odd += [field for field in ("how", "load") if not isinstance(row.get(field, ""), str)]
     if odd:
         return f"{odd[0]} is {row[odd[0]]!r}"
     if not _number(row["seconds"]) or not LEAST_SECONDS <= row["seconds"] <= MOST_SECONDS:
         return f"seconds is {row['seconds']!r}, and a kernel takes {LEAST_SECONDS:g} to {MOST_SECONDS:g}"
     return ""
+
+
+def _size(value: object, most: float) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+
+
+def _mark(value: object) -> bool:
+    return isinstance(value, bool) or (isinstance(value, int | float) and 0 <= value <= MOST_SIZE)
 
 
 def _number(value: object) -> bool:
