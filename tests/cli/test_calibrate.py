@@ -65,6 +65,10 @@ def test_a_trace_corrects_kind_by_kind(shardwise, tmp_path):
     assert "--steps" in shardwise(*asked).err
     result = shardwise(*asked, "--steps", 1, "--json", "-")
     assert list(json.loads(result.out)["calibration"]["corrections"]) == ["gemm"]
+    rows[0]["dur"] = -5
+    rows += [{**rows[0], "dur": 1, "name": "nvjet_gemm"}]
+    trace.write_text(json.dumps({"traceEvents": rows}))
+    assert "no kind of kernel can be corrected" in shardwise(*asked, "--steps", 1).err
 
 
 def test_questions_that_cannot_be_answered(shardwise, tmp_path):
@@ -127,5 +131,14 @@ def test_a_snapshot_corrects_memory(shardwise, tmp_path):
     told = json.loads(shardwise("estimate", *QUESTION, "--cluster", "8xours", "--json", "-").out)
     assert told["predictions"]["memory"][0]["total"] == pytest.approx(before["total"] + 2**30, rel=1e-4)
     assert "+1.00 GiB of memory" in told["provenance"]["calibration"]
+    for other, words in ((int(before["peak"]["value"] / 3), "over 2 times off"), (2**40, "and h200 has")):
+        blocks[0]["size"] = other
+        snapshot.write_text(json.dumps({"segments": [{"device": 0, "blocks": blocks}], "device_traces": [[]]}))
+        assert words in shardwise("calibrate", "--snapshot", snapshot, "--plan", plan, "--name", "ours").err
+    blocks[0]["size"] = int(before["peak"]["value"]) - 2**32
+    snapshot.write_text(json.dumps({"segments": [{"device": 0, "blocks": blocks}], "device_traces": [[]]}))
+    result = shardwise("calibrate", "--snapshot", snapshot, "--plan", plan, "--name", "less")
+    assert "MiB less is kept back" in result.out
+    assert "is not corrected" in result.err
     assert "pp0" in shardwise("calibrate", "--snapshot", snapshot, "--plan", plan, "--name", "x", "--rank", "pp7").err
     assert "--plan" in shardwise("calibrate", "--snapshot", snapshot, "--name", "x").err

@@ -196,6 +196,8 @@ def _from_snapshot(options: dict[str, Any], output: Output) -> None:
     error = found.predicted.value / found.measured - 1
     output.say(f"predicted / measured - 1: {100 * error:+.1f}%; {show_bytes(abs(found.missing))} "
                f"{'more' if found.missing > 0 else 'less'} is kept back from now on")  # fmt: skip
+    if not found.reserved:
+        output.note(f"{base} keeps nothing else back: the rest of the difference is not corrected")
     _store(found.calibration, base, output, dry=options["dry_run"], reserved=found.reserved)
     output.answer({
         "calibration": found.calibration, "base": base, "rank": found.rank, "predicted": found.predicted.value,

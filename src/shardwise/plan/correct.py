@@ -7,6 +7,7 @@ from math import isfinite
 
 from shardwise.cost.fit.snapshot import Snapshot
 from shardwise.cost.ledger import Ledger
+from shardwise.cost.memory import RankMemory
 from shardwise.cost.profiles.log import Log
 from shardwise.cost.profiles.trace import Trace
 from shardwise.errors import InputError
@@ -18,12 +19,15 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, assemble
 from shardwise.plan.setup import setup_of
+from shardwise.units import show_bytes
 
 KINDS = ("gemm", "attention", "memory")
 LEAST, MOST = 0.02, 50.0
 """Corrections beyond these are no corrections: it is another run, or another unit."""
 REACHED = 0.05
 """Share of the measured iteration within which a corrected one must come."""
+TWICE = 2.0
+"""Times a predicted peak beyond which a snapshot is of something else."""
 SMALL = 1e-4
 """Seconds below which a kind is too little to correct."""
 
@@ -74,6 +78,11 @@ def from_trace(
     for kind, factor in factors.items():
         if not LEAST <= factor <= MOST:
             _refuse(f"{kind} kernels of the trace", measured[kind], told[kind])
+    if not factors:
+        raise InputError(
+            "no kind of kernel can be corrected: the trace holds under 0.1 ms an iteration of products, attention and "
+            "memory-bound kernels; was the GPU profiled, and is --steps right?"
+        )
     changed = _changed(base, factors, name, source)
     after = predicted(model, cluster, strategy, changed)
     rows = tuple((kind, told[kind], measured[kind]) for kind in KINDS)
@@ -109,9 +118,8 @@ class MemoryCorrection:
     reserved: float
     """What the GPU keeps back, with what the prediction lacks (or has too much) in it."""
 
-    @property
-    def missing(self) -> float:
-        return self.measured - self.predicted.value
+    missing: float
+    """What is kept back from now on beside what was: measured - predicted, as far as there is something to give."""
 
 
 def from_snapshot(
@@ -124,13 +132,29 @@ def from_snapshot(
     base = calibration_of(cluster.gpu)
     memory = predicted(model, cluster, strategy, base).memory
     told = max(memory, key=lambda one: one.peak.value) if rank is None else memory[rank]
-    missing = snapshot.peak - told.peak.value
-    reserved = cluster.gpu.reserved + missing
+    _refuse_other_memory(snapshot.peak, told, cluster)
+    reserved = float(f"{max(0.0, cluster.gpu.reserved + snapshot.peak - told.peak.value):.6g}")
+    missing = reserved - cluster.gpu.reserved
     changed = replace(base, name=name, source=f"{base.source}; {source}: {missing / 2**30:+.2f} GiB of memory")
     return MemoryCorrection(
-        calibration=changed, rank=told.rank, predicted=told.peak, measured=snapshot.peak,
-        reserved=float(f"{max(0.0, reserved):.6g}"),
+        calibration=changed, rank=told.rank, predicted=told.peak, measured=snapshot.peak, reserved=reserved,
+        missing=missing,
     )  # fmt: skip
+
+
+def _refuse_other_memory(peak: float, told: RankMemory, cluster: Cluster) -> None:
+    """A snapshot that this rank cannot have written would change every later answer."""
+    gpu, predicted = cluster.gpu, told.peak.value
+    if peak > gpu.memory:
+        why = f"and {gpu.name} has {show_bytes(gpu.memory)}"
+    elif not 1 / TWICE <= peak / predicted <= TWICE:
+        why = f"where {show_bytes(predicted)} are predicted for pp{told.rank}, over {TWICE:g} times off"
+    else:
+        return
+    raise InputError(
+        f"the snapshot's peak is {show_bytes(peak)}, {why}; is it of a run of this plan, over a whole iteration, and "
+        "is --rank the pipeline rank that wrote it?"
+    )
 
 
 def _changed(base: Calibration, factors: dict[str, float], name: str, source: str) -> Calibration:

@@ -18,6 +18,7 @@ from shardwise.errors import FileError
 
 PIECE = 1 << 20
 LONGEST = 1 << 24
+MOST_MICROSECONDS = 1e12
 """Characters of one event beyond which a file is no trace."""
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _STEP = re.compile(r"ProfilerStep#(\d+)|^Step (\d+)|Iteration[ #_]*(\d+)")
@@ -62,7 +63,7 @@ def read_trace(path: str | Path) -> Trace:
         name, length = str(event.get("name", "")), event.get("dur")
         if found := _STEP.search(name):
             steps.add(next(part for part in found.groups() if part))
-        elif event.get("ph") == "X" and isinstance(length, int | float):
+        elif event.get("ph") == "X" and isinstance(length, int | float) and 0 <= length <= MOST_MICROSECONDS:
             where = "device" if event.get("cat") in _DEVICE else ("pid", event.get("pid"))
             by_process[where][name] += length * 1e-6
             counts[where] += 1
