@@ -82,7 +82,13 @@ def _run(options: dict[str, Any]) -> Run:
     try:
         per_hour = float(price)
     except ValueError:
-        raise InputError(Fault("--price", f"{options['price']!r} is not a price; write for example 2.5/h")) from None
+        per_hour = float("nan")
+    if not 0 <= per_hour < float("inf"):
+        raise InputError(Fault("--price", f"{options['price']!r} is not a price; write for example 2.5/h"))
+    if options["mtbf"] and not parse_seconds(options["mtbf"]) > 0:
+        raise InputError(
+            Fault("--mtbf", f"{options['mtbf']!r} leaves no time between failures; write for example 50000h")
+        )
     return Run(
         tokens=parse_count(options["tokens"]) if options["tokens"] else 0.0,
         price=per_hour,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice, zip_longest
 from math import ceil
 
 import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.strategy import Strategy
 from shardwise.plan.search.refine import Refined, refine
 from shardwise.plan.search.screen import Screen
 from shardwise.plan.search.space import Space
-from shardwise.plan.search.types import Closest, Question
+from shardwise.plan.search.types import Closest, Point, Question
 
 TRIED = 24
-"""Strategies with the lowest memory bounds that are simulated for one number of GPUs."""
+"""Strategies that are simulated for one number of GPUs."""
 MOST = 64
 """Numbers of GPUs that are tried."""
 
@@ -73,20 +76,35 @@ def _stretched(cluster: Cluster, gpus: int) -> Cluster:
 def _leanest(question: Question) -> Refined | None:
     """The strategy that needs least memory, or the first found that fits."""
     space = Space(question=question)
-    screen = Screen(space=space)
-    samples = {base.micro_batch for base in space.bases}
-    rows = [screen.rows(base) for base in space.bases if base.micro_batch == min(samples)]
-    if not rows:
-        return None
-    bytes_ = np.concatenate([row.bytes for row in rows])
-    owner = np.repeat(np.arange(len(rows)), [len(row.bytes) for row in rows])
-    start = np.concatenate(([0], np.cumsum([len(row.bytes) for row in rows])))
     best: Refined | None = None
-    for place in np.argsort(bytes_, kind="stable")[:TRIED]:
-        row = rows[owner[place]]
-        found = refine(question, space.strategy(screen.point(row.base, int(place - start[owner[place]]))))
+    for strategy in islice(_lean(space), TRIED):
+        found = refine(question, strategy)
         if found and (best is None or found.total_bytes < best.total_bytes):
             best = found
         if best and best.fits:
             return best
     return best
+
+
+def _lean(space: Space) -> Iterator[Strategy]:
+    """The leanest by bound of every split of a layer and kind of pipeline, the kinds by turns: the bound of one kind
+    may lie further below what is needed than that of another.
+    """
+    screen = Screen(space=space)
+    least = min((base.micro_batch for base in space.bases), default=0)
+    kinds: dict[int, dict[tuple[int, ...], tuple[float, int, Point]]] = {}
+    for order, base in enumerate(base for base in space.bases if base.micro_batch == least):
+        bytes_, start = screen.rows(base).bytes, 0
+        for layout in space.layouts(base):
+            size = len(space.shardings(base, layout)) * len(space.recomputes(layout))
+            if not size:
+                continue
+            at = start + int(np.argmin(bytes_[start : start + size]))
+            start += size
+            split = (base.tp, base.cp, base.ep, base.etp)
+            kind = kinds.setdefault((layout.pp > 1) + (layout.vpp > 1), {})
+            if split not in kind or bytes_[at] < kind[split][0]:
+                kind[split] = (float(bytes_[at]), order, screen.point(base, at))
+    queues = [sorted(kind.values(), key=lambda one: one[:2]) for _, kind in sorted(kinds.items())]
+    for turn in zip_longest(*queues):
+        yield from (space.strategy(one[2]) for one in turn if one)
