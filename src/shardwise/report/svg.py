@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from shardwise.simulate.timeline import Timeline
 from shardwise.units import show_bytes, show_seconds
 
@@ -10,6 +12,8 @@ COLOURS = {"F": "#0072b2", "I": "#e69f00", "W": "#009e73", "B": "#d55e00"}
 LINES = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8b949e", "#9a8700")
 _INK = {"I": "#1a1a1a"}
 _WIDTH, _LEFT, _ROW, _GAP, _MEMORY = 1200.0, 60.0, 22.0, 4.0, 160.0
+_LETTERS = 150
+"""Of the heading in one line."""
 _LABELS = 4000
 """Actions up to which each carries its name."""
 
@@ -17,7 +21,10 @@ _LABELS = 4000
 def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False) -> str:
     """A stand-alone SVG file; with `seconds`, times are seconds and memory is bytes."""
     pp = timeline.schedule.pp
-    top = 34.0
+    makespan = _time(timeline.makespan, seconds=seconds).replace(" ", "\N{NO-BREAK SPACE}")
+    said = f"makespan {makespan}, bubble {100 * timeline.bubble:.2f}%"
+    heading = textwrap.wrap(f"{title or timeline.schedule.name}: {said}", _LETTERS)
+    top = 16.0 + 18.0 * len(heading)
     below = top + pp * (_ROW + _GAP) + 30.0
     height = below + _MEMORY + 40.0
     scale = (_WIDTH - _LEFT - 20.0) / (timeline.makespan or 1.0)
@@ -27,9 +34,9 @@ def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False) 
             'font-family="sans-serif" font-size="11">'
         ),
         f'<rect width="{_WIDTH:g}" height="{height:g}" fill="white"/>',
-        (
-            f'<text x="{_LEFT:g}" y="20" font-size="14">{_escaped(title or timeline.schedule.name)}: '
-            f"makespan {_time(timeline.makespan, seconds=seconds)}, bubble {100 * timeline.bubble:.2f}%</text>"
+        *(
+            f'<text x="{_LEFT:g}" y="{20 + 18 * k}" font-size="14">{_escaped(line)}</text>'
+            for k, line in enumerate(heading)
         ),
     ]
     for rank in range(pp):
@@ -46,10 +53,11 @@ def _rank(timeline: Timeline, rank: int, y: float, scale: float) -> list[str]:
     for code, start, end in rows:
         action = timeline.schedule.decode(code)
         x, width = _LEFT + float(start) * scale, float(end - start) * scale
-        shade = 0.65 + 0.35 * (action.chunk // timeline.schedule.pp % 2)
+        shade = 1 - 0.35 * (action.chunk // timeline.schedule.pp % 2)
+        edge = min(0.5, width / 8)  # a white edge would hide what is narrow
         parts.append(
             f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_ROW:g}" fill="{COLOURS[action.kind]}" '
-            f'fill-opacity="{shade:g}" stroke="white" stroke-width="0.5">'
+            f'fill-opacity="{shade:g}" stroke="white" stroke-width="{edge:.2g}">'
             f"<title>{action} {start:g} to {end:g}</title></rect>"
         )
         if labelled and width > 14:
@@ -87,11 +95,24 @@ def _memory(timeline: Timeline, y: float, scale: float, *, seconds: bool) -> lis
 def _legend(timeline: Timeline, y: float) -> list[str]:
     names = {"F": "forward", "I": "backward, inputs", "W": "backward, weights", "B": "full backward"}
     used = "FB" if timeline.schedule.fused else "FIW"
-    return [
-        f'<rect x="{_LEFT + 160 * k:g}" y="{y - 9:g}" width="10" height="10" fill="{COLOURS[kind]}"/>'
-        f'<text x="{_LEFT + 160 * k + 14:g}" y="{y:g}">{names[kind]}</text>'
+    kinds = [
+        f'<rect x="{_LEFT + 130 * k:g}" y="{y - 9:g}" width="10" height="10" fill="{COLOURS[kind]}"/>'
+        f'<text x="{_LEFT + 130 * k + 14:g}" y="{y:g}">{names[kind]}</text>'
         for k, kind in enumerate(used)
     ]
+    return kinds + _ranks(timeline.schedule.pp, _LEFT + 130 * len(used) + 10, y)
+
+
+def _ranks(pp: int, left: float, y: float) -> list[str]:
+    """Whose memory a line is; from the ninth rank on the colours come again."""
+    parts = []
+    for k, shade in enumerate(LINES[:pp]):
+        x, more = left + 92 * k, f", {k + len(LINES)}, ..." if pp > len(LINES) else ""
+        parts.append(
+            f'<line x1="{x:g}" x2="{x + 14:g}" y1="{y - 4:g}" y2="{y - 4:g}" stroke="{shade}" stroke-width="2"/>'
+            f'<text x="{x + 18:g}" y="{y:g}">rank {k}{more}</text>'
+        )
+    return parts
 
 
 def _time(value: float, *, seconds: bool) -> str:
