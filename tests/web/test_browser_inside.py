@@ -230,3 +230,26 @@ def test_a_server_that_has_gone_is_told(look):
     page.route("**/api/**", lambda route: route.abort())
     page.click("#plan-button")
     page.wait_for_selector(".alert:has-text('does not answer')")
+
+
+def test_the_focus_stays_in_the_page_when_the_view_changes(look):
+    page = look.planned()
+    page.focus(".answer button.primary")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("canvas.timeline")
+    assert page.evaluate("document.activeElement.tagName") == "MAIN"
+    page.focus("nav a >> nth=2")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "Compare"
+    page.evaluate("scrollTo(0, 500)")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("scrollY") == 0, "a view begins at its top"
+
+
+def test_the_bars_of_all_ranks_begin_at_one_place(look):
+    page = look.inside("tp1 pp4 dp2 cp1 ep1 zero1 mbs1 gbs16 seq4096 layers=10,9,8,5")
+    lefts = page.eval_on_selector_all(
+        ".bars .bar", "all => all.slice(0, 4).map(bar => bar.getBoundingClientRect().left)"
+    )
+    assert len(set(lefts)) == 1, lefts

@@ -22,7 +22,7 @@ export async function take(chosen, place) {
     else await useModel(text);
     if (plan) refill(place);
   } catch (error) {
-    error.message = `${chosen.name}: ${error.message}`;
+    error.message = `${chosen.name}: ${error.message.replace(/^the request /, "")}`;
     refill(place, alertOf(error));
     if (state.view !== "plan") announce(error.message);
   }

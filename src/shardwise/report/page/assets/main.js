@@ -35,8 +35,14 @@ function build() {
   document.body.prepend(app);
   for (const view of VIEWS) if (offered().includes(view)) MOUNTS[view](roots[view]);
   const turn = () => {
+    const nav = app.querySelector("nav"),
+      here = document.activeElement,
+      walked = nav.contains(here);
     for (const view of VIEWS) roots[view].hidden = view !== state.view;
-    refill(app.querySelector("nav"), tabs());
+    refill(nav, tabs());
+    // the focus must not fall out of the page with what it stood on
+    if (walked) nav.querySelector("a.here")?.focus({ preventScroll: true });
+    else if (here?.closest("[hidden]")) app.querySelector("main").focus({ preventScroll: true });
   };
   turn();
   listen(["view", "pins"], turn);
