@@ -181,3 +181,19 @@ def test_it_reports_what_it_tried_and_stops_when_told():
 def test_stopped_at_once_it_knows_nothing_and_says_so():
     answer = shardwise.plan("llama-3-70b", "256xh100", global_batch=512, stop=lambda: True)
     assert (answer.best, answer.bound, answer.finished) == (None, 0.0, False)
+
+
+def test_what_wins_was_cut_with_care_though_its_bound_was_out_of_reach():
+    answer = shardwise.plan("llama-3-8b", "13xh100", global_batch=128)
+    for layers in ((3,) * 7 + (2,) * 5 + (1,), (2,) * 5 + (3,) * 7 + (1,), (1, 1, 3, 3, 3, 4, 4, 4, 2, 2, 2, 2, 1)):
+        asked_for = answer.question
+        other = estimate(asked_for.model, asked_for.cluster, replace(answer.best.strategy, layers=layers))
+        assert answer.best.iteration_seconds <= other.iteration_seconds
+    assert max(answer.best.strategy.layers) == 3
+    assert len({str(one.strategy) for one in answer.simulated}) == len(answer.simulated) == answer.counts.points
+
+
+def test_the_smallest_cluster_is_found_where_chunks_have_loose_bounds():
+    answer = shardwise.plan("llama-3-8b", "16xh100", global_batch=8, seq=2**20)
+    assert answer.best is None
+    assert answer.closest.gpus == 32

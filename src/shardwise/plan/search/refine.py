@@ -89,6 +89,8 @@ class _Tried:
             self._tried(cutter, cutter.exact)
         elif near and not cutter.chain:
             self._tried(cutter, cutter.careful)
+        if cutter.chain and near and not self.mixes:
+            self._calm()
         if self.mixes and not any(one.fits for one in self.found.values()):
             self._estimate(replace(self.even, recompute=self._all))
 
@@ -104,6 +106,20 @@ class _Tried:
                 return estimate
             cutter.heed(cut, estimate)
         return None
+
+    def _calm(self) -> None:
+        """Where one stage decides, many cuts take the same time but for their updates: try equal inner stages."""
+        found = self.best().strategy
+        cut = found.layers
+        if len(cut) < 3 or max(cut) - min(cut) < 2:
+            return
+        for first in ((), cut[:1]):
+            inner = len(cut) - len(first) - 1
+            share, rest = divmod(sum(cut) - sum(first) - cut[-1], inner)
+            for longer in (range(rest), range(inner - rest, inner)):  # at the front, at the back
+                layers = (*first, *(share + (stage in longer) for stage in range(inner)), cut[-1])
+                if share:
+                    self._estimate(replace(found, layers=layers))
 
     def _with(self, cut: Cut) -> Strategy:
         layers = self.even.layers if cut.layers == spread(self.question.model.layers, self.even) else cut.layers
@@ -138,7 +154,8 @@ class _Tried:
 
     def best(self) -> Refined:
         def key(one: Refined) -> tuple[object, ...]:
-            value = one.seconds if one.fits else one.total_bytes
-            return not one.fits, value, one.strategy.layers, one.strategy.recompute.layers
+            # times that differ in the last digits only are the same: the leaner one is better
+            value = float(f"{one.seconds:.9g}") if one.fits else one.total_bytes
+            return not one.fits, value, one.total_bytes, one.strategy.layers, one.strategy.recompute.layers
 
         return min(self.found.values(), key=key)._replace(simulated=len(self.found))

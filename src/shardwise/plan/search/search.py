@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.search.executor import Executor, Serial
-from shardwise.plan.search.refine import Refined
+from shardwise.plan.search.refine import NEAR, Refined
 from shardwise.plan.search.screen import Screen
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats
@@ -55,7 +55,10 @@ class Search:
     leanest: Refined | None = None
     """The strategy that needs least memory, while none fits."""
     tried: list[tuple[int, Candidate]] = field(default_factory=list)
-    """Every simulated strategy with its place in the space, in the order of simulation; it only grows."""
+    """Every simulated strategy with its place in the space, in the order of simulation; it only grows, and what was
+    looked at again stands in it twice."""
+    hasty: dict[int, float] = field(default_factory=dict)
+    """Seconds, by place, of what was cut into stages in haste because it seemed to come nowhere near."""
     screened: int = 0
     too_large: int = 0
     simulations: int = 0
@@ -121,6 +124,7 @@ class Search:
             if self._lowest() >= self.limit:
                 break
             self._simulate(1)
+        self._look_again()
         self.bound = min(self.dropped, self._lowest(), self.best.seconds if self.best else float("inf"))
 
     def _glances(self) -> Floats:
@@ -187,7 +191,7 @@ class Search:
             done = 0
             goal = self.best.seconds if self.best else PROMISING * self._lowest()
             for one in self.executor.refine(self.question, [self.strategy(place) for place in places], goal):
-                self._take(places[done], one)
+                self._take(places[done], one, goal)
                 done += 1
                 if self._stopped():
                     break
@@ -195,6 +199,19 @@ class Search:
             self._keep(self._pool)
             if self.best or self._stopped():
                 return
+
+    def _look_again(self) -> None:
+        """Cut with care what is near the best after all: what it was held against first may have been out of reach."""
+        while self.best and not self._stopped():
+            most = NEAR * self.best.seconds
+            places = sorted(place for place, seconds in self.hasty.items() if seconds < most)[:BATCH]
+            if not places:
+                return
+            found = self.executor.refine(self.question, [self.strategy(place) for place in places], float("inf"))
+            for place, one in zip(places, found, strict=True):
+                del self.hasty[place]
+                self.points -= 1  # it was counted before
+                self._take(place, one)
 
     def _chosen(self) -> np.ndarray:
         """The next batch: half by bound alone, half of what surely seems to fit, which finds a good best early."""
@@ -209,7 +226,7 @@ class Search:
         base = self.space.bases[index]
         return self.space.strategy(self.screen.point(base, place - int(self._starts[index])))
 
-    def _take(self, place: int, refined: Refined | None) -> None:
+    def _take(self, place: int, refined: Refined | None, goal: float = float("inf")) -> None:
         self.points += 1
         if refined is None:
             return
@@ -221,6 +238,8 @@ class Search:
             if self.leanest is None or total < self.leanest.total_bytes:
                 self.leanest = refined
             return
+        if seconds >= NEAR * goal:
+            self.hasty[place] = seconds
         if self.best is None or (refined.seconds, place) < (self.best.seconds, self.best_at):
             self.best, self.best_at = refined, place
 
@@ -247,7 +266,10 @@ class Search:
             place, one = item
             return not one.fits, one.seconds if one.fits else one.total_bytes, place
 
-        return [one for _, one in sorted(self.tried, key=key)]
+        known: dict[int, Candidate] = {}
+        for place, one in sorted(self.tried, key=key):
+            known.setdefault(place, one)
+        return list(known.values())
 
 
 def _top(candidates: list[Candidate]) -> tuple[Candidate, ...]:
