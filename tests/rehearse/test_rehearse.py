@@ -143,6 +143,14 @@ def test_wider_plans_agree_too(model, cluster, text, rank):
         assert abs(line.error) < 0.02, line
 
 
+@pytest.mark.parametrize("runtime", ["internevo", "megatron-deepspeed"])
+def test_buffers_of_a_framework_are_not_held_against_the_program(runtime):
+    """The program has none of them: the ratio that is folded into the plan must not take them away."""
+    plan = plan_for("llama-3-8b", "4xh200", tp=2, pp=2, global_batch=2, runtime=runtime)
+    lines = compare(plan, rehearsed(plan))
+    assert [line.error for line in lines] == pytest.approx([0.0] * len(lines), abs=0.02)
+
+
 def test_what_can_only_be_counted_is_not_run(tmp_path, capfd):
     from shardwise.cli.main import run
 

@@ -21,6 +21,9 @@ GROUPED_ADD, ROUTING = 15.0, EAGER_ROUTING
 # host), a fused kernel checks its guards; and the time of one iteration beside its passes.
 OVERHEADS = Overheads(launch=20e-6, launch_backward=12e-6, layer=0.8e-3, layer_backward=0.4e-3, iteration=0.3e-3)
 
+UNFUSED_ADAM = 4.0
+"""Bytes per parameter that the program's Adam holds in its step where it is not fused."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -40,8 +43,12 @@ def rehearsed(runtime: Runtime) -> Runtime:
     """The runtime with the kernels that the program has: torch's own norms, rotary embedding in plain kernels."""
     if runtime.name == "huggingface":
         return runtime
-    kernels = replace(runtime.kernels, norm="native", rope="eager", attention="best")
-    memory = replace(runtime.memory, dummy_gradients=False, bucket=0.0, fixed=0.0, workspace=67.1e6)
+    work = 0.0 if runtime.kernels.fused_optimizer else UNFUSED_ADAM
+    kernels = replace(runtime.kernels, norm="native", rope="eager", attention="best", optimizer_work=work)
+    memory = replace(
+        runtime.memory, dummy_gradients=False, bucket=0.0, fixed=0.0, workspace=67.1e6, gradient_bytes=0.0,
+        half_gradients_beside=False,
+    )  # fmt: skip
     return replace(runtime, kernels=kernels, overheads=OVERHEADS, memory=memory)
 
 
