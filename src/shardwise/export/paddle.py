@@ -69,7 +69,7 @@ def _axes(draft: Draft) -> None:
 def _recompute(draft: Draft) -> None:
     recompute = draft.strategy.recompute
     if len(recompute.modules) > 1:
-        known_modules(draft, {}, (), "Paddle, several at once,")
+        known_modules(draft, {}, (), "Paddle (one module at most)")
     known_modules(draft, {"mla-up": "attention"}, tuple(PADDLE_RECOMPUTED), "Paddle")
     recompute = draft.strategy.recompute
     if recompute.group > 1:
