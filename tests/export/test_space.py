@@ -60,3 +60,12 @@ def test_every_runtime_still_has_its_axes(target):
     assert {"1", "2", "4", "8", "16"} <= set(axes["pp"])
     assert len(axes["cp"]) > 1
     assert len(axes["zero"]) > 1
+
+
+def test_a_name_with_control_characters_leaves_the_files_readable():
+    question = question_of("llama-3-8b", "8xh100", global_batch=128, seq=8192)
+    model = replace(question.model, name="x\x1b[31m\ntouch y")
+    strategy = Space(question=question).strategy(next(Space(question=question).points()))
+    for file in export(Plan(model=model, cluster=question.cluster, strategy=strategy), "megatron").files:
+        assert "\x1b" not in file.text
+        assert "\ntouch" not in file.text

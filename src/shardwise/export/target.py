@@ -140,8 +140,12 @@ class Draft:
             self.losses.append(Fault("", text))
 
     def header(self, mark: str = "# ") -> str:
-        """The lines that open every file that can hold a comment; a name with a line break ends no comment."""
-        return "".join(f"{mark}{' '.join(line.splitlines())}".rstrip() + "\n" for line in self.notes())
+        """The lines that open every file that can hold a comment; a name with a line break ends no comment,
+        and one with control characters leaves YAML valid.
+        """
+        lines = (" ".join(line.splitlines()) for line in self.notes())
+        shown = ("".join(one if one.isprintable() else "?" for one in line) for line in lines)
+        return "".join(f"{mark}{line}".rstrip() + "\n" for line in shown)
 
     def notes(self) -> list[str]:
         lines = [
