@@ -90,6 +90,10 @@ def from_plan(options: Mapping[str, Any], typed: frozenset[str]) -> dict[str, An
 
 
 def _refuse(options: Mapping[str, Any], typed: frozenset[str]) -> None:
+    from shardwise.inputs.load import read_model
+
+    if options["cluster"] is None and isinstance(options["model"], str):
+        read_model(options["model"])  # a name or a file that is not there is the first thing to say
     faults = [
         Fault(name, f"is missing; {hint}")
         for name, key, hint in (

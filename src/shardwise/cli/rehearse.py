@@ -41,10 +41,12 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
     shardwise rehearse plan.json --rank pp2 --device meta              exact memory of the program, no GPU
     shardwise rehearse plan.json --rank pp2 --with megatron            Megatron-Core's own modules instead of ours
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.cli.per_op_show import refuse_per_op
     from shardwise.inputs.plan_file import read_plan
     from shardwise.rehearse.program import read_result
 
     plan = read_plan(options["plan_file"])
+    refuse_per_op(plan, options["plan_file"], "rehearse")
     if options["read"]:
         result = read_result(options["read"])
         _refuse_stranger(plan, result, options["read"])
