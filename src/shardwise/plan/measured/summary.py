@@ -105,10 +105,6 @@ def by_precision(outcome: Outcome) -> str:
     return outcome.case.precision
 
 
-def by_completeness(outcome: Outcome) -> str:
-    return "every setting known" if outcome.case.complete else "a setting unknown"
-
-
 def scored(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """Published rows in 16 bit whose settings are known: those that a time error is counted on."""
     return [
