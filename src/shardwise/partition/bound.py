@@ -44,13 +44,17 @@ class Bounder:
     rounds: int = 60
     bound: float = 0.0
     out_of_time: bool = False
+    infeasible: bool = False
+    """Proven: nothing fits."""
     fractions: Floats | None = None
     """Counts of the relaxed optimum: where good partitions are near."""
     _programme: Programme = field(init=False)
 
-    def relax(self) -> None:
-        """The linear relaxation, nearly to the last path."""
-        self._programme = Programme(self.ready)
+    def relax(self, *, ordered: bool = True) -> None:
+        """The linear relaxation, nearly to the last path, or until `found` has enough. `ordered` False lets runs of
+        layers stand in any order: looser, and without binary variables.
+        """
+        self._programme = Programme(self.ready, ordered=ordered)
         for path in rank_paths(self.ready):
             self._programme.cut(path)
         self._relaxed(_ROUGH)
@@ -73,10 +77,11 @@ class Bounder:
         for _ in range(20 * self.rounds):
             solved = self._programme.solve(seconds=self._left())
             if solved is None or not solved.finished:
+                self.infeasible = solved is None
                 self._stopped(solved)
                 return
             self.bound, self.fractions = max(self.bound, solved.value * _SURE), solved.counts
-            if self._cut_off(solved) <= solved.value * (1 + close):
+            if self._cut_off(solved) <= solved.value * (1 + close) or self.found(self.bound, None):
                 return
             if self._left() <= 0:
                 self._stopped(solved)

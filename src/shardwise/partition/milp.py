@@ -37,7 +37,7 @@ class Solved:
 class Programme:
     """A programme that grows by cuts and by integer variables."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: Ready, *, ordered: bool = True) -> None:
         import highspy
 
         self.ready, self.kinds = ready, highspy.HighsVarType
@@ -61,7 +61,8 @@ class Programme:
         self._columns()
         self._totals()
         self._memory()
-        self._seams()
+        if ordered:
+            self._seams()
         self.cuts = 0
 
     def _watch(self, _kind: object, _message: str, _out: object, back: Any, _data: object) -> None:  # noqa: ANN401

@@ -20,22 +20,12 @@ ROUNDING = 1 + 1e-9
 
 
 def random_cut(rng, question, strategy):
-    """Any cut that the space has: all of one chunk a rank; with several, near the even share."""
+    """Any cut that leaves every chunk a layer."""
     layers, chunks = question.model.layers, strategy.chunks
     if strategy.pp == 1 or not question.runtime.can.uneven_layers:
         return strategy
-    if strategy.vpp == 1:
-        places = sorted(rng.sample(range(1, layers), strategy.pp - 1))
-        return replace(strategy, layers=tuple(b - a for a, b in pairwise([0, *places, layers])))
-    least, more = divmod(layers, chunks)
-    longer = set(rng.sample(range(chunks), more))
-    counts = [least + (chunk in longer) for chunk in range(chunks)]
-    for end in (0, -1):  # an end may have less
-        free = [chunk for chunk in range(1, chunks - 1) if counts[chunk] == least]
-        if counts[end] > 1 and free:
-            counts[end] -= 1
-            counts[rng.choice(free)] += 1
-    return replace(strategy, layers=tuple(counts))
+    places = sorted(rng.sample(range(1, layers), chunks - 1))
+    return replace(strategy, layers=tuple(b - a for a, b in pairwise([0, *places, layers])))
 
 
 def random_mix(rng, question, strategy):

@@ -39,14 +39,11 @@ def test_the_best_is_that_of_brute_force(seed):
 
 
 def every_cut(question, strategy):
-    """Every cut into stages that the space has, with every number of recomputed layers of every stage."""
+    """Every cut into chunks, with every number of recomputed layers of every chunk."""
     layers, chunks = question.model.layers, strategy.chunks
-    even, mixes = layers // chunks, strategy.recompute.layers == AS_NEEDED
+    mixes = strategy.recompute.layers == AS_NEEDED
     for places in combinations(range(1, layers), chunks - 1):
         counts = tuple(b - a for a, b in pairwise([0, *places, layers]))
-        inside = min(counts[1:-1], default=even) >= even and max(counts) <= even + 1
-        if strategy.vpp > 1 and not inside:
-            continue
         for again in product(*(range(count + 1) for count in counts)) if mixes else [strategy.recompute.layers]:
             yield replace(strategy, layers=counts, recompute=replace(strategy.recompute, layers=again))
 

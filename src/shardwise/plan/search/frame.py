@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwise.cost.layer import Block
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.stage import Chunk, Run, chunk_of
 from shardwise.cost.states import states_of
@@ -18,6 +20,7 @@ from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats, Table
 from shardwise.plan.search.types import Base, Layout, Point
 from shardwise.plan.search.work import Cell
+from shardwise.plan.setup import Setup
 from shardwise.schedule.generate import generate
 from shardwise.simulate.action import B, F, I
 
@@ -25,6 +28,16 @@ Ints = npt.NDArray[np.int64]
 DEEP = 16
 """Deeper pipelines back and forth are not counted out: making their order takes longer than it saves."""
 _PARAMETERS = frozenset({"weights", "gradients", "master weights", "optimizer moments"})
+
+
+class Rated(NamedTuple):
+    """`Rates` of one strategy: bytes per parameter outside experts and of experts."""
+
+    lasting: list[float]
+    gradients: list[float]
+    work: list[float]
+    gathered: float
+    fixed: float
 
 
 class Rates(NamedTuple):
@@ -70,7 +83,7 @@ class Known(NamedTuple):
     """Updates and rates that frames share."""
 
     updates: dict[tuple[int, ...], tuple[float, float, float]]
-    rates: dict[tuple[int, ...], tuple[object, ...]]
+    rates: dict[tuple[int, ...], Rated]
 
 
 class _Chunks(NamedTuple):
@@ -90,7 +103,8 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
     whole = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
     chunks = _Chunks(whole, chunk_of((Run(table.main.blocks[0], 1),), 0.0))
     for index, layout, sharding in pairs:
-        cell = cells.setdefault(Cell(layout.pp, layout.dp, sharding if sharding.zero == 3 else None), len(cells))
+        shown = sharding if sharding.zero == 3 else None
+        cell = cells.setdefault(Cell(layout.pp, layout.dp, shown, layout.schedule in V_SCHEDULES), len(cells))
         track_of_pair.append(tracks.setdefault((index, cell), len(tracks)))
         point = Point(base, layout, sharding, Recompute())
         updates_.append(_update(space, point, table, chunks, known))
@@ -140,17 +154,16 @@ def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Kn
     return known.updates[key]
 
 
-def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[object, ...]:
+def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> Rated:
     key = _key(point)
     if key not in known.rates:
         chunk = chunks.whole if point.layout.pp == 1 else chunks.main
-        known.rates[key] = _rated(table, space.strategy(point), chunk)
+        known.rates[key] = rates_of(table.ground, space.strategy(point), chunk)
     return known.rates[key]
 
 
-def _rated(table: Table, strategy: Strategy, chunk: Chunk) -> tuple[object, ...]:
+def rates_of(ground: Setup, strategy: Strategy, chunk: Chunk) -> Rated:
     """What the memory model says of one parameter of each sort."""
-    ground = table.ground
     states = states_of(strategy, ground.runtime)
     whole = footprint_of([chunk], ground.shard, strategy, ground.runtime, states, ground.cluster.gpu.reserved)
     unit = [
@@ -163,54 +176,39 @@ def _rated(table: Table, strategy: Strategy, chunk: Chunk) -> tuple[object, ...]
     buckets = sum(part.value for part in whole.parts if part.name == "communication buckets")
     alone = 0.0 if ground.shard.lora else 1.0
     gradients, work = [alone * one.gradients for one in unit], [alone * one.optimizer for one in unit]
-    return lasting, gradients, work, whole.gathered, buckets + whole.context
+    return Rated(lasting, gradients, work, whole.gathered, buckets + whole.context)
 
 
 def _bare(chunk: Chunk, params: float, expert_params: float) -> Chunk:
     return chunk._replace(runs=(), params=params, expert_params=expert_params)
 
 
-def buffers_of(table: Table) -> float:
-    """Workspaces and buffers of a rank that has at least one layer."""
-    ground = table.ground
-    kinds = [chunk_of((Run(piece.blocks[0], 1),), 0.0) for piece in table.layers]
-    found = [footprint_of([one], ground.shard, ground.strategy, ground.runtime, ground.states) for one in kinds]
+def buffers_of(ground: Setup, kinds: Iterable[Block]) -> float:
+    """Workspaces and buffers of a rank that has at least one layer of these kinds."""
+    chunks = [chunk_of((Run(block, 1),), 0.0) for block in kinds]
+    found = [footprint_of([one], ground.shard, ground.strategy, ground.runtime, ground.states) for one in chunks]
     return min(sum(p.value for p in one.parts if p.name == "workspace and buffers") for one in found)
 
 
 @lru_cache(maxsize=4096)
-def in_flight(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
-    """Chunk passes that each rank holds at most at once, if I already frees everything: a lower bound."""
+def in_flight(schedule: str, pp: int, microbatches: int) -> Floats:
+    """Passes of each of its chunks that a rank holds at once, if I already frees everything: a lower bound.
+
+    Interleaved 1F1B starts with pp passes through all chunks but a rank's last, which has 2 (pp - r - 1) + 1, at most
+    pp. A v is read off the order itself; more micro batches hold no less.
+    """
     ranks = np.arange(pp, dtype=float)
-    if schedule in {"1f1b", "zb-h1", "zb-h2"}:
-        return np.asarray(np.minimum(microbatches, pp - ranks))
     if schedule == "gpipe":
         return np.full(pp, float(microbatches))
     if schedule == "interleaved":
-        return np.asarray(np.minimum(microbatches * vpp, 2 * (pp - ranks - 1) + (vpp - 1) * pp + 1))
-    if schedule in V_SCHEDULES and pp <= DEEP:
-        return _counted(schedule, pp, vpp, min(microbatches, 2 * pp))
-    return np.ones(pp)
+        return np.asarray(np.minimum(min(pp, microbatches), 2 * (pp - ranks - 1) + 1))
+    if schedule in V_SCHEDULES:
+        return _counted(schedule, pp, min(microbatches, 2 * pp)) if pp <= DEEP else np.zeros(pp)
+    return np.asarray(np.minimum(microbatches, pp - ranks)) if schedule in {"1f1b", "zb-h1", "zb-h2"} else np.ones(pp)
 
 
-@lru_cache(maxsize=1024)
-def _counted(schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
-    """Read off the order itself; more micro batches hold no less."""
-    made = generate(schedule, pp=pp, vpp=vpp, microbatches=microbatches)
-    size = made.chunks * made.microbatches
-    most = []
-    for row in made.codes:
-        kind = np.asarray(row) // size
-        change = np.where(kind == F, 1.0, np.where((kind == I) | (kind == B), -1.0, 0.0))
-        most.append(float(np.cumsum(change).max()))
-    return np.array(most)
-
-
-@lru_cache(maxsize=1024)
-def least_in_flight(schedule: str, pp: int, microbatches: int) -> float:
-    """Micro batches of which a rank of a v holds both chunks at once, on the rank where that is least."""
-    if schedule not in V_SCHEDULES or pp > DEEP:
-        return 0.0
+def _counted(schedule: str, pp: int, microbatches: int) -> Floats:
+    """Micro batches of which each rank of a v holds both chunks at once."""
     made = generate(schedule, pp=pp, vpp=2, microbatches=microbatches)
     most = []
     for rank, row in enumerate(made.codes):
@@ -219,4 +217,4 @@ def least_in_flight(schedule: str, pp: int, microbatches: int) -> float:
         early = chunk == rank
         held = np.minimum(np.cumsum(change * early), np.cumsum(change * ~early))
         most.append(float(held.max()))
-    return min(most)
+    return np.array(most)

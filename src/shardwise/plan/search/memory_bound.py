@@ -7,14 +7,13 @@ makes it independent of the cut: layers / sum of w_r. Other kinds of layer are h
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.plan.search.frame import Frame, Rates, buffers_of, in_flight, least_in_flight
+from shardwise.inputs.strategy import V_SCHEDULES
+from shardwise.plan.search.frame import Frame, Rates, buffers_of, in_flight
 from shardwise.plan.search.table import Floats, Piece, Table
-from shardwise.plan.search.types import Layout
 from shardwise.plan.search.work import Choices
 
 
@@ -51,8 +50,12 @@ def memory(table: Table, frame: Frame, choices: Choices, layers: int) -> Floats:
     """Bytes that the fullest rank needs in all at least: [pair, choice]."""
     stretch = 1 + table.ground.runtime.memory.fragmentation
     passes = _passes(table, frame, choices, layers).bytes
-    fixed = (buffers_of(table) + frame.rates.fixed)[:, None]
+    fixed = (_buffers(table) + frame.rates.fixed)[:, None]
     return np.asarray(fixed + np.maximum(passes, _step(table, frame, stretch)))
+
+
+def _buffers(table: Table) -> float:
+    return buffers_of(table.ground, (piece.blocks[0] for piece in table.layers))
 
 
 def lacking(table: Table, frame: Frame, choices: Choices, layers: int, limit: float) -> Floats:
@@ -60,7 +63,7 @@ def lacking(table: Table, frame: Frame, choices: Choices, layers: int, limit: fl
     at = np.flatnonzero(choices.mix)
     part = Choices(choices.recipe[at], choices.layers[at], choices.mix[at], np.zeros_like(at))
     need = _passes(table, frame, part, layers)
-    fixed = (buffers_of(table) + frame.rates.fixed)[:, None]
+    fixed = (_buffers(table) + frame.rates.fixed)[:, None]
     found = np.zeros((len(frame.of_pair), len(choices.recipe)))
     found[:, at] = np.maximum(need.bytes + fixed - limit, 0.0) / need.relief
     return found
@@ -71,18 +74,29 @@ def _passes(table: Table, frame: Frame, choices: Choices, layers: int) -> _Need:
     stretch = 1 + table.ground.runtime.memory.fragmentation
     shape = (len(frame.of_pair), len(choices.recipe))
     need = _Need(np.empty(shape), np.empty(shape))
-    kinds = np.array([_kind(layout) for layout in frame.layouts])[frame.of_pair]
-    for kind, bound in ((0, _whole), (2, _chunked)):
-        at = np.flatnonzero(kinds == kind)
-        if len(at):
-            case = _case(table, frame, choices, layers, stretch, at)
-            need.bytes[at], need.relief[at] = bound(case, frame.layouts, frame.of_pair[at])
-    _fill_weighted(need, table, frame, choices, layers, stretch, kinds)
+    for held, at in _groups(frame).items():
+        case = _case(table, frame, choices, layers, stretch, np.array(at))
+        need.bytes[at], need.relief[at] = _whole(case) if held is None else _weighted(case, held)
     return need._replace(bytes=need.bytes + stretch * frame.rates.gathered[:, None])
 
 
-def _kind(layout: Layout) -> int:
-    return 0 if layout.pp == 1 else 1 if layout.vpp == 1 else 2
+class _Held(NamedTuple):
+    """What decides how many passes the ranks of a pipeline hold at once."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    microbatches: int
+
+
+def _groups(frame: Frame) -> dict[_Held | None, list[int]]:
+    """Pairs whose ranks hold the same; none: one stage."""
+    found: dict[_Held | None, list[int]] = {}
+    for pair, index in enumerate(frame.of_pair.tolist()):
+        one = frame.layouts[index]
+        held = None if one.pp == 1 else _Held(one.schedule, one.pp, one.vpp, one.microbatches)
+        found.setdefault(held, []).append(pair)
+    return found
 
 
 def _case(table: Table, frame: Frame, choices: Choices, layers: int, stretch: float, at: np.ndarray) -> _Case:
@@ -112,9 +126,8 @@ def _working(case: _Case) -> Floats:
     return np.asarray(np.maximum(np.min(each, axis=0), 0.0))
 
 
-def _whole(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> _Need:
+def _whole(case: _Case) -> _Need:
     """One stage: everything is on it; the working set of the loss comes on top."""
-    del layouts, at
     table, choices = case.table, case.choices
     blocks = choices.layers > 0
     # a block's layers are the first ones; where kinds differ, the kind that frees most is taken
@@ -127,81 +140,25 @@ def _whole(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> _Need:
     return _Need(np.asarray(case.sum_of(table.pieces) + case.stretch * (kept + last)), np.array(case.stretch))
 
 
-def _fill_weighted(
-    need: _Need, table: Table, frame: Frame, choices: Choices, layers: int, stretch: float, kinds: np.ndarray
-) -> None:
-    """One chunk a rank: pipelines whose ranks hold the same share a computation."""
-    groups: dict[tuple[str, int, int], list[int]] = {}
-    for pair in np.flatnonzero(kinds == 1).tolist():
-        layout = frame.layouts[frame.of_pair[pair]]
-        held = "gpipe" if layout.schedule == "gpipe" else "1f1b"
-        groups.setdefault((held, layout.pp, layout.microbatches), []).append(pair)
-    for (held, pp, count), at in groups.items():
-        case = _case(table, frame, choices, layers, stretch, np.array(at))
-        need.bytes[at], need.relief[at] = _weighted(case, in_flight(held, pp, 1, count))
-
-
-def _weighted(case: _Case, flight: Floats) -> _Need:
+def _weighted(case: _Case, held: _Held) -> _Need:
     table, choices, stretch = case.table, case.choices, case.stretch
+    flight, last = in_flight(held.schedule, held.pp, held.microbatches), 0 if held.schedule in V_SCHEDULES else held.pp - 1
     main, blocks = table.main, choices.layers > 0
     kept = np.where(blocks, main.kept[0], main.kept[choices.kept])[None, :, None]
     static = case.of(main)[:, :, None]
     weight = 1.0 / (static + stretch * flight * kept)
     total, ends = weight.sum(axis=2), case.sum_of((*table.last, *table.extra))
-    saved = stretch * (main.kept[0] - main.kept[choices.kept]) * choices.layers * blocks
+    # the first N layers of every chunk
+    saved = stretch * (main.kept[0] - main.kept[choices.kept]) * choices.layers * held.vpp * blocks
     bytes_ = case.layers - (weight @ flight) * saved
     for piece in table.others:
         less = static - case.of(piece)[:, :, None] + stretch * flight * (kept - piece.kept[choices.kept][:, None])
         bytes_ -= piece.number * np.maximum(0.0, weight * less).max(axis=2)
     bytes_ += weight[:, :, 0] * (case.of(table.first) + stretch * flight[0] * table.first.kept[0])
-    # the last rank's highest point is in the loss, where all its layers' bytes are there too
-    loss = stretch * (sum(piece.number * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
-    bytes_ += weight[:, :, -1] * (ends + loss) + (total - weight[:, :, -1]) * stretch * _working(case)
-    return _Need(np.asarray(bytes_ / total), stretch * (weight * flight).max(axis=2) / total)
-
-
-def _kept(piece: Piece, choices: Choices, count: Floats) -> Floats:
-    """Kept bytes of `count` layers in one chunk."""
-    plain, chosen = piece.kept[0], piece.kept[choices.kept]
-    again = np.minimum(choices.layers, count)
-    return np.asarray(np.where(choices.layers > 0, again * chosen + (count - again) * plain, count * chosen))
-
-
-def _chunked(case: _Case, layouts: tuple[Layout, ...], at: np.ndarray) -> _Need:
-    """Several chunks a rank, near the even share: the mean over ranks, or a rank between the ends."""
-    table, choices = case.table, case.choices
-    used = np.unique(at)
-    rows = [_shape(layouts[index], case.layers) for index in used]
-    columns = np.array(rows)[np.searchsorted(used, at)].T[:, :, None]
-    even, ranks, chunks, short, all_flight, inner = columns
-    blocks = choices.layers > 0
-    saved = np.max([piece.kept[0] - piece.kept[choices.kept] for piece in table.layers], axis=0)
-    kept = sum(piece.number * np.where(blocks, piece.kept[0], piece.kept[choices.kept]) for piece in table.layers)
-    kept = kept - np.where(blocks, ranks * chunks * choices.layers * saved, 0.0)
-    longest = np.max([piece.kept[0] for piece in table.layers]) * (even + 1)
-    held = (all_flight * np.maximum(kept, 0.0) - short * longest) / ranks
-    working = _working(case)
-    mean = case.sum_of(table.pieces) / ranks + case.stretch * (np.maximum(held, 0.0) + working)
-    least = np.min([case.of(piece) for piece in table.layers], axis=0) * even * chunks
-    full = np.min([_kept(piece, choices, even) for piece in table.layers], axis=0)
-    one = np.where(ranks > 2, least + case.stretch * (inner * full + working), 0.0)
-    # where layers may choose, the mean alone can be held against what they free
-    needed = np.where(choices.mix & (choices.kept == 0), mean, np.maximum(mean, one))
-    return _Need(np.asarray(needed), np.maximum(case.stretch * all_flight / ranks, 1e-30) + 0 * needed)
-
-
-@lru_cache(maxsize=4096)
-def _shape(layout: Layout, layers: int) -> tuple[float, ...]:
-    """Even share of layers, ranks, chunks of a rank, and passes in flight.
-
-    Interleaved 1F1B starts with pp passes through all chunks but a rank's last, which has 2 (pp - r - 1) + 1, at most
-    pp: every layer counts pp times, less what late ranks' last chunks lack. On a v every layer counts as often as the
-    chunk of the rank that is held least.
-    """
-    p, flight = layout.pp, in_flight(layout.schedule, layout.pp, layout.vpp, layout.microbatches)
-    inner = float(flight[1:-1].max()) if p > 2 else 0.0
-    short, every = 0.0, float(least_in_flight(layout.schedule, p, min(layout.microbatches, 2 * p)))
-    if layout.schedule == "interleaved":
-        every = float(min(p, layout.microbatches))
-        short = float(sum(every - min(every, 2 * (p - rank - 1) + 1) for rank in range(p)))
-    return layers // (p * layout.vpp), p, layout.vpp, short, every, inner
+    working = stretch * _working(case)
+    if held.vpp == 1:  # the last rank's highest point is in the loss, where all its layers' bytes are there too
+        loss = stretch * (sum(piece.number * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
+        bytes_ += weight[:, :, last] * (loss - working)
+    bytes_ += weight[:, :, last] * ends + total * working
+    relief = stretch * (weight * flight).max(axis=2) / total
+    return _Need(np.asarray(bytes_ / total), np.maximum(relief, 1e-30))

@@ -4,8 +4,7 @@ The problem is made of the cost model's own blocks. What a rank needs beside lay
 sets) is what the estimate of the even cut needs more than the problem says, so that both agree there. One chunk a rank
 is cut by the dynamic programme, everything else by annealing; the estimate has the last word on time and memory.
 
-Which cuts there are: every stage has a layer or more; with several chunks a rank, every chunk has the even share of
-layers (rounded down) or one more, and the first and the last may have less. The bounds of the screen hold for these.
+Which cuts there are: every one that leaves each chunk a layer or more. The bounds of the screen hold for these.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class Cutter:
     def __init__(self, setup: Setup, even: Estimate, limit: float) -> None:
         self.setup, self.limit = setup, limit
         self.ready = Ready(problem_of(setup))
-        self.ready.least = _least(setup)
         beside = np.array([rank.total for rank in even.memory]) - self.ready.peaks(self._counts(setup.layers))
         self.ready.limits = limit - beside
 
@@ -125,8 +123,6 @@ class Cutter:
 
     def _cut(self, counts: Ints) -> Cut:
         layers = tuple(map(int, counts.sum(axis=1)))
-        if self.setup.strategy.vpp > 1:
-            layers = _near_even(layers, self.ready.rank_of)
         recompute = self.setup.strategy.recompute
         if recompute.layers != AS_NEEDED:
             return Cut(layers, recompute)
@@ -136,24 +132,12 @@ class Cutter:
         return Cut(layers, replace(recompute, layers=again[:1] if len(set(again)) == 1 else again))
 
 
-def _near_even(layers: tuple[int, ...], rank_of: Ints) -> tuple[int, ...]:
-    """No chunk longer than the even share and one: what is beyond goes to the shortest chunk, own rank first."""
-    most, found = sum(layers) // len(layers) + 1, list(layers)
-    for chunk in range(len(found)):
-        while found[chunk] > most:
-            open_ = [other for other in range(len(found)) if found[other] < most]
-            taker = min(open_, key=lambda other: (rank_of[other] != rank_of[chunk], found[other], other))
-            found[chunk] -= 1
-            found[taker] += 1
-    return tuple(found)
-
-
 def problem_of(setup: Setup) -> Problem:
     """The partition problem of a strategy; memory without limits."""
     strategy, model = setup.strategy, setup.model
     groups = data_groups(setup.network, strategy)
     kinds = layer_kinds(model)[: model.layers]
-    first, last = setup.chunks[0].runs[0].block, _tail(setup)
+    first, last = setup.chunks[0].runs[0].block, tail_of(setup)
     runs = tuple(
         Layers(
             kind=_kind(setup, [block_of(setup, kind, recipe) for recipe in _recipes(setup)], groups),
@@ -177,18 +161,9 @@ def _recipes(setup: Setup) -> tuple[Recipe, ...]:
     return (PLAIN, recipe) if recompute.layers else (recipe,)
 
 
-def _tail(setup: Setup) -> tuple[Run, ...]:
+def tail_of(setup: Setup) -> tuple[Run, ...]:
     """Output layer, loss and multi-token-prediction layers."""
     return tuple(run for run in setup.chunks[-1].runs if run.block.name == "head" or run.block.name.startswith("mtp "))
-
-
-def _least(setup: Setup) -> Ints:
-    """Fewest layers of every chunk."""
-    chunks = setup.strategy.chunks
-    least = np.ones(chunks, dtype=np.int32)
-    if setup.strategy.vpp > 1:
-        least[1:-1] = max(1, setup.model.layers // chunks)
-    return least
 
 
 def _kind(setup: Setup, blocks: list[Block], groups: DataGroups) -> Kind:

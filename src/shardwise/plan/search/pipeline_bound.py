@@ -36,15 +36,13 @@ class Pipes(NamedTuple):
     """Seconds of one send."""
     shown: Floats
     """What a pass of a rank shows of its sends."""
-    layers: int
 
     def of(self, at: list[int]) -> Pipes:
         """Some of them."""
-        pp, vpp, m, hop, shown = (column[at] for column in self[:5])
-        return Pipes(pp, vpp, m, hop, shown, self.layers)
+        return Pipes(*(column[at] for column in self))
 
 
-def pipes_of(layouts: Sequence[Layout], hops: list[float], overlap: float, layers: int) -> Pipes:
+def pipes_of(layouts: Sequence[Layout], hops: list[float], overlap: float) -> Pipes:
     def column(values: list[float]) -> Floats:
         return np.array(values, dtype=float)[:, None]
 
@@ -55,7 +53,6 @@ def pipes_of(layouts: Sequence[Layout], hops: list[float], overlap: float, layer
         column([one.microbatches for one in layouts]),
         column(hops),
         column(shown),
-        layers,
     )
 
 
@@ -68,13 +65,11 @@ def makespan(schedule: str, pipes: Pipes, work: Work) -> Floats:
 
 
 def _block_mean(pipes: Pipes, work: Work) -> Floats:
-    """Mean over ranks where the first N layers of every chunk are recomputed: no chunk between the ends is shorter
-    than the even share, so that most chunks have N such layers.
+    """Mean over ranks where the first N layers of every chunk are recomputed: every chunk has one such layer or more,
+    beside what `total` counts already.
     """
-    chunks = pipes.pp * pipes.vpp
-    sure = np.maximum(chunks - 2, 0) * np.minimum(work.block, pipes.layers // chunks)
-    counted = (work.block + np.maximum(pipes.pp - 3, 0)) * (work.block > 0)  # what `total` has already
-    several = np.where(pipes.vpp > 1, np.maximum(sure - counted, 0.0), 0.0)
+    more = pipes.pp * pipes.vpp - 1 - np.maximum(pipes.pp - 3, 0)
+    several = np.where((pipes.vpp > 1) & (work.block > 0), more, 0.0)
     return np.asarray((work.total + work.again * several) / pipes.pp)
 
 
@@ -124,16 +119,16 @@ def _gpipe(pipes: Pipes, work: Work) -> Floats:
 
 
 def _interleaved(pipes: Pipes, work: Work) -> Floats:
-    """(2) in both cases; chunks between the ends hold the even share of layers or more."""
+    """(2) in both cases; every chunk holds one layer or more."""
     p, m, stage = pipes.pp, pipes.m, 2 * pipes.shown
-    even = pipes.layers // (p * pipes.vpp)
     each = stage / pipes.vpp
-    chunk = even * work.layer + np.minimum(even, work.block) * work.again + each
-    begin = np.maximum(0.0, (even - 1) * work.layer + work.first) + each
+    chunk = work.layer + np.minimum(1.0, work.block) * work.again + each
+    begin = np.maximum(0.0, work.layer + work.first) + each
 
     def bound(seconds: Floats, rank: Floats | float) -> Floats:
-        before = np.where(np.asarray(rank) > 0, begin + np.maximum(np.asarray(rank) - 1, 0) * chunk, 0.0)
-        return m * (seconds + stage) + before
+        ranks = np.asarray(rank, dtype=float)
+        before = np.where(ranks > 0, begin + np.maximum(ranks - 1, 0) * chunk, 0.0) + 2 * ranks * pipes.hop
+        return np.asarray(m * (seconds + stage) + before)
 
     reach = np.minimum(work.slack, p - 1)
     inner = bound(work.full, np.maximum(p - 1 - np.maximum(reach, 1.0), 0.0))

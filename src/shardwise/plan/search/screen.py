@@ -112,7 +112,7 @@ class Screen:
             hand_over(ground.network, question.cluster.gpus // one.pp, ground.shard) if one.pp > 1 else 0.0
             for one in frame.layouts
         ]
-        return pipes_of(frame.layouts, hops, ground.runtime.overlap.p2p, question.model.layers)
+        return pipes_of(frame.layouts, hops, ground.runtime.overlap.p2p)
 
     def _passes(self, table: Table, frame: Frame, work: Work) -> Floats:
         """[track, choice]"""

@@ -28,6 +28,8 @@ class Cell(NamedTuple):
     pp: int
     dp: int
     sharding: Sharding | None
+    folded: bool
+    """A v: rank 0 has both ends of the model."""
 
 
 class Choices(NamedTuple):
@@ -157,8 +159,11 @@ def _settled(
     last = (count * both)[:, kinds + 1 :].sum(axis=1)
     least_again = choices.layers + np.maximum(pp - 3, 0) * blocks
     window = ceilings[:, np.where(blocks, len(table.recipes) - 1, choices.recipe)]
+    folded = np.array([cell.folded for cell in cells])[:, None]
+    first = both[:, kinds] - discount
     parts = _Parts(
-        pp, layer + 0 * pp, again, choices.layers + 0 * layer, both[:, kinds] - discount, last,
+        pp, layer + 0 * pp, again, choices.layers + 0 * layer, np.where(folded, first + last, first),
+        np.where(folded, 0.0, last),
         float(layers), float(sum(piece.number for piece in table.others)) if table.leading else 0.0,
     )  # fmt: skip
     total = (count * both).sum(axis=1) + again * least_again
