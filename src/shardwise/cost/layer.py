@@ -30,16 +30,23 @@ class Groups(NamedTuple):
     hidden: tuple[tuple[str, float], ...]
 
 
+HOST_SHARE = 0.3
+"""Below this share of the device's time the host does not show at all."""
+SHOWN = 1 - HOST_SHARE**4
+"""What makes `meet` whole there: without a step, so that more work on either side is never faster."""
+
+
 def meet(device: float, host: float) -> float:
     """Time of a pass whose kernels take `device` and whose launches take `host` seconds.
 
     The slower side decides, but where both are alike each waits for the other in turn: kernels are not launched as
-    evenly as they run. The fourth power fits steps of small and large models on an H200.
+    evenly as they run. The fourth power fits steps of small and large models on an H200. It is a norm: never smaller
+    for more of either, and never more than its parts' sum when passes are taken together.
     """
-    if host < 0.3 * device:
+    if host < HOST_SHARE * device:
         return device
     square_d, square_h = device * device, host * host
-    return sqrt(sqrt(square_d * square_d + square_h * square_h))
+    return sqrt(sqrt(SHOWN * square_d * square_d + square_h * square_h))
 
 
 class Seconds(NamedTuple):
@@ -62,13 +69,17 @@ class Seconds(NamedTuple):
         return self.tp + self.cp + self.ep
 
     @property
+    def device(self) -> float:
+        return (self.gemm + self.attention + self.memory) + (self.tp + self.cp + self.ep)
+
+    @property
     def launch(self) -> float:
         """What the device waits for the host."""
-        return self.total - self.compute - self.communication
+        return self.total - self.device
 
     @property
     def total(self) -> float:
-        return meet(self.compute + self.communication, self.host)
+        return meet(self.device, self.host)
 
     @property
     def alone(self) -> float:

@@ -87,14 +87,14 @@ def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:
 def offloaded(chunk: Chunk, host_bandwidth: float) -> Chunk:
     """The chunk with its kept activations moved to host memory and back, two layers' worth staying on the device.
 
-    Copies run behind the layers; what is longer than them shows.
+    Copies run behind the kernels; what is longer than them shows.
     """
     stays = min(chunk.kept, 2 * max((run.block.walk.kept for run in chunk.runs), default=0.0))
     moved = chunk.kept - stays
     seconds = moved / host_bandwidth
-    back = combined(chunk.i, chunk.w, chunk.again).total
+    back = combined(chunk.i, chunk.w, chunk.again).device
     return chunk._replace(
-        f=chunk.f._replace(memory=chunk.f.memory + max(0.0, seconds - chunk.f.total)),
+        f=chunk.f._replace(memory=chunk.f.memory + max(0.0, seconds - chunk.f.device)),
         i=chunk.i._replace(memory=chunk.i.memory + max(0.0, seconds - back)),
         kept=stays,
         forward=chunk.forward - moved,

@@ -19,12 +19,14 @@ FUSED, UNFUSED = (0.86, 10.0), (2.68, 17.0)
 # Beside it, per parameter of the shard: the norm of gradients (read, 5), scaling them (read and written, 9.5), and the
 # new weights out of fp32 masters (6 bytes moved, 7.3); per parameter of the rank: zeroing its buffer.
 NORM, SCALE, COPY, ZEROING = 5.1, 9.5, 7.3, 3.6
+# I and W each take about as long as F: the part of a micro batch's passes that is backward.
+BACKWARD = 2 / 3
 # Kernels that an optimizer of several passes launches tensor by tensor, those that hide behind others left out.
 PER_TENSOR = 1.5
 
 
 class Update(NamedTuple):
-    """Seconds after (or hidden behind) the passes."""
+    """Seconds after (or hidden behind) the passes; nothing is hidden until `hidden` has seen the passes."""
 
     reduce: float
     """Whole time of the gradient reduction."""
@@ -65,13 +67,10 @@ def update_of(
     states: States,
     groups: DataGroups,
     machine: Machine,
-    window: float,
     host_bandwidth: float,
     trained: float = 1.0,
 ) -> Update:
-    """Seconds of the update of one pipeline rank. `window`: its last backward pass, which reduction can hide behind;
-    `trained`: share of its parameters that train.
-    """
+    """Seconds of the update of one pipeline rank. `trained`: share of its parameters that train."""
     dense = trained * sum(chunk.params for chunk in chunks)
     experts = trained * sum(chunk.expert_params for chunk in chunks)
     reduce = gather = 0.0
@@ -81,12 +80,7 @@ def update_of(
             reduce, gather = reduce + one, gather + two
     # copies of a sharded model (HSDP) agree on their shares, under ZeRO 3 too
     reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
-    # sharded gradients cannot wait for the last micro batch: they are scattered after every one
-    passes = strategy.microbatches if _reduces_each_pass(strategy, runtime) else 1
-    reduce *= passes
-    overlap = runtime.overlap
-    hidden_r = min(overlap.grad_reduce * reduce, passes * window)
-    hidden_g = min(overlap.param_gather * gather, window / 2)
+    reduce *= reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)
     if 1 <= strategy.zero < 3:
         gather += runtime.overheads.owner * (groups.dense.size - 1)
     step = _step(chunks, dense, experts, strategy, runtime, states, machine)
@@ -94,12 +88,36 @@ def update_of(
         step += _newton_schulz(chunks, strategy, machine)
     if strategy.offload == "optimizer":
         step = _host_step(dense, experts, strategy, states, host_bandwidth)
-    return Update(reduce, reduce - hidden_r, gather, gather - hidden_g, step)
+    return Update(reduce, reduce, gather, gather, step)
 
 
-def _reduces_each_pass(strategy: Strategy, runtime: Runtime) -> bool:
-    whole = runtime.memory.whole_gradients_with_pp and strategy.pp > 1
-    return strategy.zero == 2 and not whole
+def reductions(zero: int, pp: int, microbatches: int, runtime: Runtime) -> int:
+    """How often gradients are reduced: sharded ones cannot wait for the last micro batch, and go after every one."""
+    whole = runtime.memory.whole_gradients_with_pp and pp > 1
+    return microbatches if zero == 2 and not whole else 1
+
+
+def windows(pp: int, vpp: int, microbatches: int, reduced: int) -> tuple[float, float]:
+    """What gradients are reduced behind (`reduced` backward passes), and new weights gathered behind (the next forward
+    pass): shares of the makespan.
+
+    Where stages are alike, one micro batch's passes take makespan / (m + (pp - 1) / vpp). The shares together are at
+    most 1: the passes hide each second once, and makespan + what shows never falls when the makespan rises. Shares of
+    each rank's own passes would not do: those of a rank that is not on the longest path may rise alone.
+    """
+    each = 1 / (microbatches + (pp - 1) / vpp)
+    return BACKWARD * reduced * each, (1 - BACKWARD) * each
+
+
+def hidden(update: Update, strategy: Strategy, runtime: Runtime, makespan: float) -> Update:
+    """The update with what hides behind the passes taken off."""
+    reduced = reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)
+    backward, forward = windows(strategy.pp, strategy.vpp, strategy.microbatches, reduced)
+    overlap = runtime.overlap
+    return update._replace(
+        reduce_exposed=update.reduce - min(overlap.grad_reduce * update.reduce, backward * makespan),
+        gather_exposed=update.gather - min(overlap.param_gather * update.gather, forward * makespan),
+    )
 
 
 def _newton_schulz(chunks: list[Chunk], strategy: Strategy, machine: Machine) -> float:

@@ -9,7 +9,7 @@ the best partition is proven.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from shardwise.simulate.action import B
 _MIXES = (1.0, 0.9, 0.5)
 """How much of the relaxed optimum is in the point whose longest path is added."""
 _TIGHT = 1e-5
+_HOLDS = 1 - 1e-6
 _ROUGH = 3e-4
 """Where the first relaxation stops: the rest of the way is long and does not change where it leads."""
 _SURE = 1 - 2e-7
@@ -50,15 +51,25 @@ class Bounder:
     """Counts of the relaxed optimum: where good partitions are near."""
     _programme: Programme = field(init=False)
 
-    def relax(self, *, ordered: bool = True) -> None:
-        """The linear relaxation, nearly to the last path, or until `found` has enough. `ordered` False lets runs of
-        layers stand in any order: looser, and without binary variables.
+    def relax(self, *, ordered: bool = True, known: Sequence[Path] = ()) -> None:
+        """The linear relaxation, nearly to the last path, or until `found` has enough.
+
+        `ordered` False lets runs of layers stand in any order: looser, and without binary variables. `known`: paths to
+        begin with, such as those that bind in a problem over the same order.
         """
         self._programme = Programme(self.ready, ordered=ordered)
-        for path in rank_paths(self.ready):
+        for path in known or rank_paths(self.ready):
             self._programme.cut(path)
         self._relaxed(_ROUGH)
         self.found(self.bound, None)
+
+    def binding(self) -> list[Path]:
+        """The paths that hold the relaxed optimum up."""
+        if self.fractions is None:
+            return []
+        times = self.ready.durations(self.fractions)
+        lengths = [path.under(times) for path in self._programme.paths]
+        return [path for path, long in zip(self._programme.paths, lengths, strict=True) if long > max(lengths) * _HOLDS]
 
     def tighten(self) -> None:
         """To the last path, then more and more counts whole; `relax` comes first."""

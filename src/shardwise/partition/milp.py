@@ -63,7 +63,7 @@ class Programme:
         self._memory()
         if ordered:
             self._seams()
-        self.cuts = 0
+        self.paths: list[Path] = []
 
     def _watch(self, _kind: object, _message: str, _out: object, back: Any, _data: object) -> None:  # noqa: ANN401
         """Stop at the CPU time that was given (the solver's own limit is wall time), or at Ctrl-C."""
@@ -138,7 +138,7 @@ class Programme:
         const = float((path.times * ready.fixed_time).sum()) + path.lag
         columns = np.flatnonzero(weights)
         self._row(const, self.infinity, [*columns, self.cells], [*-weights[columns], 1.0])
-        self.cuts += 1
+        self.paths.append(path)
 
     def make_integer(self, level: Level) -> None:
         ready = self.ready

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.cost.behind import Behind, behind_of, pass_seconds
 from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory, trained_share
 from shardwise.cost.network import hand_over
-from shardwise.cost.stage import Chunk, Run, combined
+from shardwise.cost.stage import Chunk, Run, chunk_of, combined
 from shardwise.cost.states import sharding_of
-from shardwise.cost.update import DataGroups, Update, data_groups, sharded_traffic, update_of
+from shardwise.cost.update import DataGroups, Update, data_groups, hidden, update_of
 from shardwise.inputs.check import ensure
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -116,7 +117,7 @@ class RankParts(NamedTuple):
 
     stage: Stage
     update: Update
-    fsdp: tuple[float, float]
+    """Nothing of it hidden yet."""
     footprint: Footprint
 
 
@@ -126,14 +127,18 @@ def assemble(setup: Setup) -> Estimate:
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
     parts = _parts(setup, by_rank)
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
-    fsdp = [part.fsdp for part in parts]
-    done = _passes(setup, stages, fsdp)
+    seconds_of = _seconds(setup)
+    done = passes_of(setup, *_shown(setup, seconds_of))
     memory = tuple(rank_memory(rank, done.held[rank], part.footprint) for rank, part in enumerate(parts))
-    update = max((part.update for part in parts), key=lambda one: one.exposed)
+    updates = [hidden(part.update, strategy, setup.runtime, done.makespan) for part in parts]
+    update = max(updates, key=lambda one: one.exposed)
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
     seconds = done.makespan * strategy.straggler + update.exposed + fixed
-    time = _time_ledger(setup, by_rank[done.busiest], fsdp[done.busiest], done.makespan, update, fixed)
+    stage, own = stages[done.busiest], by_rank[done.busiest]
+    forward, backward = (sum(each) for each in zip(*(seconds_of[id(chunk)] for chunk in own), strict=True))
+    sharding = (forward - stage.forward) + (backward - stage.backward)
+    time = _time_ledger(setup, own, sharding, done.makespan, update, fixed)
     steps = tuple(part.update.optimizer for part in parts)
     return _estimate(setup, seconds, time, memory, stages, update, steps, done)
 
@@ -153,14 +158,13 @@ def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
                 setup.states,
                 groups,
                 setup.machine,
-                stage.backward,
                 setup.cluster.host_bandwidth,
                 trained_share(chunks, setup.shard),
             )
             footprint = footprint_of(
                 chunks, setup.shard, setup.strategy, setup.runtime, setup.states, setup.cluster.gpu.reserved
             )
-            known[key] = RankParts(stage, update, _fsdp(setup, chunks, groups), footprint)
+            known[key] = RankParts(stage, update, footprint)
     return [known[key] for key in keys]
 
 
@@ -245,53 +249,36 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
     )
 
 
-def _fsdp(setup: Setup, chunks: list[Chunk], groups: DataGroups) -> tuple[float, float]:
-    """Exposed seconds per micro batch of gathering and scattering sharded parameters: forward, backward."""
-    return sharding_seconds(setup, tuple(run for chunk in chunks for run in chunk.runs), groups)
-
-
 def sharding_seconds(setup: Setup, runs: tuple[Run, ...], groups: DataGroups) -> tuple[float, float]:
     """What gathering and scattering of these blocks shows of itself: forward, backward."""
-    strategy = setup.strategy
-    if strategy.zero < 3:
+    if setup.strategy.zero < 3:
         return 0.0, 0.0
-    overlap, rate = setup.runtime.overlap.fsdp, setup.runtime.overlap.fsdp_rate
-    sizes = setup.states.gathered / rate, (4.0 if strategy.grad_dtype == "fp32" else 2.0) / rate
-    forward = backward = 0.0
-    for block, repeat in runs:
-        gather, scatter = (sharded_traffic(block, groups, size) for size in sizes)
-        back = combined(block.i, block.w, block.again).total
-        forward += repeat * _uncovered(gather, block.f.total, overlap)
-        backward += repeat * _uncovered(gather + scatter, back, overlap)
-    return forward, backward
+    chunk = chunk_of(runs, 0.0)
+    forward, backward = pass_seconds(chunk, _behind(setup, groups))
+    return forward - chunk.forward_seconds, backward - chunk.backward_seconds
 
 
-def _uncovered(communication: float, compute: float, overlap: float) -> float:
-    """What remains visible of communication that runs behind `compute` as far as the runtime lets it."""
-    return communication * (1 - overlap) + max(0.0, communication * overlap - compute)
+def _behind(setup: Setup, groups: DataGroups) -> Behind:
+    return behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
 
 
-def _passes(setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]) -> Passes:
-    """Replay all passes of an iteration, sends and sharded parameters included where they show."""
-    return passes_of(setup, *_pass_seconds(setup, stages, fsdp))
+def _seconds(setup: Setup) -> dict[int, tuple[float, float]]:
+    """The forward and backward pass of every distinct chunk, by its identity."""
+    behind = _behind(setup, data_groups(setup.network, setup.strategy))
+    return {key: pass_seconds(chunk, behind) for key, chunk in {id(chunk): chunk for chunk in setup.chunks}.items()}
 
 
-def _pass_seconds(
-    setup: Setup, stages: tuple[Stage, ...], fsdp: list[tuple[float, float]]
-) -> tuple[list[float], list[float], float]:
-    """A rank's forward and backward seconds per micro batch with all that shows in them, and those of a hop."""
-    strategy = setup.strategy
+def _shown(setup: Setup, seconds_of: dict[int, tuple[float, float]]) -> tuple[list[float], list[float], float]:
+    """Every chunk's forward and backward seconds with what shows of its sends, and those of a hop."""
     hop = hop_seconds(setup)
-    shown = hop * (1 - setup.runtime.overlap.p2p) * (strategy.vpp if strategy.pp > 1 else 0)
-    forward = [stage.forward + extra[0] + shown for stage, extra in zip(stages, fsdp, strict=True)]
-    backward = [stage.backward + extra[1] + shown for stage, extra in zip(stages, fsdp, strict=True)]
-    return forward, backward, hop
+    shown = hop * (1 - setup.runtime.overlap.p2p)
+    both = [seconds_of[id(chunk)] for chunk in setup.chunks]
+    return [forward + shown for forward, _ in both], [backward + shown for _, backward in both], hop
 
 
 def pass_costs(setup: Setup) -> Costs:
     """Seconds and bytes of every chunk's passes, as the estimate replays them."""
-    parts = _parts(setup, [setup.rank_chunks(rank) for rank in range(setup.strategy.pp)])
-    return pipeline_costs(setup, *_pass_seconds(setup, tuple(one.stage for one in parts), [one.fsdp for one in parts]))
+    return pipeline_costs(setup, *_shown(setup, _seconds(setup)))
 
 
 def hop_seconds(setup: Setup) -> float:
@@ -305,7 +292,7 @@ def hop_seconds(setup: Setup) -> float:
 def _time_ledger(
     setup: Setup,
     chunks: list[Chunk],
-    fsdp: tuple[float, float],
+    sharding: float,
     makespan: float,
     update: Update,
     fixed: float,
@@ -334,7 +321,7 @@ def _time_ledger(
         )
         for name, seconds in passes.items()
     ]
-    parts.append(Ledger("parameter sharding", count * sum(fsdp)))
+    parts.append(Ledger("parameter sharding", count * sharding))
     work = sum(part.value for part in parts)
     # launch waits of I and W are counted together in a backward pass; the difference is settled here
     parts.append(Ledger("pipeline bubble and sends", makespan - work))

@@ -9,17 +9,22 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from shardwise.cost.behind import behind_of, split_seconds
 from shardwise.cost.layer import Block
 from shardwise.cost.stage import Chunk
+from shardwise.cost.update import data_groups
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.setup import Setup
 from shardwise.schedule.generate import generate, split_costs
 from shardwise.schedule.optimise import Answer, optimise
-from shardwise.simulate import Costs, Schedule, placed, simulate
+from shardwise.simulate import Costs, Schedule, simulate
 from shardwise.simulate.engine import Prepared, replay
 from shardwise.simulate.timeline import Timeline
 
 SEQUENCE_PIECES = 2
+SPLIT = frozenset({"zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe-v"})
+"""Orders that run I and W apart. `auto` may keep them together: there both take what a whole backward pass takes, so
+that it is never slower than a named order."""
 
 
 class Passes(NamedTuple):
@@ -38,17 +43,18 @@ class Passes(NamedTuple):
 
 
 def passes_of(setup: Setup, forward: list[float], backward: list[float], hop: float) -> Passes:
-    """Replay an iteration. `forward` and `backward` are a rank's seconds per micro batch, all its chunks together."""
+    """Replay an iteration. `forward` and `backward` are every chunk's seconds per micro batch."""
     strategy = setup.strategy
-    busiest = max(range(strategy.pp), key=lambda rank: forward[rank] + backward[rank])
     count = strategy.microbatches
-    work = count * (sum(forward) + sum(backward)) / strategy.pp
     if strategy.pp == 1:
+        work = count * (sum(forward) + sum(backward))
         return Passes(work, 0, (1.0,), work)
     if strategy.schedule == "1f1b":
+        work = count * (sum(forward) + sum(backward)) / strategy.pp
+        busiest = max(range(strategy.pp), key=lambda rank: forward[rank] + backward[rank])
         held = tuple(float(min(count, strategy.pp - rank)) for rank in range(strategy.pp))
         return Passes(one_f_one_b(forward, backward, hop, count), busiest, held, work)
-    return _replayed(setup, forward, backward, hop, busiest)._replace(work=work)
+    return _replayed(setup, pipeline_costs(setup, forward, backward, hop))
 
 
 @lru_cache(maxsize=256)
@@ -68,15 +74,18 @@ def one_f_one_b(forward: list[float], backward: list[float], hop: float, microba
     return float(flat.end.max())
 
 
-def _replayed(setup: Setup, forward: list[float], backward: list[float], hop: float, busiest: int) -> Passes:
+def _replayed(setup: Setup, costs: Costs) -> Passes:
     strategy = setup.strategy
-    costs = pipeline_costs(setup, forward, backward, hop)
+    chunks = [f + i + w for f, i, w in zip(costs.f, costs.i, costs.w, strict=True)]
+    busy = [sum(chunks[index] for index in setup.rank_indices(rank)) for rank in range(strategy.pp)]
+    busiest = max(range(strategy.pp), key=busy.__getitem__)
+    work = strategy.microbatches * sum(busy) / strategy.pp
     if strategy.schedule == "auto":
-        return _optimised(setup, costs, busiest)
+        return _optimised(setup, costs, busiest)._replace(work=work)
     timeline = timeline_of(setup, costs)
     means = _means(setup)
     held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(timeline.peak, means, strict=True))
-    return Passes(timeline.makespan, busiest, held, schedule=timeline.schedule)
+    return Passes(timeline.makespan, busiest, held, work, schedule=timeline.schedule)
 
 
 def timeline_of(setup: Setup, costs: Costs) -> Timeline:
@@ -105,28 +114,30 @@ def _schedule(name: str, pp: int, vpp: int, microbatches: int, group: int) -> Sc
 
 
 def pipeline_costs(setup: Setup, forward: list[float], backward: list[float], hop: float) -> Costs:
-    """Seconds and bytes per chunk for the simulator; what a rank adds beside its chunks is spread over them."""
-    strategy = setup.strategy
-    ranks = placed(strategy.pp, strategy.vpp, setup.placement)
-    seconds = {id(chunk): (chunk.forward_seconds, chunk.backward_seconds) for chunk in setup.chunks}
-    own = [[seconds[id(chunk)] for chunk in setup.rank_chunks(rank)] for rank in range(strategy.pp)]
-    stretch_f = [total / sum(f for f, _ in each) for total, each in zip(forward, own, strict=True)]
-    stretch_b = [total / sum(b for _, b in each) for total, each in zip(backward, own, strict=True)]
-    f, i, w = [], [], []
-    for chunk, rank in zip(setup.chunks, ranks, strict=True):
-        ahead, back = seconds[id(chunk)]
-        weights = min(chunk.w.total, back)
-        f.append(ahead * stretch_f[rank])
-        i.append((back - weights) * stretch_b[rank])
-        w.append(weights * stretch_b[rank])
+    """Seconds and bytes per chunk for the simulator."""
+    if setup.strategy.schedule in SPLIT:
+        i, w = _apart(setup, hop)
+    else:
+        w = [min(chunk.w.total, back) for chunk, back in zip(setup.chunks, backward, strict=True)]
+        i = [back - weights for back, weights in zip(backward, w, strict=True)]
     return Costs(
-        f=tuple(f),
+        f=tuple(forward),
         i=tuple(i),
         w=tuple(w),
-        hop=(hop,) * (len(f) - 1),
+        hop=(hop,) * (len(forward) - 1),
         activation=tuple(chunk.kept for chunk in setup.chunks),
         free_at_input_grad=freed_early(setup.chunks),
     )
+
+
+def _apart(setup: Setup, hop: float) -> tuple[list[float], list[float]]:
+    """Every chunk's I, with what shows of its send, and W."""
+    groups = data_groups(setup.network, setup.strategy)
+    behind = behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
+    found = {key: split_seconds(one, behind) for key, one in {id(chunk): chunk for chunk in setup.chunks}.items()}
+    shown = hop * (1 - setup.runtime.overlap.p2p)
+    both = [found[id(chunk)] for chunk in setup.chunks]
+    return [inputs + shown for inputs, _ in both], [weights for _, weights in both]
 
 
 def freed_early(chunks: tuple[Chunk, ...]) -> float:

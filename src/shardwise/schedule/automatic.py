@@ -103,6 +103,7 @@ class _Planner:
                 clock, held, more[rank] = clock + self.costs.f[rank], held + self.costs.held(rank), more[rank] + 1
             back = max(clock, arrives) + self.costs.i[rank]
         for rank in range(1, self.pp):
+            more[rank] = min(more[rank], more[rank - 1])  # a forward comes from the rank before
             while 0 < more[rank] >= more[rank - 1] and 1 + more[rank] < self.microbatches:
                 more[rank] -= 1
         return more

@@ -14,22 +14,27 @@ from itertools import groupby
 
 import numpy as np
 
-from shardwise.cost.layer import PLAIN, Block, Recipe
-from shardwise.cost.stage import Run, chunk_of
-from shardwise.cost.update import data_groups
+from shardwise.cost.behind import behind_of, covered
+from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
+from shardwise.cost.stage import Run, chunk_of, combined
+from shardwise.cost.update import data_groups, hidden
+from shardwise.inputs.layers import is_uneven, with_layers
+from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
 from shardwise.partition import dynamic
 from shardwise.partition.bound import Bounder
-from shardwise.partition.graph import Ints, Ready
+from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.problem import Choice, End, Kind, Problem
 from shardwise.partition.problem import Run as Layers
-from shardwise.plan.estimate import hop_seconds, sharding_seconds
+from shardwise.plan.estimate import hop_seconds
 from shardwise.plan.passes import freed_early, order_of
-from shardwise.plan.search.frame import buffers_of, rates_of
-from shardwise.plan.search.partitions import tail_of
-from shardwise.plan.search.table import backward, ceiling, tangent
-from shardwise.plan.setup import Setup, block_of
-from shardwise.simulate.action import W
+from shardwise.plan.search.frame import buffers_of, mean_update, rates_of
+from shardwise.plan.search.partitions import cuts_freely, tail_of
+from shardwise.plan.search.space import AS_NEEDED
+from shardwise.plan.search.table import backward, tangent
+from shardwise.plan.search.types import Question
+from shardwise.plan.setup import Setup, block_of, setup_of
+from shardwise.simulate.action import Schedule, W
 
 GIB = 2.0**30
 """Bytes are given to the solver in these, so that its tolerance means nothing."""
@@ -41,18 +46,55 @@ ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the estimate takes them."""
 
 
-def least_passes(setup: Setup, limit: float, enough: float = float("inf")) -> float:
-    """Seconds of the passes that every cut takes which fits; infinite: none fits. Stops once `enough` is proven."""
+Paths = dict[Schedule, list[tuple[Floats, float]]]
+"""By order, paths that bound other strategies over it: how often they run each pass, and their messages."""
+
+
+def prove(question: Question, strategy: Strategy, enough: float, paths: Paths) -> float:
+    """What no cut of the strategy that fits beats; 0 where its cuts are not the solver's to choose."""
+    if strategy.pp == 1 or not cuts_freely(question, strategy):
+        return 0.0
+    layers = question.model.layers
+    even = with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
+    setup = setup_of(question.model, question.cluster, even, question.runtime)
+    return least_seconds(setup, question.memory_limit, enough, paths)
+
+
+def least_seconds(setup: Setup, limit: float, enough: float = float("inf"), paths: Paths | None = None) -> float:
+    """Seconds of an iteration that every cut takes which fits; infinite: none fits. Stops once `enough` is proven.
+
+    `paths` makes the next proof over the same order shorter, and is added to.
+    """
+    strategy, over = setup.strategy, setup.runtime.overheads
+    whole = chunk_of(tuple(run for chunk in setup.chunks for run in chunk.runs), 0.0)
+    update = mean_update(setup, strategy, whole)
+
+    def iteration(passes: float) -> float:
+        """Never falls when the passes take longer (`screen`)."""
+        shown = hidden(update, strategy, setup.runtime, passes).exposed
+        return passes * strategy.straggler + shown + over.iteration + over.microbatch * strategy.microbatches
+
     ready = _ready(setup, limit)
-    if dynamic.applies(ready):
+    if dynamic.applies(ready) and strategy.recompute.layers in {(), AS_NEEDED}:
         cut = dynamic.best_cut(ready)
-        return float("inf") if cut is None else cut.bound * ROUNDED
+        return float("inf") if cut is None else iteration(cut.bound * ROUNDED)
     bounder = Bounder(
         ready=ready, incumbent=_even(setup, ready), deadline=time.process_time() + PATIENCE, rounds=ROUNDS,
-        found=lambda bound, _: bound >= enough,
+        found=lambda bound, _: iteration(bound * ROUNDED) >= enough,
     )  # fmt: skip
-    bounder.relax(ordered=False)
-    return float("inf") if bounder.infeasible else bounder.bound * ROUNDED
+    _relax(bounder, {} if paths is None else paths)
+    return float("inf") if bounder.infeasible else iteration(bounder.bound * ROUNDED)
+
+
+def _relax(bounder: Bounder, paths: Paths) -> None:
+    ready, hop = bounder.ready, bounder.ready.problem.hop
+    known = [
+        Path(time=0.0, times=times, lag=messages * hop) for times, messages in paths.get(ready.schedule, [])
+    ]
+    bounder.relax(ordered=False, known=known)
+    binding = bounder.binding()
+    if binding:
+        paths[ready.schedule] = [(path.times, path.lag / hop if hop else 0.0) for path in binding]
 
 
 def _even(setup: Setup, ready: Ready) -> Ints:
@@ -61,7 +103,8 @@ def _even(setup: Setup, ready: Ready) -> Ints:
     place = {kind: index * (ready.options // len(ready.run_counts)) for index, kind in enumerate(dict.fromkeys(kinds))}
     counts = np.zeros((ready.chunks, ready.options), dtype=np.int32)
     owners = np.repeat(np.arange(ready.chunks), setup.layers)
-    np.add.at(counts, (owners, [place[kind] for kind in kinds]), 1)
+    for owner, kind in zip(owners.tolist(), kinds, strict=True):
+        counts[owner, place[kind]] += 1
     return counts
 
 
@@ -101,13 +144,25 @@ class _Relaxed:
 
     def __init__(self, setup: Setup, *, split: bool) -> None:
         self.setup, self.split = setup, split
+        groups = data_groups(setup.network, setup.strategy)
+        self.behind = behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
         kinds = layer_kinds(setup.model)[: setup.model.layers]
         main = block_of(setup, max(dict.fromkeys(kinds), key=kinds.count), PLAIN)
-        self.ahead, self.back, self.weights = tangent(main.f), tangent(backward(main)), tangent(main.w)
+        self.tangents = [tangent(seconds) for seconds in self._covered(main)]
         self.rates = rates_of(setup, setup.strategy, chunk_of((Run(main, 1),), 0.0))
         self.stretch = 1 + setup.runtime.memory.fragmentation
-        self.groups = data_groups(setup.network, setup.strategy)
         self.on_device = 0.0 if setup.strategy.offload == "activations" else 1.0
+
+    def _covered(self, block: Block) -> list[Seconds]:
+        """F, I and W (or F and both in one) with the traffic that runs behind them."""
+        gather, scatter = self.behind.traffic(block)
+        passes = [(block.f, gather), (combined(block.i, block.again), gather), (block.w, scatter)]
+        if not self.split:
+            passes[1:] = [(backward(block), gather + scatter)]
+        return [
+            Seconds(gemm=covered(seconds.device, traffic, self.behind.overlap), host=seconds.host)
+            for seconds, traffic in passes
+        ]
 
     def kind(self, blocks: list[Block]) -> Kind:
         """A kind of layer with its ways to run."""
@@ -119,21 +174,15 @@ class _Relaxed:
 
     def end(self, runs: tuple[Run, ...]) -> End:
         """Blocks that stay together."""
-        shown = sharding_seconds(self.setup, runs, self.groups)
-        passes = np.array([[count] for _, count in runs]).T @ np.array([self._passes(block) for block, _ in runs])
-        f, i, w = passes[0].tolist()
+        f, i, w = (sum(count * self._passes(block)[k] for block, count in runs) for k in range(3))
         return End(
-            f=f + shown[0], i=i + shown[1], w=w,
-            static=sum(count * self._lasting(block) for block, count in runs) / GIB,
+            f=f, i=i, w=w, static=sum(count * self._lasting(block) for block, count in runs) / GIB,
             activation=self.stretch * self.on_device * sum(count * block.walk.kept for block, count in runs) / GIB,
         )  # fmt: skip
 
-    def _passes(self, block: Block) -> tuple[float, float, float]:
-        """F, I and W. I is what W leaves of both at the most; where both are one pass, all of it."""
-        back = self.back.of(backward(block))
-        if not self.split:
-            return self.ahead.of(block.f), back, 0.0
-        return self.ahead.of(block.f), back - ceiling(block.w), self.weights.of(block.w)
+    def _passes(self, block: Block) -> list[float]:
+        """F, I and W; where the order runs both backwards as one, all is I."""
+        return [line.of(seconds) for line, seconds in zip(self.tangents, self._covered(block), strict=True)] + [0.0]
 
     def _lasting(self, block: Block) -> float:
         """Bytes while passes run: of a first micro batch, gradients are not there yet."""

@@ -13,7 +13,7 @@ from shardwise.cost.layer import Block
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.stage import Chunk, Run, chunk_of
 from shardwise.cost.states import states_of
-from shardwise.cost.update import data_groups, update_of
+from shardwise.cost.update import Update, data_groups, reductions, update_of, windows
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
 from shardwise.plan.search.space import Space
@@ -68,8 +68,8 @@ class Frame(NamedTuple):
     """Seconds by pair, mean over ranks."""
     gather: Floats
     step: Floats
-    windows: Floats
-    """Backward passes behind which gradients can be reduced."""
+    windows: tuple[Floats, Floats]
+    """By pair, shares of the passes behind which gradients are reduced and new weights gathered."""
     rates: Rates
     valid: npt.NDArray[np.bool_]
     """[pair, choice]: whether the chunk is long enough for the choice."""
@@ -99,7 +99,7 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
     pairs = [(index, one, sharding) for index, one in enumerate(layouts) for sharding in space.shardings(base, one)]
     cells: dict[Cell, int] = {}
     tracks: dict[tuple[int, int], int] = {}
-    track_of_pair, updates_, rates = [], [], []
+    track_of_pair, updates_, rates, shares = [], [], [], []
     whole = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
     chunks = _Chunks(whole, chunk_of((Run(table.main.blocks[0], 1),), 0.0))
     for index, layout, sharding in pairs:
@@ -108,8 +108,11 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         track_of_pair.append(tracks.setdefault((index, cell), len(tracks)))
         point = Point(base, layout, sharding, Recompute())
         updates_.append(_update(space, point, table, chunks, known))
+        reduced = reductions(sharding.zero, layout.pp, layout.microbatches, table.ground.runtime)
+        shares.append(windows(layout.pp, layout.vpp, layout.microbatches, reduced))
         rates.append(_rate(space, point, table, chunks, known))
     updates = np.array(updates_)[:, :, None]
+    backward, forward = np.array(shares).T[:, :, None]
     columns = zip(*rates, strict=True)
     sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
     return Frame(
@@ -121,7 +124,7 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         updates[:, 0],
         updates[:, 1],
         updates[:, 2],
-        np.array([[one.microbatches if sharding.zero == 2 else 1.0] for _, one, sharding in pairs]),
+        (backward, forward),
         Rates(*(np.array(column) for column in columns)),
         np.arange(choices)[None, :] < sizes[:, None],
     )
@@ -133,25 +136,28 @@ def _key(point: Point) -> tuple[int, ...]:
 
 
 def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, float, float]:
-    """Reduction, gathering and step of the mean rank.
+    """Reduction, gathering and step of the mean rank."""
+    layout, runtime = point.layout, table.ground.runtime
+    key = (*_key(point), reductions(point.sharding.zero, layout.pp, layout.microbatches, runtime))
+    if key not in known.updates:
+        found = mean_update(table.ground, space.strategy(point), chunks.whole)
+        known.updates[key] = found.reduce, found.gather, found.optimizer
+    return known.updates[key]
 
-    Each is concave in the parameters (latency, then bytes), so that the mean over ranks is at least that of all
+
+def mean_update(ground: Setup, strategy: Strategy, whole: Chunk) -> Update:
+    """The update of the mean rank at least. `whole`: the whole model.
+
+    Each part is concave in the parameters (latency, then bytes), so that the mean over ranks is at least that of all
     parameters on one rank, shared.
     """
-    # gradients that are sharded are reduced after every micro batch
-    key = (*_key(point), point.layout.microbatches if point.sharding.zero == 2 else 1)
-    if key not in known.updates:
-        ground, strategy = table.ground, space.strategy(point)
-        states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
-        # adapters train a few parameters only: their update may be next to nothing
-        trained = 0.0 if ground.shard.lora else 1.0
-        found = update_of(
-            [chunks.whole], strategy, ground.runtime, states, groups, ground.machine, float("inf"),
-            ground.cluster.host_bandwidth, trained,
-        )  # fmt: skip
-        pp = point.layout.pp
-        known.updates[key] = found.reduce / pp, found.gather / pp, found.optimizer / pp
-    return known.updates[key]
+    states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
+    # adapters train a few parameters only: their update may be next to nothing
+    trained = 0.0 if ground.shard.lora else 1.0
+    found = update_of(
+        [whole], strategy, ground.runtime, states, groups, ground.machine, ground.cluster.host_bandwidth, trained
+    )
+    return Update(*(part / strategy.pp for part in found))
 
 
 def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> Rated:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwise.inputs.strategy import V_SCHEDULES
 from shardwise.plan.search.frame import Frame, Rates, buffers_of, in_flight
@@ -76,7 +77,8 @@ def _passes(table: Table, frame: Frame, choices: Choices, layers: int) -> _Need:
     need = _Need(np.empty(shape), np.empty(shape))
     for held, at in _groups(frame).items():
         case = _case(table, frame, choices, layers, stretch, np.array(at))
-        need.bytes[at], need.relief[at] = _whole(case) if held is None else _weighted(case, held)
+        chunks = np.array([[frame.layouts[index].vpp] for index in frame.of_pair[at].tolist()])
+        need.bytes[at], need.relief[at] = _whole(case) if held is None else _weighted(case, held, chunks)
     return need._replace(bytes=need.bytes + stretch * frame.rates.gathered[:, None])
 
 
@@ -85,7 +87,6 @@ class _Held(NamedTuple):
 
     schedule: str
     pp: int
-    vpp: int
     microbatches: int
 
 
@@ -94,7 +95,7 @@ def _groups(frame: Frame) -> dict[_Held | None, list[int]]:
     found: dict[_Held | None, list[int]] = {}
     for pair, index in enumerate(frame.of_pair.tolist()):
         one = frame.layouts[index]
-        held = None if one.pp == 1 else _Held(one.schedule, one.pp, one.vpp, one.microbatches)
+        held = None if one.pp == 1 else _Held(one.schedule, one.pp, one.microbatches)
         found.setdefault(held, []).append(pair)
     return found
 
@@ -140,25 +141,27 @@ def _whole(case: _Case) -> _Need:
     return _Need(np.asarray(case.sum_of(table.pieces) + case.stretch * (kept + last)), np.array(case.stretch))
 
 
-def _weighted(case: _Case, held: _Held) -> _Need:
+def _weighted(case: _Case, held: _Held, chunks: npt.NDArray[np.int64]) -> _Need:
+    """`chunks`: of a rank, by pair."""
     table, choices, stretch = case.table, case.choices, case.stretch
-    flight, last = in_flight(held.schedule, held.pp, held.microbatches), 0 if held.schedule in V_SCHEDULES else held.pp - 1
+    flight = in_flight(*held)
+    last = 0 if held.schedule in V_SCHEDULES else held.pp - 1
     main, blocks = table.main, choices.layers > 0
     kept = np.where(blocks, main.kept[0], main.kept[choices.kept])[None, :, None]
     static = case.of(main)[:, :, None]
     weight = 1.0 / (static + stretch * flight * kept)
     total, ends = weight.sum(axis=2), case.sum_of((*table.last, *table.extra))
     # the first N layers of every chunk
-    saved = stretch * (main.kept[0] - main.kept[choices.kept]) * choices.layers * held.vpp * blocks
+    saved = stretch * (main.kept[0] - main.kept[choices.kept]) * choices.layers * chunks * blocks
     bytes_ = case.layers - (weight @ flight) * saved
     for piece in table.others:
         less = static - case.of(piece)[:, :, None] + stretch * flight * (kept - piece.kept[choices.kept][:, None])
         bytes_ -= piece.number * np.maximum(0.0, weight * less).max(axis=2)
     bytes_ += weight[:, :, 0] * (case.of(table.first) + stretch * flight[0] * table.first.kept[0])
     working = stretch * _working(case)
-    if held.vpp == 1:  # the last rank's highest point is in the loss, where all its layers' bytes are there too
-        loss = stretch * (sum(piece.number * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
-        bytes_ += weight[:, :, last] * (loss - working)
+    # with one chunk, the last rank's highest point is in the loss, where all its layers' bytes are there too
+    loss = stretch * (sum(piece.number * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
+    bytes_ += np.where(chunks == 1, weight[:, :, last] * (loss - working), 0.0)
     bytes_ += weight[:, :, last] * ends + total * working
     relief = stretch * (weight * flight).max(axis=2) / total
     return _Need(np.asarray(bytes_ / total), np.maximum(relief, 1e-30))

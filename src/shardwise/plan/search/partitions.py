@@ -20,6 +20,7 @@ from shardwise.cost.memory import footprint_of
 from shardwise.cost.stage import Run, chunk_of, combined, recomputed_layers
 from shardwise.cost.update import DataGroups, data_groups
 from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
 from shardwise.partition import dynamic
 from shardwise.partition.graph import Ints, Ready
@@ -31,6 +32,7 @@ from shardwise.partition.problem import Run as Layers
 from shardwise.plan.estimate import Estimate, hop_seconds, sharding_seconds
 from shardwise.plan.passes import freed_early, order_of
 from shardwise.plan.search.space import AS_NEEDED
+from shardwise.plan.search.types import Question
 from shardwise.plan.setup import Setup, block_of
 
 STEPS, SLOW_STEPS = 1500, 40
@@ -49,6 +51,12 @@ class Cut(NamedTuple):
 
     layers: tuple[int, ...]
     recompute: Recompute
+
+
+def cuts_freely(question: Question, strategy: Strategy) -> bool:
+    """Whether layers may be cut anywhere: the runtime can, and the order does not follow the costs."""
+    known = order_of(strategy) is not None and strategy.schedule != "seq-1f1b"
+    return question.runtime.can.uneven_layers and known
 
 
 class Cutter:

@@ -11,8 +11,7 @@ from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, assemble
-from shardwise.plan.passes import order_of
-from shardwise.plan.search.partitions import Cut, Cutter
+from shardwise.plan.search.partitions import Cut, Cutter, cuts_freely
 from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import setup_of
@@ -34,6 +33,8 @@ class Refined(NamedTuple):
     mfu: float
     fits: bool
     simulated: int
+    bound: float = 0.0
+    """No cut of the strategy that fits takes less; infinite: none fits; 0: not known."""
 
 
 def refine(question: Question, strategy: Strategy, goal: float = float("inf")) -> Refined | None:
@@ -46,12 +47,11 @@ def refine(question: Question, strategy: Strategy, goal: float = float("inf")) -
         found = _Tried(question, even)
     except ShardwiseError:
         return None
-    solved = question.runtime.can.uneven_layers and order_of(strategy) and strategy.schedule != "seq-1f1b"
-    if strategy.pp > 1 and solved:
+    if strategy.pp > 1 and cuts_freely(question, strategy):
         found.cut(goal)
-    else:
-        found.recompute_as_needed()
-    return found.best()
+        return found.best()
+    found.recompute_as_needed()
+    return found.only()
 
 
 class _Tried:
@@ -76,6 +76,13 @@ class _Tried:
         fits = host and estimate.total_bytes <= question.memory_limit
         self.found[named] = Refined(named, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, fits, 1)
         return estimate
+
+    def only(self) -> Refined:
+        """The one cut that there is, proven but where it is not sure which layers to recompute."""
+        best = self.best()
+        if self.mixes and self.even.pp > 1:
+            return best
+        return best._replace(bound=best.seconds if best.fits else float("inf"))
 
     def cut(self, goal: float) -> None:
         """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""

@@ -84,7 +84,7 @@ class Screen:
         if choices.mix.any():
             freed = lacking(table, frame, choices, question.model.layers, question.memory_limit)
             passes = np.maximum(passes, mixed_passes(self._pipes(table, frame), frame, work, freed))
-        seconds = self._seconds(table, frame, work, passes)
+        seconds = self._seconds(table, frame, passes)
         bytes_ = memory(table, frame, choices, question.model.layers)
         return Rows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
@@ -94,13 +94,18 @@ class Screen:
             self._frames[key] = frame_of(self.space, base, table, len(self.recomputes), self._known)
         return self._frames[key]
 
-    def _seconds(self, table: Table, frame: Frame, work: Work, passes: Floats) -> Floats:
-        """Passes, update and fixed costs: [pair, choice]."""
+    def _seconds(self, table: Table, frame: Frame, passes: Floats) -> Floats:
+        """Passes, update and fixed costs: [pair, choice].
+
+        An estimate is s M + max over ranks of R(M) + G(M) + step, with M its makespan, s >= 1 the straggler, and what
+        shows of reduction and gathering, R(M) = max((1 - o) r, r - w M) and G likewise. The shares w add up to at most
+        1 (cost.update.windows), so it is never less at a larger M: at a lower bound of M it is below the estimate. A
+        maximum over ranks is at least the mean, and R and G are convex in r: they are lower at the mean of r.
+        """
         overlap, over = table.ground.runtime.overlap, table.ground.runtime.overheads
-        window = work.window[frame.cell_of_pair]
-        # a maximum over ranks is at least the mean, and exposed time is convex in what is reduced and in the window
-        reduced = np.maximum((1 - overlap.grad_reduce) * frame.reduce, frame.reduce - frame.windows * window)
-        gathered = np.maximum((1 - overlap.param_gather) * frame.gather, frame.gather - window / 2)
+        behind_b, behind_f = frame.windows
+        reduced = np.maximum((1 - overlap.grad_reduce) * frame.reduce, frame.reduce - behind_b * passes)
+        gathered = np.maximum((1 - overlap.param_gather) * frame.gather, frame.gather - behind_f * passes)
         count = np.array([layout.microbatches for layout in frame.layouts])[frame.of_pair][:, None]
         fixed = over.iteration + over.microbatch * count + frame.step
         return np.asarray(passes * self.space.question.base.straggler + reduced + gathered + fixed)

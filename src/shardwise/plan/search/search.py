@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.inputs.strategy import Strategy
+from shardwise.plan.search.cut_bound import Paths, prove
 from shardwise.plan.search.executor import Executor, Serial
 from shardwise.plan.search.refine import NEAR, Refined
 from shardwise.plan.search.screen import Screen
@@ -31,6 +32,8 @@ ROOMY = 0.85
 """Share of the limit at which a memory bound makes a good first guess."""
 PROMISING = 1.1
 """Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
+PROOFS = 400
+"""Strategies of which all cuts are bounded at most."""
 PERIOD = 0.2
 """Seconds between two reports, about."""
 Report = Callable[["Search"], None]
@@ -65,6 +68,8 @@ class Search:
     """Every cut into stages counts."""
     points: int = 0
     """Strategies simulated, all cuts into stages of one together."""
+    open: dict[int, float] = field(default_factory=dict)
+    """By place, what no cut of a simulated strategy can beat: a cut that was found proves nothing of the others."""
     bound: float = 0.0
     dropped: float = float("inf")
     """Lowest bound of what was dropped because it cannot win."""
@@ -109,7 +114,7 @@ class Search:
         self.screen_seconds += time.process_time() - started
         for start in range(0, len(order), WAVE):
             rest = order[start:]
-            self.bound = min(self.dropped, float(glances[rest[0]]), self._lowest())
+            self.bound = min(float(glances[rest[0]]), self._proven())
             if self._stopped():
                 return
             if glances[rest[0]] >= self.limit:
@@ -120,12 +125,13 @@ class Search:
                 return
             self._simulate(1 if self.best else FIRST)
         while len(self._pool) and not self._stopped():
-            self.bound = min(self.dropped, self._lowest())
+            self.bound = self._proven()
             if self._lowest() >= self.limit:
                 break
             self._simulate(1)
         self._look_again()
-        self.bound = min(self.dropped, self._lowest(), self.best.seconds if self.best else float("inf"))
+        self._prove()
+        self.bound = self._proven()
 
     def _glances(self) -> Floats:
         """A first bound for every base; 0 for those that were not reached when the search was stopped."""
@@ -145,6 +151,11 @@ class Search:
         if self.stop() or (self.time_limit is not None and now - self.wall > self.time_limit):
             self.finished = False
         return not self.finished
+
+    def _proven(self) -> float:
+        """What nothing beats that was looked at or is in the pool; the best itself cannot be beaten by a bound."""
+        best = self.best.seconds if self.best else float("inf")
+        return min(self.dropped, self._lowest(), min(self.open.values(), default=best), best)
 
     def _lowest(self) -> float:
         return float(self._pool[0, 0]) if len(self._pool) else float("inf")
@@ -187,10 +198,11 @@ class Search:
             chosen = self._chosen()
             if not len(chosen):
                 return
-            places = self._pool[chosen, 1].astype(np.int64).tolist()
+            places, bounds = self._pool[chosen, 1].astype(np.int64).tolist(), self._pool[chosen, 0].tolist()
             done = 0
             goal = self.best.seconds if self.best else PROMISING * self._lowest()
             for one in self.executor.refine(self.question, [self.strategy(place) for place in places], goal):
+                self.open[places[done]] = max(bounds[done], one.bound) if one else float("inf")
                 self._take(places[done], one, goal)
                 done += 1
                 if self._stopped():
@@ -213,6 +225,21 @@ class Search:
                 self.points -= 1  # it was counted before
                 self._take(place, one)
 
+    def _prove(self) -> None:
+        """Bound all cuts of the simulated strategies with the lowest bounds, until the gap is proven or a proof fails.
+
+        Here and in this order, so that what is known of earlier ones is the same however many workers there are.
+        """
+        paths: Paths = {}
+        looked = set[int]()
+        while self.best and len(looked) < PROOFS and not self._stopped():
+            place = min(self.open, key=lambda one: (self.open[one], one))
+            if self.open[place] >= self.limit or place in looked:
+                return
+            looked.add(place)
+            found = prove(self.question, self.strategy(place), self.limit, paths)
+            self.open[place] = max(self.open[place], found)
+
     def _chosen(self) -> np.ndarray:
         """The next batch: half by bound alone, half of what surely seems to fit, which finds a good best early."""
         roomy = np.flatnonzero(self._pool[:, 2] <= ROOMY * self.question.memory_limit)
@@ -230,7 +257,7 @@ class Search:
         self.points += 1
         if refined is None:
             return
-        strategy, seconds, total, mfu, fits, simulations = refined
+        strategy, seconds, total, mfu, fits, simulations, _ = refined
         self.simulations += simulations
         one = Candidate(strategy=strategy, seconds=seconds, total_bytes=total, mfu=mfu, fits=fits)
         self.tried.append((place, one))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds, layer_block
+from shardwise.cost.layer import HOST_SHARE, PLAIN, SHOWN, Block, Recipe, Seconds, layer_block
 from shardwise.cost.stage import combined
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
@@ -25,10 +25,6 @@ from shardwise.plan.search.types import Base, Layout, Point, Question, Sharding
 from shardwise.plan.setup import Setup, block_of, layer_groups, setup_of
 
 Floats = npt.NDArray[np.float64]
-HOST_SHARE = 0.3
-"""Below this share of the device's time the host does not show at all (cost.layer.meet)."""
-STEP = (1 + HOST_SHARE**4) ** 0.25
-"""The most by which the fourth-power form is above `meet`, just below that share."""
 
 
 class Weights(NamedTuple):
@@ -38,22 +34,16 @@ class Weights(NamedTuple):
     host: float
 
     def of(self, seconds: Seconds) -> float:
-        return self.device * (seconds.compute + seconds.communication) + self.host * seconds.host
+        return self.device * seconds.device + self.host * seconds.host
 
 
 def tangent(seconds: Seconds) -> Weights:
-    """The tangent at one pass of one layer."""
-    device, host = seconds.compute + seconds.communication, seconds.host
+    """The tangent at one pass of one layer: `meet` is a norm, so that it is below it everywhere."""
+    device, host = seconds.device, seconds.host
     if host < HOST_SHARE * device:
         return Weights(1.0, 0.0)
-    norm = (device**4 + host**4) ** 0.25
-    return Weights((device / norm) ** 3 / STEP, (host / norm) ** 3 / STEP)
-
-
-def ceiling(seconds: Seconds) -> float:
-    """Never below `meet` of a sum when summed over its parts: a norm is at most the sum of norms."""
-    device = seconds.compute + seconds.communication
-    return float((device**4 + seconds.host**4) ** 0.25)
+    norm = (SHOWN * device**4 + host**4) ** 0.25
+    return Weights(SHOWN * (device / norm) ** 3, (host / norm) ** 3)
 
 
 def backward(block: Block) -> Seconds:
@@ -69,9 +59,10 @@ class Piece(NamedTuple):
     """Seconds of one, tangent taken."""
     backward: Floats
     """By recipe."""
-    backward_ceiling: Floats
-    backward_whole: Floats
-    """By recipe, as the cost model has it."""
+    devices: tuple[float, Floats]
+    """Device seconds of its forward pass, and of its backward pass by recipe."""
+    tangents: tuple[Weights, Weights]
+    """What became of them."""
     kept: Floats
     work: Floats
     """Working set of its backward pass above what it keeps."""
@@ -164,8 +155,8 @@ def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weig
         blocks,
         tangents[0].of(blocks[0].f),
         np.array([tangents[1].of(seconds) for seconds in backwards]),
-        np.array([ceiling(seconds) for seconds in backwards]),
-        np.array([seconds.total for seconds in backwards]),
+        (blocks[0].f.device, np.array([seconds.device for seconds in backwards])),
+        tangents,
         on_device * np.array([block.walk.kept for block in blocks]),
         on_device * np.array([block.walk.backward - block.walk.kept for block in blocks]),
     )

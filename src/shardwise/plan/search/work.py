@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.cost.update import DataGroups, data_groups, sharded_traffic
+from shardwise.cost.behind import Behind, behind_of
+from shardwise.cost.update import data_groups
 from shardwise.inputs.recompute import Recompute
 from shardwise.plan.search.space import AS_NEEDED, Space
 from shardwise.plan.search.table import Floats, Piece, Table
@@ -61,8 +62,6 @@ class Work(NamedTuple):
     total_forward: Floats
     total: Floats
     """All layers and ends, both passes; of blocks only the least that must be recomputed."""
-    window: Floats
-    """Mean over ranks of the backward pass, at most."""
     slowest: Floats
     """The slowest stage takes at least this."""
     slack: Floats
@@ -90,47 +89,45 @@ def works_of(
     space: Space, bases: Sequence[Base], tables: list[Table], cells: list[list[Cell]], choices: Choices
 ) -> list[Work]:
     """For every base the stages of its cells under all choices, and their least slowest one."""
-    f, b, ceilings = [], [], []
+    f, b = [], []
     for base, table, own in zip(bases, tables, cells, strict=True):
         for cell in own:
             shown = _sharded(space, base, table, cell)
             f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
             b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
-            ceilings.append(_window(table, cell))
     forward, back = np.array(f)[:, :, None], np.array(b)
     layers = space.question.model.layers
-    whole = _settled(layers, tables, cells, choices, forward, back, np.array(ceilings))
+    whole = _settled(layers, tables, cells, choices, forward, back)
     edges = np.cumsum([len(own) for own in cells])[:-1]
     split = [np.split(array, edges) for array in whole]
     return [Work(*parts) for parts in zip(*split, strict=True)]
 
 
-def _window(table: Table, cell: Cell) -> Floats:
-    return np.asarray(sum(piece.number * piece.backward_ceiling for piece in table.pieces)) / cell.pp
-
-
 def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[float, Floats | float]]:
-    """What gathering and scattering shows of itself per piece (plan.estimate._fsdp): forward, backward by recipe."""
+    """What gathering and scattering shows of itself per piece (cost.behind): forward, backward by recipe."""
     ground = table.ground
     if cell.sharding is None:
         return [(0.0, 0.0)] * len(table.pieces)
     layout = Layout(cell.pp, 1, "1f1b", cell.dp, 1)
     strategy = space.strategy(Point(base, layout, cell.sharding, Recompute()))
     groups = data_groups(ground.network, strategy)
-    overlap, rate = ground.runtime.overlap.fsdp, ground.runtime.overlap.fsdp_rate
-    scattered = 4.0 if strategy.grad_dtype == "fp32" else 2.0
-    sizes = ground.states.gathered / rate, scattered / rate
-    return [_shown(piece, groups, *sizes, overlap) for piece in table.pieces]
+    behind = behind_of(strategy, ground.runtime, ground.states, groups, ground.cluster.host_bandwidth)
+    return [_shown(piece, behind) for piece in table.pieces]
 
 
-def _shown(piece: Piece, groups: DataGroups, gathered: float, scattered: float, overlap: float) -> tuple[float, Floats]:
-    block = piece.blocks[0]
-    gather, scatter = (sharded_traffic(block, groups, size) for size in (gathered, scattered))
-    back, both = piece.backward_whole, gather + scatter
+def _shown(piece: Piece, behind: Behind) -> tuple[float, Floats]:
+    """What traffic adds to the device's seconds, weighed as these are: the tangent of a sum of passes is below it."""
+    gather, scatter = behind.traffic(piece.blocks[0])
+    (forward, backward), (ahead, back) = piece.devices, piece.tangents
     return (
-        gather * (1 - overlap) + max(0.0, gather * overlap - piece.blocks[0].f.total),
-        both * (1 - overlap) + np.maximum(0.0, both * overlap - back),
+        ahead.device * float(_added(forward, gather, behind.overlap)),
+        back.device * _added(backward, gather + scatter, behind.overlap),
     )
+
+
+def _added(kernels: Floats | float, traffic: float, overlap: float) -> Floats:
+    """cost.behind.covered over the kernels alone."""
+    return np.asarray(np.maximum(0.0, overlap * traffic - kernels) + (1 - overlap) * traffic)
 
 
 def _settled(
@@ -140,7 +137,6 @@ def _settled(
     choices: Choices,
     forward: Floats,
     back: Floats,
-    ceilings: Floats,
 ) -> Work:
     """`forward` and `back` are [cell, piece, recipe]; gather them by choice and find the slowest stage."""
     # pieces, their numbers and their order are those of the model, the same over all bases
@@ -158,7 +154,6 @@ def _settled(
     discount = shorter.sum(axis=1) if table.leading else np.zeros_like(layer)
     last = (count * both)[:, kinds + 1 :].sum(axis=1)
     least_again = choices.layers + np.maximum(pp - 3, 0) * blocks
-    window = ceilings[:, np.where(blocks, len(table.recipes) - 1, choices.recipe)]
     folded = np.array([cell.folded for cell in cells])[:, None]
     first = both[:, kinds] - discount
     parts = _Parts(
@@ -169,7 +164,7 @@ def _settled(
     total = (count * both).sum(axis=1) + again * least_again
     total_forward = (count * forward).sum(axis=1) + 0 * layer
     share = (forward / (forward + back)).max(axis=(1, 2))[:, None] + 0 * layer
-    return _bottleneck(parts, total, total_forward, share, window, _price(tables, own, choices, back))
+    return _bottleneck(parts, total, total_forward, share, _price(tables, own, choices, back))
 
 
 def _price(tables: list[Table], cells: list[list[Cell]], choices: Choices, back: Floats) -> Floats:
@@ -226,9 +221,7 @@ def _room(parts: _Parts, limit: Floats) -> Floats:
     return np.where(parts.pp > 1, np.where(fits, room, -1.0), np.where(single, parts.layers, -1.0))
 
 
-def _bottleneck(
-    parts: _Parts, total: Floats, total_forward: Floats, share: Floats, window: Floats, price: Floats
-) -> Work:
+def _bottleneck(parts: _Parts, total: Floats, total_forward: Floats, share: Floats, price: Floats) -> Work:
     low = total / parts.pp * (1 - 1e-12)
     ends = np.maximum(parts.first, 0.0) + parts.last
     high = low + 2 * (parts.layer + parts.again) + ends
@@ -245,6 +238,6 @@ def _bottleneck(
     following = np.where(first >= parts.leading, np.maximum(following, low), low)
     return Work(
         parts.pp + 0 * low, parts.layer, parts.again, parts.block, parts.first, parts.last, share,
-        total_forward, total, window, low, slack, _taken(parts, inner), _taken(parts, last) + parts.last,
+        total_forward, total, low, slack, _taken(parts, inner), _taken(parts, last) + parts.last,
         _taken(parts, first) + parts.first, following, np.full_like(low, parts.leading), price,
     )  # fmt: skip
