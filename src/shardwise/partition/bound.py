@@ -71,12 +71,12 @@ class Bounder:
         lengths = [path.under(times) for path in self._programme.paths]
         return [path for path, long in zip(self._programme.paths, lengths, strict=True) if long > max(lengths) * _HOLDS]
 
-    def tighten(self) -> None:
+    def tighten(self, levels: Sequence[tuple[Level, int]] = _LEVELS) -> None:
         """To the last path, then more and more counts whole; `relax` comes first."""
         self._relaxed(_TIGHT)
         if self.found(self.bound, None) or self.out_of_time:
             return
-        for level, nodes in _LEVELS:
+        for level, nodes in levels:
             self._programme.make_integer(level)
             if self._whole(level, nodes):
                 return

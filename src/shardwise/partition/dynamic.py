@@ -18,6 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,21 +63,48 @@ def best_cut(ready: Ready) -> Cut | None:
     plan = stages.plan(float("inf"))
     if plan is None:
         return None
+    best, bound = _walked(stages, plan)
+    return Cut(counts=stages.counts(best), bound=bound)
+
+
+def _walked(stages: Stages, plan: list[int]) -> tuple[list[int], float]:
+    """The best plan and its bound, from the one with the smallest S on."""
     smallest, dwell = stages.value(plan)
     best, least = _glimpse(stages, plan, smallest + dwell, dwell)
     # A better plan has S of at least `smallest`, so its D is below this; from here down every pair is met.
     target = (least - smallest) * (1 - _CLOSE)
     for walked in range(_MANY + 1):
-        plan = stages.plan(target)
-        total, dwell = (float("inf"), 0.0) if plan is None else stages.value(plan)
-        if plan is None or total >= least:
+        found = stages.plan(target)
+        total, dwell = (float("inf"), 0.0) if found is None else stages.value(found)
+        if found is None or total >= least:
             break
         if total + dwell < least:
-            best, least = plan, total + dwell
+            best, least = found, total + dwell
         target = min(dwell, least - smallest) * (1 - _CLOSE)
         if walked == _MANY:
-            return Cut(counts=stages.counts(best), bound=total)  # plans not looked at have at least this S
-    return Cut(counts=stages.counts(best), bound=least * (1 - _CLOSE))
+            return best, total  # plans not looked at have at least this S
+    return best, least * (1 - _CLOSE)
+
+
+class First(NamedTuple):
+    """The first layers of every stage that are run another way than the rest."""
+
+    layers: int
+    time: float
+    """What each takes more."""
+    held: float
+    """What each holds less."""
+
+
+def least(ready: Ready, enough: float, first: First | None = None) -> float:
+    """A bound on the time of every cut that fits, infinite where none does; `enough` where that much is proven."""
+    stages = Stages(ready, first)
+    plan = stages.plan(float("inf"))
+    if plan is None:
+        return float("inf")
+    if stages.plan((enough - stages.value(plan)[0]) * (1 - _CLOSE)) is None:  # S is at least that of this plan
+        return enough * (1 - _CLOSE)
+    return _walked(stages, plan)[1]
 
 
 def _glimpse(stages: Stages, best: list[int], least: float, high: float) -> tuple[list[int], float]:
@@ -98,8 +126,8 @@ def _glimpse(stages: Stages, best: list[int], least: float, high: float) -> tupl
 class Stages:
     """The least time of every stage for every stretch of layers, and the plans that follow."""
 
-    def __init__(self, ready: Ready) -> None:
-        self.ready = ready
+    def __init__(self, ready: Ready, first: First | None = None) -> None:
+        self.ready, self.first = ready, first or First(0, 0.0, 0.0)
         self._runs = np.repeat(np.arange(len(ready.run_counts)), ready.run_counts)
         self._frontiers: dict[tuple[int, ...], tuple[Mix, ...]] = {}
         self._single = [_single(ready, run) for run in range(len(ready.run_counts))]
@@ -121,12 +149,24 @@ class Stages:
         """Time of stage s by first layer and end; infinite where it does not fit."""
         room, flight = self._room(s)
         fixed = float(self.ready.fixed_time[0, s] + self.ready.fixed_time[3, s])
+        if all(len(mixes) == 1 for mixes in self._single):
+            times = self._settled(room, flight, int(self.ready.least[s])) + fixed
+            return np.where(self._backwards, np.inf, times[self._part_of])
         times = np.full(len(self._parts), np.inf)
         for k, part in enumerate(self._parts):
             mix = self._best(part, room, flight) if sum(part) >= self.ready.least[s] else None
             if mix is not None:
                 times[k] = mix.time + fixed
         return np.where(self._backwards, np.inf, times[self._part_of])
+
+    def _settled(self, room: float, flight: float, least: int) -> Floats:
+        """Times by stretch where nothing is to be chosen: all at once."""
+        parts, static = np.array(self._parts), np.array(self._static)
+        layers, time = parts.sum(axis=1), np.array([mixes[0].time for mixes in self._single])
+        again = np.minimum(layers, self.first.layers)
+        taken = parts @ (static + flight * np.array(self._least_held)) - flight * again * self.first.held
+        fits = (taken <= room) & (parts @ static <= room) & (layers >= least)
+        return np.where(fits, parts @ time + again * self.first.time, np.inf)
 
     def _index(self) -> None:
         """The different stretches of layers by what they hold, and which of them lies between any two cuts."""

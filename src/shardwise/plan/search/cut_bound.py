@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import groupby
 
 import numpy as np
@@ -24,6 +25,7 @@ from shardwise.ops.layer import layer_kinds
 from shardwise.partition import dynamic
 from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Floats, Ints, Path, Ready
+from shardwise.partition.milp import Level
 from shardwise.partition.problem import Choice, End, Kind, Problem
 from shardwise.partition.problem import Run as Layers
 from shardwise.plan.estimate import hop_seconds
@@ -34,7 +36,7 @@ from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.table import backward, tangent
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import Setup, block_of, setup_of
-from shardwise.simulate.action import Schedule, W
+from shardwise.simulate.action import B, I, Schedule, W
 
 GIB = 2.0**30
 """Bytes are given to the solver in these, so that its tolerance means nothing."""
@@ -42,6 +44,11 @@ PATIENCE = 60.0
 """CPU seconds after which a solver is given up: far more than it needs."""
 ROUNDS = 2
 """Solutions of the linear programme, in twenties."""
+DEEP: tuple[tuple[Level, int], ...] = (("ranks", 100), ("chunks", 100))
+"""What is made whole, and nodes of one solution."""
+SMALL = 512
+"""Chunks times micro batches up to which whole layers are tried: beyond, it takes seconds."""
+HALVINGS = 40
 ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the estimate takes them."""
 
@@ -50,17 +57,22 @@ Paths = dict[Schedule, list[tuple[Floats, float]]]
 """By order, paths that bound other strategies over it: how often they run each pass, and their messages."""
 
 
-def prove(question: Question, strategy: Strategy, enough: float, paths: Paths) -> float:
-    """What no cut of the strategy that fits beats; 0 where its cuts are not the solver's to choose."""
+def prove(question: Question, strategy: Strategy, enough: float, paths: Paths, *, deep: bool) -> float:
+    """What no cut of the strategy that fits beats; 0 where its cuts are not the solver's to choose.
+
+    `deep`: with the layers of every rank, then of every chunk whole.
+    """
     if strategy.pp == 1 or not cuts_freely(question, strategy):
         return 0.0
     layers = question.model.layers
     even = with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
     setup = setup_of(question.model, question.cluster, even, question.runtime)
-    return least_seconds(setup, question.memory_limit, enough, paths)
+    return least_seconds(setup, question.memory_limit, enough, paths, deep=deep)
 
 
-def least_seconds(setup: Setup, limit: float, enough: float = float("inf"), paths: Paths | None = None) -> float:
+def least_seconds(
+    setup: Setup, limit: float, enough: float = float("inf"), paths: Paths | None = None, *, deep: bool = False
+) -> float:
     """Seconds of an iteration that every cut takes which fits; infinite: none fits. Stops once `enough` is proven.
 
     `paths` makes the next proof over the same order shorter, and is added to.
@@ -74,16 +86,30 @@ def least_seconds(setup: Setup, limit: float, enough: float = float("inf"), path
         shown = hidden(update, strategy, setup.runtime, passes).exposed
         return passes * strategy.straggler + shown + over.iteration + over.microbatch * strategy.microbatches
 
-    ready = _ready(setup, limit)
-    if dynamic.applies(ready) and strategy.recompute.layers in {(), AS_NEEDED}:
-        cut = dynamic.best_cut(ready)
-        return float("inf") if cut is None else iteration(cut.bound * ROUNDED)
+    ready, first = _ready(setup, limit), _first(setup)
+    if dynamic.applies(ready):
+        passes = dynamic.least(ready, _inverse(iteration, enough) / ROUNDED, first)
+        return iteration(passes * ROUNDED) if passes < float("inf") else passes
+    if first:  # every chunk has one such layer or more
+        ready.fixed_time[[I, B]] += first.time
+        ready.fixed_held -= first.layers * first.held
     bounder = Bounder(
         ready=ready, incumbent=_even(setup, ready), deadline=time.process_time() + PATIENCE, rounds=ROUNDS,
         found=lambda bound, _: iteration(bound * ROUNDED) >= enough,
     )  # fmt: skip
     _relax(bounder, {} if paths is None else paths)
+    if deep and not bounder.infeasible and ready.chunks * strategy.microbatches <= SMALL:
+        bounder.tighten(DEEP)
     return float("inf") if bounder.infeasible else iteration(bounder.bound * ROUNDED)
+
+
+def _inverse(iteration: Callable[[float], float], seconds: float) -> float:
+    """The passes, or a little more, with which an iteration takes so long."""
+    low, high = 0.0, seconds
+    for _ in range(HALVINGS) if seconds < float("inf") else ():
+        middle = (low + high) / 2
+        low, high = (low, middle) if iteration(middle) >= seconds else (middle, high)
+    return high
 
 
 def _relax(bounder: Bounder, paths: Paths) -> None:
@@ -122,7 +148,7 @@ def _ready(setup: Setup, limit: float) -> Ready:
             for kind, count in runs
         ),
         head=relaxed.end((Run(setup.chunks[0].runs[0].block, 1),)), tail=relaxed.end(tail_of(setup)),
-        limits=(limit / GIB,), static=relaxed.beside(recipes),
+        limits=(limit / GIB,), static=relaxed.beside(),
         # of a mix it is not known how much is recomputed: then I frees all that there is
         free_at_input_grad=freed_early(setup.chunks) if len(recipes) == 1 else 1.0,
     ))  # fmt: skip
@@ -131,12 +157,30 @@ def _ready(setup: Setup, limit: float) -> Ready:
 
 
 def _recipes(setup: Setup) -> tuple[Recipe, ...]:
-    """The ways to run a layer; which layers of a mix or a block are recomputed is left open."""
+    """The ways to run a layer: which ones of a mix are recomputed is left open."""
     recompute = setup.strategy.recompute
-    recipe = Recipe(recompute.full, frozenset(recompute.modules), recompute.group)
-    if not recompute.active:
+    if not recompute.active or recompute.layers not in {(), AS_NEEDED}:
         return (PLAIN,)
-    return (PLAIN, recipe) if recompute.layers else (recipe,)
+    return (PLAIN, _recipe(setup)) if recompute.layers else (_recipe(setup),)
+
+
+def _recipe(setup: Setup) -> Recipe:
+    recompute = setup.strategy.recompute
+    return Recipe(recompute.full, frozenset(recompute.modules), recompute.group)
+
+
+def _first(setup: Setup) -> dynamic.First | None:
+    """The first N layers of every chunk where those are recomputed: as fast and as lean as any kind of layer has it."""
+    recompute, relaxed = setup.strategy.recompute, _Relaxed(setup, split=False)
+    if recompute.layers in {(), AS_NEEDED}:
+        return None
+    kinds = dict.fromkeys(layer_kinds(setup.model)[: setup.model.layers])
+    pairs = [[relaxed.end((Run(block_of(setup, kind, one), 1),)) for one in (PLAIN, _recipe(setup))] for kind in kinds]
+    return dynamic.First(
+        recompute.layers[0],
+        max(0.0, min(again.i - plain.i for plain, again in pairs)),
+        max(0.0, *(plain.activation - again.activation for plain, again in pairs)),
+    )
 
 
 class _Relaxed:
@@ -190,9 +234,10 @@ class _Relaxed:
         each = [lasts + several * made for lasts, made in zip(self.rates.lasting, self.rates.gradients, strict=True)]
         return each[0] * block.params + each[1] * block.expert_params
 
-    def beside(self, recipes: tuple[Recipe, ...]) -> tuple[float, ...]:
-        """What every rank needs beside its layers, in the unit of the problem."""
+    def beside(self) -> tuple[float, ...]:
+        """What every rank needs beside its layers, in the unit of the problem; any layer may be its last."""
         setup, tail = self.setup, tail_of(self.setup)
+        recipes = {*_recipes(setup), *([_recipe(setup)] if setup.strategy.recompute.active else [])}
         kinds = layer_kinds(setup.model)[: setup.model.layers]
         layers = [block_of(setup, kind, recipe) for kind in dict.fromkeys(kinds) for recipe in recipes]
         working = self.on_device * max(0.0, min(block.walk.backward - block.walk.kept for block in layers))

@@ -59,6 +59,13 @@ def cuts_freely(question: Question, strategy: Strategy) -> bool:
     return question.runtime.can.uneven_layers and known
 
 
+def mixed(recompute: Recompute, again: tuple[int, ...]) -> Recompute:
+    """The recomputation of so many layers of every chunk."""
+    if not any(again):
+        return Recompute()
+    return replace(recompute, layers=again[:1] if len(set(again)) == 1 else again)
+
+
 class Cutter:
     """The cuts of one strategy; `even` is the estimate of the even one."""
 
@@ -135,9 +142,7 @@ class Cutter:
         if recompute.layers != AS_NEEDED:
             return Cut(layers, recompute)
         again = tuple(min(int(k), n) for k, n in zip(counts[:, 1::2].sum(axis=1), layers, strict=True))
-        if not any(again):
-            return Cut(layers, Recompute())
-        return Cut(layers, replace(recompute, layers=again[:1] if len(set(again)) == 1 else again))
+        return Cut(layers, mixed(recompute, again))
 
 
 def problem_of(setup: Setup) -> Problem:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations, islice, pairwise, product
+from math import comb
 from typing import NamedTuple
 
 from shardwise.errors import ShardwiseError
@@ -11,7 +13,7 @@ from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, assemble
-from shardwise.plan.search.partitions import Cut, Cutter, cuts_freely
+from shardwise.plan.search.partitions import Cut, Cutter, cuts_freely, mixed
 from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import setup_of
@@ -42,9 +44,8 @@ def refine(question: Question, strategy: Strategy, goal: float = float("inf")) -
 
     `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be.
     """
-    even = with_layers(question.model.layers, strategy) if is_uneven(question.model.layers, strategy) else strategy
     try:
-        found = _Tried(question, even)
+        found = _Tried(question, _even(question, strategy))
     except ShardwiseError:
         return None
     if strategy.pp > 1 and cuts_freely(question, strategy):
@@ -52,6 +53,40 @@ def refine(question: Question, strategy: Strategy, goal: float = float("inf")) -
         return found.best()
     found.recompute_as_needed()
     return found.only()
+
+
+def every_cut(question: Question, strategy: Strategy, most: int) -> Refined | None:
+    """The fastest of all cuts, each estimated; none where there are more than `most`."""
+    layers, chunks = question.model.layers, strategy.chunks
+    if strategy.pp == 1 or comb(layers - 1, chunks - 1) > most or not cuts_freely(question, strategy):
+        return None
+    counts = (_between(ends, layers) for ends in combinations(range(1, layers), chunks - 1))
+    cuts = list(islice((Cut(one, again) for one in counts for again in _mixes(strategy, one)), most + 1))
+    if len(cuts) > most:
+        return None
+    found = _Tried(question, _even(question, strategy))
+    for cut in cuts:
+        found.estimate(found.named(cut))
+    best = found.best()
+    return best._replace(bound=best.seconds if best.fits else float("inf"))
+
+
+def _between(ends: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    return tuple(b - a for a, b in pairwise((0, *ends, layers)))
+
+
+def _mixes(strategy: Strategy, layers: tuple[int, ...]) -> Iterator[Recompute]:
+    """What may be recomputed: of a mix, any number of the layers of every chunk."""
+    if strategy.recompute.layers != AS_NEEDED:
+        yield strategy.recompute
+        return
+    for again in product(*(range(count + 1) for count in layers)):
+        yield mixed(strategy.recompute, again)
+
+
+def _even(question: Question, strategy: Strategy) -> Strategy:
+    layers = question.model.layers
+    return with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
 
 
 class _Tried:
@@ -62,9 +97,9 @@ class _Tried:
         self.mixes = even.recompute.layers == AS_NEEDED
         self.found: dict[Strategy, Refined] = {}
         self.estimates: dict[Strategy, Estimate] = {}
-        self.first = self._estimate(even)
+        self.first = self.estimate(even)
 
-    def _estimate(self, strategy: Strategy) -> Estimate:
+    def estimate(self, strategy: Strategy) -> Estimate:
         question = self.question
         if strategy in self.estimates:
             return self.estimates[strategy]
@@ -99,7 +134,7 @@ class _Tried:
         if cutter.chain and near and not self.mixes:
             self._calm()
         if self.mixes and not any(one.fits for one in self.found.values()):
-            self._estimate(replace(self.even, recompute=self._all))
+            self.estimate(replace(self.even, recompute=self._all))
 
     def _tried(self, cutter: Cutter, solve: Callable[[], Cut | None]) -> Estimate | None:
         """The estimate of what a solver finds; once more where it turns out not to fit."""
@@ -107,8 +142,8 @@ class _Tried:
             cut = solve()
             if cut is None:
                 return None
-            known = self._with(cut) in self.estimates
-            estimate = self._estimate(self._with(cut))
+            known = self.named(cut) in self.estimates
+            estimate = self.estimate(self.named(cut))
             if known or estimate.total_bytes <= self.question.memory_limit:
                 return estimate
             cutter.heed(cut, estimate)
@@ -126,9 +161,9 @@ class _Tried:
             for longer in (range(rest), range(inner - rest, inner)):  # at the front, at the back
                 layers = (*first, *(share + (stage in longer) for stage in range(inner)), cut[-1])
                 if share:
-                    self._estimate(replace(found, layers=layers))
+                    self.estimate(replace(found, layers=layers))
 
-    def _with(self, cut: Cut) -> Strategy:
+    def named(self, cut: Cut) -> Strategy:
         layers = self.even.layers if cut.layers == spread(self.question.model.layers, self.even) else cut.layers
         return replace(self.even, layers=layers, recompute=cut.recompute)
 
@@ -141,18 +176,18 @@ class _Tried:
         limit, pp = self.question.memory_limit, self.even.pp
         if not self.mixes or self.first.total_bytes <= limit:
             return
-        if self._estimate(replace(self.even, recompute=self._all)).total_bytes > limit:
+        if self.estimate(replace(self.even, recompute=self._all)).total_bytes > limit:
             return
         low = [-1 if one.total <= limit else 0 for one in self.first.memory]
         high = [0 if one == -1 else max(spread(self.question.model.layers, self.even)) for one in low]
         while any(most - least > 1 for least, most in zip(low, high, strict=True)):
             middle = [(least + most) // 2 if most - least > 1 else most for least, most in zip(low, high, strict=True)]
-            estimate = self._estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(middle))))
+            estimate = self.estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(middle))))
             for rank in range(pp):
                 if high[rank] - low[rank] > 1:
                     fits = estimate.memory[rank].total <= limit
                     low[rank], high[rank] = (low[rank], middle[rank]) if fits else (middle[rank], high[rank])
-        self._estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(high))))
+        self.estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(high))))
 
     def _counts(self, by_rank: list[int]) -> tuple[int, ...]:
         s, layers = self.even, spread(self.question.model.layers, self.even)

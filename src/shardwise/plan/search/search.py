@@ -16,7 +16,7 @@ import numpy as np
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.search.cut_bound import Paths, prove
 from shardwise.plan.search.executor import Executor, Serial
-from shardwise.plan.search.refine import NEAR, Refined
+from shardwise.plan.search.refine import NEAR, Refined, every_cut
 from shardwise.plan.search.screen import Screen
 from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats
@@ -70,6 +70,8 @@ class Search:
     """Strategies simulated, all cuts into stages of one together."""
     open: dict[int, float] = field(default_factory=dict)
     """By place, what no cut of a simulated strategy can beat: a cut that was found proves nothing of the others."""
+    cuts_left: int = 4000
+    """Cuts that may yet be estimated one by one for a proof."""
     bound: float = 0.0
     dropped: float = float("inf")
     """Lowest bound of what was dropped because it cannot win."""
@@ -231,14 +233,28 @@ class Search:
         Here and in this order, so that what is known of earlier ones is the same however many workers there are.
         """
         paths: Paths = {}
-        looked = set[int]()
-        while self.best and len(looked) < PROOFS and not self._stopped():
+        looks: dict[int, int] = {}
+        while self.best and len(looks) < PROOFS and not self._stopped():
             place = min(self.open, key=lambda one: (self.open[one], one))
-            if self.open[place] >= self.limit or place in looked:
+            look = looks.get(place, 0)
+            if self.open[place] >= self.limit or look > 2:
                 return
-            looked.add(place)
-            found = prove(self.question, self.strategy(place), self.limit, paths)
+            looks[place] = look + 1
+            found = self._tried_all(place) if look == 2 else self._bounded(place, paths, deep=look == 1)
             self.open[place] = max(self.open[place], found)
+
+    def _bounded(self, place: int, paths: Paths, *, deep: bool) -> float:
+        return prove(self.question, self.strategy(place), self.limit, paths, deep=deep)
+
+    def _tried_all(self, place: int) -> float:
+        """Where a proof fails and a strategy has few cuts, all of them are estimated."""
+        found = every_cut(self.question, self.strategy(place), self.cuts_left)
+        if found is None:
+            return 0.0
+        self.cuts_left -= found.simulated
+        self.points -= 1  # it was counted before
+        self._take(place, found)
+        return found.bound
 
     def _chosen(self) -> np.ndarray:
         """The next batch: half by bound alone, half of what surely seems to fit, which finds a good best early."""
