@@ -11,6 +11,7 @@ from markdown_it import MarkdownIt
 import shardwise
 from shardwise.cli.main import run
 from shardwise.plan.predictions import plan_of
+from shardwise.plan.proof import proof_of
 from shardwise.report.markdown import answer_markdown, diff_markdown, estimate_markdown, plan_markdown
 from shardwise.units import show_bytes, show_seconds
 
@@ -67,8 +68,10 @@ def test_names_are_text(found):
 
 def test_a_plan_carries_its_proof(found):
     plan = plan_of(found)
-    proven = replace(plan, predictions={**plan.predictions, "bound": 1.5, "gap": 0.01})
-    assert "no strategy of the space takes less than 1.5 s: gap 1.00%" in plan_markdown(proven)
+    bound = found.iteration_seconds / 1.01
+    proven = replace(plan, predictions={**plan.predictions, "bound": bound}, proof=proof_of(plan, [{"bound": bound}]))
+    assert "gap 1.00% (checked" in plan_markdown(proven)
+    assert "no proof of it that could be checked" in plan_markdown(replace(proven, proof=None))
     assert "proof" not in plan_markdown(replace(plan, predictions={"bound": "x", "gap": None}))
 
 

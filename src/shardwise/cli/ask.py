@@ -17,6 +17,7 @@ from shardwise.inputs.layers import own_cut
 from shardwise.inputs.load import load_runtime, read_cluster, read_model
 from shardwise.inputs.load_plan import plan_at
 from shardwise.inputs.model import Model
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, parse
@@ -34,6 +35,8 @@ class Asked:
     cluster: Cluster
     strategy: Strategy
     runtime: Runtime
+    plan: Plan | None = None
+    """The plan that says all of it, where nothing else was typed."""
     notes: tuple[str, ...] = ()
     """What was understood, assumed or ignored on the way."""
 
@@ -58,7 +61,11 @@ def ask(options: Options, notes: list[str] | None = None) -> Asked:
     if faults or not (model and cluster and runtime and strategy):
         raise InputError(dict.fromkeys(faults))
     strategy = _cut(model, strategy, runtime, told)
-    return Asked(model=model, cluster=cluster, strategy=strategy, runtime=runtime, notes=tuple(told))
+    plan = source.plan
+    same = plan is not None and (plan.model, plan.cluster, plan.strategy) == (model, cluster, strategy)
+    return Asked(
+        model=model, cluster=cluster, strategy=strategy, runtime=runtime, plan=plan if same else None, notes=tuple(told)
+    )
 
 
 def _cut(model: Model, strategy: Strategy, runtime: Runtime, notes: list[str]) -> Strategy:

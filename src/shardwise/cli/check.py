@@ -10,6 +10,7 @@ from shardwise.cli.output import Output, output_options
 from shardwise.errors import InputError
 from shardwise.inputs.check import check
 from shardwise.inputs.layers import spread
+from shardwise.plan.proof import check_proof
 
 
 @click.command("check", cls=Asking)
@@ -21,14 +22,21 @@ def command(asked: Asked, output: Output) -> None:
     \b
     shardwise check llama3-70b --cluster 64xh100 --tp 8 --pp 4 --global-batch 256
     shardwise check llama3-70b -c 64xh100 -s "tp8 pp4x2 mbs1 gbs256 seq8192"
+    shardwise check plan.json   (its proof too)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     for note in asked.notes:
         output.note(note)
     faults = check(asked.model, asked.cluster, asked.strategy, asked.runtime)
-    output.answer({"valid": not faults, "strategy": str(asked.strategy), "faults": faults, "inputs": _inputs(asked)})
+    proof = check_proof(asked.plan) if asked.plan and not faults else None
+    proven = {"proof": {"holds": not proof.fault, "said": str(proof)}} if proof else {}
+    output.answer(
+        {"valid": not faults, "strategy": str(asked.strategy), "faults": faults, **proven, "inputs": _inputs(asked)}
+    )
     if faults:
         raise InputError(faults)
     _say(asked, output)
+    if proof:
+        output.say(f"  proof: {proof}")
 
 
 def _inputs(asked: Asked) -> dict[str, object]:

@@ -8,7 +8,7 @@ import click
 
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.report_files import report_options, reports_of, write_reports
-from shardwise.units import show_percent, show_seconds
+from shardwise.units import show_seconds
 
 if TYPE_CHECKING:
     from shardwise.inputs.plan_file import Plan
@@ -51,7 +51,7 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     output.say(f"{read.model.name} on {read.cluster.name}: {read.strategy}")
     output.say()
     output.facts(report.summary(found))
-    output.facts(_proof(predicted))
+    output.facts(_proof(read))
     _tell_change(predicted, found.iteration_seconds, output)
     output.say()
     output.table(*report.stages(found))
@@ -90,10 +90,11 @@ def _draw(plan: Plan, found: Estimate, output: Output) -> None:
         output.say(picture)
 
 
-def _proof(predicted: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = []
-    if "bound" in predicted and "gap" in predicted:
-        rows.append(("proof", f"bound {show_seconds(predicted['bound'])}, gap {show_percent(predicted['gap'], 2)}"))
+def _proof(plan: Plan) -> list[tuple[str, str]]:
+    from shardwise.plan.proof import check_proof
+
+    proof, predicted = check_proof(plan), plan.predictions or {}
+    rows = [("proof", str(proof))] if proof else []
     search = predicted.get("search")
     if isinstance(search, dict):
         rows.append(("search", f"{search.get('strategies', 0):,} strategies, {search.get('simulated', 0):,} simulated"))

@@ -12,6 +12,7 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import Loaded, read_strategy
 from shardwise.inputs.load_plan import plan_at
 from shardwise.inputs.model import Model
+from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, parse
 
@@ -26,6 +27,8 @@ class Source:
     given: Given = field(default_factory=dict)
     model: Model | None = None
     cluster: Cluster | None = None
+    plan: Plan | None = None
+    """The plan that it is part of."""
     gpus: int | None = None
     name: str = ""
     """The file, for notes."""
@@ -67,7 +70,7 @@ def _strategy_file(path: str) -> Source:
         from shardwise.cli.per_op_show import refuse_per_op
 
         refuse_per_op(plan, path, "a verb for whole strategies")
-        source.model, source.cluster = plan.model, plan.cluster
+        source.plan, source.model, source.cluster = plan, plan.model, plan.cluster
     return source
 
 

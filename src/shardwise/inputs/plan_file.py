@@ -1,8 +1,8 @@
 """The plan file: what every verb reads and writes.
 
 {"schema": "shardwise/plan/1", "inputs": {"model", "cluster", "strategy"}, "partition", "schedule", "predictions",
-"provenance", "run"}. Parts that are not known are absent. The same plan is the same bytes, but for `run`, which holds
-what depends on the day: seconds taken, date, machine.
+"proof", "provenance", "run"}. Parts that are not known are absent. The same plan is the same bytes, but for `run`,
+which holds what depends on the day: seconds taken, date, machine.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Plan:
     """Order of the passes: rows of actions, or a generator and its parameters."""
     predictions: Plain | None = field(default=None, hash=False)
     """Time, memory, bubble, bound and gap."""
+    proof: Plain | None = field(default=None, hash=False)
+    """What the bound is the least of, and hashes of what it was proven for."""
     provenance: Plain | None = field(default=None, hash=False)
     """Version, source of the costs, calibration."""
     run: Plain | None = field(default=None, hash=False)

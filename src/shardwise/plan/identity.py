@@ -12,5 +12,5 @@ LENGTH = 12
 
 def plan_id(plan: Plan) -> str:
     """The same for the same inputs, partition and schedule; a new prediction of them does not change it."""
-    decided = replace(plan, predictions=None, provenance=None, run=None)
+    decided = replace(plan, predictions=None, proof=None, provenance=None, run=None)
     return hashlib.sha256(plan_text(decided).encode()).hexdigest()[:LENGTH]

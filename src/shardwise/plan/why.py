@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.strategy import Strategy
@@ -77,7 +77,9 @@ def against(plan: Plan, text: str) -> Why:
 
 def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
     """The strategy as the search would cut it; as it is where it cannot run at all, for the checks to say why."""
+    from shardwise.inputs.check import check
     from shardwise.inputs.load import load_runtime
+    from shardwise.plan.estimate import estimate
     from shardwise.plan.search.refine import refine
     from shardwise.plan.search.types import Question
 
@@ -86,7 +88,15 @@ def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
         memory_limit=limit,
     )  # fmt: skip
     found = refine(question, strategy)
-    return strategy if found is None else found.strategy
+    if found is None:
+        return strategy
+    # the plan's own cut, where the stages are the same ones, may be better than one made in a moment
+    own = replace(strategy, layers=plan.strategy.layers)
+    if strategy.chunks != plan.strategy.chunks or check(plan.model, plan.cluster, own, question.runtime):
+        return found.strategy
+    kept = estimate(plan.model, plan.cluster, own, runtime=question.runtime, checked=True)
+    better = kept.total_bytes <= limit and (not found.fits or kept.iteration_seconds <= found.seconds)
+    return own if better else found.strategy
 
 
 def sentences(found: Why) -> list[str]:
@@ -131,7 +141,7 @@ def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     given = parse(text)
     names = [name for name in strategy.__dataclass_fields__ if name not in {"layers", "placement", "group"}]
     base = {name: getattr(strategy, name) for name in names}
-    if given.get("vpp", 1) != base["vpp"] or given.get("pp", base["pp"]) != base["pp"]:
+    if any(given.get(name, base[name]) != base[name] for name in ("pp", "vpp")):
         base.pop("schedule")
         base["vpp"] = 1
     merged = {**base, **given}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from shardwise.cost.ledger import Ledger
 from shardwise.inputs.plan_file import Plan, diff
 from shardwise.plan.estimate import Estimate, estimate
+from shardwise.plan.proof import check_proof
 from shardwise.plan.search.types import Answer
 from shardwise.report import estimate as report
 from shardwise.report.text import ROUNDING
@@ -20,15 +21,9 @@ _DIFFERENCES = 40
 
 def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
     """A plan: estimated anew, with the proof it carries."""
-    predicted = plan.predictions or {}
-    proof = []
-    if isinstance(bound := predicted.get("bound"), int | float) and isinstance(
-        gap := predicted.get("gap"), int | float
-    ):
-        proof = [
-            ("proof", f"no strategy of the space takes less than {show_seconds(bound)}: gap {show_percent(gap, 2)}")
-        ]
-    return estimate_markdown(found or estimate(plan.model, plan.cluster, plan.strategy), proof)
+    proof = check_proof(plan)
+    facts = [("proof", str(proof))] if proof else []
+    return estimate_markdown(found or estimate(plan.model, plan.cluster, plan.strategy), facts)
 
 
 def estimate_markdown(found: Estimate, facts: Sequence[tuple[str, str]] = ()) -> str:

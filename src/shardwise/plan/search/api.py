@@ -16,13 +16,15 @@ from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import build
 from shardwise.plan.predictions import plan_of
+from shardwise.plan.proof import proof_of
 from shardwise.plan.search.executor import executor_of
 from shardwise.plan.search.nearest import closest
 from shardwise.plan.search.search import Report, Search, Stop
-from shardwise.plan.search.types import COVERED, GAP, Answer, Question
+from shardwise.plan.search.types import COVERED, GAP, Answer, Lowest, Question
 from shardwise.plan.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes
 
+DEFAULT_RUNTIME = "megatron"
 UNSEARCHED = ("dtype", "master", "grad_dtype", "optimizer", "lora", "offload", "flash", "compile", "straggler")
 """Fields of a strategy that are asked for, not searched."""
 
@@ -33,7 +35,7 @@ def question_of(
     *,
     global_batch: int,
     seq: int = 4096,
-    runtime: Runtime | str = "megatron",
+    runtime: Runtime | str = DEFAULT_RUNTIME,
     only: str = "",
     memory_margin: float | str | None = None,
     base: Strategy | None = None,
@@ -41,8 +43,8 @@ def question_of(
     """Everything that is asked, names looked up. `base`: a strategy whose choices outside the search are kept."""
     model = load_model(model) if isinstance(model, str) else model
     cluster = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    runtime = load_runtime(runtime) if isinstance(runtime, str) else runtime
     wishes, other = read_wishes(only)
+    runtime = _runtime(runtime, other.get("runtime"))
     limit = _limit(cluster, runtime, memory_margin)
     _refuse(global_batch, seq, cluster, limit)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
@@ -67,6 +69,16 @@ def _refuse(global_batch: int, seq: int, cluster: Cluster, limit: float) -> None
         raise InputError(faults)
 
 
+def _runtime(asked: Runtime | str, wished: str | None) -> Runtime:
+    """The runtime, also where the conditions name it: everything is priced and checked with one."""
+    found = load_runtime(asked) if isinstance(asked, str) else asked
+    if wished is None or wished == found.name:
+        return found
+    if asked != DEFAULT_RUNTIME:
+        raise InputError(Fault("runtime", f"is {found.name} and, in the conditions, {wished}; give one of them"))
+    return load_runtime(wished)
+
+
 def _limit(cluster: Cluster, runtime: Runtime, margin: float | str | None) -> float:
     """Bytes that a rank may need: the GPU's, less the memory model's own error or the margin that is asked for."""
     memory = cluster.gpu.memory
@@ -81,7 +93,7 @@ def plan(
     *,
     global_batch: int,
     seq: int = 4096,
-    runtime: Runtime | str = "megatron",
+    runtime: Runtime | str = DEFAULT_RUNTIME,
     only: str = "",
     memory_margin: float | str | None = None,
     base: Strategy | None = None,
@@ -127,6 +139,7 @@ def plan_file_of(answer: Answer) -> Plan:
         partition=_partition(answer),
         schedule=_schedule(answer),
         predictions={**(found.predictions or {}), **proof(answer)},
+        proof=proof_of(found, [_part(one) for one in answer.lowest]),
         run={"cpu_seconds": answer.cpu_seconds, "screen_cpu_seconds": answer.screen_seconds},
     )
 
@@ -140,6 +153,10 @@ def proof(answer: Answer) -> Plain:
         "finished": answer.finished, "covers": COVERED, "axes": counts.axes,
     }  # fmt: skip
     return {"bound": answer.bound, "gap": answer.gap, "memory_limit": answer.question.memory_limit, "search": search}
+
+
+def _part(lowest: Lowest) -> Plain:
+    return {"strategy": str(lowest.strategy), "bound": lowest.bound} if lowest.strategy else {"bound": lowest.bound}
 
 
 def _partition(answer: Answer) -> Plain:

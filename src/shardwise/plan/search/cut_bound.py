@@ -114,9 +114,7 @@ def _inverse(iteration: Callable[[float], float], seconds: float) -> float:
 
 def _relax(bounder: Bounder, paths: Paths) -> None:
     ready, hop = bounder.ready, bounder.ready.problem.hop
-    known = [
-        Path(time=0.0, times=times, lag=messages * hop) for times, messages in paths.get(ready.schedule, [])
-    ]
+    known = [Path(time=0.0, times=times, lag=messages * hop) for times, messages in paths.get(ready.schedule, [])]
     bounder.relax(ordered=False, known=known)
     binding = bounder.binding()
     if binding:

@@ -24,11 +24,12 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
 from shardwise.partition import dynamic
 from shardwise.partition.graph import Ints, Ready
-from shardwise.partition.improve import compiled, improve
+from shardwise.partition.improve import Improved, compiled, improve
 from shardwise.partition.least_memory import laid_out
 from shardwise.partition.near import repaired
 from shardwise.partition.problem import Choice, End, Kind, Problem
 from shardwise.partition.problem import Run as Layers
+from shardwise.partition.starts import starts
 from shardwise.plan.estimate import Estimate, hop_seconds, sharding_seconds
 from shardwise.plan.passes import freed_early, order_of
 from shardwise.plan.search.space import AS_NEEDED
@@ -88,13 +89,19 @@ class Cutter:
         """The same with more steps."""
         return self._annealed(CARE * (STEPS if compiled() else SLOW_STEPS))
 
+    def thorough(self) -> Cut | None:
+        """The same from many starts, for the strategy that wins."""
+        found = [self._anneal(start, CARE * STEPS) for start in starts(self.ready)] if compiled() else []
+        best = min(found, key=lambda one: one.time, default=None)
+        return self.careful() if best is None else self._cut(best.counts)
+
     def _annealed(self, steps: int) -> Cut | None:
         shares = None if self._hopeless() else repaired(self.ready, np.array(self.setup.layers))
-        if shares is None:
-            return None
-        start = laid_out(self.ready, shares)
+        return None if shares is None else self._cut(self._anneal(laid_out(self.ready, shares), steps).counts)
+
+    def _anneal(self, start: Ints, steps: int) -> Improved:
         value = float(self.ready.times(start[None])[0])
-        return self._cut(improve(self.ready, start, steps=steps, hot=HOT * value, cold=COLD * value, seed=1).counts)
+        return improve(self.ready, start, steps=steps, hot=HOT * value, cold=COLD * value, seed=1)
 
     def exact(self) -> Cut | None:
         """The fastest cut of a chain that fits, by the dynamic programme; none where nothing fits."""

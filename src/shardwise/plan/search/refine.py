@@ -39,17 +39,20 @@ class Refined(NamedTuple):
     """No cut of the strategy that fits takes less; infinite: none fits; 0: not known."""
 
 
-def refine(question: Question, strategy: Strategy, goal: float = float("inf")) -> Refined | None:
+def refine(
+    question: Question, strategy: Strategy, goal: float = float("inf"), *, thorough: bool = False
+) -> Refined | None:
     """The fastest cut that fits; where none does, the leanest. None: the strategy cannot be simulated.
 
-    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be.
+    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be. `thorough`: cut as well as it
+    can be.
     """
     try:
         found = _Tried(question, _even(question, strategy))
     except ShardwiseError:
         return None
     if strategy.pp > 1 and cuts_freely(question, strategy):
-        found.cut(goal)
+        found.cut(goal, thorough=thorough)
         return found.best()
     found.recompute_as_needed()
     return found.only()
@@ -119,7 +122,7 @@ class _Tried:
             return best
         return best._replace(bound=best.seconds if best.fits else float("inf"))
 
-    def cut(self, goal: float) -> None:
+    def cut(self, goal: float, *, thorough: bool) -> None:
         """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
         question = self.question
         setup = setup_of(question.model, question.cluster, self.even, question.runtime)
@@ -130,7 +133,7 @@ class _Tried:
         if cutter.chain and (near or found is None):
             self._tried(cutter, cutter.exact)
         elif near and not cutter.chain:
-            self._tried(cutter, cutter.careful)
+            self._tried(cutter, cutter.thorough if thorough else cutter.careful)
         if cutter.chain and near and not self.mixes:
             self._calm()
         if self.mixes and not any(one.fits for one in self.found.values()):

@@ -8,7 +8,7 @@ strategy of the space, so that the answer does not depend on how many workers th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,11 +16,11 @@ import numpy as np
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.search.cut_bound import Paths, prove
 from shardwise.plan.search.executor import Executor, Serial
-from shardwise.plan.search.refine import NEAR, Refined, every_cut
+from shardwise.plan.search.refine import NEAR, Refined, every_cut, refine
 from shardwise.plan.search.screen import Screen
-from shardwise.plan.search.space import Space
+from shardwise.plan.search.space import Space, apart, axes_apart
 from shardwise.plan.search.table import Floats
-from shardwise.plan.search.types import GAP, MOST_SHOWN, Answer, Base, Candidate, Counts, Question
+from shardwise.plan.search.types import GAP, MOST_SHOWN, Answer, Base, Candidate, Counts, Lowest, Point, Question
 
 BATCH = 48
 """Strategies simulated between two looks at the best."""
@@ -34,6 +34,8 @@ PROMISING = 1.1
 """Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
 PROOFS = 400
 """Strategies of which all cuts are bounded at most."""
+NAMED = 8
+"""Strategies that a proof names."""
 PERIOD = 0.2
 """Seconds between two reports, about."""
 Report = Callable[["Search"], None]
@@ -132,6 +134,7 @@ class Search:
                 break
             self._simulate(1)
         self._look_again()
+        self._polish()
         self._prove()
         self.bound = self._proven()
 
@@ -224,8 +227,44 @@ class Search:
             found = self.executor.refine(self.question, [self.strategy(place) for place in places], float("inf"))
             for place, one in zip(places, found, strict=True):
                 del self.hasty[place]
-                self.points -= 1  # it was counted before
-                self._take(place, one)
+                self._take_again(place, one)
+
+    def _polish(self) -> None:
+        """Try every strategy one axis away from the best that its bound does not exclude, as long as one is better.
+
+        The gap lets the search stop with such strategies unseen; nobody should be able to name one at a glance.
+        """
+        before = None
+        while self.best and self.best is not before and not self._stopped():
+            before = self.best
+            for place, bound in self._one_axis_away():
+                if place not in self.open and bound < self.best.seconds and not self._stopped():
+                    self._look(place, bound)
+        if self.best and not self._stopped():
+            self._take_again(self.best_at, refine(self.question, self.strategy(self.best_at), thorough=True))
+
+    def _look(self, place: int, bound: float) -> None:
+        goal = self.best.seconds if self.best else float("inf")
+        one = next(iter(self.executor.refine(self.question, [self.strategy(place)], goal)))
+        self.open[place] = max(bound, one.bound) if one else float("inf")
+        self._take(place, one, goal)
+        self._pool = self._pool[self._pool[:, 1] != place]
+
+    def _take_again(self, place: int, one: Refined | None) -> None:
+        """What was counted before."""
+        self.points -= 1
+        self._take(place, one)
+
+    def _one_axis_away(self) -> Iterator[tuple[int, float]]:
+        """Places and bounds of what may fit, in the order of the space: plainer first."""
+        here = self.point(self.best_at)
+        near = [index for index, base in enumerate(self.space.bases) if axes_apart(base, here.base) <= 1]
+        limit = self.best.seconds if self.best else float("inf")
+        near = [index for index in near if self.screen.glance(self.space.bases[index]) < limit]
+        for index, rows in zip(near, self.screen.rows_of([self.space.bases[index] for index in near]), strict=True):
+            for row, point in enumerate(self.space.points_over(rows.base)):
+                if apart(point, here) == 1 and rows.bytes[row] <= self.question.memory_limit:
+                    yield row + int(self._starts[index]), float(rows.seconds[row])
 
     def _prove(self) -> None:
         """Bound all cuts of the simulated strategies with the lowest bounds, until the gap is proven or a proof fails.
@@ -252,8 +291,7 @@ class Search:
         if found is None:
             return 0.0
         self.cuts_left -= found.simulated
-        self.points -= 1  # it was counted before
-        self._take(place, found)
+        self._take_again(place, found)
         return found.bound
 
     def _chosen(self) -> np.ndarray:
@@ -263,11 +301,13 @@ class Search:
         lowest = np.arange(min(BATCH - len(roomy[:share]), len(self._pool)))
         return np.union1d(lowest, roomy[:share])
 
-    def strategy(self, place: int) -> Strategy:
-        """The strategy at a place of the space."""
+    def point(self, place: int) -> Point:
+        """The point at a place of the space."""
         index = int(np.searchsorted(self._starts, place, side="right")) - 1
-        base = self.space.bases[index]
-        return self.space.strategy(self.screen.point(base, place - int(self._starts[index])))
+        return self.screen.point(self.space.bases[index], place - int(self._starts[index]))
+
+    def strategy(self, place: int) -> Strategy:
+        return self.space.strategy(self.point(place))
 
     def _take(self, place: int, refined: Refined | None, goal: float = float("inf")) -> None:
         self.points += 1
@@ -299,10 +339,18 @@ class Search:
         )  # fmt: skip
         tried = self._sorted()
         return Answer(
-            question=question, best=found, bound=self.bound, counts=counts, top=_top(tried),
+            question=question, best=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
             simulated=tuple(tried[:MOST_SHOWN]), finished=self.finished, interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
+
+    def _evidence(self) -> tuple[Lowest, ...]:
+        """What the bound is the least of: the lowest of what was simulated, and of all the rest."""
+        places = sorted(self.open, key=lambda place: (self.open[place], place))[:NAMED]
+        named = [Lowest(self.open[place], self.strategy(place)) for place in places if self.open[place] < float("inf")]
+        best = self.best.seconds if self.best else float("inf")
+        rest = min(self.dropped, self._lowest(), best) if self.finished else self.bound
+        return (Lowest(rest, None), *named)
 
     def _sorted(self) -> list[Candidate]:
         def key(item: tuple[int, Candidate]) -> tuple[bool, float, int]:

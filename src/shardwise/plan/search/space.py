@@ -54,6 +54,21 @@ def _said(recompute: Recompute) -> str:
     return "full, first N layers of a chunk" if recompute.layers else str(recompute)
 
 
+def axes_apart(one: Base, other: Base) -> int:
+    """In how many axes two bases differ; the ranks that one axis takes or leaves are data parallel."""
+    context = (one.cp, one.cp_kind) != (other.cp, other.cp_kind)
+    return context + sum(
+        getattr(one, axis) != getattr(other, axis) for axis in ("tp", "sp", "ep", "etp", "micro_batch")
+    )
+
+
+def apart(one: Point, other: Point) -> int:
+    """The same of two points: beside their bases, the pipeline's depth, its chunks and order, sharding, recompute."""
+    a, b = one.layout, other.layout
+    differ = (a.pp != b.pp, (a.vpp, a.schedule) != (b.vpp, b.schedule), one.sharding != other.sharding)
+    return axes_apart(one.base, other.base) + sum(differ) + (one.recompute != other.recompute)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """The strategies of one question."""
@@ -103,10 +118,14 @@ class Space:
     def points(self) -> Iterator[Point]:
         """Every point, one by one, in the order of the search's indices."""
         for base in self.bases:
-            for layout in self.layouts(base):
-                for sharding in self.shardings(base, layout):
-                    for recompute in self.recomputes(layout):
-                        yield Point(base, layout, sharding, recompute)
+            yield from self.points_over(base)
+
+    def points_over(self, base: Base) -> Iterator[Point]:
+        """Those over one base."""
+        for layout in self.layouts(base):
+            for sharding in self.shardings(base, layout):
+                for recompute in self.recomputes(layout):
+                    yield Point(base, layout, sharding, recompute)
 
     def size(self, base: Base) -> int:
         return sum(len(self.shardings(base, one)) * len(self.recomputes(one)) for one in self.layouts(base))

@@ -16,10 +16,7 @@ from shardwise.plan.search.wishes import Wishes
 
 GAP = 0.005
 """How near the bound the best must be before the search stops of itself."""
-COVERED = (
-    "every cut of the layers into stages; with several chunks a rank, chunks of the even share or one layer more, and "
-    "less at the ends. Of a strategy that was simulated, the cut that the partition solver found counts"
-)
+COVERED = "every cut of the layers into chunks of one layer or more, where the runtime cuts unevenly"
 """Which cuts the bound is about."""
 MOST_SHOWN = 2000
 """Simulated strategies that an answer lists."""
@@ -128,6 +125,13 @@ class Closest:
     """A strategy that fits there."""
 
 
+class Lowest(NamedTuple):
+    """One of the lowest bounds: of a strategy, all cuts of it, or of all that was dropped without a simulation."""
+
+    bound: float
+    strategy: Strategy | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The best strategy of the space, and what is proven about it."""
@@ -138,6 +142,8 @@ class Answer:
     bound: float
     """No strategy of the space that fits takes less, under the cost model in use."""
     counts: Counts
+    lowest: tuple[Lowest, ...] = ()
+    """What the bound is the least of."""
     top: tuple[Candidate, ...] = ()
     """The best simulated strategies, one for every layout, best first."""
     simulated: tuple[Candidate, ...] = ()

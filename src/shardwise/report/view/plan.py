@@ -16,6 +16,7 @@ from shardwise.inputs.serialise import Plain
 from shardwise.plan.estimate import Estimate, assemble, pass_costs
 from shardwise.plan.identity import plan_id
 from shardwise.plan.predictions import ledger_dict
+from shardwise.plan.proof import check_proof
 from shardwise.plan.search.types import Candidate
 from shardwise.plan.setup import setup_of
 from shardwise.plan.timeline import iteration, plan_iteration
@@ -67,14 +68,14 @@ def _axis(value: object) -> Any:  # noqa: ANN401 - a JSON value
 
 
 def _numbers(found: Estimate, plan: Plan) -> Plain:
-    predicted = plan.predictions or {}
+    predicted, proof = plan.predictions or {}, check_proof(plan)
     return {
         **{name: getattr(found, name) for name in _NUMBERS},
         "interval": list(found.time_interval),
         "memory_limit": found.cluster.gpu.memory,
         "usable_memory": _number(predicted.get("memory_limit")),
-        "bound": _number(predicted.get("bound")),
-        "gap": _number(predicted.get("gap")),
+        "bound": proof.bound if proof and not proof.fault else None,
+        "gap": proof.gap if proof and not proof.fault else None,
     }
 
 
@@ -103,6 +104,9 @@ def _notes(found: Estimate, plan: Plan) -> Iterator[str]:
     then = _number((plan.predictions or {}).get("iteration_seconds"))
     if then and abs(found.iteration_seconds / then - 1) > 1e-6:
         yield f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise"
+    proof = check_proof(plan)
+    if proof and proof.fault:
+        yield str(proof)
     if found.fits == "close":
         yield f"may or may not fit: the memory model is right to about {show_percent(found.memory_error)}"
     yield from dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)

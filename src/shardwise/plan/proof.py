@@ -1,0 +1,128 @@
+"""The proof that a plan carries, and its checker, which shares no code with the search.
+
+A proof says of what it is the proof (hashes of the inputs, the cost model, the calibration and the runtime), and what
+its bound is the least of: the lowest bound of everything that was dropped unseen, and the strategies whose own bounds
+are lowest. The checker holds the hashes against today's, takes the least itself, and estimates the plan and every
+strategy that is named: a bound above any of them, or above the plan, is broken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from shardwise.errors import ShardwiseError
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.plan_file import Plan
+from shardwise.inputs.serialise import Plain, to_json
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.estimate import estimate
+from shardwise.units import show_percent, show_seconds
+
+COST_MODEL = ("cost", "ops", "simulate", "schedule", "plan/estimate.py", "plan/passes.py", "plan/setup.py")
+"""The sources that decide what a strategy takes."""
+CLOSE = 1e-6
+"""Share by which a number written and read back, or computed on another machine, may differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What a plan's proof is worth today."""
+
+    bound: float
+    gap: float
+    fault: str = ""
+    """Why it does not hold; empty: it was checked and holds."""
+
+    def __str__(self) -> str:
+        if self.fault:
+            return f"{self.fault}; plan again"
+        bound, gap = show_seconds(self.bound), show_percent(self.gap, 2)
+        return f"no strategy of the space takes less than {bound}: gap {gap} (checked; under the cost model in use)"
+
+
+def proof_of(plan: Plan, parts: list[Plain]) -> Plain:
+    """What a plan's file says of its proof. `parts`: what the bound is the least of."""
+    return {"of": subject(plan), "parts": parts}
+
+
+def subject(plan: Plan) -> dict[str, str]:
+    """Hashes of all that a proof is about."""
+    runtime = load_runtime(plan.strategy.runtime)
+    return {
+        "inputs": _hash([plan.model, plan.cluster, plan.strategy]),
+        "cost model": cost_model(),
+        "calibration": _hash(calibration_of(plan.cluster.gpu)),
+        "runtime": _hash(runtime),
+    }
+
+
+@cache
+def cost_model() -> str:
+    """The hash of the cost model's sources."""
+    home, found = Path(__file__).parent.parent, hashlib.sha256()
+    for room in COST_MODEL:
+        path = home / room
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            found.update(file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(to_json({"value": value}).encode()).hexdigest()[:16]
+
+
+def check_proof(plan: Plan) -> Proof | None:
+    """What the plan's proof is worth; none where it has no bound at all."""
+    said = plan.predictions or {}
+    bound, seconds = said.get("bound"), said.get("iteration_seconds")
+    if not _is_time(bound) or not _is_time(seconds) or not bound:
+        return None
+    fault = next(_faults(plan, float(bound)), "")
+    return Proof(bound=float(bound), gap=max(0.0, float(seconds) / float(bound) - 1), fault=fault)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def _faults(plan: Plan, bound: float) -> Iterator[str]:
+    proof = plan.proof or {}
+    of, parts = proof.get("of"), proof.get("parts")
+    if not isinstance(of, dict) or not isinstance(parts, list) or not all(map(_is_part, parts)):
+        yield "the file has a bound but no proof of it that could be checked"
+        return
+    changed = [name for name, now in subject(plan).items() if of.get(name) != now]
+    if changed:
+        yield f"this proof no longer holds: {', '.join(changed)} changed since it was made"
+    if abs(min((part["bound"] for part in parts), default=bound) - bound) > CLOSE * bound:
+        yield f"the proof is broken: {show_seconds(bound)} is not the least of its parts"
+    yield from _beaten(plan, bound, parts)
+
+
+def _is_part(part: object) -> bool:
+    return isinstance(part, dict) and _is_time(part.get("bound")) and isinstance(part.get("strategy", ""), str)
+
+
+def _beaten(plan: Plan, bound: float, parts: list[dict[str, Any]]) -> Iterator[str]:
+    """The plan and the named strategies, each as it stands, against the bounds."""
+    said = float((plan.predictions or {})["iteration_seconds"])
+    now = estimate(plan.model, plan.cluster, plan.strategy).iteration_seconds
+    if abs(now / said - 1) > CLOSE:
+        yield f"this proof no longer holds: the plan says {show_seconds(said)}, the cost model {show_seconds(now)}"
+    if now < bound * (1 - CLOSE):
+        yield f"the proof is broken: the plan takes {show_seconds(now)}, less than the bound"
+    limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
+    for part in parts:
+        try:
+            found = estimate(plan.model, plan.cluster, Strategy.parse(part["strategy"])) if "strategy" in part else None
+        except ShardwiseError:  # it cannot run as it stands, and so beats nothing
+            continue
+        if found and found.total_bytes <= limit and found.iteration_seconds < part["bound"] * (1 - CLOSE):
+            took = show_seconds(found.iteration_seconds)
+            yield f"the proof is broken: {found.strategy} takes {took}, less than its bound"
