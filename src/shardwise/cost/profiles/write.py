@@ -7,21 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwise.cost.profiles.table import MB, MS, US, Band, Profile
-from shardwise.errors import FileError
-from shardwise.inputs.write import write_text
+from shardwise.inputs.write import together, write_text
 
 _HEAD = "op_name,forward-compute,backward-compute,input_size,output_size,weights,activations,fwd_reserved,bwd_reserved"
 
 
 def write_profile(profile: Profile, folder: str | Path) -> None:
     """Write every file of a set; the folder is made."""
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(folder, f"cannot be made: {error.strerror or error}") from None
-    for name, text in texts(profile).items():
-        write_text(target / name, text)
+    with together():
+        for name, text in texts(profile).items():
+            write_text(Path(folder) / name, text, folder=True)
 
 
 def texts(profile: Profile) -> dict[str, str]:
