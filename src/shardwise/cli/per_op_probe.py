@@ -10,7 +10,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 
 if TYPE_CHECKING:
-    from shardwise.cost.profiles.analytic import Made
+    from shardwise.cost.profiles.table import Profile
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
 
@@ -24,7 +24,7 @@ def is_measured(options: Options) -> bool:
     return bool(options["profiles"]) and options["profiles"].endswith(".json")
 
 
-def read_measured(options: Options, model: Model | None, cluster: Cluster | None) -> Made:
+def read_measured(options: Options, model: Model | None, cluster: Cluster | None) -> Profile:
     from shardwise.cost.profiles.operators import measured_profile, read_operators
 
     if cluster is None:

@@ -221,7 +221,7 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, options: Ma
         zero=1 if question.flavour.zero else 0,
         micro_batch=answer.plan.micro_batch // first.dp,
         global_batch=question.global_batch,
-        seq=options["seq"],
+        seq=int(seq) if (seq := question.profile.tags.get("seq", "")).isdecimal() else options["seq"],
     )
     told = as_json(question, answer)
     write_plan(
