@@ -170,3 +170,19 @@ def test_an_answer_that_nothing_fits_replaces_an_older_file(tmp_path, words):
     found = shardwise((*words, "--json", "a.json"), tmp_path)
     assert found.returncode == 1, found.stderr
     assert json.loads((tmp_path / "a.json").read_text())["fits"] is False
+
+
+def test_two_answers_do_not_go_to_one_file(tmp_path):
+    for words, said in (
+        ((*PLAN, "--json", "./plan.json"), "--out: and --json both go to plan.json; give each a file of its own"),
+        ((*PLAN, "--html", "-"), "--html: - is no file"),
+    ):
+        found = shardwise(words, tmp_path)
+        assert (found.returncode, said in found.stderr) == (2, True), found.stderr
+    assert shardwise((*PLAN, "--json", "/dev/null", "--html", "/dev/null"), tmp_path).returncode == 0
+
+
+def test_a_file_that_is_read_may_lie_where_nothing_can_be_written(tmp_path):
+    """`calibrate --trace` is read, `estimate --trace` written."""
+    found = shardwise(("calibrate", "--name", "x", "--trace", "missing/trace.json"), tmp_path)
+    assert (found.returncode, "make it first" in found.stderr) == (2, False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--name", required=True, metavar="NAME", help="What the calibrated GPU is called: --cluster 64xNAME.")
 @click.option("--base", metavar="GPU", help="Catalog GPU that it is; default: the one the probe names, or the plan's.")
 @click.option("--svg", metavar="FILE", help="Draw how well each family of kernels fits.")
-@click.option("--trace", metavar="FILE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
+@click.option("--trace", metavar="TRACE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
 @click.option("--log", metavar="FILE", help="Correct from a Megatron or torchtitan log's iteration times.")
 @click.option("--snapshot", metavar="FILE", help="Correct memory from a CUDA memory snapshot (pickle or JSON).")
 @click.option("--rank", metavar="ppN", help="Pipeline rank that wrote the snapshot; default: the fullest.")

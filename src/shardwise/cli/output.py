@@ -176,16 +176,29 @@ def _refuse_targets(output: Output, options: dict[str, Any]) -> None:
     """A file that cannot be written is told before the work, not after it."""
     if output.json == output.md == "-":
         raise InputError(Fault("--md", "and --json both go to standard output; give one of them a file"))
-    for option, target in (("--json", output.json), ("--md", output.md)):
+    files = {"--json": output.json, "--md": output.md}
+    for option, target in files.items():
         if target != "-":
             _refuse_target(option, target, "give the name of a file, or - for standard output")
-    for name in ("html", "svg", "trace"):
-        _refuse_target(f"--{name}", options.get(name), "give the name of a file")
-    params = click.get_current_context().command.params
-    if any(param.name == "out" and getattr(param, "metavar", "") == "FILE" for param in params):
-        if options.get("out") == "-":
-            raise InputError(Fault("--out", "- is no file; give a name for the plan (--json - prints the answer)"))
-        _refuse_target("--out", options.get("out"), "give the name of a file")
+    for param in click.get_current_context().command.params:
+        # what is read, or is a folder, has another word there
+        if param.name in {"html", "svg", "trace", "out"} and getattr(param, "metavar", "") == "FILE":
+            files[f"--{param.name}"] = target = options.get(param.name)
+            if target == "-":
+                raise InputError(Fault(f"--{param.name}", "- is no file; give a name (--json - prints the answer)"))
+            _refuse_target(f"--{param.name}", target, "give the name of a file")
+    _refuse_twice(files)
+
+
+def _refuse_twice(files: dict[str, str | None]) -> None:
+    """Of two answers under one name only one would be left."""
+    seen: dict[Path, str] = {}
+    for option, target in files.items():
+        if target in {None, "-"} or (Path(target or "").exists() and not Path(target or "").is_file()):
+            continue
+        other = seen.setdefault(Path(os.path.abspath(target or "")), option)  # noqa: PTH100 - links may go in circles
+        if other != option:
+            raise InputError(Fault(option, f"and {other} both go to {target}; give each a file of its own"))
 
 
 def _refuse_target(option: str, path: str | None, fix: str) -> None:
