@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
 __all__ = [
     "Cluster",
@@ -18,6 +15,7 @@ __all__ = [
     "plan",
 ]
 
+TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
     from shardwise.inputs.cluster import Cluster
@@ -43,6 +41,8 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     if name == "plan":  # the package itself can be called
         return import_module("shardwise.plan")
     # Not kept in this module: a submodule of the same name would otherwise be able to take its place.

@@ -1,5 +1,8 @@
 """`python -m shardwise`."""
 
-from shardwise.cli.main import main
+try:
+    from shardwise.cli.main import main
 
-main()
+    main()
+except KeyboardInterrupt:  # before `main` could answer for it
+    raise SystemExit(130) from None

@@ -100,25 +100,6 @@ def test_what_a_target_needs_no_more_goes_and_edited_files_stay(export, tmp_path
     assert table.read_text() == "edited"
 
 
-def test_all_files_or_none(export, tmp_path, monkeypatch):
-    """The disk fills while the second file is written."""
-    from shardwise.export import folder
-
-    write, calls = folder.write_text, []
-
-    def full(path, text):
-        calls.append(path)
-        if len(calls) == 2:
-            raise OSError(28, "No space left on device")
-        write(path, text)
-
-    monkeypatch.setattr(folder, "write_text", full)
-    code, _, err = export("--to", "megatron")
-    assert code == 2
-    assert "cannot be written to: No space left on device; choose another --out" in err
-    assert list((tmp_path / "out").iterdir()) == []
-
-
 def test_another_programs_list_is_not_ours(export, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / MANIFEST).write_text('{"schema": "other"}')

@@ -107,7 +107,7 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
     import shlex
 
     from shardwise.errors import Fault, InputError
-    from shardwise.inputs.write import write_text
+    from shardwise.inputs.write import write_now, write_text
 
     if not training.strip():
         raise InputError(Fault("COMMAND", 'is empty; give the training command: "python run_mindformer.py --config x"'))
@@ -116,6 +116,8 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
     each = ranks // stages
     text = _SCRIPT.format(ranks=ranks, last=stages - 1, per_stage=each, folder=shlex.quote(folder), command=training)
     write_text(script, text)
+    output.answer({"script": text, "ranks_of_stages": [s * each for s in range(stages)]})
+    write_now()
     output.say(f"{script} is written; run it with bash {script}")
     rows = [(str(s), str(s * each), f"{folder}/stage_{s}_rank_{s * each}/mindformer.log") for s in range(stages)]
     output.table(["stage", "rank", "log with the peak"], rows)
@@ -123,7 +125,6 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
     wanted = ", ".join(f"rank {s * each}" for s in sorted({0, middle, stages - 1}))
     output.say(f"traces are needed of at least the first, one middle and the last stage: {wanted}")
     output.say("into the training YAML, for those traces:\nprofile: True\nprofile_start_step: 3\nprofile_stop_step: 4")
-    output.answer({"script": text, "ranks_of_stages": [s * each for s in range(stages)]})
 
 
 @click.command("quick")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--name", required=True, metavar="NAME", help="What the calibrated GPU is called: --cluster 64xNAME.")
 @click.option("--base", metavar="GPU", help="Catalog GPU that it is; default: the one the probe names, or the plan's.")
 @click.option("--svg", metavar="FILE", help="Draw how well each family of kernels fits.")
-@click.option("--trace", metavar="FILE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
+@click.option("--trace", metavar="TRACE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
 @click.option("--log", metavar="FILE", help="Correct from a Megatron or torchtitan log's iteration times.")
 @click.option("--snapshot", metavar="FILE", help="Correct memory from a CUDA memory snapshot (pickle or JSON).")
 @click.option("--rank", metavar="ppN", help="Pipeline rank that wrote the snapshot; default: the fullest.")
@@ -89,10 +89,11 @@ def _from_probe(options: dict[str, Any], output: Output) -> None:
     fit = fit_probe(probe, cluster.gpu, calibration_of(cluster.gpu), name, cluster)
     _say_fit(fit, output)
     if options["svg"]:
-        from shardwise.inputs.write import write_text
+        from shardwise.inputs.write import write_now, write_text
         from shardwise.report.fit_svg import fit_svg
 
         write_text(options["svg"], fit_svg(fit))
+        write_now()  # it shows what is strange about a fit that is refused
         output.note(f"the picture is in {options['svg']}")
     refuse_strange(fit, base)
     for one in astray(fit):
@@ -251,6 +252,7 @@ def _store(calibration: Calibration, base: str, output: Output, *, dry: bool, re
         output.note("nothing is stored (--dry-run)")
         return
     from shardwise.inputs.store import store
+    from shardwise.inputs.write import once_written
 
     kept, gpu = store(calibration, base, reserved=reserved)
-    output.say(f"stored: --cluster 64x{calibration.name} uses {kept} (GPU: {gpu})")
+    once_written(lambda: output.say(f"stored: --cluster 64x{calibration.name} uses {kept} (GPU: {gpu})"))

@@ -119,7 +119,7 @@ def _write(found: Estimate, out: str, output: Output) -> None:
     from shardwise.plan.predictions import plan_of
 
     write_plan(plan_of(found), out)
-    output.note(f"the plan is in {out}")
+    output.wrote(f"the plan is in {out}")
 
 
 def _missing(found: Estimate) -> str:

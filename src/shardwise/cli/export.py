@@ -57,8 +57,7 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     for note in made.by_hand:
         output.note(f"by hand: {note}")
     output.say(f"plan {made.plan} for {made.speaks}: {made.strategy}")
-    for path in written:
-        output.say(f"wrote {path}")
+    _say_written(written, output)
     output.answer(
         {
             "target": made.target,
@@ -70,6 +69,12 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
             "files": [str(path) for path in written],
         }
     )
+
+
+def _say_written(written: tuple[Path, ...], output: Output) -> None:
+    from shardwise.inputs.write import once_written
+
+    once_written(lambda: output.say("\n".join(f"wrote {path}" for path in written)))
 
 
 def _schedule_only(file: str, output: Output, *, target: str, out: str, force: bool) -> None:
@@ -85,6 +90,5 @@ def _schedule_only(file: str, output: Output, *, target: str, out: str, force: b
         raise InputError(f"{file} is a schedule, not a plan; {found.title} needs a plan: give a plan.json")
     made = schedule_export(Schedule.parse(read_text(file), name=Path(file).stem))
     written = write_export(made, out, force=force)
-    for path in written:
-        output.say(f"wrote {path}")
+    _say_written(written, output)
     output.answer({"target": f"{found.name}@{version}", "files": [str(path) for path in written]})

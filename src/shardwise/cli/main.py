@@ -2,7 +2,8 @@
 
 0 answered, 1 no feasible answer or does not fit, 2 bad input, 130 interrupted, 70 a fault of ours.
 
-Nothing is imported before `run`, so that Ctrl-C while the program loads is an interruption like any other.
+Nothing is imported before `run`, so that Ctrl-C while the program loads is an interruption like any other. Only what
+comes before the first line of this file, which is Python's own start, is Python's to answer for.
 """
 
 from __future__ import annotations
@@ -15,12 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+_MOMENT = 0.25
+"""Seconds within which Ctrl-C again means the same one."""
 _REPORT = "please report it with the command you typed and the text that --debug prints"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The program; never returns."""
-    sys.exit(run(arguments))
+    code = 130
+    try:
+        _hear_once()
+        code = run(arguments)
+        _hear_nothing()
+    except KeyboardInterrupt:  # before there was anything to interrupt, or one more while the first was told
+        _hear_nothing()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +40,40 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _open_closed()
         return _run(words)
     except KeyboardInterrupt:
-        return _say("interrupted", 130)
+        return _interrupted()
+
+
+def _hear_once() -> None:
+    """Ctrl-C several times in a moment is Ctrl-C: what the first one began, an answer or an end, is not cut short."""
+    import signal
+    from time import monotonic
+
+    last = -_MOMENT
+
+    def interrupt(*_: object) -> None:
+        nonlocal last
+        before, last = last, monotonic()
+        if last - before >= _MOMENT:
+            raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored by who started us, as under nohup
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def _hear_nothing() -> None:
+    """Python's own end, its threads and buffers, cannot be interrupted in good order, and takes but a moment."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _interrupted() -> int:
+    """Told by the system's plainest means: what was being imported may be there by half."""
+    try:
+        os.write(2, b"error: interrupted\n")
+    except OSError:  # nobody can be told; the exit code still says it
+        _lead_nowhere(2)
+    return 130
 
 
 def _run(words: list[str]) -> int:
@@ -43,7 +86,7 @@ def _run(words: list[str]) -> int:
         code = group.main(args=words, prog_name="shardwise", standalone_mode=False)
         sys.stdout.flush()
     except click.Abort:
-        return _say("interrupted", 130)
+        raise KeyboardInterrupt from None
     except (ShardwiseError, click.ClickException) as error:
         return _say(_message(error), getattr(error, "exit_code", 2))
     except (BrokenPipeError, SystemExit):  # the latter is click's own answer to a reader that has gone

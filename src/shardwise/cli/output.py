@@ -8,13 +8,14 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from shardwise.errors import Fault, FileError, InputError
+from shardwise.errors import Fault, FileError, InfeasibleError, InputError
+from shardwise.inputs.write import once_written, together, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,9 @@ class Output:
     md: str | None = None
     """File for the answer as Markdown; `-`: standard output, in place of the text."""
 
+    answered: list[bool] = field(default_factory=list, compare=False)
+    """Not empty: the answer was given."""
+
     @property
     def prints(self) -> bool:
         """Whether text for people goes to standard output."""
@@ -51,6 +55,10 @@ class Output:
     def note(self, text: str) -> None:
         if not self.quiet:
             show(f"note: {text}", err=True)
+
+    def wrote(self, text: str) -> None:
+        """A note on a file, once all files of the command are there."""
+        once_written(lambda: self.note(text))
 
     def facts(self, rows: Iterable[tuple[str, str]]) -> None:
         """Names and what is said about them, aligned; long texts are broken where a person reads."""
@@ -93,10 +101,10 @@ class Output:
 
     def answer(self, value: object) -> None:
         """Write the answer as JSON, if that was asked for."""
+        self.answered.append(True)
         if self.json is None:
             return
         from shardwise.inputs.serialise import to_json
-        from shardwise.inputs.write import write_text
 
         text = to_json(value)
         if self.json == "-":
@@ -108,8 +116,6 @@ class Output:
         """Write the answer as Markdown, if that was asked for."""
         if self.md is None:
             return
-        from shardwise.inputs.write import write_text
-
         if self.md == "-":
             show(made(), end="")
         else:
@@ -170,16 +176,29 @@ def _refuse_targets(output: Output, options: dict[str, Any]) -> None:
     """A file that cannot be written is told before the work, not after it."""
     if output.json == output.md == "-":
         raise InputError(Fault("--md", "and --json both go to standard output; give one of them a file"))
-    for option, target in (("--json", output.json), ("--md", output.md)):
+    files = {"--json": output.json, "--md": output.md}
+    for option, target in files.items():
         if target != "-":
             _refuse_target(option, target, "give the name of a file, or - for standard output")
-    for name in ("html", "svg", "trace"):
-        _refuse_target(f"--{name}", options.get(name), "give the name of a file")
-    params = click.get_current_context().command.params
-    if any(param.name == "out" and getattr(param, "metavar", "") == "FILE" for param in params):
-        if options.get("out") == "-":
-            raise InputError(Fault("--out", "- is no file; give a name for the plan (--json - prints the answer)"))
-        _refuse_target("--out", options.get("out"), "give the name of a file")
+    for param in click.get_current_context().command.params:
+        # what is read, or is a folder, has another word there
+        if param.name in {"html", "svg", "trace", "out"} and getattr(param, "metavar", "") == "FILE":
+            files[f"--{param.name}"] = target = options.get(param.name)
+            if target == "-":
+                raise InputError(Fault(f"--{param.name}", "- is no file; give a name (--json - prints the answer)"))
+            _refuse_target(f"--{param.name}", target, "give the name of a file")
+    _refuse_twice(files)
+
+
+def _refuse_twice(files: dict[str, str | None]) -> None:
+    """Of two answers under one name only one would be left."""
+    seen: dict[Path, str] = {}
+    for option, target in files.items():
+        if target in {None, "-"} or (Path(target or "").exists() and not Path(target or "").is_file()):
+            continue
+        other = seen.setdefault(Path(os.path.abspath(target or "")), option)  # noqa: PTH100 - links may go in circles
+        if other != option:
+            raise InputError(Fault(option, f"and {other} both go to {target}; give each a file of its own"))
 
 
 def _refuse_target(option: str, path: str | None, fix: str) -> None:
@@ -209,7 +228,13 @@ def output_options(verb: F) -> F:
     def collected(**options: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and returns
         output = Output(json=options.pop("json_file"), quiet=options.pop("quiet"), md=options.pop("md", None))
         _refuse_targets(output, options)
-        return verb(output=output, **options)
+        with together():
+            try:
+                return verb(output=output, **options)
+            except InfeasibleError as error:
+                if not output.answered:  # who reads the JSON must not find an older answer, or none
+                    output.answer({"fits": False, "why": str(error)})
+                raise
 
     collected.__name__, collected.__doc__ = verb.__name__, verb.__doc__
     collected.__click_params__ = getattr(verb, "__click_params__", [])  # type: ignore[attr-defined]

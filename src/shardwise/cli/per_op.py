@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.cli.output import Output
-from shardwise.cli.per_op_options import other_length, strangers
+from shardwise.cli.per_op_options import other_length, refuse_other_layers, strangers
 from shardwise.cli.per_op_probe import is_measured, read_measured, write_request
 from shardwise.cli.progress import Progress
 from shardwise.cost.profiles.analytic import make_profile
@@ -20,7 +20,7 @@ from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.model import Model
 from shardwise.plan.per_op.advice import KNOWN, dimensions, measured_factor, unsupported, warnings
 from shardwise.plan.per_op.answer import Answer
-from shardwise.plan.per_op.chain import Chain, chain_of, chain_of_made
+from shardwise.plan.per_op.chain import Chain, chain_of, own_chain
 from shardwise.plan.per_op.evaluate import evaluate
 from shardwise.plan.per_op.flavour import COMPATIBLE, FULL, Flavour
 from shardwise.plan.per_op.types import PerOpPlan, Question
@@ -141,12 +141,15 @@ def resolve(options: Options, typed: frozenset[str] = frozenset()) -> Setting:
 
 def _profiled(options: Options, model: Model | None, cluster: Cluster | None) -> tuple[Profile, Chain, list[str]]:
     if is_measured(options):
-        made = read_measured(options, model, cluster)
-        return made.profile, chain_of_made(made), list(made.profile.notes)
+        profile = read_measured(options, model, cluster)
+        return profile, own_chain(profile), list(profile.notes)
     if options["profiles"]:
         from shardwise.cost.profiles.aceso import read_profile
 
         profile = read_profile(options["profiles"], options["profile"] or "")
+        if profile.runs:
+            refuse_other_layers(options, model, profile)
+            return profile, own_chain(profile), list(profile.notes)
         words = tuple(options["layer_ops"].split(",")) if options["layer_ops"] else None
         if words is not None and len(words) != 2:
             raise InputError(
@@ -157,8 +160,8 @@ def _profiled(options: Options, model: Model | None, cluster: Cluster | None) ->
         raise InputError(
             Fault("--profiles", "is missing; give a folder of operator profiles, or MODEL and --cluster to make one")
         )
-    made = make_profile(model, cluster, load_runtime(options.get("runtime") or "megatron"), seq=options["seq"])
-    return made.profile, chain_of_made(made), list(made.profile.notes)
+    profile = make_profile(model, cluster, load_runtime(options.get("runtime") or "megatron"), seq=options["seq"])
+    return profile, own_chain(profile), list(profile.notes)
 
 
 def _layers(options: Options, model: Model | None, profile: Profile) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.cost.profiles.table import Profile
-from shardwise.errors import Fault
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.model import Model
 from shardwise.plan.per_op.advice import dimensions
 
 _STRATEGY_ONLY = {
@@ -43,7 +44,23 @@ def strangers(options: Mapping[str, Any], typed: frozenset[str]) -> list[Fault]:
 def other_length(options: Mapping[str, Any], typed: frozenset[str], profile: Profile) -> list[Fault]:
     """A length that is not the profiled one."""
     shape = dimensions(profile)
-    if "seq" not in typed or shape is None or options["seq"] == shape.seq:
+    seq = str(shape.seq) if shape else profile.tags.get("seq")
+    if "seq" not in typed or seq is None or str(options["seq"]) == seq:
         return []
-    said = f"is {options['seq']}, but {profile.name} was profiled with {shape.seq}: its times and memory hold for that"
+    said = f"is {options['seq']}, but {profile.name} was profiled with {seq}: its times and memory hold for that"
     return [Fault("--seq", f"{said}; leave --seq out, or profile again")]
+
+
+def refuse_other_layers(options: Mapping[str, Any], model: Model | None, profile: Profile) -> None:
+    """A profile that says itself how its layers follow one another is of one model, at one depth."""
+    own = sum(len(run.spans) * run.repeats for run in profile.runs)
+    given = {"--layers": options["layers"], "MODEL": model.layers + model.mtp if model else None}
+    told = (
+        f"the profile says itself which {own} layers {profile.name} has: leave it out, or change runs in profile.toml"
+    )
+    faults = [
+        Fault(name, f"has {count} layers, but {told}") for name, count in given.items() if count not in {None, own}
+    ]
+    faults += [Fault("--layer-ops", f"is {options['layer_ops']}, but {told}")] if options["layer_ops"] else []
+    if faults:
+        raise InputError(faults)

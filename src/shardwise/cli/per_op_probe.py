@@ -10,7 +10,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 
 if TYPE_CHECKING:
-    from shardwise.cost.profiles.analytic import Made
+    from shardwise.cost.profiles.table import Profile
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
 
@@ -24,7 +24,7 @@ def is_measured(options: Options) -> bool:
     return bool(options["profiles"]) and options["profiles"].endswith(".json")
 
 
-def read_measured(options: Options, model: Model | None, cluster: Cluster | None) -> Made:
+def read_measured(options: Options, model: Model | None, cluster: Cluster | None) -> Profile:
     from shardwise.cost.profiles.operators import measured_profile, read_operators
 
     if cluster is None:
@@ -44,7 +44,7 @@ def write_request(options: Options, micro_batches: tuple[int, ...], output: Outp
     """`--write-operators`: what the probe should measure; nothing is searched."""
     from shardwise.cost.profiles.request import operator_request
     from shardwise.inputs.serialise import to_json
-    from shardwise.inputs.write import write_text
+    from shardwise.inputs.write import write_now, write_text
 
     if not options["model"] or not options["cluster"]:
         raise InputError(Fault("--write-operators", "needs MODEL and --cluster: they say which operators there are"))
@@ -53,9 +53,10 @@ def write_request(options: Options, micro_batches: tuple[int, ...], output: Outp
     request = operator_request(model, cluster, runtime, seq=options["seq"], micro_batches=micro_batches)
     path = options["write_operators"]
     write_text(path, to_json(request))
+    output.answer({"operators": len(request["operators"]), "file": path})
+    write_now()
     output.say(
         f"{len(request['operators'])} operators of {model.name} at sequence length {options['seq']} are in {path}"
     )
     output.say(f"measure them on a GPU: shardwise probe --operators {path} --out operators.json")
-    output.answer({"operators": len(request["operators"]), "file": path})
     return 0

@@ -199,7 +199,7 @@ def written(setting: Setting, question: Question, answer: Answer, options: Mappi
             path = target if index == 0 else target.with_stem(f"{target.stem}-{index + 1}")
             write_text(path, to_json(to_aceso(question, plan)))
         if len(plans) < options["best"]:
-            output.note(f"{len(plans)} of {options['best']} plans were met on the way and written")
+            output.wrote(f"{len(plans)} of {options['best']} plans were met on the way and written")
     if options["out"]:
         _plan_file(setting, question, answer, options)
 
@@ -221,7 +221,7 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, options: Ma
         zero=1 if question.flavour.zero else 0,
         micro_batch=answer.plan.micro_batch // first.dp,
         global_batch=question.global_batch,
-        seq=options["seq"],
+        seq=int(seq) if (seq := question.profile.tags.get("seq", "")).isdecimal() else options["seq"],
     )
     told = as_json(question, answer)
     write_plan(

@@ -63,7 +63,7 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
     write_reports(found, reports, answer.simulated)
     if options["out"]:
         write_plan(found, options["out"])
-        output.note(f"the plan is in {options['out']}")
+        output.wrote(f"the plan is in {options['out']}")
     return 130 if answer.interrupted else 0
 
 

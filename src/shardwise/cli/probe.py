@@ -45,10 +45,11 @@ def command(
     Then: shardwise calibrate h200.json --name my-h200
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     if write:
-        from shardwise.inputs.write import write_text
+        from shardwise.inputs.write import once_written, write_text
 
         write_text(write, PROGRAM.read_text(encoding="utf-8"))
-        output.say(f"wrote {write}; on the GPU machine:  python {Path(write).name} --out gpu.json")
+        said = f"wrote {write}; on the GPU machine:  python {Path(write).name} --out gpu.json"
+        once_written(lambda: output.say(said))
     elif out:
         return _run(out, minutes, device, operators, quick=quick)
     elif operators:

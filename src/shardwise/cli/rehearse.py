@@ -103,15 +103,16 @@ def _spec(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(plan: Plan, options: dict[str, Any], output: Output) -> None:
-    from shardwise.inputs.write import write_text
+    from shardwise.inputs.write import write_now, write_text
     from shardwise.rehearse.program import program_text
 
     spec = _spec(plan, options)
     write_text(options["write"], program_text(spec))
+    output.answer({"program": options["write"], "rank": spec["rank"]})
+    write_now()
     output.say(f"wrote rank pp{spec['rank']} to {options['write']}; on a GPU machine:")
     output.say(f"  python {options['write']} --out result.json")
     output.say(f"then here:  shardwise rehearse {options['plan_file']} --read result.json")
-    output.answer({"program": options["write"], "rank": spec["rank"]})
 
 
 def _run(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
@@ -129,9 +130,10 @@ def _run(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
     result = run_program(spec, device=device, repeats=options["repeats"])
     if options["result"]:
         from shardwise.inputs.serialise import to_json
-        from shardwise.inputs.write import write_text
+        from shardwise.inputs.write import write_now, write_text
 
         write_text(options["result"], to_json(result))
+        write_now()  # minutes of a GPU: kept, whatever is wrong with it
     return result
 
 
@@ -149,7 +151,7 @@ def _tell(plan: Plan, result: dict[str, Any], options: dict[str, Any], output: O
         from shardwise.inputs.plan_file import write_plan
 
         write_plan(corrected, options["out"])
-        output.note(f"the plan with the rehearsal is in {options['out']}")
+        output.wrote(f"the plan with the rehearsal is in {options['out']}")
     output.answer({
         "rank": result["rank"], "device": result["device"],
         "lines": [{"what": x.what, "predicted": x.predicted, "measured": x.measured, "error": x.error} for x in lines],

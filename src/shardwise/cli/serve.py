@@ -8,6 +8,7 @@ import click
 
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import MissingExtraError
+from shardwise.inputs.write import write_now
 
 
 @click.command("serve")
@@ -47,6 +48,7 @@ def command(output: Output, *, port: int, host: str, token: str, open_page: bool
 
     def ready() -> None:
         output.answer({"url": url})
+        write_now()  # who waits for the address waits for the file, not for the server's end
         output.say(url)
         output.note("Ctrl-C stops it")
         if open_page or (open_page is None and not token and _has_desktop()):  # a token would show in the process list

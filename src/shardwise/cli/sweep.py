@@ -60,7 +60,7 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     for text, path in ((csv_text, options["csv_file"]), (chart, options["chart_file"])):
         if path:
             write_text(path, text(cells))
-            output.note(f"written: {path}")
+            output.wrote(f"written: {path}")
     if len(cells) < total:
         output.note(f"stopped after {len(cells)} of {total} points")
         return 130

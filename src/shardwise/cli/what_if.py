@@ -63,5 +63,5 @@ def command(
         raise InfeasibleError(f"no strategy fits {read.model.name} on {found.cluster.name} so changed")
     if out:
         write_plan(plan_file_of(found.again), out)
-        output.note(f"the new plan is in {out}")
+        output.wrote(f"the new plan is in {out}")
     return 0

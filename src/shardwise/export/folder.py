@@ -8,7 +8,7 @@ edited ones included, stays unless it is forced.
 from __future__ import annotations
 
 import hashlib
-import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from shardwise.errors import Fault, FileError, InputError
 from shardwise.export.target import Bundle, Export, File
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_json
-from shardwise.inputs.write import write_text
+from shardwise.inputs.write import once_written, together, write_text
 
 MANIFEST = "shardwise-export.json"
 _SCHEMA = "shardwise/export/1"
@@ -30,32 +30,15 @@ def write_export(export: Bundle, folder: str | Path, *, force: bool = False) -> 
     if not force:
         _refuse_foreign(export, folder, listed)
     stale = _stale(export, folder, listed)
-    _make(folder)
     kept = {name: entry for name, entry in listed.items() if name not in stale}
     manifest = File(name=MANIFEST, text=to_json(_manifest(export, kept)))
     files = (*export.files, manifest)  # the list last: a file that it does not name yet is never taken for ours
-    _write_together(files, folder)
-    for name in stale:
-        (folder / name).unlink(missing_ok=True)
+    with together():
+        for file in files:
+            write_text(folder / file.name, file.text, program=file.program, folder=True)
+        for name in stale:
+            once_written(partial((folder / name).unlink, missing_ok=True))
     return tuple(folder / file.name for file in files)
-
-
-def _write_together(files: tuple[File, ...], folder: Path) -> None:
-    """Write all files beside their places, then move all: a full disk or Ctrl-C leaves the folder as it was."""
-    for file in files:
-        if (folder / file.name).is_dir():
-            raise FileError(folder / file.name, "is a folder; choose another --out")
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".shardwise-") as passing:
-            for file in files:
-                path = Path(passing) / file.name
-                write_text(path, file.text)
-                if file.program:
-                    path.chmod(path.stat().st_mode | 0o111)
-            for file in files:
-                (Path(passing) / file.name).replace(folder / file.name)
-    except OSError as error:
-        raise FileError(folder, f"cannot be written to: {error.strerror or error}; choose another --out") from None
 
 
 def _stale(export: Bundle, folder: Path, listed: dict[str, Any]) -> list[str]:
@@ -121,13 +104,6 @@ def _differs(path: Path, text: str | None, known: str = "") -> bool:
     except OSError:
         return True
     return present != (known if text is None else _hash(text))
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(folder, f"cannot be made: {error.strerror or error}; choose another --out") from None
 
 
 def _manifest(export: Bundle, listed: dict[str, Any]) -> dict[str, Any]:

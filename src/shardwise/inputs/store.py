@@ -11,7 +11,7 @@ from shardwise.inputs import lookup
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import SHIPPED, load_calibration
 from shardwise.inputs.serialise import to_plain
-from shardwise.inputs.write import write_text
+from shardwise.inputs.write import once_written, together, write_text
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,63}")
 
@@ -44,15 +44,13 @@ def store(calibration: Calibration, base: str, *, reserved: float | None = None)
     name = check_name(calibration.name, base)
     home = lookup.home()
     files = home / "calibrations" / f"{name}.toml", home / "gpus" / f"{name}.toml"
-    for path in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(files[0], tomli_w.dumps(_table(calibration)))
     gpu: dict[str, Any] = {"base": base, "calibration": name} | ({} if reserved is None else {"reserved": reserved})
-    write_text(files[1], tomli_w.dumps({"gpus": {name: gpu}}).replace(
-        f"[gpus.{name}]", f'[gpus."{name}"]'
-    ))  # fmt: skip
-    load_calibration.cache_clear()
-    lookup.forget()
+    named = tomli_w.dumps({"gpus": {name: gpu}}).replace(f"[gpus.{name}]", f'[gpus."{name}"]')
+    with together():
+        for path, text in zip(files, (tomli_w.dumps(_table(calibration)), named), strict=True):
+            write_text(path, text, folder=True)
+        once_written(load_calibration.cache_clear)
+        once_written(lookup.forget)
     return files
 
 

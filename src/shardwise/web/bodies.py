@@ -31,7 +31,8 @@ async def read(request: Request, limit: int = LARGEST) -> bytes:
         async with asyncio.timeout(PATIENCE):
             return await _collected(request, limit)
     except TimeoutError:
-        raise Refusal(408, f"the request did not arrive within {PATIENCE:g} s; send it again") from None
+        message = f"the request did not arrive within {PATIENCE:g} s; send it again"
+        raise Refusal(408, message, {"Connection": "close"}) from None
 
 
 async def _collected(request: Request, limit: int) -> bytes:

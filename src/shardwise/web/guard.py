@@ -7,6 +7,8 @@ Token: where others can reach the server; in the URL once, then in a cookie that
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import secrets
 from dataclasses import dataclass
@@ -17,9 +19,13 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from shardwise.web.bodies import LARGEST
+from shardwise.web.lines import admit
 from shardwise.web.refusal import error_data
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+PATIENCE = 5.0
+"""Seconds to send the body of a request that is refused."""
 _WILD = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound to
 _SAFE = frozenset({"GET", "HEAD"})
 
@@ -51,7 +57,12 @@ class Guard:
     """Empty: none is asked for."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._answer(scope, Headers(scope=scope))
+        headers = Headers(scope=scope)
+        answer = self._answer(scope, headers)
+        if answer is None or answer.status_code < 400:
+            admit(scope)
+        elif "expect" not in headers:  # else it waits for our word before it sends more
+            await _heard_out(receive)
         await (answer or self.app)(scope, receive, send)
 
     def _answer(self, scope: Scope, headers: Headers) -> Response | None:
@@ -116,4 +127,15 @@ def _same(given: str, token: str) -> bool:
 
 
 def _no(status: int, message: str) -> Response:
-    return JSONResponse(error_data(message), status, headers={"Cache-Control": "no-store"})
+    """A refusal ends the connection: it takes a place that somebody may need who is known."""
+    return JSONResponse(error_data(message), status, headers={"Cache-Control": "no-store", "Connection": "close"})
+
+
+async def _heard_out(receive: Receive) -> None:
+    """Take the body of a refused request, not for long and not all: a client that still sends hears no answer."""
+    size, more = 0, True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE):
+            while more and size <= LARGEST:
+                message = await receive()
+                size, more = size + len(message.get("body", b"")), message.get("more_body", False)

@@ -13,16 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shardwise.errors import Fault, InputError
 from shardwise.web.app import App
 from shardwise.web.guard import is_loopback
+from shardwise.web.lines import BACKLOG, MOST, Line, drop_overdue
 
-MOST_LINES = 600
-"""Connections at a time, fewer than the files that a process may have open."""
-PATIENCE = 20.0
-"""Seconds that a connection may wait with its first request."""
 GRACE = 3
 """Seconds that answers on their way have when the server is stopped."""
 
@@ -47,7 +43,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         if os.name != "nt":  # there it would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(512)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise InputError(_why_not(host, port, error)) from None
@@ -74,11 +70,24 @@ def url_of(host: str, port: int, token: str = "") -> str:
 
 def run(listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
+    allow_files(2 * MOST)
     config = uvicorn.Config(
-        app.asgi, loop="asyncio", http=_Line, ws="none", lifespan="off", log_config=None, log_level="critical",
-        access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE,
+        app.asgi, loop="asyncio", http=Line, backlog=BACKLOG, ws="none", lifespan="off", log_config=None,
+        log_level="critical", access_log=False, proxy_headers=False, server_header=False,
+        timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
     asyncio.run(_serve(_Server(config, app), listener, app, ready))
+
+
+def allow_files(count: int) -> None:
+    """Connections, and what the children need, must not run out of files: some systems begin with 256."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not on every system
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(server: _Server, listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
@@ -102,27 +111,18 @@ def _say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     print(f"unexpected: {context['message']}" + (f" ({type(error).__name__})" if error else ""), file=sys.stderr)
 
 
-class _Line(H11Protocol):
-    """One connection; closed where it asks nothing for long, or where there are too many."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > MOST_LINES:
-            transport.abort()
-        else:
-            self.loop.call_later(PATIENCE, self._close_unless_asked)
-
-    def _close_unless_asked(self) -> None:
-        if getattr(self, "cycle", None) is None and not self.transport.is_closing():
-            self.transport.close()
-
-
 class _Server(uvicorn.Server):
     """uvicorn, whose streams end when it is told to, and which ends by a signal as a server should: in good order."""
 
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self.app = app
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second; once a second it is looked who keeps the server waiting."""
+        if counter % 10 == 0:
+            drop_overdue(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Searches end first, as their streams would not; then what is left has a moment to be sent."""

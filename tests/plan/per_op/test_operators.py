@@ -70,7 +70,7 @@ def test_a_request_lists_every_operator_with_kernels_that_a_gpu_can_run(model):
     request = requested(model)
     assert probe.request_faults(request) == []
     made = make_profile(load_model(model), load_cluster(CLUSTER), load_runtime("megatron"), seq=512)
-    assert [operator["name"] for operator in request["operators"][: len(made.profile.ops)]] == list(made.profile.ops)
+    assert [operator["name"] for operator in request["operators"][: len(made.ops)]] == list(made.ops)
     assert all(operator["parts"] for operator in request["operators"])
 
 
@@ -90,15 +90,15 @@ def test_measured_seconds_are_used_collectives_added_and_bytes_kept(answer):
     model, cluster, runtime = load_model(MODEL), load_cluster(CLUSTER), load_runtime("megatron")
     made = measured_profile(data, model, cluster, runtime)
     own = make_profile(model, cluster, runtime, seq=512, micro_batches=(1, 2))
-    np.testing.assert_allclose(made.profile.values[2:], own.profile.values[2:])
+    np.testing.assert_allclose(made.values[2:], own.values[2:])
     expected = {(o["name"], o["micro_batch"], o["tp"]): o["forward_seconds"] for o in data["operators"]}
-    for index, name in enumerate(made.profile.ops):
-        assert made.profile.column("forward")[1, 0, 0, index] == pytest.approx(expected[name, 2, 1])
-    down = made.profile.ops.index("layer/mlp.down")
+    for index, name in enumerate(made.ops):
+        assert made.column("forward")[1, 0, 0, index] == pytest.approx(expected[name, 2, 1])
+    down = made.ops.index("layer/mlp.down")
     alone = expected["layer/mlp.down", 2, 2]
-    assert made.profile.column("forward")[1, 1, 0, down] > alone
-    assert made.profile.tags["source"] == "measured"
-    assert made.rows == own.rows
+    assert made.column("forward")[1, 1, 0, down] > alone
+    assert made.tags["source"] == "measured"
+    assert made.runs == own.runs
 
 
 @pytest.mark.parametrize(

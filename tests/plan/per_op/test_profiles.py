@@ -17,7 +17,7 @@ from shardwise.cost.profiles.write import texts, write_profile
 from shardwise.errors import InputError, UnknownNameError
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.plan.per_op.advice import attention_kernel, warnings
-from shardwise.plan.per_op.chain import chain_of, chain_of_made
+from shardwise.plan.per_op.chain import chain_of, own_chain
 
 from .conftest import random_profile
 
@@ -161,8 +161,8 @@ def test_folded_ranges_hold_the_same_operators():
 @pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite"])
 def test_profiles_are_made_from_models(name):
     made = make_profile(load_model(name), load_cluster("16xh100"), load_runtime("megatron"), seq=2048)
-    chain = chain_of_made(made)
-    profile = made.profile
+    chain = own_chain(made)
+    profile = made
     assert len(set(profile.ops)) == len(profile.ops)
     assert (profile.column("forward") > 0).all()
     assert (profile.column("backward") >= 0).all()
@@ -171,6 +171,32 @@ def test_profiles_are_made_from_models(name):
     total = profile.column("weights")[0, :, 0].sum(axis=-1)
     assert (np.diff(total) < 0).all()
     assert sum(name.startswith("start:") for name in chain.names) == load_model(name).layers + load_model(name).mtp
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ('[[runs]]\nlayers = [["nothing", "d"]]\nrepeats = 2', "runs: 'nothing' is no operator"),
+        ("[[runs]]\nrepeats = 2", "runs: 'layers' is no operator of gpt_small, or a missing key"),
+        ("runs = 3", "runs must be tables such as"),
+        ("[[runs]]\nlayers = []\nrepeats = 2", "runs must be tables such as"),
+        ('[[runs]]\nlayers = [["FIRST"]]\nrepeats = 2', "runs must be tables such as"),
+        ('[[runs]]\nlayers = [["FIRST", "LAST"]]\nrepeats = 1000000', "runs must be tables such as"),
+        ('[[runs]]\nlayers = [["LAST", "FIRST"]]\nrepeats = 2', "runs must be tables such as"),
+    ],
+)
+def test_runs_that_cannot_be(folder, runs, said):
+    ops = read_profile(folder).ops
+    (folder / "profile.toml").write_text(runs.replace("FIRST", ops[0]).replace("LAST", ops[-1]))
+    assert said in refused(folder)
+
+
+def test_a_models_name_does_not_lead_out_of_the_folder(tmp_path):
+    from dataclasses import replace
+
+    write_profile(replace(random_profile(5, tps=(1, 2)), name="../my model/7B"), tmp_path / "set")
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert read_profile(tmp_path / "set").name == "..-my-model-7B"
 
 
 def test_the_seed_profile_is_told_from_one_with_fused_attention(seed_profile):

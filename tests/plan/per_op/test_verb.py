@@ -63,6 +63,59 @@ def test_plans_for_aceso_go_out_and_come_back_as_starts(plan, tmp_path):
     assert "multiplied by" in err
 
 
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "deepseek-v2-lite", "gemma-2-2b"])
+def test_a_saved_profile_gives_the_same_answer(capfd, tmp_path, model):
+    """One kind of layers, two kinds one after the other, and two kinds by turns."""
+    words = ["plan", model, "-c", "16xh100", "--space", "per-op", "--global-batch", "16", "--micro-batch", "16"]
+    words += ["--stages", "2", "--quiet", "--time-limit", "1000s"]
+    told = []
+    for name, more in (("made", ["--seq", "2048", "--save-profiles"]), ("read", ["--profiles"])):
+        files = {flag: tmp_path / f"{name}-{flag}.json" for flag in ("json", "out")}
+        given = [word for flag, path in files.items() for word in (f"--{flag}", str(path))]
+        assert run([*words, *more, str(tmp_path / "set"), *given]) == 0, capfd.readouterr().err
+        told.append(json.loads(files["json"].read_text()))
+        assert read_plan(files["out"]).strategy.seq == 2048
+    made, read = told
+    assert read["plan"] == made["plan"]
+    assert read["cost"]["seconds"] == pytest.approx(made["cost"]["seconds"], rel=1e-12)
+    assert read["bound"] == pytest.approx(made["bound"], rel=1e-12)
+
+
+def test_a_saved_profile_is_of_its_model_and_its_length(capfd, tmp_path):
+    words = ["plan", "-c", "2xh100", "--space", "per-op", "--global-batch", "8", "--micro-batch", "8", "--stages", "1"]
+    folder = str(tmp_path / "set")
+    assert run([*words, "llama-3.2-1b", "--seq", "2048", "--save-profiles", folder, "--show-start"]) == 0
+    capfd.readouterr()
+    for more, said in (
+        (["--layers", "4"], "--layers: has 4 layers, but the profile says itself which 16 layers llama-3.2-1b has"),
+        (["llama-3-8b"], "MODEL: has 32 layers"),
+        (["--layer-ops", "a,b"], "--layer-ops: is a,b, but"),
+        (["--seq", "4096"], "--seq: is 4096, but llama-3.2-1b was profiled with 2048"),
+    ):
+        assert run([*words, "--profiles", folder, *more]) == 2
+        assert said in capfd.readouterr().err
+    assert run([*words[:2], "8xh100", *words[3:], "llama-3-8b", "--save-profiles", folder, "--show-start"]) == 2
+    assert "which would be read as part of the profile; choose another folder" in capfd.readouterr().err
+
+
+def test_a_deep_model_of_two_kinds_of_layers(capfd):
+    """Its coarse sketch has both kinds."""
+    words = [
+        "plan",
+        "deepseek-v3",
+        "-c",
+        "128xh100",
+        "--space",
+        "per-op",
+        "--global-batch",
+        "128",
+        "--micro-batch",
+        "1",
+    ]
+    assert run([*words, "--method", "deep", "--stages", "8", "--time-limit", "1s", "--quiet"]) in {0, 1}
+    assert "--layer-ops" not in capfd.readouterr().err
+
+
 def test_starts_are_shown_without_a_search(plan):
     code, out, _ = plan("--compatible", "--show-start")
     assert code == 0

@@ -1,6 +1,7 @@
 """Aceso's profile sets: `{model}_{size}_mbs{b}_tp{t}_algo{a}.csv`, `prim_...csv`, `p2p_*_node.csv`.
 
-An optional `profile.toml` beside them says what the files do not: tags, and the first and last operator of a layer.
+An optional `profile.toml` beside them says what the files do not: tags, the first and last operator of a layer, and how
+layers of several kinds follow one another.
 All faults of a set are told at once; nothing is filled in.
 """
 
@@ -10,11 +11,12 @@ import hashlib
 import itertools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shardwise.cost.profiles.analytic import ANALYTIC
 from shardwise.cost.profiles.archive import read_texts
 from shardwise.cost.profiles.rows import OpRows, band, op_rows, samples
-from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, Band, Profile, Samples
+from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, Band, Profile, Run, Samples
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
 
 _OPS = re.compile(r"(?P<name>.+)_mbs(?P<mbs>\d{1,6})_tp(?P<tp>\d{1,6})_algo(?P<algo>\d{1,3})\.csv")
@@ -49,6 +51,14 @@ def read_profile(path: str | Path, name: str = "") -> Profile:
     return _Reader(texts, chosen).profile(str(path))
 
 
+class _Side(NamedTuple):
+    """What `profile.toml` says; runs as they are written there."""
+
+    tags: dict[str, str] = {}  # noqa: RUF012 - never changed
+    layer: tuple[str, str] | None = None
+    runs: Any = ()
+
+
 class _Reader:
     """Collects the faults of one set while its files are read."""
 
@@ -63,19 +73,20 @@ class _Reader:
         collectives = self._collectives()
         intra = self._band("p2p_intra_node.csv")
         inter = self._band("p2p_inter_node.csv") if "p2p_inter_node.csv" in self.texts else None
-        tags, layer = self._side()
+        side = self._side()
         axes = tuple(tuple(sorted({key[axis] for key in grid})) for axis in range(3))
         ops = self._agreed(grid, axes)
         self._missing_tps(axes[1])
         self._missing_collectives(axes[1])
+        runs = self._runs(side, ops)
         if self.faults or intra is None:
             raise InputError(self.faults, title=title)
         if inter is None:
             self.notes.append("there is no p2p_inter_node.csv: sends between nodes are priced as within one")
         return Profile(
             name=self.name, ops=ops, micro_batches=axes[0], tps=axes[1], variants=axes[2],
-            values=_values(grid, axes, ops), collectives=collectives, intra=intra, inter=inter, tags=tags,
-            layer_ops=layer, identity=self._identity(), notes=_few(self.notes),
+            values=_values(grid, axes, ops), collectives=collectives, intra=intra, inter=inter,
+            tags=side.tags, layer_ops=side.layer, runs=runs, identity=self._identity(), notes=_few(self.notes),
         )  # fmt: skip
 
     def _grid(self) -> dict[Key, OpRows]:
@@ -103,26 +114,45 @@ class _Reader:
             return None
         return band(file, self.texts[file], self.faults)
 
-    def _side(self) -> tuple[dict[str, str], tuple[str, str] | None]:
-        """Tags and layer of an own `profile.toml`."""
+    def _side(self) -> _Side:
+        """What an own `profile.toml` says."""
         if "profile.toml" not in self.texts:
-            return {}, None
+            return _Side()
         from shardwise.inputs.files import parse_mapping
 
         try:
             data = parse_mapping(self.texts["profile.toml"], "profile.toml")
         except InputError as error:
             self.faults += error.faults
-            return {}, None
+            return _Side()
         layer = data.get("layer_ops")
-        if layer is not None and not (isinstance(layer, list) and len(layer) == 2):
+        if layer is not None and not _pair(layer):
             self.faults.append(
                 Fault("profile.toml", "layer_ops must name two operators: the first and last of a layer")
             )
             layer = None
         tags = data.get("tags", {})
         said = {str(key): str(value) for key, value in tags.items()} if isinstance(tags, dict) else {}
-        return said, (str(layer[0]), str(layer[1])) if layer else None
+        if said.get("source") == "analytic":
+            self.notes.append(ANALYTIC)
+        return _Side(said, (str(layer[0]), str(layer[1])) if layer else None, data.get("runs", []))
+
+    def _runs(self, side: _Side, ops: tuple[str, ...]) -> tuple[Run, ...]:
+        """Layers in a row, each by the names of its first and last operator."""
+        places = {name: index for index, name in enumerate(ops)}
+        try:
+            runs = tuple(Run(tuple((places[a], places[b]) for a, b in run["layers"]), run["repeats"])
+                         for run in side.runs)  # fmt: skip
+        except KeyError as error:
+            self.faults.append(Fault("profile.toml", f"runs: {error} is no operator of {self.name}, or a missing key"))
+            return ()
+        except (TypeError, ValueError):
+            runs = (Run((), 0),)
+        if not all(run.spans and _whole(run.repeats) and all(a <= b for a, b in run.spans) for run in runs):
+            self.faults.append(Fault("profile.toml", 'runs must be tables such as layers = [["first operator", "last '
+                                     'operator"]], repeats = 24'))  # fmt: skip
+            return ()
+        return runs
 
     def _agreed(self, grid: dict[Key, OpRows], axes: tuple[tuple[int, ...], ...]) -> tuple[str, ...]:
         """The operators that all files must have; missing files and rows are faults."""
@@ -167,6 +197,14 @@ class _Reader:
         wanted = [name for name in self.texts if self.name in name or not name.startswith("prim_")]
         text = "\n".join(f"{name}\n{self.texts[name]}" for name in wanted if not _foreign(name, self.name))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**6
 
 
 def _foreign(file: str, name: str) -> bool:

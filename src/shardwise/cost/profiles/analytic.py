@@ -5,14 +5,13 @@ Our operators keep their inputs, a profile's rows their outputs: what the next o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from shardwise.cost.compute import Machine, machine_of, op_times
 from shardwise.cost.network import Network, collective, network_of, send
-from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, MB, Band, Profile, Samples
+from shardwise.cost.profiles.table import COLLECTIVES, COLUMNS, MB, Band, Profile, Run, Samples
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -23,20 +22,10 @@ from shardwise.ops.layer import LayerKind, layer_kinds, layer_ops
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
 
+ANALYTIC = "the profile is made by our analytic model, not measured"
 MICRO_BATCHES = (1, 2, 4, 8)
 SIZES = tuple(MB * 2**power for power in range(11))
 _NAMES = dict(zip(COLLECTIVES, ("all-gather", "all-reduce", "reduce-scatter", "all-to-all"), strict=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A profile and how its rows make up the model."""
-
-    profile: Profile
-    rows: tuple[int, ...]
-    """Row per operator of the whole model."""
-    runs: tuple[tuple[int, int, int], ...]
-    """Equal layers in a row: first operator, operators of a layer, layers."""
 
 
 class Rows(NamedTuple):
@@ -74,7 +63,7 @@ def make_profile(
     micro_batches: tuple[int, ...] = MICRO_BATCHES,
     tps: tuple[int, ...] = (),
     flash: bool = True,
-) -> Made:
+) -> Profile:
     """Tables for every micro batch and every tp that divides the heads and fits a node."""
     import numpy as np
 
@@ -91,8 +80,7 @@ def make_profile(
         values.append(table_of(rows, machine, network))
     shaped = np.array(values).reshape(len(micro_batches), len(tps), len(names), len(COLUMNS))
     shaped = np.moveaxis(shaped, -1, 0)[:, :, :, None, :]
-    order, runs = _order(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds, names)
-    made = Profile(
+    return Profile(
         name=model.name,
         ops=tuple(names),
         micro_batches=micro_batches,
@@ -110,10 +98,10 @@ def make_profile(
             "attention": "flash" if flash else "plain",
             "framework": runtime.name,
         },
+        runs=_runs(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds),
         identity=f"analytic-{model.name}-{cluster.gpu.name}-{seq}",
-        notes=("the profile is made by our analytic model, not measured",),
+        notes=(ANALYTIC,),
     )
-    return Made(profile=made, rows=order, runs=runs)
 
 
 def communication(op: Op, tp: int, network: Network) -> tuple[float, float]:
@@ -177,26 +165,20 @@ def _entry(op: Op, shard: Shard, *, first: bool) -> float:
     return shard.residual if first else shard.residual + op.kept
 
 
-def _order(
-    shard: Shard, kinds: list[LayerKind], names: list[str]
-) -> tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]:
-    """Rows of the whole model; neighbouring equal layers, or a repeating pattern of kinds, as runs."""
+def _runs(shard: Shard, kinds: list[LayerKind]) -> tuple[Run, ...]:
+    """Neighbouring equal layers, or a repeating pattern of kinds."""
     _, _, ends = _rows(shard, kinds)
-    spans = {kind: range(ends[index], ends[index + 1]) for index, kind in enumerate(kinds)}
-    rows, runs = list(range(ends[0])), []
+    spans = {kind: (ends[index], ends[index + 1] - 1) for index, kind in enumerate(kinds)}
     every = layer_kinds(shard.model)
     period = next(p for p in range(1, len(every) + 1) if all(a == b for a, b in zip(every, every[p:], strict=False)))
     if 1 < period <= len(every) // 2:
-        size = sum(len(spans[kind]) for kind in every[:period])
-        runs.append((len(rows), size, len(every) // period))
-        rows += [row for kind in every for row in spans[kind]]
-    else:
-        for kind, members in groupby(every):
-            count = len(list(members))
-            runs.append((len(rows), len(spans[kind]), count))
-            rows += list(spans[kind]) * count
-    rows += range(ends[-2], len(names))
-    return tuple(rows), tuple(runs)
+        pattern, left = every[:period], every[len(every) // period * period :]
+        return (Run(tuple(spans[kind] for kind in pattern), len(every) // period), *_alike(spans, left))
+    return _alike(spans, every)
+
+
+def _alike(spans: dict[LayerKind, tuple[int, int]], kinds: Sequence[LayerKind]) -> tuple[Run, ...]:
+    return tuple(Run((spans[kind],), len(list(members))) for kind, members in groupby(kinds))
 
 
 def _collectives(network: Network, tps: tuple[int, ...]) -> dict[tuple[str, int], Samples]:

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.cost.network import network_of
-from shardwise.cost.profiles.analytic import Made, communication, make_profile, operator_rows, tensor_parallels
+from shardwise.cost.profiles.analytic import communication, make_profile, operator_rows, tensor_parallels
+from shardwise.cost.profiles.table import Profile
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -91,7 +92,7 @@ def _seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_SECONDS
 
 
-def measured_profile(data: Plain, model: Model, cluster: Cluster, runtime: Runtime, *, title: str = "") -> Made:
+def measured_profile(data: Plain, model: Model, cluster: Cluster, runtime: Runtime, *, title: str = "") -> Profile:
     """The profile of a model from what was measured; what is missing or not of this model is told at once."""
     times = {(row["name"], row["micro_batch"], row["tp"]): row for row in data["operators"] if row["variant"] == 0}
     sizes, tps = (tuple(sorted({key[axis] for key in times})) for axis in (1, 2))
@@ -101,10 +102,10 @@ def measured_profile(data: Plain, model: Model, cluster: Cluster, runtime: Runti
     if faults or not times:
         raise InputError(faults or Fault("operators", "none has variant 0, the one that is used"), title=title)
     made = make_profile(model, cluster, runtime, seq=data["seq"], micro_batches=sizes, tps=tps)
-    faults = [*_coverage(times, made.profile.ops, sizes, tps)]
+    faults = [*_coverage(times, made.ops, sizes, tps)]
     if faults:
         raise InputError(faults, title=title)
-    values = made.profile.values.copy()
+    values = made.values.copy()
     network = network_of(cluster, calibration_of(cluster.gpu))
     grid = operator_rows(model, runtime, seq=data["seq"], dtype="bf16", micro_batches=sizes, tps=tps)
     for rows in grid:
@@ -114,15 +115,14 @@ def measured_profile(data: Plain, model: Model, cluster: Cluster, runtime: Runti
             for column, (field, more) in enumerate(zip(_TIMES, communication(op, rows.tp, network), strict=True)):
                 values[(column, *at, index)] = own[field] + more
     values.setflags(write=False)
-    tags = made.profile.tags | {str(key): str(value) for key, value in data.get("tags", {}).items()}
-    profile = replace(
-        made.profile,
+    tags = made.tags | {str(key): str(value) for key, value in data.get("tags", {}).items()}
+    return replace(
+        made,
         values=values,
         tags=tags | {"source": "measured", "device": _device(data) or "unknown", "seq": str(data["seq"])},
         identity=hashlib.sha256(to_json(data["operators"]).encode()).hexdigest()[:12],
         notes=tuple(_notes(data, cluster)),
     )
-    return replace(made, profile=profile)
 
 
 def _coverage(

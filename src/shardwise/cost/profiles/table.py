@@ -6,7 +6,7 @@ SI inside. Aceso's files say us, ms and MB (2^20 bytes): the factors below are t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +35,18 @@ class Samples:
     seconds: tuple[float, ...]
 
 
+class Run(NamedTuple):
+    """Equal layers in a row, or a pattern of several that repeats."""
+
+    spans: tuple[tuple[int, int], ...]
+    """First and last row of every layer of the pattern."""
+    repeats: int
+
+    @property
+    def rows(self) -> list[int]:
+        return [row for first, last in self.spans for row in range(first, last + 1)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """What every operator of one model costs on one machine."""
@@ -61,6 +73,8 @@ class Profile:
     """What was measured: attention kernel, dtype, framework, device, seq ..."""
     layer_ops: tuple[str, str] | None = None
     """First and last operator of the layer, where the profile says so itself."""
+    runs: tuple[Run, ...] = ()
+    """How the layers follow one another, where the profile says so itself; all other rows stand once."""
     identity: str = ""
     """Short hash of everything that was read."""
     notes: tuple[str, ...] = ()

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardwise.cost.profiles.analytic import Made
-from shardwise.cost.profiles.table import Profile
+from shardwise.cost.profiles.table import Profile, Run
 from shardwise.errors import Fault, InputError
 
 LAYERS: tuple[tuple[str, str], ...] = (
@@ -67,31 +66,32 @@ def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = 
                                f"first and the last, such as {profile.ops[1]},{profile.ops[-2]}"))  # fmt: skip
     if layers < 1:
         raise InputError(Fault("--layers", f"is {layers}; it must be 1 or more"))
-    if (count := layers * sum(last - first + 1 for first, last in spans)) > MOST_OPS:
+    return _chained(profile, tuple(Run((span,), layers) for span in spans), layers)
+
+
+def own_chain(profile: Profile) -> Chain:
+    """The chain of a profile that says itself how its layers follow one another."""
+    return _chained(profile, profile.runs, sum(run.repeats for run in profile.runs))
+
+
+def _chained(profile: Profile, runs: tuple[Run, ...], layers: int) -> Chain:
+    """The runs, and between them what stands once."""
+    if (count := sum(len(run.rows) * run.repeats for run in runs)) > MOST_OPS:
         raise InputError(Fault("--layers", f"is {layers:,}: {count:,} operators; up to {MOST_OPS:,} are planned"))
     rows: list[int] = []
     blocks: list[Block] = []
     at = 0
-    for first, last in spans:
-        rows += range(at, first)
-        block = _inner(len(rows), last - first + 1, layers, ends=last == len(profile.ops) - 1)
-        blocks += [block] if block.repeats > 1 else []
-        rows += list(range(first, last + 1)) * layers
-        at = last + 1
+    for run in runs:
+        own = run.rows
+        rows += range(at, min(own))
+        at = max(at, max(own) + 1)
+        last = run is runs[-1] and at == len(profile.ops)
+        blocks.append(_inner(len(rows), len(own), run.repeats, ends=last))
+        rows += own * run.repeats
     rows += range(at, len(profile.ops))
     names = tuple(profile.ops[row] for row in rows)
-    return Chain(rows=tuple(rows), names=names, blocks=tuple(blocks), layers=layers)
-
-
-def chain_of_made(made: Made) -> Chain:
-    """The chain of a profile that was made from a model."""
-    count = len(made.rows)
-    blocks = [
-        _inner(start, period, layers, ends=start + period * layers == count) for start, period, layers in made.runs
-    ]
-    names = tuple(made.profile.ops[row] for row in made.rows)
-    layers = sum(run[2] for run in made.runs)
-    return Chain(rows=made.rows, names=names, blocks=tuple(b for b in blocks if b.repeats > 1), layers=layers)
+    repeated = tuple(block for block in blocks if block.repeats > 1)
+    return Chain(rows=tuple(rows), names=names, blocks=repeated, layers=layers)
 
 
 def _inner(start: int, period: int, layers: int, *, ends: bool) -> Block:

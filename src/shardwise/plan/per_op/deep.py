@@ -12,7 +12,7 @@ from shardwise.cost.profiles.table import Profile, Samples
 from shardwise.errors import InfeasibleError
 from shardwise.plan.per_op.answer import Answer, Report, Standing, nothing_fits, silent
 from shardwise.plan.per_op.balance import Balancer, Shape, first_plans
-from shardwise.plan.per_op.chain import Chain, chain_of
+from shardwise.plan.per_op.chain import Chain, chain_of, own_chain
 from shardwise.plan.per_op.deadline import Deadline, OutOfTimeError
 from shardwise.plan.per_op.evaluate import evaluate
 from shardwise.plan.per_op.layer_bound import layer_bound
@@ -49,6 +49,11 @@ def coarse(question: Question) -> Question:
 
 
 def _rechained(profile: Profile, chain: Chain, layers: int) -> Chain:
+    if profile.runs:
+        share = layers / chain.layers
+        fewer = (run._replace(repeats=max(2, round(run.repeats * share))) if run.repeats > 1 else run
+                 for run in profile.runs)  # fmt: skip
+        return own_chain(replace(profile, runs=tuple(fewer)))
     block = chain.blocks[0]
     names = chain.names[block.start], chain.names[block.start + block.period - 1]
     return chain_of(profile, layers, names if len(chain.blocks) == 1 else None)

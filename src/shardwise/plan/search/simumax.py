@@ -15,7 +15,7 @@ from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.plan_file import write_plan
 from shardwise.inputs.recompute import Recompute
-from shardwise.inputs.write import write_text
+from shardwise.inputs.write import together, write_text
 from shardwise.plan.search.api import plan_file_of, question_of
 from shardwise.plan.search.nearest import closest, resized
 from shardwise.plan.search.search import Search
@@ -89,10 +89,9 @@ def _answered(question: Question, gap: float, rows: dict[str, list[Any]] | None,
     if rows is not None:
         rows.update(columns)
     if dump_path:
-        folder = Path(dump_path)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "all.csv", _csv(columns))
-        write_plan(plan_file_of(answer), folder / "plan.json")
+        with together():
+            write_text(Path(dump_path) / "all.csv", _csv(columns), folder=True)
+            write_plan(plan_file_of(answer), Path(dump_path) / "plan.json")
     return answer
 
 
