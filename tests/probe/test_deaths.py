@@ -98,11 +98,17 @@ def test_a_poisoned_gpu_is_left_to_a_fresh_process(monkeypatch):
         bench.once({"a": 1}, fail)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM], ids=lambda kind: kind.name)
-def test_an_interrupt_keeps_what_was_measured_and_ends_the_child(tmp_path, patched, kind):
+@pytest.mark.parametrize(
+    ("kind", "launcher"),
+    [(signal.SIGINT, ()), (signal.SIGTERM, ()), (signal.SIGINT, ("-m",))],
+    ids=["SIGINT", "SIGTERM", "SIGINT to shardwise probe"],
+)
+def test_an_interrupt_keeps_what_was_measured_and_ends_the_child(tmp_path, patched, kind, launcher):
     out, sign = tmp_path / "part.json", tmp_path / "child"
     waits = f"    open({str(sign)!r}, 'w').write(f'{{os.getpid()}}.')\n    time.sleep(1e6)\n"
-    with started(*QUICK, "--families", "grouped", "--out", out, patches=patched("baddbmm", waits)) as process:
+    words = (*QUICK, "--families", "grouped") if launcher == () else ("probe", *QUICK)
+    program = {} if launcher == () else {"launcher": launcher, "program": "shardwise"}
+    with started(*words, "--out", out, patches=patched("baddbmm", waits), **program) as process:
         while process.poll() is None and not (sign.exists() and sign.read_text().endswith(".")):
             time.sleep(0.05)
         process.send_signal(kind)

@@ -26,7 +26,11 @@ def started(
 ) -> subprocess.Popen[str]:
     """The program by itself; `patches` holds a sitecustomize.py, which runs before it and in each of its children."""
     command = [sys.executable, *launcher, str(program), *map(str, arguments)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **({"PYTHONPATH": str(patches)} if patches else {})}
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (patches and str(patches), os.environ.get("PYTHONPATH")))),
+    }
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 

@@ -2118,6 +2118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run_families(options, names, started + 60 * options.minutes - 5, result, save)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second one must not lose what the first one keeps
         save()
         return 130
     result["complete"] = True
