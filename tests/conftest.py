@@ -1,14 +1,20 @@
 """Hypothesis draws the same examples every time: a failure is a change's fault, not the dice's.
 
+Nor the machine's: how long drawing an example takes is no fault, and Ctrl-C works in the programs that tests start also
+where a shell has started the tests in its background, which leaves it ignored.
+
 At the end, what tests measured (`record_property("measured", ...)`) is printed, and whether a browser was missing.
 """
 
 from __future__ import annotations
 
-from hypothesis import settings
+import signal
 
-settings.register_profile("fixed", derandomize=True, deadline=None)
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter):

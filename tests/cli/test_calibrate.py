@@ -22,6 +22,21 @@ def home(tmp_path, monkeypatch):
     lookup.forget()
 
 
+def test_cases_that_killed_the_probe_are_told_and_the_others_used(shardwise, tmp_path):
+    data = json.loads(RAW.read_text())
+    rows = data["families"]["grouped"]["rows"]
+    for row in rows[:2]:
+        row |= {"skipped": "died by SIGILL", "died": "died by SIGILL"}
+        del row["seconds"]
+    rows[2] |= {"died": 7}  # in a later pass: its time stands
+    (tmp_path / "died.json").write_text(json.dumps(data))
+    result = shardwise("calibrate", tmp_path / "died.json", "--name", "my-h200", "--dry-run")
+    assert result.code == 0, result.err
+    told = f"grouped: measuring 3 of {len(rows)} cases killed the process, the first died by SIGILL; the other cases"
+    assert told in result.err
+    assert "grouped products" in result.out
+
+
 def test_a_calibrated_gpu_is_found_by_name(shardwise, tmp_path):
     svg = tmp_path / "fit.svg"
     result = shardwise("calibrate", RAW, "--name", "my-h200", "--svg", svg, "--json", tmp_path / "fit.json")

@@ -38,13 +38,14 @@ def test_help_lists_the_verbs_and_imports_none(shardwise):
     assert all(text in told for _, text in VERBS.values())
 
 
+@pytest.mark.bench
 def test_help_is_quick():
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     for _ in range(5):
         subprocess.run([*PROGRAM, "--help"], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 5
-    assert seconds < 0.3  # 0.15 on a quiet machine (benchmarks hold that); the tests share theirs
+    assert seconds < 0.3  # 0.15 on a quiet machine
 
 
 def test_help_imports_nothing_heavy():

@@ -18,7 +18,7 @@ PROGRAM = f"{shlex.quote(sys.executable)} -m shardwise"
 def shell(line, cwd):
     """Run a line of a shell, `shardwise` being ours; the exit code is that of the first command of a pipe."""
     script = f'shardwise() {{ {PROGRAM} "$@"; }}; {line}; exit ${{PIPESTATUS[0]}}'
-    return subprocess.run(["bash", "-c", script], cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(["bash", "-c", script], cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
 
 
 def test_a_reader_that_leaves_changes_neither_the_exit_code_nor_the_files(tmp_path):
@@ -62,7 +62,7 @@ def test_an_interruption_while_loading_is_no_traceback():
         process.stdout.readline()
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
         assert "Traceback" not in err
         assert process.returncode in {0, 130}
 

@@ -128,6 +128,7 @@ def test_a_correction_is_named(fit):
         ('{"schema": "shardwise/probe/9"}', "update the older"),
         ('{"schema": "shardwise/probe/1"}', "cut short"),
         ('{"schema": "shardwise/probe/1", "families": {"gemm": {"rows": []}}}', "no measured rows"),
+        ('{"schema": "shardwise/probe/1", "families": {"gemm": {"rows": [{"died": "of age"}]}}}', "the first of age"),
     ],
 )
 def test_other_files_are_refused(tmp_path, text, words):

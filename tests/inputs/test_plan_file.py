@@ -31,7 +31,9 @@ def test_a_plan_is_read_back_the_same(tmp_path):
     assert read_plan(tmp_path / "plan.json") == whole
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(strategies(st.integers(1, 4096)).filter(lambda s: s.straggler > 0 and (s.lora is None or s.lora.rank > 0)))
 def test_every_strategy_is_read_back_the_same(tmp_path, strategy):
     plan = replace(PLAN, strategy=strategy)

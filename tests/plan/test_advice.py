@@ -66,6 +66,7 @@ def test_deterministic(name):
     assert advise(asked(name)) == advise(asked(name))
 
 
+@pytest.mark.bench
 def test_quick():
     base = asked("does not fit")
     advise(base)

@@ -47,7 +47,7 @@ def test_gradients_equal_one_process(pp, tmp_path):
         *tables, "--check",
     ]  # fmt: skip
     limits = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | limits, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=os.environ | limits, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     # processes share the pipe: a line's end may come after the next line's start
     found = re.findall(r"largest gradient difference (\d[\d.]*(?:e[-+]?\d+)?)", done.stdout)

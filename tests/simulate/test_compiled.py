@@ -1,5 +1,7 @@
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,34 @@ def test_a_kernel_is_built_once_and_kept(tmp_path):
     compiled.library.cache_clear()
     assert compiled.library(SOURCE) is not None
     assert kept[0].stat().st_mtime_ns == made
+
+
+@needs_compiler
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", None], ids=["empty", "foreign", "truncated"])
+def test_a_kept_library_that_is_not_as_it_was_built_is_built_anew(tmp_path, content):
+    """In a process of its own: loading such a file would end in a bus error."""
+    load = (
+        "import pathlib, sys; from shardwise.simulate import compiled\n"
+        f"sys.exit(compiled.library(pathlib.Path({str(SOURCE)!r})) is None)"
+    )
+    assert subprocess.run([sys.executable, "-c", load], check=False).returncode == 0
+    (kept,) = (tmp_path / "shardwise").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 4] if content is None else content)
+    assert subprocess.run([sys.executable, "-c", load], check=False).returncode == 0
+    assert [path.read_bytes() for path in (tmp_path / "shardwise").iterdir()] == [whole]
+
+
+@needs_compiler
+def test_nothing_is_kept_in_or_loaded_from_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert compiled.library(SOURCE) is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    compiled.library.cache_clear()
+    monkeypatch.setenv("HOME", "home")
+    assert compiled.library(SOURCE) is None
 
 
 def test_no_compiler_is_no_fault(monkeypatch):

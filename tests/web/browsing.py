@@ -43,7 +43,7 @@ class Looked:
     def new(self):
         """Another tab."""
         page = self.context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(300_000)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
         page.on("dialog", lambda dialog: self.faults.append(f"a dialog opened: {dialog.message}"))

@@ -18,6 +18,8 @@ SMALL = {"model": "llama-3-8b", "cluster": "8xh100", "global_batch": 16, "seq": 
 """A question that is answered in about a second."""
 LONG = {"model": "mixtral-8x22b", "cluster": "512xh100", "global_batch": 2048, "seq": 4096, "gap": 0, "time_limit": 120}
 """A question that takes longer than any test waits."""
+PATIENCE = 600
+"""Seconds after which something hangs; a busy machine is no fault."""
 
 
 @dataclass
@@ -80,8 +82,8 @@ class Served:
             raise RuntimeError(f"the server did not start: {self.process.communicate()[1]}")
         self.port = urlsplit(self.url).port
 
-    def connect(self, timeout=60):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
 
     def ask(self, method, path, body=None, headers=None):
         """One request; a body that is neither text nor bytes is sent as JSON."""
@@ -99,8 +101,8 @@ class Served:
     def post(self, path, body, **headers):
         return self.ask("POST", path, body, headers)
 
-    def plan(self, question, timeout=60) -> Events:
-        connection = self.connect(timeout)
+    def plan(self, question) -> Events:
+        connection = self.connect()
         connection.request("POST", "/api/plan", *_sent(question, None))
         return Events(connection, connection.getresponse())
 
@@ -113,7 +115,7 @@ class Served:
     def stop(self, kind=signal.SIGTERM):
         """End it and give what it wrote and its exit code."""
         self.process.send_signal(kind)
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return out + err, self.process.returncode
 
 
@@ -132,9 +134,9 @@ def running(process):
         return False
 
 
-def wait_for(truth, seconds=15):
-    """Whether something becomes true in time."""
-    end = time.monotonic() + seconds
+def wait_for(truth):
+    """Whether something becomes true."""
+    end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if truth():
             return True

@@ -6,7 +6,7 @@ import json
 import socket
 
 import pytest
-from serving import SMALL
+from serving import PATIENCE, SMALL
 
 SCRIPT = "<script>alert(1)</script>"
 MODEL = {"name": "m", "layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4, "head_size": 16, "ffn": 256, "vocab": 1000}
@@ -87,7 +87,7 @@ def test_bad_bodies(server, name, body, status, what):
 
 def test_a_huge_body_without_a_length(server):
     """Chunked: the size is counted as it arrives."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as line:
         head = "POST /api/model HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         line.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
@@ -284,7 +284,7 @@ def test_script_in_a_name_stays_text(server, plan):
 
 def test_what_is_no_http(server):
     for junk in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"A" * 200_000):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as line:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as line:
             try:
                 line.sendall(junk + b"\r\n\r\n")
                 assert b"Traceback" not in line.recv(4096)

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from serving import LONG, SMALL, Served, running, serving, wait_for
+from serving import LONG, PATIENCE, SMALL, Served, running, serving, wait_for
 
 from shardwise.cli.main import run
 
@@ -43,7 +43,7 @@ def test_ctrl_c_in_a_terminal_reaches_everybody_and_is_quiet():
         children = server.children()
         os.killpg(server.process.pid, signal.SIGINT)
         last = [word for word, _ in events][-1:]
-        out, err = server.process.communicate(timeout=20)
+        out, err = server.process.communicate(timeout=PATIENCE)
         assert (out, err) == ("", "note: Ctrl-C stops it\n")
         assert server.process.returncode == 0
         assert last in ([], ["failed"], ["progress"], ["point"])
@@ -87,7 +87,7 @@ def test_two_hundred_plans_at_once(single):
     found = [None] * 200
 
     def ask(index):
-        found[index] = single.plan(SMALL, timeout=120)
+        found[index] = single.plan(SMALL)
 
     threads = [threading.Thread(target=ask, args=(index,)) for index in range(200)]
     for thread in threads:
@@ -222,7 +222,7 @@ def test_without_the_extra(tmp_path):
     )
     command = [sys.executable, "-m", "shardwise", "serve", "--no-open"]
     changed = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=changed)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=changed)
     assert found.returncode == 2
     assert "pip install 'shardwise[web]'" in found.stderr
 

@@ -11,6 +11,9 @@ CUT = """() => [...document.querySelectorAll("h1, h2, h3, button, strong, .bar-t
   return box.width && !scroll && (box.right > innerWidth + 1 || box.left < -1);
 }).map(node => node.innerText)"""
 
+DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Two frames on: what was just shown is laid out and painted."""
+
 
 def plan(found, page):
     del found
@@ -56,7 +59,7 @@ def test_every_view_is_whole(server, browser, words, width, theme, tmp_path):
     for index, ready in enumerate((plan, inside, compare, export)):
         page.click(f"nav a >> nth={index}")
         ready(found, page)
-        page.wait_for_timeout(250)
+        page.evaluate(DRAWN)
         assert page.evaluate(WIDER) <= 0, ready.__name__
         assert page.evaluate(CUT) == [], ready.__name__
         page.evaluate("scrollTo(0, 0)")
@@ -74,7 +77,7 @@ def test_empty_views_and_chinese_are_whole_too(server, browser, width, tmp_path)
         assert page.evaluate(WIDER) <= 0
         page.screenshot(path=folder / f"empty-{name}-{width}-zh.png")
     page = found.inside(lang="zh")
-    page.wait_for_timeout(250)
+    page.evaluate(DRAWN)
     assert page.evaluate(WIDER) <= 0
     page.screenshot(path=folder / f"inside-{width}-zh.png", full_page=True)
     found.close()

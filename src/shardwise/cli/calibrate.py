@@ -85,6 +85,8 @@ def _from_probe(options: dict[str, Any], output: Output) -> None:
     name = check_name(options["name"], base)
     if not probe.complete:
         output.note("the probe did not come to its end: families that it lacks keep the base's numbers")
+    for death in probe.deaths:
+        output.note(f"{death}; the other cases are used")
     cluster = load_cluster(f"{_ranks(probe)}x{base}")
     fit = fit_probe(probe, cluster.gpu, calibration_of(cluster.gpu), name, cluster)
     _say_fit(fit, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -77,4 +78,9 @@ def _run(out: str, minutes: float, device: str | None, operators: str | None, *,
     words += ["--device", device] if device else []
     words += ["--operators", operators] if operators else []
     words += ["--quick"] if quick else []
-    return subprocess.run(words, check=False).returncode  # noqa: S603 - our own program, words without a shell
+    with subprocess.Popen(words) as process:  # noqa: S603 - our own program, words without a shell
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # it writes what it has measured, and ends
+                process.send_signal(signal.SIGINT)

@@ -13,6 +13,10 @@ the cache between two uses. A row holds the median over bursts and their spread 
 cases are measured in two passes, and in a third where these disagree: `agreement` is the relative range of the
 passes' medians.
 
+Every family runs in a child process, which tells each measurement as soon as it has it. A child that dies (a kernel
+with an instruction that the CPU lacks, an illegal access on the GPU) costs one case: its row says by which signal, what
+was measured is kept, and another child goes on after it.
+
 `--operators request.json` measures the operators of one model instead, for `shardwise plan --space per-op`.
 """
 # ruff: noqa: SLF001  (torch._scaled_mm, torch._grouped_mm and torch.cuda._sleep have no public name in torch 2.11)
@@ -28,16 +32,18 @@ import json
 import math
 import os
 import platform
+import queue
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import torch
 import torch.nn.functional as fn
@@ -63,6 +69,11 @@ AWAKE, COOLING, TRIES = 0.965, 0.03, 3
 often."""
 SETTLED = 0.015
 """Passes whose medians lie further apart than this are measured again."""
+OUT_OF_TIME = "the family's time was used up"
+LIVES = 4
+"""Children that a family may have: each death but the last is followed by another try."""
+SILENCE = 300.0
+"""Seconds without a word after which a child counts as hung; most that a case takes is two."""
 NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", torch.float8_e4m3fn: "fp8"}
 
 
@@ -83,6 +94,95 @@ class Case:
     count_traffic: bool = False
 
 
+class PoisonedError(Exception):
+    """A case has broken the GPU's context: nothing else can be measured in this process."""
+
+
+@dataclass(kw_only=True)
+class Journal:
+    """The cases of a family and what is known of each, record by record as a child tells it."""
+
+    machine: Row = field(default_factory=dict)
+    """Hardware and software as a child saw them."""
+    cases: dict[int, Row] = field(default_factory=dict)
+    """Fields by number: the place in the family's list of cases, which is the same in every child."""
+    rows: dict[int, Row] = field(default_factory=dict)
+    under_way: int | None = None
+    full: float = 0.0
+    """The highest clock that any child has seen, in Hz."""
+    began: float = 0.0
+    """When the last child was started, then when it was ready to measure, by this process's clock."""
+    start_up: float = 0.0
+    """Seconds between the two."""
+    ended: bool = False
+    fault: str = ""
+
+    def note(self, record: Row) -> None:
+        if "ready" in record:
+            self.start_up = time.monotonic() - self.began
+            self.began, self.machine = time.monotonic(), self.machine or record["ready"]
+        elif "cases" in record:
+            self.cases |= enumerate(record["cases"], record["first"])
+        elif "begin" in record:
+            self.under_way = record["begin"]
+        elif "row" in record:
+            self.rows[record["number"]], self.under_way = record["row"], None
+        else:
+            self.ended, self.fault = "full" in record, record.get("fault", "")
+            self.full = record.get("full", self.full)
+
+    def bury(self, death: str) -> Row | None:
+        """Mark the case that killed a child, if there was one, and give it; a time from an earlier pass stands."""
+        number, self.under_way = self.under_way, None
+        case = None if number is None else self.cases[number]
+        row = self.rows.get(-1 if number is None else number) or (case or {}) | {"skipped": death}
+        self.rows[-1 if number is None else number] = row | {"died": death}
+        return case
+
+    def leave(self, reason: str) -> None:
+        """Cases that were never reached say why."""
+        never = self.cases.keys() - self.rows.keys()
+        self.rows |= {number: self.cases[number] | {"skipped": reason} for number in never}
+
+    def in_order(self) -> list[Row]:
+        return [self.rows[number] for number in sorted(self.rows)]
+
+    def deadly(self) -> list[object]:
+        """Kinds of cases that have killed a child."""
+        return [kind_of(self.cases[number]) for number, row in self.rows.items() if "died" in row and number >= 0]
+
+
+@dataclass(kw_only=True)
+class Teller(Journal):
+    """A child's journal: every entry is also told over the wire, so that the parent has it whatever happens next."""
+
+    wire: TextIO | None = None
+    known: Sequence[int] = ()
+    """Cases of which an earlier child has told: not measured again."""
+    wary: Sequence[object] = ()
+    """Kinds of cases that have killed a child: measured last, since their like may well do the same."""
+
+    def tell(self, **record: Any) -> None:  # noqa: ANN401
+        self.note(record)
+        if self.wire:
+            try:
+                print(json.dumps(record), file=self.wire, flush=True)
+            except BrokenPipeError:  # the parent is gone, and nobody else wants to know
+                os._exit(1)
+
+    def enter(self, cases: Sequence[Row]) -> list[int]:
+        """Number cases; those that are still to be measured, in the order in which to do so."""
+        first = len(self.cases)
+        self.tell(first=first, cases=list(cases))
+        fresh = [number for number in range(first, first + len(cases)) if number not in self.known]
+        return sorted(fresh, key=lambda number: kind_of(self.cases[number]) in self.wary)
+
+
+def kind_of(fields: Row) -> object:
+    """What a case is about: a kernel, a dtype or a phase, whatever its family puts first."""
+    return next(iter(fields.values()), None)
+
+
 @dataclass(kw_only=True)
 class Bench:
     """The device, what is known of it, and where tensors come from."""
@@ -95,6 +195,7 @@ class Bench:
     """The highest clock that was seen, in Hz."""
     arenas: dict[torch.dtype, Tensor] = field(default_factory=dict)
     cursor: int = 0
+    journal: Teller = field(default_factory=Teller)
 
     @property
     def cuda(self) -> bool:
@@ -133,6 +234,17 @@ class Bench:
     def synchronize(self) -> None:
         if self.cuda:
             torch.cuda.synchronize()
+
+    def once(self, fields: Row, make: Callable[[], Row]) -> None:
+        """A case that is measured by one call, which gives the rest of its row."""
+        for number in self.journal.enter([fields]):
+            self.journal.tell(begin=number)
+            try:
+                found = make()
+            except FAILURES as error:
+                refuse_poison(self, error)
+                found = {"skipped": reason_of(error)}
+            self.journal.tell(number=number, row=fields | found)
 
 
 def device_batches(calls: Sequence[Call], count: int, batches: int, rest: float) -> tuple[list[float], list[float]]:
@@ -323,10 +435,28 @@ def measure(bench: Bench, case: Case, window: float) -> Pass:
 def attempt(bench: Bench, case: Case, window: float) -> Pass:
     try:
         return measure(bench, case, window)
-    except torch.OutOfMemoryError as error:
-        return Pass(skipped="out of memory: " + str(error).split("\n", 1)[0][:80])
-    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
-        return Pass(skipped=f"{type(error).__name__}: " + str(error).split("\n", 1)[0][:140])
+    except FAILURES as error:
+        refuse_poison(bench, error)
+        return Pass(skipped=reason_of(error))
+
+
+FAILURES = (RuntimeError, ValueError, TypeError, AttributeError)
+"""What a kernel that is not there or does not fit raises (out of memory and not implemented are RuntimeErrors)."""
+
+
+def reason_of(error: Exception) -> str:
+    said = str(error).split("\n", 1)[0]
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"out of memory: {said[:80]}"
+    return f"{type(error).__name__}: {said[:140]}"
+
+
+def refuse_poison(bench: Bench, error: Exception) -> None:
+    """An illegal access or a failed assertion on the GPU makes every later call fail: leave it to a fresh process."""
+    try:
+        bench.synchronize()
+    except RuntimeError:
+        raise PoisonedError(reason_of(error)) from error
 
 
 def agreement(passes: Sequence[Pass]) -> float:
@@ -350,7 +480,7 @@ def row_of(case: Case, passes: Sequence[Pass]) -> Row:
     """The fields with a time, or with the reason why there is none."""
     good = [one for one in passes if one.times]
     if not good:
-        return case.fields | {"skipped": passes[0].skipped if passes else "the family's time was used up"}
+        return case.fields | {"skipped": passes[0].skipped}
     extra = {key: value for key, value in good[0].traffic.items() if key not in case.fields}
     return case.fields | extra | timing(good)
 
@@ -364,25 +494,28 @@ def thinned(cases: Iterable[Case]) -> list[Case]:
     return list(kinds.values())
 
 
-def run_cases(bench: Bench, cases: Sequence[Case], budget: float, passes: int = 3) -> list[Row]:
+def run_cases(bench: Bench, cases: Sequence[Case], budget: float, passes: int = 3) -> None:
     """Every case gets its window in every pass, or less when the family's time is short; from the third pass on only
     cases whose medians disagree are measured again. What was never reached is skipped and says so.
     """
     if bench.quick:
         cases = thinned(cases)
+    journal, first = bench.journal, len(bench.journal.cases)
+    todo = {number: cases[number - first] for number in journal.enter([case.fields for case in cases])}
+    runs: dict[int, list[Pass]] = {number: [] for number in todo}
     end = time.monotonic() + budget
-    runs: list[list[Pass]] = [[] for _ in cases]
-    for number in range(passes):
-        todo = [index for index, found in enumerate(runs) if number < 2 or unsettled(found)]
-        ahead = max(0, min(2, passes) - number - 1) * len(cases)
-        for position, index in enumerate(todo):
+    for turn in range(passes):
+        asked = [number for number, found in runs.items() if turn < 2 or unsettled(found)]
+        ahead = max(0, min(2, passes) - turn - 1) * len(todo)
+        for position, number in enumerate(asked):
             left = end - time.monotonic()
             if left <= 0:
                 break
-            window = min(0.005 if bench.quick else cases[index].window, 0.6 * left / (len(todo) - position + ahead))
-            runs[index].append(attempt(bench, cases[index], window))
+            window = min(0.005 if bench.quick else todo[number].window, 0.6 * left / (len(asked) - position + ahead))
+            journal.tell(begin=number)
+            runs[number].append(attempt(bench, todo[number], window))
+            journal.tell(number=number, row=row_of(todo[number], runs[number]))
             release(bench)
-    return [row_of(case, found) for case, found in zip(cases, runs, strict=True)]
 
 
 def unsettled(passes: Sequence[Pass]) -> bool:
@@ -527,17 +660,19 @@ def fp8_cases(bench: Bench) -> Iterator[Case]:
             yield from (scaled_case(bench, m, n, k, scaling) for m in (1024, 4096, 16384))
 
 
-def power_trace(bench: Bench) -> list[Row]:
+def power_trace(bench: Bench) -> None:
     """The same GEMM for two seconds: how far the clock falls under the power limit, and how soon."""
-    if not bench.cuda:
-        return []
     side = 8192
-    a, b = operands(bench, "F", side, side, side, BF16)
-    times, _ = device_batches([lambda: torch.mm(a, b)], 20, 5 if bench.quick else 80, 0.0)
-    row = {"dtype": "bf16", "layout": "F", "m": side, "n": side, "k": side, "how": "plain", "load": "trace"}
-    steady = times[len(times) // 2 :]
-    found = timing([Pass(times=steady, calls=20 * len(times))])
-    return [{**row, **found, "trace": [short(value) for value in times]}]
+
+    def trace() -> Row:
+        a, b = operands(bench, "F", side, side, side, BF16)
+        times, _ = device_batches([lambda: torch.mm(a, b)], 20, 5 if bench.quick else 80, 0.0)
+        found = timing([Pass(times=times[len(times) // 2 :], calls=20 * len(times))])
+        return {**found, "trace": [short(value) for value in times]}
+
+    if bench.cuda:
+        fields = {"dtype": "bf16", "layout": "F", "m": side, "n": side, "k": side, "how": "plain", "load": "trace"}
+        bench.once(fields, trace)
 
 
 def loaded_cases(bench: Bench) -> Iterator[Case]:
@@ -546,12 +681,10 @@ def loaded_cases(bench: Bench) -> Iterator[Case]:
     return (gemm_case(bench, *shape, "F", clock="sustained") for shape in loads)
 
 
-def gemm(bench: Bench, budget: float) -> list[Row]:
-    rows = run_cases(bench, [*gemm_cases(bench), *fp8_cases(bench)], 0.85 * budget)
-    rows += run_cases(bench, list(loaded_cases(bench)), 0.15 * budget)  # last: they leave a slow clock behind
-    rows += power_trace(bench)
-    bench.arenas.clear()
-    return rows
+def gemm(bench: Bench, budget: float) -> None:
+    run_cases(bench, [*gemm_cases(bench), *fp8_cases(bench)], 0.85 * budget)
+    run_cases(bench, list(loaded_cases(bench)), 0.15 * budget)  # last: they leave a slow clock behind
+    power_trace(bench)
 
 
 # --- grouped and batched gemm -----------------------------------------------------------------------------------
@@ -619,8 +752,8 @@ def grouped_cases(bench: Bench) -> Iterator[Case]:
         yield from (batched_case(bench, kernel, batch, seq, dim) for kernel in kernels)
 
 
-def grouped(bench: Bench, budget: float) -> list[Row]:
-    return run_cases(bench, list(grouped_cases(bench)), budget)
+def grouped(bench: Bench, budget: float) -> None:
+    run_cases(bench, list(grouped_cases(bench)), budget)
 
 
 # --- attention --------------------------------------------------------------------------------------------------
@@ -710,10 +843,10 @@ def attention_shapes() -> Iterator[Row]:
         yield {"seq": seq, "batch": batch, "heads": heads, "kv_heads": heads, "dim": dim, "dropout": 0.1}
 
 
-def attention(bench: Bench, budget: float) -> list[Row]:
+def attention(bench: Bench, budget: float) -> None:
     phases = ("forward", "backward")
     cases = [attention_case(bench, phase, **sizes) for sizes in attention_shapes() for phase in phases]
-    return run_cases(bench, cases, budget)
+    run_cases(bench, cases, budget)
 
 
 # --- memory-bound kernels ---------------------------------------------------------------------------------------
@@ -1050,9 +1183,9 @@ def memory_cases(bench: Bench) -> Iterator[Case]:
                     yield recipe_case(bench, recipe, rows, width, "hot")
 
 
-def memory(bench: Bench, budget: float) -> list[Row]:
+def memory(bench: Bench, budget: float) -> None:
     cases = list(memory_cases(bench))
-    return run_cases(bench, cases if bench.cuda else thinned(cases), budget)
+    run_cases(bench, cases if bench.cuda else thinned(cases), budget)
 
 
 # --- optimizer --------------------------------------------------------------------------------------------------
@@ -1120,8 +1253,8 @@ def optimizer_cases(bench: Bench) -> Iterator[Case]:
     yield optimizer_case(bench, "1B", BF16, "copy", gradient_call)
 
 
-def optimizer(bench: Bench, budget: float) -> list[Row]:
-    return run_cases(bench, list(optimizer_cases(bench)), budget)
+def optimizer(bench: Bench, budget: float) -> None:
+    run_cases(bench, list(optimizer_cases(bench)), budget)
 
 
 # --- launch: what the CPU pays ----------------------------------------------------------------------------------
@@ -1216,8 +1349,8 @@ def always(call: Call) -> Callable[[], list[Call]]:
     return lambda: [call]
 
 
-def launch(bench: Bench, budget: float) -> list[Row]:
-    return run_cases(bench, list(launch_cases(bench)), budget)
+def launch(bench: Bench, budget: float) -> None:
+    run_cases(bench, list(launch_cases(bench)), budget)
 
 
 # --- allocator --------------------------------------------------------------------------------------------------
@@ -1235,33 +1368,38 @@ def allocation(size: int) -> Row:
     block = torch.empty(size, dtype=torch.uint8, device="cuda")
     grown = torch.cuda.memory_allocated() - allocated, torch.cuda.memory_reserved() - reserved
     del block
-    return {"what": "allocation", "requested": size, "allocated": grown[0], "reserved": grown[1]}
+    return {"allocated": grown[0], "reserved": grown[1]}
 
 
-def workspace(name: str, work: Call) -> Row:
+def workspace(work: Call) -> Row:
     """What stays allocated after a first call: library workspaces."""
     before = torch.cuda.memory_allocated(), outside_bytes()
     work()
     torch.cuda.synchronize()
     after = torch.cuda.memory_allocated(), outside_bytes()
-    return {"what": "workspace", "name": name, "allocated": after[0] - before[0], "outside": after[1] - before[1]}
+    return {"allocated": after[0] - before[0], "outside": after[1] - before[1]}
 
 
-def allocator(bench: Bench, _budget: float) -> list[Row]:
-    """Runs first: the context and the library workspaces must still be untouched."""
+def allocator(bench: Bench, _budget: float) -> None:
+    """The context and the library workspaces must still be untouched: true in a child of its own."""
+    once, mib = bench.once, 2**20
     if not bench.cuda:
-        return [{"what": "context", "skipped": "needs a GPU"}]
-    mib = 2**20
-    rows: list[Row] = [{"what": "context", "when": "start", "outside": outside_bytes()}]
+        return once({"what": "context"}, lambda: {"skipped": "needs a GPU"})
+    once({"what": "context", "when": "start"}, lambda: {"outside": outside_bytes()})
     sizes = (1, 512, 513, 4096, mib - 1, mib, mib + 1, 2 * mib, 9 * mib, 10 * mib - 1, 10 * mib, 11 * mib, 20 * mib)
-    rows += [allocation(size) for size in (*sizes, 21 * mib, 100 * mib + 1)]
+    for size in (*sizes, 21 * mib, 100 * mib + 1):
+        once({"what": "allocation", "requested": size}, lambda size=size: allocation(size))  # type: ignore[misc]
     x, q = bench.randn(1024, 1024, grad=True), bench.randn(1, 8, 1024, 128)
     heads = Heads(batch=1, seq=1024, heads=8, kv_heads=8, dim=128, v_dim=128)
-    rows.append(workspace("cublas", lambda: torch.mm(x, x) is None))
-    rows.append(workspace("cublaslt", lambda: torch.addmm(bench.randn(1024), x, x) is None))
-    rows.append(workspace("cublas in backward", lambda: torch.autograd.grad(torch.mm(x, x).sum(), x) is None))
-    rows.append(workspace("attention", lambda: attention_forward(heads, q, q, q) is None))
-    return rows
+    libraries: dict[str, Call] = {
+        "cublas": lambda: torch.mm(x, x) is None,
+        "cublaslt": lambda: torch.addmm(bench.randn(1024), x, x) is None,
+        "cublas in backward": lambda: torch.autograd.grad(torch.mm(x, x).sum(), x) is None,
+        "attention": lambda: attention_forward(heads, q, q, q) is None,
+    }
+    for name, work in libraries.items():
+        once({"what": "workspace", "name": name}, lambda work=work: workspace(work))  # type: ignore[misc]
+    return None
 
 
 # --- step: do the parts add up? ---------------------------------------------------------------------------------
@@ -1392,12 +1530,12 @@ def stacks(bench: Bench) -> list[Stack]:
     return [*eager, tiny, *native, *amp]
 
 
-def step(bench: Bench, budget: float) -> list[Row]:
+def step(bench: Bench, budget: float) -> None:
     phases = ("forward", "backward", "both")
     cases = [step_case(bench, stack, phase, "step") for stack in stacks(bench) for phase in phases]
     small = [stack for stack in stacks(bench) if stack.hidden == 64]
     cases += [step_case(bench, stack, phase, "host") for stack in small for phase in phases]
-    return run_cases(bench, cases, budget)
+    run_cases(bench, cases, budget)
 
 
 # --- collectives (torchrun) -------------------------------------------------------------------------------------
@@ -1448,37 +1586,34 @@ def collective_calls(bench: Bench, group: Any, size: int, count: int) -> dict[st
     }
 
 
-def collective_row(bench: Bench, call: Call, fields: Row) -> Row:
+def collective_time(bench: Bench, call: Call, nbytes: int) -> Row:
     """A fixed number of repeats: all ranks must issue the same collectives, so nothing here may depend on a clock."""
-    repeats = 5 if bench.quick or fields["bytes"] >= 2**28 else 20
-    try:
-        host_batches([call], 1, 3, bench.synchronize)
-        if bench.cuda:
-            times, _ = device_batches([call], 1, repeats, 0.0)
-        else:
-            times = host_batches([call], 1, repeats, bench.synchronize)
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        return {**fields, "skipped": str(error).split("\n", 1)[0][:140]}
-    return {**fields, "seconds": short(statistics.median(times)), "spread": short(spread_of(times)), "calls": repeats}
+    repeats = 5 if bench.quick or nbytes >= 2**28 else 20
+    host_batches([call], 1, 3, bench.synchronize)
+    if bench.cuda:
+        times, _ = device_batches([call], 1, repeats, 0.0)
+    else:
+        times = host_batches([call], 1, repeats, bench.synchronize)
+    return {"seconds": short(statistics.median(times)), "spread": short(spread_of(times)), "calls": repeats}
 
 
-def distributed(bench: Bench, _budget: float) -> list[Row]:
+def distributed(bench: Bench, _budget: float) -> None:
     import torch.distributed as dist
 
+    once = bench.once
     if world_size() < 2:
-        return [{"op": "collectives", "skipped": "one process; start with torchrun to measure them"}]
+        return once({"op": "collectives"}, lambda: {"skipped": "one process; start with torchrun to measure them"})
     dist.init_process_group("nccl" if bench.cuda else "gloo")
     sizes = [2**power for power in ((16, 22) if bench.quick or not bench.cuda else (12, 16, 20, 22, 24, 26, 28, 30))]
-    rows = []
     for kind, size, members in groups(world_size()):
         group, _ = dist.new_subgroups_by_enumeration(members)
         for nbytes in sizes:
             for name, call in collective_calls(bench, group, size, nbytes // 2).items():
                 fields = {"op": name, "groups": kind, "ranks": size, "bytes": nbytes, "dtype": "bf16"}
-                rows.append(collective_row(bench, call, fields))
+                once(fields, lambda call=call, nbytes=nbytes: collective_time(bench, call, nbytes))  # type: ignore[misc]
     dist.barrier()
     dist.destroy_process_group()
-    return rows
+    return None
 
 
 # --- operators of one model -------------------------------------------------------------------------------------
@@ -1624,37 +1759,22 @@ def operator_row(bench: Bench, operator: Row, known: dict[str, Passes]) -> Row:
         if key not in known:
             known[key] = PARTS[part["kind"]](bench, part)
         found.append(known[key])
-    row = {name: operator[name] for name in OPERATOR_FIELDS}
-    row |= {
+    return {
         "forward_seconds": short(sum(one.forward for one in found)),
         "backward_seconds": short(sum(one.backward for one in found)),
         "saved_bytes": sum(one.saved for one in found),
         "reserved_bytes": max((one.reserved for one in found), default=0),
     }
-    return row
 
 
-def measure_operators(bench: Bench, request: Row, out: Path) -> int:
-    """Measure what a request asks for and write it; Ctrl-C keeps what there is."""
-    result: Row = {"format": ANSWER, "version": 1, "complete": False, "hardware": hardware(bench) | software(bench)}
-    result["tags"] = {"attention": "flash", "dtype": "bf16", "framework": f"torch {torch.__version__.split('+')[0]}"}
-    result |= {"model": request.get("model", ""), "seq": request.get("seq", 0), "operators": [], "collectives": []}
+def measure_operators(bench: Bench, asked: Sequence[Row]) -> None:
     known: dict[str, Passes] = {}
-    asked, started = request["operators"], time.monotonic()
-    code = 0
-    try:
-        for number, operator in enumerate(asked, start=1):
-            result["operators"].append(operator_row(bench, operator, known))
-            if number % 20 == 0 or number == len(asked):
-                progress(f"{number} of {len(asked)} operators after {time.monotonic() - started:.0f} s")
-        result["complete"] = True
-    except KeyboardInterrupt:
-        code = 130
-    except torch.OutOfMemoryError:
-        size = asked[len(result["operators"])]
-        return complain(f"{size['name']} (micro batch {size['micro_batch']}, tp {size['tp']}) does not fit this GPU")
-    write_text(out, json.dumps(result, indent=1) + "\n")
-    return code
+    started = time.monotonic()
+    for number, operator in enumerate(asked, start=1):
+        fields = {name: operator[name] for name in OPERATOR_FIELDS}
+        bench.once(fields, lambda operator=operator: operator_row(bench, operator, known))  # type: ignore[misc]
+        if number % 20 == 0 or number == len(asked):
+            progress(f"{number} of {len(asked)} operators after {time.monotonic() - started:.0f} s")
 
 
 def read_request(path: Path) -> Row:
@@ -1670,8 +1790,8 @@ def read_request(path: Path) -> Row:
 
 # --- the run ----------------------------------------------------------------------------------------------------
 
-Family = Callable[[Bench, float], list[Row]]
-# Order matters: the allocator wants an untouched GPU. Shares divide the time.
+Family = Callable[[Bench, float], None]
+# Shares divide the time.
 FAMILIES: dict[str, tuple[Family, float]] = {
     "allocator": (allocator, 0.01),
     "launch": (launch, 0.05),
@@ -1801,27 +1921,149 @@ def summary(rows: Sequence[Row]) -> str:
     return text
 
 
-def run_families(bench: Bench, names: Sequence[str], end: float, result: Row, save: Callable[[], None]) -> None:
+# --- children ---------------------------------------------------------------------------------------------------
+
+CHILD = "--child"
+
+
+def child(job: Row) -> None:
+    """Measure one family and tell it over what was standard output; libraries may print to it, so they get another."""
+    wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    journal = Teller(wire=wire, known=job["known"], wary=job["wary"])
+    try:
+        bench = make_bench(job["device"], quick=job["quick"])
+        bench.journal, bench.full = journal, job["full"]
+        journal.tell(ready={"hardware": hardware(bench), "software": software(bench)} if job["describe"] else {})
+        if job["family"] in FAMILIES:
+            FAMILIES[job["family"]][0](bench, job["budget"])
+        else:
+            measure_operators(bench, read_request(Path(job["request"]))["operators"])
+        journal.tell(full=bench.full)
+    except PoisonedError as error:
+        journal.tell(fault=f"died of {error}")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent tells it and goes on
+        journal.tell(fault=f"died of {reason_of(error)}")
+    os._exit(0 if journal.ended else 1)  # libraries that are taken down after a fault can crash or hang
+
+
+def records(process: subprocess.Popen[str]) -> Iterator[Row]:
+    """What a child tells until it ends; queue.Empty after too long a silence."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def listen() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (line := lines.get(timeout=SILENCE)) is not None:
+        if line.startswith("{") and line.endswith("}\n"):  # not what a library printed, nor a line that a death cut
+            yield json.loads(line)
+
+
+def watch(job: Row, journal: Journal) -> str:
+    """Run one child and note what it tells; how it died, empty where it came to its end."""
+    journal.began, journal.ended, journal.fault = time.monotonic(), False, ""
+    words = [sys.executable, __file__, CHILD]
+    pipe: Row = {"stdout": subprocess.PIPE, "encoding": "utf-8", "errors": "replace"}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as asked:  # no pipe: the child may be dead before it reads
+        json.dump(job, asked)
+        asked.seek(0)
+        # a session of its own: Ctrl-C reaches the parent alone, which then ends the child
+        process = subprocess.Popen(words, stdin=asked, start_new_session=True, **pipe)  # noqa: S603 - this very program
+    try:
+        for record in records(process):
+            journal.note(record)
+        code = process.wait()
+    except queue.Empty:
+        return f"was stopped after {SILENCE:g} s of silence"
+    finally:
+        process.kill()
+        process.wait()
+    return "" if journal.ended else journal.fault or death_of(code)
+
+
+def death_of(code: int) -> str:
+    try:
+        return f"died by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
+    except ValueError:
+        return f"died by signal {-code}"
+
+
+def supervise(job: Row, journal: Journal, budget: float) -> None:
+    """Have a family measured in children: where one dies, another goes on with the cases after the deadly one."""
+    lives = 1 if job["family"] == "distributed" else LIVES  # the other ranks are in the middle of their collectives
+    for number in range(1, lives + 1):
+        known = {"known": list(journal.rows), "wary": journal.deadly(), "full": journal.full, "budget": budget}
+        death = watch({**job, **known, "describe": not journal.machine}, journal)
+        if not death:
+            return journal.leave(OUT_OF_TIME)
+        case = journal.bury(death)
+        place = "before any case" if case is None else f"in {described(case)}"
+        who = f"rank {rank()}, {job['family']}" if world_size() > 1 else job["family"]
+        complain(f"{who}: process {number} of at most {lives} {death} {place}; what it had measured is kept")
+        budget -= time.monotonic() - journal.began
+        if case is None or budget <= 0:  # without a case to leave out, the next one would die of the same
+            break
+    return journal.leave(f"not tried: {number} of the family's processes died before")
+
+
+def described(case: Row) -> str:
+    return ", ".join(f"{key} {value}" for key, value in case.items() if key not in {"skipped", "died"})
+
+
+def job_of(options: argparse.Namespace, family: str) -> Row:
+    return {"family": family, "device": options.device, "quick": options.quick, "request": str(options.operators)}
+
+
+def run_families(
+    options: argparse.Namespace, names: Sequence[str], end: float, result: Row, save: Callable[[], None]
+) -> None:
     """Each family gets its share of the time that is left; what one does not use goes to the next ones."""
-    telemetry = Telemetry() if bench.cuda else None
+    telemetry = Telemetry() if options.device == "cuda" else None
+    journal, start_up = Journal(), 0.0
     try:
         for index, name in enumerate(names):
-            family, share = FAMILIES[name]
             shares = sum(FAMILIES[other][1] for other in names[index:])
-            budget = max(0.0, end - time.monotonic()) * share / shares
-            start = time.monotonic()
-            rows = family(bench, budget)
-            spent = time.monotonic() - start
-            entry: Row = {"seconds": short(spent), "budget": short(budget)}
-            if telemetry:
-                entry["telemetry"] = telemetry.since_last()
-            result["families"][name] = {**entry, "rows": rows}
-            release(bench, 0.0)
-            progress(f"{name}: {spent:.1f} s of {budget:.0f}, {summary(rows)}")
+            left = end - time.monotonic() - start_up * len(names[index:])
+            budget = max(0.0, left) * FAMILIES[name][1] / shares
+            journal, start = Journal(machine=journal.machine, full=journal.full), time.monotonic()
+            try:
+                supervise(job_of(options, name), journal, budget)
+            finally:
+                spent = time.monotonic() - start
+                entry: Row = {"seconds": short(spent), "budget": short(budget)}
+                if telemetry:
+                    entry["telemetry"] = telemetry.since_last()
+                result["families"][name] = {**entry, "rows": journal.in_order()}
+                result |= journal.machine
+            start_up = max(start_up, journal.start_up)
+            progress(f"{name}: {spent:.1f} s of {budget:.0f}, {summary(journal.in_order())}")
             save()
     finally:
         if telemetry:
             telemetry.stop()
+
+
+def run_operators(options: argparse.Namespace, request: Row) -> int:
+    """Have a request's operators measured and write them; Ctrl-C and deaths keep what there is."""
+    journal, code = Journal(), 0
+    try:
+        supervise(job_of(options, "operators"), journal, math.inf)
+    except KeyboardInterrupt:
+        code = 130
+    rows = journal.in_order()
+    good = [row for row in rows if "skipped" not in row]
+    result: Row = {"format": ANSWER, "version": 1, "complete": len(good) == len(request["operators"])}
+    result["hardware"] = journal.machine.get("hardware", {}) | journal.machine.get("software", {})
+    result["tags"] = {"attention": "flash", "dtype": "bf16", "framework": f"torch {torch.__version__.split('+')[0]}"}
+    result |= {"model": request.get("model", ""), "seq": request.get("seq", 0), "operators": good, "collectives": []}
+    lost = [f"{described(row)}: {row['skipped']}" for row in rows if "skipped" in row]
+    write_text(options.out, json.dumps(result | ({"lost": lost} if lost else {}), indent=1) + "\n")
+    for text in lost[:8]:
+        complain(f"not measured: {text}")
+    return code or int(bool(lost))
 
 
 def make_bench(device: str, *, quick: bool) -> Bench:
@@ -1867,24 +2109,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain("torch sees no GPU; run it on a GPU node, or with --device cpu to test the program itself")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     request = read_request(options.operators) if options.operators else None
-    bench = make_bench(options.device, quick=options.quick)
     if request:
-        return measure_operators(bench, request, options.out)
+        return run_operators(options, request)
     settings = {"minutes": options.minutes, "quick": options.quick, "families": names}
-    result: Row = {"schema": SCHEMA, "complete": False, "hardware": hardware(bench), "software": software(bench)}
+    result: Row = {"schema": SCHEMA, "complete": False, "hardware": {"device": options.device}, "software": {}}
     result |= {"settings": settings, "families": {}}
     save = (lambda: write(options.out, result)) if rank() == 0 else (lambda: None)
     try:
-        run_families(bench, names, started + 60 * options.minutes - 5, result, save)
+        run_families(options, names, started + 60 * options.minutes - 5, result, save)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second one must not lose what the first one keeps
         save()
         return 130
     result["complete"] = True
     result["settings"]["seconds"] = short(time.monotonic() - started)
     save()
     progress(f"wrote {options.out} after {time.monotonic() - started:.0f} s")
-    return 0
+    rows = [row for family in result["families"].values() for row in family["rows"]]
+    return int(any("died" in row for row in rows) and all("skipped" in row for row in rows))
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == [CHILD]:
+        child(json.load(sys.stdin))
     sys.exit(main())

@@ -36,33 +36,45 @@ def library(source: Path) -> ctypes.CDLL | None:
 
 
 def _built(source: Path) -> Path:
+    """A kept library whose content is what its name says, else a new one: loading a truncated one kills the process."""
     text = b"".join(path.read_bytes() for path in sorted(source.parent.glob("*.c")))  # one may include another
-    key = hashlib.sha256(text + " ".join((*_FLAGS, sysconfig.get_platform())).encode()).hexdigest()[:16]
-    target = _cache() / f"{source.stem}-{key}.so"
-    if not target.exists():
-        _compile(source, target)
-    return target
+    key = _hash(text + " ".join((*_FLAGS, sysconfig.get_platform())).encode())
+    folder, name = _cache(), f"{source.stem}-{key}"
+    for kept in sorted(folder.glob(f"{name}-*.so")):
+        if kept.is_file() and kept.stem == f"{name}-{_hash(kept.read_bytes())}":
+            return kept
+        kept.unlink(missing_ok=True)
+    return _compile(source, folder, name)
 
 
-def _compile(source: Path, target: Path) -> None:
-    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _compile(source: Path, folder: Path, name: str) -> Path:
+    compiler = next((path for word in ("cc", "gcc", "clang") if (path := shutil.which(word))), None)
     if compiler is None:
         raise OSError("no C compiler")
-    handle, draft = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    handle, draft = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
         subprocess.run(  # noqa: S603 - our own source, a fixed list of arguments
             [compiler, *_FLAGS, "-o", draft, str(source), "-lm"], check=True, capture_output=True, timeout=60
         )
-        Path(draft).replace(target)  # atomic: several processes may build at once
+        target = folder / f"{name}-{_hash(Path(draft).read_bytes())}.so"
+        return Path(draft).replace(target)  # atomic: several processes may build at once
     finally:
         Path(draft).unlink(missing_ok=True)
 
 
 def _cache() -> Path:
     """A folder that only this user can write: a library is code, so it is not loaded from anywhere else."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118 - Path.home raises without a home
-    folder = Path(base) / "shardwise"
+    home = os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118 - Path.home raises without a home
+    # the XDG specification has relative paths ignored: they would load code from whatever folder one is in
+    base = next((Path(one) for one in (os.environ.get("XDG_CACHE_HOME", ""), home) if os.path.isabs(one)), None)  # noqa: PTH117
+    if base is None:
+        raise OSError("no home folder to keep a library in")
+    folder = base / "shardwise"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     state = folder.stat()
     if state.st_uid != os.getuid() or state.st_mode & 0o022:

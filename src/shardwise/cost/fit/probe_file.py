@@ -46,6 +46,8 @@ class Probe:
     """Rows that carry a time, by family."""
     complete: bool = True
     """The program came to its end."""
+    deaths: tuple[str, ...] = ()
+    """Families in which a case killed the process that measured it: a sentence each."""
 
     @property
     def source(self) -> str:
@@ -70,13 +72,15 @@ def read_probe(path: str | Path) -> Probe:
         raise FileError(path, odd_value(error)) from None
     _refuse(data, path)
     families = {name: _timed(name, family, path) for name, family in data["families"].items()}
+    deaths = tuple(told for name, family in data["families"].items() if (told := _deaths(name, family)))
     if not any(families.values()):
-        raise FileError(path, "holds no measured rows; run the probe again on a machine with a GPU")
+        why = "".join(f" ({told})" for told in deaths[:MOST_TOLD])
+        raise FileError(path, f"holds no measured rows{why}; run the probe again on a machine with a GPU")
     hardware, software = (part if isinstance(part := data.get(name), dict) else {} for name in ("hardware", "software"))
     gpu = str(hardware.get("gpu") or hardware.get("device", "unknown"))
     return Probe(
         gpu=gpu, hardware=hardware, software=software, families=families,
-        complete=bool(data.get("complete", True)),
+        complete=bool(data.get("complete", True)), deaths=deaths,
     )  # fmt: skip
 
 
@@ -101,6 +105,13 @@ def _timed(name: str, family: object, path: str | Path) -> tuple[Row, ...]:
         more = f" and {len(faults) - MOST_TOLD} more" if len(faults) > MOST_TOLD else ""
         raise FileError(path, f"holds what no probe measures: {'; '.join(faults[:MOST_TOLD])}{more}; run it again")
     return tuple(row for _, row in timed)
+
+
+def _deaths(name: str, family: Row) -> str:
+    """How often measuring a family killed the probe's process, and how; empty: never."""
+    rows = [row for row in family.get("rows", ()) if isinstance(row, dict)] if isinstance(family, dict) else []
+    how = [str(row["died"])[:200] for row in rows if "died" in row]
+    return f"{name}: measuring {len(how)} of {len(rows)} cases killed the process, the first {how[0]}" if how else ""
 
 
 def _fault(name: str, row: Row) -> str:

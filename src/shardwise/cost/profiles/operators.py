@@ -63,7 +63,14 @@ def _head_faults(data: Plain) -> Iterator[Fault]:
     elif len(rows) > MOST_ROWS:
         yield Fault("operators", f"holds {len(rows):,} rows; up to {MOST_ROWS:,} are read")
     if data.get("complete") is False:
-        yield Fault("complete", "the probe was stopped before its end; measure again, or ask for fewer micro batches")
+        yield Fault("complete", f"is false: {_lost(data)}; measure again, or ask for fewer micro batches")
+
+
+def _lost(data: Plain) -> str:
+    lost = data.get("lost")
+    if not isinstance(lost, list) or not lost:
+        return "the probe was stopped before its end"
+    return f"{len(lost)} operators could not be measured, the first {str(lost[0])[:300]}"
 
 
 def _row_faults(rows: list[Any]) -> Iterator[Fault]:

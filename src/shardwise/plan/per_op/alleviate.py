@@ -218,14 +218,18 @@ def alleviate(
     """Alleviation from given starts, or from the balanced one of every number of stages, side by side."""
     budget, deadline = budget or Budget(), Deadline((budget or Budget()).seconds)
     descents: list[Descent] = []
-    for made in each(executor, _one, _shared(question, starts or starts_of(question), budget, deadline, executor)):
-        descents.append(made)
-        fitting = [descent.cost.seconds for descent in descents if descent.cost.fits(question.memory)]
-        report(Standing(best=min(fitting, default=None), bound=0.0, solved=len(descents)))
-        if made.interrupted:
-            break
+    interrupted = False
+    try:
+        for made in each(executor, _one, _shared(question, starts or starts_of(question), budget, deadline, executor)):
+            descents.append(made)
+            fitting = [descent.cost.seconds for descent in descents if descent.cost.fits(question.memory)]
+            report(Standing(best=min(fitting, default=None), bound=0.0, solved=len(descents)))
+            if made.interrupted:
+                break
+    except KeyboardInterrupt:  # between two descents, which answer it themselves
+        interrupted = True
     found = sorted((item for item in descents if item.cost.fits(question.memory)), key=lambda item: item.cost.seconds)
-    interrupted = any(item.interrupted for item in descents)
+    interrupted = interrupted or any(item.interrupted for item in descents)
     if not found:
         if interrupted:
             raise KeyboardInterrupt

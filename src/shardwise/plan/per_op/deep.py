@@ -65,9 +65,9 @@ def search_deep(question: Question, limit: float = float("inf"), keep: int = 8, 
     balancer = Balancer(question, deadline)
     made = first_plans(balancer, most=2)
     bound = _bound(question)
-    report(Standing(best=made[0][0] if made else None, bound=bound, solved=len(balancer.filler.known)))
     interrupted = False
     try:
+        report(Standing(best=made[0][0] if made else None, bound=bound, solved=len(balancer.filler.known)))
         for shape in _sketched(question, deadline):
             made.append(balancer.balanced(shape))
     except OutOfTimeError:
