@@ -108,6 +108,7 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
     """
     plain = plain_walk(ops, grad_bytes)
     kept, replayed, turn = ops[0].kept, [], 0
+    last = max(i for i, op in enumerate(ops) if op.kind != "memory")
     for index, op in enumerate(ops):
         if op.kind == "attention":
             rows, queries, _, _, size_v, _, _ = op.shape
@@ -120,9 +121,10 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
             if turn % 2 == 0:
                 replayed.append(index)
     if compiled:
-        last = next(op for op in reversed(ops) if op.kind != "memory")
-        kept -= 2.0 * last.shape[0] * last.shape[1]
-    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, tuple(replayed))
+        kept -= 2.0 * ops[last].shape[0] * ops[last].shape[1]
+    # replaying stops once the last kept tensor is there again: what experts made is not sent back a second time
+    again = tuple(index for index in replayed if index <= last or not ops[index].comms)
+    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, again)
 
 
 def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: set[int]) -> tuple[float, float]:
