@@ -3,7 +3,9 @@
 A law names two cases of which the first must not take more, seconds or bytes. Where a law ends:
 
 - Orders made from costs (zb-1p, zb-2p, auto): a heuristic may find a worse order for shorter passes, as list scheduling
-  does (Graham 1969). Their passes are held against the laws in one order for both cases, the second one's.
+  does (Graham 1969). Their passes are held against the laws in one order for both cases, the second one's. Not so the
+  seconds of `auto`: it may keep B whole, so that its I is what W leaves of B, and longer where a host that keeps the
+  device waiting finds W shorter.
 - Recompute beside activations that go to the host: what is computed again is not copied, which may save more time than
   it takes; and a replayed layer comes on top of the two layers' worth that stay on the device either way.
 - One more layer is added behind the last, on the last chunk: a new cut may well be a better one.
@@ -269,6 +271,10 @@ class Found(NamedTuple):
         return self.excess > ROUNDING - 1
 
 
+def _concerns(law: Law, case: Case) -> bool:
+    return law.of == "bytes" or case.strategy.schedule != "auto"
+
+
 def held(case: Case) -> Iterator[Found]:
     """A case held against all laws that concern it."""
     known: list[tuple[Case, Value]] = []
@@ -287,7 +293,7 @@ def held(case: Case) -> Iterator[Found]:
             order = _order(more)
             if order is None:
                 both = priced(less), priced(more)
-            elif less.strategy.microbatches == more.strategy.microbatches:
+            elif less.strategy.microbatches == more.strategy.microbatches and _concerns(law, less):
                 both = _in_order(less, order), _in_order(more, order)
             else:
                 continue

@@ -30,6 +30,8 @@ class Walk(NamedTuple):
     """Operators that are computed again."""
     at_forward: str = ""
     """Operator at the highest point of forward."""
+    unsent: int | None = None
+    """A replayed operator whose result is not sent again."""
 
 
 def plain_walk(ops: list[Op], grad_bytes: float = 0.0) -> Walk:
@@ -122,9 +124,11 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
                 replayed.append(index)
     if compiled:
         kept -= 2.0 * ops[last].shape[0] * ops[last].shape[1]
-    # replaying stops once the last kept tensor is there again: what experts made is not sent back a second time
-    again = tuple(index for index in replayed if index <= last or not ops[index].comms)
-    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, again)
+    # replaying stops once the last kept tensor is there again: what the last product makes is not sent again, nor are
+    # experts' results put together
+    again = tuple(index for index in replayed if index <= last or ops[index].name == "residual")
+    unsent = last if last in again else None
+    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, again, unsent=unsent)
 
 
 def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: set[int]) -> tuple[float, float]:
