@@ -183,7 +183,10 @@ def _recomputed(plain: Block, recipe: Recipe, shard: Shard, machine: Machine, gr
     """The same layer with some of it computed again: other memory, and another forward pass of what is replayed."""
     ops = list(plain.ops)
     walk = _walk(ops, shard, recipe, grads)
-    again = _added(plain.forwards[index] for index in walk.replayed)
+    forwards = [plain.forwards[index] for index in walk.replayed if index != walk.unsent]
+    if walk.unsent is not None:
+        forwards.append(plain.forwards[walk.unsent]._replace(tp=0.0, cp=0.0, ep=0.0))
+    again = _added(forwards)
     if recipe.full:  # the framework's own code runs again too
         again = again._replace(host=again.host + machine.layer_f)
     return plain._replace(again=again, walk=walk, again_flops=sum(ops[index].flops()[0] for index in walk.replayed))

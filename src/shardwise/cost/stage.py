@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from shardwise.cost.layer import Block, Seconds
@@ -84,7 +85,7 @@ def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:
     )  # fmt: skip
 
 
-def offloaded(chunk: Chunk, host_bandwidth: float) -> Chunk:
+def offloaded(chunk: Chunk, host_bandwidth: float, grads: float) -> Chunk:
     """The chunk with its kept activations moved to host memory and back, two layers' worth staying on the device.
 
     Copies run behind the kernels; what is longer than them shows.
@@ -93,25 +94,31 @@ def offloaded(chunk: Chunk, host_bandwidth: float) -> Chunk:
     moved = chunk.kept - stays
     seconds = moved / host_bandwidth
     back = combined(chunk.i, chunk.w, chunk.again).device
+    _, forward, backward, at, at_forward = _climb(chunk.runs, grads, stays)
     return chunk._replace(
         f=chunk.f._replace(memory=chunk.f.memory + max(0.0, seconds - chunk.f.device)),
         i=chunk.i._replace(memory=chunk.i.memory + max(0.0, seconds - back)),
         kept=stays,
-        forward=chunk.forward - moved,
-        backward=chunk.backward - moved,
+        forward=forward,
+        backward=backward,
+        at=at,
+        at_forward=at_forward,
         offloaded=moved,
     )
 
 
-def _climb(runs: tuple[Run, ...], grads: float) -> tuple[float, float, float, str, str]:
-    """Kept bytes and the highest points. Inside a run the height is linear in the position: its ends suffice."""
+def _climb(runs: tuple[Run, ...], grads: float, most: float = inf) -> tuple[float, float, float, str, str]:
+    """Kept bytes and the highest points. Inside a run the height is linear in the position: its ends suffice.
+
+    `most`: kept bytes that stay on the device, a layer's own included; the rest is on the host, and heights bend.
+    """
     left = sum(run.repeat * run.block.all_params for run in runs) * grads
     kept = forward = backward = 0.0
     at = at_forward = ""
     for block, count in runs:
         walk, own = block.walk, block.all_params * grads
-        for position in (0, count - 1):
-            below = kept + walk.kept * position
+        for position in (0, count - 1) if most == inf else range(count):
+            below = min(kept + walk.kept * position, max(0.0, most - walk.kept))
             if below + walk.forward > forward:
                 forward, at_forward = below + walk.forward, f"{block.name}: {walk.at_forward}"
             above = left - own * (position + 1)
@@ -119,7 +126,7 @@ def _climb(runs: tuple[Run, ...], grads: float) -> tuple[float, float, float, st
                 backward, at = below + walk.backward + above, f"{block.name}: {walk.at or 'start of backward'}"
         kept += walk.kept * count
         left -= own * count
-    return kept, forward, max(backward, kept), at, at_forward
+    return kept, forward, max(backward, min(kept, most)), at, at_forward
 
 
 def placement_of(strategy: Strategy) -> Placement:

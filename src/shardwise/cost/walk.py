@@ -30,6 +30,8 @@ class Walk(NamedTuple):
     """Operators that are computed again."""
     at_forward: str = ""
     """Operator at the highest point of forward."""
+    unsent: int | None = None
+    """A replayed operator whose result is not sent again."""
 
 
 def plain_walk(ops: list[Op], grad_bytes: float = 0.0) -> Walk:
@@ -108,6 +110,7 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
     """
     plain = plain_walk(ops, grad_bytes)
     kept, replayed, turn = ops[0].kept, [], 0
+    last = max(i for i, op in enumerate(ops) if op.kind != "memory")
     for index, op in enumerate(ops):
         if op.kind == "attention":
             rows, queries, _, _, size_v, _, _ = op.shape
@@ -120,9 +123,12 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
             if turn % 2 == 0:
                 replayed.append(index)
     if compiled:
-        last = next(op for op in reversed(ops) if op.kind != "memory")
-        kept -= 2.0 * last.shape[0] * last.shape[1]
-    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, tuple(replayed))
+        kept -= 2.0 * ops[last].shape[0] * ops[last].shape[1]
+    # replaying stops once the last kept tensor is there again: what the last product makes is not sent again, nor are
+    # experts' results put together
+    again = tuple(index for index in replayed if index <= last or ops[index].name == "residual")
+    unsent = last if last in again else None
+    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, again, unsent=unsent)
 
 
 def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: set[int]) -> tuple[float, float]:

@@ -126,18 +126,19 @@ def pipeline_costs(setup: Setup, forward: list[float], backward: list[float], ho
         w=tuple(w),
         hop=(hop,) * (len(forward) - 1),
         activation=tuple(chunk.kept for chunk in setup.chunks),
-        free_at_input_grad=freed_early(setup.chunks),
+        # a mean over all chunks would free less of the ends' bytes when layers keep less
+        free_at_input_grad=tuple(freed_early((chunk,)) for chunk in setup.chunks),
     )
 
 
 def _apart(setup: Setup, hop: float) -> tuple[list[float], list[float]]:
-    """Every chunk's I, with what shows of its send, and W."""
+    """Every chunk's I, and W with what shows of the send: the message leaves as I ends, the rank is free later."""
     groups = data_groups(setup.network, setup.strategy)
     behind = behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
     found = {key: split_seconds(one, behind) for key, one in {id(chunk): chunk for chunk in setup.chunks}.items()}
     shown = hop * (1 - setup.runtime.overlap.p2p)
     both = [found[id(chunk)] for chunk in setup.chunks]
-    return [inputs + shown for inputs, _ in both], [weights for _, weights in both]
+    return [inputs for inputs, _ in both], [weights + shown for _, weights in both]
 
 
 def freed_early(chunks: tuple[Chunk, ...]) -> float:

@@ -79,7 +79,8 @@ def setup_of(
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)
     if strategy.offload == "activations":
-        moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth) for chunk in chunks}
+        grads = _gradients(strategy, states)
+        moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth, grads) for chunk in chunks}
         chunks = [moved[id(chunk)] for chunk in chunks]
     return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
 

@@ -38,8 +38,8 @@ class _Planner:
         self.rows: list[list[Action]] = [[] for _ in range(pp)]
 
     def bytes(self, rank: int, kind: str) -> float:
-        held, share = self.costs.held(rank), self.costs.free_at_input_grad
-        return {"F": held, "I": -share * held, "W": -(held - share * held)}[kind]
+        held, freed = self.costs.held(rank), self.costs.freed(rank)
+        return {"F": held, "I": -freed, "W": -(held - freed)}[kind]
 
     def ready(self, rank: int, kind: str, m: int) -> float:
         """When the input of an action is there."""

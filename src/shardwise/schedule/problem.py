@@ -98,7 +98,7 @@ def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> Pro
     return Problem(
         pp=pp, vpp=chunks // pp, microbatches=microbatches, rank_of=ranks, position=position, chunk_of=chunk_of,
         f=np.array(costs.f), i=np.array(costs.i), w=np.array(costs.w), hop=_hops(costs, ranks),
-        held=held, freed=held * costs.free_at_input_grad, room=room,
+        held=held, freed=np.array([costs.freed(c) for c in range(chunks)]), room=room,
     )  # fmt: skip
 
 

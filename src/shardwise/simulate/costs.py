@@ -30,8 +30,8 @@ class Costs:
     """Messages from one rank to another wait for each other: one is on the link for its transfer time."""
     activation: tuple[float, ...] = ()
     """Bytes that one forward leaves behind; empty: 1 each."""
-    free_at_input_grad: float = 0.5
-    """Share of the activation that I frees; W frees the rest. 0: memory is freed at W only."""
+    free_at_input_grad: float | tuple[float, ...] = 0.5
+    """Share of the activation that I frees, of every chunk or one each; W frees the rest. 0: freed at W only."""
     static: tuple[float, ...] = ()
     """Bytes a rank holds all the time, one per rank; empty: none."""
     memory_limit: tuple[float, ...] = ()
@@ -49,6 +49,11 @@ class Costs:
 
     def held(self, chunk: int) -> float:
         return self.activation[chunk] if self.activation else 1.0
+
+    def freed(self, chunk: int) -> float:
+        """Bytes that I frees."""
+        share = self.free_at_input_grad
+        return self.held(chunk) * (share[chunk] if isinstance(share, tuple) else share)
 
     def limits(self, pp: int) -> tuple[float, ...]:
         """Bytes per rank that activations may take."""

@@ -143,7 +143,7 @@ class Timeline:
 def action_bytes(codes: npt.NDArray[np.int64], schedule: Schedule, costs: Costs) -> Floats:
     """Bytes that each action takes (positive) or gives back."""
     held = np.array([costs.held(c) for c in range(schedule.chunks)])
-    share = costs.free_at_input_grad
+    freed = np.array([costs.freed(c) for c in range(schedule.chunks)])
     table = np.empty((4, schedule.chunks))
-    table[F], table[I], table[W], table[B] = held, -share * held, -(held - share * held), -held
+    table[F], table[I], table[W], table[B] = held, -freed, -(held - freed), -held
     return np.asarray(table.ravel()[codes // schedule.microbatches])

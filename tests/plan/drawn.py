@@ -1,9 +1,14 @@
-"""Laws that every estimate keeps, and strategies drawn to hold them against (benchmarks/laws.py draws thousands).
+"""Laws that every estimate keeps, and strategies drawn to hold against them (benchmarks/laws.py draws thousands).
 
-A law names two cases of which the first must not take more, seconds or bytes. With a better machine or less to do the
-first is the changed one; with more to do it is the drawn one. Orders that are made from costs (zb-1p, zb-2p, auto) are
-held against the laws of memory and of what is not a pass only: a heuristic may find a worse order for shorter passes,
-as list scheduling does (Graham 1969); replayed in one order, their passes keep every law as all others do.
+A law names two cases of which the first must not take more, seconds or bytes. Where a law ends:
+
+- Orders made from costs (zb-1p, zb-2p, auto): a heuristic may find a worse order for shorter passes, as list scheduling
+  does (Graham 1969). Their passes are held against the laws in one order for both cases, the second one's. Not so the
+  seconds of `auto`: it may keep B whole, so that its I is what W leaves of B, and longer where a host that keeps the
+  device waiting finds W shorter.
+- Recompute beside activations that go to the host: what is computed again is not copied, which may save more time than
+  it takes; and a replayed layer comes on top of the two layers' worth that stay on the device either way.
+- One more layer is added behind the last, on the last chunk: a new cut may well be a better one.
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import V_SCHEDULES, Lora, Strategy
-from shardwise.plan.estimate import assemble
-from shardwise.plan.setup import setup_of
+from shardwise.plan.estimate import assemble, pass_costs
+from shardwise.plan.passes import timeline_of
+from shardwise.plan.setup import Setup, setup_of
+from shardwise.simulate import Schedule, simulate
 
 MODELS = (
     "llama-3-8b", "llama-3-70b", "llama-3.2-3b", "gpt-3-13b", "gpt-3-175b", "bloom-560m", "gemma-2-9b", "falcon-7b",
@@ -62,10 +69,26 @@ class Value(NamedTuple):
     bytes: float
 
 
+def _setup(case: Case) -> Setup:
+    return setup_of(case.model, case.cluster, case.strategy, case.runtime)
+
+
 def value(case: Case) -> Value:
-    model, cluster, strategy, runtime = case
-    found = assemble(setup_of(model, cluster, strategy, runtime))
+    found = assemble(_setup(case))
     return Value(found.iteration_seconds, found.total_bytes)
+
+
+def _order(case: Case) -> Schedule | None:
+    """The order of its passes where it is made from their costs."""
+    if case.strategy.pp == 1 or case.strategy.schedule not in MADE_FROM_COSTS:
+        return None
+    setup = _setup(case)
+    return timeline_of(setup, pass_costs(setup)).schedule
+
+
+def _in_order(case: Case, order: Schedule) -> Value:
+    found = simulate(order, pass_costs(_setup(case)))
+    return Value(found.makespan, max(found.peak))
 
 
 def drawn(seed: int, count: int) -> Iterator[Case]:
@@ -100,9 +123,11 @@ def _draw(rng: random.Random) -> Case | None:
     strategy = Strategy(
         tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, schedule=schedule, runtime=runtime.name,
         ep=rng.choice((1, 2, 8, 32)) if model.moe and can.ep else 1, etp=rng.choice((1, tp)) if can.etp else 1,
-        sp=rng.random() < 0.7, cp_kind=rng.choice(can.cp or ("ring",)), placement="v" if schedule in V_SCHEDULES else "loop",
+        sp=rng.random() < 0.7, cp_kind=rng.choice(can.cp or ("ring",)),
+        placement="v" if schedule in V_SCHEDULES else "loop",
         zero=rng.choice(can.zero), zero_group=rng.choice((0, 0, dp * cp // 2)) if can.hsdp else 0,
-        micro_batch=mbs, global_batch=mbs * dp * passes, seq=rng.choice((512, 1000, 1024, 2048, 2052, 4096, 8192, 32768)),
+        micro_batch=mbs, global_batch=mbs * dp * passes,
+        seq=rng.choice((512, 1000, 1024, 2048, 2052, 4096, 8192, 32768)),
         recompute=_recompute(rng, runtime), dtype=rng.choice((*can.dtypes, "bf16", "bf16", "bf16")),
         master=rng.choice(("mixed", "mixed", "pure", "autocast")), grad_dtype=rng.choice(("fp32", "bf16")),
         optimizer=rng.choice(("adamw", "adamw", "adamw-bf16", "muon", "sgd")), flash=rng.random() < 0.8,
@@ -185,6 +210,8 @@ def _recomputing(case: Case) -> Pairs:
     if not drawn.active:
         modules = [name for name in case.runtime.can.modules if "modules" in case.runtime.can.recompute]
         drawn = Recompute(modules=tuple(modules[:1]))
+    if case.strategy.offload == "activations":
+        return
     if drawn.active:
         yield case.having(recompute=Recompute()), case.having(recompute=drawn)
     if not drawn.full or drawn.layers:
@@ -211,6 +238,7 @@ class Law(NamedTuple):
     name: str
     pairs: Callable[[Case], Pairs]
     of: str = "seconds"
+    """Or bytes."""
 
 
 LAWS = (
@@ -243,21 +271,31 @@ class Found(NamedTuple):
         return self.excess > ROUNDING - 1
 
 
+def _concerns(law: Law, case: Case) -> bool:
+    return law.of == "bytes" or case.strategy.schedule != "auto"
+
+
 def held(case: Case) -> Iterator[Found]:
     """A case held against all laws that concern it."""
-    known: dict[int, Value] = {}
-    cases: list[Case] = []
+    known: list[tuple[Case, Value]] = []
 
     def priced(one: Case) -> Value:
-        for index, other in enumerate(cases):
-            if one == other:
-                return known[index]
-        cases.append(one)
-        known[len(cases) - 1] = value(one)
-        return known[len(cases) - 1]
+        found = next((its for other, its in known if other == one), None)
+        if found is None:
+            found = value(one)
+            known.append((one, found))
+        return found
 
     for law in LAWS:
         for less, more in law.pairs(case):
-            if less.valid and more.valid:
-                low, high = (getattr(priced(one), law.of) for one in (less, more))
-                yield Found(law.name, less, more, low / high - 1)
+            if not (less.valid and more.valid):
+                continue
+            order = _order(more)
+            if order is None:
+                both = priced(less), priced(more)
+            elif less.strategy.microbatches == more.strategy.microbatches and _concerns(law, less):
+                both = _in_order(less, order), _in_order(more, order)
+            else:
+                continue
+            low, high = (getattr(one, law.of) for one in both)
+            yield Found(law.name, less, more, low / high - 1)
