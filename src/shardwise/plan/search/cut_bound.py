@@ -36,7 +36,7 @@ from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.table import backward, tangent
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import Setup, block_of, setup_of
-from shardwise.simulate.action import B, I, Schedule, W
+from shardwise.simulate.action import B, F, I, Schedule, W
 
 GIB = 2.0**30
 """Bytes are given to the solver in these, so that its tolerance means nothing."""
@@ -147,10 +147,9 @@ def _ready(setup: Setup, limit: float) -> Ready:
         ),
         head=relaxed.end((Run(setup.chunks[0].runs[0].block, 1),)), tail=relaxed.end(tail_of(setup)),
         limits=(limit / GIB,), static=relaxed.beside(),
-        # of a mix it is not known how much is recomputed: then I frees all that there is
-        free_at_input_grad=freed_early(setup.chunks) if len(recipes) == 1 else 1.0,
+        free_at_input_grad=relaxed.freed,
     ))  # fmt: skip
-    ready.fixed_time[np.arange(4) != W] += hop_seconds(setup) * (1 - setup.runtime.overlap.p2p)
+    ready.fixed_time[[F, B] if order.fused else [F, W]] += hop_seconds(setup) * (1 - setup.runtime.overlap.p2p)
     return ready
 
 
@@ -194,6 +193,9 @@ class _Relaxed:
         self.rates = rates_of(setup, setup.strategy, chunk_of((Run(main, 1),), 0.0))
         self.stretch = 1 + setup.runtime.memory.fragmentation
         self.on_device = 0.0 if setup.strategy.offload == "activations" else 1.0
+        blocks = [block_of(setup, kind, recipe) for kind in dict.fromkeys(kinds) for recipe in _recipes(setup)]
+        self.freed = max(freed_early((chunk_of((Run(block, 1),), 0.0),)) for block in blocks)
+        """Share of a layer's bytes that I frees, at most."""
 
     def _covered(self, block: Block) -> list[Seconds]:
         """F, I and W (or F and both in one) with the traffic that runs behind them."""
@@ -219,8 +221,14 @@ class _Relaxed:
         f, i, w = (sum(count * self._passes(block)[k] for block, count in runs) for k in range(3))
         return End(
             f=f, i=i, w=w, static=sum(count * self._lasting(block) for block, count in runs) / GIB,
-            activation=self.stretch * self.on_device * sum(count * block.walk.kept for block, count in runs) / GIB,
+            activation=self.stretch * self.on_device * self._kept(runs) / GIB,
         )  # fmt: skip
+
+    def _kept(self, runs: tuple[Run, ...]) -> float:
+        """Bytes from F to I; where I frees more of these blocks than of a layer, so few that W finds no more."""
+        chunk = chunk_of(runs, 0.0)
+        left = chunk.kept * (1 - freed_early((chunk,)))
+        return min(chunk.kept, left / (1 - self.freed)) if self.split and self.freed < 1 else chunk.kept
 
     def _passes(self, block: Block) -> list[float]:
         """F, I and W; where the order runs both backwards as one, all is I."""

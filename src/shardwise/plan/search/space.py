@@ -56,10 +56,8 @@ def _said(recompute: Recompute) -> str:
 
 def axes_apart(one: Base, other: Base) -> int:
     """In how many axes two bases differ; the ranks that one axis takes or leaves are data parallel."""
-    context = (one.cp, one.cp_kind) != (other.cp, other.cp_kind)
-    return context + sum(
-        getattr(one, axis) != getattr(other, axis) for axis in ("tp", "sp", "ep", "etp", "micro_batch")
-    )
+    axes = [(base.tp, base.sp, (base.cp, base.cp_kind), base.ep, base.etp, base.micro_batch) for base in (one, other)]
+    return len([a for a, b in zip(*axes, strict=True) if a != b])
 
 
 def apart(one: Point, other: Point) -> int:
