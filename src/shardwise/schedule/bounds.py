@@ -22,8 +22,9 @@ import numpy as np
 
 from shardwise.schedule.problem import NEVER, Floats, Objective, Problem
 
-_PASSES = 64
-"""Rounds of pushing memory through the heads; each is valid alone, so stopping early only loosens the bound."""
+_PASSES, _PASSED = 64, 200_000
+"""Rounds of pushing memory through the heads, and chunks in all of them; each round is valid alone, so stopping early
+only loosens the bound."""
 _EXACT_BELOW = 300_000
 """Above so many actions Jackson's rule is left out (seconds in Python) and only sums are taken."""
 
@@ -169,7 +170,7 @@ def heads(problem: Problem, first: int = 0) -> Floats:
     """Earliest start of every action, by kind, chunk and micro batch; `first`: the chunk whose inputs are all there."""
     head = np.zeros((3, problem.chunks, problem.microbatches))
     over = [_must_free(problem, c) for c in range(problem.chunks)]
-    for _ in range(_PASSES):
+    for _ in range(max(1, min(_PASSES, _PASSED // problem.chunks))):
         before = head.copy()
         for c in range(first, problem.chunks):
             head[0, c] = _forward_head(problem, head, c, first, over[c])

@@ -142,7 +142,7 @@ class Timeline:
 
 def action_bytes(codes: npt.NDArray[np.int64], schedule: Schedule, costs: Costs) -> Floats:
     """Bytes that each action takes (positive) or gives back."""
-    held = np.array([costs.held(c) for c in range(schedule.chunks)])
+    held = np.array(costs.activation) if costs.activation else np.ones(schedule.chunks)
     share = costs.free_at_input_grad
     table = np.empty((4, schedule.chunks))
     table[F], table[I], table[W], table[B] = held, -share * held, -(held - share * held), -held
