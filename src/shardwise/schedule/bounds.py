@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.schedule.problem import NEVER, Floats, Objective, Problem
+from shardwise.simulate.costs import ROUNDING
 
 _PASSES, _PASSED = 64, 200_000
 """Rounds of pushing memory through the heads, and chunks in all of them; each round is valid alone, so stopping early
@@ -130,7 +131,8 @@ def _held_back(problem: Problem, rank: int, j: int, left: Floats) -> Floats | fl
     if problem.room[rank] >= NEVER:
         return 0.0
     own = problem.chunk_of[rank]
-    over = left * problem.held[own[: j + 1]].sum() - problem.room[rank]
+    room = problem.room[rank] / (1 + ROUNDING)  # a share of the time as small as that of the bytes: rounding again
+    over = left * problem.held[own[: j + 1]].sum() - room
     return np.asarray(np.maximum(over, 0.0) * _cheapest(problem, own))
 
 
@@ -191,7 +193,7 @@ def _must_free(problem: Problem, c: int) -> Floats:
     if problem.room[rank] >= NEVER:
         return np.zeros(problem.microbatches)
     taken = (1.0 + np.arange(problem.microbatches)) * problem.held[problem.chunk_of[rank][: j + 1]].sum()
-    return np.asarray(np.maximum(taken - problem.room[rank] * (1 + 1e-12), 0.0))
+    return np.asarray(np.maximum(taken - problem.room[rank], 0.0))
 
 
 def _freed_by(problem: Problem, head: Floats, c: int, over: Floats) -> Floats:

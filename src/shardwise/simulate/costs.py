@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from shardwise.errors import Fault, InputError
 
 Numbers = float | Sequence[float]
+ROUNDING = 1e-9
+"""Share of a memory limit that sums of bytes may be over it."""
 MOST = 1e15
 """Times and bytes above it are slips: sums over a pipeline would lose the small ones, or overflow."""
 
