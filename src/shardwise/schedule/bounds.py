@@ -39,6 +39,8 @@ class Bound:
     """The rank that forces it."""
     kind: str
     """`machine` (bound A), `chain` (bound B) or `work`."""
+    scope: str = "any order on this placement"
+    """What it holds for."""
 
 
 def lower_bound(problem: Problem, objective: Objective = "makespan") -> Bound:
