@@ -128,6 +128,6 @@ def say_bound(bound: Bound, value: float, output: Output, *, seconds: bool) -> N
     gap = max(0.0, value / bound.value - 1.0)
     proof = "optimal, proven" if gap <= 1e-9 else f"gap {show_percent(gap, 2)}"
     output.say(
-        f"bound          {time_text(bound.value, seconds=seconds)} for any order on this placement ({proof}; "
+        f"bound          {time_text(bound.value, seconds=seconds)} for {bound.scope} ({proof}; "
         f"under this cost model, rank {bound.rank}, {bound.kind})"
     )

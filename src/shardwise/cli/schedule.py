@@ -78,6 +78,7 @@ def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output
     began = time.process_time()
     found = run_one(ask, pipeline, ask.name, output)
     answer = figures(found.timeline, found.bound, found.value) | {"objective": ask.objective, "choice": found.choice}
+    answer["proof"] = found.proof
     if output.prints:
         output.say(f"{found.timeline.schedule.name}: {found.note}" if found.note else found.timeline.schedule.name)
         say_timeline(found.timeline, output, seconds=pipeline.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shardwise.cli.output import Output
 from shardwise.cli.pipeline_costs import Pipeline, limited, plan_pipeline, read_costs, regrouped
@@ -13,6 +14,7 @@ from shardwise.schedule.bounds import Bound
 from shardwise.schedule.generate import SHAPES, generate, split_costs
 from shardwise.schedule.optimise import Answer, bound_of, optimise
 from shardwise.schedule.problem import Objective
+from shardwise.schedule.prove import prove
 from shardwise.schedule.validate import find_fault
 from shardwise.simulate.action import placed
 from shardwise.simulate.costs import Costs
@@ -51,6 +53,8 @@ class Found:
     note: str = ""
     over_limit: str = ""
     """Which limit the schedule breaks; a published schedule knows none."""
+    proof: dict[str, Any]
+    """The certificate of the bound and the order."""
     choice: tuple[int, ...] = ()
     interrupted: bool = False
     out_of_time: bool = False
@@ -98,9 +102,13 @@ def _auto(ask: Ask, pipeline: Pipeline, output: Output) -> Found:
     words = f"{answer.evaluated} schedules looked at in {answer.seconds:.1f} CPU s"
     words += ", interrupted: the best so far" if answer.interrupted else ""
     words += ", stopped by the time limit: another run may differ" if answer.out_of_time else ""
+    proof = prove(
+        answer.schedule, pipeline.alternatives or (pipeline.costs,), value=answer.value, bound=answer.bound,
+        objective=objective, choice=answer.choice, cases=answer.cases,
+    )  # fmt: skip
     return Found(
         timeline=answer.timeline, bound=answer.bound, value=answer.value, note=words, choice=answer.choice,
-        interrupted=answer.interrupted, out_of_time=answer.out_of_time,
+        interrupted=answer.interrupted, out_of_time=answer.out_of_time, proof=proof,
     )  # fmt: skip
 
 
@@ -129,7 +137,8 @@ def _published(ask: Ask, pipeline: Pipeline, name: str) -> Found:
     bound = bound_of(_unlimited(costs), schedule=schedule, objective=objective)
     over = find_fault(schedule, costs) if costs.memory_limit else None
     value = timeline.period if objective == "period" else timeline.makespan
-    return Found(timeline=timeline, bound=bound, value=value, over_limit=str(over) if over else "")
+    proof = prove(schedule, (_unlimited(costs),), value=value, bound=bound, objective=objective)
+    return Found(timeline=timeline, bound=bound, value=value, over_limit=str(over) if over else "", proof=proof)
 
 
 def _unlimited(costs: Costs) -> Costs:

@@ -1,42 +1,102 @@
 """Recompute as a decision: every chunk may take one of several sets of times and bytes.
 
 An alternative is a whole Costs (plain, recomputed ...); a choice picks one per chunk. Choices are compared by a quick
-search (the plain rules of search.py), changed one rank or chunk at a time while that helps, and the best one gets the
-full search.
+search (the plain rules of search.py): changed one rank or chunk at a time while that helps, then those that branch and
+bound (mixes.py) cannot rule out, which also gives the bound over all choices. The best get the full search.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.schedule.bounds import lower_bound
+from shardwise.schedule.mixes import Choice, Mixes, mix
 from shardwise.schedule.optimise import Answer, optimise
 from shardwise.schedule.problem import Objective, make_problem
 from shardwise.schedule.search import Report, Search
 from shardwise.simulate.action import placed
 from shardwise.simulate.costs import Costs
 
-Choice = tuple[int, ...]
 _NONE = float("inf")
 _ROUNDS = 4
 """Passes over all ranks and chunks at most."""
-_FINALISTS = 2
-"""Mixed choices that get the full search, beside the uniform ones."""
+_FINALISTS = 4
+"""Choices that get the full search, beside the uniform ones."""
+_CASES, _CASES_WORK = 400, 3e5
+"""Cases of the bound at effort 1, and actions in all of them: about 3 CPU seconds."""
+_SCOPE = "any order of any mix on this placement"
 
 
-def mix(alternatives: Sequence[Costs], choice: Choice) -> Costs:
-    """The costs when chunk c takes alternative choice[c]; links, limits and static bytes are the first one's."""
-    picked = [alternatives[k] for k in choice]
-    return replace(
-        alternatives[0],
-        f=tuple(costs.f[c] for c, costs in enumerate(picked)),
-        i=tuple(costs.i[c] for c, costs in enumerate(picked)),
-        w=tuple(costs.w[c] for c, costs in enumerate(picked)),
-        activation=tuple(costs.held(c) for c, costs in enumerate(picked)),
-    )
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Comparison:
+    """Choices and what a quick search reaches for them; infinite where one micro batch does not fit."""
+
+    mixes: Mixes
+    deadline: float
+    """CPU seconds of this process at which to stop."""
+    known: dict[Choice, float] = field(default_factory=dict)
+    bounds: dict[Choice, float] = field(default_factory=dict)
+    """Of each choice that fits, for any order of it."""
+    best: float = _NONE
+
+    @property
+    def uniform(self) -> list[Choice]:
+        return [(k,) * len(self.mixes.rank_of) for k in range(len(self.mixes.alternatives))]
+
+    @property
+    def late(self) -> bool:
+        return time.process_time() > self.deadline
+
+    def worth(self, choice: Choice) -> float:
+        if choice not in self.known:
+            self.known[choice] = self._quick(choice)
+            self.best = min(self.best, self.known[choice])
+        return self.known[choice]
+
+    def _quick(self, choice: Choice) -> float:
+        mixes = self.mixes
+        try:
+            problem = make_problem(mix(mixes.alternatives, choice), mixes.rank_of, mixes.microbatches)
+        except InfeasibleError:
+            return _NONE
+        self.bounds[choice] = lower_bound(problem, mixes.objective).value
+        search = Search(problem=problem, objective=mixes.objective, bound=self.bounds[choice])
+        search.glance()
+        return search.best.value
+
+    def compare(self, cases: int) -> None:
+        """Change a rank or a chunk at a time while it helps, then split cases until all others are ruled out."""
+        try:
+            self._descend()
+            while cases > 0 and not (self.late or self.mixes.through or self.mixes.bound.value >= self.best):
+                choice = self.mixes.split()
+                cases -= 1
+                if choice is not None:
+                    self.worth(choice)
+        except KeyboardInterrupt:  # go on with the choices known so far
+            pass
+
+    def _descend(self) -> None:
+        best = min([self.mixes.smallest, *self.uniform], key=self.worth)
+        for _ in range(_ROUNDS):
+            before = self.worth(best)
+            for near in _neighbours(best, self.mixes.rank_of, len(self.mixes.alternatives)):
+                if self.late:
+                    return
+                if self.worth(near) < self.worth(best):
+                    best = near
+            if self.worth(best) >= before:
+                break
+
+    def finalists(self) -> list[Choice]:
+        """The choices for the full search, the most promising first."""
+        order = sorted(self.known, key=lambda choice: (self.known[choice], choice))
+        chosen = {*order[:_FINALISTS], *self.uniform}
+        return [choice for choice in order if choice in chosen and choice in self.bounds]
 
 
 def optimise_alternatives(
@@ -51,75 +111,48 @@ def optimise_alternatives(
     time_limit: float | None = None,
     report: Report | None = None,
 ) -> Answer:
-    """The best schedule over the choices that were tried; never worse than any alternative taken everywhere."""
+    """The best schedule over the choices that were tried; never worse than any alternative taken everywhere.
+
+    Its bound holds for every order of every choice.
+    """
     if len({costs.chunks for costs in alternatives}) != 1 or alternatives[0].chunks != pp * vpp:
         raise InputError(f"alternatives must each be costs of the same {pp * vpp} chunks")
-    rank_of = placed(pp, vpp, placement)
+    began = time.process_time()
+    mixes = Mixes(alternatives, placed(pp, vpp, placement), microbatches, objective)
+    make_problem(mix(alternatives, mixes.smallest), mixes.rank_of, microbatches)  # says what is missing if none fits
+    found = _Comparison(mixes=mixes, deadline=began + time_limit if time_limit else _NONE)
+    found.compare(int(effort * max(16, min(_CASES, _CASES_WORK / (3 * pp * vpp * microbatches)))))
 
-    def value(choice: Choice) -> float:
-        return _quick(mix(alternatives, choice), rank_of, microbatches, objective)
+    def told(value: float, _: float, looked: int) -> None:
+        if report is not None:
+            report(value, mixes.bound.value, looked)
 
     def full(choice: Choice) -> Answer:
+        left = max(0.05, found.deadline - time.process_time()) if time_limit else None
         answer = optimise(
             mix(alternatives, choice), pp=pp, vpp=vpp, microbatches=microbatches, placement=placement,
-            objective=objective, effort=effort, time_limit=time_limit, report=report,
+            objective=objective, effort=effort, time_limit=left, report=told,
         )  # fmt: skip
         return replace(answer, choice=choice)
 
-    uniform = [(k,) * len(rank_of) for k in range(len(alternatives))]
-    finalists = {choice: None for choice in (*_descend(value, rank_of, uniform), *uniform) if value(choice) < _NONE}
-    if not finalists:
-        _quick(mix(alternatives, _smallest(alternatives)), rank_of, microbatches, objective, strict=True)
-    answers = list[Answer]()
-    for choice in finalists:
-        answers.append(full(choice))
-        if answers[-1].interrupted:
-            break
-    return min(answers, key=lambda answer: answer.value)
+    best = _best(found, full)
+    bound = replace(mixes.bound, scope=_SCOPE)
+    return replace(best, bound=bound, cases=mixes.cover(), seconds=time.process_time() - began)
 
 
-def _smallest(alternatives: Sequence[Costs]) -> Choice:
-    """For every chunk the alternative that holds least."""
-    kinds = range(len(alternatives))
-    return tuple(min(kinds, key=lambda k: alternatives[k].held(c)) for c in range(alternatives[0].chunks))
-
-
-def _quick(
-    costs: Costs, rank_of: tuple[int, ...], microbatches: int, objective: Objective, *, strict: bool = False
-) -> float:
-    """What the plain rules reach; infinite where one micro batch does not fit."""
-    try:
-        problem = make_problem(costs, rank_of, microbatches)
-    except InfeasibleError:
-        if strict:
-            raise
-        return _NONE
-    search = Search(problem=problem, objective=objective, bound=lower_bound(problem, objective).value)
-    search.glance()
-    return search.best.value
-
-
-def _descend(value: Callable[[Choice], float], rank_of: tuple[int, ...], uniform: list[Choice]) -> list[Choice]:
-    """From the best uniform choice, change a rank or a chunk at a time while it helps; the best met."""
-    known: dict[Choice, float] = {}
-
-    def worth(choice: Choice) -> float:
-        if choice not in known:
-            known[choice] = value(choice)
-        return known[choice]
-
-    best = min(uniform, key=worth)
-    try:
-        for _ in range(_ROUNDS):
-            before = worth(best)
-            for near in _neighbours(best, rank_of, len(uniform)):
-                if worth(near) < worth(best):
-                    best = near
-            if worth(best) >= before:
-                break
-    except KeyboardInterrupt:  # go on with the choices known so far
-        pass
-    return sorted(known, key=lambda choice: (known[choice], choice))[:_FINALISTS]
+def _best(found: _Comparison, full: Callable[[Choice], Answer]) -> Answer:
+    """The best of the finalists; those whose own bound says that they cannot be are passed over."""
+    best, looked, late = None, 0, False
+    for choice in found.finalists():
+        if best is not None and (late or found.bounds[choice] >= best.value):
+            continue
+        answer = full(choice)
+        looked, late = looked + answer.evaluated, answer.interrupted or found.late
+        if best is None or answer.value < best.value:
+            best = answer
+        best = replace(best, interrupted=answer.interrupted, out_of_time=best.out_of_time or answer.out_of_time)
+    assert best is not None  # noqa: S101 - the smallest choice fits and is known
+    return replace(best, evaluated=looked)
 
 
 def _neighbours(choice: Choice, rank_of: tuple[int, ...], count: int) -> Iterator[Choice]:

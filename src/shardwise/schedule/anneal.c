@@ -128,7 +128,7 @@ static int within_room(const Search *s, int r) {
     for (int k = 0; k < s->row; k++) {
         int stream = row[k] / p->microbatches, kind = stream / p->chunks, c = stream % p->chunks;
         used += kind == 0 ? p->held[c] : kind == 1 ? -p->freed[c] : -(p->held[c] - p->freed[c]);
-        if (used > p->room[r] + TINY) return 0;
+        if (used > p->room[r]) return 0;
     }
     return 1;
 }

@@ -21,9 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.schedule.problem import NEVER, Floats, Objective, Problem
+from shardwise.simulate.costs import ROUNDING
 
-_PASSES = 64
-"""Rounds of pushing memory through the heads; each is valid alone, so stopping early only loosens the bound."""
+_PASSES, _PASSED = 64, 200_000
+"""Rounds of pushing memory through the heads, and chunks in all of them; each round is valid alone, so stopping early
+only loosens the bound."""
 _EXACT_BELOW = 300_000
 """Above so many actions Jackson's rule is left out (seconds in Python) and only sums are taken."""
 
@@ -37,6 +39,8 @@ class Bound:
     """The rank that forces it."""
     kind: str
     """`machine` (bound A), `chain` (bound B) or `work`."""
+    scope: str = "any order on this placement"
+    """What it holds for."""
 
 
 def lower_bound(problem: Problem, objective: Objective = "makespan") -> Bound:
@@ -129,7 +133,8 @@ def _held_back(problem: Problem, rank: int, j: int, left: Floats) -> Floats | fl
     if problem.room[rank] >= NEVER:
         return 0.0
     own = problem.chunk_of[rank]
-    over = left * problem.held[own[: j + 1]].sum() - problem.room[rank]
+    room = problem.room[rank] / (1 + ROUNDING)  # a share of the time as small as that of the bytes: rounding again
+    over = left * problem.held[own[: j + 1]].sum() - room
     return np.asarray(np.maximum(over, 0.0) * _cheapest(problem, own))
 
 
@@ -169,7 +174,7 @@ def heads(problem: Problem, first: int = 0) -> Floats:
     """Earliest start of every action, by kind, chunk and micro batch; `first`: the chunk whose inputs are all there."""
     head = np.zeros((3, problem.chunks, problem.microbatches))
     over = [_must_free(problem, c) for c in range(problem.chunks)]
-    for _ in range(_PASSES):
+    for _ in range(max(1, min(_PASSES, _PASSED // problem.chunks))):
         before = head.copy()
         for c in range(first, problem.chunks):
             head[0, c] = _forward_head(problem, head, c, first, over[c])
@@ -190,7 +195,7 @@ def _must_free(problem: Problem, c: int) -> Floats:
     if problem.room[rank] >= NEVER:
         return np.zeros(problem.microbatches)
     taken = (1.0 + np.arange(problem.microbatches)) * problem.held[problem.chunk_of[rank][: j + 1]].sum()
-    return np.asarray(np.maximum(taken - problem.room[rank] * (1 + 1e-12), 0.0))
+    return np.asarray(np.maximum(taken - problem.room[rank], 0.0))
 
 
 def _freed_by(problem: Problem, head: Floats, c: int, over: Floats) -> Floats:

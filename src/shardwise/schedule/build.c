@@ -18,7 +18,7 @@ typedef struct {
     const double *duration;            /* per kind and chunk */
     const double *hop;                 /* between chunk c and c + 1; 0 inside a rank */
     const double *held, *freed;        /* per chunk: bytes F takes, bytes I gives back */
-    const double *room;                /* per rank: bytes for activations */
+    const double *room;                /* per rank: bytes for activations, rounding included */
 } Problem;
 
 typedef struct {
@@ -51,7 +51,7 @@ static int fits(const Build *b, int r, int j) {
         if (more || ahead > 0) worst += (ahead > 1 ? ahead : 1) * p->held[own[k]];
     }
     double keep = b->count[own[p->vpp - 1]] < p->microbatches ? b->rule->reserve * later : 0;
-    return b->used[r] + p->held[own[j]] + keep <= p->room[r] + TINY && worst <= p->room[r] + TINY;
+    return b->used[r] + p->held[own[j]] + keep <= p->room[r] && worst <= p->room[r];
 }
 
 /* When the input of the next action of a stream is there. */

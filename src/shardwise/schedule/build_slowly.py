@@ -51,7 +51,7 @@ class _Build:
             if more or ahead > 0:
                 worst += max(ahead, 1) * self.held[chunk]
         keep = self.rule.reserve * later if self.count[own[last]] < self.microbatches else 0.0
-        limit = self.room[r] + _TINY
+        limit = self.room[r]
         return self.used[r] + self.held[own[j]] + keep <= limit and worst <= limit
 
     def arrival(self, kind: int, c: int, m: int) -> float:

@@ -14,6 +14,11 @@ from shardwise.schedule.zero_bubble import zb_h1, zb_h2, zb_v
 from shardwise.simulate.action import Schedule, check_size
 from shardwise.simulate.costs import Costs
 
+_LOOKS = {"zb-1p": (8, 0), "zb-2p": (8, 0), "v-half": (16, 1), "v-min": (16, 1)}
+"""Schedules that are planned step by step: least looks at a rank per micro batch, and how many more a rank brings."""
+_MOST_LOOKS = 3_000_000
+"""Half a minute of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -102,3 +107,8 @@ def _check(name: str, pp: int, vpp: int, microbatches: int, group: int, splits: 
     if faults:
         raise InputError(faults, title=name)
     check_size(pp, vpp, microbatches * (splits if name == "seq-1f1b" else 1))
+    least, more = _LOOKS.get(name, (0, 0))
+    looks = pp * max(least, more * pp)
+    if looks * microbatches > _MOST_LOOKS:
+        most = _MOST_LOOKS // looks
+        raise InputError(f"{name} with pp {pp} is planned for up to {most:,} micro batches, not {microbatches:,}")

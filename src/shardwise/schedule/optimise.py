@@ -38,6 +38,8 @@ class Answer:
     """A time limit cut in, so another run may give another schedule."""
     choice: tuple[int, ...] = ()
     """Alternative taken for each chunk, where there were any."""
+    cases: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """With alternatives: the cases that prove the bound, by chunk what may be taken; they hold every choice once."""
 
     @property
     def schedule(self) -> Schedule:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.simulate.action import Schedule, check_size
-from shardwise.simulate.costs import Costs
+from shardwise.simulate.costs import ROUNDING, Costs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -45,7 +45,7 @@ class Problem:
     freed: Floats
     """Bytes that I gives back; W gives back the rest."""
     room: Floats
-    """Per rank: bytes for activations."""
+    """Per rank: bytes for activations, with what rounding may add: one tolerance for orders and bounds."""
 
     @property
     def chunks(self) -> int:
@@ -93,7 +93,7 @@ def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> Pro
     for own in chunk_of:
         position[own] = np.arange(len(own))
     held = np.array([costs.held(c) for c in range(chunks)])
-    room = np.minimum(np.array(costs.limits(pp)), NEVER)
+    room = np.minimum(np.array(costs.limits(pp)) * (1 + ROUNDING), NEVER)
     _check_room(costs, held[chunk_of].sum(axis=1), room)
     return Problem(
         pp=pp, vpp=chunks // pp, microbatches=microbatches, rank_of=ranks, position=position, chunk_of=chunk_of,
@@ -112,7 +112,7 @@ def _hops(costs: Costs, ranks: Ints) -> Floats:
 
 def _check_room(costs: Costs, least: Floats, room: Floats) -> None:
     """All chunks of a rank hold one micro batch at once, as its first gradient comes after its last forward."""
-    short = [rank for rank in range(len(room)) if room[rank] < least[rank] * (1 - 1e-12)]
+    short = [rank for rank in range(len(room)) if room[rank] < least[rank]]
     if not short:
         return
     static = costs.static or (0.0,) * len(room)

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.simulate.action import B, F, I, Schedule, W
-from shardwise.simulate.costs import Costs
+from shardwise.simulate.costs import ROUNDING, Costs
 from shardwise.simulate.engine import Prepared, replay
 from shardwise.simulate.timeline import action_bytes
 
@@ -157,7 +157,7 @@ def _deadlock(schedule: Schedule) -> ScheduleFault | None:
 def _limit(schedule: Schedule, costs: Costs) -> ScheduleFault | None:
     for rank, room in enumerate(costs.limits(schedule.pp)):
         held = np.cumsum(action_bytes(schedule.codes[rank], schedule, costs))
-        over = np.flatnonzero(held > room + 1e-9 * max(1.0, abs(room)))
+        over = np.flatnonzero(held > room * (1 + ROUNDING))
         if len(over):
             k = int(over[0])
             extra = costs.memory_limit[rank] - room

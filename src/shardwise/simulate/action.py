@@ -25,6 +25,8 @@ Codes = npt.NDArray[np.int64]
 _CELL = re.compile(r"(\d{1,9})([FIWB])(\d{1,9})")
 MOST_ACTIONS = 20_000_000
 """Larger schedules are refused: they would need gigabytes."""
+MOST_CHUNKS = 4_096
+"""So are longer pipelines: bounds and bubbles are worked out chunk by chunk."""
 
 
 class Action(NamedTuple):
@@ -149,8 +151,10 @@ def check_size(pp: int, vpp: int, microbatches: int) -> None:
     if actions > MOST_ACTIONS:
         raise InputError(
             f"pp {pp} x vpp {vpp} x {microbatches} micro batches are {actions:,} actions; "
-            f"up to {MOST_ACTIONS:,} are planned"
+            f"up to {MOST_ACTIONS:,} are planned: use fewer micro batches (a smaller global batch) or a lower pp"
         )
+    if pp * vpp > MOST_CHUNKS:
+        raise InputError(f"pp {pp} x vpp {vpp} are {pp * vpp:,} chunks; up to {MOST_CHUNKS:,} are planned: lower pp")
 
 
 def placed(pp: int, vpp: int, placement: str) -> tuple[int, ...]:

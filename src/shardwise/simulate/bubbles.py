@@ -29,10 +29,11 @@ def bubble_parts(timeline: Timeline) -> dict[str, float]:
     first = min(float(row[0]) for row in timeline.start)
     last = max(float(row[-1]) for row in timeline.end)
     ready, parts = arrivals(timeline), dict.fromkeys(PARTS, 0.0)
-    for rank in range(timeline.schedule.pp):
+    limits = timeline.costs.limits(timeline.schedule.pp)
+    for rank, limit in enumerate(limits):
         parts["warm-up"] += float(timeline.start[rank][0]) - first
         parts["drain"] += last - float(timeline.end[rank][-1])
-        for name, idle in _inside(timeline, rank, ready).items():
+        for name, idle in _inside(timeline, rank, ready, limit).items():
             parts[name] += idle
     whole = timeline.schedule.pp * (last - first)
     return {name: idle / whole for name, idle in parts.items()}
@@ -42,16 +43,17 @@ def period_parts(timeline: Timeline) -> dict[str, float]:
     """Shares of ranks x period. Iterations follow each other without a barrier, so there is no warm-up and no drain;
     what a rank waits for the rank with the longest span is imbalance.
     """
-    ready, parts = arrivals(timeline), dict.fromkeys(PARTS, 0.0)
-    for rank, span in enumerate(timeline.spans):
-        parts["imbalance"] += timeline.period - span
-        for name, idle in _inside(timeline, rank, ready).items():
+    ready, parts, spans = arrivals(timeline), dict.fromkeys(PARTS, 0.0), timeline.spans
+    limits, period = timeline.costs.limits(timeline.schedule.pp), max(spans)
+    for rank, (span, limit) in enumerate(zip(spans, limits, strict=True)):
+        parts["imbalance"] += period - span
+        for name, idle in _inside(timeline, rank, ready, limit).items():
             parts[name] += idle
-    whole = timeline.schedule.pp * timeline.period
+    whole = timeline.schedule.pp * period
     return {name: idle / whole for name, idle in parts.items()}
 
 
-def _inside(timeline: Timeline, rank: int, ready: np.ndarray) -> dict[str, float]:
+def _inside(timeline: Timeline, rank: int, ready: np.ndarray, limit: float) -> dict[str, float]:
     """Idle between a rank's first and last action."""
     start, end = timeline.start[rank], timeline.end[rank]
     gap = start[1:] - end[:-1]
@@ -59,7 +61,7 @@ def _inside(timeline: Timeline, rank: int, ready: np.ndarray) -> dict[str, float
     travel = np.clip(np.minimum(gap, start[1:] - sent), 0.0, None)
     travel = np.where(np.isnan(travel), 0.0, travel)
     rest = gap - travel
-    held_back = _held_back(timeline, rank, ready)[:-1] & (rest > 0)
+    held_back = _held_back(timeline, rank, ready, limit)[:-1] & (rest > 0)
     return {
         "communication": float(travel.sum()),
         "memory-limit": float(rest[held_back].sum()),
@@ -67,12 +69,11 @@ def _inside(timeline: Timeline, rank: int, ready: np.ndarray) -> dict[str, float
     }
 
 
-def _held_back(timeline: Timeline, rank: int, ready: np.ndarray) -> np.ndarray:
+def _held_back(timeline: Timeline, rank: int, ready: np.ndarray, limit: float) -> np.ndarray:
     """Per action: whether, when it ends, the rank's next forward has its input but would break the memory limit."""
-    limits = timeline.costs.limits(timeline.schedule.pp)
     codes = timeline.schedule.codes[rank]
     blocked = np.zeros(len(codes), dtype=bool)
-    if limits[rank] == float("inf"):
+    if limit == float("inf"):
         return blocked
     static = timeline.costs.static[rank] if timeline.costs.static else 0.0
     after = timeline.memory(rank)[1][1:] - static
@@ -82,7 +83,7 @@ def _held_back(timeline: Timeline, rank: int, ready: np.ndarray) -> np.ndarray:
             code = int(codes[following])
             chunk = code // timeline.schedule.microbatches % timeline.schedule.chunks
             there = np.isnan(ready[code]) or ready[code] <= ends[k]
-            blocked[k] = there and after[k] + timeline.costs.held(chunk) > limits[rank]
+            blocked[k] = there and after[k] + timeline.costs.held(chunk) > limit
         if kinds[k] == F:
             following = k
     return blocked

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from shardwise.errors import Fault, InputError
 
 Numbers = float | Sequence[float]
+ROUNDING = 1e-9
+"""Share of a memory limit that sums of bytes may be over it."""
+MOST = 1e15
+"""Times and bytes above it are slips: sums over a pipeline would lose the small ones, or overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +107,10 @@ def _spread(name: str, value: Numbers, count: int, faults: list[Fault]) -> tuple
     values = (float(value),) * count if isinstance(value, int | float) else tuple(map(float, value))
     if values and len(values) != count:
         faults.append(Fault(name, f"has {len(values)} entries, expected 1 or {count}"))
-    if any(not 0 <= x < math.inf for x in values):
-        wrong = next(x for x in values if not 0 <= x < math.inf)
+    wrong = next((x for x in values if not 0 <= x <= MOST), None)
+    if wrong is not None and 0 <= wrong < math.inf:
+        faults.append(Fault(name, f"holds {wrong:g}; times and bytes go up to {MOST:g}: choose a larger unit"))
+    elif wrong is not None:
         faults.append(Fault(name, f"holds {wrong:g}; times and bytes are finite and not negative"))
     return values
 

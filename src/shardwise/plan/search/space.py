@@ -42,9 +42,10 @@ STACKED = ("pp", "vpp", "schedule", "dp", "zero", "recompute")
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
 
 
-def divisors(number: int) -> list[int]:
-    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
-    return small + [number // n for n in reversed(small) if n * n != number]
+def divisors(number: int, most: int) -> list[int]:
+    """The divisors up to `most`; a batch or a cluster may have 18 digits, what is asked for of it is small."""
+    small = [n for n in range(1, min(most, isqrt(number)) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number and number // n <= most]
 
 
 @lru_cache(maxsize=1024)
@@ -188,13 +189,13 @@ class Space:
     def _tps(self) -> list[int]:
         q = self.question
         most = max(8, q.cluster.levels[0].size if q.cluster.levels else 1) if q.runtime.can.tp else 1
-        return [tp for tp in divisors(gcd(q.cluster.gpus, q.model.heads)) if tp <= most]
+        return divisors(gcd(q.cluster.gpus, q.model.heads), most)
 
     def _contexts(self, tp: int, *, sp: bool) -> Iterator[tuple[int, str]]:
         q = self.question
         can = q.runtime.can.cp
-        for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp)):
-            if cp > 1 and (not can or q.base.seq // cp < LEAST_TOKENS or (tp > 1 and not q.runtime.can.together)):
+        for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp, max(1, q.base.seq // LEAST_TOKENS))):
+            if cp > 1 and (not can or (tp > 1 and not q.runtime.can.together)):
                 continue
             for kind in q.wishes.kept("cp_kind", can) if cp > 1 else ["ring"]:
                 if not self._faults(tp, cp, kind, sp=sp):
@@ -220,21 +221,21 @@ class Space:
         for etp in q.wishes.kept("etp", sorted({1, tp}) if can.etp else [1]):
             if moe.expert_ffn % etp:
                 continue
-            for ep in q.wishes.kept("ep", divisors(moe.experts) if can.ep else [1]):
+            for ep in q.wishes.kept("ep", divisors(moe.experts, moe.experts) if can.ep else [1]):
                 if q.cluster.gpus % (ep * etp) == 0 and not (can.mesh and ep == 1 and tp > etp):
                     yield ep, etp
 
     def _samples(self) -> list[int]:
         named = [size for size in self.question.wishes.named("mbs") if self.question.base.global_batch % size == 0]
-        return sorted({n for n in divisors(self.question.base.global_batch) if n <= MOST_SAMPLES} | set(named))
+        return sorted({*divisors(self.question.base.global_batch, MOST_SAMPLES), *named})
 
     def _layouts(self, base: Base) -> Iterator[Layout]:
         q = self.question
         ranks = q.cluster.gpus // (base.tp * base.cp)
         piped = q.runtime.can.pp and (q.runtime.can.together or base.tp * base.cp == 1)
-        for pp in q.wishes.kept("pp", divisors(ranks) if piped else [1]):
+        for pp in q.wishes.kept("pp", divisors(ranks, q.model.layers) if piped else [1]):
             dp = ranks // pp
-            if pp > q.model.layers or q.base.global_batch % (dp * base.micro_batch):
+            if q.base.global_batch % (dp * base.micro_batch):
                 continue
             if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
                 continue
