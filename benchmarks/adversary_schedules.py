@@ -64,7 +64,10 @@ def drawn(seed: int) -> Question:
         saved = [dice.choice((0.25, 0.5, 1.0)) for _ in range(chunks)]
         others.append({
             "f": list(costs["f"]), "w": list(costs["w"]),
-            "i": [i + (1 - s) * f * dice.uniform(0.6, 1.4) for i, f, s in zip(costs["i"], costs["f"], saved, strict=True)],
+            "i": [
+                i + (1 - s) * f * dice.uniform(0.6, 1.4)
+                for i, f, s in zip(costs["i"], costs["f"], saved, strict=True)
+            ],
             "activation": [a * s for a, s in zip(costs["activation"], saved, strict=True)],
         })  # fmt: skip
     question = Question(

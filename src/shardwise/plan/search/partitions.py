@@ -10,7 +10,7 @@ Which cuts there are: every one that leaves each chunk a layer or more. The boun
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,8 @@ from shardwise.plan.setup import Setup, block_of
 
 STEPS, SLOW_STEPS = 1500, 40
 """Annealing steps for one strategy, with and without a compiler."""
+STARTS = 5
+"""Starts for the strategy that wins."""
 CARE = 20
 """Times as many for a strategy that may win."""
 SPARE = 1.02
@@ -91,7 +93,7 @@ class Cutter:
 
     def thorough(self) -> Cut | None:
         """The same from many starts, for the strategy that wins."""
-        found = [self._anneal(start, CARE * STEPS) for start in starts(self.ready)] if compiled() else []
+        found = [self._anneal(one, CARE * STEPS) for one in islice(starts(self.ready), STARTS)] if compiled() else []
         best = min(found, key=lambda one: one.time, default=None)
         return self.careful() if best is None else self._cut(best.counts)
 

@@ -106,7 +106,8 @@ class _Tried:
         question = self.question
         if strategy in self.estimates:
             return self.estimates[strategy]
-        estimate = assemble(setup_of(question.model, question.cluster, strategy, question.runtime))
+        self.setup = setup_of(question.model, question.cluster, strategy, question.runtime)
+        estimate = assemble(self.setup)
         self.estimates[strategy] = estimate
         # a mix without a layer that is recomputed is the strategy without recomputation
         named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
@@ -124,8 +125,7 @@ class _Tried:
 
     def cut(self, goal: float, *, thorough: bool) -> None:
         """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
-        question = self.question
-        setup = setup_of(question.model, question.cluster, self.even, question.runtime)
+        question, setup = self.question, self.setup  # of the even cut, the only one so far
         cutter = Cutter(setup, self.first, question.memory_limit)
         small = setup.strategy.pp * question.model.layers <= SMALL
         found = None if small and cutter.chain else self._tried(cutter, cutter.quick)

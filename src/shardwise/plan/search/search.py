@@ -32,7 +32,7 @@ ROOMY = 0.85
 """Share of the limit at which a memory bound makes a good first guess."""
 PROMISING = 1.1
 """Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
-PROOFS = 400
+PROOFS = 300
 """Strategies of which all cuts are bounded at most."""
 NAMED = 8
 """Strategies that a proof names."""
@@ -90,6 +90,7 @@ class Search:
         self.screen = Screen(space=self.space)
         self._pool: Floats = np.empty((0, 3))
         self._starts = np.empty(0, dtype=np.int64)
+        self._paths: Paths = {}
 
     @property
     def limit(self) -> float:
@@ -271,7 +272,6 @@ class Search:
 
         Here and in this order, so that what is known of earlier ones is the same however many workers there are.
         """
-        paths: Paths = {}
         looks: dict[int, int] = {}
         while self.best and len(looks) < PROOFS and not self._stopped():
             place = min(self.open, key=lambda one: (self.open[one], one))
@@ -279,11 +279,11 @@ class Search:
             if self.open[place] >= self.limit or look > 2:
                 return
             looks[place] = look + 1
-            found = self._tried_all(place) if look == 2 else self._bounded(place, paths, deep=look == 1)
+            found = self._tried_all(place) if look == 2 else self._bounded(place, deep=look == 1)
             self.open[place] = max(self.open[place], found)
 
-    def _bounded(self, place: int, paths: Paths, *, deep: bool) -> float:
-        return prove(self.question, self.strategy(place), self.limit, paths, deep=deep)
+    def _bounded(self, place: int, *, deep: bool) -> float:
+        return prove(self.question, self.strategy(place), self.limit, self._paths, deep=deep)
 
     def _tried_all(self, place: int) -> float:
         """Where a proof fails and a strategy has few cuts, all of them are estimated."""
