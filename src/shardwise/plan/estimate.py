@@ -270,8 +270,7 @@ def _behind(setup: Setup, groups: DataGroups) -> Behind:
 
 def _plain(setup: Setup) -> Seconds:
     """Without what sharded parameters show of themselves."""
-    chunks = {id(chunk): chunk for chunk in setup.chunks}
-    return {key: (chunk.forward_seconds, chunk.backward_seconds) for key, chunk in chunks.items()}
+    return {key: (chunk.forward_seconds, chunk.backward_seconds) for key, chunk in setup.distinct.items()}
 
 
 def _sharded(setup: Setup, plain: Seconds) -> Seconds:
@@ -279,8 +278,7 @@ def _sharded(setup: Setup, plain: Seconds) -> Seconds:
     if setup.strategy.zero < 3:
         return plain
     behind = _behind(setup, data_groups(setup.network, setup.strategy))
-    chunks = {id(chunk): chunk for chunk in setup.chunks}
-    return {key: pass_seconds(chunk, behind) for key, chunk in chunks.items()}
+    return {key: pass_seconds(chunk, behind) for key, chunk in setup.distinct.items()}
 
 
 def _shown(setup: Setup, seconds_of: Seconds) -> tuple[list[float], list[float], float]:

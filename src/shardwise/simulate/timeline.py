@@ -142,8 +142,8 @@ class Timeline:
 
 def action_bytes(codes: npt.NDArray[np.int64], schedule: Schedule, costs: Costs) -> Floats:
     """Bytes that each action takes (positive) or gives back."""
-    held = np.array([costs.held(c) for c in range(schedule.chunks)])
-    freed = np.array([costs.freed(c) for c in range(schedule.chunks)])
+    held = np.array(costs.activation) if costs.activation else np.ones(schedule.chunks)
+    freed = held * costs.free_at_input_grad
     table = np.empty((4, schedule.chunks))
     table[F], table[I], table[W], table[B] = held, -freed, -(held - freed), -held
     return np.asarray(table.ravel()[codes // schedule.microbatches])
