@@ -52,8 +52,6 @@ def covered(kernels: float, traffic: float, overlap: float) -> float:
 
 def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
     """A chunk's forward and whole backward pass."""
-    if not behind.gathered:
-        return chunk.forward_seconds, chunk.backward_seconds
     forward = backward = 0.0
     for block, repeat in chunk.runs:
         gather, scatter = behind.traffic(block)

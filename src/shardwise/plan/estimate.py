@@ -125,12 +125,14 @@ def assemble(setup: Setup) -> Estimate:
     """Stack a resolved setup into an estimate."""
     strategy = setup.strategy
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
-    parts = _parts(setup, by_rank)
+    plain = _plain(setup)
+    parts = _parts(setup, by_rank, plain)
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
-    seconds_of = _seconds(setup)
+    seconds_of = _sharded(setup, plain)
     done = passes_of(setup, *_shown(setup, seconds_of))
     memory = tuple(rank_memory(rank, done.held[rank], part.footprint) for rank, part in enumerate(parts))
-    updates = [hidden(part.update, strategy, setup.runtime, done.makespan) for part in parts]
+    distinct = {id(part): part.update for part in parts}.values()
+    updates = [hidden(one, strategy, setup.runtime, done.makespan) for one in distinct]
     update = max(updates, key=lambda one: one.exposed)
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
@@ -143,14 +145,18 @@ def assemble(setup: Setup) -> Estimate:
     return _estimate(setup, seconds, time, memory, stages, update, steps, done)
 
 
-def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
+Seconds = dict[int, tuple[float, float]]
+"""The forward and backward pass of every distinct chunk, by its identity."""
+
+
+def _parts(setup: Setup, by_rank: list[list[Chunk]], plain: Seconds) -> list[RankParts]:
     """Ranks with equal chunks share their parts."""
     groups = data_groups(setup.network, setup.strategy)
     known: dict[tuple[int, ...], RankParts] = {}
     keys = [tuple(map(id, chunks)) for chunks in by_rank]
     for rank, (key, chunks) in enumerate(zip(keys, by_rank, strict=True)):
         if key not in known:
-            stage = _stage(setup, rank, chunks)
+            stage = _stage(setup, rank, chunks, plain)
             update = update_of(
                 chunks,
                 setup.strategy,
@@ -234,14 +240,14 @@ def _host_bytes(setup: Setup) -> float:
     return node * sum(chunk.offloaded for chunk in setup.rank_chunks(0)) * strategy.pp
 
 
-def _stage(setup: Setup, rank: int, chunks: list[Chunk]) -> Stage:
+def _stage(setup: Setup, rank: int, chunks: list[Chunk], plain: Seconds) -> Stage:
     layers = tuple(setup.layers[index] for index in setup.rank_indices(rank))
     parts = [combined(chunk.f, chunk.i, chunk.w, chunk.again) for chunk in chunks]
     return Stage(
         rank=rank,
         layers=layers,
-        forward=sum(chunk.forward_seconds for chunk in chunks),
-        backward=sum(chunk.backward_seconds for chunk in chunks),
+        forward=sum(plain[id(chunk)][0] for chunk in chunks),
+        backward=sum(plain[id(chunk)][1] for chunk in chunks),
         recompute=sum(chunk.again.total for chunk in chunks),
         communication=sum(part.communication for part in parts),
         alone=sum(chunk.f.alone + combined(chunk.i, chunk.w, chunk.again).alone for chunk in chunks),
@@ -262,13 +268,20 @@ def _behind(setup: Setup, groups: DataGroups) -> Behind:
     return behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
 
 
-def _seconds(setup: Setup) -> dict[int, tuple[float, float]]:
-    """The forward and backward pass of every distinct chunk, by its identity."""
+def _plain(setup: Setup) -> Seconds:
+    """Without what sharded parameters show of themselves."""
+    return {key: (chunk.forward_seconds, chunk.backward_seconds) for key, chunk in setup.distinct.items()}
+
+
+def _sharded(setup: Setup, plain: Seconds) -> Seconds:
+    """With it."""
+    if setup.strategy.zero < 3:
+        return plain
     behind = _behind(setup, data_groups(setup.network, setup.strategy))
-    return {key: pass_seconds(chunk, behind) for key, chunk in {id(chunk): chunk for chunk in setup.chunks}.items()}
+    return {key: pass_seconds(chunk, behind) for key, chunk in setup.distinct.items()}
 
 
-def _shown(setup: Setup, seconds_of: dict[int, tuple[float, float]]) -> tuple[list[float], list[float], float]:
+def _shown(setup: Setup, seconds_of: Seconds) -> tuple[list[float], list[float], float]:
     """Every chunk's forward and backward seconds with what shows of its sends, and those of a hop."""
     hop = hop_seconds(setup)
     shown = hop * (1 - setup.runtime.overlap.p2p)
@@ -278,7 +291,7 @@ def _shown(setup: Setup, seconds_of: dict[int, tuple[float, float]]) -> tuple[li
 
 def pass_costs(setup: Setup) -> Costs:
     """Seconds and bytes of every chunk's passes, as the estimate replays them."""
-    return pipeline_costs(setup, *_shown(setup, _seconds(setup)))
+    return pipeline_costs(setup, *_shown(setup, _sharded(setup, _plain(setup))))
 
 
 def hop_seconds(setup: Setup) -> float:

@@ -118,8 +118,10 @@ def pipeline_costs(setup: Setup, forward: list[float], backward: list[float], ho
     if setup.strategy.schedule in SPLIT:
         i, w = _apart(setup, hop)
     else:
-        w = [min(chunk.w.total, back) for chunk, back in zip(setup.chunks, backward, strict=True)]
+        whole = {key: chunk.w.total for key, chunk in setup.distinct.items()}
+        w = [min(whole[id(chunk)], back) for chunk, back in zip(setup.chunks, backward, strict=True)]
         i = [back - weights for back, weights in zip(backward, w, strict=True)]
+    freed = {key: freed_early((chunk,)) for key, chunk in setup.distinct.items()}
     return Costs(
         f=tuple(forward),
         i=tuple(i),
@@ -127,7 +129,7 @@ def pipeline_costs(setup: Setup, forward: list[float], backward: list[float], ho
         hop=(hop,) * (len(forward) - 1),
         activation=tuple(chunk.kept for chunk in setup.chunks),
         # a mean over all chunks would free less of the ends' bytes when layers keep less
-        free_at_input_grad=tuple(freed_early((chunk,)) for chunk in setup.chunks),
+        free_at_input_grad=tuple(freed[id(chunk)] for chunk in setup.chunks),
     )
 
 
@@ -135,7 +137,7 @@ def _apart(setup: Setup, hop: float) -> tuple[list[float], list[float]]:
     """Every chunk's I, and W with what shows of the send: the message leaves as I ends, the rank is free later."""
     groups = data_groups(setup.network, setup.strategy)
     behind = behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
-    found = {key: split_seconds(one, behind) for key, one in {id(chunk): chunk for chunk in setup.chunks}.items()}
+    found = {key: split_seconds(one, behind) for key, one in setup.distinct.items()}
     shown = hop * (1 - setup.runtime.overlap.p2p)
     both = [found[id(chunk)] for chunk in setup.chunks]
     return [inputs for inputs, _ in both], [weights + shown for _, weights in both]

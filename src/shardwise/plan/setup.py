@@ -44,6 +44,11 @@ class Setup(NamedTuple):
     def placement(self) -> Placement:
         return placement_of(self.strategy)
 
+    @property
+    def distinct(self) -> dict[int, Chunk]:
+        """The chunks by identity: those with equal layers are one object."""
+        return {id(chunk): chunk for chunk in self.chunks}
+
     def rank_indices(self, rank: int) -> tuple[int, ...]:
         """The chunks of a pipeline rank by their place in the model."""
         if self.strategy.vpp == 1:
