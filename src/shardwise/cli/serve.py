@@ -6,12 +6,13 @@ import os
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import MissingExtraError
 
 
 @click.command("serve")
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, metavar="N", help="0: any free one. [8765]")
+@click.option("--port", type=Number("option.port"), default=8765, metavar="N", help="0: any free one. [8765]")
 @click.option("--host", default="127.0.0.1", metavar="NAME", help="Who may reach it. [127.0.0.1: this machine only]")
 @click.option(
     "--token",
@@ -21,7 +22,7 @@ from shardwise.errors import MissingExtraError
     help="What a visitor must know; also SHARDWISE_TOKEN. [none on this machine only, else a new one]",
 )
 @click.option("--open/--no-open", "open_page", default=None, help="Open the page in a browser. [on a desktop]")
-@click.option("--searches", type=click.IntRange(1, 256), metavar="N", help="Searches at a time. [the cores]")
+@click.option("--searches", type=Number("option.searches"), metavar="N", help="Searches at a time. [the cores]")
 @output_options
 def command(output: Output, *, port: int, host: str, token: str, open_page: bool | None, searches: int | None) -> None:
     """Serve the page to plan with: choose, search, look inside, compare, export.

@@ -102,16 +102,16 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
     latent = keys.text("attention_type", "mha", choices=("mha", "mla")) == "mla"
     model = Model(
         name=keys.text("model_name", "model"),
-        layers=keys.whole("layer_num", highest=10_000),
-        hidden=keys.whole("hidden_size"),
-        heads=keys.whole("head_num"),
-        kv_heads=keys.whole("kv_head_num"),
-        head_size=keys.whole("head_size"),
-        ffn=keys.whole("intermediate_size"),
-        vocab=keys.whole("vocab_size"),
+        layers=keys.whole("layer_num", row="Model.layers"),
+        hidden=keys.whole("hidden_size", row="Model.hidden"),
+        heads=keys.whole("head_num", row="Model.heads"),
+        kv_heads=keys.whole("kv_head_num", row="Model.kv_heads"),
+        head_size=keys.whole("head_size", row="Model.head_size"),
+        ffn=keys.whole("intermediate_size", row="Model.hidden"),
+        vocab=keys.whole("vocab_size", row="Model.vocab"),
         activation="swiglu" if keys.switch("use_swiglu") else "gelu",
         mla=_mla(keys) if latent else None,
-        moe=_moe(keys) if keys.whole("expert_num", 1) > 1 else None,
+        moe=_moe(keys) if keys.whole("expert_num", 1, row="Moe.experts") > 1 else None,
     )
     if model.moe and model.moe.top_k > model.moe.experts:
         keys.fault("topk", f"{model.moe.top_k} is more than the {model.moe.experts} experts; lower it")
@@ -126,23 +126,23 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
 
 def _mla(keys: Foreign) -> Mla:
     return Mla(
-        kv_rank=keys.whole("kv_lora_rank"),
-        nope_size=keys.whole("qk_head_dim"),
-        rope_size=keys.whole("qk_pos_emb_head_dim"),
-        value_size=keys.whole("v_head_dim"),
-        q_rank=keys.whole("q_lora_rank", 0, lowest=0),
+        kv_rank=keys.whole("kv_lora_rank", row="Mla.kv_rank"),
+        nope_size=keys.whole("qk_head_dim", row="Mla.nope_size"),
+        rope_size=keys.whole("qk_pos_emb_head_dim", row="Model.head_size"),
+        value_size=keys.whole("v_head_dim", row="Mla.value_size"),
+        q_rank=keys.whole("q_lora_rank", 0, row="Mla.q_rank"),
     )
 
 
 def _moe(keys: Foreign) -> Moe:
     padded = keys.switch("moe_pad_expert_input_to_capacity", default=True)
-    capacity = keys.number("capacity", 1.0)
+    capacity = keys.number("capacity", 1.0, row="Moe.capacity")
     return Moe(
-        experts=keys.whole("expert_num"),
-        top_k=keys.whole("topk"),
-        expert_ffn=keys.whole("moe_ffn_hidden_size", keys.whole("intermediate_size")),
-        shared_ffn=keys.whole("moe_shared_expert_intermediate_size", 0, lowest=0),
-        first_dense=keys.whole("dense_layers", 0, lowest=0),
+        experts=keys.whole("expert_num", row="Moe.experts"),
+        top_k=keys.whole("topk", row="Moe.top_k"),
+        expert_ffn=keys.whole("moe_ffn_hidden_size", keys.whole("intermediate_size"), row="Moe.expert_ffn"),
+        shared_ffn=keys.whole("moe_shared_expert_intermediate_size", 0, row="Moe.shared_ffn"),
+        first_dense=keys.whole("dense_layers", 0, row="Moe.first_dense"),
         capacity=capacity if padded else None,
     )
 
@@ -184,32 +184,30 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
     keys = Foreign(data)
     keys.refuse_unknown([*_STRATEGY_KEYS, *NUMBERS, *TEXTS])
     keys.text("order_of_paralielism", "tp-cp-ep-dp-pp", choices=("tp-cp-ep-dp-pp",))
-    tp, cp, pp = (keys.whole(f"{axis}_size", 1) for axis in ("tp", "cp", "pp"))
-    world = keys.whole("world_size", 8)
+    tp, cp, pp = (keys.whole(f"{axis}_size", 1, row="Strategy.tp") for axis in ("tp", "cp", "pp"))
+    world = keys.whole("world_size", 8, row="Cluster.gpus")
     if world % (tp * cp * pp):
         keys.fault(
             "world_size",
             f"{world} is not a multiple of tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; change one of them",
         )
     dp = max(1, world // (tp * cp * pp))
-    mbs, vpp = keys.whole("micro_batch_size"), keys.whole("interleaving_size", 1)
-    zero = keys.whole("zero_state", 1, lowest=0)
-    if zero > 3:
-        keys.fault("zero_state", f"is {zero}; it must be 0, 1, 2 or 3")
+    mbs, vpp = keys.whole("micro_batch_size", row="Strategy.micro_batch"), keys.whole("interleaving_size", 1, row="Strategy.vpp")
+    zero = keys.whole("zero_state", 1, row="Strategy.zero")
     dtype = keys.text("dtype", "bf16", choices=("bf16", "fp16", "fp32"))
     fp8, bf16_grad = keys.switch("fp8", default=False), keys.switch("grad_reduce_in_bf16", default=False)
     fp32_grad = keys.switch("use_fp32_accum_grad", default=True) and not bf16_grad
     cp_kind = keys.text("cp_comm_type", "a2a", choices=_CP_KINDS)
     fields: Raw = {
         "tp": tp, "cp": cp, "pp": pp, "dp": dp, "vpp": vpp,
-        "ep": keys.whole("ep_size", 1), "etp": keys.whole("etp_size", 1),
+        "ep": keys.whole("ep_size", 1, row="Strategy.ep"), "etp": keys.whole("etp_size", 1, row="Strategy.etp"),
         "sp": keys.switch("enable_sequence_parallel", default=True), "cp_kind": _CP_KINDS.get(cp_kind, "all-to-all"),
-        "zero": min(zero, 3), "micro_batch": mbs, "global_batch": mbs * keys.whole("micro_batch_num") * dp,
-        "seq": keys.whole("seq_len"), "schedule": "interleaved" if vpp > 1 else "1f1b",
-        "group": keys.whole("microbatch_group_size_per_vp_stage", 0),
+        "zero": zero, "micro_batch": mbs, "global_batch": mbs * keys.whole("micro_batch_num", row="Strategy.microbatches") * dp,
+        "seq": keys.whole("seq_len", row="Strategy.seq"), "schedule": "interleaved" if vpp > 1 else "1f1b",
+        "group": keys.whole("microbatch_group_size_per_vp_stage", 0, row="Strategy.group"),
         "recompute": read_recompute(keys),
-        "first_layers": keys.whole("num_layers_in_first_pipeline_stage", 0),
-        "last_layers": keys.whole("num_layers_in_last_pipeline_stage", 0),
+        "first_layers": keys.whole("num_layers_in_first_pipeline_stage", 0, row="Strategy.first_layers"),
+        "last_layers": keys.whole("num_layers_in_last_pipeline_stage", 0, row="Strategy.last_layers"),
         "count_embedding": keys.switch("account_for_embedding_in_pipeline_split", default=False),
         "count_head": keys.switch("account_for_loss_in_pipeline_split", default=False),
         "dtype": "fp8" if fp8 else dtype, "grad_dtype": "fp32" if fp32_grad else "bf16",

@@ -30,7 +30,7 @@ def read_recompute(keys: Foreign) -> Recompute:
     granularity = (
         keys.text("recompute_granularity", "", choices=granularities) if keys.has("recompute_granularity") else ""
     )
-    count = keys.whole("recompute_layer_num", 0, lowest=0)
+    count = keys.whole("recompute_layer_num", 0, row="Recompute.layers")
     modules = _switched(keys)
     if keys.switch("megatron_recompute", default=False):
         return _recompute(False, _megatron(keys), ())

@@ -10,6 +10,7 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
+MOST_STEPS = 16_000_000
 _MARK = object()
 _Stack = list[Any]
 
@@ -23,13 +24,15 @@ def plain(data: bytes) -> Any:  # noqa: ANN401 - a file can hold anything
     stack: _Stack = []
     memo: dict[int, Any] = {}
     try:
-        for opcode, argument, _ in pickletools.genops(data):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if count == MOST_STEPS:
+                raise PickleError(f"is a pickle of over {MOST_STEPS:,} steps; record fewer events")
             if opcode.name == "STOP":
                 return _answer(stack)
             _step(opcode.name, argument, stack, memo)
     except PickleError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise PickleError(f"is a broken pickle: {error}") from None
     raise PickleError("is a pickle without an end")
 
