@@ -132,7 +132,9 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
 @click.option("--layers", "-l", type=Number("Model.layers"), required=True, help="Layers of the model.")
 @click.option("--memory", "-mem", type=Number("pipeline.limit"), required=True, help="MB of a device.")
 @click.option("--layer", type=Number("pipeline.bytes"), required=True, help="MB of a layer's parameters and states.")
-@click.option("--kept", type=Number("pipeline.bytes"), required=True, help="MB of a layer's activations, one micro batch.")
+@click.option(
+    "--kept", type=Number("pipeline.bytes"), required=True, help="MB of a layer's activations, one micro batch."
+)
 @click.option("--recomputed", type=Number("pipeline.bytes"), default=0.0, help="The same with full recompute.")
 @click.option("--head-memory", type=Number("pipeline.bytes"), default=0.0, help="More MB on the first stage.")
 @click.option("--tail-memory", type=Number("pipeline.bytes"), default=0.0, help="More MB on the last stage.")

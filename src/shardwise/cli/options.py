@@ -16,7 +16,6 @@ from shardwise.cli.number import Number
 from shardwise.cli.output import show
 from shardwise.errors import InputError
 from shardwise.inputs.describe import FieldDoc, describe
-from shardwise.inputs.gate import Scalar
 from shardwise.inputs.strategy import SCHEDULES, Strategy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,7 +59,7 @@ class FieldNumber(Number):
     """A number of a field of the strategy: its kind is looked at here, its range with all other faults by `check`."""
 
     def __init__(self, field: str, kind: str) -> None:
-        super().__init__(Scalar(kind="whole" if kind == "int" else "number", least=-1e15, most=1e15))
+        super().__init__("any.whole" if kind == "int" else "any.number")
         self.field = field
 
     def told(self, message: str, param: click.Parameter | None) -> str:

@@ -25,7 +25,12 @@ def _profile_options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
                 "--write-operators", metavar="FILE", help="Write what `probe --operators` should measure; no search."
             ),
             click.option("--profile", metavar="NAME", help="Which model of the profiles, such as gpt_1_3B."),
-            click.option("--layers", type=Number("Model.layers"), metavar="N", help="Layers of the model; known for Aceso's sizes."),
+            click.option(
+                "--layers",
+                type=Number("Model.layers"),
+                metavar="N",
+                help="Layers of the model; known for Aceso's sizes.",
+            ),
             click.option(
                 "--layer-ops", metavar="FIRST,LAST", help="First and last operator of a layer, where not known."
             ),
@@ -45,7 +50,12 @@ def _space_options(verb: Any) -> Any:  # noqa: ANN401
     for option in reversed(
         [
             click.option("--gpus", type=Number("Cluster.gpus"), metavar="N", help="GPUs. [those of --cluster]"),
-            click.option("--gpus-per-node", type=Number("Cluster.gpus"), metavar="N", help="GPUs of one node. [8, or the cluster's]"),
+            click.option(
+                "--gpus-per-node",
+                type=Number("Cluster.gpus"),
+                metavar="N",
+                help="GPUs of one node. [8, or the cluster's]",
+            ),
             click.option(
                 "--memory",
                 metavar="SIZE",
@@ -61,10 +71,20 @@ def _space_options(verb: Any) -> Any:  # noqa: ANN401
             ),
             click.option("--micro-batch", metavar="N,N,...", help="Micro batches to try. [what the profile covers]"),
             click.option(
-                "--seq", type=Number("Strategy.seq"), default=4096, metavar="N", help="Tokens per sample, for made profiles. [4096]"
+                "--seq",
+                type=Number("Strategy.seq"),
+                default=4096,
+                metavar="N",
+                help="Tokens per sample, for made profiles. [4096]",
             ),
             click.option("--stages", metavar="N|N-N", help="Numbers of stages to try. [all]"),
-            click.option("--most-tp", type=Number("option.none"), default=0, metavar="N", help="Largest tensor parallel size. [a node]"),
+            click.option(
+                "--most-tp",
+                type=Number("option.none"),
+                default=0,
+                metavar="N",
+                help="Largest tensor parallel size. [a node]",
+            ),
             click.option("--compatible", is_flag=True, help="Aceso's cost model to the digit."),
             click.option(
                 "--compatible-space",
@@ -120,7 +140,10 @@ def _search_options(verb: Any) -> Any:  # noqa: ANN401
                 "--trials", type=Number("option.steps"), default=30, metavar="N", help="Descents of alleviate. [30]"
             ),
             click.option(
-                "--time-limit", type=Number("option.time"), metavar="TIME", help="CPU seconds, such as 60s; the best so far is the answer. [none]"
+                "--time-limit",
+                type=Number("option.time"),
+                metavar="TIME",
+                help="CPU seconds, such as 60s; the best so far is the answer. [none]",
             ),
             click.option(
                 "--measured-memory",
@@ -153,10 +176,25 @@ def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
                 "--fix", multiple=True, metavar="WORDS", help='Values that are given, such as "pp=4", "fp8" or "nosp".'
             ),
             click.option(
-                "--memory-margin", type=Number("option.margin"), metavar="SIZE", help="Bytes of every GPU to leave free. [the memory model's error]"
+                "--memory-margin",
+                type=Number("option.margin"),
+                metavar="SIZE",
+                help="Bytes of every GPU to leave free. [the memory model's error]",
             ),
-            click.option("--gap", type=Number("option.gap", share), default="0.5%", metavar="X%", help="Stop when the best is proven so near. [0.5%]"),
-            click.option("--time", "time_limit_wall", type=Number("option.time"), metavar="TIME", help="Stop after so long, such as 30s. [none]"),
+            click.option(
+                "--gap",
+                type=Number("option.gap", share),
+                default="0.5%",
+                metavar="X%",
+                help="Stop when the best is proven so near. [0.5%]",
+            ),
+            click.option(
+                "--time",
+                "time_limit_wall",
+                type=Number("option.time"),
+                metavar="TIME",
+                help="Stop after so long, such as 30s. [none]",
+            ),
             click.option("--top", type=Number("option.top"), default=5, metavar="N", help="Layouts to show. [5]"),
             click.option("--workers", type=Number("option.workers"), default=1, metavar="N", help="Processes. [1]"),
             click.option(

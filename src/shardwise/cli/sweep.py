@@ -26,16 +26,52 @@ def _price(text: str, row: Scalar, at: str) -> float:
 @click.command("sweep")
 @click.argument("model", type=MODEL)
 @click.option("--cluster", "-c", "clusters", multiple=True, required=True, metavar="64xh100,128xh100", help="Clusters.")
-@click.option("--global-batch", "batches", type=numbers("Strategy.global_batch"), default="1024", metavar="N,N", help="Samples per iteration. [1024]")
-@click.option("--seq", "sequences", type=numbers("Strategy.seq"), default="4096", metavar="N,N", help="Tokens per sample. [4096]")
+@click.option(
+    "--global-batch",
+    "batches",
+    type=numbers("Strategy.global_batch"),
+    default="1024",
+    metavar="N,N",
+    help="Samples per iteration. [1024]",
+)
+@click.option(
+    "--seq", "sequences", type=numbers("Strategy.seq"), default="4096", metavar="N,N", help="Tokens per sample. [4096]"
+)
 @click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]")
 @click.option("--only", default="", metavar="CONDITIONS", help="As for plan.")
 @click.option("--gap", type=Number("option.gap", share), default="2%", metavar="X%", help="As for plan. [2%]")
-@click.option("--tokens", type=Number("option.tokens"), metavar="N", help="Tokens of the whole run, such as 15T: days, GPU-hours and cost.")
-@click.option("--price", type=Number("option.price", _price), default="0", metavar="X/h", help="Price of a GPU and hour, such as 2.5/h.")
-@click.option("--mtbf", type=Number("option.mtbf"), metavar="TIME", help="Time between failures of one GPU, such as 50000h: goodput.")
-@click.option("--checkpoint", type=Number("option.checkpoint"), metavar="TIME", help="Seconds that a checkpoint stops training. [from size and store]")
-@click.option("--store", type=Number("option.store"), default="2GB/s", metavar="RATE", help="What a node writes checkpoints with. [2GB/s]")
+@click.option(
+    "--tokens",
+    type=Number("option.tokens"),
+    metavar="N",
+    help="Tokens of the whole run, such as 15T: days, GPU-hours and cost.",
+)
+@click.option(
+    "--price",
+    type=Number("option.price", _price),
+    default="0",
+    metavar="X/h",
+    help="Price of a GPU and hour, such as 2.5/h.",
+)
+@click.option(
+    "--mtbf",
+    type=Number("option.mtbf"),
+    metavar="TIME",
+    help="Time between failures of one GPU, such as 50000h: goodput.",
+)
+@click.option(
+    "--checkpoint",
+    type=Number("option.checkpoint"),
+    metavar="TIME",
+    help="Seconds that a checkpoint stops training. [from size and store]",
+)
+@click.option(
+    "--store",
+    type=Number("option.store"),
+    default="2GB/s",
+    metavar="RATE",
+    help="What a node writes checkpoints with. [2GB/s]",
+)
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV.")
 @click.option("--chart", "chart_file", metavar="FILE", help="Write the Pareto chart as SVG.")
 @output_options

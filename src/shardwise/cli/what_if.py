@@ -16,7 +16,13 @@ from shardwise.units import show_bytes, show_percent, show_seconds
 @click.option("--gpus", type=Number("Cluster.gpus"), metavar="N", help="Another number of GPUs.")
 @click.option("--net", metavar="2x|RATE", help="Network between nodes: times what it is, or a rate such as 400Gb/s.")
 @click.option("--memory", type=Number("Gpu.memory"), metavar="SIZE", help="Memory of a GPU, such as 141GB.")
-@click.option("--gap", type=Number("option.gap", share), default="2%", metavar="X%", help="How near the bound the new plan must be. [2%]")
+@click.option(
+    "--gap",
+    type=Number("option.gap", share),
+    default="2%",
+    metavar="X%",
+    help="How near the bound the new plan must be. [2%]",
+)
 @click.option("--out", metavar="FILE", help="Write the new plan.")
 @output_options
 def command(

@@ -293,7 +293,9 @@ def _refuse_strange(data: object, path: str | Path) -> None:
         elif isinstance(value, list):
             stack.extend((inner, f"{at}.{index}", depth + 1) for index, inner in enumerate(value))
         elif isinstance(value, int) and abs(value) >= 10**DIGITS:
-            raise FileError(path, f"{at} is a whole number of over {DIGITS} digits; no setting is that large: correct it")
+            raise FileError(
+                path, f"{at} is a whole number of over {DIGITS} digits; no setting is that large: correct it"
+            )
         elif isinstance(value, float) and not math.isfinite(value):
             raise FileError(path, f"{at} is {value}, which is not a number to plan with; write a finite one")
         elif isinstance(value, str) and not _is_text(value):

@@ -7,7 +7,7 @@ of the one table; most other tools' numbers become a field of ours, whose row th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from shardwise.errors import Fault, InputError
@@ -90,6 +90,20 @@ class Foreign:
         names = sorted(known)
         for key in self.data.keys() - set(names):
             self.fault(key, f"is not a known key{_near(key, names) or '; known keys: ' + ', '.join(names[:12])}")
+
+    def unused(self, kinds: Mapping[str, Iterable[str]], row: str) -> list[str]:
+        """Known keys without effect here that are given: each is looked at all the same, as is what it should be."""
+        found = []
+        for kind, names in kinds.items():
+            for key in (name for name in names if self.has(name) and name not in self.read):
+                if kind == "number":
+                    self.number(key, row=row)
+                elif kind == "switch":
+                    self.switch(key)
+                else:
+                    self.text(key)
+                found.append(self.path(key))
+        return found
 
     def idle(self) -> list[str]:
         """The keys that nobody read, with their values cut short: they have no effect, and are named."""

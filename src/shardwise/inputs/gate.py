@@ -74,6 +74,13 @@ def held(value: object, row: Scalar, at: str) -> float:
     return _checked(value, row, at)
 
 
+def fits(value: object, row: Scalar) -> bool:
+    """Whether a value of a file is a number that a row takes, for readers with a sentence of their own."""
+    if isinstance(value, bool) or not isinstance(value, int if row.kind == "whole" else int | float):
+        return False
+    return row.takes(value)
+
+
 def typed(text: str, row: Scalar, at: str) -> float:
     """The number that a text means, as people type it. InputError at `at` otherwise."""
     bare = text.strip()
@@ -81,6 +88,8 @@ def typed(text: str, row: Scalar, at: str) -> float:
         return _checked(int(bare), row, at)
     if row.kind != "whole" and _NUMBER.fullmatch(bare):
         return _checked(float(bare), row, at)
+    if re.fullmatch(r"[+-]?[0-9]{19,}", bare):
+        raise InputError(Fault(at, f"is a number of {len(bare)} digits; at most 18 are read: correct it"))
     if row.kind not in _PARSERS:
         raise InputError(Fault(at, f"{_short(text)} is not {wanted(row)}"))
     try:

@@ -170,15 +170,22 @@ SCALARS: dict[str, Scalar] = {
     "simumax.operator_share": _positive(1.3),
     "simumax.network_share": _positive(2.0),
     "simumax.number": _number(-1e6, 1e6),
+    "simumax.counted": _number(0, TOKENS),
     # what profilers, logs and dry runs write: microseconds since some start, numbers of launches
     "trace.ts": _number(-1e18, 1e18),
     "trace.dur": _number(0, 1e12),
     "trace.number": _whole(-(2**63), 2**63),
     "log.iteration": Scalar(kind="seconds", least=0.0, most=1e9, above=True, usual=(1e-6, 1e6)),
     "log.peak": _positive(1e9),
+    # numbers whose own range is looked at later, together with all other faults
+    "any.whole": _whole(-(10**15), 10**15),
+    "any.number": _number(-1e15, 1e15),
     # anything else that another tool counts
     "foreign.count": _whole(1, 10**12),
     "foreign.none": _whole(0, 10**12),
+    "foreign.batch": _whole(-1, 10**9),  # -1: left open
+    "foreign.tokens": _whole(-1, 10**13),
+    "foreign.group": _whole(-1, RANKS),  # -1: as large as can be
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ that SimuMax takes and answers with a wrong number are refused here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,28 @@ _STRATEGY_KEYS = (
     "te_cp_a2a_min_version", "te_cp_saved_output_min_version", "tp_net", "cp_net", "pp_net", "dp_net", "ep_net",
     "etp_net", "edp_net", "enable_straggler_model", "mem_factor",
 )  # fmt: skip
+_UNUSED_OF_MODEL = {
+    "text": ("model_type", "group_linear_mode"),
+    "number": (
+        "make_vocab_size_divisible_by", "padded_vocab_size", "orig_vocab_size", "capacity", "topk",
+        "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "dense_layers", "qk_head_dim",
+        "qk_pos_emb_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
+    ),
+    "switch": ("moe_pad_expert_input_to_capacity",),
+}  # fmt: skip
+_UNUSED_OF_STRATEGY = {
+    "number": ("attention_sparse_ratio", "mem_factor"),
+    "switch": (
+        "pp_comm_async", "use_math_sdp", "use_fused_norm", "use_fused_swiglu", "use_fused_grad_accumulation",
+        "use_accm_weight", "cross_entropy_loss_fusion", "overlap_grad_reduce", "enable_dropout", "recompute_variance",
+        "cache_groupgemm_col_fp8_inputs", "offload_groupgemm_col_inputs", "dispatch_probs", "enable_straggler_model",
+    ),
+    "text": (
+        "cp_a2a_mode", "moe_dispatcher_policy", "te_dummy_wgrad_min_version", "te_cp_a2a_min_version",
+        "te_cp_saved_output_min_version", "tp_net", "cp_net", "pp_net", "dp_net", "ep_net", "etp_net", "edp_net",
+    ),
+}  # fmt: skip
+"""Keys that SimuMax knows and that change nothing here, where nothing else reads them, by kind."""
 _CP_KINDS = {"a2a": "all-to-all", "all_gather": "all-gather", "ring": "ring"}
 
 
@@ -119,9 +142,15 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
         keys.fault("dense_layers", f"{model.moe.first_dense} is more than the {model.layers} layers; lower it")
     if model.heads % model.kv_heads:
         keys.fault("kv_head_num", f"{model.kv_heads} does not divide head_num {model.heads}; make it a divisor")
+    unused = keys.unused(_UNUSED_OF_MODEL, "simumax.counted")
     keys.finish(title)
-    notes = (f"not read, since they follow from the rest: {', '.join(derived)}",) if derived else ()
-    return SimumaxModel(model=model, raw=dict(data), notes=notes)
+    notes = [f"not read, since they follow from the rest: {', '.join(derived)}"] if derived else []
+    return SimumaxModel(model=model, raw=dict(data), notes=(*notes, *without_effect(unused)))
+
+
+def without_effect(unused: list[str]) -> list[str]:
+    """The note that names keys which change nothing here."""
+    return [f"SimuMax's settings without effect here: {', '.join(unused)}"] if unused else []
 
 
 def _mla(keys: Foreign) -> Mla:
@@ -192,7 +221,10 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
             f"{world} is not a multiple of tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; change one of them",
         )
     dp = max(1, world // (tp * cp * pp))
-    mbs, vpp = keys.whole("micro_batch_size", row="Strategy.micro_batch"), keys.whole("interleaving_size", 1, row="Strategy.vpp")
+    mbs, vpp = (
+        keys.whole("micro_batch_size", row="Strategy.micro_batch"),
+        keys.whole("interleaving_size", 1, row="Strategy.vpp"),
+    )
     zero = keys.whole("zero_state", 1, row="Strategy.zero")
     dtype = keys.text("dtype", "bf16", choices=("bf16", "fp16", "fp32"))
     fp8, bf16_grad = keys.switch("fp8", default=False), keys.switch("grad_reduce_in_bf16", default=False)
@@ -214,25 +246,28 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
         "flash": keys.switch("use_flash_sdp", default=True), "runtime": _runtime(keys),
     }  # fmt: skip
     check_derived(keys, fields, world)
+    notes = _strategy_notes(keys, zero, world)
+    unused = keys.unused(_UNUSED_OF_STRATEGY, "simumax.number")
+    unused += [key for key in (*TEXTS, "megatron_recompute_modules") if keys.has(key) and key not in keys.read]
     keys.finish(title)
     return SimumaxStrategy(
-        strategy=Strategy(**fields), raw=dict(data), given=frozenset(fields), notes=_strategy_notes(keys, zero, world)
+        strategy=Strategy(**fields), raw=dict(data), given=frozenset(fields), notes=(*notes, *without_effect(unused))
     )
 
 
 def _runtime(keys: Foreign) -> str:
     """Transformer Engine from 2.3 on keeps unused weight gradients; SimuMax counts them from te_version on."""
     version = keys.text("te_version", "") if keys.has("te_version") else ""
-    digits = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    return "megatron" if digits >= (2, 3) else "megatron-2024"
+    digits = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
+    if version and not digits:
+        keys.fault("te_version", f"{version!r} is not a version; write for example 2.8.0")
+    return "megatron" if digits and (int(digits[1]), int(digits[2])) >= (2, 3) else "megatron-2024"
 
 
 def _strategy_notes(keys: Foreign, zero: int, world: int) -> tuple[str, ...]:
     notes = []
     if zero > 1:
         notes.append(f"zero_state {zero} is taken at its word; SimuMax itself does not model it")
-    if keys.has("attention_sparse_ratio"):
-        notes.append("attention_sparse_ratio is not used: causal attention is counted as what it is")
     if world > 8 and keys.switch("enable_straggler_model", default=True):
         notes.append("SimuMax's slow-down for many nodes is not taken over; set straggler for an allowance")
     return tuple(notes)

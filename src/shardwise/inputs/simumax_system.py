@@ -116,7 +116,7 @@ def read_system(data: Raw, *, gpus: int | None = None, title: str = "system") ->
     notes: list[str] = []
     operators = _operators(accelerator.table("op", required=True), notes)
     memory = _memory(accelerator.table("bandwidth", required=True))
-    networks = _networks(keys.table("networks", required=True))
+    networks = _networks(keys.table("networks", required=True), notes)
     levels = _levels(keys, networks, node, gpus or node)
     gpu = _gpu(name, accelerator.number("mem_gbs", row="simumax.mem_gbs"), operators, memory, notes)
     keys.finish(title)
@@ -158,27 +158,45 @@ def _memory(table: Foreign) -> dict[str, MemoryRate]:
     return found
 
 
-def _networks(table: Foreign) -> dict[str, NetworkEfficiency]:
+def _networks(table: Foreign, notes: list[str]) -> dict[str, NetworkEfficiency]:
     table.refuse_unknown(("intra_with_pcie", *_NETWORKS))
     table.switch("intra_with_pcie", default=False)
-    return {name: _network(table.table(name)) for name in _NETWORKS if table.has(name)}
+    unused: dict[str, None] = {"intra_with_pcie": None} if table.has("intra_with_pcie") else {}
+    found = {name: _network(table.table(name), unused) for name in _NETWORKS if table.has(name)}
+    if unused:
+        notes.append(f"SimuMax's settings without effect here: {', '.join(unused)} of its networks")
+    return found
 
 
-def _network(table: Foreign) -> NetworkEfficiency:
+def _network(table: Foreign, unused: dict[str, None]) -> NetworkEfficiency:
     table.refuse_unknown(("processor_usage", "bandwidth", "op"))
     base = table.table("bandwidth", required=True)
     base.refuse_unknown(("gbps", "efficient_factor", "latency_us", "fixed_latency", "fixed_latency_us_by_comm_num"))
     ops = table.table("op", required=True)
     ops.refuse_unknown(_COLLECTIVES)
-    collectives = {name: _collective(ops.table(name), base) for name in _COLLECTIVES if ops.has(name)}
-    return NetworkEfficiency(rate=base.number("gbps", row="simumax.gbps") * GIB, collectives=collectives)
+    collectives = {name: _collective(ops.table(name), base, unused) for name in _COLLECTIVES if ops.has(name)}
+    rate = base.number("gbps", row="simumax.gbps") * GIB
+    base.number("efficient_factor", 1.0, row="simumax.network_share")
+    base.number("latency_us", 0.0, row="simumax.latency_us")
+    _by_group(base.table("fixed_latency_us_by_comm_num"), 1e-6, "simumax.latency_us")
+    for idle in (table, base):
+        unused |= dict.fromkeys(_last(idle.unused({"number": ("processor_usage", "fixed_latency")}, "simumax.number")))
+    if base.has("fixed_latency_us_by_comm_num"):
+        unused["bandwidth.fixed_latency_us_by_comm_num"] = None
+    return NetworkEfficiency(rate=rate, collectives=collectives)
 
 
-def _collective(op: Foreign, base: Foreign) -> CollectiveEfficiency:
+def _last(paths: list[str]) -> list[str]:
+    return [path.rpartition(".")[2] for path in paths]
+
+
+def _collective(op: Foreign, base: Foreign, unused: dict[str, None]) -> CollectiveEfficiency:
     op.refuse_unknown(
         ("scale", "offset", "efficient_factor", "latency_us", "fixed_latency_us", "fixed_latency_us_by_comm_num",
          "dp_fixed_bw")
     )  # fmt: skip
+    # what a collective moves follows from its kind
+    unused |= dict.fromkeys(_last(op.unused({"number": ("scale", "offset")}, "simumax.number")))
     own = op if op.has("efficient_factor") else base
     return CollectiveEfficiency(
         efficiency=own.number("efficient_factor", row="simumax.network_share"),

@@ -16,7 +16,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
-from shardwise.inputs.gate import counted, typed
+from shardwise.inputs.gate import counted, held, typed
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, CpKind, Dtype, Lora, Optimizer, Strategy
@@ -58,6 +58,7 @@ def build(given: Given) -> Strategy:
         rest.setdefault("placement", "v")
     count = rest.pop("microbatches", None)
     if count is not None:
+        held(count, SCALARS["Strategy.microbatches"], "strategy.microbatches")
         rest["global_batch"] = _batch_of(count, rest)
     return Strategy(**rest)
 
@@ -109,12 +110,13 @@ def _parse_word(word: str) -> Given:
     number = _WORD.fullmatch(word)
     if number and number[1] in _NUMBERS:
         name = _NUMBERS[number[1]]
-        return {name: _whole(number[2], f"Strategy.{name}")}
+        return {name: _whole(number[2], name)}
     raise _unknown(word)
 
 
-def _whole(text: str, row: str) -> int:
-    return counted(text, SCALARS[row], row.replace("Strategy", "strategy").replace("Lora", "strategy.lora"))
+def _whole(text: str, name: str) -> int:
+    """A number of a word; `check` looks at its range together with everything else."""
+    return counted(text, SCALARS["any.whole"], f"strategy.{name}")
 
 
 def _unknown(word: str) -> InputError:
@@ -127,7 +129,7 @@ def _unknown(word: str) -> InputError:
 
 def _pipeline(rest: str) -> Given | None:
     found = re.fullmatch(r"=?(-?[0-9]+)x(-?[0-9]+)", rest)
-    return {"pp": _whole(found[1], "Strategy.pp"), "vpp": _whole(found[2], "Strategy.vpp")} if found else None
+    return {"pp": _whole(found[1], "pp"), "vpp": _whole(found[2], "vpp")} if found else None
 
 
 def _context(rest: str) -> Given | None:
@@ -136,14 +138,14 @@ def _context(rest: str) -> Given | None:
         return None
     if found[2] not in get_args(CpKind):
         raise UnknownNameError("kind of context parallel", found[2], get_args(CpKind))
-    return {"cp": _whole(found[1], "Strategy.cp"), "cp_kind": found[2]}
+    return {"cp": _whole(found[1], "cp"), "cp_kind": found[2]}
 
 
 def _lora(rest: str) -> Given | None:
     found = re.fullmatch(r"=?(-?[0-9]+)(?::([a-z,-]*))?", rest)
     if not found:
         return None
-    rank = _whole(found[1], "Lora.rank")
+    rank = _whole(found[1], "lora.rank")
     if found[2] is None:
         return {"lora": Lora(rank=rank)}
     return {"lora": Lora(rank=rank, targets=tuple(name for name in found[2].split(",") if name))}
@@ -152,13 +154,13 @@ def _lora(rest: str) -> Given | None:
 def _layers(rest: str) -> Given:
     if not re.fullmatch(r"-?[0-9]+(,-?[0-9]+)*", rest):
         raise InputError(Fault("strategy.layers", f"{rest[:60]!r} is not a list of numbers; write layers=9,15,15,11"))
-    return {"layers": tuple(_whole(part, "Strategy.layers") for part in rest.split(","))}
+    return {"layers": tuple(_whole(part, "layers") for part in rest.split(","))}
 
 
 def _straggler(rest: str) -> Given:
     text = rest.removeprefix("=")
     try:
-        return {"straggler": typed(text, SCALARS["Strategy.straggler"], "strategy.straggler")}
+        return {"straggler": typed(text, SCALARS["any.number"], "strategy.straggler")}
     except InputError as error:
         message = f"{error.faults[0].message}; write straggler1.05"
         raise InputError(Fault("strategy.straggler", message)) from None

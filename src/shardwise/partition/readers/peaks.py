@@ -13,7 +13,9 @@ from shardwise.inputs.scalars import SCALARS
 
 Which = Literal["actual", "used"]
 _LINE = {
-    "actual": re.compile(rb"Actual peak memory usage[^:\n]*:[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])[ \t]*([KMG]?)"),
+    "actual": re.compile(
+        rb"Actual peak memory usage[^:\n]*:[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])[ \t]*([KMG]?)"
+    ),
     "used": re.compile(rb"Used peak memory usage[^:\n]*:[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])[ \t]*([KMG]?)"),
 }
 _SCALE = {b"": 1.0, b"K": 1 / 1024, b"M": 1.0, b"G": 1024.0}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
-from shardwise.inputs.gate import counted, word
+from shardwise.inputs.gate import counted, held, word
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, CpKind
@@ -91,13 +91,26 @@ def _read(word: str) -> tuple[list[Condition], Given]:
     if found and found[2] != "=":
         raise UnknownNameError("axis", found[1], AXES)
     given = parse(word)
-    faults = [Fault(key, f"is given by {_ASKED[key]}, not by a condition; use that") for key in given if key in _ASKED]
-    faults += [Fault(key, "is decided by the search, stage by stage; `estimate` takes it") for key in given if key in _DECIDED]
+    faults = list(_range_faults(given))
+    faults += [Fault(key, f"is given by {_ASKED[key]}, not by a condition; use that") for key in given if key in _ASKED]
+    faults += [
+        Fault(key, "is decided by the search, stage by stage; `estimate` takes it") for key in given if key in _DECIDED
+    ]
     if faults:
         raise InputError(faults)
     axes = {_FIELDS.get(key, key): value for key, value in given.items() if _FIELDS.get(key, key) in AXES}
     other = {key: value for key, value in given.items() if _FIELDS.get(key, key) not in AXES}
     return [Condition(axis, "=", (value,)) for axis, value in axes.items()], other
+
+
+def _range_faults(given: Given) -> Iterator[Fault]:
+    """Words of a strategy leave ranges to `check`, which sees whole strategies; here they are looked at at once."""
+    for key, value in given.items():
+        if f"Strategy.{key}" in SCALARS and key != "layers":
+            try:
+                held(value, SCALARS[f"Strategy.{key}"], key)
+            except InputError as error:
+                yield from error.faults
 
 
 def _split(axis: str, text: str) -> list[str]:
