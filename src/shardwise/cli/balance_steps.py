@@ -39,8 +39,8 @@ def guide(
     from shardwise.partition.guide import design
 
     asks = stages is None or layers is None
-    stages = click.prompt("Pipeline stages", type=Number("Strategy.pp")) if stages is None else stages
-    layers = click.prompt("Layers of the model", type=Number("Model.layers")) if layers is None else layers
+    stages = int(click.prompt("Pipeline stages", type=Number("Strategy.pp"))) if stages is None else stages
+    layers = int(click.prompt("Layers of the model", type=Number("Model.layers"))) if layers is None else layers
     given = {"full": full, "select": select, "comm": comm, "both": both}
     if asks:
         for name, question in _QUESTIONS:

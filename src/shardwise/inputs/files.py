@@ -46,11 +46,7 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
         # Without O_NONBLOCK, opening a pipe would wait for its writer; on a regular file the flag means nothing.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if stat.S_ISDIR(mode):
-                raise FileError(path, "is a folder; give a file")
-            if not stat.S_ISREG(mode):
-                raise _endless(path)
+            _refuse_irregular(path, os.fstat(file.fileno()).st_mode)
             yield file
     except FileNotFoundError:
         raise FileError(path, "there is no such file") from None
@@ -68,6 +64,13 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
         if type(error).__name__ != "LZMAError":
             raise
         raise FileError(path, f"cannot be unpacked: {error}") from None
+
+
+def _refuse_irregular(path: str | Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise FileError(path, "is a folder; give a file")
+    if not stat.S_ISREG(mode):
+        raise _endless(path)
 
 
 def _endless(path: str | Path) -> FileError:

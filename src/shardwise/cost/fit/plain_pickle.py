@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 MOST_STEPS = 16_000_000
@@ -24,9 +25,7 @@ def plain(data: bytes) -> Any:  # noqa: ANN401 - a file can hold anything
     stack: _Stack = []
     memo: dict[int, Any] = {}
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count == MOST_STEPS:
-                raise PickleError(f"is a pickle of over {MOST_STEPS:,} steps; record fewer events")
+        for opcode, argument, _ in islice(pickletools.genops(data), MOST_STEPS):
             if opcode.name == "STOP":
                 return _answer(stack)
             _step(opcode.name, argument, stack, memo)
@@ -34,7 +33,7 @@ def plain(data: bytes) -> Any:  # noqa: ANN401 - a file can hold anything
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise PickleError(f"is a broken pickle: {error}") from None
-    raise PickleError("is a pickle without an end")
+    raise PickleError(f"is a pickle without an end within {MOST_STEPS:,} steps; record fewer events")
 
 
 def _answer(stack: _Stack) -> Any:  # noqa: ANN401

@@ -10,7 +10,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.frameworks.imported import Draft
 from shardwise.inputs.frameworks.shell import Flags
 from shardwise.inputs.gate import typed
-from shardwise.inputs.model import Activation, Mla, Model, Moe
+from shardwise.inputs.model import Activation, Mla, Model, Moe, Position
 from shardwise.inputs.names import MEGATRON_SWITCHES
 from shardwise.inputs.scalars import SCALARS
 
@@ -54,7 +54,7 @@ _ROWS = {
     "kv-lora-rank": "Mla.kv_rank", "qk-head-dim": "Mla.nope_size", "qk-pos-emb-head-dim": "Mla.rope_size",
     "v-head-dim": "Mla.value_size", "q-lora-rank": "Mla.q_rank",
 }  # fmt: skip
-_POSITIONS = {
+_POSITIONS: dict[str, Position] = {
     "learned_absolute": "learned", "rope": "rope", "yarn": "rope", "mrope": "rope", "none": "none",
 }  # fmt: skip
 _LONGEST = 10_000

@@ -108,7 +108,7 @@ def _layers(draft: Draft, tables: _Tables) -> None:
     model, pp, vpp = tables.model, draft.number("pp"), draft.number("vpp")
     offset = model.data.get("offset", 0)
     count = model.data.get("num_layers") or model.data.get("num_hidden_layers")
-    if offset is None or offset == 0 or offset == []:
+    if offset in (0, None, []):
         return
     rows = _rows(draft, offset, "model_config.offset", "pipeline.offset")
     if rows is None:

@@ -12,7 +12,7 @@ from typing import Any
 class Flags(dict[str, str | None]):
     """Flags and their values, None for a switch; remembers which were looked at, so that the others can be named."""
 
-    def __init__(self, flags: Mapping[str, str | None] = {}) -> None:  # noqa: B006 - copied, never changed
+    def __init__(self, flags: Mapping[str, str | None] = {}) -> None:
         super().__init__(flags)
         self.read: set[str] = set()
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
-from shardwise.inputs.gate import counted, held, word
+from shardwise.inputs.gate import counted, held
+from shardwise.inputs.gate import word as one_of
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, CpKind
@@ -122,10 +123,10 @@ def _value(axis: str, text: str) -> object:
     if axis in _NUMERIC:
         return counted(text, SCALARS[f"Strategy.{_NAMES.get(axis, axis)}"], axis)
     if axis == "sp":
-        word(text, _SWITCH, axis)
+        one_of(text, _SWITCH, axis)
         return _SWITCH[text]
     if axis == "cp_kind":
-        return word(text, get_args(CpKind), axis)
+        return one_of(text, get_args(CpKind), axis)
     if axis == "schedule" and text not in SCHEDULES:
         raise UnknownNameError("schedule", text, SCHEDULES)
     if axis == "recompute":  # auto: as many layers of every stage as needed, AS_NEEDED in space.py
