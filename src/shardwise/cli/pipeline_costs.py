@@ -94,15 +94,24 @@ def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]
         return found
     if text.lower() == "none":
         return tuple(replace(one, memory_limit=()) for one in found)
-    if text.lower().endswith("p"):
-        limits = limit_of(found[0], rank_of, typed(text[:-1], SCALARS["option.times"], "--memory-limit"))
-    else:
-        bare = re.fullmatch(r"[-+.0-9eE]+", text.strip())
-        value = typed(text, SCALARS["pipeline.limit"], "--memory-limit") if bare else parse_bytes(text)
-        limits = (value,) * (1 + max(rank_of))
+    try:
+        limits = _limits(found[0], text.strip().lower(), rank_of)
+    except InputError as error:
+        raise InputError(f"--memory-limit {text!r}: {error.faults[0].message}; {_FORMS}") from None
     if not 0 < min(limits) < float("inf"):
-        raise InputError(Fault("--memory-limit", f"{text!r} leaves a rank nothing; write 1.5p, 40GB, a number or none"))
+        raise InputError(f"--memory-limit {text!r} leaves a rank nothing; {_FORMS}")
     return tuple(replace(one, memory_limit=limits) for one in found)
+
+
+_FORMS = "write 1.5p, 40GB, a number or none"
+
+
+def _limits(costs: Costs, text: str, rank_of: tuple[int, ...]) -> tuple[float, ...]:
+    if text.endswith("p"):
+        return limit_of(costs, rank_of, typed(text[:-1], SCALARS["option.times"], ""))
+    bare = re.fullmatch(r"[-+.0-9e]+", text)
+    value = typed(text, SCALARS["pipeline.limit"], "") if bare else parse_bytes(text)
+    return (value,) * (1 + max(rank_of))
 
 
 def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:

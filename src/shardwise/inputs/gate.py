@@ -81,6 +81,15 @@ def fits(value: object, row: Scalar) -> bool:
     return row.takes(value)
 
 
+def wrong(value: object, row: Scalar) -> str:
+    """Why a value of a file is refused; empty: it is not."""
+    try:
+        held(value, row, "")
+    except InputError as error:
+        return error.faults[0].message
+    return ""
+
+
 def typed(text: str, row: Scalar, at: str) -> float:
     """The number that a text means, as people type it. InputError at `at` otherwise."""
     bare = text.strip()

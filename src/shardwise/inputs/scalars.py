@@ -131,7 +131,7 @@ SCALARS: dict[str, Scalar] = {
     # options that are no field
     "option.count": _whole(1, 10**9),
     "option.gap": _number(0, 1, usual=(0, 0.9999), hint="it is a share: write 0.5% or 0.005"),
-    "option.time": Scalar(kind="seconds", least=0.0, most=1e9, above=True, usual=(1e-3, 3.2e7)),
+    "option.time": Scalar(kind="seconds", least=0.0, most=3.2e7, above=True),
     "option.effort": _number(0.01, 100),
     "option.share": _SHARE,
     "option.margin": _size(1e3, 1e14, zero=True),
@@ -175,7 +175,7 @@ SCALARS: dict[str, Scalar] = {
     "trace.ts": _number(-1e18, 1e18),
     "trace.dur": _number(0, 1e12),
     "trace.number": _whole(-(2**63), 2**63),
-    "log.iteration": Scalar(kind="seconds", least=0.0, most=1e9, above=True, usual=(1e-6, 1e6)),
+    "log.iteration": Scalar(kind="seconds", least=0.0, most=1e9, above=True),
     "log.peak": _positive(1e9),
     # numbers whose own range is looked at later, together with all other faults
     "any.whole": _whole(-(10**15), 10**15),

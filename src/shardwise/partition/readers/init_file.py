@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import parse_mapping, read_text
-from shardwise.inputs.gate import fits
+from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.decompose import Measured
 from shardwise.partition.lists import counted
@@ -94,10 +94,10 @@ class _Reader:
     def count(self, table: Table, section: str, name: str) -> int:
         value = table.get(name)
         row = SCALARS[{"pipeline_num": "Strategy.pp", "num_layer": "Model.layers"}.get(name, "Strategy.microbatches")]
-        if not isinstance(value, int) or not fits(value, row):
-            self.fault(f"{section}.{name}", f"is {_SHOWN.repr(value)}; write a whole number of at least 1")
+        if message := "is missing; add it" if value is None else wrong(value, row):
+            self.fault(f"{section}.{name}", message)
             return 0
-        return value
+        return int(value or 0)
 
     def read(self) -> Init | None:
         pipeline = self.section("pipeline_config")

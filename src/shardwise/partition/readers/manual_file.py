@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.gate import fits, said
+from shardwise.inputs.gate import fits, said, wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.lists import Lists, Table
 
@@ -60,9 +60,9 @@ def read_manual(path: str | Path, *, pp: int, layers: int, vpp: int) -> tuple[Ma
 
 def _turn_faults(name: str, turns: object, pp: int, layers: int, vpp: int) -> Iterator[Fault]:
     at = f"{name}.interleave_num"
-    if not isinstance(turns, int) or not fits(turns, SCALARS["Strategy.vpp"]):
-        yield Fault(at, f"is {said(turns)}; write a whole number of at least 1")
-    elif turns > max(vpp, layers // pp):
+    if message := wrong(turns, SCALARS["Strategy.vpp"]):
+        yield Fault(at, message)
+    elif isinstance(turns, int) and turns > max(vpp, layers // pp):
         yield Fault(at, f"is {turns:,}: {layers:,} layers cannot fill {pp} stages x {turns:,} chunks")
 
 

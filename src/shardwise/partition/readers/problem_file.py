@@ -16,7 +16,7 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.gate import fits, said, shown
+from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.problem import MOST_CHUNKS, Choice, End, Kind, Problem, Run, check_problem
 
@@ -210,7 +210,9 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
         yield Fault("recompute_kinds", f"is {kinds!r}; write a list of {', '.join(RECOMPUTE)}")
     limit = data.get("mem_limit")
     if limit is not None and not _is_numbers(limit, "pipeline.limit"):
-        yield Fault("mem_limit", f"is {limit!r}; write the memory of a rank, or a list with one number per rank")
+        yield Fault(
+            "mem_limit", f"is {limit!r}; write the memory of a rank, above 0, or a list with one number per rank"
+        )
     hop = data.get("hop", 0.0)
     if not fits(hop, SCALARS["pipeline.time"]):
         yield Fault("hop", f"is {hop!r}; write the time of a message between two ranks, 0 or more")
@@ -234,8 +236,7 @@ def _count_faults(data: Table) -> Iterator[Fault]:
             if name in needed:
                 yield Fault(name, "is missing; a problem says pp, vp, mb, layers, mem_limit and its model")
         elif not fits(data[name], SCALARS[_COUNTS[name]]):
-            most = shown(SCALARS[_COUNTS[name]].most)
-            yield Fault(name, f"is {said(data[name])}; write a whole number from 1 to {most}")
+            yield Fault(name, wrong(data[name], SCALARS[_COUNTS[name]]))
 
 
 def model_faults(model: object) -> Iterator[Fault]:
@@ -261,12 +262,10 @@ def _entry_faults(entry: object, at: str) -> Iterator[Fault]:
     for key, value in entry.items():
         read = key in _NUMBERS or key.startswith("memory_") or key.endswith(("_time", "_coef"))
         row = SCALARS["pipeline.coefficient" if key.endswith("_coef") else "pipeline.time"]
-        if read and not fits(value, row):
-            yield Fault(
-                f"{at}.{key}", f"is {said(value)}; write a number that is not negative, up to {shown(row.most)}"
-            )
-    if not fits(entry.get("nb_layer", 1), SCALARS["Model.layers"]):
-        yield Fault(f"{at}.nb_layer", f"is {said(entry['nb_layer'])}; write a whole number of at least 1")
+        if read and (message := wrong(value, row)):
+            yield Fault(f"{at}.{key}", message)
+    if message := wrong(entry.get("nb_layer", 1), SCALARS["Model.layers"]):
+        yield Fault(f"{at}.nb_layer", message)
 
 
 def _is_numbers(value: object, row: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.gate import fits, said
+from shardwise.inputs.gate import wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.readers.problem_file import RECOMPUTE
 
@@ -62,9 +62,8 @@ def _faults(table: Mapping[str, Any], names: tuple[str, ...], at: str, *, needed
         value = table.get(name)
         if value is None and not needed:
             continue
-        if not fits(value, SCALARS["foreign.count"]):
-            given = "is missing" if value is None else f"is {said(value)}"
-            yield Fault(f"{at}.{name}", f"{given}; write a whole number of at least 1")
+        if message := "is missing; add it" if value is None else wrong(value, SCALARS["foreign.count"]):
+            yield Fault(f"{at}.{name}", message)
 
 
 def in_pieces(model: Mapping[str, Any], training: Training, splits: int) -> dict[str, Any]:
