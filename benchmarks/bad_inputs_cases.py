@@ -37,6 +37,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "open": ("2.5", "x", "²", LONG, "nan"),
     "number": ("x", "nan", "inf", "-inf", "1e400", "-1e18", LONG, "²", "1,5", "0x1p3"),
     "word": ("zzz", "²", "7"),
+    "form": ("zzz", "²", "-7"),
     "quantity": ("x", "nan", "-5GB", "5 parsecs", "²GB", "1e400GB", LONG),
 }
 

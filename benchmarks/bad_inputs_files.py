@@ -166,10 +166,10 @@ MEGATRON = {
     "num-layers-per-virtual-pipeline-stage": W(2), "recompute-granularity": C("full"), "recompute-method": C("block"),
     "recompute-num-layers": W(1), "transformer-impl": C("transformer_engine"), "attention-backend": C("auto"),
     "optimizer": C("adam"), "exp-avg-dtype": C("fp32"), "num-experts": W(8), "moe-router-topk": W(2),
-    "moe-ffn-hidden-size": W(256), "moe-layer-freq": C("1"), "moe-expert-capacity-factor": N(1.0),
+    "moe-ffn-hidden-size": W(256), "moe-layer-freq": Leaf("form", "1"), "moe-expert-capacity-factor": N(1.0),
     "expert-model-parallel-size": W(1), "expert-tensor-parallel-size": W(1), "context-parallel-size": W(2),
     "cp-comm-type": C("p2p"), "fp8-format": C("hybrid"), "fp8-recipe": C("delayed"), "mtp-num-layers": W(1),
-    "num-distributed-optimizer-instances": W(1), "cpu-offloading-num-layers": W(0), "window-size": C("(127,0)"),
+    "num-distributed-optimizer-instances": W(1), "cpu-offloading-num-layers": W(0), "window-size": Leaf("form", "(127,0)"),
     "softmax-type": C("vanilla"),
 }  # fmt: skip
 TORCHTITAN = {

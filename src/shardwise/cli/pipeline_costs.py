@@ -81,6 +81,8 @@ def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | No
 
 def _number_faults(at: str, value: Any, row: Scalar) -> Iterator[Fault]:  # noqa: ANN401 - what a file holds
     """A number, or a list of them; a share is one for all."""
+    if value == []:
+        yield Fault(at, "is an empty list; give one number, one per chunk or rank, or leave it out")
     for item in value if isinstance(value, list) and row is not SCALARS["pipeline.share"] else [value]:
         try:
             held(item, row, at)

@@ -46,7 +46,8 @@ _ERROR = _number(0, 1, usual=(0, 0.99), hint="it is a share: 0.1 is 10%")
 
 SCALARS: dict[str, Scalar] = {
     # strategy
-    **{f"Strategy.{axis}": _whole(1, RANKS) for axis in ("tp", "pp", "dp", "cp", "ep", "etp")},
+    **{f"Strategy.{axis}": _whole(1, RANKS) for axis in ("tp", "dp", "cp", "ep", "etp")},
+    "Strategy.pp": _whole(1, LAYERS),
     "Strategy.vpp": _whole(1, LAYERS),
     "Strategy.zero": _whole(0, 3),
     "Strategy.zero_group": _whole(0, RANKS),
@@ -111,7 +112,7 @@ SCALARS: dict[str, Scalar] = {
     "Overlap.fsdp_rate": _FRACTION,
     **{f"Overheads.{name}": _seconds(0.1)
        for name in ("launch", "launch_backward", "layer", "layer_backward", "collective")},
-    **{f"Overheads.{name}": _seconds(100.0) for name in ("iteration", "microbatch", "owner")},
+    **{f"Overheads.{name}": _seconds(0.5) for name in ("iteration", "microbatch", "owner")},
     "Overheads.slowdown": _positive(1000, usual=(0.01, 100), hint="it is a factor: 1.1 is 10% slower"),
     "Errors.time": _ERROR,
     "Errors.memory": _ERROR,
@@ -172,7 +173,7 @@ SCALARS: dict[str, Scalar] = {
     "simumax.number": _number(-1e6, 1e6),
     "simumax.counted": _number(0, TOKENS),
     # what profilers, logs and dry runs write: microseconds since some start, numbers of launches
-    "trace.ts": _number(-1e18, 1e18),
+    "trace.ts": _number(-1e17, 1e17),
     "trace.dur": _number(0, 1e12),
     "trace.number": _whole(-(2**63), 2**63),
     "log.iteration": Scalar(kind="seconds", least=0.0, most=1e9, above=True),
