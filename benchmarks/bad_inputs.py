@@ -13,6 +13,7 @@ refuses what is sound, or accepts in silence what cannot be meant: what is accep
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -44,7 +45,9 @@ FAULTS = {
 }
 FINDINGS = {
     "10 importers guess": lambda case, fault: case.group == "importer" and fault == "silent",
-    "11 unit slips pass": lambda case, fault: case.group in {"file", "option", "only", "words", "web"} and fault == "silent",
+    "11 unit slips pass": lambda case, fault: (
+        case.group in {"file", "option", "only", "words", "web"} and fault == "silent"
+    ),
     "12 exits 70": lambda _, fault: fault == "exit",
     "13 hangs": lambda _, fault: fault in {"hang", "memory"},
 }
@@ -104,7 +107,9 @@ def run_case(case: Case, sound: dict[str, str]) -> Outcome:
         said = (folder / ".said").read_text(errors="replace") if (folder / ".said").exists() else ""
     code = os.waitstatus_to_exitcode(status)
     seconds = used.ru_utime + used.ru_stime
-    return Outcome(case, code, judged(case, code, said, seconds, used.ru_maxrss * 1024), seconds, used.ru_maxrss * 1024, said)
+    return Outcome(
+        case, code, judged(case, code, said, seconds, used.ru_maxrss * 1024), seconds, used.ru_maxrss * 1024, said
+    )
 
 
 def _in_child(case: Case, folder: Path) -> None:
@@ -177,9 +182,14 @@ def warm(source: Path) -> dict[str, str]:
     import importlib
 
     from shardwise.cli.verbs import VERBS
+    from shardwise.errors import InputError
+    from shardwise.inputs.calibration import Calibration
+    from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.load import load_cluster, load_model, model_from, read_cluster
     from shardwise.inputs.plan_file import Plan, plan_text
+    from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
+    from shardwise.inputs.validate import validated
     from shardwise.schedule.generate import generate
 
     assert Path(sys.modules["shardwise"].__file__ or "").is_relative_to(source), "another shardwise is in the way"
@@ -189,6 +199,9 @@ def warm(source: Path) -> dict[str, str]:
         importlib.import_module(module)
     load_model("llama-3.2-1b")
     small = model_from(dict(cases.SOUND["small.json"]), Path("small.json")).value
+    for kind, data in ((Cluster, {}), (Strategy, {}), (Runtime, {}), (Calibration, {})):
+        with contextlib.suppress(InputError):
+            validated(kind, data)  # what checks files is made once
     plan = Plan(model=small, cluster=load_cluster("16xh100"), strategy=Strategy.parse("tp2 dp8 gbs16 seq1024"))
     read_cluster("8xascend-910b")
     return {"h100.json": plan_text(plan), "sound.csv": generate("1f1b", pp=2, vpp=1, microbatches=4).csv()}
@@ -198,6 +211,8 @@ def run_all(every: Sequence[Case], sound: dict[str, str], *, progress: bool = Fa
     outcomes = []
     for number, case in enumerate(every, 1):
         outcomes.append(run_case(case, sound))
+        if progress and outcomes[-1].fault:
+            print(line_of(outcomes[-1]), flush=True)
         if progress and number % 200 == 0:
             bad = sum(bool(one.fault) for one in outcomes)
             print(f"\r{number:,} of {len(every):,}, {bad} faults", end="", file=sys.stderr, flush=True)
@@ -206,8 +221,13 @@ def run_all(every: Sequence[Case], sound: dict[str, str], *, progress: bool = Fa
     return outcomes
 
 
-def report(outcomes: Sequence[Outcome], shown: int) -> None:
-    """The table by group and fault, by finding, and the faults themselves."""
+def line_of(one: Outcome) -> str:
+    """A fault, with the end of what was said."""
+    return f"{one.fault:<7}{one.code:>4} {one.case.group}: {one.case.name}: {' '.join(one.said.split())[-160:]}"
+
+
+def report(outcomes: Sequence[Outcome]) -> None:
+    """The table by group and fault, and by finding."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for one in outcomes:
         counts[one.case.group][one.fault or f"exit {one.code}"] += 1
@@ -219,9 +239,6 @@ def report(outcomes: Sequence[Outcome], shown: int) -> None:
         print(f"finding {name:<22}{sum(bool(one.fault) and meant(one.case, one.fault) for one in outcomes):>7,}")
     most, slowest = max(one.bytes for one in outcomes), max(outcomes, key=lambda one: one.seconds)
     print(f"largest {most / 2**30:.2f} GiB, slowest {slowest.seconds:.1f} CPU s ({slowest.case.name})")
-    for one in [one for one in outcomes if one.fault][:shown]:
-        said = " ".join(one.said.split())[-160:]
-        print(f"{one.fault:<7}{one.code:>4} {one.case.group}: {one.case.name}: {said}")
 
 
 def main() -> None:
@@ -229,13 +246,12 @@ def main() -> None:
     options.add_argument("--src", type=Path, default=HERE.parent / "src", help="the source tree to try")
     options.add_argument("--sample", type=int, default=0, help="so many cases, spread over all; 0: all")
     options.add_argument("--only", default="", help="cases whose group or name holds this")
-    options.add_argument("--show", type=int, default=60, help="faults to print")
     asked = options.parse_args()
     sound = warm(asked.src.resolve())
     every = [case for case in all_cases() if asked.only in f"{case.group} {case.name}"]
     began = time.monotonic()
     outcomes = run_all(sampled(every, asked.sample) if asked.sample else every, sound, progress=True)
-    report(outcomes, asked.show)
+    report(outcomes)
     bad = sum(bool(one.fault) for one in outcomes)
     print(f"{len(outcomes):,} cases, {bad:,} faults, {time.monotonic() - began:.0f} s")
     sys.exit(bool(bad))

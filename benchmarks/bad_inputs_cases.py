@@ -36,6 +36,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "whole": ("-1", "2.5", "x", "²", "٣", LONG, "nan", "1e3", "0x10", "1 2", "1_000", "∞", "True"),
     "open": ("2.5", "x", "²", LONG, "nan"),
     "number": ("x", "nan", "inf", "-inf", "1e400", "-1e18", LONG, "²", "1,5", "0x1p3"),
+    "numbers": ("x", "nan", "inf", "1e400", "-1e18", LONG, "²", "1,,5", "1;5"),
     "word": ("zzz", "²", "7"),
     "form": ("zzz", "²", "-7"),
     "quantity": ("x", "nan", "-5GB", "5 parsecs", "²GB", "1e400GB", LONG),
@@ -58,7 +59,7 @@ class Case:
     """What a note that names the value would hold."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Form:
     """A sound file, the command that reads it, and the files beside it."""
 
@@ -66,14 +67,21 @@ class Form:
     group: str
     file: str
     data: Any
-    words: tuple[str, ...]
+    line: str
+    """The command, a word after the other."""
     beside: tuple[str, ...] = ()
     write: Callable[[Any], Any] = lambda data: data
+    every: int = 1
+    """Of the bad values of a place, every so many are tried: a plan's inputs are tried by themselves, too."""
     sound: bool = True
     """The command answers; else it refuses the file in any case, and only how is looked at."""
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.line.split())
 
-def plain(data: Any) -> Any:  # noqa: ANN401 - any JSON value
+
+def plain(data: Any) -> Any:
     """A template without its marks."""
     if isinstance(data, Leaf):
         return data.value
@@ -82,7 +90,7 @@ def plain(data: Any) -> Any:  # noqa: ANN401 - any JSON value
     return [plain(value) for value in data] if isinstance(data, list) else data
 
 
-def leaves(data: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:  # noqa: ANN401
+def leaves(data: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
     if isinstance(data, Leaf):
         yield way, data
     elif isinstance(data, dict | list):
@@ -90,7 +98,7 @@ def leaves(data: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ..
             yield from leaves(value, (*way, key))
 
 
-def changed(data: Any, way: tuple[Any, ...], value: Any) -> Any:  # noqa: ANN401
+def changed(data: Any, way: tuple[Any, ...], value: Any) -> Any:
     made = json.loads(json.dumps(plain(data)))
     place = made
     for key in way[:-1]:
@@ -112,44 +120,51 @@ def toml(data: dict[str, Any]) -> str:
     return tomli_w.dumps(data).replace("[gpus.my-gpu]", '[gpus."my-gpu"]')
 
 
+_LEVELS = files.CLUSTER["levels"]
 PLAN = {
     "schema": "shardwise/plan/1",
-    "inputs": {"model": {**files.MODEL}, "cluster": files.CLUSTER, "strategy": files.STRATEGY},
+    "inputs": {
+        "model": files.MODEL,
+        "cluster": {**files.CLUSTER, "levels": [_LEVELS[0], {**_LEVELS[1], "size": files.W(16)}]},
+        "strategy": files.STRATEGY,
+    },
 }
-PLAN["inputs"]["cluster"] = {**files.CLUSTER, "levels": [files.CLUSTER["levels"][0], {**files.CLUSTER["levels"][1], "size": files.W(16)}]}  # noqa: E501
-ASK = ("-s", "gbs16 seq128")
-SCHEDULE = ("schedule", "auto", "--pp", "2", "--vpp", "2", "--microbatches", "4", "--effort", "0.01", "--costs")
-BALANCE = ("balance", "--time-limit", "1", "--effort", "0.01")
-CALIBRATE = ("calibrate", "--plan", "h100.json", "--name", "ours", "--dry-run")
-HOME = ("check", "llama-3.2-1b", *ASK, "-c")
-SIMUMAX = ("check", "model.json", "-c", "system.json", "-s", "strategy.json")
+ASK = "-c 16xh100 --global-batch 16 --seq 128"
+SCHEDULE = "schedule auto --pp 2 --vpp 2 --microbatches 4 --effort 0.01 --costs"
+BALANCE = "balance --time-limit 1 --effort 0.01"
+CALIBRATE = "calibrate --plan h100.json --name ours --dry-run"
+SIMUMAX = "check model.json -c system.json -s strategy.json"
+SMALL, RUN = ("small.json",), ("h100.json",)
 FORMS = (
-    Form(name="model", group="file", file="model.json", data=files.MODEL, words=("check", "model.json", "-c", "16xh100", *ASK)),
-    Form(name="model with MLA", group="file", file="model.json", data=files.MLA_MODEL, words=("check", "model.json", "-c", "16xh100", *ASK)),
-    Form(name="cluster", group="file", file="cluster.json", data=files.CLUSTER, words=("check", "llama-3.2-1b", "-c", "cluster.json", *ASK)),
-    Form(name="strategy", group="file", file="strategy.json", data=files.STRATEGY, words=("check", "small.json", "-c", "16xh100", "-s", "strategy.json"), beside=("small.json",)),
-    Form(name="runtime", group="file", file="runtime.json", data=files.RUNTIME, words=("check", "llama-3.2-1b", "-c", "16xh100", *ASK, "--runtime", "runtime.json")),
-    Form(name="plan", group="file", file="plan.json", data=PLAN, words=("show", "plan.json")),
-    Form(name="costs", group="file", file="costs.json", data=files.COSTS, words=(*SCHEDULE, "costs.json")),
-    Form(name="problem", group="file", file="problem.json", data=files.PROBLEM, words=(*BALANCE, "--problem", "problem.json")),
-    Form(name="init", group="file", file="init.json", data=files.INIT, words=(*BALANCE, "--init", "init.json", "-s", "4", "-mem", "60000")),
-    Form(name="manual", group="file", file="manual.json", data=files.MANUAL, words=(*BALANCE, "--problem", "sound_problem.json", "--manual", "manual.json"), beside=("sound_problem.json",)),
-    Form(name="trace", group="file", file="trace.json", data=files.TRACE, words=(*CALIBRATE, "--trace", "trace.json"), beside=("h100.json",)),
-    Form(name="snapshot", group="file", file="snapshot.json", data=files.SNAPSHOT, words=(*CALIBRATE, "--snapshot", "snapshot.json"), beside=("h100.json",)),
-    Form(name="probe", group="file", file="probe.json", data=files.PROBE, words=("calibrate", "probe.json", "--name", "ours", "--dry-run")),
-    Form(name="operators", group="file", file="operators.json", data=files.OPERATORS, sound=False,
-         words=("plan", "llama-3.2-1b", "-c", "8xh100", "--space", "per-op", "--profiles", "operators.json")),
-    Form(name="own GPU", group="file", file="home/gpus/my-gpu.toml", data=files.GPU_HOME, words=(*HOME, "16xmy-gpu"), write=toml),
-    Form(name="own calibration", group="file", file="home/calibrations/mine.toml", data=files.CALIBRATION_HOME,
-         words=("estimate", "small.json", "-c", "mine.json", *ASK), beside=("small.json", "mine.json"), write=toml),
-    Form(name="Hugging Face", group="importer", file="config.json", data=files.HUGGINGFACE, words=("check", "config.json", "-c", "16xh100", *ASK)),
-    Form(name="SimuMax model", group="importer", file="model.json", data=files.SIMUMAX_MODEL, words=SIMUMAX, beside=("system.json", "strategy.json")),
-    Form(name="SimuMax strategy", group="importer", file="strategy.json", data=files.SIMUMAX_STRATEGY, words=SIMUMAX, beside=("system.json", "model.json")),
-    Form(name="SimuMax system", group="importer", file="system.json", data=files.SIMUMAX_SYSTEM, words=SIMUMAX, beside=("strategy.json", "model.json")),
-    Form(name="Megatron", group="importer", file="run.sh", data=files.MEGATRON, words=("check", "--from", "run.sh", "-c", "16xh100"), write=script),
-    Form(name="torchtitan", group="importer", file="titan.json", data=files.TORCHTITAN, words=("check", "--from", "titan.json", "-c", "8xh100")),
-    Form(name="DeepSpeed", group="importer", file="ds.json", data=files.DEEPSPEED, words=("check", "small.json", "--from", "ds.json", "-c", "8xh100", "--seq", "128"), beside=("small.json",)),
-    Form(name="MindFormers", group="importer", file="mf.json", data=files.MINDFORMERS, words=("check", "--from", "mf.json", "-c", "8xascend-910b")),
+    Form("model", "file", "model.json", files.MODEL, f"check model.json {ASK}"),
+    Form("model with MLA", "file", "model.json", files.MLA_MODEL, f"check model.json {ASK}"),
+    Form("cluster", "file", "cluster.json", files.CLUSTER,
+         "check llama-3.2-1b -c cluster.json --global-batch 16 --seq 128"),
+    Form("strategy", "file", "strategy.json", files.STRATEGY, "check small.json -c 16xh100 -s strategy.json", SMALL),
+    Form("runtime", "file", "runtime.json", files.RUNTIME, f"check llama-3.2-1b {ASK} --runtime runtime.json"),
+    Form("plan", "file", "plan.json", PLAN, "show plan.json", every=4),
+    Form("costs", "file", "costs.json", files.COSTS, f"{SCHEDULE} costs.json"),
+    Form("problem", "file", "problem.json", files.PROBLEM, f"{BALANCE} --problem problem.json"),
+    Form("init", "file", "init.json", files.INIT, f"{BALANCE} --init init.json -s 4 -mem 60000"),
+    Form("manual", "file", "manual.json", files.MANUAL,
+         f"{BALANCE} --problem sound_problem.json --manual manual.json", ("sound_problem.json",)),
+    Form("trace", "file", "trace.json", files.TRACE, f"{CALIBRATE} --trace trace.json", RUN),
+    Form("snapshot", "file", "snapshot.json", files.SNAPSHOT, f"{CALIBRATE} --snapshot snapshot.json", RUN),
+    Form("probe", "file", "probe.json", files.PROBE, "calibrate probe.json --name ours --dry-run"),
+    Form("operators", "file", "operators.json", files.OPERATORS,
+         "plan llama-3.2-1b -c 8xh100 --space per-op --profiles operators.json", sound=False),
+    Form("own GPU", "file", "home/gpus/my-gpu.toml", files.GPU_HOME,
+         "check llama-3.2-1b -c 16xmy-gpu --global-batch 16", write=toml),
+    Form("own calibration", "file", "home/calibrations/mine.toml", files.CALIBRATION_HOME,
+         "estimate small.json -c mine.json --global-batch 16 --seq 128", ("small.json", "mine.json"), toml),
+    Form("Hugging Face", "importer", "config.json", files.HUGGINGFACE, f"check config.json {ASK}"),
+    Form("SimuMax model", "importer", "model.json", files.SIMUMAX_MODEL, SIMUMAX, ("system.json", "strategy.json")),
+    Form("SimuMax strategy", "importer", "strategy.json", files.SIMUMAX_STRATEGY, SIMUMAX, ("system.json", "model.json")),
+    Form("SimuMax system", "importer", "system.json", files.SIMUMAX_SYSTEM, SIMUMAX, ("strategy.json", "model.json")),
+    Form("Megatron", "importer", "run.sh", files.MEGATRON, "check --from run.sh -c 16xh100", write=script),
+    Form("torchtitan", "importer", "titan.json", files.TORCHTITAN, "check --from titan.json -c 8xh100"),
+    Form("DeepSpeed", "importer", "ds.json", files.DEEPSPEED, "check small.json --from ds.json -c 8xh100 --seq 128", SMALL),
+    Form("MindFormers", "importer", "mf.json", files.MINDFORMERS, "check --from mf.json -c 8xascend-910b"),
 )  # fmt: skip
 SOUND = {
     "small.json": {key: value for key, value in plain(files.MODEL).items() if key not in {"moe", "dropout"}},
@@ -171,7 +186,7 @@ def _beside(form: Form) -> dict[str, Any]:
     return {name: SOUND.get(name, name) for name in form.beside}
 
 
-def _case(form: Form, name: str, data: Any, **more: Any) -> Case:  # noqa: ANN401
+def _case(form: Form, name: str, data: Any, **more: Any) -> Case:
     held = {**_beside(form), form.file: form.write(data)}
     return Case(name=f"{form.name}: {name}", group=form.group, words=form.words, files=held, **more)
 
@@ -181,9 +196,9 @@ def spoilt_files() -> Iterator[Case]:
     for form in FORMS:
         if form.sound:
             yield _case(form, "as it is", plain(form.data), rule=VALID)
-        for way, leaf in leaves(form.data):
+        for number, (way, leaf) in enumerate(leaves(form.data)):
             pool: tuple[Any, ...] = WORDS.get(leaf.kind, ()) if form.write is script else BAD[leaf.kind]
-            for value in pool:
+            for value in pool[number % form.every :: form.every]:
                 value = _slip(leaf.value) if value == "slip" else value  # noqa: PLW2901
                 at = ".".join(map(str, way))
                 key = next((str(step) for step in reversed(way) if isinstance(step, str) and not step.isdigit()), "")
@@ -211,9 +226,6 @@ def strange_shapes() -> Iterator[Case]:
             yield _case(form, "a key nobody knows", more, rule=NAMED, key="zzz-unheard-of")
 
 
-WEB_PLAN = plain(PLAN)
-
-
 def web_cases() -> Iterator[Case]:
     """The same through the page's functions."""
     ask = {"model": "llama-3.2-1b", "cluster": "8xh100", "global_batch": files.W(8), "seq": files.W(4096),
@@ -226,11 +238,14 @@ def web_cases() -> Iterator[Case]:
     for name, body in bodies.items():
         yield Case(name=f"web {name}: as it is", group="web", words=(name,), files={"body": plain(body)}, rule=VALID)
         for number, (way, leaf) in enumerate(leaves(body)):
-            for value in BAD[leaf.kind][number % 2 :: 2] if name in {"why", "export"} else BAD[leaf.kind]:
+            every = 1 if name == "question" else 6
+            for value in BAD[leaf.kind][number % every :: every]:
                 value = _slip(leaf.value) if value == "slip" else value  # noqa: PLW2901
                 made = changed(body, way, value)
                 at = ".".join(map(str, way))
-                yield Case(name=f"web {name}: {at} = {repr(value)[:24]}", group="web", words=(name,), files={"body": made})
+                yield Case(
+                    name=f"web {name}: {at} = {repr(value)[:24]}", group="web", words=(name,), files={"body": made}
+                )
 
 
 def random_spoils(seed: int, count: int) -> Iterator[Case]:

@@ -1,7 +1,7 @@
 """Sound files of every kind that Shardwise reads, each value marked with its kind, so that it can be spoilt.
 
-W whole number, O the same with -1 for "open", F 0 or 1, N number, S switch, C one of some words, Q quantity with a unit, T any text. What stands bare is left
-alone.
+W whole number, O the same with -1 for "open", F 0 or 1, N number, S switch, C one of some words, Q quantity with a
+unit, T any text. What stands bare is left alone.
 """
 
 from __future__ import annotations

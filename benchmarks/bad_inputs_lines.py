@@ -30,7 +30,7 @@ OPTIONS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
         "first-layers", "last-layers", "microbatches", "tensor-model-parallel-size", "num-layers-per-virtual-pipeline-stage",
     )}),
     (CHECK, {"--straggler": "number", "--schedule": "word", "--cp-kind": "word", "--placement": "word", "--dtype": "word",
-             "--master": "word", "--optimizer": "word", "--offload": "word", "--recompute": "word", "--lora": "word",
+             "--master": "word", "--optimizer": "word", "--offload": "word", "--recompute": "word", "--lora": "form",
              "--layers": "word", "--runtime": "word", "--grad-dtype": "word"}),
     (PLAN, {"--global-batch": "whole", "--seq": "whole", "--gap": "number", "--time": "quantity", "--top": "whole",
             "--workers": "whole", "--memory-margin": "quantity", "--memory": "quantity", "--runtime": "word",
@@ -47,7 +47,7 @@ OPTIONS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
                 "--memory-limit": "number", "--costs": "number", "--placement": "word", "--objective": "word"}),
     (("simulate", "sound.csv", "--costs", "1,1,1"), {"--hop": "number", "--free-at-input-grad": "number",
      "--memory-limit": "number", "--costs": "number"}),
-    (BALANCE, {"--pp": "whole", "--vpp": "whole", "--microbatches": "whole", "--memory": "number", "--seq-split": "whole",
+    (BALANCE, {"--pp": "whole", "--vpp": "whole", "--microbatches": "whole", "--memory": "numbers", "--seq-split": "whole",
                "--hop": "number", "--seed": "whole", "--effort": "number", "--time-limit": "number", "--naive": "whole",
                "--low-memory": "whole", "--empty": "whole", "--schedule": "word"}),
     (QUICK, {"-s": "whole", "-l": "whole", "-mem": "number", "--layer": "number", "--kept": "number",
@@ -99,7 +99,11 @@ def options() -> Iterator[Case]:
                 for value in SOUND_WORDS:
                     made = _with(words, option, value)
                     yield Case(
-                        name=f"{words[0]} {option} {value!r}", group="option", words=made, files=_files(words), rule=EITHER
+                        name=f"{words[0]} {option} {value!r}",
+                        group="option",
+                        words=made,
+                        files=_files(words),
+                        rule=EITHER,
                     )
     for words in HANGS:
         yield Case(name=" ".join(words)[:60], group="hang", words=words, files=_files(words), rule=EITHER)
@@ -185,7 +189,9 @@ def places() -> Iterator[Case]:
             yield Case(name=f"{which} <- {name}", group="place", words=named, files={**_files(words), name: made})
         for name in NAMES:
             named = tuple(name if word == "FILE" else word for word in words)
-            yield Case(name=f"{which} <- {name[:20]!r}", group="place", words=named, files=_files(words), rule=_of(words, name))
+            yield Case(
+                name=f"{which} <- {name[:20]!r}", group="place", words=named, files=_files(words), rule=_of(words, name)
+            )
 
 
 def _of(words: tuple[str, ...], name: str) -> str:

@@ -1,4 +1,4 @@
-"""A part of the bad inputs of `benchmarks/bad_inputs.py`, spread over all verbs and files; `make bench` runs them all."""
+"""A part of the bad inputs of `benchmarks/bad_inputs.py`, spread over all verbs and files; `make bench` runs all."""
 
 from __future__ import annotations
 

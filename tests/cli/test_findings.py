@@ -36,7 +36,9 @@ MINDFORMERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("recompute", [[1], [1, 1, 1], [[1, 1], [1, 1]], [[1], [1]], {"a": 1}, "full", [1, "x"], [[1, 1.5]]])
+@pytest.mark.parametrize(
+    "recompute", [[1], [1, 1, 1], [[1, 1], [1, 1]], [[1], [1]], {"a": 1}, "full", [1, "x"], [[1, 1.5]]]
+)
 def test_10_a_recompute_list_of_another_shape_is_no_full_recompute(shardwise, tmp_path, recompute):
     path = tmp_path / "mf.yaml"
     path.write_text(yaml.safe_dump({**MINDFORMERS, "recompute_config": {"recompute": recompute}}))

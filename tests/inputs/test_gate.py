@@ -57,7 +57,9 @@ def test_what_is_shipped_is_inside():
                 assert row.takes(value), f"{one.name}.{name}"
 
 
-@pytest.mark.parametrize("text", ["²", "٣", "1.0", "1e2", "0x10", "1_000", "", "nan", "True", "9" * 400, "-", "1 2", "∞"])
+@pytest.mark.parametrize(
+    "text", ["²", "٣", "1.0", "1e2", "0x10", "1_000", "", "nan", "True", "9" * 400, "-", "1 2", "∞"]
+)
 def test_a_whole_number_is_ascii_digits(text):
     with pytest.raises(InputError):
         typed(text, WHOLE, "x")
@@ -90,7 +92,7 @@ def test_a_value_of_a_file_is_of_its_kind_and_in_its_range(value):
     ],
 )
 def test_outside_the_plausible_band_the_unit_is_offered(row, value, offer):
-    with pytest.raises(InputError, match="means|meant") as caught:
+    with pytest.raises(InputError, match=r"means|meant") as caught:
         held(value, SCALARS[row], "x")
     assert offer in str(caught.value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -16,10 +16,12 @@ class Number(click.ParamType[float]):
     """A number that has a row."""
 
     name = "number"
+    _NAMES: ClassVar = {"whole": "N", "number": "X", "bytes": "SIZE", "rate": "RATE", "seconds": "TIME", "count": "N"}
 
     def __init__(self, row: str | Scalar, read: Callable[[str, Scalar, str], Any] = typed) -> None:
         self.row = SCALARS[row] if isinstance(row, str) else row
         self.read = read
+        self.name = self._NAMES.get(self.row.kind, "number")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
         if not isinstance(value, str):

@@ -163,8 +163,9 @@ def _head_size(keys: Keys, hidden: int, heads: int) -> int:
 
 
 def _activation(keys: Keys, family: Family) -> Activation:
-    text = str(keys.get(*ALIASES["activation"]) or "").lower()
-    if text and not re.search(r"silu|swish|swiglu|glu|gelu|relu|xielu", text):
+    given = keys.get(*ALIASES["activation"])
+    text = "" if given is None else str(given).lower()
+    if given is not None and not re.search(r"silu|swish|swiglu|glu|gelu|relu|xielu", text):
         name = next(name for name in ALIASES["activation"] if keys.data.get(name) is not None)
         raise InputError(Fault(name, f"{text[:60]!r} is no activation that is known; write silu, gelu or relu"))
     if family.fixed.get("activation") == "squared-relu" or text in {"relu2", "squared_relu"}:

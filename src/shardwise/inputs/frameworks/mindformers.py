@@ -184,7 +184,7 @@ def _chosen(draft: Draft, keys: Foreign, name: str) -> tuple[int, ...] | None:
     """Layers that a choice names, of every stage or chunk; empty: all of them, none: it chooses nothing."""
     keys.read.add(name)
     value = keys.data.get(name)
-    if value is None or value is False or value == []:
+    if value is None or value is False:
         return None
     if value is True:
         return ()

@@ -210,7 +210,9 @@ def _selective(draft: Draft, keys: Foreign) -> None:
         draft.take("recompute", Recompute(full=True), "selective_ac_option 1: every layer")
     elif every:
         draft.assume(
-            "recompute", Recompute(modules=("ops",)), f"every {every}th layer cannot be said; by operator is nearest"
+            "recompute",
+            Recompute(modules=("ops",)),
+            f"selective_ac_option {every}, every {every}th layer, cannot be said; by operator is nearest",
         )
 
 

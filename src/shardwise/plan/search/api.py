@@ -9,12 +9,10 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.check_values import value_faults
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.gate import held
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
-from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import build
@@ -47,22 +45,17 @@ def question_of(
     runtime = load_runtime(runtime) if isinstance(runtime, str) else runtime
     wishes, other = read_wishes(only)
     limit = _limit(cluster, runtime, memory_margin)
-    _refuse(model, cluster, {"global_batch": global_batch, "seq": seq}, limit)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
+    _refuse(model, cluster, shared, limit)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
         memory_limit=limit,
     )  # fmt: skip
 
 
-def _refuse(model: Model, cluster: Cluster, numbers: dict[str, int], limit: float) -> None:
-    faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster")]
-    for name, number in numbers.items():
-        try:
-            held(number, SCALARS[f"Strategy.{name}"], name)
-        except InputError as error:
-            faults += error.faults
+def _refuse(model: Model, cluster: Cluster, base: Strategy, limit: float) -> None:
+    faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"

@@ -9,10 +9,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, NamedTuple, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.inputs.check_values import value_faults
 from shardwise.inputs.gate import counted, held
 from shardwise.inputs.gate import word as one_of
 from shardwise.inputs.recompute import Recompute
@@ -107,6 +108,8 @@ def _read(word: str) -> tuple[list[Condition], Given]:
 def _range_faults(given: Given) -> Iterator[Fault]:
     """Words of a strategy leave ranges to `check`, which sees whole strategies; here they are looked at at once."""
     for key, value in given.items():
+        if is_dataclass(value):
+            yield from value_faults(value, key)
         if f"Strategy.{key}" in SCALARS and key != "layers":
             try:
                 held(value, SCALARS[f"Strategy.{key}"], key)
