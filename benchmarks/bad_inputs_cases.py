@@ -159,11 +159,13 @@ FORMS = (
          "estimate small.json -c mine.json --global-batch 16 --seq 128", ("small.json", "mine.json"), toml),
     Form("Hugging Face", "importer", "config.json", files.HUGGINGFACE, f"check config.json {ASK}"),
     Form("SimuMax model", "importer", "model.json", files.SIMUMAX_MODEL, SIMUMAX, ("system.json", "strategy.json")),
-    Form("SimuMax strategy", "importer", "strategy.json", files.SIMUMAX_STRATEGY, SIMUMAX, ("system.json", "model.json")),
+    Form("SimuMax strategy", "importer", "strategy.json", files.SIMUMAX_STRATEGY, SIMUMAX, ("system.json",
+    "model.json")),
     Form("SimuMax system", "importer", "system.json", files.SIMUMAX_SYSTEM, SIMUMAX, ("strategy.json", "model.json")),
     Form("Megatron", "importer", "run.sh", files.MEGATRON, "check --from run.sh -c 16xh100", write=script),
     Form("torchtitan", "importer", "titan.json", files.TORCHTITAN, "check --from titan.json -c 8xh100"),
-    Form("DeepSpeed", "importer", "ds.json", files.DEEPSPEED, "check small.json --from ds.json -c 8xh100 --seq 128", SMALL),
+    Form("DeepSpeed", "importer", "ds.json", files.DEEPSPEED, "check small.json --from ds.json -c 8xh100 --seq 128",
+    SMALL),
     Form("MindFormers", "importer", "mf.json", files.MINDFORMERS, "check --from mf.json -c 8xascend-910b"),
 )  # fmt: skip
 SOUND = {
@@ -213,7 +215,8 @@ def strange_shapes() -> Iterator[Case]:
         text = form.write(plain(form.data))
         text = text if isinstance(text, str) else json.dumps(text)
         broken: dict[str, Any] = {
-            "empty": "", "cut": text[: len(text) // 2], "a list": "[1, 2]", "a text": '"x"', "binary": bytes(range(256)),
+            "empty": "", "cut": text[: len(text) // 2], "a list": "[1, 2]", "a text": '"x"',
+            "binary": bytes(range(256)),
             "zeros": b"\0" * 4096, "nested": '{"a": ' + deep + "}", "nested list": deep, "a number": "9" * 5000,
             "null": "null", "twice": '{"a": 1, "a": 2}', "half a character": '{"a": "\\ud800"}',
         }  # fmt: skip

@@ -169,7 +169,8 @@ MEGATRON = {
     "moe-ffn-hidden-size": W(256), "moe-layer-freq": Leaf("form", "1"), "moe-expert-capacity-factor": N(1.0),
     "expert-model-parallel-size": W(1), "expert-tensor-parallel-size": W(1), "context-parallel-size": W(2),
     "cp-comm-type": C("p2p"), "fp8-format": C("hybrid"), "fp8-recipe": C("delayed"), "mtp-num-layers": W(1),
-    "num-distributed-optimizer-instances": W(1), "cpu-offloading-num-layers": W(0), "window-size": Leaf("form", "(127,0)"),
+    "num-distributed-optimizer-instances": W(1), "cpu-offloading-num-layers": W(0), "window-size": Leaf("form",
+    "(127,0)"),
     "softmax-type": C("vanilla"),
 }  # fmt: skip
 TORCHTITAN = {

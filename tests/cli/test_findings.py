@@ -74,7 +74,8 @@ def test_10_megatron_flags_do_not_vanish(shardwise, tmp_path, flags, named):
     path = tmp_path / "run.sh"
     path.write_text(
         "pretrain_gpt.py --num-layers 16 --hidden-size 512 --num-attention-heads 8 --max-position-embeddings 4096 "
-        f"--pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 8 --vocab-size 32000 --bf16 {flags}\n"
+        f"--pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 8 --vocab-size 32000 "
+        f"--bf16 {flags}\n"
     )
     refused(shardwise("check", "--from", path, "-c", "8xh100"), named)
 
@@ -122,7 +123,8 @@ def test_11_conditions_mean_something(shardwise, condition, said):
 
 def test_11_a_text_is_no_switch(shardwise, tmp_path):
     config = {
-        "model_type": "llama", "num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "vocab_size": 32000,
+        "model_type": "llama", "num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8,
+        "vocab_size": 32000,
         "intermediate_size": 1024, "attention_bias": "false",
     }  # fmt: skip
     path = tmp_path / "config.json"
@@ -199,7 +201,8 @@ def test_13_a_pipe_wherever_a_file_is_read(shardwise, tmp_path):
     os.mkfifo(pipe)
     for words in (
         ("check", pipe, "-c", "8xh100"), ("check", "llama-3.2-1b", "-c", pipe), ("check", *QUESTION, "-s", pipe),
-        ("check", "--from", pipe, "-c", "8xh100"), ("show", pipe), ("plan", pipe), ("simulate", pipe, "--costs", "1,1,1"),
+        ("check", "--from", pipe, "-c", "8xh100"), ("show", pipe), ("plan", pipe), ("simulate", pipe, "--costs",
+        "1,1,1"),
         ("balance", "--problem", pipe), ("validate", "--data", pipe), ("check", *QUESTION, "--runtime", pipe),
     ):  # fmt: skip
         refused(shardwise(*words))
