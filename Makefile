@@ -39,6 +39,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/adversary.py
+	$(BIN)/python benchmarks/bad_inputs.py
 	$(BIN)/shardwise validate
 
 bench-schedules: $(VENV)/.installed-dev

@@ -5,10 +5,12 @@ from __future__ import annotations
 from making import MARK, cell
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.describe import FieldDoc, describe
+from shardwise.inputs.gate import Scalar, shown
 from shardwise.inputs.load import load_runtime, runtime_names
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Abilities, Errors, Kernels, Memory, Overheads, Overlap, Runtime
+from shardwise.inputs.scalars import row_of
 from shardwise.inputs.strategy import SCHEDULES, Lora, Strategy
 
 PAGES: dict[str, tuple[type, ...]] = {
@@ -54,12 +56,23 @@ def results(kind: type) -> str:
 
 def table(kind: type) -> str:
     """The fields of one of our types."""
-    return "\n".join(["| field | value | default | meaning |", "|---|---|---|---|", *map(_row, describe(kind))])
+    return "\n".join(
+        ["| field | value | default | meaning |", "|---|---|---|---|", *(_row(kind, doc) for doc in describe(kind))]
+    )
 
 
-def _row(doc: FieldDoc) -> str:
-    value = ", ".join(f"`{choice}`" for choice in doc.choices) or doc.kind
+def _row(kind: type, doc: FieldDoc) -> str:
+    value = ", ".join(f"`{choice}`" for choice in doc.choices) or f"{doc.kind}{_range(row_of(kind, doc.name))}"
     return f"| `{doc.name}` | {value} | {_default(doc)} | {cell(doc.text)} |"
+
+
+def _range(row: Scalar | None) -> str:
+    """What is taken: the plausible band where there is one, else the range; 0 where it stands for none."""
+    if row is None:
+        return ""
+    low, high = row.usual or (row.least, row.most)
+    none = "0 or " if row.least == 0 < low and not row.above else ""
+    return f", {none}{'above ' if row.above and low == row.least else ''}{shown(low)} to {shown(high)}"
 
 
 def _default(doc: FieldDoc) -> str:

@@ -9,7 +9,8 @@ from shardwise.errors import InputError
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*"
+# Exponents of at most two digits: no quantity needs more, and none that is read is infinite.
+_NUMBER = r"\s*([0-9]{0,40}\.?[0-9]{1,40}(?:[eE][+-]?[0-9]{1,2})?)\s*"
 _BYTES = re.compile(_NUMBER + r"([kKMGTP]?|[KMGT]i)([bB])(?:yte|it)?s?\s*")
 _RATE = re.compile(_NUMBER + r"([kKMGTP]?|[KMGT]i)([bB])(?:yte|it)?s?(?:/s|ps)\s*")
 _FLOPS = re.compile(_NUMBER + r"([kKMGTP]?)(?:FLOPS|FLOP/s|FLOPs|flops|F)\s*")

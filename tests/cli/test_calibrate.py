@@ -83,7 +83,7 @@ def test_a_trace_corrects_kind_by_kind(shardwise, tmp_path):
     rows[0]["dur"] = -5
     rows += [{**rows[0], "dur": 1, "name": "nvjet_gemm"}]
     trace.write_text(json.dumps({"traceEvents": rows}))
-    assert "no kind of kernel can be corrected" in shardwise(*asked, "--steps", 1).err
+    assert "dur: -5 is too small" in shardwise(*asked, "--steps", 1).err
 
 
 def test_questions_that_cannot_be_answered(shardwise, tmp_path):

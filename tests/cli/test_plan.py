@@ -67,7 +67,7 @@ def test_no_valid_strategy_is_told_apart(shardwise):
         (("llama-3-8b",), "--cluster"),
         (("llama-3-8b", "-c", "16xh100", "--only", "frobnicate<3"), "axis"),
         (("llama-3-8b", "-c", "16xh100", "--gap", "lots"), "--gap"),
-        (("llama-3-8b", "-c", "16xh100", "--global-batch", "-4"), "global_batch: is -4"),
+        (("llama-3-8b", "-c", "16xh100", "--global-batch", "-4"), "-4 is too small"),
         (("llama-3-8b", "-c", "16xh100", "--memory-margin", "200GiB"), "leaves nothing of the 79.20 GiB"),
         (("llama-3-8b", "-c", "16xh100", "--trials", "3"), "--space per-op"),
         (("no-such-model", "-c", "16xh100"), "no-such-model"),

@@ -237,7 +237,7 @@ def test_one_thing_said_in_two_ways_is_refused(shardwise, words):
     [
         ("--tp abc", "strategy.tp: 'abc' is not a whole number; write for example --tp 2"),
         ("--straggler x", "strategy.straggler: 'x' is not a number"),
-        ("--tp 99999999999999999999", "between -10^15 and 10^15"),
+        ("--tp 99999999999999999999", "at most 18 are read"),
         ("--lora x", "strategy.lora: 'x' is no rank; write --lora 16"),
         ("--lora 100000", "strategy.lora.rank: 100000 is more than 4096"),
         ("--dtype fp32 --master autocast", "strategy.master: autocast computes in 16 bits"),
@@ -265,8 +265,8 @@ CONFIG = {"model_type": "mixtral", "hidden_size": 4096, "num_attention_heads": 3
     [
         ({"num_experts_per_tok": 8}, "a token visits 8 of 4 experts"),
         ({"hidden_size": 4097}, "4097 is not a multiple of 32 heads"),
-        ({"hidden_size": -1}, "hidden_size: is -1; it must be from 1"),
-        ({"hidden_size": 0}, "hidden_size: is 0; it must be from 1"),
+        ({"hidden_size": -1}, "hidden_size: -1 is too small; it must be at least 1"),
+        ({"hidden_size": 0}, "hidden_size: 0 is too small; it must be at least 1"),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(shardwise, tmp_path, changes, said):

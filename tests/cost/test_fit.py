@@ -170,7 +170,7 @@ def test_rows_of_the_shipped_probe_are_read(real):
     ("family", "row", "words"),
     [
         ("gemm", {"seconds": -1.0}, r"rows\[0\]: seconds is -1.0"),
-        ("gemm", {"seconds": float("nan")}, "seconds is nan"),
+        ("gemm", {"seconds": float("nan")}, "holds NaN"),
         ("gemm", {"seconds": 5e9}, "a kernel takes"),
         ("gemm", {"seconds": "fast"}, "seconds is 'fast'"),
         ("gemm", {"m": 0}, "m is 0"),

@@ -68,5 +68,5 @@ def strategies(numbers: st.SearchStrategy[int] = ANY_NUMBER) -> st.SearchStrateg
         lora=st.none() | st.builds(Lora, rank=st.integers(-1, 256), targets=targets),
         offload=of(("none", "optimizer", "activations")),
         runtime=of(("megatron", "torchtitan", "my-own_2.0")),
-        straggler=st.floats(0, 10, allow_nan=False),
+        straggler=st.floats(1, 10, allow_nan=False),
     )

@@ -21,7 +21,7 @@ QUESTIONS = [
     ("text for a number", asked(global_batch="64"), "global_batch", "must be a whole number"),
     ("truth for a number", asked(seq=True), "seq", "must be a whole number"),
     ("a fraction of a batch", asked(global_batch=1.5), "global_batch", "must be a whole number"),
-    ("below zero", asked(global_batch=-8), "global_batch", "1 or more"),
+    ("below zero", asked(global_batch=-8), "global_batch", "at least 1"),
     ("beyond reason", asked(global_batch=10**30), "global_batch", "at most"),
     ("a list for a model", asked(model=["llama-3-8b"]), "model", "name of the catalog"),
     ("a number for a cluster", asked(cluster=64), "cluster", "such as 64xh100"),
@@ -37,11 +37,11 @@ QUESTIONS = [
     ("very long conditions", asked(only="tp<=8 " * 1000), "only", "at most 2,000"),
     ("a margin without sense", asked(memory_margin="six"), "memory_margin", ""),
     ("a margin that is a table", asked(memory_margin={}), "memory_margin", "such as"),
-    ("all the time in the world", asked(time_limit=1e9), "time_limit", "at most 120"),
-    ("no time at all", asked(time_limit=0), "time_limit", "more than 0"),
-    ("a gap over 1", asked(gap=7), "gap", "from 0 to 1"),
+    ("all the time in the world", asked(time_limit=1e9), "time_limit", "at most"),
+    ("no time at all", asked(time_limit=0), "time_limit", "above 0"),
+    ("a gap over 1", asked(gap=7), "gap", "at most 1"),
     ("a long name", asked(model="x" * 100_000), "model", "at most 200"),
-    ("no GPUs", asked(cluster="0xh100"), "cluster", "at least 1 GPU"),
+    ("no GPUs", asked(cluster="0xh100"), "cluster.gpus", "at least 1"),
     ("a model of our own, half", asked(model={"name": "m", "layers": 4}), "model.hidden", "missing"),
     ("a line break in a name", asked(model={**MODEL, "name": "a\nb"}), "model.name", "without line breaks"),
     ("a calibration", asked(cluster={"gpus": 8, "gpu": {"base": "h100", "calibration": "../x"}}), "cluster", "named"),
@@ -307,4 +307,4 @@ def test_very_many_unknown_fields(server):
 def test_numbers_that_lead_nowhere(server, plan):
     found = server.post("/api/view", {"plan": changed(plan, "inputs.cluster.gpu.bandwidth", 1e-300)})
     assert found.status == 422
-    assert "no finite answer" in found.message
+    assert "check its unit" in found.message

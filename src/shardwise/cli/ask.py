@@ -54,7 +54,9 @@ def ask(options: Options, notes: list[str] | None = None) -> Asked:
     flags |= _tried(faults, lambda: _megatron(options, source, flags, model)) or {}
     given = overlaid(source, flags, cluster)
     runtime = _tried(faults, lambda: load_runtime(given.get("runtime", "megatron")))
-    strategy = _tried(faults, lambda: complete(_with_batch(given, cluster, told), cluster)) if cluster else None
+    if cluster and not source.broken:  # a source that could not be read may well give a batch
+        given = _with_batch(given, cluster, told)
+    strategy = _tried(faults, lambda: complete(given, cluster)) if cluster else None
     model = model or source.model
     if not model and not faults:
         faults.append(Fault("MODEL", "is missing; name one (see `shardwise models`) or give a file"))
@@ -156,7 +158,7 @@ def _flags(options: Options) -> Given:
     names = [item.name for item in fields(Strategy)] + ["microbatches"]
     given = {name: options[name] for name in names if options.get(name) is not None}
     faults: list[Fault] = []
-    if "lora" in given and not re.fullmatch(r"\s*\d{1,9}\s*(:.*)?", given["lora"]):
+    if "lora" in given and not re.fullmatch(r"\s*[0-9]{1,9}\s*(:.*)?", given["lora"]):
         said = given.pop("lora")
         faults.append(Fault("strategy.lora", f"{said!r} is no rank; write --lora 16, or --lora 16:qkv,out"))
     for name, word in _TEXTS.items():

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from shardwise.cli.balance_steps import dryrun, guide, quick
+from shardwise.cli.number import Number, numbers
 from shardwise.cli.output import Output, markdown_option, output_options
 
 
@@ -16,25 +17,42 @@ from shardwise.cli.output import Output, markdown_option, output_options
 @click.option("--init", "-init", metavar="FILE", help="Init YAML: measured peaks, times or traces.")
 @click.option("--peaks", metavar="FOLDER", multiple=True, help="Dry-run folder of a round: its logs give the peaks.")
 @click.option("--peak", type=click.Choice(["actual", "used"]), default="actual", help="Which peak line counts.")
-@click.option("--times", metavar="H,B,T", help="Forward times of head, body layer and tail, in place of traces.")
+@click.option(
+    "--times",
+    type=numbers("pipeline.time"),
+    metavar="H,B,T",
+    help="Forward times of head, body layer and tail, in place of traces.",
+)
 @click.option("--guide", "-guide", "asks_guide", is_flag=True, help="The same as `balance guide`.")
 @click.option("--model", "-m", metavar="NAME", help="Keep the fitted layer model as NAME.json, or read it.")
-@click.option("--pp", "-s", type=click.IntRange(1), default=4, show_default=True, help="Stages.")
-@click.option("--vpp", "-i", type=click.IntRange(1), default=1, show_default=True, help="Chunks of a stage.")
-@click.option("--microbatches", "-mb", type=click.IntRange(1), default=4, show_default=True, help="Micro batches.")
-@click.option("--memory", "-mem", metavar="MB", default="56000", show_default=True, help="Limit; or one per stage.")
-@click.option("--low-memory", "-lm", type=click.IntRange(0, 1), default=0, help="1: the low-memory interleave.")
-@click.option("--seq-split", "-seq", type=click.IntRange(1), default=1, help="Pieces of a sequence.")
+@click.option("--pp", "-s", type=Number("Strategy.pp"), default=4, show_default=True, help="Stages.")
+@click.option("--vpp", "-i", type=Number("Strategy.vpp"), default=1, show_default=True, help="Chunks of a stage.")
+@click.option(
+    "--microbatches", "-mb", type=Number("Strategy.microbatches"), default=4, show_default=True, help="Micro batches."
+)
+@click.option(
+    "--memory",
+    "-mem",
+    type=numbers("pipeline.limit"),
+    metavar="MB",
+    default="56000",
+    show_default=True,
+    help="Limit; or one per stage.",
+)
+@click.option("--low-memory", "-lm", type=Number("option.switch"), default=0, help="1: the low-memory interleave.")
+@click.option("--seq-split", "-seq", type=Number("option.splits"), default=1, help="Pieces of a sequence.")
 @click.option("--train", "-train", metavar="FILE", help="Training YAML: what pieces of a sequence hold whole.")
-@click.option("--time-limit", "-t", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
+@click.option("--time-limit", "-t", type=Number("option.time"), default=60.0, show_default=True,
               help="CPU seconds.")  # fmt: skip
-@click.option("--naive", "-naive", type=click.IntRange(0, 1), default=0, help="1: compare with all and no recompute.")
+@click.option(
+    "--naive", "-naive", type=Number("option.switch"), default=0, help="1: compare with all and no recompute."
+)
 @click.option("--manual", "-manual", metavar="FILE", multiple=True, help="YAML of strategies to compare with.")
 @click.option("--schedule", metavar="NAME", help="Order of work; by default 1f1b, interleaved or low-memory.")
-@click.option("--hop", type=click.FloatRange(0), default=0.0, help="Time of a message between stages.")
+@click.option("--hop", type=Number("pipeline.time"), default=0.0, help="Time of a message between stages.")
 @click.option("--empty", metavar="ends|any|0,7", help="Chunks that may be without layers.")
-@click.option("--seed", type=click.IntRange(0), default=1, help="Of the search; same seed, same answer.")
-@click.option("--effort", type=click.FloatRange(min=0, min_open=True), default=1.0, help="More or fewer search steps.")
+@click.option("--seed", type=Number("option.seed"), default=1, help="Of the search; same seed, same answer.")
+@click.option("--effort", type=Number("option.effort"), default=1.0, help="More or fewer search steps.")
 @click.option("--svg", metavar="FILE", help="Pipeline and memory of every compared strategy.")
 @click.option("--html", metavar="FILE", help="The timeline as a page.")
 @click.option("--trace", metavar="FILE", help="The timeline for Perfetto.")

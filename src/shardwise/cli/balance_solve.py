@@ -39,12 +39,12 @@ class Asked:
     init: str | None
     peaks: tuple[str, ...]
     peak: Which
-    times: str | None
+    times: list[float] | None
     model: str | None
     pp: int
     vpp: int
     microbatches: int
-    memory: str
+    memory: list[float]
     low_memory: bool
     seq_split: int
     train: str | None
@@ -114,7 +114,7 @@ def _changes(asked: Asked) -> dict[str, Any]:
     """Typed options go before the numbers of a problem file."""
     found = {key: getattr(asked, name) for name, key in _KEYS.items() if name in asked.given}
     if "memory" in asked.given:
-        found["mem_limit"] = list(_memory(asked))
+        found["mem_limit"] = list(asked.memory)
     if asked.empty is not None:
         words = asked.empty.split(",")
         found["empty_chunks"] = list(map(int, words)) if all(map(_is_count, words)) else asked.empty
@@ -164,11 +164,10 @@ def _peaks(asked: Asked) -> list[dict[int, float]]:
 def _times(asked: Asked) -> tuple[float, float, float] | None:
     if asked.times is None:
         return None
-    try:
-        head, body, tail = (float(word) for word in asked.times.split(","))
-    except ValueError:
-        said = f"is {asked.times!r}; write forward times of head, body layer and tail: 0.06,3.1,3.5"
-        raise InputError(Fault("--times", said)) from None
+    if len(asked.times) != 3:
+        said = f"has {len(asked.times)} numbers; write forward times of head, body layer and tail: 0.06,3.1,3.5"
+        raise InputError(Fault("--times", said))
+    head, body, tail = asked.times
     return head, body, tail
 
 
@@ -177,24 +176,11 @@ def _model_path(name: str) -> str:
 
 
 def _limits(asked: Asked) -> tuple[float, ...]:
-    values = _memory(asked)
-    if len(values) not in {1, asked.pp}:
+    if len(asked.memory) not in {1, asked.pp}:
         raise InputError(
-            Fault("--memory", f"has {len(values)} numbers; write one, or one for each of {asked.pp} stages")
+            Fault("--memory", f"has {len(asked.memory)} numbers; write one, or one for each of {asked.pp} stages")
         )
-    return values
-
-
-def _memory(asked: Asked) -> tuple[float, ...]:
-    try:
-        values = tuple(float(word) for word in asked.memory.split(","))
-    except ValueError:
-        raise InputError(
-            Fault("--memory", f"is {asked.memory!r}; write MB, or one number per stage: 62000,56000,..")
-        ) from None
-    if any(not 0 < value < float("inf") for value in values):
-        raise InputError(Fault("--memory", f"is {asked.memory}; the memory of a stage must be above 0"))
-    return values
+    return tuple(asked.memory)
 
 
 def _empty(asked: Asked) -> tuple[int, ...]:
@@ -213,7 +199,7 @@ def _empty(asked: Asked) -> tuple[int, ...]:
 
 
 def _is_count(word: str) -> bool:
-    return word.strip().isdecimal() and len(word) < 10
+    return word.strip().isascii() and word.strip().isdecimal() and len(word) < 10
 
 
 def say_fit(fit: Fit, output: Output) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, output_options
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ _QUESTIONS = (
 
 
 @click.command("guide")
-@click.option("--stages", "-s", type=int, help="Pipeline stages; asked for when left out.")
-@click.option("--layers", "-l", type=int, help="Layers of the model.")
+@click.option("--stages", "-s", type=Number("Strategy.pp"), help="Pipeline stages; asked for when left out.")
+@click.option("--layers", "-l", type=Number("Model.layers"), help="Layers of the model.")
 @click.option("--full/--no-full", default=None, help="Full recomputation.")
 @click.option("--select/--no-select", default=None, help="Select recomputation.")
 @click.option("--comm/--no-comm", default=None, help="Communication recomputation alone.")
 @click.option("--both/--no-both", default=None, help="Select and communication recomputation of one layer.")
-@click.option("--rounds", type=click.IntRange(1), default=None, help="More rounds than needed: smaller errors.")
-@click.option("--seed", type=click.IntRange(0), default=1, help="Same seed, same design.")
+@click.option("--rounds", type=Number("option.splits"), default=None, help="More rounds than needed: smaller errors.")
+@click.option("--seed", type=Number("option.seed"), default=1, help="Same seed, same design.")
 @output_options
 def guide(
     output: Output, *, stages: int | None = None, layers: int | None = None, full: bool | None = None,
@@ -38,8 +39,8 @@ def guide(
     from shardwise.partition.guide import design
 
     asks = stages is None or layers is None
-    stages = click.prompt("Pipeline stages", type=int) if stages is None else stages
-    layers = click.prompt("Layers of the model", type=int) if layers is None else layers
+    stages = int(click.prompt("Pipeline stages", type=Number("Strategy.pp"))) if stages is None else stages
+    layers = int(click.prompt("Layers of the model", type=Number("Model.layers"))) if layers is None else layers
     given = {"full": full, "select": select, "comm": comm, "both": both}
     if asks:
         for name, question in _QUESTIONS:
@@ -97,8 +98,8 @@ done
 
 @click.command("dryrun")
 @click.argument("training", metavar="COMMAND")
-@click.option("--ranks", type=click.IntRange(1), required=True, help="All devices of the training.")
-@click.option("--stages", "-s", type=click.IntRange(1), required=True, help="Pipeline stages.")
+@click.option("--ranks", type=Number("Cluster.gpus"), required=True, help="All devices of the training.")
+@click.option("--stages", "-s", type=Number("Strategy.pp"), required=True, help="Pipeline stages.")
 @click.option("--out", "folder", default="output_dryrun", show_default=True, help="Folder for the logs.")
 @click.option("--script", default="dryrun.sh", show_default=True, help="File to write.")
 @output_options
@@ -128,16 +129,18 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
 
 
 @click.command("quick")
-@click.option("--stages", "-s", type=int, required=True, help="2 or 4.")
-@click.option("--layers", "-l", type=int, required=True, help="Layers of the model.")
-@click.option("--memory", "-mem", type=click.FloatRange(min=0, min_open=True), required=True, help="MB of a device.")
-@click.option("--layer", type=click.FloatRange(0), required=True, help="MB of a layer's parameters and states.")
-@click.option("--kept", type=click.FloatRange(0), required=True, help="MB of a layer's activations, one micro batch.")
-@click.option("--recomputed", type=click.FloatRange(0), default=0.0, help="The same with full recompute.")
-@click.option("--head-memory", type=click.FloatRange(0), default=0.0, help="More MB on the first stage.")
-@click.option("--tail-memory", type=click.FloatRange(0), default=0.0, help="More MB on the last stage.")
-@click.option("--head", type=click.FloatRange(0), default=0.0, help="Time of the embedding in layers (e).")
-@click.option("--tail", type=click.FloatRange(0), default=0.0, help="Time of the output layer in layers (l).")
+@click.option("--stages", "-s", type=Number("Strategy.pp"), required=True, help="2 or 4.")
+@click.option("--layers", "-l", type=Number("Model.layers"), required=True, help="Layers of the model.")
+@click.option("--memory", "-mem", type=Number("pipeline.limit"), required=True, help="MB of a device.")
+@click.option("--layer", type=Number("pipeline.bytes"), required=True, help="MB of a layer's parameters and states.")
+@click.option(
+    "--kept", type=Number("pipeline.bytes"), required=True, help="MB of a layer's activations, one micro batch."
+)
+@click.option("--recomputed", type=Number("pipeline.bytes"), default=0.0, help="The same with full recompute.")
+@click.option("--head-memory", type=Number("pipeline.bytes"), default=0.0, help="More MB on the first stage.")
+@click.option("--tail-memory", type=Number("pipeline.bytes"), default=0.0, help="More MB on the last stage.")
+@click.option("--head", type=Number("pipeline.time"), default=0.0, help="Time of the embedding in layers (e).")
+@click.option("--tail", type=Number("pipeline.time"), default=0.0, help="Time of the output layer in layers (l).")
 @output_options
 def quick(
     output: Output, *, stages: int, layers: int, memory: float, layer: float, kept: float, recomputed: float,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, FileError, InputError
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--snapshot", metavar="FILE", help="Correct memory from a CUDA memory snapshot (pickle or JSON).")
 @click.option("--rank", metavar="ppN", help="Pipeline rank that wrote the snapshot; default: the fullest.")
 @click.option("--plan", "plan_file", metavar="FILE", help="The plan that the traced or logged run followed.")
-@click.option("--steps", type=click.IntRange(1), help="Iterations in the trace, where it marks none.")
+@click.option("--steps", type=Number("option.steps"), help="Iterations in the trace, where it marks none.")
 @click.option("--dry-run", is_flag=True, help="Show the fit and store nothing.")
 @output_options
 def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an option

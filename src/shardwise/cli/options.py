@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from shardwise.cli.aliases import MEGATRON, SWITCHES
+from shardwise.cli.number import Number
 from shardwise.cli.output import show
 from shardwise.errors import InputError
 from shardwise.inputs.describe import FieldDoc, describe
@@ -54,23 +55,16 @@ class Words(click.ParamType[str]):
         return [CompletionItem(prefix + word) for word in self.known() if word.startswith(rest)]
 
 
-class Number(click.ParamType[float]):
-    """A number of a field of the strategy; what is none is told with the field and an example."""
+class FieldNumber(Number):
+    """A number of a field of the strategy: its kind is looked at here, its range with all other faults by `check`."""
 
-    name = "number"
-
-    def __init__(self, field: str, kind: type[int | float]) -> None:
+    def __init__(self, field: str, kind: str) -> None:
+        super().__init__("any.whole" if kind == "int" else "any.number")
         self.field = field
-        self.kind = kind
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
-        try:
-            return self.kind(value)
-        except (ValueError, OverflowError):
-            what, example = ("a whole number", "2") if self.kind is int else ("a number", "1.5")
-            flag = param.opts[0] if param else self.field
-            said = repr(value) if len(str(value)) <= 40 else "what is given"
-            self.fail(f"strategy.{self.field}: {said} is not {what}; write for example {flag} {example}", param, ctx)
+    def told(self, message: str, param: click.Parameter | None) -> str:
+        example = "2" if self.row.kind == "whole" else "1.5"
+        return f"strategy.{self.field}: {message}; write for example {param.opts[0] if param else self.field} {example}"
 
 
 def _models() -> Iterable[str]:
@@ -98,7 +92,7 @@ CLUSTER = Words(_gpus, "CLUSTER")
 def strategy_flags() -> list[Flag]:
     """One flag for every field of a strategy, unset unless given, and Megatron's switches."""
     flags = [_flag(doc) for doc in describe(Strategy)]
-    flags.append(Flag(["--microbatches"], type=Number("microbatches", int), metavar="N", help=MICROBATCHES))
+    flags.append(Flag(["--microbatches"], type=FieldNumber("microbatches", "int"), metavar="N", help=MICROBATCHES))
     flags += [Flag([name], is_flag=True, default=None, hidden=True) for name in SWITCHES]
     return flags
 
@@ -107,8 +101,8 @@ def _flag(doc: FieldDoc) -> Flag:
     name = "--" + doc.name.replace("_", "-")
     if doc.kind == "switch":
         return Flag([f"{name}/--no-{name[2:]}", *MEGATRON.get(doc.name, ())], default=None, help=_help(doc))
-    numbers: dict[str, type[int | float]] = {"int": int, "float": float}
-    kind = Number(doc.name, numbers[doc.kind]) if doc.kind in numbers else Words(lambda: _choices(doc))
+    numeric = doc.kind in {"int", "float"}
+    kind: click.ParamType[Any] = FieldNumber(doc.name, doc.kind) if numeric else Words(lambda: _choices(doc))
     return Flag([name, *MEGATRON.get(doc.name, ())], type=kind, metavar=_metavar(doc), default=None, help=_help(doc))
 
 

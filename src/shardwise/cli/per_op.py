@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,15 +17,17 @@ from shardwise.cost.profiles.analytic import make_profile
 from shardwise.cost.profiles.table import MB, Profile
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.gate import counted, listed, typed
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.model import Model
+from shardwise.inputs.scalars import SCALARS
 from shardwise.plan.per_op.advice import KNOWN, dimensions, measured_factor, unsupported, warnings
 from shardwise.plan.per_op.answer import Answer
 from shardwise.plan.per_op.chain import Chain, chain_of, own_chain
 from shardwise.plan.per_op.evaluate import evaluate
 from shardwise.plan.per_op.flavour import COMPATIBLE, FULL, Flavour
 from shardwise.plan.per_op.types import PerOpPlan, Question
-from shardwise.units import parse_bytes, parse_seconds, show_seconds
+from shardwise.units import show_seconds
 
 Options = Mapping[str, Any]
 MOST_GPUS = 1024
@@ -75,7 +78,7 @@ def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...],
     from shardwise.plan.search.executor import executor_of
 
     budget = Budget(hops=options["hops"], trials=options["trials"])
-    limit = parse_seconds(options["time_limit"]) if options["time_limit"] else float("inf")
+    limit = options["time_limit"] or float("inf")
     executor = executor_of(options["executor"], options["workers"], options["address"])
     state = Progress(title="stages", show=show_seconds, live=not output.quiet and sys.stderr.isatty())
 
@@ -128,7 +131,7 @@ def resolve(options: Options, typed: frozenset[str] = frozenset()) -> Setting:
         most_tp=options["most_tp"],
         space="compatible" if options["compatible_space"] or options["compatible"] else "full",
     )
-    faults += [*_checked(question), *_below_one(options)]
+    faults += _checked(question)
     faults += other_length(options, typed, profile) if options["profiles"] and not is_measured(options) else []
     if faults:
         raise InputError(faults)
@@ -176,9 +179,10 @@ def _memory(options: Options, cluster: Cluster | None, faults: list[Fault]) -> f
     if options["memory"]:
         text = options["memory"]
         try:
-            return parse_bytes(f"{text}MiB" if text.replace(".", "", 1).isdigit() else text)
+            bare = re.fullmatch(r"[0-9.]+", text.strip())
+            return typed(f"{text}MiB" if bare else text, SCALARS["Gpu.memory"], "--memory")
         except InputError as error:
-            faults += [Fault("--memory", fault.message) for fault in error.faults]
+            faults += error.faults
             return MB
     if cluster is not None:
         return 0.96 * (cluster.gpu.memory - cluster.gpu.reserved)
@@ -195,11 +199,11 @@ def _flavour(options: Options) -> Flavour:
 
 
 def _numbers(flag: str, text: str | None, faults: list[Fault]) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")] if text else []
-    if all(word.isdigit() and int(word) > 0 for word in words):
-        return tuple(int(word) for word in words)
-    faults.append(Fault(flag, f"{text!r}: write whole numbers above 0, such as 1,2,4"))
-    return ()
+    try:
+        return tuple(map(int, listed(text, SCALARS["Strategy.micro_batch"], flag))) if text else ()
+    except InputError as error:
+        faults += [Fault(flag, f"{fault.message}; write for example 1,2,4") for fault in error.faults]
+        return ()
 
 
 def _micro_batches(options: Options) -> tuple[int, ...]:
@@ -214,10 +218,13 @@ def _stage_range(text: str | None, faults: list[Fault]) -> tuple[int, int]:
     if not text:
         return 1, 0
     low, _, high = text.partition("-")
-    if low.isdigit() and (high or low).isdigit() and 0 < int(low) <= int(high or low):
-        return int(low), int(high or low)
-    faults.append(Fault("--stages", f"{text!r}: write a number, or the fewest and the most such as 2-8"))
-    return 1, 0
+    try:
+        least, most = (counted(part, SCALARS["Strategy.pp"], "--stages") for part in (low, high or low))
+    except InputError:
+        least, most = 1, 0
+    if least > most:
+        faults.append(Fault("--stages", f"{text!r}: write a number, or the fewest and the most such as 2-8"))
+    return least, most
 
 
 def _pairs(text: str | None, faults: list[Fault]) -> dict[str, str]:
@@ -228,20 +235,8 @@ def _pairs(text: str | None, faults: list[Fault]) -> dict[str, str]:
     return {key: value for key, _, value in words}
 
 
-def _below_one(options: Options) -> list[Fault]:
-    wrong = {name: options[name] for name in ("gpus", "gpus_per_node", "layers", "seq", "most_tp")}
-    least = {"most_tp": 0}
-    return [
-        Fault("--" + name.replace("_", "-"), f"is {value}; it must be {least.get(name, 1)} or more")
-        for name, value in wrong.items()
-        if value is not None and value < least.get(name, 1)
-    ]
-
-
 def _checked(question: Question) -> list[Fault]:
     found = []
-    if question.global_batch < 1:
-        found.append(Fault("--global-batch", f"is {question.global_batch}; it must be 1 or more"))
     if question.gpus > MOST_GPUS:
         said = f"{question.gpus:,} GPUs; operators are planned for up to {MOST_GPUS:,}"
         found.append(Fault("--gpus", f"{said}: use --space strategy there"))
@@ -250,8 +245,6 @@ def _checked(question: Question) -> list[Fault]:
         found.append(
             Fault("--micro-batch", f"{odd[0]} does not divide the global batch {question.global_batch}; use a divisor")
         )
-    if question.memory <= 0:
-        found.append(Fault("--memory", "must be more than nothing"))
     if not len(question.stage_range):
         most = min(question.gpus, len(question.chain.rows))
         found.append(Fault("--stages", f"no number of stages is left: {question.gpus} GPUs allow 1 to {most}"))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
+from shardwise.inputs.gate import Scalar, held, listed, typed
+from shardwise.inputs.scalars import SCALARS
 from shardwise.simulate.costs import Costs, costs, limit_of
 from shardwise.units import parse_bytes
 
 _FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
 _CHUNK_FIELDS = ("f", "i", "w", "activation")
+_ROWS = {
+    **dict.fromkeys(("f", "i", "w", "hop"), "pipeline.time"), "activation": "pipeline.bytes",
+    "static": "pipeline.bytes", "memory_limit": "pipeline.limit", "free_at_input_grad": "pipeline.share",
+}  # fmt: skip
+"""Field -> its row of the one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +43,11 @@ def read_costs(text: str, pp: int, vpp: int, hop: float | None, free: float | No
     """The alternatives that a text or a file describes; one where it names no others."""
     if not text.strip():
         raise InputError("--costs is empty; write f,i,w such as 10,11,9, or name a JSON file")
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
+    if not re.match(r"[-+.0-9]", text.strip()) or Path(text).is_file():
         if Path(text).suffix or Path(text).exists():
             return _from_file(text, pp, vpp, hop, free)
-        raise InputError(f"--costs {text!r} is neither f,i,w such as 10,11,9 nor a file ending in .json") from None
+        raise InputError(f"--costs {text!r} is neither f,i,w such as 10,11,9 nor a file ending in .json")
+    numbers = listed(text, SCALARS["pipeline.time"], "--costs")
     if len(numbers) != 3:
         raise InputError(f"--costs {text!r} has {len(numbers)} numbers; write f,i,w of one chunk, such as 10,11,9")
     f, i, w = numbers
@@ -61,7 +69,9 @@ def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | No
         for k, other in enumerate(others)
         for key in sorted(set(other) - set(_CHUNK_FIELDS))
     ]
-    faults += [fault for key, value in data.items() if (fault := _number_fault(key, value)) is not None]
+    tables = {"": data, **{f"alternatives[{k}].": other for k, other in enumerate(others)}}
+    faults += [fault for at, table in tables.items() for key, value in table.items() if key in _ROWS
+               for fault in _number_faults(f"{at}{key}", value, SCALARS[_ROWS[key]])]  # fmt: skip
     if faults:
         raise InputError(faults, title=path)
     data |= {"hop": hop} if hop is not None else {}
@@ -69,11 +79,15 @@ def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | No
     return tuple(costs(pp=pp, vpp=vpp, **(data | other)) for other in ({}, *others))
 
 
-def _number_fault(key: str, value: Any) -> Fault | None:  # noqa: ANN401 - what a file holds
-    values = value if isinstance(value, list) and key != "free_at_input_grad" else [value]
-    if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
-        return None
-    return Fault(key, f"is {value!r}; it must be a number or a list of numbers")
+def _number_faults(at: str, value: Any, row: Scalar) -> Iterator[Fault]:  # noqa: ANN401 - what a file holds
+    """A number, or a list of them; a share is one for all."""
+    if value == []:
+        yield Fault(at, "is an empty list; give one number, one per chunk or rank, or leave it out")
+    for item in value if isinstance(value, list) and row is not SCALARS["pipeline.share"] else [value]:
+        try:
+            held(item, row, at)
+        except InputError as error:
+            yield from error.faults
 
 
 def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]) -> tuple[Costs, ...]:
@@ -82,21 +96,24 @@ def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]
         return found
     if text.lower() == "none":
         return tuple(replace(one, memory_limit=()) for one in found)
-    if text.lower().endswith("p"):
-        try:
-            times = float(text[:-1])
-        except ValueError:
-            raise InputError(f"--memory-limit {text!r} is not a limit; write 1.5p, 40GB, a number or none") from None
-        limits = limit_of(found[0], rank_of, times)
-    else:
-        try:
-            value = float(text)
-        except ValueError:
-            value = parse_bytes(text)
-        limits = (value,) * (1 + max(rank_of))
+    try:
+        limits = _limits(found[0], text.strip().lower(), rank_of)
+    except InputError as error:
+        raise InputError(f"--memory-limit {text!r}: {error.faults[0].message}; {_FORMS}") from None
     if not 0 < min(limits) < float("inf"):
-        raise InputError(f"--memory-limit {text!r} is not a positive number")
+        raise InputError(f"--memory-limit {text!r} leaves a rank nothing; {_FORMS}")
     return tuple(replace(one, memory_limit=limits) for one in found)
+
+
+_FORMS = "write 1.5p, 40GB, a number or none"
+
+
+def _limits(costs: Costs, text: str, rank_of: tuple[int, ...]) -> tuple[float, ...]:
+    if text.endswith("p"):
+        return limit_of(costs, rank_of, typed(text[:-1], SCALARS["option.times"], ""))
+    bare = re.fullmatch(r"[-+.0-9e]+", text)
+    value = typed(text, SCALARS["pipeline.limit"], "") if bare else parse_bytes(text)
+    return (value,) * (1 + max(rank_of))
 
 
 def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from shardwise.cli.number import Number, share
 from shardwise.cli.options import CLUSTER, MODEL
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import report_options
@@ -24,7 +25,12 @@ def _profile_options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
                 "--write-operators", metavar="FILE", help="Write what `probe --operators` should measure; no search."
             ),
             click.option("--profile", metavar="NAME", help="Which model of the profiles, such as gpt_1_3B."),
-            click.option("--layers", type=int, metavar="N", help="Layers of the model; known for Aceso's sizes."),
+            click.option(
+                "--layers",
+                type=Number("Model.layers"),
+                metavar="N",
+                help="Layers of the model; known for Aceso's sizes.",
+            ),
             click.option(
                 "--layer-ops", metavar="FIRST,LAST", help="First and last operator of a layer, where not known."
             ),
@@ -43,8 +49,13 @@ def _profile_options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
 def _space_options(verb: Any) -> Any:  # noqa: ANN401
     for option in reversed(
         [
-            click.option("--gpus", type=int, metavar="N", help="GPUs. [those of --cluster]"),
-            click.option("--gpus-per-node", type=int, metavar="N", help="GPUs of one node. [8, or the cluster's]"),
+            click.option("--gpus", type=Number("Cluster.gpus"), metavar="N", help="GPUs. [those of --cluster]"),
+            click.option(
+                "--gpus-per-node",
+                type=Number("Cluster.gpus"),
+                metavar="N",
+                help="GPUs of one node. [8, or the cluster's]",
+            ),
             click.option(
                 "--memory",
                 metavar="SIZE",
@@ -53,17 +64,27 @@ def _space_options(verb: Any) -> Any:  # noqa: ANN401
             click.option(
                 "--global-batch",
                 "--global-batch-size",
-                type=int,
+                type=Number("Strategy.global_batch"),
                 default=1024,
                 metavar="N",
                 help="Samples per iteration. [1024]",
             ),
             click.option("--micro-batch", metavar="N,N,...", help="Micro batches to try. [what the profile covers]"),
             click.option(
-                "--seq", type=int, default=4096, metavar="N", help="Tokens per sample, for made profiles. [4096]"
+                "--seq",
+                type=Number("Strategy.seq"),
+                default=4096,
+                metavar="N",
+                help="Tokens per sample, for made profiles. [4096]",
             ),
             click.option("--stages", metavar="N|N-N", help="Numbers of stages to try. [all]"),
-            click.option("--most-tp", type=int, default=0, metavar="N", help="Largest tensor parallel size. [a node]"),
+            click.option(
+                "--most-tp",
+                type=Number("option.none"),
+                default=0,
+                metavar="N",
+                help="Largest tensor parallel size. [a node]",
+            ),
             click.option("--compatible", is_flag=True, help="Aceso's cost model to the digit."),
             click.option(
                 "--compatible-space",
@@ -72,7 +93,7 @@ def _space_options(verb: Any) -> Any:  # noqa: ANN401
             ),
             click.option(
                 "--zero",
-                type=click.IntRange(0, 1),
+                type=Number("option.switch"),
                 help="1: optimizer states sharded over replicas. [1; 0 with --compatible]",
             ),
             click.option(
@@ -83,7 +104,7 @@ def _space_options(verb: Any) -> Any:  # noqa: ANN401
             ),
             click.option(
                 "--p2p-overlap",
-                type=click.FloatRange(0, 1),
+                type=Number("option.share"),
                 default=0.0,
                 metavar="X",
                 help="Share of sends between stages that is hidden. [0]",
@@ -110,23 +131,26 @@ def _search_options(verb: Any) -> Any:  # noqa: ANN401
             ),
             click.option(
                 "--hops",
-                type=click.IntRange(1),
+                type=Number("option.steps"),
                 default=7,
                 metavar="N",
                 help="Changes in a row before alleviate turns back. [7]",
             ),
             click.option(
-                "--trials", type=click.IntRange(1), default=30, metavar="N", help="Descents of alleviate. [30]"
+                "--trials", type=Number("option.steps"), default=30, metavar="N", help="Descents of alleviate. [30]"
             ),
             click.option(
-                "--time-limit", metavar="TIME", help="CPU seconds, such as 60s; the best so far is the answer. [none]"
+                "--time-limit",
+                type=Number("option.time"),
+                metavar="TIME",
+                help="CPU seconds, such as 60s; the best so far is the answer. [none]",
             ),
             click.option(
                 "--measured-memory",
                 metavar="stage0=SIZE,...",
                 help="Peaks of a run of the plan in --start: the memory model is corrected and the search repeated.",
             ),
-            click.option("--best", type=click.IntRange(1, 64), default=1, metavar="N", help="Write so many plans. [1]"),
+            click.option("--best", type=Number("option.best"), default=1, metavar="N", help="Write so many plans. [1]"),
             click.option("--aceso", metavar="FILE", help="Write the plan as Aceso's runtime reads it."),
             click.option("--out", metavar="FILE", help="Write the plan file (needs MODEL and --cluster)."),
             click.option(
@@ -152,12 +176,27 @@ def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
                 "--fix", multiple=True, metavar="WORDS", help='Values that are given, such as "pp=4", "fp8" or "nosp".'
             ),
             click.option(
-                "--memory-margin", metavar="SIZE", help="Bytes of every GPU to leave free. [the memory model's error]"
+                "--memory-margin",
+                type=Number("option.margin"),
+                metavar="SIZE",
+                help="Bytes of every GPU to leave free. [the memory model's error]",
             ),
-            click.option("--gap", default="0.5%", metavar="X%", help="Stop when the best is proven so near. [0.5%]"),
-            click.option("--time", "time_limit_wall", metavar="TIME", help="Stop after so long, such as 30s. [none]"),
-            click.option("--top", type=click.IntRange(1), default=5, metavar="N", help="Layouts to show. [5]"),
-            click.option("--workers", type=click.IntRange(1), default=1, metavar="N", help="Processes. [1]"),
+            click.option(
+                "--gap",
+                type=Number("option.gap", share),
+                default="0.5%",
+                metavar="X%",
+                help="Stop when the best is proven so near. [0.5%]",
+            ),
+            click.option(
+                "--time",
+                "time_limit_wall",
+                type=Number("option.time"),
+                metavar="TIME",
+                help="Stop after so long, such as 30s. [none]",
+            ),
+            click.option("--top", type=Number("option.top"), default=5, metavar="N", help="Layouts to show. [5]"),
+            click.option("--workers", type=Number("option.workers"), default=1, metavar="N", help="Processes. [1]"),
             click.option(
                 "--executor", type=click.Choice(["processes", "ray"]), default="processes", help="[processes]"
             ),

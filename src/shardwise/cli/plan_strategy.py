@@ -9,7 +9,7 @@ from shardwise.cli.output import Output
 from shardwise.cli.progress import Progress, progress
 from shardwise.cli.report_files import Reports, write_reports
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.units import parse_bytes, parse_seconds, show_bytes, show_percent, show_seconds
+from shardwise.units import show_bytes, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from shardwise.plan.search.search import Search
@@ -41,8 +41,8 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
             only=" ".join([*options["only"], *options["fix"], *_conditions(options, typed)]),
             memory_margin=_margin(options),
             base=options.get("base"),
-            gap=read_gap(options["gap"]),
-            time_limit=parse_seconds(options["time_limit_wall"]) if options["time_limit_wall"] else None,
+            gap=options["gap"],
+            time_limit=options["time_limit_wall"],
             workers=options["workers"],
             executor=options["executor"],
             address=options["address"],
@@ -117,23 +117,15 @@ def _conditions(options: Mapping[str, Any], typed: frozenset[str]) -> list[str]:
 
 def _margin(options: Mapping[str, Any]) -> float | None:
     if options["memory"] is None:
-        return parse_bytes(options["memory_margin"]) if options["memory_margin"] is not None else None
+        margin: float | None = options["memory_margin"]
+        return margin
+    from shardwise.inputs.gate import typed
     from shardwise.inputs.load import load_cluster
+    from shardwise.inputs.scalars import SCALARS
 
     machines = options["cluster"]
     machines = load_cluster(machines) if isinstance(machines, str) else machines
-    return float(machines.gpu.memory - parse_bytes(options["memory"]))
-
-
-def read_gap(text: str) -> float:
-    """`0.5%` or `0.005`."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise InputError(Fault("--gap", f"{text!r} is not a share; write for example 0.5%"))
-    return value
+    return float(machines.gpu.memory - typed(options["memory"], SCALARS["Gpu.memory"], "--memory"))
 
 
 def follow(search: Search, state: Progress) -> None:

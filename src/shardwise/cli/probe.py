@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
 
@@ -19,7 +20,7 @@ PROGRAM = Path(__file__).parent.parent / "probe" / "shardwise_probe.py"
 @click.command("probe")
 @click.option("--write", metavar="FILE", help="Write the program (one file, torch only) to copy to a GPU machine.")
 @click.option("--out", metavar="FILE", help="Run it here and write what it measures.")
-@click.option("--minutes", type=click.FloatRange(0.1, 60), default=5.5, show_default=True, help="Time it may take.")
+@click.option("--minutes", type=Number("option.minutes"), default=5.5, show_default=True, help="Time it may take.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), help="Where to measure; default: a GPU if there is one.")
 @click.option("--operators", metavar="REQUEST", help="Measure the operators that a request lists (per-op search).")
 @click.option("--quick", is_flag=True, help="A few sizes only, to see that it works.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--read", metavar="FILE", help="Hold a result of the program against the plan.")
 @click.option("--out", metavar="FILE", help="Write the plan with what was rehearsed in it.")
 @click.option("--result", metavar="FILE", help="Keep the program's result.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Iterations that are timed.")
+@click.option("--repeats", type=Number("option.steps"), default=3, show_default=True, help="Iterations that are timed.")
 @output_options
 def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an option
     """Run one rank of a plan on one GPU, all other ranks faked, and hold it against the prediction.

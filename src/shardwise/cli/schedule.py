@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.pipeline_output import Files, file_options
 from shardwise.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError
@@ -20,22 +21,22 @@ if TYPE_CHECKING:
 
 @click.command("schedule")
 @click.argument("name", metavar="NAME|auto")
-@click.option("--pp", type=click.IntRange(1), help="Pipeline ranks.")
-@click.option("--vpp", type=click.IntRange(1, 32), help="Chunks a rank; default: what the schedule wants, 2 for auto.")
-@click.option("--microbatches", type=click.IntRange(1), help="Micro batches per iteration.")
+@click.option("--pp", type=Number("Strategy.pp"), help="Pipeline ranks.")
+@click.option("--vpp", type=Number("option.vpp"), help="Chunks a rank; default: what the schedule wants, 2 for auto.")
+@click.option("--microbatches", type=Number("Strategy.microbatches"), help="Micro batches per iteration.")
 @click.option("--costs", "cost_text", metavar="F,I,W|FILE", help="Times of one chunk, or a JSON file of costs.")
-@click.option("--hop", type=click.FloatRange(0), help="Latency of a message between ranks.")
+@click.option("--hop", type=Number("pipeline.time"), help="Latency of a message between ranks.")
 @click.option("--placement", type=click.Choice(["loop", "v"]), help="Where chunks lie; default for auto: v.")
 @click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Memory of every rank, in 1F1B's or in bytes.")
-@click.option("--free-at-input-grad", "free", type=click.FloatRange(0, 1), help="Share of memory that I frees.")
+@click.option("--free-at-input-grad", "free", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--objective", type=click.Choice(["makespan", "period"]), default="makespan", show_default=True)
-@click.option("--group", type=click.IntRange(0), default=0, help="Micro batch group of interleaved; 0: pp.")
-@click.option("--splits", type=click.IntRange(1), default=2, show_default=True, help="Pieces of seq-1f1b.")
+@click.option("--group", type=Number("Strategy.group"), default=0, help="Micro batch group of interleaved; 0: pp.")
+@click.option("--splits", type=Number("option.splits"), default=2, show_default=True, help="Pieces of seq-1f1b.")
 @click.option("--plan", "plan_file", metavar="FILE", help="Take pipeline and costs from a plan.")
 @click.option("--out", metavar="FILE", help="Write the plan with this schedule in it; needs --plan.")
 @click.option("--compare", metavar="NAME,...", help="Print these schedules beside it, same model, in one table.")
-@click.option("--effort", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="Tries of auto.")
-@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="CPU seconds that auto may take.")
+@click.option("--effort", type=Number("option.effort"), default=1.0, show_default=True, help="Tries of auto.")
+@click.option("--time-limit", type=Number("option.time"), help="CPU seconds that auto may take.")
 @file_options
 @markdown_option
 @output_options

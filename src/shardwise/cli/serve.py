@@ -6,13 +6,14 @@ import os
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import MissingExtraError
 from shardwise.inputs.write import write_now
 
 
 @click.command("serve")
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, metavar="N", help="0: any free one. [8765]")
+@click.option("--port", type=Number("option.port"), default=8765, metavar="N", help="0: any free one. [8765]")
 @click.option("--host", default="127.0.0.1", metavar="NAME", help="Who may reach it. [127.0.0.1: this machine only]")
 @click.option(
     "--token",
@@ -22,7 +23,7 @@ from shardwise.inputs.write import write_now
     help="What a visitor must know; also SHARDWISE_TOKEN. [none on this machine only, else a new one]",
 )
 @click.option("--open/--no-open", "open_page", default=None, help="Open the page in a browser. [on a desktop]")
-@click.option("--searches", type=click.IntRange(1, 256), metavar="N", help="Searches at a time. [the cores]")
+@click.option("--searches", type=Number("option.searches"), metavar="N", help="Searches at a time. [the cores]")
 @output_options
 def command(output: Output, *, port: int, host: str, token: str, open_page: bool | None, searches: int | None) -> None:
     """Serve the page to plan with: choose, search, look inside, compare, export.

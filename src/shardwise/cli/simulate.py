@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shardwise.cli.number import Number
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.pipeline_output import Files, file_options
 from shardwise.errors import Fault, InputError
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 @click.command("simulate")
 @click.argument("file", metavar="FILE.csv|ANSWER.json")
 @click.option("--costs", "cost_text", metavar="F,I,W|FILE", help="Times of one chunk, or a JSON file.")
-@click.option("--hop", type=click.FloatRange(0), help="Latency of a message between ranks.")
+@click.option("--hop", type=Number("pipeline.time"), help="Latency of a message between ranks.")
 @click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Refuse the schedule where a rank needs more.")
-@click.option("--free-at-input-grad", "free", type=click.FloatRange(0, 1), help="Share of memory that I frees.")
+@click.option("--free-at-input-grad", "free", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
 @file_options
 @markdown_option

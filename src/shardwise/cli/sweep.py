@@ -6,29 +6,72 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.cli.number import Number, numbers, share
 from shardwise.cli.options import MODEL
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
-from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.units import parse_count, parse_rate, parse_seconds, show_percent, show_seconds
+from shardwise.errors import InfeasibleError
+from shardwise.inputs.gate import Scalar, typed
+from shardwise.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
     from shardwise.plan.sweep import Cell, Run
 
 
+def _price(text: str, row: Scalar, at: str) -> float:
+    """`2.5/h`, `$2.5` or `2.5`."""
+    return typed(text.strip().removesuffix("/h").lstrip("$"), row, at)
+
+
 @click.command("sweep")
 @click.argument("model", type=MODEL)
 @click.option("--cluster", "-c", "clusters", multiple=True, required=True, metavar="64xh100,128xh100", help="Clusters.")
-@click.option("--global-batch", "batches", default="1024", metavar="N,N", help="Samples per iteration. [1024]")
-@click.option("--seq", "sequences", default="4096", metavar="N,N", help="Tokens per sample. [4096]")
+@click.option(
+    "--global-batch",
+    "batches",
+    type=numbers("Strategy.global_batch"),
+    default="1024",
+    metavar="N,N",
+    help="Samples per iteration. [1024]",
+)
+@click.option(
+    "--seq", "sequences", type=numbers("Strategy.seq"), default="4096", metavar="N,N", help="Tokens per sample. [4096]"
+)
 @click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]")
 @click.option("--only", default="", metavar="CONDITIONS", help="As for plan.")
-@click.option("--gap", default="2%", metavar="X%", help="As for plan. [2%]")
-@click.option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: days, GPU-hours and cost.")
-@click.option("--price", default="0", metavar="X/h", help="Price of a GPU and hour, such as 2.5/h.")
-@click.option("--mtbf", metavar="TIME", help="Time between failures of one GPU, such as 50000h: goodput.")
-@click.option("--checkpoint", metavar="TIME", help="Seconds that a checkpoint stops training. [from size and store]")
-@click.option("--store", default="2GB/s", metavar="RATE", help="What a node writes checkpoints with. [2GB/s]")
+@click.option("--gap", type=Number("option.gap", share), default="2%", metavar="X%", help="As for plan. [2%]")
+@click.option(
+    "--tokens",
+    type=Number("option.tokens"),
+    metavar="N",
+    help="Tokens of the whole run, such as 15T: days, GPU-hours and cost.",
+)
+@click.option(
+    "--price",
+    type=Number("option.price", _price),
+    default="0",
+    metavar="X/h",
+    help="Price of a GPU and hour, such as 2.5/h.",
+)
+@click.option(
+    "--mtbf",
+    type=Number("option.mtbf"),
+    metavar="TIME",
+    help="Time between failures of one GPU, such as 50000h: goodput.",
+)
+@click.option(
+    "--checkpoint",
+    type=Number("option.checkpoint"),
+    metavar="TIME",
+    help="Seconds that a checkpoint stops training. [from size and store]",
+)
+@click.option(
+    "--store",
+    type=Number("option.store"),
+    default="2GB/s",
+    metavar="RATE",
+    help="What a node writes checkpoints with. [2GB/s]",
+)
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV.")
 @click.option("--chart", "chart_file", metavar="FILE", help="Write the Pareto chart as SVG.")
 @output_options
@@ -39,19 +82,15 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     shardwise sweep llama-3-70b -c 64xh100,128xh100,256xh100 --global-batch 1024 --seq 8192
     shardwise sweep llama-3-70b -c 512xh100,512xh200 --tokens 15T --price 2.5/h --mtbf 50000h --chart pareto.svg
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.cli.plan_strategy import read_gap
     from shardwise.inputs.write import write_text
     from shardwise.plan.sweep import chart, csv_text, sweep
 
-    grid = {
-        "batches": _numbers("--global-batch", options["batches"]),
-        "sequences": _numbers("--seq", options["sequences"]),
-    }
+    grid = {"batches": options["batches"], "sequences": options["sequences"]}
     clusters = [name for text in options["clusters"] for name in text.split(",")]
     total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
     with progress("points of the grid", total=total, quiet=output.quiet) as state:
         cells = sweep(
-            model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=read_gap(options["gap"]),
+            model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
             run=_run(options), told=lambda _: state.update(),
         )  # fmt: skip
     output.answer({"cells": cells})
@@ -69,33 +108,13 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     return 0
 
 
-def _numbers(name: str, text: str) -> list[int]:
-    if not all(part.isdigit() for part in text.split(",")):
-        raise InputError(Fault(name, f"{text!r} is not a list of whole numbers; write for example 512,1024"))
-    return [int(part) for part in text.split(",")]
-
-
 def _run(options: dict[str, Any]) -> Run:
     from shardwise.plan.sweep import Run
 
-    price = options["price"].removesuffix("/h").lstrip("$")
-    try:
-        per_hour = float(price)
-    except ValueError:
-        per_hour = float("nan")
-    if not 0 <= per_hour < float("inf"):
-        raise InputError(Fault("--price", f"{options['price']!r} is not a price; write for example 2.5/h"))
-    if options["mtbf"] and not parse_seconds(options["mtbf"]) > 0:
-        raise InputError(
-            Fault("--mtbf", f"{options['mtbf']!r} leaves no time between failures; write for example 50000h")
-        )
     return Run(
-        tokens=parse_count(options["tokens"]) if options["tokens"] else 0.0,
-        price=per_hour,
-        mtbf=parse_seconds(options["mtbf"]) if options["mtbf"] else 0.0,
-        save=parse_seconds(options["checkpoint"]) if options["checkpoint"] else 0.0,
-        store=parse_rate(options["store"]),
-    )
+        tokens=options["tokens"] or 0.0, price=options["price"], mtbf=options["mtbf"] or 0.0,
+        save=options["checkpoint"] or 0.0, store=options["store"],
+    )  # fmt: skip
 
 
 def _table(cells: tuple[Cell, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from shardwise.cli.number import Number, share
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InfeasibleError, InputError
@@ -12,14 +13,20 @@ from shardwise.units import show_bytes, show_percent, show_seconds
 
 @click.command("what-if")
 @click.argument("plan", metavar="PLAN.json")
-@click.option("--gpus", type=click.IntRange(1), metavar="N", help="Another number of GPUs.")
+@click.option("--gpus", type=Number("Cluster.gpus"), metavar="N", help="Another number of GPUs.")
 @click.option("--net", metavar="2x|RATE", help="Network between nodes: times what it is, or a rate such as 400Gb/s.")
-@click.option("--memory", metavar="SIZE", help="Memory of a GPU, such as 141GB.")
-@click.option("--gap", default="2%", metavar="X%", help="How near the bound the new plan must be. [2%]")
+@click.option("--memory", type=Number("Gpu.memory"), metavar="SIZE", help="Memory of a GPU, such as 141GB.")
+@click.option(
+    "--gap",
+    type=Number("option.gap", share),
+    default="2%",
+    metavar="X%",
+    help="How near the bound the new plan must be. [2%]",
+)
 @click.option("--out", metavar="FILE", help="Write the new plan.")
 @output_options
 def command(
-    plan: str, output: Output, *, gpus: int | None, net: str | None, memory: str | None, gap: str, out: str | None
+    plan: str, output: Output, *, gpus: int | None, net: str | None, memory: float | None, gap: float, out: str | None
 ) -> int:
     """Plan again for other GPUs, networks or memory, and compare with the plan kept as it is.
 
@@ -28,7 +35,7 @@ def command(
     shardwise what-if plan.json --net 2x --memory 141GB
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.cli.plan_strategy import follow, read_gap
+    from shardwise.cli.plan_strategy import follow
     from shardwise.inputs.plan_file import read_plan, write_plan
     from shardwise.plan.search.api import plan_file_of
     from shardwise.plan.what_if import changed, what_if
@@ -39,7 +46,7 @@ def command(
     refuse_per_op(read, plan, "what-if")
     cluster = changed(read.cluster, gpus=gpus, net=net, memory=memory)
     with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
-        found = what_if(read, cluster, gap=read_gap(gap), report=lambda search: follow(search, state))
+        found = what_if(read, cluster, gap=gap, report=lambda search: follow(search, state))
     best = found.again.best
     rows = [("the plan as it is", found.before), ("the same strategy there", found.kept), ("the best there", best)]
     output.answer(

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from shardwise.errors import Fault
 from shardwise.inputs.check_rule import Case, either, rule
+from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.layers import layer_faults, stage_layers
+from shardwise.inputs.lookup import CATALOG, entry
 
 # mxfp8's block scales are read by the matrix units only on GPUs that also have fp4.
 _HARDWARE = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp4", "nvfp4": "fp4"}
@@ -96,7 +98,18 @@ def number_format(case: Case) -> Iterator[Fault]:
     if dtype not in case.can.dtypes:
         yield Fault(path, f"{dtype} is not in runtime {case.runtime.name}; on {gpu.name} use {either(possible)}")
     elif dtype not in possible:
-        yield Fault(path, f"{gpu.name} has no {dtype} hardware; use {either(possible)}, or another GPU")
+        yield Fault(path, f"{_without(gpu, dtype)}; use {either(possible)}, or another GPU")
+
+
+def _without(gpu: Gpu, dtype: str) -> str:
+    """Why a format cannot be had: the catalog knows the chip, a user's description may only lack a number."""
+    missing = _HARDWARE[dtype]
+    found = entry("gpus", CATALOG / "clusters", gpu.name)
+    if found is not None and missing not in found[1]["flops"]:
+        return f"{gpu.name} has no {dtype} hardware"
+    return (
+        f"the cluster gives no {missing} peak for {gpu.name}, so {dtype} has no time: add cluster.gpu.flops.{missing}"
+    )
 
 
 RULES = (axes, sharding, schedule, equal_stages, recompute_kind, number_format)

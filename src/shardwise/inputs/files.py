@@ -1,30 +1,80 @@
-"""Reading a TOML, YAML or JSON file into plain values, with every refusal a sentence.
+"""The one reader of files: bounded, and every refusal a sentence.
 
-Only safe loaders; a size limit; no duplicate keys, no NaN or infinity, nothing nested without end.
+Only regular files are opened (a pipe or a device may wait, or go on, without end); how much is read, how deep it nests
+and how long its numbers are is limited; only safe loaders; no duplicate keys, no NaN or infinity.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
+import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from shardwise.errors import FileError
+from shardwise.inputs.gate import DIGITS
 from shardwise.units import show_bytes
 
 if TYPE_CHECKING:
     import yaml
 
 SIZE_LIMIT = 64 * 2**20
+STREAM_LIMIT = 2 * 2**30
+"""Bytes, unpacked, of a file that is read piece by piece: a trace, a log."""
+LINE_LIMIT = 2**20
+TOML_LIMIT, YAML_LIMIT = 4 * 2**20, 2**20
+"""Their parsers are slow: this much takes some ten seconds."""
 NODE_LIMIT = 2_000_000
 DEPTH_LIMIT = 64
 
 Mapping = dict[str, Any]
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[IO[bytes]]:
+    """A regular file, opened for reading; whatever goes wrong with it, then or later, is a sentence."""
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for its writer; on a regular file the flag means nothing.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            _refuse_irregular(path, os.fstat(file.fileno()).st_mode)
+            yield file
+    except FileNotFoundError:
+        raise FileError(path, "there is no such file") from None
+    except IsADirectoryError:
+        raise FileError(path, "is a folder; give a file") from None
+    except (OSError, EOFError, zlib.error) as error:  # of gzip, too: what it finds broken is an OSError or one of those
+        if isinstance(error, OSError) and error.errno in {6, 19}:  # ENXIO, ENODEV: a socket or an absent device
+            raise _endless(path) from None
+        raise FileError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except ValueError as error:
+        if "null" not in str(error):  # a NUL byte in the name; any other is the reader's own
+            raise
+        raise FileError(path, f"cannot be read: {error}") from None
+    except Exception as error:  # lzma's own is imported only with lzma
+        if type(error).__name__ != "LZMAError":
+            raise
+        raise FileError(path, f"cannot be unpacked: {error}") from None
+
+
+def _refuse_irregular(path: str | Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise FileError(path, "is a folder; give a file")
+    if not stat.S_ISREG(mode):
+        raise _endless(path)
+
+
+def _endless(path: str | Path) -> FileError:
+    return FileError(path, "is a pipe or a device, which may never end; save it as a file and give that")
 
 
 def read_text(path: str | Path) -> str:
@@ -36,24 +86,75 @@ def read_text(path: str | Path) -> str:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """What a regular file holds, at most 64 MiB of it; a device or a pipe could go on, or wait, without end."""
-    path = Path(path)
-    try:
-        state = path.stat()
-        if stat.S_ISDIR(state.st_mode):
-            raise FileError(path, "is a folder; give a file")
-        if not stat.S_ISREG(state.st_mode):
-            raise FileError(path, "is a pipe or a device, which may never end; save it as a file and give that")
-        with path.open("rb") as file:
-            content = file.read(SIZE_LIMIT + 1)
-    except FileNotFoundError:
-        raise FileError(path, "there is no such file") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
-        raise FileError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > SIZE_LIMIT:
-        said = show_bytes(max(state.st_size, len(content)))
-        raise FileError(path, f"is {said}; files of up to {show_bytes(SIZE_LIMIT)} are read")
-    return content
+    """What a regular file holds, unpacked where its name ends in .gz; at most 64 MiB."""
+    with opened(path) as file:
+        packed = str(path).endswith(".gz")
+        source = gzip.GzipFile(fileobj=file) if packed else file
+        content = source.read(SIZE_LIMIT + 1)
+        if len(content) > SIZE_LIMIT:
+            whole = "more" if packed else show_bytes(max(os.fstat(file.fileno()).st_size, len(content)))
+            raise FileError(path, f"holds {whole}; files of up to {show_bytes(SIZE_LIMIT)} are read")
+        return content
+
+
+@contextmanager
+def streamed(path: str | Path, limit: int = STREAM_LIMIT) -> Iterator[IO[bytes]]:
+    """A file to be read piece by piece, unpacked where it is gzip, bzip2 or xz; the limit is of what it unpacks to."""
+    with opened(path) as file:
+        start = file.read(6)
+        file.seek(0)
+        source = next((unpack(file) for magic, unpack in _UNPACKERS.items() if start.startswith(magic)), file)
+        with io.BufferedReader(_Limited(source, path, limit), 2**20) as limited:
+            yield limited
+
+
+def _gunzip(file: IO[bytes]) -> Any:  # noqa: ANN401 - a file of another class
+    return gzip.GzipFile(fileobj=file)
+
+
+def _bunzip(file: IO[bytes]) -> Any:  # noqa: ANN401
+    import bz2
+
+    return bz2.BZ2File(file)
+
+
+def _unxz(file: IO[bytes]) -> Any:  # noqa: ANN401
+    import lzma
+
+    return lzma.LZMAFile(file)
+
+
+_UNPACKERS = {b"\x1f\x8b": _gunzip, b"BZh": _bunzip, b"\xfd7zXZ\x00": _unxz}
+
+
+class _Limited(io.RawIOBase):
+    """Another file, which ends with a refusal where it is too long."""
+
+    def __init__(self, source: IO[bytes], path: str | Path, limit: int) -> None:
+        self.source, self.path, self.limit, self.seen = source, path, limit, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever holds bytes
+        data = self.source.read(min(len(buffer), 2**20))
+        self.seen += len(data)
+        if self.seen > self.limit:
+            raise FileError(self.path, f"holds over {show_bytes(self.limit)}; give a part of it")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def blocks(path: str | Path) -> Iterator[bytes]:
+    """A log in blocks of whole lines: searching blocks is quick even where every line is empty."""
+    with streamed(path) as file:
+        while block := file.read(LINE_LIMIT):
+            yield block + file.readline(LINE_LIMIT)
+
+
+def read_json(path: str | Path) -> Any:  # noqa: ANN401 - a file can hold anything
+    """Any value in a JSON file, whatever the file is called."""
+    return _parsed(_parse_json, read_text(path), path)
 
 
 def read_mapping(path: str | Path) -> Mapping:
@@ -63,20 +164,24 @@ def read_mapping(path: str | Path) -> Mapping:
 
 def parse_mapping(text: str, path: str | Path) -> Mapping:
     """Keys and values of a text; `path` names it in errors and its ending tells the form."""
-    parse = _PARSERS.get(Path(path).suffix.lower()) or _by_content(text)
+    data = _parsed(_PARSERS.get(Path(path).suffix.lower()) or _by_content(text), text, path)
+    if not isinstance(data, dict):
+        raise FileError(path, f"holds {_kind(data)} at the top; it must hold keys and values")
+    return data
+
+
+def _parsed(parse: Callable[[str, str | Path], Any], text: str, path: str | Path) -> Any:  # noqa: ANN401
     try:
         data = parse(text, path)
     except RecursionError:
         raise FileError(path, "is nested too deeply to be an input of ours") from None
     except ValueError as error:
-        raise FileError(path, odd_value(error)) from None
-    if not isinstance(data, dict):
-        raise FileError(path, f"holds {_kind(data)} at the top; it must hold keys and values")
+        raise FileError(path, _odd_value(error)) from None
     _refuse_strange(data, path)
     return data
 
 
-def odd_value(error: ValueError) -> str:
+def _odd_value(error: ValueError) -> str:
     """What a parser could not turn into a value, in our words; Python reads no number of more than 4,300 digits."""
     if "digits" in str(error):
         return "holds a whole number of more than 4,300 digits; no setting is that large: correct it"
@@ -96,7 +201,14 @@ def _by_content(text: str) -> Callable[[str, str | Path], Any]:
     return _parse_toml if toml else _parse_yaml
 
 
+def _refuse_long(text: str, path: str | Path, form: str, limit: int) -> None:
+    if len(text) > limit:
+        said = f"is {show_bytes(len(text))} of {form}, which is slow to read; up to {show_bytes(limit)} are read"
+        raise FileError(path, f"{said}: write it as JSON, of which {show_bytes(SIZE_LIMIT)} are")
+
+
 def _parse_toml(text: str, path: str | Path) -> Any:  # noqa: ANN401 - a file can hold anything
+    _refuse_long(text, path, "TOML", TOML_LIMIT)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -137,6 +249,8 @@ def _unique(pairs: list[tuple[str, Any]], path: str | Path) -> Mapping:
 def _parse_yaml(text: str, path: str | Path) -> Any:  # noqa: ANN401
     import yaml
 
+    _refuse_long(text, path, "YAML", YAML_LIMIT)
+
     class Loader(yaml.SafeLoader):
         """Safe loading that refuses duplicate keys and reads 1e9 as a number."""
 
@@ -167,7 +281,7 @@ _PARSERS: dict[str, Callable[[str, str | Path], Any]] = {
 }
 
 
-def _refuse_strange(data: Mapping, path: str | Path) -> None:
+def _refuse_strange(data: object, path: str | Path) -> None:
     """Refuse NaN, infinity and halves of characters, and what is too large once YAML references are followed."""
     seen = 0
     stack: list[tuple[Any, str, int]] = [(data, "", 0)]
@@ -181,6 +295,10 @@ def _refuse_strange(data: Mapping, path: str | Path) -> None:
             stack.extend((inner, f"{at}.{key}" if at else str(key), depth + 1) for key, inner in value.items())
         elif isinstance(value, list):
             stack.extend((inner, f"{at}.{index}", depth + 1) for index, inner in enumerate(value))
+        elif isinstance(value, int) and abs(value) >= 10**DIGITS:
+            raise FileError(
+                path, f"{at} is a whole number of over {DIGITS} digits; no setting is that large: correct it"
+            )
         elif isinstance(value, float) and not math.isfinite(value):
             raise FileError(path, f"{at} is {value}, which is not a number to plan with; write a finite one")
         elif isinstance(value, str) and not _is_text(value):

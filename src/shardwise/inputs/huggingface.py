@@ -73,29 +73,33 @@ def _read(data: dict[str, Any], name: str) -> HuggingFaceModel:
     if model.heads % model.kv_heads:
         raise InputError(f"{model.kv_heads} key and value heads do not divide {model.heads} heads; correct one of them")
     unknown = tuple(sorted(keys.given - keys.read - IGNORED - _SPELLINGS))
+    ignored = tuple(sorted((keys.given & (IGNORED | _SPELLINGS)) - keys.read))
+    beside = () if inner is None else tuple(sorted(key for key in data if data[key] is not inner))
     return HuggingFaceModel(
         model=model,
         architecture=kind,
-        understood=tuple(sorted((keys.read | (keys.given & _SPELLINGS)) - IGNORED)),
-        ignored=tuple(sorted((keys.given & IGNORED) - keys.read)),
+        understood=tuple(sorted((keys.read & keys.given) - IGNORED)),
+        ignored=ignored,
         unknown=unknown,
-        notes=_notes(kind, unknown, nested=inner is not None),
+        notes=_notes(kind, unknown, ignored, beside),
     )
 
 
-def _notes(kind: str, unknown: tuple[str, ...], *, nested: bool) -> tuple[str, ...]:
+def _notes(kind: str, unknown: tuple[str, ...], ignored: tuple[str, ...], beside: tuple[str, ...]) -> tuple[str, ...]:
     notes = []
     if kind not in FAMILIES:
         notes.append(f"the architecture {kind!r} is not known; it was read as a Llama-like model, so check its size")
-    if nested:
-        notes.append("only the language part was read; towers for images or sound are left out")
+    if beside:
+        notes.append(f"only the language part was read; left out beside it: {', '.join(beside)}")
     if unknown:
         notes.append(f"not understood: {', '.join(unknown)}")
+    if ignored:
+        notes.append(f"without effect on sizes and times: {', '.join(ignored)}")
     return tuple(notes)
 
 
 def _refuse(keys: Keys, kind: str) -> None:
-    if kind in NOT_CAUSAL or keys.data.get("is_encoder_decoder") is True:
+    if kind in NOT_CAUSAL or keys.switch("is_encoder_decoder"):
         raise InputError(f"{kind!r} is not a causal language model; only decoder-only transformers can be planned")
     strange = sorted(key for key in keys.data if key.lower().startswith(HYBRID) and keys.data[key] not in (None, False))
     if strange:
@@ -128,11 +132,11 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         "mla": _mla(keys),
     }
     for ours, theirs in family.switches.items():
-        value = keys.get(*theirs)
-        fields |= {} if value is None else {ours: bool(value)}
-    if isinstance(keys.get("tie_word_embeddings"), bool):
-        fields["tied"] = keys.get("tie_word_embeddings")
-    if keys.get("use_qk_norm", "qk_layernorm"):
+        value = keys.switch(*theirs)
+        fields |= {} if value is None else {ours: value}
+    if (tied := keys.switch("tie_word_embeddings")) is not None:
+        fields["tied"] = tied
+    if keys.switch("use_qk_norm", "qk_layernorm"):
         fields["qk_norm"] = "head"
     if fields.get("position") == "learned":
         fields["max_positions"] = keys.concept("max_positions") or 0
@@ -159,7 +163,11 @@ def _head_size(keys: Keys, hidden: int, heads: int) -> int:
 
 
 def _activation(keys: Keys, family: Family) -> Activation:
-    text = str(keys.get(*ALIASES["activation"]) or "").lower()
+    given = keys.get(*ALIASES["activation"])
+    text = "" if given is None else str(given).lower()
+    if given is not None and not re.search(r"silu|swish|swiglu|glu|gelu|relu|xielu", text):
+        name = next(name for name in ALIASES["activation"] if keys.data.get(name) is not None)
+        raise InputError(Fault(name, f"{text[:60]!r} is no activation that is known; write silu, gelu or relu"))
     if family.fixed.get("activation") == "squared-relu" or text in {"relu2", "squared_relu"}:
         return "squared-relu"
     if family.gated:
@@ -168,8 +176,7 @@ def _activation(keys: Keys, family: Family) -> Activation:
 
 
 def _dropout(keys: Keys) -> float:
-    values = [keys.data.get(name) for name in ALIASES["dropout"]]
-    return max((float(value) for value in values if isinstance(value, int | float) and 0 <= value <= 1), default=0.0)
+    return max(float(keys.number(name, "Model.dropout") or 0.0) for name in ALIASES["dropout"])
 
 
 def _mla(keys: Keys) -> Mla | None:
@@ -221,12 +228,12 @@ def _moe_pattern(keys: Keys, layers: int) -> tuple[int, int]:
 
 
 def _windows(keys: Keys, family: Family, layers: int) -> tuple[int, ...]:
-    window = keys.whole("sliding_window", "sliding_window_size", "attention_chunk_size") or 0
+    window = keys.whole("sliding_window", "sliding_window_size", "attention_chunk_size", row="Model.windows") or 0
     kinds = [str(kind) for kind in keys.items("layer_types")]
     if kinds:
         return _cycle([0 if "full" in kind else window for kind in _attention_only(kinds)])
-    pattern = keys.whole("sliding_window_pattern", "_sliding_window_pattern", highest=1000)
-    if not window or (family.window == "never" and not keys.data.get("use_sliding_window")):
+    pattern = keys.whole("sliding_window_pattern", "_sliding_window_pattern", row="Moe.first_dense")
+    if not window or (family.window == "never" and not keys.switch("use_sliding_window")):
         return ()
     if family.window == "never":
         first = keys.whole("max_window_layers") or 0

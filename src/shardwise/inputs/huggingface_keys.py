@@ -5,13 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.inputs import gate
 from shardwise.inputs.huggingface_families import ALIASES
+from shardwise.inputs.scalars import SCALARS
 
 _FLATTENED = ("attn_config", "ffn_config")
-_HIGHEST = {"layers": 10_000, "mtp": 100}
-"""No model is near these; they keep a typing error from filling the memory."""
-
-_NEVER_ZERO = frozenset({"layers", "hidden", "heads", "vocab"})
+_ROWS = {
+    "experts": "Moe.first_dense",  # 0 and 1 are how dense models say that they have none
+    "top_k": "foreign.none",
+    "expert_ffn": "Moe.shared_ffn",
+    "shared_count": "foreign.none",
+    "shared_ffn": "Moe.shared_ffn",
+    "first_dense": "Moe.first_dense",
+    "every": "Moe.first_dense",
+    "kv_heads": "foreign.none",
+    "head_size": "foreign.none",
+}
+"""Concept -> its row, where that is not `Model.<concept>`; 0 is how many files say "none"."""
 
 
 class Keys:
@@ -33,23 +43,26 @@ class Keys:
                 return self.data[name]
         return None
 
-    def whole(self, *names: str, lowest: int = 0, highest: int = 10**10) -> int | None:
+    def whole(self, *names: str, row: str = "foreign.none") -> int | None:
         """The first of these keys as a whole number."""
         value = self.get(*names)
-        if value is None:
-            return None
-        name = next(name for name in names if self.data.get(name) is not None)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(Fault(name, f"must be a whole number, not {value!r}"))
-        if not lowest <= value <= highest:
-            said = value if abs(value) < 10**30 else "a number of more than 30 digits"
-            raise InputError(Fault(name, f"is {said}; it must be from {lowest} to {highest:,}"))
-        return value
+        return None if value is None else int(gate.held(value, SCALARS[row], self._first(names)))
+
+    def number(self, name: str, row: str) -> float | None:
+        value = self.get(name)
+        return None if value is None else gate.held(value, SCALARS[row], name)
+
+    def switch(self, *names: str) -> bool | None:
+        """The first of these keys as true or false: a text such as "false" is neither."""
+        value = self.get(*names)
+        return None if value is None else gate.switch(value, self._first(names))
+
+    def _first(self, names: tuple[str, ...]) -> str:
+        return next(name for name in names if self.data.get(name) is not None)
 
     def concept(self, name: str) -> int | None:
         """A number of ours by any of its spellings."""
-        lowest = 1 if name in _NEVER_ZERO else 0
-        return self.whole(*ALIASES[name], lowest=lowest, highest=_HIGHEST.get(name, 10**10))
+        return self.whole(*ALIASES[name], row=_ROWS.get(name, f"Model.{name}"))
 
     def items(self, name: str) -> list[Any]:
         """A list; empty where the key is not there."""

@@ -22,11 +22,11 @@ def _opt(keys: Keys, fields: Fields) -> Fields:
 
 
 def _falcon(keys: Keys, fields: Fields) -> Fields:
-    position = "alibi" if keys.get("alibi") else "rope"
+    position = "alibi" if keys.switch("alibi") else "rope"
     # The original files of the 40B model say so by n_head_kv alone.
-    if keys.get("new_decoder_architecture") or (keys.get("n_head_kv") and not keys.get("multi_query")):
+    if keys.switch("new_decoder_architecture") or (keys.get("n_head_kv") and not keys.switch("multi_query")):
         return {"position": position, "norms_per_layer": keys.whole("num_ln_in_parallel_attn") or 2}
-    multi_query = keys.get("multi_query") is not False
+    multi_query = keys.switch("multi_query") is not False
     parallel = fields.get("parallel_residual", True)
     return {
         "position": position,
@@ -36,9 +36,9 @@ def _falcon(keys: Keys, fields: Fields) -> Fields:
 
 
 def _mpt(keys: Keys, fields: Fields) -> Fields:
-    biased = keys.get("no_bias") is False
-    alibi = keys.get("alibi")
-    learned = not alibi and keys.get("learned_pos_emb") is not False
+    biased = keys.switch("no_bias") is False
+    alibi = keys.switch("alibi")
+    learned = not alibi and keys.switch("learned_pos_emb") is not False
     return {
         "ffn": (keys.whole("expansion_ratio") or 4) * fields["hidden"],
         "position": "alibi" if alibi else "learned" if learned else "rope",
@@ -50,7 +50,7 @@ def _mpt(keys: Keys, fields: Fields) -> Fields:
 
 
 def _gpt_bigcode(keys: Keys, fields: Fields) -> Fields:
-    return {"kv_heads": 1 if keys.get("multi_query") is not False else fields["heads"]}
+    return {"kv_heads": 1 if keys.switch("multi_query") is not False else fields["heads"]}
 
 
 def _gpt_neo(keys: Keys, fields: Fields) -> Fields:
@@ -66,7 +66,7 @@ def _qwen(_keys: Keys, fields: Fields) -> Fields:
 
 
 def _chatglm(keys: Keys, fields: Fields) -> Fields:
-    grouped = keys.get("multi_query_attention")
+    grouped = keys.switch("multi_query_attention")
     keys.get("post_layer_norm", "rmsnorm", "original_rope")
     return {"kv_heads": fields["kv_heads"] if grouped else fields["heads"]}
 

@@ -16,9 +16,11 @@ from shardwise.inputs import lookup
 from shardwise.inputs.check_model import checked_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
+from shardwise.inputs.gate import counted
 from shardwise.inputs.load_plan import decided, plan_at, resized
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 
 T = TypeVar("T")
@@ -27,7 +29,7 @@ MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
-_COUNTED = re.compile(r"\s*(\d{1,12})\s*[x*]\s*(.+)", re.IGNORECASE)
+_COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x*]\s*(.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +126,17 @@ def model_from(data: dict[str, Any], path: Path) -> Loaded[Model]:
         read = huggingface.read_config(data, name=huggingface.name_of(data, path), title=str(path))
         return Loaded(value=checked_model(read.model, str(path)), notes=read.notes, extra=read)
     own = {key: value for key, value in data.items() if key != "base"}
-    fields = {"name": path.stem, **_base_fields(data.get("base")), **own}
+    fields = {"name": path.stem, **_merged(_base_fields(data.get("base")), own)}
     return Loaded(value=checked_model(_validated(Model, fields, path, "model"), str(path)), given=frozenset(own))
+
+
+def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A base with what differs laid over it, tables inside likewise: `[moe] imbalance = 1.5` changes that alone."""
+    both = {
+        key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in own.items()
+    }
+    return {**base, **both}
 
 
 def _base_fields(base: object) -> dict[str, Any]:
@@ -141,8 +152,8 @@ def read_cluster(text: str | Path) -> Loaded[Cluster]:
     if _is_file(text):
         return _cluster_file(Path(text), None)
     found = _COUNTED.fullmatch(str(text))
-    if found and _is_file(found[2]) and int(found[1]):
-        return _cluster_file(Path(found[2]), int(found[1]))
+    if found and _is_file(found[2]):
+        return _cluster_file(Path(found[2]), counted(found[1], SCALARS["Cluster.gpus"], "cluster.gpus"))
     return Loaded(value=named_cluster(str(text)))
 
 
@@ -151,9 +162,8 @@ def named_cluster(text: str) -> Cluster:
     if text.strip().isdigit():
         raise InputError(f"{text[:20]!r} names no GPU; write for example {text.strip()[:12]}xh100")
     found = _COUNTED.fullmatch(text)
-    name, gpus = (found[2], int(found[1])) if found else (text.strip(), None)
-    if gpus == 0:
-        raise InputError(f"{text!r}: a cluster has at least 1 GPU; write for example 8x{name}")
+    name = found[2] if found else text.strip()
+    gpus = counted(found[1], SCALARS["Cluster.gpus"], "cluster.gpus") if found else None
     canonical, fields, shipped = _gpu_fields(name)
     return _cluster(canonical, gpus, fields, shipped=shipped)
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 from shardwise.errors import UnknownNameError
 from shardwise.inputs.files import parse_mapping, read_text
-from shardwise.inputs.validate import UNITS
+from shardwise.inputs.gate import typed
+from shardwise.inputs.scalars import row_of
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ def known(section: str, folder: Path) -> list[str]:
 def build(kind: type[T], fields: dict[str, Any]) -> T:
     """One of our types from trusted catalog fields: lists become tuples, tables types, texts numbers."""
     hints = _hints(typing.cast("Hashable", kind))
-    return kind(**{key: _built(hints[key], key, value) for key, value in fields.items()})
+    return kind(**{key: _built(kind, hints[key], key, value) for key, value in fields.items()})
 
 
 @functools.cache
@@ -107,15 +108,14 @@ def _hints(kind: Any) -> dict[str, Any]:  # noqa: ANN401 - one of our types
     return typing.get_type_hints(kind)
 
 
-def _built(hint: Any, key: str, value: Any) -> Any:  # noqa: ANN401
+def _built(kind: type, hint: Any, key: str, value: Any) -> Any:  # noqa: ANN401
     inner = _dataclass_in(hint)
     if isinstance(value, dict):
-        if inner is not None:
-            return build(inner, value)
-        return {name: UNITS[key](item) for name, item in value.items()} if key in UNITS else value
+        return build(inner, value) if inner else {name: _built(kind, None, key, item) for name, item in value.items()}
     if isinstance(value, list):
         return tuple(build(inner, item) if inner is not None else item for item in value)
-    return UNITS[key](value) if key in UNITS else value
+    row = row_of(kind, key) if isinstance(value, str) else None
+    return value if row is None else typed(value, row, key)
 
 
 def _dataclass_in(hint: Any) -> Any:  # noqa: ANN401

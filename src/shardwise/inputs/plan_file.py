@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.files import read_mapping
+from shardwise.inputs.files import opened, read_mapping
 from shardwise.inputs.model import Model
 from shardwise.inputs.serialise import Plain, to_json, to_plain
 from shardwise.inputs.strategy import Strategy
@@ -76,9 +76,9 @@ def is_plan(path: str | Path) -> bool:
     if not str(path).endswith(".json"):
         return False
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            return '"shardwise/plan/' in file.read(4096)
-    except (OSError, UnicodeDecodeError, ValueError):
+        with opened(path) as file:
+            return b'"shardwise/plan/' in file.read(4096)
+    except FileError:
         return False
 
 

@@ -28,7 +28,7 @@ MODULES = (
     "comm",  # gathered inputs of tensor-parallel layers are gathered again
     "ops",  # torchtitan's selective: every other matmul is kept, the rest recomputed
 )
-_TEXT = re.compile(r"([a-z+\-]+)(?:/(\d+))?(?::(\d+|\[[\d,\s]+\]))?")
+_TEXT = re.compile(r"([a-z+\-]+)(?:/([0-9]{1,9}))?(?::([0-9]{1,9}|\[ *[0-9]{1,9}(?: *, *[0-9]{1,9})* *\]))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ that SimuMax takes and answers with a wrong number are refused here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,28 @@ _STRATEGY_KEYS = (
     "te_cp_a2a_min_version", "te_cp_saved_output_min_version", "tp_net", "cp_net", "pp_net", "dp_net", "ep_net",
     "etp_net", "edp_net", "enable_straggler_model", "mem_factor",
 )  # fmt: skip
+_UNUSED_OF_MODEL = {
+    "text": ("model_type", "group_linear_mode"),
+    "number": (
+        "make_vocab_size_divisible_by", "padded_vocab_size", "orig_vocab_size", "capacity", "topk",
+        "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "dense_layers", "qk_head_dim",
+        "qk_pos_emb_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
+    ),
+    "switch": ("moe_pad_expert_input_to_capacity",),
+}  # fmt: skip
+_UNUSED_OF_STRATEGY = {
+    "number": ("attention_sparse_ratio", "mem_factor"),
+    "switch": (
+        "pp_comm_async", "use_math_sdp", "use_fused_norm", "use_fused_swiglu", "use_fused_grad_accumulation",
+        "use_accm_weight", "cross_entropy_loss_fusion", "overlap_grad_reduce", "enable_dropout", "recompute_variance",
+        "cache_groupgemm_col_fp8_inputs", "offload_groupgemm_col_inputs", "dispatch_probs", "enable_straggler_model",
+    ),
+    "text": (
+        "cp_a2a_mode", "moe_dispatcher_policy", "te_dummy_wgrad_min_version", "te_cp_a2a_min_version",
+        "te_cp_saved_output_min_version", "tp_net", "cp_net", "pp_net", "dp_net", "ep_net", "etp_net", "edp_net",
+    ),
+}  # fmt: skip
+"""Keys that SimuMax knows and that change nothing here, where nothing else reads them, by kind."""
 _CP_KINDS = {"a2a": "all-to-all", "all_gather": "all-gather", "ring": "ring"}
 
 
@@ -102,16 +125,16 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
     latent = keys.text("attention_type", "mha", choices=("mha", "mla")) == "mla"
     model = Model(
         name=keys.text("model_name", "model"),
-        layers=keys.whole("layer_num", highest=10_000),
-        hidden=keys.whole("hidden_size"),
-        heads=keys.whole("head_num"),
-        kv_heads=keys.whole("kv_head_num"),
-        head_size=keys.whole("head_size"),
-        ffn=keys.whole("intermediate_size"),
-        vocab=keys.whole("vocab_size"),
+        layers=keys.whole("layer_num", row="Model.layers"),
+        hidden=keys.whole("hidden_size", row="Model.hidden"),
+        heads=keys.whole("head_num", row="Model.heads"),
+        kv_heads=keys.whole("kv_head_num", row="Model.kv_heads"),
+        head_size=keys.whole("head_size", row="Model.head_size"),
+        ffn=keys.whole("intermediate_size", row="Model.hidden"),
+        vocab=keys.whole("vocab_size", row="Model.vocab"),
         activation="swiglu" if keys.switch("use_swiglu") else "gelu",
         mla=_mla(keys) if latent else None,
-        moe=_moe(keys) if keys.whole("expert_num", 1) > 1 else None,
+        moe=_moe(keys) if keys.whole("expert_num", 1, row="Moe.experts") > 1 else None,
     )
     if model.moe and model.moe.top_k > model.moe.experts:
         keys.fault("topk", f"{model.moe.top_k} is more than the {model.moe.experts} experts; lower it")
@@ -119,30 +142,36 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
         keys.fault("dense_layers", f"{model.moe.first_dense} is more than the {model.layers} layers; lower it")
     if model.heads % model.kv_heads:
         keys.fault("kv_head_num", f"{model.kv_heads} does not divide head_num {model.heads}; make it a divisor")
+    unused = keys.unused(_UNUSED_OF_MODEL, "simumax.counted")
     keys.finish(title)
-    notes = (f"not read, since they follow from the rest: {', '.join(derived)}",) if derived else ()
-    return SimumaxModel(model=model, raw=dict(data), notes=notes)
+    notes = [f"not read, since they follow from the rest: {', '.join(derived)}"] if derived else []
+    return SimumaxModel(model=model, raw=dict(data), notes=(*notes, *without_effect(unused)))
+
+
+def without_effect(unused: list[str]) -> list[str]:
+    """The note that names keys which change nothing here."""
+    return [f"SimuMax's settings without effect here: {', '.join(unused)}"] if unused else []
 
 
 def _mla(keys: Foreign) -> Mla:
     return Mla(
-        kv_rank=keys.whole("kv_lora_rank"),
-        nope_size=keys.whole("qk_head_dim"),
-        rope_size=keys.whole("qk_pos_emb_head_dim"),
-        value_size=keys.whole("v_head_dim"),
-        q_rank=keys.whole("q_lora_rank", 0, lowest=0),
+        kv_rank=keys.whole("kv_lora_rank", row="Mla.kv_rank"),
+        nope_size=keys.whole("qk_head_dim", row="Mla.nope_size"),
+        rope_size=keys.whole("qk_pos_emb_head_dim", row="Model.head_size"),
+        value_size=keys.whole("v_head_dim", row="Mla.value_size"),
+        q_rank=keys.whole("q_lora_rank", 0, row="Mla.q_rank"),
     )
 
 
 def _moe(keys: Foreign) -> Moe:
     padded = keys.switch("moe_pad_expert_input_to_capacity", default=True)
-    capacity = keys.number("capacity", 1.0)
+    capacity = keys.number("capacity", 1.0, row="Moe.capacity")
     return Moe(
-        experts=keys.whole("expert_num"),
-        top_k=keys.whole("topk"),
-        expert_ffn=keys.whole("moe_ffn_hidden_size", keys.whole("intermediate_size")),
-        shared_ffn=keys.whole("moe_shared_expert_intermediate_size", 0, lowest=0),
-        first_dense=keys.whole("dense_layers", 0, lowest=0),
+        experts=keys.whole("expert_num", row="Moe.experts"),
+        top_k=keys.whole("topk", row="Moe.top_k"),
+        expert_ffn=keys.whole("moe_ffn_hidden_size", keys.whole("intermediate_size"), row="Moe.expert_ffn"),
+        shared_ffn=keys.whole("moe_shared_expert_intermediate_size", 0, row="Moe.shared_ffn"),
+        first_dense=keys.whole("dense_layers", 0, row="Moe.first_dense"),
         capacity=capacity if padded else None,
     )
 
@@ -184,57 +213,62 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
     keys = Foreign(data)
     keys.refuse_unknown([*_STRATEGY_KEYS, *NUMBERS, *TEXTS])
     keys.text("order_of_paralielism", "tp-cp-ep-dp-pp", choices=("tp-cp-ep-dp-pp",))
-    tp, cp, pp = (keys.whole(f"{axis}_size", 1) for axis in ("tp", "cp", "pp"))
-    world = keys.whole("world_size", 8)
+    tp, cp, pp = (keys.whole(f"{axis}_size", 1, row="Strategy.tp") for axis in ("tp", "cp", "pp"))
+    world = keys.whole("world_size", 8, row="Cluster.gpus")
     if world % (tp * cp * pp):
         keys.fault(
             "world_size",
             f"{world} is not a multiple of tp {tp} x cp {cp} x pp {pp} = {tp * cp * pp}; change one of them",
         )
     dp = max(1, world // (tp * cp * pp))
-    mbs, vpp = keys.whole("micro_batch_size"), keys.whole("interleaving_size", 1)
-    zero = keys.whole("zero_state", 1, lowest=0)
-    if zero > 3:
-        keys.fault("zero_state", f"is {zero}; it must be 0, 1, 2 or 3")
+    mbs, vpp = (
+        keys.whole("micro_batch_size", row="Strategy.micro_batch"),
+        keys.whole("interleaving_size", 1, row="Strategy.vpp"),
+    )
+    zero = keys.whole("zero_state", 1, row="Strategy.zero")
     dtype = keys.text("dtype", "bf16", choices=("bf16", "fp16", "fp32"))
     fp8, bf16_grad = keys.switch("fp8", default=False), keys.switch("grad_reduce_in_bf16", default=False)
     fp32_grad = keys.switch("use_fp32_accum_grad", default=True) and not bf16_grad
     cp_kind = keys.text("cp_comm_type", "a2a", choices=_CP_KINDS)
     fields: Raw = {
         "tp": tp, "cp": cp, "pp": pp, "dp": dp, "vpp": vpp,
-        "ep": keys.whole("ep_size", 1), "etp": keys.whole("etp_size", 1),
+        "ep": keys.whole("ep_size", 1, row="Strategy.ep"), "etp": keys.whole("etp_size", 1, row="Strategy.etp"),
         "sp": keys.switch("enable_sequence_parallel", default=True), "cp_kind": _CP_KINDS.get(cp_kind, "all-to-all"),
-        "zero": min(zero, 3), "micro_batch": mbs, "global_batch": mbs * keys.whole("micro_batch_num") * dp,
-        "seq": keys.whole("seq_len"), "schedule": "interleaved" if vpp > 1 else "1f1b",
-        "group": keys.whole("microbatch_group_size_per_vp_stage", 0),
+        "zero": zero, "micro_batch": mbs,
+        "global_batch": mbs * keys.whole("micro_batch_num", row="Strategy.microbatches") * dp,
+        "seq": keys.whole("seq_len", row="Strategy.seq"), "schedule": "interleaved" if vpp > 1 else "1f1b",
+        "group": keys.whole("microbatch_group_size_per_vp_stage", 0, row="Strategy.group"),
         "recompute": read_recompute(keys),
-        "first_layers": keys.whole("num_layers_in_first_pipeline_stage", 0),
-        "last_layers": keys.whole("num_layers_in_last_pipeline_stage", 0),
+        "first_layers": keys.whole("num_layers_in_first_pipeline_stage", 0, row="Strategy.first_layers"),
+        "last_layers": keys.whole("num_layers_in_last_pipeline_stage", 0, row="Strategy.last_layers"),
         "count_embedding": keys.switch("account_for_embedding_in_pipeline_split", default=False),
         "count_head": keys.switch("account_for_loss_in_pipeline_split", default=False),
         "dtype": "fp8" if fp8 else dtype, "grad_dtype": "fp32" if fp32_grad else "bf16",
         "flash": keys.switch("use_flash_sdp", default=True), "runtime": _runtime(keys),
     }  # fmt: skip
     check_derived(keys, fields, world)
+    notes = _strategy_notes(keys, zero, world)
+    unused = keys.unused(_UNUSED_OF_STRATEGY, "simumax.number")
+    unused += [key for key in (*TEXTS, "megatron_recompute_modules") if keys.has(key) and key not in keys.read]
     keys.finish(title)
     return SimumaxStrategy(
-        strategy=Strategy(**fields), raw=dict(data), given=frozenset(fields), notes=_strategy_notes(keys, zero, world)
+        strategy=Strategy(**fields), raw=dict(data), given=frozenset(fields), notes=(*notes, *without_effect(unused))
     )
 
 
 def _runtime(keys: Foreign) -> str:
     """Transformer Engine from 2.3 on keeps unused weight gradients; SimuMax counts them from te_version on."""
     version = keys.text("te_version", "") if keys.has("te_version") else ""
-    digits = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    return "megatron" if digits >= (2, 3) else "megatron-2024"
+    digits = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
+    if version and not digits:
+        keys.fault("te_version", f"{version!r} is not a version; write for example 2.8.0")
+    return "megatron" if digits and (int(digits[1]), int(digits[2])) >= (2, 3) else "megatron-2024"
 
 
 def _strategy_notes(keys: Foreign, zero: int, world: int) -> tuple[str, ...]:
     notes = []
     if zero > 1:
         notes.append(f"zero_state {zero} is taken at its word; SimuMax itself does not model it")
-    if keys.has("attention_sparse_ratio"):
-        notes.append("attention_sparse_ratio is not used: causal attention is counted as what it is")
     if world > 8 and keys.switch("enable_straggler_model", default=True):
         notes.append("SimuMax's slow-down for many nodes is not taken over; set straggler for an allowance")
     return tuple(notes)

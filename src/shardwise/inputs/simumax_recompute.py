@@ -30,7 +30,7 @@ def read_recompute(keys: Foreign) -> Recompute:
     granularity = (
         keys.text("recompute_granularity", "", choices=granularities) if keys.has("recompute_granularity") else ""
     )
-    count = keys.whole("recompute_layer_num", 0, lowest=0)
+    count = keys.whole("recompute_layer_num", 0, row="Recompute.layers")
     modules = _switched(keys)
     if keys.switch("megatron_recompute", default=False):
         return _recompute(False, _megatron(keys), ())
@@ -60,6 +60,10 @@ def _switched(keys: Foreign) -> tuple[str, ...]:
 
 def _megatron(keys: Foreign) -> tuple[str, ...]:
     names = keys.data.get("megatron_recompute_modules") or []
+    keys.read.add("megatron_recompute_modules")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        keys.fault("megatron_recompute_modules", f"must be a list of {', '.join(_MEGATRON)}")
+        return ()
     for name in names:
         if name not in _MEGATRON:
             keys.fault("megatron_recompute_modules", f"{name!r} is none of {', '.join(_MEGATRON)}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.errors import InputError
 from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster, Gpu, Level, Topology
 from shardwise.inputs.foreign import Foreign
+from shardwise.inputs.gate import counted
+from shardwise.inputs.scalars import SCALARS
 
 Raw = dict[str, Any]
 
@@ -17,8 +20,6 @@ _RATES = ("default", "permute_fwd", "permute_bwd", "ce", "ce_fusion")
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "p2p", "all2all")
 _PCIE = ("intra_node_pcie_8x", "intra_node_pcie_4x", "intra_node_pcie_2x")
 _NETWORKS = (*_PCIE, "high_intra_node", "low_intra_node", "inter_node")
-# Causal attention counted in full reaches 1.1 in its tables; a link counted one way reaches 1.5.
-_HIGHEST_OPERATOR, _HIGHEST_NETWORK = 1.3, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def read_system(data: Raw, *, gpus: int | None = None, title: str = "system") ->
     """A cluster of `gpus` (one node, if not said) and the efficiencies of a SimuMax system file."""
     keys = Foreign(data)
     keys.refuse_unknown(("sys_name", "num_per_node", "FC8", "accelerator", "networks"))
-    name, node = keys.text("sys_name"), keys.whole("num_per_node")
+    name, node = keys.text("sys_name"), keys.whole("num_per_node", row="Cluster.gpus")
     accelerator = keys.table("accelerator", required=True)
     accelerator.refuse_unknown(("backend", "mem_gbs", "mode", "op", "bandwidth"))
     accelerator.text("backend", choices=("cuda", "musa"))
@@ -115,9 +116,9 @@ def read_system(data: Raw, *, gpus: int | None = None, title: str = "system") ->
     notes: list[str] = []
     operators = _operators(accelerator.table("op", required=True), notes)
     memory = _memory(accelerator.table("bandwidth", required=True))
-    networks = _networks(keys.table("networks", required=True))
+    networks = _networks(keys.table("networks", required=True), notes)
     levels = _levels(keys, networks, node, gpus or node)
-    gpu = _gpu(name, accelerator.number("mem_gbs"), operators, memory, notes)
+    gpu = _gpu(name, accelerator.number("mem_gbs", row="simumax.mem_gbs"), operators, memory, notes)
     keys.finish(title)
     efficiency = SimumaxEfficiency(operators=operators, memory=memory, networks=networks, roofline=roofline)
     count = gpus or node
@@ -136,9 +137,9 @@ def _operators(table: Foreign, notes: list[str]) -> dict[str, OperatorEfficiency
             notes.append(f"{name} has no measurement (efficiency 0), so FP8 is left out of this cluster")
             continue
         found[name] = OperatorEfficiency(
-            peak=op.number("tflops") * 1e12,
-            fallback=op.number("efficient_factor", highest=_HIGHEST_OPERATOR),
-            table={shape: shapes.number(shape, highest=_HIGHEST_OPERATOR) for shape in shapes.data},
+            peak=op.number("tflops", row="simumax.tflops") * 1e12,
+            fallback=op.number("efficient_factor", row="simumax.operator_share"),
+            table={shape: shapes.number(shape, row="simumax.operator_share") for shape in shapes.data},
         )
     return found
 
@@ -150,49 +151,70 @@ def _memory(table: Foreign) -> dict[str, MemoryRate]:
         rate = table.table(name, required=True)
         rate.refuse_unknown(("gbps", "efficient_factor", "latency_us"))
         found[name] = MemoryRate(
-            rate=rate.number("gbps") * GIB,
-            efficiency=rate.number("efficient_factor", highest=_HIGHEST_OPERATOR),
-            latency=rate.number("latency_us", 0.0, above=-1e-9) * 1e-6,
+            rate=rate.number("gbps", row="simumax.gbps") * GIB,
+            efficiency=rate.number("efficient_factor", row="simumax.operator_share"),
+            latency=rate.number("latency_us", 0.0, row="simumax.latency_us") * 1e-6,
         )
     return found
 
 
-def _networks(table: Foreign) -> dict[str, NetworkEfficiency]:
+def _networks(table: Foreign, notes: list[str]) -> dict[str, NetworkEfficiency]:
     table.refuse_unknown(("intra_with_pcie", *_NETWORKS))
     table.switch("intra_with_pcie", default=False)
-    return {name: _network(table.table(name)) for name in _NETWORKS if table.has(name)}
+    unused: dict[str, None] = {"intra_with_pcie": None} if table.has("intra_with_pcie") else {}
+    found = {name: _network(table.table(name), unused) for name in _NETWORKS if table.has(name)}
+    if unused:
+        notes.append(f"SimuMax's settings without effect here: {', '.join(unused)} of its networks")
+    return found
 
 
-def _network(table: Foreign) -> NetworkEfficiency:
+def _network(table: Foreign, unused: dict[str, None]) -> NetworkEfficiency:
     table.refuse_unknown(("processor_usage", "bandwidth", "op"))
     base = table.table("bandwidth", required=True)
     base.refuse_unknown(("gbps", "efficient_factor", "latency_us", "fixed_latency", "fixed_latency_us_by_comm_num"))
     ops = table.table("op", required=True)
     ops.refuse_unknown(_COLLECTIVES)
-    collectives = {name: _collective(ops.table(name), base) for name in _COLLECTIVES if ops.has(name)}
-    return NetworkEfficiency(rate=base.number("gbps") * GIB, collectives=collectives)
+    collectives = {name: _collective(ops.table(name), base, unused) for name in _COLLECTIVES if ops.has(name)}
+    rate = base.number("gbps", row="simumax.gbps") * GIB
+    base.number("efficient_factor", 1.0, row="simumax.network_share")
+    base.number("latency_us", 0.0, row="simumax.latency_us")
+    _by_group(base.table("fixed_latency_us_by_comm_num"), 1e-6, "simumax.latency_us")
+    for idle in (table, base):
+        unused |= dict.fromkeys(_last(idle.unused({"number": ("processor_usage", "fixed_latency")}, "simumax.number")))
+    if base.has("fixed_latency_us_by_comm_num"):
+        unused["bandwidth.fixed_latency_us_by_comm_num"] = None
+    return NetworkEfficiency(rate=rate, collectives=collectives)
 
 
-def _collective(op: Foreign, base: Foreign) -> CollectiveEfficiency:
+def _last(paths: list[str]) -> list[str]:
+    return [path.rpartition(".")[2] for path in paths]
+
+
+def _collective(op: Foreign, base: Foreign, unused: dict[str, None]) -> CollectiveEfficiency:
     op.refuse_unknown(
         ("scale", "offset", "efficient_factor", "latency_us", "fixed_latency_us", "fixed_latency_us_by_comm_num",
          "dp_fixed_bw")
     )  # fmt: skip
+    # what a collective moves follows from its kind
+    unused |= dict.fromkeys(_last(op.unused({"number": ("scale", "offset")}, "simumax.number")))
     own = op if op.has("efficient_factor") else base
     return CollectiveEfficiency(
-        efficiency=own.number("efficient_factor", highest=_HIGHEST_NETWORK),
-        latency=(op if op.has("latency_us") else base).number("latency_us", 0.0, above=-1e-9) * 1e-6,
-        fixed=op.number("fixed_latency_us", 0.0, above=-1e-9) * 1e-6,
-        fixed_by_group=_by_group(op.table("fixed_latency_us_by_comm_num"), 1e-6),
-        rate_by_group=_by_group(op.table("dp_fixed_bw"), GIB),
+        efficiency=own.number("efficient_factor", row="simumax.network_share"),
+        latency=(op if op.has("latency_us") else base).number("latency_us", 0.0, row="simumax.latency_us") * 1e-6,
+        fixed=op.number("fixed_latency_us", 0.0, row="simumax.latency_us") * 1e-6,
+        fixed_by_group=_by_group(op.table("fixed_latency_us_by_comm_num"), 1e-6, "simumax.latency_us"),
+        rate_by_group=_by_group(op.table("dp_fixed_bw"), GIB, "simumax.gbps"),
     )
 
 
-def _by_group(table: Foreign, scale: float) -> dict[int, float]:
+def _by_group(table: Foreign, scale: float, row: str) -> dict[int, float]:
+    found = {}
     for key in table.data:
-        if not key.isdecimal():
+        try:
+            found[counted(key, SCALARS["Cluster.gpus"], key)] = table.number(key, row=row) * scale
+        except InputError:
             table.fault(key, "must be a group size, a whole number")
-    return {int(key): table.number(key, above=-1e-9) * scale for key in table.data if key.isdecimal()}
+    return found
 
 
 def _levels(keys: Foreign, networks: dict[str, NetworkEfficiency], node: int, gpus: int) -> tuple[Level, ...]:

@@ -16,7 +16,9 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.inputs.gate import counted, held, typed
 from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, CpKind, Dtype, Lora, Optimizer, Strategy
 
 Given = dict[str, Any]
@@ -43,7 +45,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     **{f"grad-{name}": ("grad_dtype", name) for name in ("fp32", "bf16")},
     **{f"offload-{name}": ("offload", name) for name in ("none", "optimizer", "activations")},
 }
-_NUMBER = re.compile(r"([a-z]+)=?(-?\d{1,4000})")
+_WORD = re.compile(r"([a-z]+)=?(-?[0-9]+)")
 _ALWAYS = ("tp", "pp", "dp", "cp", "ep", "zero", "mbs", "gbs", "seq")
 
 
@@ -56,6 +58,7 @@ def build(given: Given) -> Strategy:
         rest.setdefault("placement", "v")
     count = rest.pop("microbatches", None)
     if count is not None:
+        held(count, SCALARS["Strategy.microbatches"], "strategy.microbatches")
         rest["global_batch"] = _batch_of(count, rest)
     return Strategy(**rest)
 
@@ -63,8 +66,6 @@ def build(given: Given) -> Strategy:
 def _batch_of(count: int, given: Given) -> int:
     size, dp = int(given.get("micro_batch", 1)), int(given.get("dp", 1))
     batch = count * size * dp
-    if count < 1:
-        raise InputError(Fault("strategy.microbatches", f"{count} is too small; an iteration has at least 1"))
     if given.get("global_batch", batch) != batch:
         raise InputError(
             Fault(
@@ -106,10 +107,16 @@ def _parse_word(word: str) -> Given:
             found = read(word[len(start) :])
             if found is not None:
                 return found
-    number = _NUMBER.fullmatch(word)
+    number = _WORD.fullmatch(word)
     if number and number[1] in _NUMBERS:
-        return {_NUMBERS[number[1]]: int(number[2])}
+        name = _NUMBERS[number[1]]
+        return {name: _whole(number[2], name)}
     raise _unknown(word)
+
+
+def _whole(text: str, name: str) -> int:
+    """A number of a word; `check` looks at its range together with everything else."""
+    return counted(text, SCALARS["any.whole"], f"strategy.{name}")
 
 
 def _unknown(word: str) -> InputError:
@@ -121,39 +128,42 @@ def _unknown(word: str) -> InputError:
 
 
 def _pipeline(rest: str) -> Given | None:
-    found = re.fullmatch(r"=?(-?\d{1,4000})x(-?\d{1,4000})", rest)
-    return {"pp": int(found[1]), "vpp": int(found[2])} if found else None
+    found = re.fullmatch(r"=?(-?[0-9]+)x(-?[0-9]+)", rest)
+    return {"pp": _whole(found[1], "pp"), "vpp": _whole(found[2], "vpp")} if found else None
 
 
 def _context(rest: str) -> Given | None:
-    found = re.fullmatch(r"=?(-?\d{1,4000}):([a-z-]+)", rest)
+    found = re.fullmatch(r"=?(-?[0-9]+):([a-z-]+)", rest)
     if not found:
         return None
     if found[2] not in get_args(CpKind):
         raise UnknownNameError("kind of context parallel", found[2], get_args(CpKind))
-    return {"cp": int(found[1]), "cp_kind": found[2]}
+    return {"cp": _whole(found[1], "cp"), "cp_kind": found[2]}
 
 
 def _lora(rest: str) -> Given | None:
-    found = re.fullmatch(r"=?(-?\d{1,4000})(?::([a-z,-]*))?", rest)
+    found = re.fullmatch(r"=?(-?[0-9]+)(?::([a-z,-]*))?", rest)
     if not found:
         return None
+    rank = _whole(found[1], "lora.rank")
     if found[2] is None:
-        return {"lora": Lora(rank=int(found[1]))}
-    return {"lora": Lora(rank=int(found[1]), targets=tuple(name for name in found[2].split(",") if name))}
+        return {"lora": Lora(rank=rank)}
+    return {"lora": Lora(rank=rank, targets=tuple(name for name in found[2].split(",") if name))}
 
 
 def _layers(rest: str) -> Given:
-    if not re.fullmatch(r"-?\d{1,4000}(,-?\d{1,4000})*", rest):
+    if not re.fullmatch(r"-?[0-9]+(,-?[0-9]+)*", rest):
         raise InputError(Fault("strategy.layers", f"{rest[:60]!r} is not a list of numbers; write layers=9,15,15,11"))
-    return {"layers": tuple(int(n) for n in rest.split(","))}
+    return {"layers": tuple(_whole(part, "layers") for part in rest.split(","))}
 
 
 def _straggler(rest: str) -> Given:
+    text = rest.removeprefix("=")
     try:
-        return {"straggler": float(rest.removeprefix("="))}
-    except ValueError:
-        raise InputError(Fault("strategy.straggler", f"{rest!r} is not a number; write straggler1.05")) from None
+        return {"straggler": typed(text, SCALARS["any.number"], "strategy.straggler")}
+    except InputError as error:
+        message = f"{error.faults[0].message}; write straggler1.05"
+        raise InputError(Fault("strategy.straggler", message)) from None
 
 
 def _placement(rest: str) -> Given:

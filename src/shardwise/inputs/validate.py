@@ -11,42 +11,22 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from shardwise.errors import Fault, InputError
+from shardwise.inputs.gate import Scalar, held, said
 from shardwise.inputs.recompute import Recompute
-from shardwise.units import parse_bytes, parse_flops, parse_rate, parse_seconds
+from shardwise.inputs.scalars import row_of, words_of
 
 T = TypeVar("T")
-
-UNITS: dict[str, Callable[[str | float], float]] = {
-    "memory": parse_bytes,
-    "l2": parse_bytes,
-    "reserved": parse_bytes,
-    "host_memory": parse_bytes,
-    "bandwidth": parse_rate,
-    "host_bandwidth": parse_rate,
-    "flops": parse_flops,
-    "workspace": parse_bytes,
-    "context": parse_bytes,
-    "bucket": parse_bytes,
-    "reduce_staging": parse_bytes,
-    "latency": parse_seconds,
-    "launch": parse_seconds,
-    "launch_backward": parse_seconds,
-    "iteration": parse_seconds,
-    "microbatch": parse_seconds,
-}
-"""Fields that may be written as text with a unit, by name (one meaning for a name everywhere)."""
 
 
 def validated(kind: type[T], data: dict[str, Any], *, title: str = "", at: str = "") -> T:
     """One of our types from plain values, or an InputError with every fault."""
     faults: list[Fault] = []
-    plain = _converted(data, at, faults)
+    plain = _converted(kind, data, at, faults)
     value = _checked(kind, plain, at, faults)
-    faults += _negative(plain, at) if value is None else _out_of_range(value, at)
     if faults or value is None:
         raise InputError(_in_order(faults), title=title)
     return value
@@ -56,35 +36,60 @@ def _in_order(faults: list[Fault]) -> list[Fault]:
     return list({str(fault): fault for fault in faults}.values())
 
 
-def _converted(data: dict[str, Any], at: str, faults: list[Fault]) -> dict[str, Any]:
-    """Text with units becomes numbers, a recompute text its parts; the rest is as it was."""
-    return {key: _converted_value(key, value, _join(at, key), faults) for key, value in data.items()}
+def _converted(kind: Any, data: dict[str, Any], at: str, faults: list[Fault]) -> dict[str, Any]:  # noqa: ANN401
+    """Numbers pass the gate, text with units becomes numbers, a recompute text its parts; the rest is as it was."""
+    if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
+        return data
+    found = {}
+    for key, value in data.items():
+        path, row, words = _join(at, key), row_of(kind, key), words_of(kind, key)
+        if row is not None:
+            found[key] = _gated(value, row, path, faults)
+        elif words:
+            found[key] = _known(value, words, path, faults)
+        else:
+            found[key] = _nested(_inner(kind, key), key, value, path, faults)
+    return found
 
 
-def _converted_value(key: str, value: Any, at: str, faults: list[Fault]) -> Any:  # noqa: ANN401
+def _gated(value: Any, row: Scalar, at: str, faults: list[Fault]) -> Any:  # noqa: ANN401
+    """A number, or a list or a table of them, as the row takes it."""
     if isinstance(value, dict):
-        if key == "flops":
-            return {name: _parsed(UNITS[key], inner, _join(at, name), faults) for name, inner in value.items()}
-        return _converted(value, at, faults)
+        return {key: _gated(inner, row, _join(at, key), faults) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_converted_value("", item, _join(at, index), faults) for index, item in enumerate(value)]
+        return [_gated(inner, row, _join(at, index), faults) for index, inner in enumerate(value)]
+    return value if value is None else _tried(lambda: held(value, row, at), at, faults)
+
+
+def _known(value: Any, words: tuple[str, ...], at: str, faults: list[Fault]) -> Any:  # noqa: ANN401
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, str) and item not in words:
+            faults.append(Fault(at, f"{item!r} is not known; choose {', '.join(words)}"))
+            return _MENDED
+    return value
+
+
+def _nested(kind: Any, key: str, value: Any, at: str, faults: list[Fault]) -> Any:  # noqa: ANN401
+    if isinstance(value, dict):
+        return _converted(kind, value, at, faults)
+    if isinstance(value, list):
+        inner = _inner(kind, 0)
+        return [_nested(inner, "", item, _join(at, index), faults) for index, item in enumerate(value)]
     if isinstance(value, str) and key == "recompute":
-        return _parsed(lambda text: dataclasses.asdict(Recompute.parse(str(text))), value, at, faults)
-    return _parsed(UNITS[key], value, at, faults) if key in UNITS else value
+        return _tried(lambda: dataclasses.asdict(Recompute.parse(value)), at, faults)
+    return value
 
 
-def _parsed(parse: Callable[[str | float], Any], value: Any, at: str, faults: list[Fault]) -> Any:  # noqa: ANN401
-    if not isinstance(value, str):
-        return value
+def _tried(read: Callable[[], Any], at: str, faults: list[Fault]) -> Any:  # noqa: ANN401
     try:
-        return parse(value)
+        return read()
     except InputError as error:
         faults.extend(Fault(at, fault.message) for fault in error.faults)
         return _MENDED
 
 
 _MENDED = {"mended": True}
-"""Stands for a text that was refused already, so that pydantic's second word on it is dropped."""
+"""Stands for a value that was refused already, so that pydantic's second word on it is dropped."""
 
 
 @functools.cache
@@ -136,7 +141,7 @@ def _message(kind: type, loc: tuple[Any, ...], item: dict[str, Any]) -> str:
     if error == "literal_error":
         return f"{value!r} is none of {item['ctx']['expected']}"
     wanted = _WANTED.get(error)
-    return f"must be {wanted}, not {_said(value, error)}" if wanted else str(item["msg"])
+    return f"must be {wanted}, not {said(value)}" if wanted else str(item["msg"])
 
 
 _WANTED = {
@@ -151,17 +156,6 @@ _WANTED = {
     "dataclass_type": "a table of keys and values",
     "finite_number": "a finite number",
 }
-
-
-def _said(value: object, error: str) -> str:
-    if isinstance(value, bool):
-        return f"the truth value {str(value).lower()}"
-    if isinstance(value, str) and error in {"int_type", "float_type"}:
-        bare = value.strip()
-        return f"the text {value!r}" + (f"; write {bare} without quotes" if bare.replace(".", "", 1).isdigit() else "")
-    if isinstance(value, dict | list):
-        return "a table" if isinstance(value, dict) else "a list"
-    return repr(value)
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
@@ -190,49 +184,6 @@ def _inner(kind: Any, part: str | int) -> Any:  # noqa: ANN401
     if isinstance(kind, types.UnionType):
         kind = next((branch for branch in typing.get_args(kind) if dataclasses.is_dataclass(branch)), kind)
     return kind
-
-
-def _out_of_range(value: Any, at: str) -> Iterator[Fault]:  # noqa: ANN401
-    """No number is negative; a whole number is zero only where that is its default ("none")."""
-    for field in dataclasses.fields(value):
-        inner, path = getattr(value, field.name), _join(at, field.name)
-        if dataclasses.is_dataclass(inner):
-            yield from _out_of_range(inner, path)
-        elif isinstance(inner, tuple | dict):
-            pairs = inner.items() if isinstance(inner, dict) else enumerate(inner)
-            for key, item in pairs:
-                if dataclasses.is_dataclass(item):
-                    yield from _out_of_range(item, _join(path, key))
-                else:
-                    yield from _too_small(item, _join(path, key), lowest=int(isinstance(inner, dict)))
-        else:
-            yield from _too_small(inner, path, lowest=0 if _may_be_zero(field) else 1)
-
-
-def _may_be_zero(field: dataclasses.Field[Any]) -> bool:
-    if field.name in {"ffn", "latency", "zero", "rope_size"}:
-        return True
-    if field.default is dataclasses.MISSING or field.name in {"straggler", "imbalance", "capacity", "oversubscription"}:
-        return False
-    return isinstance(field.default, float) or field.default == 0
-
-
-def _negative(data: dict[str, Any], at: str) -> Iterator[Fault]:
-    """As `_out_of_range`, for values that did not become one of our types."""
-    for key, value in data.items():
-        if isinstance(value, dict):
-            yield from _negative(value, _join(at, key))
-        else:
-            yield from _too_small(value, _join(at, key), lowest=0)
-
-
-def _too_small(number: object, at: str, *, lowest: int) -> Iterator[Fault]:
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        return
-    if number < 0:
-        yield Fault(at, f"is {number}; it cannot be negative")
-    elif lowest == 1 and number == 0:
-        yield Fault(at, "is 0; it must be more")
 
 
 def _join(at: str, part: str | int) -> str:

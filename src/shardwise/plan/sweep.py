@@ -8,9 +8,10 @@ from itertools import product
 from typing import Any
 
 from shardwise.errors import InputError
-from shardwise.inputs.load import load_cluster, load_model
+from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.plan.goodput import RESTART, Budget, budget, goodput
 from shardwise.plan.search.api import plan
+from shardwise.plan.search.wishes import read_wishes
 
 STATES = 16.0
 """Bytes per parameter of a checkpoint: weights, fp32 copies and moments."""
@@ -67,6 +68,9 @@ def sweep(
 ) -> tuple[Cell, ...]:
     """Plan every point of the grid; Ctrl-C ends it with the points so far, unless there are none."""
     run = run or Run()
+    read_wishes(only)  # what is wrong with every point is told at once; what is wrong with one, at that point
+    load_model(model)
+    load_runtime(runtime)
     cells: list[Cell] = []
     try:
         for cluster, batch, seq in product(clusters, batches, sequences):

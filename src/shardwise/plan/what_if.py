@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError, ShardwiseError
 from shardwise.inputs.cluster import Cluster, Level
+from shardwise.inputs.gate import refusal, typed
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.plan_file import Plan
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.search.api import plan
 from shardwise.plan.search.nearest import resized
 from shardwise.plan.search.search import Report
 from shardwise.plan.search.types import Answer
-from shardwise.units import parse_bytes, parse_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,17 @@ class WhatIf:
     """The best strategy there."""
 
 
-def changed(cluster: Cluster, *, gpus: int | None = None, net: str | None = None, memory: str | None = None) -> Cluster:
+def changed(
+    cluster: Cluster, *, gpus: int | None = None, net: str | None = None, memory: float | str | None = None
+) -> Cluster:
     """Another number of GPUs, network (`2x` of what it is, or a rate between nodes) and memory."""
     if gpus:
         cluster = resized(cluster, gpus)
     if net:
         cluster = replace(cluster, levels=(*cluster.levels[:-1], _level(cluster, net)))
     if memory:
-        cluster = replace(cluster, gpu=replace(cluster.gpu, memory=parse_bytes(memory)))
+        size = typed(memory, SCALARS["Gpu.memory"], "--memory") if isinstance(memory, str) else memory
+        cluster = replace(cluster, gpu=replace(cluster.gpu, memory=size))
     return cluster
 
 
@@ -47,10 +50,12 @@ def _level(cluster: Cluster, net: str) -> Level:
     if not cluster.levels:
         raise InputError(Fault("--net", f"{cluster.name} has no network to change: it is one GPU"))
     last = cluster.levels[-1]
-    times = re.fullmatch(r"([0-9.]+)x", net)
-    bandwidth = last.bandwidth * float(times[1]) if times else parse_rate(net)
-    if bandwidth <= 0:
-        raise InputError(Fault("--net", f"{net!r} leaves no bandwidth; write for example 2x or 400Gb/s"))
+    if net.strip().endswith("x"):
+        bandwidth = last.bandwidth * typed(net.strip()[:-1], SCALARS["option.times"], "--net")
+        if message := refusal(bandwidth, SCALARS["Level.bandwidth"]):
+            raise InputError(Fault("--net", f"{net} of {last.bandwidth:g} bytes/s: {message}"))
+    else:
+        bandwidth = typed(net, SCALARS["Level.bandwidth"], "--net")
     return replace(last, bandwidth=bandwidth)
 
 

@@ -63,12 +63,17 @@ def why(best: Estimate, other: Estimate, limit: float) -> Why:
 
 def against(plan: Plan, text: str) -> Why:
     """Compare a strategy with a plan's; what its line leaves out is the plan's, layers are cut anew."""
+    from shardwise.errors import InputError
     from shardwise.inputs.check import ensure
+    from shardwise.inputs.check_values import value_faults
     from shardwise.inputs.load import load_runtime
     from shardwise.plan.estimate import estimate
 
     limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
     other = filled(text, plan.strategy, plan.cluster.gpus)
+    faults = value_faults(other, "strategy")
+    if faults:  # before anything is cut or priced with such numbers
+        raise InputError(faults)
     other = other if other.layers else _cut(plan, other, limit)
     ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
     best = estimate(plan.model, plan.cluster, plan.strategy)

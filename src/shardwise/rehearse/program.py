@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import FileError, ShardwiseError
-from shardwise.inputs.files import read_text
+from shardwise.inputs.files import read_json
 from shardwise.rehearse.spec import Spec
 
 PROGRAM = Path(__file__).parent / "shardwise_rehearse.py"
@@ -81,10 +81,7 @@ def _positive(value: object) -> bool:
 
 def read_result(path: str | Path) -> dict[str, Any]:
     """A result of the program, checked to be one."""
-    try:
-        data = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise FileError(path, f"is no result of a rehearsal: it is not valid JSON ({error})") from None
+    data = read_json(path)
     if not isinstance(data, dict) or data.get("schema") != "shardwise/rehearsal/1" or "rank" not in data:
         raise FileError(path, "is no result of a rehearsal; it must come from the program that `rehearse` writes")
     if not data.get("error") and (fault := _fault(data)):

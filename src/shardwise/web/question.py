@@ -60,34 +60,25 @@ def _numbers(table: Foreign) -> dict[str, Any]:
         table.fault("only", f"has {len(only):,} characters; at most {_ONLY_LENGTH:,} are read")
     runtime = table.text("runtime", "megatron", choices=runtime_names())
     return {
-        "global_batch": table.whole("global_batch", highest=10**9),
-        "seq": table.whole("seq", 4096, highest=10**9),
+        "global_batch": table.whole("global_batch", row="Strategy.global_batch"),
+        "seq": table.whole("seq", 4096, row="Strategy.seq"),
         "runtime": load_runtime(runtime if runtime in runtime_names() else "megatron"),
         "only": only,
         "memory_margin": _margin(table),
-        "gap": _gap(table),
-        "time_limit": table.number("time_limit", LONGEST, highest=LONGEST),
+        "gap": table.number("gap", GAP, row="option.gap"),
+        "time_limit": _time(table),
     }
 
 
-def _margin(table: Foreign) -> float | str | None:
-    from shardwise.units import parse_bytes
-
-    value = table.data.get("memory_margin")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or (isinstance(value, str) and not value):
-        table.fault("memory_margin", 'must be a size such as "6GiB", or null for the memory model\'s own error')
-        return None
-    return _tried(table, lambda: parse_bytes(value), "memory_margin")
+def _time(table: Foreign) -> float:
+    seconds = table.number("time_limit", LONGEST, row="option.time")
+    if seconds > LONGEST:
+        table.fault("time_limit", f"is {seconds:g} s; a search takes at most {LONGEST:g} s here")
+    return seconds
 
 
-def _gap(table: Foreign) -> float:
-    value = table.data.get("gap", GAP)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        table.fault("gap", "must be a share from 0 to 1, such as 0.005 for 0.5%")
-        return GAP
-    return float(value)
+def _margin(table: Foreign) -> float | None:
+    return table.number("memory_margin", row="option.margin") if table.has("memory_margin") else None
 
 
 def _tried(table: Foreign, read: Callable[[], T], at: str = "") -> T | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
+MOST_STEPS = 16_000_000
 _MARK = object()
 _Stack = list[Any]
 
@@ -23,15 +25,15 @@ def plain(data: bytes) -> Any:  # noqa: ANN401 - a file can hold anything
     stack: _Stack = []
     memo: dict[int, Any] = {}
     try:
-        for opcode, argument, _ in pickletools.genops(data):
+        for opcode, argument, _ in islice(pickletools.genops(data), MOST_STEPS):
             if opcode.name == "STOP":
                 return _answer(stack)
             _step(opcode.name, argument, stack, memo)
     except PickleError:
         raise
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise PickleError(f"is a broken pickle: {error}") from None
-    raise PickleError("is a pickle without an end")
+    raise PickleError(f"is a pickle without an end within {MOST_STEPS:,} steps; record fewer events")
 
 
 def _answer(stack: _Stack) -> Any:  # noqa: ANN401

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import FileError
-from shardwise.inputs.files import odd_value, read_text
+from shardwise.inputs.files import read_json
 
 SCHEMA = "shardwise/probe/1"
 Row = dict[str, Any]
@@ -61,15 +60,7 @@ class Probe:
 
 def read_probe(path: str | Path) -> Probe:
     """Read a probe file; another file, or one of a newer program, is refused with a sentence."""
-    try:
-        data = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        where = f"{error.msg} at line {error.lineno} column {error.colno}"
-        raise FileError(path, f"is not valid JSON: {where}; was it cut short? Copy it again, or probe again") from None
-    except RecursionError:
-        raise FileError(path, "is nested too deeply to be a probe's file") from None
-    except ValueError as error:
-        raise FileError(path, odd_value(error)) from None
+    data = read_json(path)
     _refuse(data, path)
     families = {name: _timed(name, family, path) for name, family in data["families"].items()}
     deaths = tuple(told for name, family in data["families"].items() if (told := _deaths(name, family)))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from shardwise.errors import Fault, FileError, InputError
+from shardwise.inputs.files import opened, streamed
 from shardwise.units import show_bytes
 
 MOST_BYTES = 64 * 2**20
+MOST_UNPACKED = 256 * 2**20
+"""Of an archive with all that it holds beside profiles."""
 MOST_FILES = 20_000
 ENDINGS = (".csv", ".toml")
 
@@ -23,15 +27,21 @@ def read_texts(path: str | Path) -> dict[str, str]:
         found = dict(_folder(path))
     elif not path.exists():
         raise FileError(path, "there is no such folder or archive; give the folder that holds the profile's CSV files")
-    elif zipfile.is_zipfile(path):
-        found = _once(path, _zip(path))
-    elif tarfile.is_tarfile(path):
-        found = _once(path, _tar(path))
     else:
-        raise FileError(path, "is neither a folder nor a zip or tar archive of CSV files")
+        found = _once(path, _archived(path))
     if not found:
         raise FileError(path, "holds no CSV files; a profile has files such as gpt_1_3B_mbs1_tp1_algo0.csv")
     return dict(sorted(found.items()))
+
+
+def _archived(path: Path) -> Iterator[tuple[str, str]]:
+    with opened(path) as file:
+        if file.seek(0, 2) > MOST_UNPACKED:
+            raise FileError(path, f"is larger than {show_bytes(MOST_UNPACKED)}; that is no archive of profiles")
+        if zipfile.is_zipfile(file):
+            yield from _zip(path, file)
+            return
+    yield from _tar(path)
 
 
 def _once(path: Path, texts: Iterator[tuple[str, str]]) -> dict[str, str]:
@@ -50,14 +60,11 @@ def _folder(path: Path) -> Iterator[tuple[str, str]]:
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}") from None
     for item in entries:
-        if item.exists() and not item.is_file():  # a pipe or a device could go on, or wait, without end
-            faults.append(Fault(item.name, "is no regular file; a profile has plain CSV files"))
-            continue
         try:
-            with item.open("rb") as file:
+            with opened(item) as file:
                 text = _text(file, path, item.name, left)
-        except OSError as error:
-            faults.append(Fault(item.name, f"cannot be read: {error.strerror or error}"))
+        except FileError as error:
+            faults.append(Fault(item.name, error.faults[0].message.removeprefix(f"{item}: ")))
             continue
         left -= len(text)
         yield item.name, text
@@ -65,10 +72,10 @@ def _folder(path: Path) -> Iterator[tuple[str, str]]:
         raise InputError(faults, title=str(path))
 
 
-def _zip(path: Path) -> Iterator[tuple[str, str]]:
+def _zip(path: Path, packed: IO[bytes]) -> Iterator[tuple[str, str]]:
     left = MOST_BYTES
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(packed) as archive:
             infos = [info for info in archive.infolist() if info.filename.endswith(ENDINGS)]
             _refuse_many(path, len(infos), sum(info.file_size for info in infos))
             for info in infos:
@@ -76,14 +83,14 @@ def _zip(path: Path) -> Iterator[tuple[str, str]]:
                     text = _text(file, path, info.filename, left)
                 left -= len(text)
                 yield Path(info.filename).name, text
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, zlib.error) as error:
         raise FileError(path, f"is a broken zip archive: {error}") from None
 
 
 def _tar(path: Path) -> Iterator[tuple[str, str]]:
     left = MOST_BYTES
     try:
-        with tarfile.open(path) as archive:
+        with streamed(path, MOST_UNPACKED) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
             for index, info in enumerate(archive):
                 _refuse_many(path, index, info.size if info.name.endswith(ENDINGS) else 0)
                 file = archive.extractfile(info) if info.isfile() and info.name.endswith(ENDINGS) else None
@@ -93,7 +100,9 @@ def _tar(path: Path) -> Iterator[tuple[str, str]]:
                     text = _text(file, path, info.name, left)
                 left -= len(text)
                 yield Path(info.name).name, text
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except tarfile.ReadError:
+        raise FileError(path, "is neither a folder nor a sound zip or tar archive of CSV files") from None
+    except (tarfile.TarError, OverflowError, ValueError) as error:
         raise FileError(path, f"is a broken tar archive: {error}") from None
 
 

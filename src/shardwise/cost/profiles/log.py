@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from shardwise.errors import FileError
+from shardwise.inputs.files import blocks
+from shardwise.inputs.gate import refusal
+from shardwise.inputs.scalars import SCALARS
 
 WARM_UP = 2
 """First lines that are left out when there are more: they hold compilation and allocation."""
-_MEGATRON = re.compile(r"elapsed time per iteration \(ms\):\s*([0-9.]+)")
-_TORCHTITAN = re.compile(r"\btps:\s*([0-9,]+(?:\.[0-9]+)?)")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_MEGATRON = re.compile(rb"elapsed time per iteration \(ms\):[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])")
+_TORCHTITAN = re.compile(rb"\btps:[ \t]*([0-9,]{1,20}(?:\.[0-9]{1,15})?)(?![0-9.])")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +34,10 @@ class Log:
 def read_log(path: str | Path, *, tokens_per_gpu: float) -> Log:
     """Read a log. `tokens_per_gpu`: tokens of an iteration per GPU, which turn torchtitan's `tps` into seconds."""
     found: dict[str, list[float]] = {"megatron": [], "torchtitan": []}
-    for line in _lines(path):
-        if match := _MEGATRON.search(line):
-            found["megatron"].append(float(match[1]) / 1e3)
-        elif match := _TORCHTITAN.search(line):
-            rate = float(match[1].replace(",", ""))
-            found["torchtitan"] += [tokens_per_gpu / rate] if rate else []
+    for block in map(_plain, blocks(path)):
+        found["megatron"] += [float(match[1]) / 1e3 for match in _MEGATRON.finditer(block)]
+        rates = [float(match[1].replace(b",", b"") or 0) for match in _TORCHTITAN.finditer(block)]
+        found["torchtitan"] += [tokens_per_gpu / rate for rate in rates if rate]
     framework = max(found, key=lambda name: len(found[name]))
     times = found[framework]
     if not times:
@@ -47,15 +47,10 @@ def read_log(path: str | Path, *, tokens_per_gpu: float) -> Log:
         )
     kept = times[WARM_UP:] if len(times) > WARM_UP else times
     middle = median(kept)
+    if fault := refusal(middle, SCALARS["log.iteration"]):
+        raise FileError(path, f"has iterations of {middle:g} s: {fault}")
     return Log(framework=framework, seconds=middle, spread=(max(kept) - min(kept)) / middle, lines=len(kept))
 
 
-def _lines(path: str | Path) -> Iterator[str]:
-    try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                yield _COLOUR.sub("", line)
-    except FileNotFoundError:
-        raise FileError(path, "there is no such file") from None
-    except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror}") from None
+def _plain(block: bytes) -> bytes:
+    return _COLOUR.sub(b"", block) if b"\x1b" in block else block

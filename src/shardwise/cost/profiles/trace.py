@@ -5,21 +5,24 @@ Events are taken one by one from a sliding buffer, so that a trace of gigabytes 
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
-from shardwise.errors import FileError
+from shardwise.errors import Fault, FileError, InputError
+from shardwise.inputs.files import streamed
+from shardwise.inputs.gate import held, said, typed
+from shardwise.inputs.scalars import SCALARS
 
 PIECE = 1 << 20
 LONGEST = 1 << 24
-MOST_MICROSECONDS = 1e12
 """Characters of one event beyond which a file is no trace."""
+MOST_EVENTS, MOST_NAMES = 10_000_000, 1_000_000
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _STEP = re.compile(r"ProfilerStep#(\d+)|^Step (\d+)|Iteration[ #_]*(\d+)")
 # The first that fits names the kind; kernels of cuBLAS, CUTLASS, Triton, cuDNN, NCCL, HCCL, CANN.
@@ -59,14 +62,16 @@ def read_trace(path: str | Path) -> Trace:
     steps: set[str] = set()
     for event in events(path):
         if event.get("ph") == "M" and event.get("name") == "process_name":
-            processes[event.get("pid")] = str((event.get("args") or {}).get("name", ""))
-        name, length = str(event.get("name", "")), event.get("dur")
+            processes[event.get("pid")] = str(event["args"].get("name", ""))
+        name, length = event.get("name", ""), event.get("dur")
         if found := _STEP.search(name):
             steps.add(next(part for part in found.groups() if part))
-        elif event.get("ph") == "X" and isinstance(length, int | float) and 0 <= length <= MOST_MICROSECONDS:
+        elif event.get("ph") == "X" and length is not None:
             where = "device" if event.get("cat") in _DEVICE else ("pid", event.get("pid"))
             by_process[where][name] += length * 1e-6
             counts[where] += 1
+            if len(by_process[where]) > MOST_NAMES or len(by_process) > MOST_NAMES:
+                raise FileError(path, f"names over {MOST_NAMES:,} kernels or processes; it is no trace of a model")
     chosen = _device(by_process, processes)
     if not chosen:
         raise FileError(path, "holds no events of a device; profile with CUDA (or NPU) activities switched on")
@@ -96,20 +101,36 @@ def _summed(parts: list[dict[str, float]], steps: int, count: int) -> Trace:
 
 
 def events(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The events of a trace, one at a time."""
-    try:
-        reader = gzip.open if _zipped(path) else open
-        with reader(path, "rt", encoding="utf-8", errors="replace") as file:
-            yield from _objects(cast("IO[str]", file), path)
-    except FileNotFoundError:
-        raise FileError(path, "there is no such file") from None
-    except (OSError, EOFError) as error:
-        raise FileError(path, f"cannot be read: {error}") from None
+    """The events of a trace, one at a time: names are texts, times finite numbers, `args` a table."""
+    with streamed(path) as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
+        for count, event in enumerate(_objects(text, path)):
+            if count == MOST_EVENTS:
+                raise FileError(path, f"holds over {MOST_EVENTS:,} events; trace fewer iterations")
+            try:
+                _settle(event)
+            except InputError as error:
+                raise FileError(path, f"event {count}: {error}") from None
+            yield event
 
 
-def _zipped(path: str | Path) -> bool:
-    with Path(path).open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+def _settle(event: dict[str, Any]) -> None:
+    """Refuse an event that no profiler writes; times that are written as texts become numbers."""
+    for name in ("name", "ph", "cat"):
+        if not isinstance(event.get(name, ""), str):
+            raise InputError(Fault(name, f"must be a text, not {said(event[name])}"))
+    for name in ("pid", "tid"):
+        if isinstance(event.get(name), dict | list):
+            raise InputError(Fault(name, f"must be a number or a text, not {said(event[name])}"))
+    for name in ("ts", "dur"):
+        value = event.get(name)
+        if value is not None:
+            event[name] = float((typed if isinstance(value, str) else held)(value, SCALARS[f"trace.{name}"], name))
+    args = event.setdefault("args", {})
+    if not isinstance(args, dict):
+        event["args"] = {}
+    for name in ("correlation", "Sequence number"):
+        if isinstance(args, dict) and isinstance(args.get(name), int):
+            held(args[name], SCALARS["trace.number"], f"args.{name}")
 
 
 def _objects(file: IO[str], path: str | Path) -> Iterator[dict[str, Any]]:
@@ -121,6 +142,8 @@ def _objects(file: IO[str], path: str | Path) -> Iterator[dict[str, Any]]:
             return
         try:
             value, at = decoder.raw_decode(text, at)
+        except RecursionError:
+            raise FileError(path, "is no Chrome trace: an event is nested too deeply") from None
         except json.JSONDecodeError:
             more, rest = file.read(PIECE), text[at:]
             if not more:
@@ -131,6 +154,8 @@ def _objects(file: IO[str], path: str | Path) -> Iterator[dict[str, Any]]:
                 raise FileError(path, "is no Chrome trace: one event would be over 16 million characters") from None
             text, at = rest + more, 0
             continue
+        except ValueError:
+            raise FileError(path, "is no Chrome trace: an event holds a number of thousands of digits") from None
         if isinstance(value, dict):
             yield value
 

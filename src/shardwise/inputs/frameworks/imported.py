@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.inputs.gate import held, typed, word
 from shardwise.inputs.model import Model
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
 
 
@@ -78,19 +80,30 @@ class Draft:
         else:
             self.assumed.append(f"global_batch {microbatches * self.number('micro_batch')} x dp: {why}")
 
-    def whole(self, theirs: str, value: Any, *, lowest: int = 1, highest: int = 10**12) -> int | None:  # noqa: ANN401
+    def whole(self, theirs: str, value: Any, *, row: str = "foreign.count") -> int | None:  # noqa: ANN401
         """A whole number from a text or a number, or a fault."""
-        number = int(value) if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value) else value
-        if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= highest:
-            self.faults.append(Fault(theirs, f"must be a whole number from {lowest} to {highest:,}, not {value!r}"))
+        try:
+            read = typed if isinstance(value, str) else held
+            return int(read(value, SCALARS[row], theirs))
+        except InputError as error:
+            self.faults += error.faults
             return None
-        return number
 
-    def take_whole(self, ours: str, theirs: str, value: Any, *, lowest: int = 1) -> int | None:  # noqa: ANN401
-        number = self.whole(theirs, value, lowest=lowest)
+    def take_whole(self, ours: str, theirs: str, value: Any) -> int | None:  # noqa: ANN401
+        """Set a number of ours, in its own range."""
+        number = self.whole(theirs, value, row=f"Strategy.{ours}")
         if number is not None:
             self.take(ours, number, theirs)
         return number
+
+    def word(self, theirs: str, value: Any, choices: Iterable[str]) -> str:  # noqa: ANN401
+        """One of some words, or a fault and the first of them."""
+        allowed = list(choices)
+        try:
+            return word(value, allowed, theirs)
+        except InputError as error:
+            self.faults += error.faults
+            return allowed[0]
 
     def number(self, ours: str, default: int = 1) -> int:
         value = self.fields.get(ours, default)
@@ -101,9 +114,8 @@ class Draft:
         inner = self.number("tp") * self.number("pp") * self.number("cp")
         if self.gpus is None or "dp" in self.fields:
             return
-        if self.gpus % inner:
-            message = f"{self.gpus} GPUs are not a multiple of tp x pp x cp = {inner}; change one of them"
-            self.faults.append(Fault("world size", message))
+        if self.gpus % inner:  # whether the GPUs of the question do is told by `check`
+            self.assumed.append(f"dp is left open: {self.gpus} GPUs are no multiple of tp x pp x cp = {inner}")
             return
         self.assume("dp", self.gpus // inner, f"{self.gpus} GPUs / {inner}")
 

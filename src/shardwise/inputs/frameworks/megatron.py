@@ -6,12 +6,13 @@ import re
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.frameworks.imported import Draft, Imported
-from shardwise.inputs.frameworks.megatron_model import MODEL_FLAGS, read_model
+from shardwise.inputs.frameworks.megatron_model import SWITCHES, read_model
 from shardwise.inputs.frameworks.shell import Flags, flags
 from shardwise.inputs.names import (
     MEGATRON_ALSO,
     MEGATRON_CP_KINDS,
     MEGATRON_NUMBERS,
+    MEGATRON_OPTIMIZERS,
     MEGATRON_RECOMPUTED,
     MEGATRON_SHARDING,
     MEGATRON_SWITCHES,
@@ -24,14 +25,11 @@ _NUMBERS = {
     **{theirs: ours for ours, names in MEGATRON_ALSO.items() for theirs in names},
 }
 CP_KINDS = {**back(MEGATRON_CP_KINDS), "allgather": "all-gather", "a2a+p2p": "all-to-all"}
-_USED = {
-    "recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-modules", "recompute-activations",
-    "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "data-parallel-sharding-strategy",
-    "cp-comm-type", "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage", "attention-backend",
-    "use-flash-attn", "transformer-impl", "fp8-format", "fp8-recipe", "fp4-format", "optimizer", "enable-zero-bubble",
-    "zero-bubble-v-schedule", "nproc-per-node", "nnodes", "cpu-offloading-num-layers",
-    "num-distributed-optimizer-instances", "exp-avg-dtype",
-}  # fmt: skip
+_IMPLEMENTATIONS = ("transformer_engine", "local", "inference_optimized")
+_BACKENDS = ("auto", "flash", "fused", "unfused", "local")
+_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
+_OPTIMIZERS = {**back(MEGATRON_OPTIMIZERS), "dist_muon": "muon"}
+_ON = frozenset({"true", "false", "yes", "no", "on", "off", "0", "1"})
 
 
 def read_arguments(text: str, *, title: str = "megatron") -> Imported:
@@ -54,14 +52,26 @@ def drafted(found: Flags) -> Draft:
     for part in (_world, _precision, _sharding, _context, _kernels, _pipeline, _recompute, _experts):
         part(draft, found)
     draft.model = read_model(draft, found)
-    known = _NUMBERS.keys() | MEGATRON_SWITCHES.keys() | _USED | MODEL_FLAGS
-    draft.ignored += [f"--{flag} {value or ''}".strip() for flag, value in sorted(found.items()) if flag not in known]
+    draft.ignored += [
+        f"--{flag} {value or ''}".strip() for flag, value in sorted(found.items()) if flag not in found.read
+    ]
     return draft
 
 
 def _drop_unresolved(draft: Draft, found: Flags) -> None:
+    """Flags whose value only the shell knows are named; a word after a switch is none of its own."""
     for flag, value in list(found.items()):
-        if value and "$" in value:
+        if not value:
+            continue
+        if flag in SWITCHES:
+            if value.lower() in _ON:
+                draft.faults.append(
+                    Fault(f"--{flag}", f"takes no value, but {value} follows; leave it out, or the flag")
+                )
+            elif "$" not in value:
+                draft.ignored.append(f"{value} after --{flag}, which takes no value")
+            found[flag] = None
+        elif "$" in value:
             del found[flag]
             draft.ignored.append(f"--{flag} {value}: the value is not set in the script")
 
@@ -69,8 +79,11 @@ def _drop_unresolved(draft: Draft, found: Flags) -> None:
 def _world(draft: Draft, found: Flags) -> None:
     if "nproc-per-node" not in found:
         return
-    node = draft.whole("--nproc-per-node", found["nproc-per-node"])
-    nodes = draft.whole("--nnodes", found.get("nnodes") or 1)
+    node = draft.whole("--nproc-per-node", found["nproc-per-node"], row="Cluster.gpus")
+    if "nnodes" not in found:
+        draft.assumed.append(f"the number of GPUs is the cluster's: {node} per node, and --nnodes is not given")
+        return
+    nodes = draft.whole("--nnodes", found["nnodes"], row="Cluster.gpus")
     if node and nodes:
         draft.gpus = node * nodes
         draft.understood.append(f"--nproc-per-node {node} x --nnodes {nodes} -> {draft.gpus} GPUs")
@@ -79,9 +92,11 @@ def _world(draft: Draft, found: Flags) -> None:
 
 def _precision(draft: Draft, found: Flags) -> None:
     if "fp4-format" in found:
+        draft.word("--fp4-format", found["fp4-format"], ("e2m1",))
         draft.take("dtype", "nvfp4", "--fp4-format")
     elif "fp8-format" in found:
-        recipe = found.get("fp8-recipe")
+        recipe = draft.word("--fp8-recipe", found.get("fp8-recipe", "delayed"), _RECIPES)
+        draft.word("--fp8-format", found["fp8-format"], ("hybrid", "e4m3"))
         draft.take("dtype", "mxfp8" if recipe == "mxfp8" else "fp8", f"--fp8-format {found['fp8-format']}")
     elif "dtype" not in draft.fields:
         draft.assume("dtype", "fp32", "neither --bf16 nor --fp16 is given")
@@ -91,67 +106,67 @@ def _sharding(draft: Draft, found: Flags) -> None:
     if "use-torch-fsdp2" in found:
         draft.take("zero", 3, "--use-torch-fsdp2")
     elif "use-megatron-fsdp" in found:
-        kind = found.get("data-parallel-sharding-strategy") or MEGATRON_SHARDING[3]
-        if kind not in MEGATRON_SHARDING:
-            message = f"{kind!r} is none of {', '.join(MEGATRON_SHARDING)}"
-            draft.faults.append(Fault("--data-parallel-sharding-strategy", message))
-        else:
-            draft.take("zero", MEGATRON_SHARDING.index(kind), f"--data-parallel-sharding-strategy {kind}")
+        flag = "data-parallel-sharding-strategy"
+        kind = draft.word(f"--{flag}", found.get(flag, MEGATRON_SHARDING[3]), MEGATRON_SHARDING)
+        draft.take("zero", MEGATRON_SHARDING.index(kind), f"--{flag} {kind}")
     elif "use-distributed-optimizer" in found:
         draft.take("zero", 1, "--use-distributed-optimizer")
     else:
         draft.assume("zero", 0, "--use-distributed-optimizer is not given")
-    copies = draft.whole("--num-distributed-optimizer-instances", found.get("num-distributed-optimizer-instances") or 1)
+    flag = "num-distributed-optimizer-instances"
+    copies = draft.whole(f"--{flag}", found[flag], row="Strategy.dp") if flag in found else 1
     ranks = draft.number("dp") * draft.number("cp")
-    if copies and copies > 1 and ranks % copies == 0:
-        draft.take("zero_group", ranks // copies, f"--num-distributed-optimizer-instances {copies}")
+    if copies and copies > 1 and "dp" not in draft.fields:
+        draft.assumed.append(f"--{flag} {copies}: not taken over, as dp is left open; --zero-group sets the group")
+    elif copies and ranks % copies:
+        draft.faults.append(Fault(f"--{flag}", f"{copies} do not divide dp x cp = {ranks}; change one of them"))
+    elif copies and copies > 1:
+        draft.take("zero_group", ranks // copies, f"--{flag} {copies}")
 
 
 def _context(draft: Draft, found: Flags) -> None:
-    kind = (found.get("cp-comm-type") or "p2p").split()[0]
-    if kind not in CP_KINDS:
-        draft.faults.append(Fault("--cp-comm-type", f"{kind!r} is none of {', '.join(CP_KINDS)}"))
-    elif draft.number("cp") > 1 and "cp-comm-type" in found:
-        draft.take("cp_kind", CP_KINDS[kind], f"--cp-comm-type {kind}")
-    elif draft.number("cp") > 1:
-        draft.assume("cp_kind", CP_KINDS[kind], "--cp-comm-type is not given")
+    if draft.number("cp") == 1:
+        return  # the flag is named as without effect
+    if "cp-comm-type" not in found:
+        draft.assume("cp_kind", CP_KINDS["p2p"], "--cp-comm-type is not given")
+        return
+    kinds = [draft.word("--cp-comm-type", kind, CP_KINDS) for kind in (found["cp-comm-type"] or "").split() or [""]]
+    if len(set(kinds)) > 1:
+        draft.faults.append(
+            Fault("--cp-comm-type", f"{', '.join(kinds)} differ by layer, which cannot be said; keep one")
+        )
+    draft.take("cp_kind", CP_KINDS[kinds[0]], f"--cp-comm-type {kinds[0]}")
 
 
 def _kernels(draft: Draft, found: Flags) -> None:
-    local = found.get("transformer-impl") == "local"
+    impl = draft.word("--transformer-impl", found.get("transformer-impl", "transformer_engine"), _IMPLEMENTATIONS)
+    local = impl == "local"
     if "transformer-impl" in found:
-        draft.take(
-            "runtime", "megatron-local" if local else "megatron", f"--transformer-impl {found['transformer-impl']}"
-        )
+        draft.take("runtime", "megatron-local" if local else "megatron", f"--transformer-impl {impl}")
     else:
         draft.assume("runtime", "megatron", "--transformer-impl is not given")
-    unfused = found.get("attention-backend") in {"unfused", "local"} or (local and "use-flash-attn" not in found)
-    if unfused:
+    backend = draft.word("--attention-backend", found.get("attention-backend", "auto"), _BACKENDS)
+    if backend in {"unfused", "local"} or (local and "use-flash-attn" not in found):
         draft.take(
             "flash", False, "--attention-backend" if "attention-backend" in found else "--transformer-impl local"
         )
-    optimizer = found.get("optimizer")
-    if optimizer in {"sgd", "muon", "dist_muon"}:
-        draft.take("optimizer", "sgd" if optimizer == "sgd" else "muon", f"--optimizer {optimizer}")
-    elif found.get("exp-avg-dtype") == "bf16":
+    optimizer = _OPTIMIZERS[draft.word("--optimizer", found.get("optimizer", "adam"), _OPTIMIZERS)]
+    moments = draft.word("--exp-avg-dtype", found.get("exp-avg-dtype", "fp32"), ("fp32", "bf16", "fp16", "fp8"))
+    if optimizer != "adamw":
+        draft.take("optimizer", optimizer, f"--optimizer {found['optimizer']}")
+    elif moments == "bf16":
         draft.take("optimizer", "adamw-bf16", "--exp-avg-dtype bf16")
-    if (found.get("cpu-offloading-num-layers") or "0") != "0":
-        draft.take("offload", "activations", "--cpu-offloading-num-layers")
+    elif moments != "fp32":
+        draft.faults.append(Fault("--exp-avg-dtype", f"{moments} moments are not modelled; use fp32 or bf16"))
+    flag = "cpu-offloading-num-layers"
+    if flag in found and draft.whole(f"--{flag}", found[flag], row="Strategy.layers"):
+        draft.take("offload", "activations", f"--{flag}")
 
 
 def _pipeline(draft: Draft, found: Flags) -> None:
-    pp = draft.number("pp")
-    per_chunk, layers = found.get("num-layers-per-virtual-pipeline-stage"), found.get("num-layers")
-    number = re.compile(r"[1-9][0-9]{0,5}")
-    if per_chunk and layers and number.fullmatch(per_chunk) and number.fullmatch(layers):
-        chunks = int(layers) // int(per_chunk)
-        if chunks % pp or int(layers) % int(per_chunk):
-            message = f"{layers} layers in chunks of {per_chunk} do not fill pp {pp} evenly; change one of them"
-            draft.faults.append(Fault("--num-layers-per-virtual-pipeline-stage", message))
-        else:
-            draft.take("vpp", chunks // pp, f"--num-layers-per-virtual-pipeline-stage {per_chunk}")
+    _chunks(draft, found)
     if found.get("pipeline-model-parallel-layout"):
-        _layout(draft, str(found["pipeline-model-parallel-layout"]), pp)
+        _layout(draft, str(found["pipeline-model-parallel-layout"]), draft.number("pp"))
     if "zero-bubble-v-schedule" in found:
         draft.take("schedule", "zb-v", "--zero-bubble-v-schedule")
         draft.fields["vpp"] = 2
@@ -160,6 +175,27 @@ def _pipeline(draft: Draft, found: Flags) -> None:
     else:
         draft.fields["schedule"] = "interleaved" if draft.number("vpp") > 1 else "1f1b"
         draft.guesses.add("schedule")
+
+
+def _chunks(draft: Draft, found: Flags) -> None:
+    """Chunks of a rank from the layers of one."""
+    flag, pp = "num-layers-per-virtual-pipeline-stage", draft.number("pp")
+    if flag not in found:
+        return
+    size = draft.whole(f"--{flag}", found[flag], row="Model.layers")
+    if "num-layers" not in found:
+        message = "needs the layers of the model; give --num-layers, or --num-virtual-stages-per-pipeline-rank"
+        draft.faults.append(Fault(f"--{flag}", message))
+        return
+    layers = draft.whole("--num-layers", found["num-layers"], row="Model.layers")
+    if not size or not layers:
+        return
+    chunks = layers // size
+    if chunks % pp or layers % size:
+        message = f"{layers} layers in chunks of {size} do not fill pp {pp} evenly; change one of them"
+        draft.faults.append(Fault(f"--{flag}", message))
+    else:
+        draft.take("vpp", chunks // pp, f"--{flag} {size}")
 
 
 def _layout(draft: Draft, text: str, pp: int) -> None:
@@ -181,7 +217,7 @@ def _layout(draft: Draft, text: str, pp: int) -> None:
 def expand_layout(text: str) -> str:
     """Write out the repetitions of a layout."""
     text = text.strip("\"' ").replace(",", "").replace(" ", "")
-    group = re.compile(r"\(([^()]*)\)\*(\d+)|\(([^()]*)\)|([A-Za-z])\*(\d+)")
+    group = re.compile(r"\(([^()]*)\)\*([0-9]+)|\(([^()]*)\)|([A-Za-z])\*([0-9]+)")
     while (found := group.search(text)) is not None:
         times = int((found[2] or found[5] or "1")[:9])
         if times * len(found[1] or found[3] or "x") > 100_000:
@@ -209,8 +245,10 @@ def _recompute(draft: Draft, found: Flags) -> None:
 
 
 def _full(draft: Draft, found: Flags) -> Recompute:
-    number = draft.whole("--recompute-num-layers", found.get("recompute-num-layers") or 1, lowest=0) or 0
-    if found.get("recompute-method") == "block":
+    flag = "recompute-num-layers"
+    number = draft.whole(f"--{flag}", found[flag], row="Recompute.layers") or 0 if flag in found else 1
+    method = draft.word("--recompute-method", found.get("recompute-method", "uniform"), ("uniform", "block"))
+    if method == "block":
         return Recompute(full=True, layers=(number,)) if number else Recompute()
     return Recompute(full=True, group=max(1, number))
 

@@ -6,9 +6,13 @@ import ast
 import re
 from typing import Any
 
+from shardwise.errors import Fault, InputError
 from shardwise.inputs.frameworks.imported import Draft
 from shardwise.inputs.frameworks.shell import Flags
-from shardwise.inputs.model import Activation, Mla, Model, Moe
+from shardwise.inputs.gate import typed
+from shardwise.inputs.model import Activation, Mla, Model, Moe, Position
+from shardwise.inputs.names import MEGATRON_SWITCHES
+from shardwise.inputs.scalars import SCALARS
 
 MODEL_FLAGS = frozenset(
     {
@@ -23,6 +27,36 @@ MODEL_FLAGS = frozenset(
         "moe-shared-expert-gate", "softmax-type", "window-size", "window-attn-skip-freq",
     }
 )  # fmt: skip
+_MODEL_SWITCHES = frozenset({
+    "group-query-attention", "use-rotary-position-embeddings", "swiglu", "quick-geglu", "squared-relu",
+    "disable-bias-linear", "untie-embeddings-and-output-weights", "add-qkv-bias", "qk-layernorm",
+    "multi-latent-attention", "moe-shared-expert-gate",
+})  # fmt: skip
+SWITCHES = (
+    MEGATRON_SWITCHES.keys()
+    | _MODEL_SWITCHES
+    | {
+        "recompute-activations", "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2",
+        "enable-zero-bubble", "zero-bubble-v-schedule", "use-flash-attn", "overlap-grad-reduce",
+        "overlap-param-gather", "tp-comm-overlap", "overlap-p2p-communication-warmup-flush", "use-mcore-models",
+        "moe-grouped-gemm", "moe-permute-fusion", "cross-entropy-loss-fusion", "overlap-moe-expert-parallel-comm",
+        "no-check-for-nan-in-loss-and-grad", "manual-gc", "use-precision-aware-optimizer",
+        "distribute-saved-activations",
+    }
+)  # fmt: skip
+"""Flags that take no value."""
+_ROWS = {
+    "num-layers": "Model.layers", "hidden-size": "Model.hidden", "num-attention-heads": "Model.heads",
+    "num-query-groups": "Model.kv_heads", "kv-channels": "Model.head_size", "ffn-hidden-size": "Model.hidden",
+    "vocab-size": "Model.vocab", "padded-vocab-size": "Model.vocab", "max-position-embeddings": "Model.max_positions",
+    "mtp-num-layers": "Model.mtp", "num-experts": "Moe.experts", "moe-router-topk": "Moe.top_k",
+    "moe-ffn-hidden-size": "Moe.expert_ffn", "moe-shared-expert-intermediate-size": "Moe.shared_ffn",
+    "kv-lora-rank": "Mla.kv_rank", "qk-head-dim": "Mla.nope_size", "qk-pos-emb-head-dim": "Mla.rope_size",
+    "v-head-dim": "Mla.value_size", "q-lora-rank": "Mla.q_rank",
+}  # fmt: skip
+_POSITIONS: dict[str, Position] = {
+    "learned_absolute": "learned", "rope": "rope", "yarn": "rope", "mrope": "rope", "none": "none",
+}  # fmt: skip
 _LONGEST = 10_000
 
 
@@ -33,14 +67,17 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
         return None
 
     def whole(flag: str, default: int) -> int:
-        highest = 10_000 if flag == "num-layers" else 10**12
-        return (draft.whole(f"--{flag}", found[flag], highest=highest) if found.get(flag) else None) or default
+        number = draft.whole(f"--{flag}", found[flag], row=_ROWS[flag]) if flag in found else None
+        return default if number is None else number
 
     hidden, heads = whole("hidden-size", 1), whole("num-attention-heads", 1)
     gated = "swiglu" in found
     bias = "disable-bias-linear" not in found
     rotary = "use-rotary-position-embeddings" in found
-    position = found.get("position-embedding-type") or ("rope" if rotary else "learned_absolute")
+    given = found.get("position-embedding-type", "rope" if rotary else "learned_absolute")
+    position = _POSITIONS[draft.word("--position-embedding-type", given, _POSITIONS)]
+    norm = draft.word("--normalization", found.get("normalization", "LayerNorm"), ("LayerNorm", "RMSNorm"))
+    softmax = draft.word("--softmax-type", found.get("softmax-type", "vanilla"), ("vanilla", "off-by-one", "learnable"))
     groups = whole("num-query-groups", 1) if "group-query-attention" in found else heads
     # Megatron shrinks the inner width for SwiGLU so that three matrices weigh as much as two: 8/3 h, a multiple of 64.
     default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
@@ -54,9 +91,9 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
         ffn=whole("ffn-hidden-size", default_ffn),
         vocab=_vocab(draft, found),
         activation=_activation(found),
-        norm="rmsnorm" if (found.get("normalization") or "").lower() == "rmsnorm" else "layernorm",
-        position="learned" if position == "learned_absolute" else "rope" if position in {"rope", "yarn"} else "none",
-        max_positions=whole("max-position-embeddings", 0) if position == "learned_absolute" else 0,
+        norm="rmsnorm" if norm == "RMSNorm" else "layernorm",
+        position=position,
+        max_positions=whole("max-position-embeddings", 0) if position == "learned" else 0,
         tied="untie-embeddings-and-output-weights" not in found,
         qkv_bias=bias or "add-qkv-bias" in found,
         out_bias=bias,
@@ -65,9 +102,9 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
         mla=_mla(whole) if "multi-latent-attention" in found else None,
         moe=_moe(draft, found, whole, bias=bias) if whole("num-experts", 0) > 1 else None,
         mtp=whole("mtp-num-layers", 0),
-        dropout=_dropout(found),
-        sinks=found.get("softmax-type") == "learnable",
-        windows=_windows(found),
+        dropout=max(_number(draft, found, flag, "0.1", "Model.dropout") or 0.0 for flag in _DROPOUTS),
+        sinks=softmax == "learnable",
+        windows=_windows(draft, found),
     )
     draft.understood.append(f"model flags -> {model.layers} layers of width {model.hidden}, {model.heads} heads")
     return model
@@ -80,15 +117,24 @@ def _activation(found: Flags) -> Activation:
 
 def _vocab(draft: Draft, found: Flags) -> int:
     for flag in ("padded-vocab-size", "vocab-size"):
-        if found.get(flag):
-            return draft.whole(f"--{flag}", found[flag]) or 1
+        if flag in found:
+            return draft.whole(f"--{flag}", found[flag], row=_ROWS[flag]) or 1
     draft.assumed.append("vocabulary 50257 (GPT-2's): --vocab-size is not given")
     return 50257
 
 
-def _dropout(found: Flags) -> float:
-    values = [found.get("attention-dropout") or "0.1", found.get("hidden-dropout") or "0.1"]
-    return max((float(value) for value in values if re.fullmatch(r"\d*\.?\d+", value)), default=0.0)
+_DROPOUTS = ("attention-dropout", "hidden-dropout")
+
+
+def _number(draft: Draft, found: Flags, flag: str, default: str | None, row: str) -> float | None:
+    text = found.get(flag, default)
+    if text is None and flag not in found:
+        return None
+    try:
+        return typed(text or "", SCALARS[row], f"--{flag}")
+    except InputError as error:
+        draft.faults += error.faults
+        return None
 
 
 def _mla(whole: Any) -> Mla:  # noqa: ANN401 - the reader of numbers above
@@ -106,9 +152,9 @@ def _moe(draft: Draft, found: Flags, whole: Any, *, bias: bool) -> Moe:  # noqa:
     frequency = found.get("moe-layer-freq") or "1"
     rhythm = _rhythm(frequency)
     if rhythm is None:
-        draft.assumed.append(f"all layers have experts: --moe-layer-freq {frequency} is not understood")
+        message = f"{frequency} is not understood; write a step such as 2, or a list such as ([0]*3+[1]*58)"
+        draft.faults.append(Fault("--moe-layer-freq", message))
     leading, step = rhythm or (0, 1)
-    capacity = found.get("moe-expert-capacity-factor")
     return Moe(
         experts=whole("num-experts", 1),
         top_k=whole("moe-router-topk", 2),
@@ -116,7 +162,7 @@ def _moe(draft: Draft, found: Flags, whole: Any, *, bias: bool) -> Moe:  # noqa:
         shared_ffn=whole("moe-shared-expert-intermediate-size", 0),
         first_dense=leading,
         every=step,
-        capacity=float(capacity) if capacity and re.fullmatch(r"\d*\.?\d+", capacity) else None,
+        capacity=_number(draft, found, "moe-expert-capacity-factor", None, "Moe.capacity"),
         expert_bias=bias,
         shared_gate="moe-shared-expert-gate" in found,
     )
@@ -152,12 +198,16 @@ def _listed(node: ast.expr) -> list[int]:
     raise ValueError(ast.unparse(node))
 
 
-def _windows(found: Flags) -> tuple[int, ...]:
+def _windows(draft: Draft, found: Flags) -> tuple[int, ...]:
     """Sliding windows: a size to the left, and after how many layers one has full attention."""
-    size = re.match(r"\(?\s*(\d{1,9})", found.get("window-size") or "")
-    if size is None:
+    if "window-size" not in found:
         return ()
-    window, text = int(size[1]) + 1, found.get("window-attn-skip-freq") or ""
-    if re.fullmatch(r"[1-9][0-9]{0,2}", text):
-        return (*[window] * (int(text) - 1), 0)
-    return (window,)
+    size = re.fullmatch(r"\(?\s*([0-9]{1,9})\s*(,\s*-?[0-9]{1,9}\s*)?\)?", found["window-size"] or "")
+    if size is None:
+        draft.faults.append(Fault("--window-size", f"{found['window-size']!r} is no window; write for example (127,0)"))
+        return ()
+    window = int(size[1]) + 1
+    if "window-attn-skip-freq" not in found:
+        return (window,)
+    every = draft.whole("--window-attn-skip-freq", found["window-attn-skip-freq"], row="Moe.every")
+    return (*[window] * ((every or 1) - 1), 0)

@@ -8,30 +8,12 @@ from typing import Any
 
 from shardwise.errors import InputError
 from shardwise.inputs.frameworks.megatron import CP_KINDS, drafted
-from shardwise.inputs.frameworks.megatron_model import MODEL_FLAGS
+from shardwise.inputs.frameworks.megatron_model import MODEL_FLAGS, SWITCHES
 from shardwise.inputs.frameworks.shell import Flags
 from shardwise.inputs.model import Model
-from shardwise.inputs.names import MEGATRON_NUMBERS, MEGATRON_RECOMPUTED, MEGATRON_SWITCHES
+from shardwise.inputs.names import MEGATRON_NUMBERS, MEGATRON_RECOMPUTED
 
-_MODEL_SWITCHES = {
-    "group-query-attention", "use-rotary-position-embeddings", "swiglu", "quick-geglu", "squared-relu",
-    "disable-bias-linear",
-    "untie-embeddings-and-output-weights", "add-qkv-bias", "qk-layernorm", "multi-latent-attention",
-    "moe-shared-expert-gate",
-}  # fmt: skip
-_SWITCHES = (
-    MEGATRON_SWITCHES.keys()
-    | _MODEL_SWITCHES
-    | {
-        "recompute-activations", "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2",
-        "enable-zero-bubble", "zero-bubble-v-schedule", "use-flash-attn", "overlap-grad-reduce",
-        "overlap-param-gather", "tp-comm-overlap", "overlap-p2p-communication-warmup-flush", "use-mcore-models",
-        "moe-grouped-gemm", "moe-permute-fusion", "cross-entropy-loss-fusion", "overlap-moe-expert-parallel-comm",
-        "no-check-for-nan-in-loss-and-grad", "manual-gc", "use-precision-aware-optimizer",
-        "distribute-saved-activations",
-    }
-)  # fmt: skip
-_VALUES = (MODEL_FLAGS - _MODEL_SWITCHES) | {
+_VALUES = (MODEL_FLAGS - SWITCHES) | {
     "recompute-granularity", "recompute-method", "recompute-num-layers", "data-parallel-sharding-strategy",
     "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage", "attention-backend", "transformer-impl",
     "fp8-format", "fp8-recipe", "fp4-format", "cpu-offloading-num-layers", "num-distributed-optimizer-instances",
@@ -51,7 +33,7 @@ _LISTS: dict[str, frozenset[str]] = {
 def split(words: Sequence[str], ours: frozenset[str]) -> tuple[list[str], Flags]:
     """The words of ours, and Megatron's flags among them; a flag that we have under the same name is ours."""
     rest: list[str] = []
-    found: Flags = {}
+    found = Flags()
     index = 0
     while index < len(words):
         name, _, value = words[index].removeprefix("--").partition("=")
@@ -67,11 +49,11 @@ def split(words: Sequence[str], ours: frozenset[str]) -> tuple[list[str], Flags]
 
 
 def _is_theirs(name: str) -> bool:
-    return name in _SWITCHES or name in _VALUES or name in _LISTS
+    return name in SWITCHES or name in _VALUES or name in _LISTS
 
 
 def _values(name: str, words: Sequence[str]) -> list[str]:
-    if name in _SWITCHES:
+    if name in SWITCHES:
         return []
     if not words or words[0].startswith("--"):
         raise InputError(f"--{name} needs a value after it")
@@ -98,14 +80,18 @@ def read_typed(typed: Flags, beside: Mapping[str, Any], layers: int | None) -> T
     known_names = MEGATRON_NUMBERS.keys() & beside.keys()
     known = {MEGATRON_NUMBERS[name]: str(beside[name]) for name in known_names}
     model = {} if layers is None else {"num-layers": str(layers)}
-    flash: Flags = {"use-flash-attn": None} if beside.get("flash") else {}
-    draft = drafted({**model, **known, **flash, **typed})
+    flash = {"use-flash-attn": None} if beside.get("flash") else {}
+    draft = drafted(Flags({**model, **known, **flash, **typed}))
     if draft.faults:
         raise InputError(draft.faults)
     said_twice = {name for name in known_names if draft.fields.get(name) == beside[name]}
     decided = draft.fields.keys() - draft.guesses - said_twice
     understood = [line for line in draft.understood if line.startswith(tuple(f"--{name}" for name in typed))]
-    told = {"understood": understood, "ignored": draft.ignored}
+    beside_flags = tuple(f"--{name} " for name in {**model, **known, **flash} if name not in typed)
+    told = {
+        "understood": understood,
+        "ignored": [line for line in draft.ignored if not f"{line} ".startswith(beside_flags)],
+    }
     return Typed(
         fields={name: draft.fields[name] for name in sorted(decided)},
         model=draft.model,

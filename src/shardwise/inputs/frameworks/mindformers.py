@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import Fault, InputError
@@ -25,60 +26,75 @@ def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imp
     """Degrees, batch, layers and recompute of every stage, and the model where it is described."""
     draft = Draft(framework="mindformers")
     keys = Foreign(data, "", draft.faults)
-    config = keys.table("parallel_config")
+    tables = _Tables(keys)
     for ours, theirs in MINDFORMERS_DEGREES.items():
-        if config.has(theirs):
-            draft.take_whole(ours, f"parallel_config.{theirs}", config.data[theirs])
-    model = keys.table("model").table("model_config")
-    if model.has(MINDFORMERS_DEGREES["etp"]) and "etp" not in draft.fields:
-        name = MINDFORMERS_DEGREES["etp"]
-        draft.take_whole("etp", f"model_config.{name}", model.data[name])
-    _pipeline(draft, keys, model)
-    _batch(draft, keys, config, model)
-    _sharding(draft, keys, config)
-    _recompute(draft, keys.table("recompute_config"))
-    _model(draft, model.data)
-    _layers(draft, model)
+        _degree(draft, tables.config, ours, theirs)
+    if "etp" not in draft.fields:
+        _degree(draft, tables.model, "etp", MINDFORMERS_DEGREES["etp"])
+    for part in (_pipeline, _batch, _sharding, _recompute, _model, _layers):
+        part(draft, tables)
     draft.take("runtime", "mindformers", "MindFormers")
     draft.gpus = draft.number("dp") * draft.number("tp") * draft.number("pp") * draft.number("cp")
-    used = {"parallel_config", "model", "runner_config", "recompute_config", "parallel"}
-    draft.ignored += [key for key in sorted(data) if key not in used]
+    draft.ignored += [line for table in (*tables, keys) for line in sorted(table.idle())]
     return draft.finish(title)
 
 
-def _batch(draft: Draft, keys: Foreign, config: Foreign, model: Foreign) -> None:
-    runner = keys.table("runner_config")
-    size = draft.whole("runner_config.batch_size", runner.data.get("batch_size", 1)) or 1
-    number = draft.whole("parallel_config.micro_batch_num", config.data.get("micro_batch_num", 1)) or 1
+class _Tables:
+    """The tables of the file that are read."""
+
+    def __init__(self, keys: Foreign) -> None:
+        self.config, self.runner = keys.table("parallel_config"), keys.table("runner_config")
+        self.recompute, self.parallel = keys.table("recompute_config"), keys.table("parallel")
+        self.pipeline = self.parallel.table("pipeline_config")
+        self.optimizer = self.parallel.table("parallel_optimizer_config")
+        self.outer = keys.table("model")
+        self.model = self.outer.table("model_config")
+
+    def __iter__(self) -> Iterator[Foreign]:
+        yield from (self.config, self.runner, self.recompute, self.parallel, self.pipeline, self.optimizer, self.outer)
+
+
+def _degree(draft: Draft, table: Foreign, ours: str, theirs: str) -> None:
+    if table.has(theirs):
+        table.read.add(theirs)
+        draft.take_whole(ours, table.path(theirs), table.data[theirs])
+
+
+def _batch(draft: Draft, tables: _Tables) -> None:
+    size = tables.runner.whole("batch_size", 1, row="Strategy.micro_batch")
     draft.take("micro_batch", size, "runner_config.batch_size")
     # micro_batch_num is a count, and counts only where there is a pipeline.
-    steps = draft.whole("runner_config.gradient_accumulation_steps", runner.data.get("gradient_accumulation_steps", 1))
-    passes = number if draft.number("pp") > 1 else steps or 1
+    passes = (
+        tables.config.whole("micro_batch_num", 1, row="Strategy.microbatches")
+        if draft.number("pp") > 1
+        else tables.runner.whole("gradient_accumulation_steps", 1, row="Strategy.microbatches")
+    )
     total = size * passes * draft.number("dp")
     draft.take("global_batch", total, "data_parallel x batch_size x micro_batch_num")
-    if model.has("seq_length"):
-        draft.take_whole("seq", "model_config.seq_length", model.data["seq_length"])
+    if tables.model.has("seq_length"):
+        draft.take("seq", tables.model.whole("seq_length", row="Strategy.seq"), "model_config.seq_length")
 
 
-def _sharding(draft: Draft, keys: Foreign, config: Foreign) -> None:
-    parallel = keys.table("parallel")
-    sharded = parallel.data.get("enable_parallel_optimizer") is True
+def _sharding(draft: Draft, tables: _Tables) -> None:
+    sharded = tables.parallel.switch("enable_parallel_optimizer", default=False)
     draft.take("zero", 1 if sharded else 0, f"parallel.enable_parallel_optimizer {str(sharded).lower()}")
-    group = parallel.table("parallel_optimizer_config").data.get("optimizer_weight_shard_size", -1)
-    if sharded and group not in {-1, None}:
-        draft.take_whole("zero_group", "optimizer_weight_shard_size", group)
-    if config.has("use_seq_parallel"):
-        draft.take("sp", config.data["use_seq_parallel"] is True, "parallel_config.use_seq_parallel")
-    kind = config.data.get("context_parallel_algo")
+    if sharded:
+        group = tables.optimizer.whole("optimizer_weight_shard_size", -1, row="foreign.group")
+        if group > 0:
+            draft.take("zero_group", group, "optimizer_weight_shard_size")
+    if tables.config.has("use_seq_parallel"):
+        draft.take("sp", tables.config.switch("use_seq_parallel"), "parallel_config.use_seq_parallel")
     if draft.number("cp") > 1:
-        draft.take("cp_kind", _CP_KINDS.get(str(kind), "ring"), f"context_parallel_algo {kind}")
+        kind = tables.config.text("context_parallel_algo", "colossalai_cp", choices=_CP_KINDS)
+        draft.take("cp_kind", _CP_KINDS.get(kind, "ring"), f"context_parallel_algo {kind}")
 
 
-def _pipeline(draft: Draft, keys: Foreign, model: Foreign) -> None:
-    pipeline = keys.table("parallel").table("pipeline_config")
-    if pipeline.data.get("pipeline_interleave") is True:
-        draft.take_whole("vpp", "model_config.pp_interleave_num", model.data.get("pp_interleave_num", 1))
-    name = str(pipeline.data.get("pipeline_scheduler", "1f1b")).lower()
+def _pipeline(draft: Draft, tables: _Tables) -> None:
+    if tables.pipeline.switch("pipeline_interleave", default=False):
+        draft.take(
+            "vpp", tables.model.whole("pp_interleave_num", 1, row="Strategy.vpp"), "model_config.pp_interleave_num"
+        )
+    name = tables.pipeline.text("pipeline_scheduler", "1f1b").lower()
     if name not in _SCHEDULES:
         ours = "interleaved" if draft.number("vpp") > 1 else "1f1b"
         draft.assume("schedule", ours, f"the nearest to pipeline_scheduler {name}")
@@ -87,16 +103,18 @@ def _pipeline(draft: Draft, keys: Foreign, model: Foreign) -> None:
     draft.take("schedule", ours, f"pipeline_scheduler {name}")
 
 
-def _layers(draft: Draft, model: Foreign) -> None:
+def _layers(draft: Draft, tables: _Tables) -> None:
     """`offset` is what every stage holds beyond the even share, one row per chunk of a rank."""
-    offset, pp, vpp = model.data.get("offset", 0), draft.number("pp"), draft.number("vpp")
+    model, pp, vpp = tables.model, draft.number("pp"), draft.number("vpp")
+    offset = model.data.get("offset", 0)
     count = model.data.get("num_layers") or model.data.get("num_hidden_layers")
-    if offset in {0, None} if not isinstance(offset, list) else not offset:
+    if offset in (0, None, []):
         return
-    rows = offset if isinstance(offset[0], list) else [offset]
-    flat = [item for row in rows for item in (row if isinstance(row, list) else [None])]
-    if not isinstance(count, int) or len(flat) != pp * vpp or not all(isinstance(item, int) for item in flat):
-        message = f"{offset} must be {vpp} x {pp} whole numbers (pp_interleave_num x pipeline_stage)"
+    rows = _rows(draft, offset, "model_config.offset", "pipeline.offset")
+    if rows is None:
+        return
+    if not isinstance(count, int) or len(rows) != vpp:
+        message = f"must be {vpp} x {pp} whole numbers (pp_interleave_num x pipeline_stage), and num_layers be given"
         draft.faults.append(Fault("model_config.offset", message))
         return
     even = count // (pp * vpp)
@@ -106,57 +124,96 @@ def _layers(draft: Draft, model: Foreign) -> None:
         draft.assumed.append("offset: the second row is in rank order, so it runs backwards through the model")
     total = sum(map(sum, layers))
     if total != count:
-        draft.faults.append(Fault("model_config.offset", f"{offset} gives {total} layers, the model has {count}"))
+        draft.faults.append(Fault("model_config.offset", f"gives {total} layers, the model has {count}"))
         return
     draft.take("layers", tuple(item for row in layers for item in row), "model_config.offset")
 
 
-def _recompute(draft: Draft, keys: Foreign) -> None:
-    full, selective = keys.data.get("recompute", False), keys.data.get("select_recompute", False)
-    comm = keys.data.get("select_comm_recompute", False)
-    modules = (*_selected(draft, selective), *(("comm",) if comm else ()))
-    if full:
-        draft.take("recompute", Recompute(full=True, layers=_counts(draft, full)), f"recompute_config.recompute {full}")
-        draft.ignored += [f"select_recompute {selective}: full recompute covers it"] if selective is True else []
-        if isinstance(full, list) and selective:
+def _rows(draft: Draft, value: object, at: str, row: str) -> list[list[int]] | None:
+    """A list of one number per stage, or one such list per chunk of a rank; anything else is a fault."""
+    pp, vpp = draft.number("pp"), draft.number("vpp")
+    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    lists = [one for one in rows if isinstance(one, list) and len(one) == pp]
+    if len(lists) != len(rows) or len(rows) not in {1, vpp}:
+        draft.faults.append(
+            Fault(at, f"must be a list of pp {pp} whole numbers, or vpp {vpp} such lists, one per chunk")
+        )
+        return None
+    found = [[draft.whole(f"{at}.{k}", item, row=row) for item in one] for k, one in enumerate(lists)]
+    sound = [[item for item in one if item is not None] for one in found]
+    return sound if all(len(one) == pp for one in sound) else None
+
+
+def _recompute(draft: Draft, tables: _Tables) -> None:
+    keys = tables.recompute
+    full, comm = (_chosen(draft, keys, name) for name in ("recompute", "select_comm_recompute"))
+    selective = _selected(draft, keys)
+    modules = {**selective, **({"comm": comm} if comm is not None else {})}
+    if full is not None:
+        draft.take(
+            "recompute", Recompute(full=True, layers=full), f"recompute_config.recompute {keys.data['recompute']}"
+        )
+        if modules and full == ():
+            draft.ignored.append("select_recompute and select_comm_recompute: full recompute covers them")
+        elif modules:
             draft.assumed.append("select_recompute beside a list for full recompute cannot be said; the list is taken")
     elif modules:
-        chosen = next(iter(selective.values()), True) if isinstance(selective, dict) else selective or comm
-        value = Recompute(modules=tuple(sorted(modules, key=MODULES.index)), layers=_counts(draft, chosen))
+        counts = list(modules.values())
+        if any(count != counts[0] for count in counts):
+            draft.assumed.append(
+                "parts that are recomputed in other layers than the first cannot be said; as it, they are"
+            )
+        value = Recompute(modules=tuple(sorted(modules, key=MODULES.index)), layers=counts[0])
         draft.take("recompute", value, "recompute_config.select_recompute")
 
 
-def _selected(draft: Draft, selective: Any) -> set[str]:  # noqa: ANN401 - a truth value, lists, or patterns of cells
-    if not isinstance(selective, dict):
-        return {"activation"} if selective else set()
-    draft.ignored += [f"select_recompute {pattern}: not known" for pattern in selective if pattern not in _PATTERNS]
-    return {_PATTERNS[pattern] for pattern in selective if pattern in _PATTERNS}
+def _selected(draft: Draft, keys: Foreign) -> dict[str, tuple[int, ...]]:
+    """Parts of a layer that are recomputed, each with its layers: a choice for the activation, or one by pattern."""
+    value = keys.data.get("select_recompute")
+    if not isinstance(value, dict):
+        chosen = _chosen(draft, keys, "select_recompute")
+        return {} if chosen is None else {"activation": chosen}
+    keys.read.add("select_recompute")
+    patterns = Foreign(value, keys.path("select_recompute"), draft.faults)
+    draft.ignored += [f"select_recompute {pattern}: not known" for pattern in value if pattern not in _PATTERNS]
+    found = {_PATTERNS[pattern]: _chosen(draft, patterns, pattern) for pattern in value if pattern in _PATTERNS}
+    return {module: chosen for module, chosen in found.items() if chosen is not None}
 
 
-def _counts(draft: Draft, value: Any) -> tuple[int, ...]:  # noqa: ANN401 - a truth value, a number, a list or rows
-    if isinstance(value, bool) or value is None or isinstance(value, dict):
+def _chosen(draft: Draft, keys: Foreign, name: str) -> tuple[int, ...] | None:
+    """Layers that a choice names, of every stage or chunk; empty: all of them, none: it chooses nothing."""
+    keys.read.add(name)
+    value = keys.data.get(name)
+    if value is None or value is False:
+        return None
+    if value is True:
         return ()
-    rows = [row if isinstance(row, list) else [row] for row in value] if isinstance(value, list) else [[value]]
+    at = keys.path(name)
+    if not isinstance(value, list):
+        number = draft.whole(at, value, row="Recompute.layers")
+        return (number,) if number else None
+    rows = _rows(draft, value, at, "Recompute.layers")
+    if rows is None:
+        return None
     if draft.fields.get("schedule") == "zb-v" and len(rows) == 2:
-        rows[1] = rows[1][::-1]  # in rank order, as the offsets are
-    flat = [item for row in rows for item in row]
-    if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in flat):
-        return ()
-    return tuple(flat)
+        rows[1].reverse()  # in rank order, as the offsets are
+    counts = tuple(item for row in rows for item in row)
+    return counts if any(counts) else None
 
 
-def _model(draft: Draft, config: dict[str, Any]) -> None:
+def _model(draft: Draft, tables: _Tables) -> None:
     """The model's keys are Hugging Face's, with a few spellings of its own."""
     from shardwise.inputs.huggingface import read_config
 
-    if not config:
+    model = tables.model
+    if not model.data:
         return
-    data = {
-        **config,
-        "model_type": str(config.get("type", "llama")).lower().removesuffix("config").rstrip("_") or "llama",
-    }
-    if "intermediate_size" not in data and isinstance(data.get("hidden_size"), int):
-        data["intermediate_size"] = _inner_width(data)
+    width = {} if model.has("intermediate_size") or not isinstance(model.data.get("hidden_size"), int) else {
+        "intermediate_size": _inner_width(model)
+    }  # fmt: skip
+    kind = model.text("type", "llama").lower().removesuffix("config").rstrip("_") or "llama"
+    own = {key: value for key, value in model.data.items() if key not in {*model.read, "offset"}}
+    data = {**own, **width, "model_type": kind}
     try:
         read = read_config(data, name="from mindformers")
     except InputError as error:
@@ -164,12 +221,14 @@ def _model(draft: Draft, config: dict[str, Any]) -> None:
         return
     draft.model = read.model
     draft.understood.append(f"model_config -> {read.model.layers} layers of width {read.model.hidden}")
+    draft.ignored += [f"model_config, {note}" for note in read.notes]
 
 
-def _inner_width(data: dict[str, Any]) -> int:
+def _inner_width(model: Foreign) -> int:
     """Llama's rule: 8/3 of the width, times a factor, rounded up to a multiple."""
-    width = int(8 * data["hidden_size"] / 3)
-    factor, multiple = data.get("ffn_dim_multiplier"), data.get("multiple_of", 256)
-    if isinstance(factor, int | float):
-        width = int((factor + 0.01) * width)
-    return int(multiple * ((width + multiple - 1) // multiple)) if isinstance(multiple, int) and multiple > 0 else width
+    width = int(8 * model.whole("hidden_size", row="Model.hidden") / 3)
+    model.read.discard("hidden_size")  # it is the model's, too
+    if model.has("ffn_dim_multiplier"):
+        width = int((model.number("ffn_dim_multiplier", row="Moe.capacity") + 0.01) * width)
+    multiple = model.whole("multiple_of", 256, row="Model.hidden")
+    return multiple * ((width + multiple - 1) // multiple)

@@ -5,8 +5,29 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
-Flags = dict[str, str | None]
+
+class Flags(dict[str, str | None]):
+    """Flags and their values, None for a switch; remembers which were looked at, so that the others can be named."""
+
+    def __init__(self, flags: Mapping[str, str | None] = {}) -> None:
+        super().__init__(flags)
+        self.read: set[str] = set()
+
+    def __contains__(self, flag: object) -> bool:
+        self.read.add(str(flag))
+        return super().__contains__(flag)
+
+    def get(self, flag: str, default: Any = None) -> Any:  # noqa: ANN401 - as that of a dict
+        self.read.add(flag)
+        return super().get(flag, default)
+
+    def __getitem__(self, flag: str) -> str | None:
+        self.read.add(flag)
+        return super().__getitem__(flag)
+
 
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s;#()]*)", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
@@ -21,7 +42,7 @@ def flags(text: str) -> Flags:
         # The end of a line ends the values of a flag, unless the file holds one word a line.
         text = text.replace("\n", " ;\n")
     words = _words(_filled(text, known))
-    found: Flags = {}
+    found: dict[str, str | None] = {}
     name = None
     for word in itertools.chain.from_iterable(map(_bare, words)):
         if re.match(r"--[A-Za-z]", word):
@@ -32,7 +53,7 @@ def flags(text: str) -> Flags:
             found[name] = f"{found[name]} {word}" if found[name] else word
         else:
             name = None
-    return found
+    return Flags(found)
 
 
 def _bare(word: str) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import parse_mapping, read_text
+from shardwise.inputs.gate import fits, wrong
+from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.decompose import Measured
 from shardwise.partition.lists import counted
 
@@ -91,10 +93,11 @@ class _Reader:
 
     def count(self, table: Table, section: str, name: str) -> int:
         value = table.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            self.fault(f"{section}.{name}", f"is {_SHOWN.repr(value)}; write a whole number of at least 1")
+        row = SCALARS[{"pipeline_num": "Strategy.pp", "num_layer": "Model.layers"}.get(name, "Strategy.microbatches")]
+        if message := "is missing; add it" if value is None else wrong(value, row):
+            self.fault(f"{section}.{name}", message)
             return 0
-        return value
+        return int(value or 0)
 
     def read(self) -> Init | None:
         pipeline = self.section("pipeline_config")
@@ -229,9 +232,9 @@ class _Reader:
                 yield Measured(stage=stage, layers=sizes[stage], counts=counts[stage], peak=float(peak), round=r)
 
     def positive(self, value: object, at: str) -> bool:
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        if fits(value, SCALARS["log.peak"]):
             return True
-        said = "is missing" if value is None else f"is {value!r}"
+        said = "is missing" if value is None else f"is {_SHOWN.repr(value)}"
         self.fault(at, f"{said}; write the measured peak in MB, above 0")
         return False
 
@@ -241,13 +244,8 @@ class _Reader:
             return None
         values = [table.get(name) for name in ("head", "body", "tail")]
         for name, value in zip(("head", "body", "tail"), values, strict=True):
-            if (
-                not isinstance(value, int | float)
-                or isinstance(value, bool)
-                or value < 0
-                or (name == "body" and not value)
-            ):
-                self.fault(f"time_config.{name}", f"is {value!r}; write the forward time of one micro batch")
+            if not fits(value, SCALARS["pipeline.time"]) or (name == "body" and not value):
+                self.fault(f"time_config.{name}", f"is {_SHOWN.repr(value)}; write the forward time of one micro batch")
         return None if self.faults else (float(values[0] or 0), float(values[1] or 0), float(values[2] or 0))
 
     def profiling(self) -> Profiling | None:
@@ -278,7 +276,7 @@ def _usage(peaks: Sequence[Mapping[int, float]]) -> Table:
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return fits(value, SCALARS["pipeline.offset"])
 
 
 def _nested(value: object) -> list[list[Any]]:

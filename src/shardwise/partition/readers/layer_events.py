@@ -27,7 +27,6 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 _SCOPES = frozenset({"Default", "Gradients", "recompute_Default"})
 _LIKELY = re.compile(r"layer|block|embed|head|norm", re.IGNORECASE)
-_NUMBER = re.compile(r"-?[0-9.]+(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +104,9 @@ def _index(name: str, word: str, at: int) -> str:
 
 
 def _span(event: dict[str, Any]) -> tuple[float, float] | None:
-    """Begin and end in microseconds; both may be written as texts."""
+    """Begin and end in microseconds."""
     begin, length = event.get("ts"), event.get("dur")
-    for value in (begin, length):
-        if isinstance(value, bool) or not isinstance(value, int | float | str) or not _NUMBER.fullmatch(str(value)):
-            return None
-    return float(str(begin)), float(str(begin)) + float(str(length))
+    return None if begin is None or length is None else (begin, begin + length)
 
 
 def _phase(name: str) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
+from shardwise.inputs.gate import fits, said, wrong
+from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.lists import Lists, Table
 
 _KEYS = ("offset", "recompute", "select_recompute", "select_comm_recompute")
@@ -42,9 +44,12 @@ def read_manual(path: str | Path, *, pp: int, layers: int, vpp: int) -> tuple[Ma
         if wrong:
             faults += wrong
             continue
+        shown = block.get("show", True)
+        if not isinstance(shown, bool):
+            faults.append(Fault(f"{name}.show", f"must be true or false, not {said(shown)}"))
         lists = _lists(name, block, pp, layers, turns, faults)
         found.append(Manual(
-            name=str(name), lists=lists, vpp=turns, show=bool(block.get("show", True)), file_name=file_name,
+            name=str(name), lists=lists, vpp=turns, show=bool(shown), file_name=file_name,
         ))  # fmt: skip
     if not found and not faults:
         faults.append(Fault("", "holds no strategy"))
@@ -55,9 +60,9 @@ def read_manual(path: str | Path, *, pp: int, layers: int, vpp: int) -> tuple[Ma
 
 def _turn_faults(name: str, turns: object, pp: int, layers: int, vpp: int) -> Iterator[Fault]:
     at = f"{name}.interleave_num"
-    if not isinstance(turns, int) or isinstance(turns, bool) or turns < 1:
-        yield Fault(at, f"is {turns!r}; write a whole number of at least 1")
-    elif turns > max(vpp, layers // pp):
+    if message := wrong(turns, SCALARS["Strategy.vpp"]):
+        yield Fault(at, message)
+    elif isinstance(turns, int) and turns > max(vpp, layers // pp):
         yield Fault(at, f"is {turns:,}: {layers:,} layers cannot fill {pp} stages x {turns:,} chunks")
 
 
@@ -80,7 +85,7 @@ def _table(at: str, value: object, everything: Table, faults: list[Fault]) -> Ta
     if value is False or value is None or value == 0:
         return tuple((0,) * len(row) for row in everything)
     rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
-    if not all(isinstance(row, list) and all(isinstance(x, int) for x in row) for row in rows):
+    if not all(isinstance(row, list) and all(fits(x, SCALARS["pipeline.offset"]) for x in row) for row in rows):
         faults.append(Fault(at, f"is {value!r}; write true, false, a list of whole numbers, or one list per chunk"))
         return tuple((0,) * len(row) for row in everything)
     return tuple(tuple(int(x) for x in row) for row in rows if isinstance(row, list))

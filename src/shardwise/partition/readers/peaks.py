@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import FileError, InputError
+from shardwise.inputs.files import blocks
+from shardwise.inputs.gate import refusal
+from shardwise.inputs.scalars import SCALARS
 
 Which = Literal["actual", "used"]
 _LINE = {
-    "actual": re.compile(rb"Actual peak memory usage[^:]*:\s*([0-9.]+)\s*([KMG]?)"),
-    "used": re.compile(rb"Used peak memory usage[^:]*:\s*([0-9.]+)\s*([KMG]?)"),
+    "actual": re.compile(
+        rb"Actual peak memory usage[^:\n]*:[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])[ \t]*([KMG]?)"
+    ),
+    "used": re.compile(rb"Used peak memory usage[^:\n]*:[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])[ \t]*([KMG]?)"),
 }
 _SCALE = {b"": 1.0, b"K": 1 / 1024, b"M": 1.0, b"G": 1024.0}
 _STAGE = re.compile(r"stage[_-]?(\d+)")
@@ -43,12 +47,9 @@ def read_peaks(folder: str | Path, *, which: Which = "actual") -> dict[int, floa
 
 def _last_peak(path: Path, which: Which) -> float | None:
     last = None
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file:
-                match = _LINE[which].search(line)
-                if match:
-                    last = float(match[1]) * _SCALE[match[2]]
-    except (OSError, EOFError) as error:
-        raise FileError(path, f"cannot be read: {error}") from None
+    for block in blocks(path):
+        for match in _LINE[which].finditer(block):
+            last = float(match[1]) * _SCALE[match[2]]
+    if last is not None and (fault := refusal(last, SCALARS["log.peak"])):
+        raise FileError(path, f"has a peak of {last:g} MB: {fault}")
     return last

@@ -16,6 +16,8 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import read_mapping
+from shardwise.inputs.gate import fits, wrong
+from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.problem import MOST_CHUNKS, Choice, End, Kind, Problem, Run, check_problem
 
 RECOMPUTE = {
@@ -30,6 +32,11 @@ _KEYS = frozenset({
     "recompute_kinds", "model", "schedule", "hop", "empty_chunks",
 })  # fmt: skip
 _SAME = (("vp", "vpp"), ("mb", "microbatches"))
+_COUNTS = {
+    "pp": "Strategy.pp", "vp": "Strategy.vpp", "vpp": "Strategy.vpp", "mb": "Strategy.microbatches",
+    "microbatches": "Strategy.microbatches", "layers": "Model.layers", "seq_split": "option.splits",
+}  # fmt: skip
+"""Key of a whole number -> its row."""
 _NUMBERS = frozenset({"time", "nb_layer"})
 Table = Mapping[str, Any]
 _FREE: dict[str, Callable[[int], tuple[int, ...]]] = {
@@ -195,21 +202,23 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
         if one in data and same in data and data[one] != data[same]:
             yield Fault(one, f"is {data[one]!r}, but {same}, which means the same, is {data[same]!r}; leave one out")
     low = data.get("low_mem", 0)
-    if low not in {0, 1, None} if isinstance(low, int | float | None) else True:
+    if low is not None and not isinstance(low, bool) and not fits(low, SCALARS["option.switch"]):
         yield Fault("low_mem", f"is {low!r}; write 0 or 1")
     yield from _count_faults(data)
     kinds = data.get("recompute_kinds")
     if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) - RECOMPUTE.keys()):
         yield Fault("recompute_kinds", f"is {kinds!r}; write a list of {', '.join(RECOMPUTE)}")
     limit = data.get("mem_limit")
-    if limit is not None and not _is_numbers(limit):
-        yield Fault("mem_limit", f"is {limit!r}; write the memory of a rank, or a list with one number per rank")
+    if limit is not None and not _is_numbers(limit, "pipeline.limit"):
+        yield Fault(
+            "mem_limit", f"is {limit!r}; write the memory of a rank, above 0, or a list with one number per rank"
+        )
     hop = data.get("hop", 0.0)
-    if not _is_number(hop) or hop < 0:
+    if not fits(hop, SCALARS["pipeline.time"]):
         yield Fault("hop", f"is {hop!r}; write the time of a message between two ranks, 0 or more")
     empty = data.get("empty_chunks", [])
     words = isinstance(empty, str) and empty in _FREE
-    if not words and (not isinstance(empty, list) or any(not _is_count(chunk, 0) for chunk in empty)):
+    if not words and (not isinstance(empty, list) or any(not fits(chunk, SCALARS["option.none"]) for chunk in empty)):
         said = f"is {empty!r}; write a list of chunks that may be without layers, ends or any"
         yield Fault("empty_chunks", said)
     yield from model_faults(data.get("model"))
@@ -221,14 +230,13 @@ def unknown_keys(data: Table) -> list[str]:
 
 
 def _count_faults(data: Table) -> Iterator[Fault]:
-    names = {"pp": True, "vp": False, "vpp": False, "mb": "microbatches" not in data, "microbatches": False,
-             "layers": False, "seq_split": False}  # fmt: skip
-    for name, needed in names.items():
+    needed = {"pp"} | ({"mb"} if "microbatches" not in data else set())
+    for name in _COUNTS:
         if name not in data:
-            if needed:
+            if name in needed:
                 yield Fault(name, "is missing; a problem says pp, vp, mb, layers, mem_limit and its model")
-        elif not _is_count(data[name]):
-            yield Fault(name, f"is {data[name]!r}; write a whole number of at least 1")
+        elif not fits(data[name], SCALARS[_COUNTS[name]]):
+            yield Fault(name, wrong(data[name], SCALARS[_COUNTS[name]]))
 
 
 def model_faults(model: object) -> Iterator[Fault]:
@@ -236,7 +244,7 @@ def model_faults(model: object) -> Iterator[Fault]:
     if not isinstance(model, dict) or not isinstance(model.get("layers_description"), list):
         yield Fault("model", "must hold layers_description, a list of HEAD, BODY and TAIL entries")
         return
-    if not _is_numbers(model.get("stage_const_mem", 0.0)):
+    if not _is_numbers(model.get("stage_const_mem", 0.0), "pipeline.bytes"):
         yield Fault("model.stage_const_mem", "must be a number, or a list with one per rank")
     entries = model["layers_description"]
     if not any(isinstance(e, dict) and e.get("type") == "BODY" for e in entries):
@@ -253,19 +261,13 @@ def _entry_faults(entry: object, at: str) -> Iterator[Fault]:
         yield Fault(f"{at}.time", "is missing; give the forward time of one layer")
     for key, value in entry.items():
         read = key in _NUMBERS or key.startswith("memory_") or key.endswith(("_time", "_coef"))
-        if read and (not _is_number(value) or value < 0):
-            yield Fault(f"{at}.{key}", f"is {value!r}; write a number that is not negative")
-    if not _is_count(entry.get("nb_layer", 1)):
-        yield Fault(f"{at}.nb_layer", f"is {entry['nb_layer']!r}; write a whole number of at least 1")
+        row = SCALARS["pipeline.coefficient" if key.endswith("_coef") else "pipeline.time"]
+        if read and (message := wrong(value, row)):
+            yield Fault(f"{at}.{key}", message)
+    if message := wrong(entry.get("nb_layer", 1), SCALARS["Model.layers"]):
+        yield Fault(f"{at}.nb_layer", message)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_numbers(value: object) -> bool:
-    return _is_number(value) or (isinstance(value, list) and bool(value) and all(map(_is_number, value)))
-
-
-def _is_count(value: object, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_numbers(value: object, row: str) -> bool:
+    values = value if isinstance(value, list) and value else [value]
+    return all(fits(one, SCALARS[row]) for one in values)

@@ -16,6 +16,8 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
+from shardwise.inputs.gate import wrong
+from shardwise.inputs.scalars import SCALARS
 from shardwise.partition.readers.problem_file import RECOMPUTE
 
 _MIB = 2.0**20
@@ -60,9 +62,8 @@ def _faults(table: Mapping[str, Any], names: tuple[str, ...], at: str, *, needed
         value = table.get(name)
         if value is None and not needed:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            said = "is missing" if value is None else f"is {value!r}"
-            yield Fault(f"{at}.{name}", f"{said}; write a whole number of at least 1")
+        if message := "is missing; add it" if value is None else wrong(value, SCALARS["foreign.count"]):
+            yield Fault(f"{at}.{name}", message)
 
 
 def in_pieces(model: Mapping[str, Any], training: Training, splits: int) -> dict[str, Any]:

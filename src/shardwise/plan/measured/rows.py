@@ -7,20 +7,15 @@ h200_megatron_rank  {"rows": [...]}: single ranks of a pipeline, each with `stag
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import FileError, ShardwiseError
-from shardwise.inputs.files import SIZE_LIMIT, odd_value, read_bytes, read_text
+from shardwise.inputs.files import read_json
 from shardwise.plan.measured import h200, published
 from shardwise.plan.measured.case import Case, Skipped
 from shardwise.plan.measured.fields import row_faults
-from shardwise.units import show_bytes
 
 Row = dict[str, Any]
 Read = Callable[[Row], Case | Skipped]
@@ -41,46 +36,16 @@ def shipped_files() -> tuple[Path, ...]:
 
 def read_file(path: str | Path) -> list[Case | Skipped]:
     """Every row of a file as a case, or the reason why it cannot be one; an unreadable file is an error."""
-    rows = _rows(_parsed(path), path)
+    rows = _rows(read_json(path), path)
     form = _form(rows, path)
     return [_read(row, form, number) for number, row in enumerate(rows, 1)]
 
 
 def sources_of(path: str | Path) -> dict[str, Any]:
     """What a file says about where its rows come from."""
-    data = _parsed(path)
+    data = read_json(path)
     told = data.get("sources", data.get("info", {})) if isinstance(data, dict) else {}
     return told if isinstance(told, dict) else {}
-
-
-def _parsed(path: str | Path) -> Any:  # noqa: ANN401 - a file can hold anything
-    text = _unpacked(Path(path)) if str(path).endswith(".gz") else read_text(path)
-    try:
-        return json.loads(text, parse_constant=lambda word: _refuse(word, path))
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno} column {error.colno}"
-        raise FileError(path, f"is not valid JSON: {error.msg} at {where}") from None
-    except RecursionError:
-        raise FileError(path, "is nested too deeply to hold measured runs") from None
-    except ValueError as error:
-        raise FileError(path, odd_value(error)) from None
-
-
-def _unpacked(path: Path) -> str:
-    """What a packed file holds; the limit is that of a plain one, since a few bytes can unpack to any number."""
-    try:
-        with gzip.open(io.BytesIO(read_bytes(path))) as packed:
-            content = packed.read(SIZE_LIMIT + 1)
-        text = content.decode("utf-8")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise FileError(path, f"cannot be unpacked: {error}") from None
-    if len(content) > SIZE_LIMIT:
-        raise FileError(path, f"unpacks to more than {show_bytes(SIZE_LIMIT)}; split it")
-    return text
-
-
-def _refuse(word: str, path: str | Path) -> float:
-    raise FileError(path, f"holds {word}, which is not a number; write a finite one")
 
 
 def _rows(data: Any, path: str | Path) -> list[Any]:  # noqa: ANN401

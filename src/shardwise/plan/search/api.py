@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.check_values import value_faults
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.model import Model
@@ -46,21 +47,17 @@ def question_of(
     wishes, other = read_wishes(only)
     runtime = _runtime(runtime, other.get("runtime"))
     limit = _limit(cluster, runtime, memory_margin)
-    _refuse(global_batch, seq, cluster, limit)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
+    _refuse(model, cluster, shared, limit)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
         memory_limit=limit,
     )  # fmt: skip
 
 
-def _refuse(global_batch: int, seq: int, cluster: Cluster, limit: float) -> None:
-    faults = [
-        Fault(name, f"is {value}; it must be 1 or more")
-        for name, value in (("global_batch", global_batch), ("seq", seq))
-        if value < 1
-    ]
+def _refuse(model: Model, cluster: Cluster, base: Strategy, limit: float) -> None:
+    faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"

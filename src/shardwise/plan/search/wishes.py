@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, is_dataclass
+from typing import Any, NamedTuple, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.inputs.check_values import value_faults
+from shardwise.inputs.gate import counted, held
+from shardwise.inputs.gate import word as one_of
 from shardwise.inputs.recompute import Recompute
-from shardwise.inputs.strategy import SCHEDULES
+from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.strategy import SCHEDULES, CpKind
 from shardwise.inputs.strategy_text import Given, parse
 
 AXES = ("tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute")
 _FIELDS = {"micro_batch": "mbs", "zero_group": "hsdp"}
+_NAMES = {axis: name for name, axis in _FIELDS.items()}
+_SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+_ASKED = {"global_batch": "--global-batch", "microbatches": "--global-batch", "seq": "--seq"}
+"""Fields that are part of the question, and the option that gives them."""
+_DECIDED = ("layers", "first_layers", "last_layers", "count_embedding", "count_head", "group", "placement")
+"""Fields that the search decides by itself for every strategy; a wish for one would be lost."""
 _NUMERIC = frozenset({"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "mbs"})
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
@@ -83,9 +93,28 @@ def _read(word: str) -> tuple[list[Condition], Given]:
     if found and found[2] != "=":
         raise UnknownNameError("axis", found[1], AXES)
     given = parse(word)
+    faults = list(_range_faults(given))
+    faults += [Fault(key, f"is given by {_ASKED[key]}, not by a condition; use that") for key in given if key in _ASKED]
+    faults += [
+        Fault(key, "is decided by the search, stage by stage; `estimate` takes it") for key in given if key in _DECIDED
+    ]
+    if faults:
+        raise InputError(faults)
     axes = {_FIELDS.get(key, key): value for key, value in given.items() if _FIELDS.get(key, key) in AXES}
     other = {key: value for key, value in given.items() if _FIELDS.get(key, key) not in AXES}
     return [Condition(axis, "=", (value,)) for axis, value in axes.items()], other
+
+
+def _range_faults(given: Given) -> Iterator[Fault]:
+    """Words of a strategy leave ranges to `check`, which sees whole strategies; here they are looked at at once."""
+    for key, value in given.items():
+        if is_dataclass(value):
+            yield from value_faults(value, key)
+        if f"Strategy.{key}" in SCALARS and key != "layers":
+            try:
+                held(value, SCALARS[f"Strategy.{key}"], key)
+            except InputError as error:
+                yield from error.faults
 
 
 def _split(axis: str, text: str) -> list[str]:
@@ -95,11 +124,12 @@ def _split(axis: str, text: str) -> list[str]:
 
 def _value(axis: str, text: str) -> object:
     if axis in _NUMERIC:
-        if not text.isdigit():
-            raise InputError(Fault(axis, f"{text!r} is not a whole number; write for example {axis}<=8"))
-        return int(text)
+        return counted(text, SCALARS[f"Strategy.{_NAMES.get(axis, axis)}"], axis)
     if axis == "sp":
-        return text in {"on", "true", "yes", "1"}
+        one_of(text, _SWITCH, axis)
+        return _SWITCH[text]
+    if axis == "cp_kind":
+        return one_of(text, get_args(CpKind), axis)
     if axis == "schedule" and text not in SCHEDULES:
         raise UnknownNameError("schedule", text, SCHEDULES)
     if axis == "recompute":  # auto: as many layers of every stage as needed, AS_NEEDED in space.py
