@@ -205,10 +205,13 @@ def written(setting: Setting, question: Question, answer: Answer, options: Mappi
 
 
 def _plan_file(setting: Setting, question: Question, answer: Answer, options: Mapping[str, Any]) -> None:
+    from dataclasses import replace
+
     from shardwise import __version__
     from shardwise.errors import Fault, InputError
     from shardwise.inputs.plan_file import Plan, write_plan
     from shardwise.inputs.strategy import Strategy
+    from shardwise.plan.proof import proof_of
 
     if setting.model is None or setting.cluster is None:  # told by per_op_options before the search
         raise InputError(Fault("--out", "needs MODEL and --cluster"))
@@ -224,19 +227,17 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, options: Ma
         seq=int(seq) if (seq := question.profile.tags.get("seq", "")).isdecimal() else options["seq"],
     )
     told = as_json(question, answer)
-    write_plan(
-        Plan(
-            model=setting.model,
-            cluster=setting.cluster,
-            strategy=strategy,
-            partition={"space": "per-op", **told["plan"], "ops": list(question.chain.names)},
-            schedule=_schedule(question, answer),
-            predictions={"cost": told["cost"], "bound": answer.bound, "gap": answer.gap, "orders": told["orders"]},
-            provenance={"shardwise": __version__, "cost_model": question.flavour.name, "profile": told["profile"]},
-            run=told["run"],
-        ),
-        options["out"],
+    plan = Plan(
+        model=setting.model,
+        cluster=setting.cluster,
+        strategy=strategy,
+        partition={"space": "per-op", **told["plan"], "ops": list(question.chain.names)},
+        schedule=_schedule(question, answer),
+        predictions={"cost": told["cost"], "bound": answer.bound, "gap": answer.gap, "orders": told["orders"]},
+        provenance={"shardwise": __version__, "cost_model": question.flavour.name, "profile": told["profile"]},
+        run=told["run"],
     )
+    write_plan(replace(plan, proof=proof_of(plan, [{"bound": answer.bound}])), options["out"])
 
 
 def _schedule(question: Question, answer: Answer) -> dict[str, Any]:

@@ -36,11 +36,14 @@ def show_per_op(plan: Plan, path: str, output: Output) -> None:
         why = f"its stages or predictions are not whole ({type(error).__name__}: {error}); plan again"
         raise InputError(Fault(path, why)) from None
     output.answer({"predictions": plan.predictions, "partition": plan.partition, "schedule": plan.schedule})
-    source = plan.provenance or {}
+    from shardwise.plan.proof import ended
+
+    source, stale = plan.provenance or {}, ended(plan)
     count = f"{len(rows)} stage{'' if len(rows) == 1 else 's'}"
     output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count}, micro batch "
                f"{micro_batch}, global batch {plan.strategy.global_batch}")  # fmt: skip
-    output.say(f"{show_seconds(seconds)} per iteration, bound {show_seconds(bound)} under the "
+    proven = f"bound {show_seconds(bound)}" if not stale else f"bound unknown ({stale}; plan again)"
+    output.say(f"{show_seconds(seconds)} per iteration, {proven} under the "
                f"{source.get('cost_model', 'full')} cost model; order of passes "
                f"{(plan.schedule or {}).get('name', '1f1b')}")  # fmt: skip
     output.table(("stage", "ops", "GPUs", "tp x dp of its operators", "again", "iteration", "memory"), rows)

@@ -26,6 +26,7 @@ from shardwise.units import show_percent, show_seconds
 
 COST_MODEL = ("cost", "ops", "simulate", "schedule", "plan/estimate.py", "plan/passes.py", "plan/setup.py")
 """The sources that decide what a strategy takes."""
+NOTHING = "the file has a bound but no proof of it that could be checked"
 CLOSE = 1e-6
 """Share by which a number written and read back, or computed on another machine, may differ."""
 
@@ -55,7 +56,7 @@ def subject(plan: Plan) -> dict[str, str]:
     """Hashes of all that a proof is about."""
     runtime = load_runtime(plan.strategy.runtime)
     return {
-        "inputs": _hash([plan.model, plan.cluster, plan.strategy]),
+        "inputs": _hash([plan.model, plan.cluster, plan.strategy, plan.partition, plan.schedule]),
         "cost model": cost_model(),
         "calibration": _hash(calibration_of(plan.cluster.gpu)),
         "runtime": _hash(runtime),
@@ -77,6 +78,15 @@ def _hash(value: object) -> str:
     return hashlib.sha256(to_json({"value": value}).encode()).hexdigest()[:16]
 
 
+def ended(plan: Plan) -> str:
+    """Why a plan's proof no longer holds, as far as its hashes say; empty: they are today's."""
+    of = (plan.proof or {}).get("of")
+    if not isinstance(of, dict):
+        return NOTHING
+    changed = [name for name, now in subject(plan).items() if of.get(name) != now]
+    return f"this proof no longer holds: {', '.join(changed)} changed since it was made" if changed else ""
+
+
 def check_proof(plan: Plan) -> Proof | None:
     """What the plan's proof is worth; none where it has no bound at all."""
     said = plan.predictions or {}
@@ -92,14 +102,12 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def _faults(plan: Plan, bound: float) -> Iterator[str]:
-    proof = plan.proof or {}
-    of, parts = proof.get("of"), proof.get("parts")
-    if not isinstance(of, dict) or not isinstance(parts, list) or not all(map(_is_part, parts)):
-        yield "the file has a bound but no proof of it that could be checked"
+    parts = (plan.proof or {}).get("parts")
+    if not isinstance(parts, list) or not all(map(_is_part, parts)):
+        yield NOTHING
         return
-    changed = [name for name, now in subject(plan).items() if of.get(name) != now]
-    if changed:
-        yield f"this proof no longer holds: {', '.join(changed)} changed since it was made"
+    if ended(plan):
+        yield ended(plan)
     if abs(min((part["bound"] for part in parts), default=bound) - bound) > CLOSE * bound:
         yield f"the proof is broken: {show_seconds(bound)} is not the least of its parts"
     yield from _beaten(plan, bound, parts)

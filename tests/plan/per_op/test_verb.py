@@ -198,3 +198,22 @@ def test_a_run_that_differs_from_its_profile_is_warned_of(plan, folder):
     code, _, err = plan("--runs-with", "attention=plain")
     assert code == 0
     assert "will run out of memory" in err
+
+
+def test_a_plan_that_was_edited_shows_no_bound():
+    """The bound of a per-operator plan is about its own operators: `show` checks the hashes before it prints one."""
+    from dataclasses import replace
+
+    from shardwise.inputs.load import load_cluster, load_model
+    from shardwise.inputs.plan_file import Plan
+    from shardwise.inputs.strategy import Strategy
+    from shardwise.plan.proof import ended, proof_of
+
+    plan = Plan(
+        model=load_model("llama-3-8b"), cluster=load_cluster("8xh100"), strategy=Strategy(dp=8, global_batch=8),
+        partition={"space": "per-op", "micro_batch": 8},
+    )  # fmt: skip
+    proven = replace(plan, proof=proof_of(plan, [{"bound": 1.0}]))
+    assert ended(proven) == ""
+    assert "inputs changed" in ended(replace(proven, partition={"space": "per-op", "micro_batch": 4}))
+    assert "no proof" in ended(plan)

@@ -130,11 +130,9 @@ def plan_file_of(answer: Answer) -> Plan:
     if answer.best is None:
         message = "nothing fits, so there is no plan"
         raise ValueError(message)
-    found = plan_of(answer.best)
+    found = replace(plan_of(answer.best), partition=_partition(answer), schedule=_schedule(answer))
     return replace(
         found,
-        partition=_partition(answer),
-        schedule=_schedule(answer),
         predictions={**(found.predictions or {}), **proof(answer)},
         proof=proof_of(found, [_part(one) for one in answer.lowest]),
         run={"cpu_seconds": answer.cpu_seconds, "screen_cpu_seconds": answer.screen_seconds},
