@@ -54,6 +54,13 @@ def test_handcrafted_zero_bubble_closed_forms(pp, m, f, i, w):
     assert (max(h1.peak), max(h2.peak)) == (pp, 2 * pp - 1)
 
 
+@pytest.mark.parametrize(("f", "m"), [([3, 1, 2], 3), ([3, 1, 3, 2], 5), ([1, 3, 1, 1, 1, 1, 3, 3], 12)])
+def test_automatic_order_of_unequal_stages_waits_for_the_rank_before(f, m):
+    """A rank warmed up with more forwards than the one before it had made."""
+    made = generate("zb-2p", pp=len(f), microbatches=m, costs=costs(pp=len(f), f=f, i=1, w=1))
+    validate(made)
+
+
 def test_interleaved_closed_form():
     """Narayanan et al. (2021): the bubble is (p-1)/(v m) of the work when m is a multiple of p."""
     for pp, vpp, m in ((4, 2, 8), (4, 3, 12), (8, 2, 16)):
