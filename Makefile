@@ -44,6 +44,7 @@ bench: $(VENV)/.installed-dev
 
 bench-schedules: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/schedules.py
+	$(BIN)/python benchmarks/adversary_schedules.py
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py

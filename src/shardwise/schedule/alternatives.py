@@ -7,6 +7,7 @@ bound (mixes.py) cannot rule out, which also gives the bound over all choices. T
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,10 @@ _ROUNDS = 4
 """Passes over all ranks and chunks at most."""
 _FINALISTS = 4
 """Choices that get the full search, beside the uniform ones."""
+_LOOKED_AT = 16
+"""Choices that get a longer look to become finalists."""
+_LOOK = 0.03
+"""Effort of that look, as a share."""
 _CASES, _CASES_WORK = 400, 3e5
 """Cases of the bound at effort 1, and actions in all of them: about 3 CPU seconds."""
 _SCOPE = "any order of any mix on this placement"
@@ -45,13 +50,20 @@ class _Comparison:
 
     @property
     def uniform(self) -> list[Choice]:
-        return [(k,) * len(self.mixes.rank_of) for k in range(len(self.mixes.alternatives))]
+        """One alternative everywhere, or what is nowhere worse than it."""
+        alone = ((k,) * len(self.mixes.rank_of) for k in range(len(self.mixes.alternatives)))
+        return [self.mixes.plain(choice) for choice in alone]
 
     @property
     def late(self) -> bool:
         return time.process_time() > self.deadline
 
+    @property
+    def finished(self) -> bool:
+        return self.late or self.mixes.bound.value >= self.best
+
     def worth(self, choice: Choice) -> float:
+        """What a quick search reaches; `choice` is a plain one (mixes.py)."""
         if choice not in self.known:
             self.known[choice] = self._quick(choice)
             self.best = min(self.best, self.known[choice])
@@ -64,39 +76,60 @@ class _Comparison:
         except InfeasibleError:
             return _NONE
         self.bounds[choice] = lower_bound(problem, mixes.objective).value
+        if self.bounds[choice] >= self.best:  # it cannot be better
+            return self.bounds[choice]
         search = Search(problem=problem, objective=mixes.objective, bound=self.bounds[choice])
         search.glance()
         return search.best.value
 
     def compare(self, cases: int) -> None:
-        """Change a rank or a chunk at a time while it helps, then split cases until all others are ruled out."""
+        """Change a rank or a chunk at a time while it helps, then split cases until all others are ruled out, then
+        change some chunks at once.
+        """
         try:
             self._descend()
-            while cases > 0 and not (self.late or self.mixes.through or self.mixes.bound.value >= self.best):
+            for _ in range(cases):
+                if self.finished or self.mixes.through:
+                    break
                 choice = self.mixes.split()
-                cases -= 1
                 if choice is not None:
                     self.worth(choice)
+            self._wander(cases)
         except KeyboardInterrupt:  # go on with the choices known so far
             pass
 
+    def _wander(self, tries: int) -> None:
+        dice = random.Random(20240503)  # noqa: S311 - a search, not a secret
+        at, kinds = min(self.known, key=self.worth), range(len(self.mixes.alternatives))
+        for _ in range(tries):
+            if self.finished:
+                return
+            near = list(at)
+            for c in dice.sample(range(len(at)), min(len(at), dice.choice((1, 2, 2, 3)))):
+                near[c] = dice.choice(kinds)
+            plain = self.mixes.plain(tuple(near))
+            if self.worth(plain) <= self.worth(at):
+                at = plain
+
     def _descend(self) -> None:
-        best = min([self.mixes.smallest, *self.uniform], key=self.worth)
+        best = min([self.mixes.plain(self.mixes.smallest), *self.uniform], key=self.worth)
         for _ in range(_ROUNDS):
             before = self.worth(best)
             for near in _neighbours(best, self.mixes.rank_of, len(self.mixes.alternatives)):
                 if self.late:
                     return
-                if self.worth(near) < self.worth(best):
-                    best = near
+                if self.worth(self.mixes.plain(near)) < self.worth(best):
+                    best = self.mixes.plain(near)
             if self.worth(best) >= before:
                 break
 
-    def finalists(self) -> list[Choice]:
-        """The choices for the full search, the most promising first."""
+    def finalists(self, look: Callable[[Choice], float]) -> list[Choice]:
+        """The choices for the full search, the most promising first: those that do best in a longer look."""
         order = sorted(self.known, key=lambda choice: (self.known[choice], choice))
-        chosen = {*order[:_FINALISTS], *self.uniform}
-        return [choice for choice in order if choice in chosen and choice in self.bounds]
+        near = [choice for choice in order if choice in self.bounds]
+        looked = {choice: look(choice) for choice in near[:_LOOKED_AT] if not self.finished}
+        first = sorted(looked, key=lambda choice: looked[choice])
+        return list(dict.fromkeys([*first, *near][:_FINALISTS] + [one for one in self.uniform if one in self.bounds]))
 
 
 def optimise_alternatives(
@@ -127,11 +160,11 @@ def optimise_alternatives(
         if report is not None:
             report(value, mixes.bound.value, looked)
 
-    def full(choice: Choice) -> Answer:
+    def full(choice: Choice, share: float) -> Answer:
         left = max(0.05, found.deadline - time.process_time()) if time_limit else None
         answer = optimise(
             mix(alternatives, choice), pp=pp, vpp=vpp, microbatches=microbatches, placement=placement,
-            objective=objective, effort=effort, time_limit=left, report=told,
+            objective=objective, effort=share * effort, time_limit=left, report=told,
         )  # fmt: skip
         return replace(answer, choice=choice)
 
@@ -140,19 +173,25 @@ def optimise_alternatives(
     return replace(best, bound=bound, cases=mixes.cover(), seconds=time.process_time() - began)
 
 
-def _best(found: _Comparison, full: Callable[[Choice], Answer]) -> Answer:
+def _best(found: _Comparison, full: Callable[[Choice, float], Answer]) -> Answer:
     """The best of the finalists; those whose own bound says that they cannot be are passed over."""
-    best, looked, late = None, 0, False
-    for choice in found.finalists():
-        if best is not None and (late or found.bounds[choice] >= best.value):
-            continue
-        answer = full(choice)
-        looked, late = looked + answer.evaluated, answer.interrupted or found.late
-        if best is None or answer.value < best.value:
-            best = answer
-        best = replace(best, interrupted=answer.interrupted, out_of_time=best.out_of_time or answer.out_of_time)
-    assert best is not None  # noqa: S101 - the smallest choice fits and is known
-    return replace(best, evaluated=looked)
+    answers = list[Answer]()
+
+    def tried(choice: Choice, share: float = 1.0) -> float:
+        least = min((answer.value for answer in answers), default=_NONE)
+        stopped = bool(answers) and (answers[-1].interrupted or found.late)
+        if stopped or found.bounds[choice] >= least:
+            return _NONE
+        answers.append(full(choice, share))
+        found.best = min(found.best, answers[-1].value)
+        return answers[-1].value
+
+    for choice in found.finalists(lambda choice: tried(choice, _LOOK)):
+        tried(choice)
+    return replace(
+        min(answers, key=lambda answer: answer.value), evaluated=sum(answer.evaluated for answer in answers),
+        interrupted=answers[-1].interrupted, out_of_time=any(answer.out_of_time for answer in answers),
+    )  # fmt: skip
 
 
 def _neighbours(choice: Choice, rank_of: tuple[int, ...], count: int) -> Iterator[Choice]:

@@ -68,6 +68,10 @@ class Mixes:
         kinds = range(len(self.alternatives))
         return tuple(min(kinds, key=lambda k: self.alternatives[k].held(c)) for c in range(len(self.rank_of)))
 
+    def plain(self, choice: Choice) -> Choice:
+        """The same with the first alternative that is nowhere worse, chunk by chunk."""
+        return tuple(groups[k] for groups, k in zip(self._stands_for, choice, strict=True))
+
     @property
     def through(self) -> bool:
         """Whether every mix has been a case of its own."""
