@@ -30,6 +30,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import bad_inputs_cases as cases  # noqa: E402 - after the path
+import bad_inputs_contents as contents  # noqa: E402
 import bad_inputs_lines as lines  # noqa: E402
 from bad_inputs_cases import EITHER, NAMED, VALID, Case  # noqa: E402
 
@@ -69,7 +70,7 @@ def all_cases(seed: int = 13, draws: int = 600) -> list[Case]:
     """Every case, in a fixed order."""
     return [
         *cases.spoilt_files(), *cases.strange_shapes(), *cases.web_cases(), *cases.random_spoils(seed, draws),
-        *lines.options(), *lines.typed_strategies(), *lines.conditions(), *lines.places(),
+        *lines.options(), *lines.typed_strategies(), *lines.conditions(), *lines.places(), *contents.contents(),
     ]  # fmt: skip
 
 

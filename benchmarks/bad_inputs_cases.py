@@ -145,7 +145,7 @@ FORMS = (
     Form("plan", "file", "plan.json", PLAN, "show plan.json", every=4),
     Form("costs", "file", "costs.json", files.COSTS, f"{SCHEDULE} costs.json"),
     Form("problem", "file", "problem.json", files.PROBLEM, f"{BALANCE} --problem problem.json"),
-    Form("init", "file", "init.json", files.INIT, f"{BALANCE} --init init.json -s 4 -mem 60000"),
+    Form("init", "file", "init.json", files.INIT, f"{BALANCE} --init init.json -s 16 -mb 16 -mem 62000", every=4),
     Form("manual", "file", "manual.json", files.MANUAL,
          f"{BALANCE} --problem sound_problem.json --manual manual.json", ("sound_problem.json",)),
     Form("trace", "file", "trace.json", files.TRACE, f"{CALIBRATE} --trace trace.json", RUN),

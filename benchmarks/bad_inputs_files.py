@@ -221,12 +221,17 @@ PROBLEM = {
     "hop": N(0.1), "schedule": C("1f1b"), "recompute_kinds": [C("full")],
     "model": {"stage_const_mem": N(0), "layers_description": _LAYERS},
 }  # fmt: skip
+_OFFSETS = (0, 0, -4, -2, 2, -2, -2, 10, -2, -2, -2, 0, 2, 2, 0, 0)
+_SELECTED = (5, 5, 2, 1, 4, 3, 2, 14, 4, 4, 4, 6, 1, 5, 5, 6)
+_COMM = (0, 5, 0, 1, 1, 4, 2, 2, 1, 3, 2, 6, 4, 5, 5, 1)
+_PEAKS = (60854, 27620, 54533, 100631, 31713, 38874, 146986, 31713, 24553, 24553, 28484, 45016, 33763, 20463)
 INIT = {
-    "pipeline_config": {"pipeline_num": W(4), "num_layer": W(8), "offset": [W(0), W(0), W(0), W(0)]},
-    "time_config": {"head": N(0.1), "body": N(3.1), "tail": N(3.5)},
-    "recompute_config": {"recompute": [W(1), W(0), W(2), W(0)], "select_recompute": S(False)},
-    "memory_usage": {"head_memory": N(9600), "tail_memory": N(2300),
-                     "body_memories": {"stage_id": [W(1), W(2)], "memories": [N(6000), N(2700)]}},
+    "pipeline_config": {"pipeline_num": W(16), "num_layer": W(96), "offset": [*map(W, _OFFSETS)]},
+    "time_config": {"head": N(0.0588), "body": N(3.1346), "tail": N(3.5158)},
+    "recompute_config": {"recompute": S(False), "select_recompute": [*map(W, _SELECTED)],
+                         "select_comm_recompute": [*map(W, _COMM)]},
+    "memory_usage": {"head_memory": N(96643), "tail_memory": N(23531),
+                     "body_memories": {"stage_id": [*map(W, range(1, 15))], "memories": [*map(N, _PEAKS)]}},
 }  # fmt: skip
 MANUAL = {"mine": {"offset": [W(0), W(0)], "recompute": [W(1), W(1)], "interleave_num": W(1), "show": S(True)}}
 TRACE = {"traceEvents": [
@@ -238,7 +243,7 @@ PROBE_ROW = {"m": W(4096), "n": W(4096), "k": W(4096), "dtype": T("bf16"), "layo
 PROBE = {"schema": "shardwise/probe/1", "complete": True, "hardware": {"gpu": "NVIDIA H200"}, "software": {},
          "families": {"gemm": {"rows": [PROBE_ROW] * 3}}}  # fmt: skip
 SNAPSHOT = {
-    "segments": [{"device": W(0), "blocks": [{"size": N(2.0**34), "state": C("active_allocated")}]}],
+    "segments": [{"device": W(0), "blocks": [{"size": N(4.2e8), "state": C("active_allocated")}]}],
     "device_traces": [[{"action": C("alloc"), "addr": 1, "size": N(2.0**20), "frames": []}]],
 }  # fmt: skip
 GPU_HOME = {"gpus": {"my-gpu": {"base": C("h100"), "memory": Q("80GB"), "bandwidth": Q("3TB/s"), "sms": W(132)}}}

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bad_inputs_cases import EITHER, LONG, NAMED, REFUSED, SOUND, VALID, WORDS, Case
+from bad_inputs_cases import EITHER, LONG, NAMED, REFUSED, SOUND, WORDS, Case
 
 ASK = ("llama-3.2-1b", "-c", "8xh100")
 PLAN = ("plan", *ASK, "--global-batch", "8", "--seq", "4096", "--only", "tp=1 pp=1 cp=1 zero1 mbs=1 recompute=none")
@@ -206,6 +206,3 @@ def places() -> Iterator[Case]:
 def _of(words: tuple[str, ...], name: str) -> str:
     """An empty name is sometimes an option left out; "." is a folder, which profiles may be in."""
     return EITHER if name in {"", "."} and words[0] in {"check", "plan", "balance", "calibrate"} else REFUSED
-
-
-__all__ = ["VALID", "conditions", "options", "places", "typed_strategies"]

@@ -205,7 +205,7 @@ def _levels(levels: list[Any], gpus: int) -> list[Any]:
     for level in levels:
         if not isinstance(level, dict):
             return levels  # the check that follows says what is wrong
-        size = level.get("size") or -(-gpus // inner) * inner
+        size = level.get("size", -(-gpus // inner) * inner)
         used.append({**level, "size": size})
         if not isinstance(size, int) or size >= gpus:
             break

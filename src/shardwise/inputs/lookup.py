@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwise.errors import UnknownNameError
+from shardwise.errors import FileError, UnknownNameError
 from shardwise.inputs.files import parse_mapping, read_text
 from shardwise.inputs.gate import typed
 from shardwise.inputs.scalars import row_of
@@ -53,7 +53,24 @@ def forget() -> None:
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     if path.is_relative_to(CATALOG):
         return tomllib.loads(text)
-    return parse_mapping(text, path)
+    data = parse_mapping(text, path)
+    _refuse_shapes(data, path)
+    return data
+
+
+def _refuse_shapes(data: dict[str, Any], path: Path) -> None:
+    """A user's own shelf: tables of entries, each a table with a text for its base and texts for its aliases."""
+    entries = data.get("gpus", {})
+    for name, fields in entries.items() if isinstance(entries, dict) else [("gpus", None)]:
+        if not isinstance(fields, dict):
+            raise FileError(path, f"{name} must be a table of keys and values")
+        if not isinstance(fields.get("base", ""), str):
+            raise FileError(path, f"gpus.{name}.base must be the name of a GPU, such as h100")
+        aliases = fields.get("aliases", [])
+        if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+            raise FileError(path, f"gpus.{name}.aliases must be a list of names")
+    if not isinstance(data.get("defaults", {}), dict):
+        raise FileError(path, "defaults must be a table of keys and values")
 
 
 def names(folder: Path) -> tuple[str, ...]:

@@ -176,6 +176,8 @@ SCALARS: dict[str, Scalar] = {
     "trace.ts": _number(-1e17, 1e17),
     "trace.dur": _number(0, 1e12),
     "trace.number": _whole(-(2**63), 2**63),
+    "snapshot.bytes": _number(0, 2.0**50),
+    "snapshot.device": _whole(0, 1023),
     "log.iteration": Scalar(kind="seconds", least=0.0, most=1e9, above=True),
     "log.peak": _positive(1e9),
     # numbers whose own range is looked at later, together with all other faults

@@ -10,17 +10,17 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from shardwise.cost.fit.plain_pickle import PickleError, plain
-from shardwise.errors import FileError
+from shardwise.errors import FileError, InputError
 from shardwise.inputs.files import read_bytes
+from shardwise.inputs.gate import held, word
+from shardwise.inputs.scalars import SCALARS
 
 BEFORE = "before the record began"
 NAMELESS = "backward and kernels without a Python frame"
-MOST_BYTES = 2.0**50
 TOP = 6
 # The first that is part of a frame's file or function names what an allocation is.
 _PARTS = (
@@ -30,6 +30,10 @@ _PARTS = (
     ("loss", ("cross_entropy", "loss")),
 )
 _FORWARD = "forward"
+_ACTIONS = (
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+    "snapshot", "oom", "user_defined",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +63,12 @@ def read_snapshot(path: str | Path) -> Snapshot:
     try:
         for segment in data["segments"]:
             blocks = [block for block in segment["blocks"] if block["state"].startswith("active")]
-            ends[abs(int(segment.get("device", 0)))] += sum(_size(block["size"]) for block in blocks)
+            device = int(held(segment.get("device", 0), SCALARS["snapshot.device"], "segments.device"))
+            ends[device] += sum(_size(block["size"]) for block in blocks)
         records = data.get("device_traces") or []
         found = [_peak(ends[device], records[device] if device < len(records) else []) for device in sorted(ends)]
+    except InputError as error:
+        raise FileError(path, f"is a broken memory snapshot: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(path, f"is a broken memory snapshot: {error!r}") from None
     if not found or not max(one.peak for one in found):
@@ -82,16 +89,13 @@ def _data(path: str | Path) -> Any:  # noqa: ANN401 - a file can hold anything
 
 
 def _size(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not (isfinite(value) and value >= 0):
-        raise ValueError(f"a size of {value!r} bytes")
-    if value > MOST_BYTES:
-        raise ValueError(f"a size of {value:.3g} bytes, more than any device has")
-    return float(value)
+    return held(value, SCALARS["snapshot.bytes"], "size")
 
 
 def _changes(record: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any], float]]:
     """(place, event, bytes more or less); memory is free when its free is complete, as the allocator counts it."""
     for place, event in enumerate(record):
+        word(event["action"], _ACTIONS, "device_traces.action")
         if event["action"] == "alloc":
             yield place, event, _size(event["size"])
         elif event["action"] == "free_completed":

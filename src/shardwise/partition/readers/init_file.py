@@ -47,6 +47,8 @@ class Init:
     profiling: Profiling | None
     kinds: tuple[str, ...]
     """Recompute kinds that were measured."""
+    unknown: tuple[str, ...] = ()
+    """Keys that mean nothing here, to be named."""
 
 
 def read_init(
@@ -127,7 +129,10 @@ class _Reader:
         used = [
             name for k, name in enumerate(("select", "comm", "both", "full"), 1) if any(m.counts[k] for m in measured)
         ]
-        return Init(pp=pp, layers=layers, measured=measured, times=times, profiling=profiling, kinds=tuple(used))
+        return Init(
+            pp=pp, layers=layers, measured=measured, times=times, profiling=profiling, kinds=tuple(used),
+            unknown=tuple(_unknown(self.data)),
+        )  # fmt: skip
 
     def sizes(self, offset: object, pp: int, layers: int) -> list[list[int]]:
         """Layers per round and stage."""
@@ -266,6 +271,23 @@ class _Reader:
                 value = list(default)
             names[key] = tuple(value)
         return Profiling(folder=folder, microbatches=microbatches, **names)
+
+
+_KNOWN: dict[str, frozenset[str]] = {
+    "pipeline_config": frozenset({"pipeline_num", "num_layer", "offset"}),
+    "time_config": frozenset({"head", "body", "tail"}),
+    "recompute_config": frozenset(LISTS),
+    "memory_usage": frozenset({"head_memory", "tail_memory", "body_memories"}),
+    "profiling_config": frozenset({"micro_batch_num", "folder_path", "head_layers", "body_layers", "tail_layers"}),
+}
+
+
+def _unknown(data: Table) -> Iterator[str]:
+    for name, table in data.items():
+        if name not in _KNOWN:
+            yield str(name)
+        elif isinstance(table, dict):
+            yield from (f"{name}.{key}" for key in table if key not in _KNOWN[name])
 
 
 def _usage(peaks: Sequence[Mapping[int, float]]) -> Table:

@@ -51,7 +51,8 @@ def model_of_init(
         for word, k in (("HEAD", 0), ("TAIL", 2))
     ]  # fmt: skip
     data = {"name": name, "stage_const_mem": values.get("const", 0.0), "layers_description": [ends[0], body, ends[1]]}
-    return LayerModel(data=data, fit=fit, notes=(*fit.notes, *notes))
+    unknown = (f"{path}: {', '.join(init.unknown)} mean nothing here and are passed over",) if init.unknown else ()
+    return LayerModel(data=data, fit=fit, notes=(*unknown, *fit.notes, *notes))
 
 
 def _times(init: Init) -> tuple[tuple[float, float, float], dict[str, dict[str, float]], tuple[str, ...]]:

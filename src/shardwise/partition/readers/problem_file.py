@@ -18,6 +18,7 @@ from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.strategy import SCHEDULES
 from shardwise.partition.problem import MOST_CHUNKS, Choice, End, Kind, Problem, Run, check_problem
 
 RECOMPUTE = {
@@ -213,6 +214,8 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
         yield Fault(
             "mem_limit", f"is {limit!r}; write the memory of a rank, above 0, or a list with one number per rank"
         )
+    if data.get("schedule", "1f1b") not in SCHEDULES:
+        yield Fault("schedule", f"is none of {', '.join(SCHEDULES)}")
     hop = data.get("hop", 0.0)
     if not fits(hop, SCALARS["pipeline.time"]):
         yield Fault("hop", f"is {hop!r}; write the time of a message between two ranks, 0 or more")
@@ -254,9 +257,11 @@ def model_faults(model: object) -> Iterator[Fault]:
 
 
 def _entry_faults(entry: object, at: str) -> Iterator[Fault]:
-    if not isinstance(entry, dict) or entry.get("type") not in {"HEAD", "BODY", "TAIL"}:
+    if not isinstance(entry, dict) or entry.get("type") not in ("HEAD", "BODY", "TAIL"):
         yield Fault(at, "must be a table with a type of HEAD, BODY or TAIL")
         return
+    if not isinstance(entry.get("name", ""), str):
+        yield Fault(f"{at}.name", "must be a text")
     if "time" not in entry and "forward_time" not in entry:
         yield Fault(f"{at}.time", "is missing; give the forward time of one layer")
     for key, value in entry.items():
