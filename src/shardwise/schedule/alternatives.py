@@ -31,8 +31,9 @@ _LOOKED_AT = 16
 """Choices that get a longer look to become finalists."""
 _LOOK = 0.03
 """Effort of that look, as a share."""
-_CASES, _CASES_WORK = 400, 3e5
-"""Cases of the bound at effort 1, and actions in all of them: about 3 CPU seconds."""
+_CASES, _CASES_LEAST, _CASES_WORK, _LOOKS_WORK = 400, 16, 3e5, 1e6
+"""At effort 1: cases of the bound at most and at least, and actions in all of them (about 3 CPU seconds); actions in
+all quick searches (about 10)."""
 _SCOPE = "any order of any mix on this placement"
 
 
@@ -43,6 +44,8 @@ class _Comparison:
     mixes: Mixes
     deadline: float
     """CPU seconds of this process at which to stop."""
+    looks: int
+    """Quick searches at most."""
     known: dict[Choice, float] = field(default_factory=dict)
     bounds: dict[Choice, float] = field(default_factory=dict)
     """Of each choice that fits, for any order of it."""
@@ -61,6 +64,10 @@ class _Comparison:
     @property
     def finished(self) -> bool:
         return self.late or self.mixes.bound.value >= self.best
+
+    @property
+    def enough(self) -> bool:
+        return self.finished or len(self.known) >= self.looks
 
     def worth(self, choice: Choice) -> float:
         """What a quick search reaches; `choice` is a plain one (mixes.py)."""
@@ -92,7 +99,7 @@ class _Comparison:
                 if self.finished or self.mixes.through:
                     break
                 choice = self.mixes.split()
-                if choice is not None:
+                if choice is not None and not self.enough:
                     self.worth(choice)
             self._wander(cases)
         except KeyboardInterrupt:  # go on with the choices known so far
@@ -102,7 +109,7 @@ class _Comparison:
         dice = random.Random(20240503)  # noqa: S311 - a search, not a secret
         at, kinds = min(self.known, key=self.worth), range(len(self.mixes.alternatives))
         for _ in range(tries):
-            if self.finished:
+            if self.enough:
                 return
             near = list(at)
             for c in dice.sample(range(len(at)), min(len(at), dice.choice((1, 2, 2, 3)))):
@@ -116,7 +123,7 @@ class _Comparison:
         for _ in range(_ROUNDS):
             before = self.worth(best)
             for near in _neighbours(best, self.mixes.rank_of, len(self.mixes.alternatives)):
-                if self.late:
+                if self.enough:
                     return
                 if self.worth(self.mixes.plain(near)) < self.worth(best):
                     best = self.mixes.plain(near)
@@ -153,8 +160,11 @@ def optimise_alternatives(
     began = time.process_time()
     mixes = Mixes(alternatives, placed(pp, vpp, placement), microbatches, objective)
     make_problem(mix(alternatives, mixes.smallest), mixes.rank_of, microbatches)  # says what is missing if none fits
-    found = _Comparison(mixes=mixes, deadline=began + time_limit if time_limit else _NONE)
-    found.compare(int(effort * max(16, min(_CASES, _CASES_WORK / (3 * pp * vpp * microbatches)))))
+    actions = 3 * pp * vpp * microbatches
+    looks = int(effort * max(_CASES_LEAST, _LOOKS_WORK / actions))
+    found = _Comparison(mixes=mixes, deadline=began + 0.5 * (time_limit or _NONE), looks=looks)
+    found.compare(int(effort * max(_CASES_LEAST, min(_CASES, _CASES_WORK / actions))))
+    found.deadline = began + (time_limit or _NONE)
 
     def told(value: float, _: float, looked: int) -> None:
         if report is not None:
