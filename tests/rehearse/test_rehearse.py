@@ -219,7 +219,7 @@ def test_broken_results_are_refused(tmp_path, change):
     good = {"schema": "shardwise/rehearsal/1", "rank": 0, "device": "x", "name": "y", "memory": {"peak": 1.0}}
     path = tmp_path / "result.json"
     path.write_text(json.dumps({**good, **change}))
-    with pytest.raises(FileError, match="rehearsal"):
+    with pytest.raises(FileError, match=r"rehearsal|holds NaN"):
         read_result(path)
     path.write_text(json.dumps(good))
     assert read_result(path)["rank"] == 0
@@ -275,7 +275,7 @@ def test_a_result_is_refused_for_what_differs(tmp_path, capfd):
         assert words in capfd.readouterr().err
     path.write_text("[" * 100_000)
     assert run(["rehearse", str(plan), "--read", str(path)]) == 2
-    assert "not valid JSON" in capfd.readouterr().err
+    assert "nested too deeply" in capfd.readouterr().err
 
 
 def test_the_verb(tmp_path, capfd):

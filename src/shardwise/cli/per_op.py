@@ -78,7 +78,7 @@ def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...],
     from shardwise.plan.search.executor import executor_of
 
     budget = Budget(hops=options["hops"], trials=options["trials"])
-    limit = options["time_limit"] or float("inf")
+    limit = float("inf") if options["time_limit"] is None else options["time_limit"]
     executor = executor_of(options["executor"], options["workers"], options["address"])
     state = Progress(title="stages", show=show_seconds, live=not output.quiet and sys.stderr.isatty())
 
@@ -180,7 +180,7 @@ def _memory(options: Options, cluster: Cluster | None, faults: list[Fault]) -> f
         text = options["memory"]
         try:
             bare = re.fullmatch(r"[0-9.]+", text.strip())
-            return typed(f"{text}MiB" if bare else text, SCALARS["Gpu.memory"], "--memory")
+            return typed(f"{text}MiB" if bare else text, SCALARS["option.room"], "--memory")
         except InputError as error:
             faults += error.faults
             return MB

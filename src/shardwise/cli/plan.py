@@ -141,7 +141,7 @@ def _search_options(verb: Any) -> Any:  # noqa: ANN401
             ),
             click.option(
                 "--time-limit",
-                type=Number("option.time"),
+                type=Number("option.seconds"),
                 metavar="TIME",
                 help="CPU seconds, such as 60s; the best so far is the answer. [none]",
             ),

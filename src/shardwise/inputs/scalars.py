@@ -133,6 +133,8 @@ SCALARS: dict[str, Scalar] = {
     "option.count": _whole(1, 10**9),
     "option.gap": _number(0, 1, usual=(0, 0.9999), hint="it is a share: write 0.5% or 0.005"),
     "option.time": Scalar(kind="seconds", least=0.0, most=3.2e7, above=True),
+    "option.seconds": Scalar(kind="seconds", least=0.0, most=3.2e7),  # 0: what is found at once
+    "option.room": _size(1e6, 1e14),
     "option.effort": _number(0.01, 100),
     "option.share": _SHARE,
     "option.margin": _size(1e3, 1e14, zero=True),
