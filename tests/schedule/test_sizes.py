@@ -23,8 +23,9 @@ def shardwise(*arguments):
     ("arguments", "words"),
     [
         (["schedule", "auto", "--pp", "4", "--microbatches", "8", "--costs", "10,11,9", "--hop", "1e308"], "1e+308"),
-        (["schedule", "1f1b", "--pp", "1000000", "--microbatches", "2", "--costs", "10,11,9"], "1,000,000 chunks"),
-        (["schedule", "auto", "--pp", "1000000", "--microbatches", "1", "--costs", "10,11,9"], "2,000,000 chunks"),
+        (["schedule", "1f1b", "--pp", "1000000", "--microbatches", "2", "--costs", "10,11,9"], "at most 10,000"),
+        (["schedule", "auto", "--pp", "1000000", "--microbatches", "1", "--costs", "10,11,9"], "at most 10,000"),
+        (["schedule", "1f1b", "--pp", "9000", "--microbatches", "2", "--costs", "10,11,9"], "9,000 chunks"),
         (["schedule", "zb-1p", "--pp", "4096", "--microbatches", "1500", "--costs", "10,11,9"], "micro batches"),
         (["schedule", "v-half", "--pp", "2000", "--microbatches", "1500", "--costs", "10,11,9"], "micro batches"),
         (["plan", "llama-3-8b", "-c", "16xh100", "--global-batch", str(10**18), "--seq", "4096", "--time", "20s"],
@@ -44,8 +45,8 @@ def test_what_if_with_more_gpus_than_there_are(tmp_path):
     assert code == 0
     assert json.loads(path.read_text())
     code, told = shardwise("what-if", str(path), "--gpus", "9" * 18)
-    assert code in {1, 2}
-    assert "9" * 18 in told
+    assert code == 2
+    assert "more than 15 digits" in told
 
 
 def test_divisors_are_listed_as_far_as_asked():

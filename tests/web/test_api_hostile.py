@@ -72,7 +72,7 @@ def ended(line):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_six_hundred_strangers_shut_nobody_out(public, hanging, way):
-    connection = public.connect(GUARD)
+    connection = public.connect()
     connection.request("GET", "/api/catalog", headers={"Authorization": f"Bearer {public.token}"})
     assert connection.getresponse().read()
     for index in range(600):
@@ -105,14 +105,14 @@ def test_a_refusal_is_heard_and_ends_its_connection(public):
 
 def test_every_head_has_a_deadline_and_streams_have_none(public, hanging):
     """Half a head, half of the second on a connection that is known, and one that comes a byte at a time."""
-    connection = public.connect(GUARD)
+    connection = public.connect()
     headers = {"Authorization": f"Bearer {public.token}", "Content-Type": "application/json"}
     connection.request("POST", "/api/plan", json.dumps(LONG), headers)
     stream = connection.getresponse()
     assert stream.status == 200
     bearer = f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {public.token}\r\n\r\n".encode()
     first, second, slow = hanging([HALF]), hanging([bearer, HALF]), hanging([HALF])
-    assert wait_for(lambda: cut_while_sending(slow), GUARD)
+    assert wait_for(lambda: cut_while_sending(slow))
     assert ended(first)
     assert ended(second)
     assert any(line.startswith(b"event: progress") for line in stream), "the stream was cut"
@@ -137,7 +137,7 @@ def test_who_takes_no_answer_is_dropped(public):
         with contextlib.suppress(BlockingIOError):
             for _ in range(5000):
                 line.send(bearer)
-        assert wait_for(lambda: cut(line), GUARD)
+        assert wait_for(lambda: cut(line))
     assert asked(public) == 200
 
 

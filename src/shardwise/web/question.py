@@ -42,15 +42,16 @@ def asked(data: object) -> Asked:
     model: Model | None = _tried(table, lambda: model_of(data.get("model")), "model")
     cluster: Cluster | None = _tried(table, lambda: cluster_of(data.get("cluster")), "cluster")
     try:
-        read_wishes(numbers["only"])
+        _, other = read_wishes(numbers["only"])
     except InputError as error:
         table.faults.extend(Fault("only", str(fault)) for fault in error.faults)
+    else:
+        if "runtime" in other:  # it may be a file, and a stranger's word opens none
+            table.faults.append(Fault("only", "gives a runtime; give it in the field runtime"))
     if table.faults or model is None or cluster is None:
         raise InputError(table.faults)
     effort = {name: numbers.pop(name) for name in ("gap", "time_limit")}
     question = question_of(model, cluster, **numbers)
-    if question.base.runtime != question.runtime.name:
-        raise InputError(Fault("only", "gives a runtime; give it in the field runtime"))
     return Asked(question=question, options={"model": model, "cluster": cluster, **numbers, **effort})
 
 
