@@ -10,7 +10,7 @@ from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory, trained_share
 from shardwise.cost.network import hand_over
-from shardwise.cost.stage import Chunk, Run, chunk_of, combined
+from shardwise.cost.stage import Chunk, combined
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import DataGroups, Update, data_groups, hidden, update_of
 from shardwise.inputs.check import ensure
@@ -253,15 +253,6 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk], plain: Seconds) -> Stag
         alone=sum(chunk.f.alone + combined(chunk.i, chunk.w, chunk.again).alone for chunk in chunks),
         parameters=sum(chunk.all_params for chunk in chunks),
     )
-
-
-def sharding_seconds(setup: Setup, runs: tuple[Run, ...], groups: DataGroups) -> tuple[float, float]:
-    """What gathering and scattering of these blocks shows of itself: forward, backward."""
-    if setup.strategy.zero < 3:
-        return 0.0, 0.0
-    chunk = chunk_of(runs, 0.0)
-    forward, backward = pass_seconds(chunk, _behind(setup, groups))
-    return forward - chunk.forward_seconds, backward - chunk.backward_seconds
 
 
 def _behind(setup: Setup, groups: DataGroups) -> Behind:

@@ -49,7 +49,7 @@ class Proof:
 
 def proof_of(plan: Plan, parts: list[Plain]) -> Plain:
     """What a plan's file says of its proof. `parts`: what the bound is the least of."""
-    return {"of": subject(plan), "parts": parts}
+    return {"of": {**subject(plan), "parts": _hash(parts)}, "parts": parts}
 
 
 def subject(plan: Plan) -> dict[str, str]:
@@ -83,7 +83,8 @@ def ended(plan: Plan) -> str:
     of = (plan.proof or {}).get("of")
     if not isinstance(of, dict):
         return NOTHING
-    changed = [name for name, now in subject(plan).items() if of.get(name) != now]
+    today = {**subject(plan), "parts": _hash((plan.proof or {}).get("parts"))}
+    changed = [name for name, now in today.items() if of.get(name) != now]
     return f"this proof no longer holds: {', '.join(changed)} changed since it was made" if changed else ""
 
 

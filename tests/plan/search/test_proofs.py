@@ -19,7 +19,7 @@ from shardwise.inputs.load import load_cluster, load_model, load_runtime
 from shardwise.inputs.plan_file import plan_from, plan_text
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import assemble, estimate
-from shardwise.plan.proof import check_proof
+from shardwise.plan.proof import check_proof, proof_of
 from shardwise.plan.search.api import plan_file_of, question_of
 from shardwise.plan.search.cut_bound import least_seconds
 from shardwise.plan.search.partitions import cuts_freely
@@ -171,11 +171,11 @@ class TestCertificate:
     def test_bounds_that_were_raised_are_found(self, plan):
         best = plan.predictions["iteration_seconds"]
         high = [{**part, "bound": best * 1.01} for part in plan.proof["parts"]]
-        raised = replace(
-            plan, proof={**plan.proof, "parts": high}, predictions={**plan.predictions, "bound": best * 1.01}
-        )
-        assert "broken" in check_proof(raised).fault
-        assert "not the least" in check_proof(replace(plan, proof={**plan.proof, "parts": high})).fault
+        sealed = replace(plan, proof=proof_of(plan, high))
+        raised = replace(sealed, predictions={**plan.predictions, "bound": best * 1.01})
+        assert "broken: the plan takes" in check_proof(raised).fault
+        assert "not the least" in check_proof(sealed).fault
+        assert "parts changed" in check_proof(replace(plan, proof={**plan.proof, "parts": high})).fault
         assert "no proof of it" in check_proof(replace(plan, proof=None)).fault
 
     def test_show_and_check_tell(self, plan, tmp_path, capfd):

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwise.cost.behind import Behind, behind_of, pass_seconds, split_seconds
 from shardwise.cost.layer import PLAIN, Block, Recipe
 from shardwise.cost.memory import footprint_of
-from shardwise.cost.stage import Run, chunk_of, combined, recomputed_layers
-from shardwise.cost.update import DataGroups, data_groups
+from shardwise.cost.stage import Run, chunk_of, recomputed_layers
+from shardwise.cost.update import data_groups
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
@@ -30,11 +31,12 @@ from shardwise.partition.near import repaired
 from shardwise.partition.problem import Choice, End, Kind, Problem
 from shardwise.partition.problem import Run as Layers
 from shardwise.partition.starts import starts
-from shardwise.plan.estimate import Estimate, hop_seconds, sharding_seconds
-from shardwise.plan.passes import freed_early, order_of
+from shardwise.plan.estimate import Estimate, hop_seconds
+from shardwise.plan.passes import SPLIT, freed_early, order_of
 from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import Setup, block_of
+from shardwise.simulate.action import B, F, W
 
 STEPS, SLOW_STEPS = 1500, 40
 """Annealing steps for one strategy, with and without a compiler."""
@@ -75,6 +77,8 @@ class Cutter:
     def __init__(self, setup: Setup, even: Estimate, limit: float) -> None:
         self.setup, self.limit = setup, limit
         self.ready = Ready(problem_of(setup))
+        shown = [F, W] if setup.strategy.schedule in SPLIT else [F, B]
+        self.ready.fixed_time[shown] += hop_seconds(setup) * (1 - setup.runtime.overlap.p2p)
         beside = np.array([rank.total for rank in even.memory]) - self.ready.peaks(self._counts(setup.layers))
         self.ready.limits = limit - beside
 
@@ -158,18 +162,19 @@ def problem_of(setup: Setup) -> Problem:
     """The partition problem of a strategy; memory without limits."""
     strategy, model = setup.strategy, setup.model
     groups = data_groups(setup.network, strategy)
+    behind = behind_of(strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
     kinds = layer_kinds(model)[: model.layers]
     first, last = setup.chunks[0].runs[0].block, tail_of(setup)
     runs = tuple(
         Layers(
-            kind=_kind(setup, [block_of(setup, kind, recipe) for recipe in _recipes(setup)], groups),
+            kind=_kind(setup, [block_of(setup, kind, recipe) for recipe in _recipes(setup)], behind),
             count=len(list(same)),
         )
         for kind, same in groupby(kinds)
     )
     return Problem(
         pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, runs=runs,
-        head=_end(setup, (Run(first, 1),), groups), tail=_end(setup, last, groups), order=order_of(strategy),
+        head=_end(setup, (Run(first, 1),), behind), tail=_end(setup, last, behind), order=order_of(strategy),
         schedule=strategy.schedule, hop=hop_seconds(setup), free_at_input_grad=freed_early(setup.chunks),
     )  # fmt: skip
 
@@ -188,32 +193,30 @@ def tail_of(setup: Setup) -> tuple[Run, ...]:
     return tuple(run for run in setup.chunks[-1].runs if run.block.name == "head" or run.block.name.startswith("mtp "))
 
 
-def _kind(setup: Setup, blocks: list[Block], groups: DataGroups) -> Kind:
-    choices = [_choice(setup, block, groups) for block in blocks]
+def _kind(setup: Setup, blocks: list[Block], behind: Behind) -> Kind:
+    choices = [_choice(setup, block, behind) for block in blocks]
     return Kind(name=blocks[0].name, choices=tuple(choices), static=_lasting(setup, (Run(blocks[0], 1),)))
 
 
-def _choice(setup: Setup, block: Block, groups: DataGroups) -> Choice:
-    f, i, w = _passes(setup, (Run(block, 1),), groups)
+def _choice(setup: Setup, block: Block, behind: Behind) -> Choice:
+    f, i, w = _passes(setup, (Run(block, 1),), behind)
     return Choice(
         name="again" if block.again.total else "none", f=f, i=i, w=w, activation=_kept(setup, (Run(block, 1),))
     )
 
 
-def _end(setup: Setup, runs: tuple[Run, ...], groups: DataGroups) -> End:
-    f, i, w = _passes(setup, runs, groups)
+def _end(setup: Setup, runs: tuple[Run, ...], behind: Behind) -> End:
+    f, i, w = _passes(setup, runs, behind)
     return End(f=f, i=i, w=w, static=_lasting(setup, runs), activation=_kept(setup, runs))
 
 
-def _passes(setup: Setup, runs: tuple[Run, ...], groups: DataGroups) -> tuple[float, float, float]:
-    """Seconds of F, I and W, recomputation and sharded parameters included."""
-    shown = sharding_seconds(setup, runs, groups)
-    f, back, w = shown[0], shown[1], 0.0
-    for block, count in runs:
-        f += count * block.f.total
-        whole = combined(block.i, block.w, block.again).total
-        back += count * whole
-        w += count * min(block.w.total, whole)
+def _passes(setup: Setup, runs: tuple[Run, ...], behind: Behind) -> tuple[float, float, float]:
+    """Seconds of F, I and W as the estimate has them, recomputation and sharded parameters included."""
+    chunk = chunk_of(runs, 0.0)
+    f, back = pass_seconds(chunk, behind)
+    if setup.strategy.schedule in SPLIT:
+        return f, *split_seconds(chunk, behind)
+    w = min(chunk.w.total, back)
     return f, back - w, w
 
 

@@ -91,6 +91,7 @@ class Search:
         self._pool: Floats = np.empty((0, 3))
         self._starts = np.empty(0, dtype=np.int64)
         self._paths: Paths = {}
+        self._seen = set[Strategy]()
 
     @property
     def limit(self) -> float:
@@ -316,7 +317,9 @@ class Search:
         strategy, seconds, total, mfu, fits, simulations, _ = refined
         self.simulations += simulations
         one = Candidate(strategy=strategy, seconds=seconds, total_bytes=total, mfu=mfu, fits=fits)
-        self.tried.append((place, one))
+        if strategy not in self._seen:
+            self._seen.add(strategy)
+            self.tried.append((place, one))
         if not fits:
             if self.leanest is None or total < self.leanest.total_bytes:
                 self.leanest = refined
