@@ -192,7 +192,7 @@ def test_others_need_a_token():
         (["--token", "a b" * 10], "--token: may hold letters"),
         (["--host", "no.such.host.invalid"], "--host: 'no.such.host.invalid' is no address"),
         (["--host", "192.0.2.1"], "--host: 192.0.2.1:"),
-        (["--port", "70000"], "70000"),
+        (["--port", "70000"], "70,000"),
         (["--searches", "0"], "0"),
     ],
 )
