@@ -67,7 +67,7 @@ def test_keys_and_values_are_held_whole(tmp_path):
 
 @pytest.mark.parametrize(
     ("section", "word"),
-    [({"model": {}}, "num_heads"), ({"parallel_config": {"model_parallel": 0}}, "model_parallel: is 0"),
+    [({"model": {}}, "num_heads"), ({"parallel_config": {"model_parallel": 0}}, "model_parallel: 0 is too small"),
      ({"runner_config": {"batch_size": "one"}}, "batch_size")],
 )  # fmt: skip
 def test_a_broken_training_file_is_a_sentence(tmp_path, section, word):
