@@ -66,9 +66,10 @@ class Outcome(NamedTuple):
     said: str
 
 
-def all_cases(seed: int = 13, draws: int = 600) -> list[Case]:
+def all_cases(sound: dict[str, str], seed: int = 13, draws: int = 600) -> list[Case]:
     """Every case, in a fixed order."""
     return [
+        *cases.planned(json.loads(sound["planned.json"])),
         *cases.spoilt_files(), *cases.strange_shapes(), *cases.web_cases(), *cases.random_spoils(seed, draws),
         *lines.options(), *lines.typed_strategies(), *lines.conditions(), *lines.places(), *contents.contents(),
     ]  # fmt: skip
@@ -191,6 +192,8 @@ def warm(source: Path) -> dict[str, str]:
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
     from shardwise.inputs.validate import validated
+    from shardwise.plan.search.api import plan as search
+    from shardwise.plan.search.api import plan_file_of
     from shardwise.schedule.generate import generate
 
     assert Path(sys.modules["shardwise"].__file__ or "").is_relative_to(source), "another shardwise is in the way"
@@ -205,7 +208,12 @@ def warm(source: Path) -> dict[str, str]:
             validated(kind, data)  # what checks files is made once
     plan = Plan(model=small, cluster=load_cluster("16xh100"), strategy=Strategy.parse("tp2 dp8 gbs16 seq1024"))
     read_cluster("8xascend-910b")
-    return {"h100.json": plan_text(plan), "sound.csv": generate("1f1b", pp=2, vpp=1, microbatches=4).csv()}
+    found = search(small, load_cluster("16xh100"), global_batch=16, seq=1024, only="pp=2 tp=2", gap=0.3)
+    return {
+        "h100.json": plan_text(plan),
+        "planned.json": plan_text(plan_file_of(found)),
+        "sound.csv": generate("1f1b", pp=2, vpp=1, microbatches=4).csv(),
+    }
 
 
 def run_all(every: Sequence[Case], sound: dict[str, str], *, progress: bool = False) -> list[Outcome]:
@@ -249,7 +257,7 @@ def main() -> None:
     options.add_argument("--only", default="", help="cases whose group or name holds this")
     asked = options.parse_args()
     sound = warm(asked.src.resolve())
-    every = [case for case in all_cases() if asked.only in f"{case.group} {case.name}"]
+    every = [case for case in all_cases(sound) if asked.only in f"{case.group} {case.name}"]
     began = time.monotonic()
     outcomes = run_all(sampled(every, asked.sample) if asked.sample else every, sound, progress=True)
     report(outcomes)

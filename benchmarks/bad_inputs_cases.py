@@ -251,6 +251,32 @@ def web_cases() -> Iterator[Case]:
                 )
 
 
+def _marked(data: Any) -> Any:
+    """The values that a plan holds beside its inputs, marked by what they are."""
+    if isinstance(data, dict):
+        return {key: _marked(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_marked(value) for value in data[:2]]
+    kinds = {bool: "switch", int: "whole", float: "number", str: "text"}
+    return Leaf(kinds[type(data)], data) if type(data) in kinds else data
+
+
+def planned(plan: dict[str, Any]) -> Iterator[Case]:
+    """What a plan says about itself, spoilt: it may be refused, passed over or shown, but never ends in a fault."""
+    lines = (
+        "show planned.json", "show planned.json --explain", "why planned.json tp4", "diff planned.json sound_plan.json",
+        "export planned.json --to megatron@main --out o", "rehearse planned.json --rank pp0 --write o.py",
+        "schedule auto --plan planned.json --effort 0.01", "estimate planned.json", "show planned.json --html o.html",
+    )  # fmt: skip
+    parts = {name: plan[name] for name in ("partition", "schedule", "predictions", "provenance", "run") if name in plan}
+    for number, (way, leaf) in enumerate(leaves(_marked(parts))):
+        for value in (*BAD[leaf.kind], None)[number % 3 :: 3]:
+            held = {"planned.json": changed(plan, way, value), "sound_plan.json": plan}
+            line = lines[(number + len(repr(value))) % len(lines)]
+            name = f"{line[:30]}: {'.'.join(map(str, way))} = {repr(value)[:24]}"
+            yield Case(name=name, group="planned", words=tuple(line.split()), files=held, rule=EITHER)
+
+
 def random_spoils(seed: int, count: int) -> Iterator[Case]:
     """Several values of a file at once, anywhere and by anything."""
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret

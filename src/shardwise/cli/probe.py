@@ -75,6 +75,11 @@ def _explain(output: Output) -> None:
 def _run(out: str, minutes: float, device: str | None, operators: str | None, *, quick: bool) -> int:
     if find_spec("torch") is None:
         raise MissingExtraError("measuring a GPU", "torch")
+    if operators:
+        from shardwise.inputs.files import opened
+
+        with opened(operators):
+            pass  # what is no file is told here; the program for GPU machines would wait for it
     words = [sys.executable, str(PROGRAM), "--out", out, "--minutes", f"{minutes:g}"]
     words += ["--device", device] if device else []
     words += ["--operators", operators] if operators else []

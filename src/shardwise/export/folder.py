@@ -15,7 +15,7 @@ from typing import Any
 import shardwise
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.export.target import Bundle, Export, File
-from shardwise.inputs.files import read_mapping
+from shardwise.inputs.files import read_bytes, read_mapping
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import once_written, together, write_text
 
@@ -100,8 +100,8 @@ def _in_the_way(export: Bundle, path: Path, entry: object) -> str:
 
 def _differs(path: Path, text: str | None, known: str = "") -> bool:
     try:
-        present = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+        present = hashlib.sha256(read_bytes(path)).hexdigest()
+    except FileError:
         return True
     return present != (known if text is None else _hash(text))
 

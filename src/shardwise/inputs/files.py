@@ -6,8 +6,6 @@ and how long its numbers are is limited; only safe loaders; no duplicate keys, n
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import math
 import os
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
     import yaml
 
 SIZE_LIMIT = 64 * 2**20
-STREAM_LIMIT = 2 * 2**30
-"""Bytes, unpacked, of a file that is read piece by piece: a trace, a log."""
-LINE_LIMIT = 2**20
 TOML_LIMIT, YAML_LIMIT = 4 * 2**20, 2**20
 """Their parsers are slow: this much takes some ten seconds."""
 NODE_LIMIT = 2_000_000
@@ -89,7 +84,7 @@ def read_bytes(path: str | Path) -> bytes:
     """What a regular file holds, unpacked where its name ends in .gz; at most 64 MiB."""
     with opened(path) as file:
         packed = str(path).endswith(".gz")
-        source = gzip.GzipFile(fileobj=file) if packed else file
+        source = gunzip(file) if packed else file
         content = source.read(SIZE_LIMIT + 1)
         if len(content) > SIZE_LIMIT:
             whole = "more" if packed else show_bytes(max(os.fstat(file.fileno()).st_size, len(content)))
@@ -97,59 +92,11 @@ def read_bytes(path: str | Path) -> bytes:
         return content
 
 
-@contextmanager
-def streamed(path: str | Path, limit: int = STREAM_LIMIT) -> Iterator[IO[bytes]]:
-    """A file to be read piece by piece, unpacked where it is gzip, bzip2 or xz; the limit is of what it unpacks to."""
-    with opened(path) as file:
-        start = file.read(6)
-        file.seek(0)
-        source = next((unpack(file) for magic, unpack in _UNPACKERS.items() if start.startswith(magic)), file)
-        with io.BufferedReader(_Limited(source, path, limit), 2**20) as limited:
-            yield limited
+def gunzip(file: IO[bytes]) -> Any:  # noqa: ANN401 - a file of another class
+    """What a gzip file holds."""
+    import gzip
 
-
-def _gunzip(file: IO[bytes]) -> Any:  # noqa: ANN401 - a file of another class
     return gzip.GzipFile(fileobj=file)
-
-
-def _bunzip(file: IO[bytes]) -> Any:  # noqa: ANN401
-    import bz2
-
-    return bz2.BZ2File(file)
-
-
-def _unxz(file: IO[bytes]) -> Any:  # noqa: ANN401
-    import lzma
-
-    return lzma.LZMAFile(file)
-
-
-_UNPACKERS = {b"\x1f\x8b": _gunzip, b"BZh": _bunzip, b"\xfd7zXZ\x00": _unxz}
-
-
-class _Limited(io.RawIOBase):
-    """Another file, which ends with a refusal where it is too long."""
-
-    def __init__(self, source: IO[bytes], path: str | Path, limit: int) -> None:
-        self.source, self.path, self.limit, self.seen = source, path, limit, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever holds bytes
-        data = self.source.read(min(len(buffer), 2**20))
-        self.seen += len(data)
-        if self.seen > self.limit:
-            raise FileError(self.path, f"holds over {show_bytes(self.limit)}; give a part of it")
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def blocks(path: str | Path) -> Iterator[bytes]:
-    """A log in blocks of whole lines: searching blocks is quick even where every line is empty."""
-    with streamed(path) as file:
-        while block := file.read(LINE_LIMIT):
-            yield block + file.readline(LINE_LIMIT)
 
 
 def read_json(path: str | Path) -> Any:  # noqa: ANN401 - a file can hold anything

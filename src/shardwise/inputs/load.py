@@ -126,17 +126,8 @@ def model_from(data: dict[str, Any], path: Path) -> Loaded[Model]:
         read = huggingface.read_config(data, name=huggingface.name_of(data, path), title=str(path))
         return Loaded(value=checked_model(read.model, str(path)), notes=read.notes, extra=read)
     own = {key: value for key, value in data.items() if key != "base"}
-    fields = {"name": path.stem, **_merged(_base_fields(data.get("base")), own)}
+    fields = {"name": path.stem, **lookup.merged(_base_fields(data.get("base")), own)}
     return Loaded(value=checked_model(_validated(Model, fields, path, "model"), str(path)), given=frozenset(own))
-
-
-def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A base with what differs laid over it, tables inside likewise: `[moe] imbalance = 1.5` changes that alone."""
-    both = {
-        key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
-        for key, value in own.items()
-    }
-    return {**base, **both}
 
 
 def _base_fields(base: object) -> dict[str, Any]:

@@ -102,6 +102,15 @@ def _completed(section: str, folder: Path, data: dict[str, Any], fields: dict[st
     return {**base, **own}
 
 
+def merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A base with what differs laid over it, tables inside likewise: `[moe] imbalance = 1.5` changes that alone."""
+    both = {
+        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in own.items()
+    }
+    return {**base, **both}
+
+
 def aliases(section: str, folder: Path) -> Iterator[tuple[str, str]]:
     """Every other name of every entry, with the canonical one."""
     for path, text in _shelf(folder):

@@ -16,7 +16,9 @@ from typing import Any
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import opened, read_mapping
+from shardwise.inputs.gate import wrong
 from shardwise.inputs.model import Model
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.serialise import Plain, to_json, to_plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.write import write_text
@@ -120,10 +122,24 @@ def _shape_faults(data: Plain) -> Iterator[Fault]:
             yield Fault(name, "must be a table of keys and values; leave the key out when nothing is known")
     if isinstance(data.get("partition"), dict):
         yield from _partition_faults(data["partition"])
+    if isinstance(data.get("predictions"), dict):
+        yield from _prediction_faults(data["predictions"])
     if "inputs" not in data:
         yield Fault("inputs", "is missing; a plan holds its model, cluster and strategy in full")
     elif isinstance(data["inputs"], dict):
         yield from _inputs_faults(data["inputs"])
+
+
+def _prediction_faults(predictions: Plain) -> Iterator[Fault]:
+    """Predictions are anybody's; those that are computed with must be numbers."""
+    search = predictions.get("search")
+    names = ("iteration_seconds", "bound", "gap", "memory_limit", "memory_limit_bytes", "total_bytes", "mfu")
+    held = {name: predictions.get(name) for name in names}
+    if isinstance(search, dict):
+        held |= {f"search.{name}": search.get(name) for name in ("strategies", "simulated")}
+    for name, value in held.items():
+        if value is not None and (message := wrong(value, SCALARS["plan.number"])):
+            yield Fault(f"predictions.{name}", f"{message}; leave it out where it is not known")
 
 
 def _partition_faults(partition: Plain) -> Iterator[Fault]:

@@ -174,6 +174,7 @@ SCALARS: dict[str, Scalar] = {
     "simumax.network_share": _positive(2.0),
     "simumax.number": _number(-1e6, 1e6),
     "simumax.counted": _number(0, TOKENS),
+    "plan.number": _number(0, 1e30),
     # what profilers, logs and dry runs write: microseconds since some start, numbers of launches
     "trace.ts": _number(-1e17, 1e17),
     "trace.dur": _number(0, 1e12),

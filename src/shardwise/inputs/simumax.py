@@ -12,7 +12,15 @@ from typing import Any
 
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.model import Mla, Model, Moe
-from shardwise.inputs.simumax_derived import NUMBERS, TEXTS, check_derived, refreshed
+from shardwise.inputs.simumax_derived import (
+    NUMBERS,
+    TEXTS,
+    UNUSED_OF_MODEL,
+    UNUSED_OF_STRATEGY,
+    check_derived,
+    refreshed,
+    without_effect,
+)
 from shardwise.inputs.simumax_recompute import read_recompute, write_recompute
 from shardwise.inputs.simumax_system import SimumaxEfficiency, SimumaxSystem, is_system, read_system, write_system
 from shardwise.inputs.strategy import Strategy
@@ -48,28 +56,6 @@ _STRATEGY_KEYS = (
     "te_cp_a2a_min_version", "te_cp_saved_output_min_version", "tp_net", "cp_net", "pp_net", "dp_net", "ep_net",
     "etp_net", "edp_net", "enable_straggler_model", "mem_factor",
 )  # fmt: skip
-_UNUSED_OF_MODEL = {
-    "text": ("model_type", "group_linear_mode"),
-    "number": (
-        "make_vocab_size_divisible_by", "padded_vocab_size", "orig_vocab_size", "capacity", "topk",
-        "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "dense_layers", "qk_head_dim",
-        "qk_pos_emb_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
-    ),
-    "switch": ("moe_pad_expert_input_to_capacity",),
-}  # fmt: skip
-_UNUSED_OF_STRATEGY = {
-    "number": ("attention_sparse_ratio", "mem_factor"),
-    "switch": (
-        "pp_comm_async", "use_math_sdp", "use_fused_norm", "use_fused_swiglu", "use_fused_grad_accumulation",
-        "use_accm_weight", "cross_entropy_loss_fusion", "overlap_grad_reduce", "enable_dropout", "recompute_variance",
-        "cache_groupgemm_col_fp8_inputs", "offload_groupgemm_col_inputs", "dispatch_probs", "enable_straggler_model",
-    ),
-    "text": (
-        "cp_a2a_mode", "moe_dispatcher_policy", "te_dummy_wgrad_min_version", "te_cp_a2a_min_version",
-        "te_cp_saved_output_min_version", "tp_net", "cp_net", "pp_net", "dp_net", "ep_net", "etp_net", "edp_net",
-    ),
-}  # fmt: skip
-"""Keys that SimuMax knows and that change nothing here, where nothing else reads them, by kind."""
 _CP_KINDS = {"a2a": "all-to-all", "all_gather": "all-gather", "ring": "ring"}
 
 
@@ -142,15 +128,10 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
         keys.fault("dense_layers", f"{model.moe.first_dense} is more than the {model.layers} layers; lower it")
     if model.heads % model.kv_heads:
         keys.fault("kv_head_num", f"{model.kv_heads} does not divide head_num {model.heads}; make it a divisor")
-    unused = keys.unused(_UNUSED_OF_MODEL, "simumax.counted")
+    unused = keys.unused(UNUSED_OF_MODEL, "simumax.counted")
     keys.finish(title)
     notes = [f"not read, since they follow from the rest: {', '.join(derived)}"] if derived else []
     return SimumaxModel(model=model, raw=dict(data), notes=(*notes, *without_effect(unused)))
-
-
-def without_effect(unused: list[str]) -> list[str]:
-    """The note that names keys which change nothing here."""
-    return [f"SimuMax's settings without effect here: {', '.join(unused)}"] if unused else []
 
 
 def _mla(keys: Foreign) -> Mla:
@@ -248,7 +229,7 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
     }  # fmt: skip
     check_derived(keys, fields, world)
     notes = _strategy_notes(keys, zero, world)
-    unused = keys.unused(_UNUSED_OF_STRATEGY, "simumax.number")
+    unused = keys.unused(UNUSED_OF_STRATEGY, "simumax.number")
     unused += [key for key in (*TEXTS, "megatron_recompute_modules") if keys.has(key) and key not in keys.read]
     keys.finish(title)
     return SimumaxStrategy(

@@ -1,4 +1,5 @@
-"""What SimuMax counts itself and writes into its dumps of a strategy beside its settings: checked, and kept up to date.
+"""What SimuMax counts itself and writes into its dumps of a strategy: checked, and kept up to date. And what it knows
+that changes nothing here: looked at, and named.
 
 A dump whose numbers do not follow from its settings was edited or cut: SimuMax would ignore them without a word.
 """
@@ -18,6 +19,28 @@ TEXTS = (
     "valid_recompute_granularity", "valid_megatron_recompute_modules", "valid_cp_a2a_modes",
 )  # fmt: skip
 """Derived keys that say nothing of ours: summaries, and what its own versions switch."""
+UNUSED_OF_MODEL = {
+    "text": ("model_type", "group_linear_mode"),
+    "number": (
+        "make_vocab_size_divisible_by", "padded_vocab_size", "orig_vocab_size", "capacity", "topk",
+        "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "dense_layers", "qk_head_dim",
+        "qk_pos_emb_head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
+    ),
+    "switch": ("moe_pad_expert_input_to_capacity",),
+}  # fmt: skip
+UNUSED_OF_STRATEGY = {
+    "number": ("attention_sparse_ratio", "mem_factor"),
+    "switch": (
+        "pp_comm_async", "use_math_sdp", "use_fused_norm", "use_fused_swiglu", "use_fused_grad_accumulation",
+        "use_accm_weight", "cross_entropy_loss_fusion", "overlap_grad_reduce", "enable_dropout", "recompute_variance",
+        "cache_groupgemm_col_fp8_inputs", "offload_groupgemm_col_inputs", "dispatch_probs", "enable_straggler_model",
+    ),
+    "text": (
+        "cp_a2a_mode", "moe_dispatcher_policy", "te_dummy_wgrad_min_version", "te_cp_a2a_min_version",
+        "te_cp_saved_output_min_version", "tp_net", "cp_net", "pp_net", "dp_net", "ep_net", "etp_net", "edp_net",
+    ),
+}  # fmt: skip
+"""Keys that SimuMax knows and that change nothing here, where nothing else reads them, by kind."""
 NUMBERS = ("shard_size", "dp_size", "edp_size", "global_batch_size")
 
 
@@ -47,3 +70,8 @@ def refreshed(written: Raw, raw: Raw, fields: Raw, world: int) -> Raw:
     now = derived(fields, world)
     kept = {key: value for key, value in written.items() if key not in TEXTS}
     return {key: now.get(key, value) for key, value in kept.items()}
+
+
+def without_effect(unused: list[str]) -> list[str]:
+    """The note that names keys which change nothing here."""
+    return [f"SimuMax's settings without effect here: {', '.join(unused)}"] if unused else []

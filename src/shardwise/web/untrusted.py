@@ -5,7 +5,6 @@ A name in a file that a user gives on the command line may be another file; in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,9 +64,6 @@ def plan_of(value: object, at: str = "plan") -> Plan:
     checked_model(_with_plain_texts(plan.model, "inputs.model"), at)
     _checked_names(plan.cluster)
     runtime_of(plan.strategy.runtime)
-    faults = list(_number_faults(plan))
-    if faults:
-        raise InputError(faults, title=at)
     return plan
 
 
@@ -102,12 +98,3 @@ def _with_plain_texts(value: T, at: str) -> T:
         message = f"must be at most {NAME_LENGTH} visible characters without line breaks; choose a plain name"
         raise InputError(Fault(f"{at}.name", message))
     return value
-
-
-def _number_faults(plan: Plan) -> Iterator[Fault]:
-    """Predictions are anybody's; those that are computed with must be numbers."""
-    predictions = plan.predictions or {}
-    for name in ("iteration_seconds", "bound", "gap", "memory_limit", "memory_limit_bytes", "total_bytes", "mfu"):
-        value = predictions.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-            yield Fault(f"predictions.{name}", "must be a number of at least 0; leave it out where it is not known")

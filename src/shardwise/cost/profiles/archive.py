@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from shardwise.errors import Fault, FileError, InputError
-from shardwise.inputs.files import opened, streamed
+from shardwise.inputs.files import opened
+from shardwise.inputs.streams import streamed
 from shardwise.units import show_bytes
 
 MOST_BYTES = 64 * 2**20

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 
 from shardwise.errors import FileError
-from shardwise.inputs.files import blocks
 from shardwise.inputs.gate import refusal
 from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.streams import blocks
 
 WARM_UP = 2
 """First lines that are left out when there are more: they hold compilation and allocation."""

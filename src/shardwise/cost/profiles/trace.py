@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardwise.errors import Fault, FileError, InputError
-from shardwise.inputs.files import streamed
 from shardwise.inputs.gate import held, said, typed
 from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.streams import streamed
 
 PIECE = 1 << 20
 LONGEST = 1 << 24

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.frameworks.imported import Draft, Imported
@@ -32,9 +33,10 @@ _OPTIMIZERS = {**back(MEGATRON_OPTIMIZERS), "dist_muon": "muon"}
 _ON = frozenset({"true", "false", "yes", "no", "on", "off", "0", "1"})
 
 
-def read_arguments(text: str, *, title: str = "megatron") -> Imported:
-    """The strategy and the model of a script or argument list."""
+def read_arguments(text: str, *, title: str = "megatron", beside: Iterable[str] = ()) -> Imported:
+    """The strategy and the model of a script or argument list; `beside`: what else its file holds, to be named."""
     draft = drafted(flags(text))
+    draft.ignored += beside
     _defaults(draft)
     return draft.finish(title)
 

@@ -42,7 +42,8 @@ def _mapping(text: str, name: str) -> Imported:
     if isinstance(data.get("MODEL_ARGS"), dict):
         from shardwise.inputs.frameworks.megatron import read_arguments
 
-        return read_arguments(_as_arguments(data["MODEL_ARGS"]), title=name)
+        beside = [key for key in data if key != "MODEL_ARGS"]
+        return read_arguments(_as_arguments(data["MODEL_ARGS"]), title=name, beside=beside)
     if _DEEPSPEED & data.keys():
         from shardwise.inputs.frameworks.deepspeed import read_deepspeed
 

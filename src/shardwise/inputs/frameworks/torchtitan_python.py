@@ -34,6 +34,8 @@ def calls(tree: ast.AST, module: str = "") -> Settings:
                 settings |= _table(argument.arg or "", value)
             elif argument.arg == "activation_checkpoint" and isinstance(value, ast.Constant):
                 settings["activation_checkpoint.mode"] = "none"  # 0.3 has no class for it but None
+            elif any(other.arg in _TABLES for other in call.keywords):  # the configuration's other parts, to be named
+                settings[argument.arg or "**"] = ast.unparse(argument.value)[:60]
     return settings if any(name.startswith(("parallelism.", "training.")) for name in settings) else {}
 
 

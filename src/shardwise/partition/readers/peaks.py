@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from shardwise.errors import FileError, InputError
-from shardwise.inputs.files import blocks
 from shardwise.inputs.gate import refusal
 from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.streams import blocks
 
 Which = Literal["actual", "used"]
 _LINE = {
