@@ -1947,19 +1947,28 @@ def child(job: Row) -> None:
     os._exit(0 if journal.ended else 1)  # libraries that are taken down after a fault can crash or hang
 
 
-def records(process: subprocess.Popen[str]) -> Iterator[Row]:
-    """What a child tells until it ends; queue.Empty after too long a silence."""
-    lines: queue.Queue[str | None] = queue.Queue()
+class Listener(threading.Thread):
+    """Notes what a child tells, until it ends. Signals reach the main thread alone: no record is lost to Ctrl-C."""
 
-    def listen() -> None:
-        for line in process.stdout or ():
-            lines.put(line)
-        lines.put(None)
+    def __init__(self, process: subprocess.Popen[str], journal: Journal) -> None:
+        super().__init__(daemon=True)
+        self.process, self.journal = process, journal
+        self.beats: queue.Queue[bool] = queue.Queue()  # whether the child goes on
+        self.start()
 
-    threading.Thread(target=listen, daemon=True).start()
-    while (line := lines.get(timeout=SILENCE)) is not None:
-        if line.startswith("{") and line.endswith("}\n"):  # not what a library printed, nor a line that a death cut
-            yield json.loads(line)
+    def run(self) -> None:
+        try:
+            for line in self.process.stdout or ():
+                if line.startswith("{") and line.endswith("}\n"):  # neither a library's nor cut by a death
+                    self.journal.note(json.loads(line))
+                self.beats.put(True)
+        finally:
+            self.beats.put(False)
+
+    def wait(self) -> None:
+        """Until the child has told all; queue.Empty after too long a silence."""
+        while self.beats.get(timeout=SILENCE):
+            pass
 
 
 def watch(job: Row, journal: Journal) -> str:
@@ -1972,15 +1981,16 @@ def watch(job: Row, journal: Journal) -> str:
         asked.seek(0)
         # a session of its own: Ctrl-C reaches the parent alone, which then ends the child
         process = subprocess.Popen(words, stdin=asked, start_new_session=True, **pipe)  # noqa: S603 - this very program
+    listener = Listener(process, journal)
     try:
-        for record in records(process):
-            journal.note(record)
+        listener.wait()
         code = process.wait()
     except queue.Empty:
         return f"was stopped after {SILENCE:g} s of silence"
     finally:
         process.kill()
         process.wait()
+        listener.join(timeout=5)  # what the child had told before; a process of its own may still hold the pipe
     return "" if journal.ended else journal.fault or death_of(code)
 
 
