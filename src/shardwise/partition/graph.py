@@ -96,6 +96,17 @@ class Ready:
         return table
 
     @cached_property
+    def smallest(self) -> list[int]:
+        """The option of every run that holds least, the fastest of those."""
+        order = np.lexsort((self.option_time[3], self.option_held))
+        return [int(order[self.run_of[order] == run][0]) for run in range(len(self.run_counts))]
+
+    @cached_property
+    def leanest(self) -> Ints:
+        """The smallest option of every layer, in model order."""
+        return np.repeat(self.smallest, self.run_counts)
+
+    @cached_property
     def view(self) -> GraphView:
         arrays = (self.before, self.input, self.stream, self.hop)
         return GraphView(len(self.before) - 1, *(array.ctypes.data for array in arrays))
@@ -223,32 +234,35 @@ def _inputs(schedule: Schedule, codes: np.ndarray, where: np.ndarray) -> tuple[n
     return needs, ranks[source] != ranks[chunk]
 
 
-@lru_cache(maxsize=64)
 def memory_rows(schedule: Schedule, share: float) -> tuple[Floats, Ints]:
     """Micro batches that each chunk holds at the moments when a rank may hold most, and the rank of each row."""
+    return _moments(schedule, 0.0 if schedule.fused else share)
+
+
+@lru_cache(maxsize=64)
+def _moments(schedule: Schedule, share: float) -> tuple[Floats, Ints]:
     rows, ranks = list[Floats](), list[int]()
-    m, chunks = schedule.microbatches, schedule.chunks
+    m, chunks, rank_of = schedule.microbatches, schedule.chunks, np.array(schedule.rank_of)
     ones = (1.0,) * chunks
     costs = Costs(f=ones, i=ones, w=ones, free_at_input_grad=share)
     for rank, codes in enumerate(schedule.codes):
-        taken = action_bytes(codes, schedule, costs)
-        table = np.zeros((len(codes), chunks))
-        table[np.arange(len(codes)), codes // m % chunks] = taken
-        levels = np.cumsum(table, axis=0)[taken > 0]
-        kept = _largest(np.unique(np.round(levels, 12), axis=0))
-        rows.append(kept)
+        taken, own = action_bytes(codes, schedule, costs), np.flatnonzero(rank_of == rank)
+        levels = np.cumsum((codes[:, None] // m % chunks == own) * taken[:, None], axis=0)[taken > 0]
+        kept = _largest(np.round(levels, 12))
+        rows.append(np.zeros((len(kept), chunks)))
+        rows[-1][:, own] = kept
         ranks += [rank] * len(kept)
     return np.ascontiguousarray(np.concatenate(rows)), np.array(ranks, dtype=np.int32)
 
 
 def _largest(levels: Floats) -> Floats:
-    """Rows that no other row covers in every chunk."""
-    order = np.argsort(-levels.sum(axis=1), kind="stable")
-    kept = np.empty((0, levels.shape[1]))
-    for row in levels[order]:
-        if not (kept >= row).all(axis=1).any():
-            kept = np.vstack((kept, row))
-    return kept
+    """Rows that no other row covers in every chunk; those that hold most in all first."""
+    left = levels[np.argsort(-levels.sum(axis=1), kind="stable")]
+    kept = list[Floats]()
+    while len(left):
+        kept.append(left[0])
+        left = left[(left > left[0]).any(axis=1)]
+    return np.array(kept)
 
 
 def longest_slowly(ready: Ready, durations: Floats) -> Floats:

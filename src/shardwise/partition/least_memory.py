@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.errors import InfeasibleError
 from shardwise.partition.graph import Ints, Ready
-from shardwise.partition.milp import Programme, memory_row
+from shardwise.partition.milp import Programme, memory_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,10 +30,9 @@ class _Memory(Programme):
         self.solver.changeColBounds(self.cells, -self.infinity, self.infinity)
 
     def _memory(self) -> None:
-        for row, rank in zip(self.ready.rows, self.ready.row_rank.tolist(), strict=True):
-            columns, values, room = memory_row(self.ready, row, rank)
-            if np.isfinite(room):
-                self._row(-self.infinity, room, [*columns, self.cells], [*values, -1.0])
+        columns, values, room = memory_table(self.ready)
+        ends = np.full((len(room), 1), self.cells, dtype=np.int32)
+        self._rows(np.hstack((columns, ends)), np.hstack((values, -np.ones((len(room), 1)))), room)
 
 
 def tightest(ready: Ready, *, seconds: float = 10.0) -> Tightest:
@@ -41,9 +40,8 @@ def tightest(ready: Ready, *, seconds: float = 10.0) -> Tightest:
     if not np.isfinite(ready.limits).any():
         return Tightest(counts=spread_evenly(ready), missing=-np.inf, proven=True)
     programme = _Memory(ready)
-    smallest = _smallest_options(ready)
     for column in range(programme.cells):
-        if column % ready.options not in smallest:
+        if column % ready.options not in ready.smallest:
             programme.solver.changeColBounds(column, 0.0, 0.0)
     even = spread_evenly(ready)
     if bool(ready.fits(even)):
@@ -55,16 +53,6 @@ def tightest(ready: Ready, *, seconds: float = 10.0) -> Tightest:
     counts = np.rint(solved.counts).astype(np.int32)
     missing = float((ready.peaks(counts) - ready.limits)[np.isfinite(ready.limits)].max())
     return Tightest(counts=counts, missing=missing, proven=solved.finished or solved.bound > 0)
-
-
-def _smallest_options(ready: Ready) -> set[int]:
-    """The option of every run that holds least, the fastest of those."""
-    found = set[int]()
-    for run in range(len(ready.run_counts)):
-        own = np.flatnonzero(ready.run_of == run)
-        order = np.lexsort((ready.option_time[3, own], ready.option_held[own]))
-        found.add(int(own[order[0]]))
-    return found
 
 
 def spread_evenly(ready: Ready) -> Ints:
@@ -81,11 +69,8 @@ def spread_evenly(ready: Ready) -> Ints:
 
 def laid_out(ready: Ready, shares: Ints) -> Ints:
     """Counts of so many layers per chunk in model order, each with its smallest choice."""
-    cuts = np.concatenate(([0], np.cumsum(shares)))
-    smallest = {int(ready.run_of[o]): o for o in sorted(_smallest_options(ready))}
-    sequence = np.repeat([smallest[run] for run in range(len(ready.run_counts))], ready.run_counts)
-    owner = np.repeat(np.arange(ready.chunks), np.diff(cuts))
-    counts = np.bincount(owner * ready.options + sequence, minlength=ready.chunks * ready.options)
+    owner = np.repeat(np.arange(ready.chunks), shares)
+    counts = np.bincount(owner * ready.options + ready.leanest, minlength=ready.chunks * ready.options)
     return counts.reshape(ready.chunks, ready.options).astype(np.int32)
 
 

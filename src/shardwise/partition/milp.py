@@ -104,10 +104,15 @@ class Programme:
                 self._row(least, self.infinity, self._of_chunk(chunk), np.ones(ready.options))
 
     def _memory(self) -> None:
-        for row, rank in zip(self.ready.rows, self.ready.row_rank.tolist(), strict=True):
-            if np.isfinite(self.ready.limits[rank]):
-                columns, values, room = memory_row(self.ready, row, rank)
-                self._row(-self.infinity, room, columns, values)
+        columns, values, room = memory_table(self.ready)
+        self._rows(columns, values, room)
+
+    def _rows(self, columns: Ints, values: Floats, room: Floats) -> None:
+        """Rows of equal length, each at most its room."""
+        count, width = columns.shape
+        starts = np.arange(0, count * width, max(width, 1), dtype=np.int32)
+        low = np.full(count, -self.infinity)
+        self.solver.addRows(count, low, room, columns.size, starts, columns.ravel(), values.ravel())
 
     def _seams(self) -> None:
         """A binary per chunk and seam between runs: 1 once the earlier run is over. It guards the order of runs."""
@@ -190,10 +195,14 @@ class Programme:
         )
 
 
-def memory_row(ready: Ready, row: Floats, rank: int) -> tuple[np.ndarray, Floats, float]:
-    """One moment of a rank's memory as a row: columns, values and the room for them."""
-    own = np.flatnonzero(ready.rank_of == rank)
-    columns = (own[:, None] * ready.options + np.arange(ready.options)).ravel()
-    values = (ready.option_static + row[own][:, None] * ready.option_held).ravel()
-    room = float(ready.limits[rank] - ready.fixed_static[rank] - row[own] @ ready.fixed_held[own])
-    return columns, values, room
+def memory_table(ready: Ready) -> tuple[Ints, Floats, Floats]:
+    """Every moment of a limited rank's memory as a row: columns, values and the room for them."""
+    limited = np.flatnonzero(np.isfinite(ready.limits[ready.row_rank]))
+    ranks, rows = ready.row_rank[limited], ready.rows[limited]
+    own = ready.rank_of.argsort(kind="stable").reshape(ready.problem.pp, -1)[ranks]
+    held = np.take_along_axis(rows, own, axis=1)
+    columns = own[:, :, None] * ready.options + np.arange(ready.options)
+    values = ready.option_static + held[:, :, None] * ready.option_held
+    room = ready.limits[ranks] - ready.fixed_static[ranks] - (held * ready.fixed_held[own]).sum(axis=1)
+    shape = (len(ranks), -1) if len(ranks) else (0, 0)
+    return columns.reshape(shape).astype(np.int32), values.reshape(shape), room
