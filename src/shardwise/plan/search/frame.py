@@ -196,31 +196,44 @@ def buffers_of(ground: Setup, kinds: Iterable[Block]) -> float:
     return min(sum(p.value for p in one.parts if p.name == "workspace and buffers") for one in found)
 
 
+class Flight(NamedTuple):
+    """Passes in flight at a moment of each rank, if I already frees everything: a lower bound."""
+
+    each: Floats
+    """Of every chunk of the rank, at least."""
+    more: Floats
+    """What all of its chunks but one hold more."""
+    folded: bool
+    """A v: rank 0 has both ends of the model."""
+
+
 @lru_cache(maxsize=4096)
-def in_flight(schedule: str, pp: int, microbatches: int) -> Floats:
-    """Passes of each of its chunks that a rank holds at once, if I already frees everything: a lower bound.
-
-    Interleaved 1F1B starts with pp passes through all chunks but a rank's last, which has 2 (pp - r - 1) + 1, at most
-    pp. A v is read off the order itself; more micro batches hold no less.
+def in_flight(schedule: str, pp: int, microbatches: int) -> Flight:
+    """Interleaved 1F1B starts with pp passes through all chunks but a rank's last, which has 2 (pp - r - 1) + 1, or pp
+    if that is less. A v is read off the order itself; more micro batches hold no less.
     """
-    ranks = np.arange(pp, dtype=float)
-    if schedule == "gpipe":
-        return np.full(pp, float(microbatches))
-    if schedule == "interleaved":
-        return np.asarray(np.minimum(min(pp, microbatches), 2 * (pp - ranks - 1) + 1))
+    ranks, full = np.arange(pp, dtype=float), float(min(pp, microbatches))
     if schedule in V_SCHEDULES:
-        return _counted(schedule, pp, min(microbatches, 2 * pp)) if pp <= DEEP else np.zeros(pp)
-    return np.asarray(np.minimum(microbatches, pp - ranks)) if schedule in {"1f1b", "zb-h1", "zb-h2"} else np.ones(pp)
+        return _counted(schedule, pp, min(microbatches, 2 * pp)) if pp <= DEEP else _flight(np.zeros(pp), folded=True)
+    if schedule == "interleaved":
+        return _flight(np.minimum(full, 2 * (pp - ranks - 1) + 1), full)
+    if schedule == "gpipe":
+        return _flight(np.full(pp, float(microbatches)))
+    return _flight(np.minimum(microbatches, pp - ranks) if schedule in {"1f1b", "zb-h1", "zb-h2"} else np.ones(pp))
 
 
-def _counted(schedule: str, pp: int, microbatches: int) -> Floats:
-    """Micro batches of which each rank of a v holds both chunks at once."""
+def _flight(each: Floats, others: Floats | float = 0.0, *, folded: bool = False) -> Flight:
+    return Flight(each, np.maximum(others - each, 0.0), folded)
+
+
+def _counted(schedule: str, pp: int, microbatches: int) -> Flight:
+    """Of each rank of a v, when its emptier chunk holds most."""
     made = generate(schedule, pp=pp, vpp=2, microbatches=microbatches)
     most = []
     for rank, row in enumerate(made.codes):
         kind, chunk = np.divmod(np.asarray(row) // made.microbatches, made.chunks)
         change = np.where(kind == F, 1.0, np.where((kind == I) | (kind == B), -1.0, 0.0))
         early = chunk == rank
-        held = np.minimum(np.cumsum(change * early), np.cumsum(change * ~early))
-        most.append(float(held.max()))
-    return np.array(most)
+        both = np.sort(np.stack((np.cumsum(change * early), np.cumsum(change * ~early))), axis=0)
+        most.append(both[:, np.lexsort(both[::-1])[-1]])
+    return _flight(*np.array(most).T, folded=True)

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.inputs.strategy import V_SCHEDULES
-from shardwise.plan.search.frame import Frame, Rates, buffers_of, in_flight
+from shardwise.plan.search.frame import Flight, Frame, Rates, buffers_of, in_flight
 from shardwise.plan.search.table import Floats, Piece, Table
 from shardwise.plan.search.work import Choices
 
@@ -75,29 +74,22 @@ def _passes(table: Table, frame: Frame, choices: Choices, layers: int) -> _Need:
     stretch = 1 + table.ground.runtime.memory.fragmentation
     shape = (len(frame.of_pair), len(choices.recipe))
     need = _Need(np.empty(shape), np.empty(shape))
-    for held, at in _groups(frame).items():
+    for flight, at in _groups(frame):
         case = _case(table, frame, choices, layers, stretch, np.array(at))
         chunks = np.array([[frame.layouts[index].vpp] for index in frame.of_pair[at].tolist()])
-        need.bytes[at], need.relief[at] = _whole(case) if held is None else _weighted(case, held, chunks)
+        need.bytes[at], need.relief[at] = _whole(case) if flight is None else _weighted(case, flight, chunks)
     return need._replace(bytes=need.bytes + stretch * frame.rates.gathered[:, None])
 
 
-class _Held(NamedTuple):
-    """What decides how many passes the ranks of a pipeline hold at once."""
-
-    schedule: str
-    pp: int
-    microbatches: int
-
-
-def _groups(frame: Frame) -> dict[_Held | None, list[int]]:
+def _groups(frame: Frame) -> list[tuple[Flight | None, list[int]]]:
     """Pairs whose ranks hold the same; none: one stage."""
-    found: dict[_Held | None, list[int]] = {}
+    found: dict[object, tuple[Flight | None, list[int]]] = {}
     for pair, index in enumerate(frame.of_pair.tolist()):
         one = frame.layouts[index]
-        held = None if one.pp == 1 else _Held(one.schedule, one.pp, one.microbatches)
-        found.setdefault(held, []).append(pair)
-    return found
+        flight = None if one.pp == 1 else in_flight(one.schedule, one.pp, one.microbatches)
+        key = flight and (flight.each.tobytes(), flight.more.tobytes(), flight.folded)
+        found.setdefault(key, (flight, []))[1].append(pair)
+    return list(found.values())
 
 
 def _case(table: Table, frame: Frame, choices: Choices, layers: int, stretch: float, at: np.ndarray) -> _Case:
@@ -141,11 +133,10 @@ def _whole(case: _Case) -> _Need:
     return _Need(np.asarray(case.sum_of(table.pieces) + case.stretch * (kept + last)), np.array(case.stretch))
 
 
-def _weighted(case: _Case, held: _Held, chunks: npt.NDArray[np.int64]) -> _Need:
-    """`chunks`: of a rank, by pair."""
+def _weighted(case: _Case, held: Flight, chunks: npt.NDArray[np.int64]) -> _Need:
+    """`chunks`: of a rank, by pair; each holds a layer or more."""
     table, choices, stretch = case.table, case.choices, case.stretch
-    flight = in_flight(*held)
-    last = 0 if held.schedule in V_SCHEDULES else held.pp - 1
+    flight, last = held.each, 0 if held.folded else -1
     main, blocks = table.main, choices.layers > 0
     kept = np.where(blocks, main.kept[0], main.kept[choices.kept])[None, :, None]
     static = case.of(main)[:, :, None]
@@ -157,11 +148,14 @@ def _weighted(case: _Case, held: _Held, chunks: npt.NDArray[np.int64]) -> _Need:
     for piece in table.others:
         less = static - case.of(piece)[:, :, None] + stretch * flight * (kept - piece.kept[choices.kept][:, None])
         bytes_ -= piece.number * np.maximum(0.0, weight * less).max(axis=2)
+    least = np.min([np.minimum(piece.kept[0], piece.kept[choices.kept]) for piece in table.layers], axis=0)
+    bytes_ += (weight @ held.more) * stretch * least * (chunks - 1)
     bytes_ += weight[:, :, 0] * (case.of(table.first) + stretch * flight[0] * table.first.kept[0])
     working = stretch * _working(case)
     # with one chunk, the last rank's highest point is in the loss, where all its layers' bytes are there too
     loss = stretch * (sum(piece.number * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
     bytes_ += np.where(chunks == 1, weight[:, :, last] * (loss - working), 0.0)
     bytes_ += weight[:, :, last] * ends + total * working
-    relief = stretch * (weight * flight).max(axis=2) / total
+    most = flight + held.more * (chunks[:, :, None] > 1)
+    relief = stretch * (weight * most).max(axis=2) / total
     return _Need(np.asarray(bytes_ / total), np.maximum(relief, 1e-30))
