@@ -18,9 +18,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwise.partition.graph import Floats, Ints, Ready
 from shardwise.simulate.action import B, F
@@ -134,10 +136,13 @@ class Stages:
         self._grown: list[list[tuple[Mix, ...]]] = [[(_nothing(ready),)] for _ in self._single]
         self._least_held = [min(mix.held for mix in mixes) for mixes in self._single]
         self._static = [run.kind.static for run in ready.problem.runs]
-        self._index()
+        self._parts, self._part_of, self._backwards = _stretches(tuple(ready.run_counts.tolist()))
         ahead = np.concatenate(([0.0], np.cumsum(self._forward_of_layers())))
         self.forward = ahead[None, :] - ahead[:, None]
-        self.time = np.stack([self._stage(s) for s in range(ready.chunks)])
+        settled = all(len(mixes) == 1 for mixes in self._single)
+        times = self._settled() if settled else np.stack([self._stage(s) for s in range(ready.chunks)])
+        fixed = ready.fixed_time[F] + ready.fixed_time[B]
+        self.time = np.where(self._backwards, np.inf, (times + fixed[:, None])[:, self._part_of])
         self.path = [_dwelling(ready, s) for s in range(ready.chunks)]
 
     def _forward_of_layers(self) -> Floats:
@@ -146,38 +151,24 @@ class Stages:
         return np.asarray(most)[self._runs]
 
     def _stage(self, s: int) -> Floats:
-        """Time of stage s by first layer and end; infinite where it does not fit."""
+        """Time of stage s by stretch of layers; infinite where it does not fit."""
         room, flight = self._room(s)
-        fixed = float(self.ready.fixed_time[0, s] + self.ready.fixed_time[3, s])
-        if all(len(mixes) == 1 for mixes in self._single):
-            times = self._settled(room, flight, int(self.ready.least[s])) + fixed
-            return np.where(self._backwards, np.inf, times[self._part_of])
         times = np.full(len(self._parts), np.inf)
-        for k, part in enumerate(self._parts):
-            mix = self._best(part, room, flight) if sum(part) >= self.ready.least[s] else None
+        for k, part in enumerate(self._parts.tolist()):
+            mix = self._best(tuple(part), room, flight) if sum(part) >= self.ready.least[s] else None
             if mix is not None:
-                times[k] = mix.time + fixed
-        return np.where(self._backwards, np.inf, times[self._part_of])
+                times[k] = mix.time
+        return times
 
-    def _settled(self, room: float, flight: float, least: int) -> Floats:
-        """Times by stretch where nothing is to be chosen: all at once."""
-        parts, static = np.array(self._parts), np.array(self._static)
-        layers, time = parts.sum(axis=1), np.array([mixes[0].time for mixes in self._single])
+    def _settled(self) -> Floats:
+        """The same for all stages where nothing is to be chosen: all at once."""
+        room, flight = np.array([self._room(s) for s in range(self.ready.chunks)]).T[:, :, None]
+        static, layers = self._parts @ np.array(self._static), self._parts.sum(axis=1)
         again = np.minimum(layers, self.first.layers)
-        taken = parts @ (static + flight * np.array(self._least_held)) - flight * again * self.first.held
-        fits = (taken <= room) & (parts @ static <= room) & (layers >= least)
-        return np.where(fits, parts @ time + again * self.first.time, np.inf)
-
-    def _index(self) -> None:
-        """The different stretches of layers by what they hold, and which of them lies between any two cuts."""
-        runs = len(self.ready.run_counts)
-        held = np.concatenate((np.zeros((1, runs), dtype=int), np.cumsum(np.eye(runs, dtype=int)[self._runs], axis=0)))
-        between = held[None, :, :] - held[:, None, :]
-        self._backwards = between.min(axis=2) < 0
-        flat = np.where(self._backwards[..., None], 0, between).reshape(-1, runs)
-        kinds, which = np.unique(flat, axis=0, return_inverse=True)
-        self._parts = [tuple(map(int, kind)) for kind in kinds]
-        self._part_of = which.reshape(self._backwards.shape)
+        held = self._parts @ np.array(self._least_held) - again * self.first.held
+        fits = (static + flight * held <= room) & (static <= room) & (layers >= self.ready.least[:, None])
+        time = self._parts @ np.array([mixes[0].time for mixes in self._single])
+        return np.where(fits, time + again * self.first.time, np.inf)
 
     def _room(self, s: int) -> tuple[float, float]:
         """Memory left for the layers of stage s, and its micro batches in flight."""
@@ -252,10 +243,26 @@ class Stages:
     def counts(self, cuts: Sequence[int]) -> Ints:
         rows = []
         for s in range(len(cuts) - 1):
-            mix = self._best(self._parts[self._part_of[cuts[s], cuts[s + 1]]], *self._room(s))
+            part = self._parts[self._part_of[cuts[s], cuts[s + 1]]]
+            mix = self._best(tuple(part.tolist()), *self._room(s))
             assert mix is not None  # noqa: S101 - the plan was made of stages that fit
             rows.append(mix.counts)
         return np.array(rows, dtype=np.int32)
+
+
+@lru_cache(maxsize=16)
+def _stretches(counts: tuple[int, ...]) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
+    """The different stretches of layers by what they hold of every run, which of them lies between any two cuts, and
+    where the second cut is before the first.
+    """
+    runs = len(counts)
+    each = np.eye(runs, dtype=np.int32)[np.repeat(np.arange(runs), counts)]
+    held = np.concatenate((np.zeros((1, runs), dtype=np.int32), np.cumsum(each, axis=0)))
+    between = held[None, :, :] - held[:, None, :]
+    backwards = between.min(axis=2) < 0
+    flat = np.where(backwards[..., None], 0, between).reshape(-1, runs)
+    kinds, which = np.unique(flat, axis=0, return_inverse=True)
+    return kinds, which.reshape(backwards.shape), backwards
 
 
 def _dwelling(ready: Ready, s: int) -> list[tuple[float, float, float, float]]:

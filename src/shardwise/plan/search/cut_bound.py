@@ -168,9 +168,10 @@ def _recipe(setup: Setup) -> Recipe:
 
 def _first(setup: Setup) -> dynamic.First | None:
     """The first N layers of every chunk where those are recomputed: as fast and as lean as any kind of layer has it."""
-    recompute, relaxed = setup.strategy.recompute, _Relaxed(setup, split=False)
+    recompute = setup.strategy.recompute
     if recompute.layers in {(), AS_NEEDED}:
         return None
+    relaxed = _Relaxed(setup, split=False)
     kinds = dict.fromkeys(layer_kinds(setup.model)[: setup.model.layers])
     pairs = [[relaxed.end((Run(block_of(setup, kind, one), 1),)) for one in (PLAIN, _recipe(setup))] for kind in kinds]
     return dynamic.First(

@@ -49,6 +49,11 @@ def divisors(number: int, most: int) -> list[int]:
 
 
 @lru_cache(maxsize=1024)
+def _shared(sharding: Sharding) -> str:
+    return f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
+
+
+@lru_cache(maxsize=1024)
 def _said(recompute: Recompute) -> str:
     if recompute.layers == AS_NEEDED:
         return f"{replace(recompute, layers=())}, layers by stage"
@@ -98,7 +103,10 @@ class Space:
 
     def recomputes(self, layout: Layout) -> tuple[Recompute, ...]:
         """Whole-layer blocks come last, fewest layers first."""
-        size = -(-self.question.model.layers // (layout.pp * layout.vpp))
+        return self._recomputes_of(layout.pp * layout.vpp)
+
+    def _recomputes_of(self, chunks: int) -> tuple[Recompute, ...]:
+        size = -(-self.question.model.layers // chunks)
         if size not in self._known:
             self._known[size] = tuple(self.question.wishes.kept("recompute", self._recomputes(size)))
         found: tuple[Recompute, ...] = self._known[size]
@@ -152,16 +160,19 @@ class Space:
     def _stacked(self, base: Base) -> dict[str, Counter[Any]]:
         """The strategies over one base by pipeline, sharding and recomputation."""
         axes: dict[str, Counter[Any]] = {name: Counter() for name in STACKED}
+        alike = Counter[tuple[tuple[Sharding, ...], int]]()
         for layout in self.layouts(base):
-            shardings, recomputes = self.shardings(base, layout), self.recomputes(layout)
-            rows = len(shardings) * len(recomputes)
+            shardings, chunks = self.shardings(base, layout), layout.pp * layout.vpp
+            alike[shardings, chunks] += 1
+            rows = len(shardings) * len(self._recomputes_of(chunks))
             for name, value in zip(STACKED, (layout.pp, layout.vpp, layout.schedule, layout.dp), strict=False):
                 axes[name][value] += rows
+        for (shardings, chunks), layouts in alike.items():
+            recomputes = self._recomputes_of(chunks)
             for sharding in shardings:
-                text = f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
-                axes["zero"][text] += len(recomputes)
+                axes["zero"][_shared(sharding)] += layouts * len(recomputes)
             for recompute in recomputes:
-                axes["recompute"][_said(recompute)] += len(shardings)
+                axes["recompute"][_said(recompute)] += layouts * len(shardings)
         return axes
 
     def _bases(self) -> Iterator[Base]:
