@@ -17,7 +17,7 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.plan.search.cut_bound import Paths, prove
 from shardwise.plan.search.executor import Executor, Serial
 from shardwise.plan.search.refine import NEAR, Refined, every_cut, refine
-from shardwise.plan.search.screen import Screen
+from shardwise.plan.search.screen import Rows, Screen
 from shardwise.plan.search.space import Space, apart, axes_apart
 from shardwise.plan.search.table import Floats
 from shardwise.plan.search.types import GAP, MOST_SHOWN, Answer, Base, Candidate, Counts, Lowest, Point, Question
@@ -91,6 +91,8 @@ class Search:
         self._pool: Floats = np.empty((0, 3))
         self._starts = np.empty(0, dtype=np.int64)
         self._paths: Paths = {}
+        self._glance: Floats = np.empty(0)
+        self._rows: dict[int, Rows] = {}
         self._seen = set[Strategy]()
 
     @property
@@ -113,7 +115,7 @@ class Search:
         bases = self.space.bases
         sizes = [self.space.size(base) for base in bases]
         self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        glances = self._glances()
+        glances = self._glance = self._glances()
         if self._stopped():
             return
         order = np.lexsort((np.arange(len(bases)), glances))
@@ -185,6 +187,7 @@ class Search:
             else:
                 chosen.append((index, base))
         for (index, _), rows in zip(chosen, self.screen.rows_of([base for _, base in chosen]), strict=True):
+            self._rows[index] = rows
             self.screened += len(rows.seconds)
             may_fit = np.flatnonzero(rows.bytes <= self.question.memory_limit)
             self.too_large += len(rows.seconds) - len(may_fit)
@@ -259,13 +262,17 @@ class Search:
 
     def _one_axis_away(self) -> Iterator[tuple[int, float]]:
         """Places and bounds of what may fit, in the order of the space: plainer first."""
-        here = self.point(self.best_at)
-        near = [index for index, base in enumerate(self.space.bases) if axes_apart(base, here.base) <= 1]
+        here, bases = self.point(self.best_at), self.space.bases
         limit = self.best.seconds if self.best else float("inf")
-        near = [index for index in near if self.screen.glance(self.space.bases[index]) < limit]
-        for index, rows in zip(near, self.screen.rows_of([self.space.bases[index] for index in near]), strict=True):
-            for row, point in enumerate(self.space.points_over(rows.base)):
-                if apart(point, here) == 1 and rows.bytes[row] <= self.question.memory_limit:
+        near = np.flatnonzero(self._glance < limit).tolist()
+        near = [index for index in near if axes_apart(bases[index], here.base) <= 1]
+        unseen = [index for index in near if index not in self._rows]
+        self._rows |= zip(unseen, self.screen.rows_of([bases[index] for index in unseen]), strict=True)
+        for index in near:
+            rows = self._rows[index]
+            may = (rows.seconds < limit) & (rows.bytes <= self.question.memory_limit)
+            for row in np.flatnonzero(may).tolist():
+                if apart(self.screen.point(rows.base, row), here) == 1:
                     yield row + int(self._starts[index]), float(rows.seconds[row])
 
     def _prove(self) -> None:

@@ -125,14 +125,9 @@ class Space:
     def points(self) -> Iterator[Point]:
         """Every point, one by one, in the order of the search's indices."""
         for base in self.bases:
-            yield from self.points_over(base)
-
-    def points_over(self, base: Base) -> Iterator[Point]:
-        """Those over one base."""
-        for layout in self.layouts(base):
-            for sharding in self.shardings(base, layout):
-                for recompute in self.recomputes(layout):
-                    yield Point(base, layout, sharding, recompute)
+            for layout in self.layouts(base):
+                for sharding in self.shardings(base, layout):
+                    yield from (Point(base, layout, sharding, recompute) for recompute in self.recomputes(layout))
 
     def size(self, base: Base) -> int:
         return sum(len(self.shardings(base, one)) * len(self.recomputes(one)) for one in self.layouts(base))
