@@ -55,7 +55,7 @@ def test_bounds_of_interleaved_pipelines_hold_for_every_cut():
     screen = Screen(space=space)
     for base in space.bases:
         rows = screen.rows(base)
-        for place, point in enumerate(space.points_over(base)):
+        for place, point in enumerate(point for point in space.points() if point.base == base):
             if space.strategy(point) == strategy:
                 assert rows.seconds[place] <= estimate(model, cluster, cut).iteration_seconds
                 return
@@ -75,7 +75,7 @@ def test_solvers_bounds_hold_for_every_cut(case):
     ]
     for base, layout in rng.sample(pipelines, min(6, len(pipelines))):
         chosen = [one for one in space.recomputes(layout) if one.layers != AS_NEEDED]
-        strategy = space.strategy(next(p for p in space.points_over(base) if p.layout == layout))
+        strategy = space.strategy(next(p for p in space.points() if p.base == base and p.layout == layout))
         strategy = replace(strategy, recompute=rng.choice(chosen))
         even = with_layers(question.model.layers, strategy) if is_uneven(question.model.layers, strategy) else strategy
         if not cuts_freely(question, even):

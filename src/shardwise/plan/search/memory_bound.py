@@ -18,7 +18,7 @@ from shardwise.plan.search.work import Choices
 
 
 class _Case(NamedTuple):
-    """Pairs of one kind of pipeline."""
+    """Some pairs, and what pipelines over one base have in common."""
 
     table: Table
     choices: Choices
@@ -27,6 +27,13 @@ class _Case(NamedTuple):
     passes: tuple[Floats, Floats]
     """Bytes per parameter during the passes: outside experts, of experts; [pair, 1]."""
     layers: int
+    working: Floats
+    """Working set of the last layer of a chunk, at least."""
+    loss: float
+    """Kept bytes of output layer and loss."""
+
+    def at(self, pairs: list[int]) -> _Case:
+        return self._replace(passes=(self.passes[0][pairs], self.passes[1][pairs]))
 
     def of(self, piece: Piece) -> Floats:
         block = piece.blocks[0]
@@ -71,14 +78,14 @@ def lacking(table: Table, frame: Frame, choices: Choices, layers: int, limit: fl
 
 def _passes(table: Table, frame: Frame, choices: Choices, layers: int) -> _Need:
     """Bytes during the passes, fixed ones left out."""
-    stretch = 1 + table.ground.runtime.memory.fragmentation
+    case = _case(table, frame, choices, layers)
     shape = (len(frame.of_pair), len(choices.recipe))
     need = _Need(np.empty(shape), np.empty(shape))
+    chunks = np.array([layout.vpp for layout in frame.layouts])[frame.of_pair][:, None]
     for flight, at in _groups(frame):
-        case = _case(table, frame, choices, layers, stretch, np.array(at))
-        chunks = np.array([[frame.layouts[index].vpp] for index in frame.of_pair[at].tolist()])
-        need.bytes[at], need.relief[at] = _whole(case) if flight is None else _weighted(case, flight, chunks)
-    return need._replace(bytes=need.bytes + stretch * frame.rates.gathered[:, None])
+        some = case.at(at)
+        need.bytes[at], need.relief[at] = _whole(some) if flight is None else _weighted(some, flight, chunks[at])
+    return need._replace(bytes=need.bytes + case.stretch * frame.rates.gathered[:, None])
 
 
 def _groups(frame: Frame) -> list[tuple[Flight | None, list[int]]]:
@@ -92,11 +99,12 @@ def _groups(frame: Frame) -> list[tuple[Flight | None, list[int]]]:
     return list(found.values())
 
 
-def _case(table: Table, frame: Frame, choices: Choices, layers: int, stretch: float, at: np.ndarray) -> _Case:
-    rates = frame.rates
-    several = np.array([layout.microbatches > 1 for layout in frame.layouts])[frame.of_pair[at]][:, None]
-    both = rates.lasting[at] + np.where(several, stretch, 0.0) * rates.gradients[at]
-    return _Case(table, choices, stretch, (both[:, :1], both[:, 1:]), layers)
+def _case(table: Table, frame: Frame, choices: Choices, layers: int) -> _Case:
+    rates, stretch = frame.rates, 1 + table.ground.runtime.memory.fragmentation
+    several = np.array([layout.microbatches > 1 for layout in frame.layouts])[frame.of_pair][:, None]
+    both = rates.lasting + np.where(several, stretch, 0.0) * rates.gradients
+    loss = sum(piece.number * float(piece.kept[0]) for piece in table.last)
+    return _Case(table, choices, stretch, (both[:, :1], both[:, 1:]), layers, _working(table, choices), loss)
 
 
 def _step(table: Table, frame: Frame, stretch: float) -> Floats:
@@ -109,12 +117,11 @@ def _step(table: Table, frame: Frame, stretch: float) -> Floats:
     return np.asarray(((both[:, 0] * params + both[:, 1] * experts) / pp)[:, None])
 
 
-def _working(case: _Case) -> Floats:
-    """Working set of the last layer of a chunk, at least: of a block or a mix it may or may not be recomputed."""
-    recipe, blocks = case.choices.recipe, (case.choices.layers > 0) | case.choices.mix
+def _working(table: Table, choices: Choices) -> Floats:
+    """Of a block or a mix the last layer may or may not be recomputed."""
+    recipe, blocks = choices.recipe, (choices.layers > 0) | choices.mix
     each = [
-        np.where(blocks, np.minimum(piece.work[0], piece.work[recipe]), piece.work[recipe])
-        for piece in case.table.layers
+        np.where(blocks, np.minimum(piece.work[0], piece.work[recipe]), piece.work[recipe]) for piece in table.layers
     ]
     return np.asarray(np.maximum(np.min(each, axis=0), 0.0))
 
@@ -128,8 +135,7 @@ def _whole(case: _Case) -> _Need:
     plain = sum(piece.number * np.where(blocks, piece.kept[0], piece.kept[choices.kept]) for piece in table.pieces)
     kept = plain - np.where(blocks, choices.layers * saved, 0.0)
     # before the loss's backward pass every layer's bytes are there; before the last layer's, the loss's are gone
-    loss = sum(piece.number * piece.kept[0] for piece in table.last)
-    last = np.maximum(table.last[-1].work[0], _working(case) - loss)
+    last = np.maximum(table.last[-1].work[0], case.working - case.loss)
     return _Need(np.asarray(case.sum_of(table.pieces) + case.stretch * (kept + last)), np.array(case.stretch))
 
 
@@ -142,20 +148,22 @@ def _weighted(case: _Case, held: Flight, chunks: npt.NDArray[np.int64]) -> _Need
     static = case.of(main)[:, :, None]
     weight = 1.0 / (static + stretch * flight * kept)
     total, ends = weight.sum(axis=2), case.sum_of((*table.last, *table.extra))
-    # the first N layers of every chunk
-    saved = stretch * (main.kept[0] - main.kept[choices.kept]) * choices.layers * chunks * blocks
-    bytes_ = case.layers - (weight @ flight) * saved
+    bytes_ = case.layers + weight[:, :, last] * ends + total * (stretch * case.working)
+    if blocks.any():  # the first N layers of every chunk
+        saved = stretch * (main.kept[0] - main.kept[choices.kept]) * choices.layers * chunks * blocks
+        bytes_ -= (weight @ flight) * saved
     for piece in table.others:
         less = static - case.of(piece)[:, :, None] + stretch * flight * (kept - piece.kept[choices.kept][:, None])
         bytes_ -= piece.number * np.maximum(0.0, weight * less).max(axis=2)
-    least = np.min([np.minimum(piece.kept[0], piece.kept[choices.kept]) for piece in table.layers], axis=0)
-    bytes_ += (weight @ held.more) * stretch * least * (chunks - 1)
+    if held.more.any():
+        least = np.min([np.minimum(piece.kept[0], piece.kept[choices.kept]) for piece in table.layers], axis=0)
+        bytes_ += (weight @ held.more) * stretch * least * (chunks - 1)
     bytes_ += weight[:, :, 0] * (case.of(table.first) + stretch * flight[0] * table.first.kept[0])
-    working = stretch * _working(case)
     # with one chunk, the last rank's highest point is in the loss, where all its layers' bytes are there too
-    loss = stretch * (sum(piece.number * piece.kept[0] for piece in table.last) + table.last[-1].work[0])
-    bytes_ += np.where(chunks == 1, weight[:, :, last] * (loss - working), 0.0)
-    bytes_ += weight[:, :, last] * ends + total * working
+    loss = case.loss + table.last[-1].work[0] - case.working
+    bytes_ += np.where(chunks == 1, weight[:, :, last] * stretch * loss, 0.0)
+    if not choices.mix.any():
+        return _Need(np.asarray(bytes_ / total), np.ones(()))
     most = flight + held.more * (chunks[:, :, None] > 1)
     relief = stretch * (weight * most).max(axis=2) / total
     return _Need(np.asarray(bytes_ / total), np.maximum(relief, 1e-30))

@@ -22,6 +22,7 @@ from shardwise.plan.search.space import Space
 from shardwise.plan.search.table import Floats, Quick, Table, least_seconds, recipes_of, table_of, whole_work
 from shardwise.plan.search.types import Base, Point
 from shardwise.plan.search.work import Choices, Work, choices_of, works_of
+from shardwise.plan.setup import Setup
 
 ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
@@ -42,6 +43,8 @@ class Screen:
     space: Space
     _frames: dict[tuple[object, ...], Frame] = field(default_factory=dict)
     _known: Known = field(default_factory=lambda: Known({}, {}))
+    _grounds: dict[Base, Setup] = field(default_factory=dict)
+    """Of bases whose rows may come next."""
 
     @cached_property
     def recomputes(self) -> tuple[Recompute, ...]:
@@ -60,7 +63,9 @@ class Screen:
 
     def least(self, base: Base) -> float:
         """The same from all layers and ends."""
-        return ROUNDED * least_seconds(self.space.question, base, whole_work(table_of(self.space, base)))
+        table = table_of(self.space, base)
+        self._grounds[base] = table.ground
+        return ROUNDED * least_seconds(self.space.question, base, whole_work(table))
 
     def rows(self, base: Base) -> Rows:
         """Bounds of every strategy over a base."""
@@ -71,7 +76,8 @@ class Screen:
         if not bases:
             return []
         recipes = recipes_of(self.recomputes)
-        tables = [table_of(self.space, base, recipes) for base in bases]
+        tables = [table_of(self.space, base, recipes, self._grounds.get(base)) for base in bases]
+        self._grounds.clear()
         choices = choices_of(tables[0], self.recomputes)
         frames = [self._frame(base, table) for base, table in zip(bases, tables, strict=True)]
         cells = [frame.cells for frame in frames]

@@ -38,7 +38,6 @@ MODULES: tuple[tuple[str, ...], ...] = (
 )
 AS_NEEDED = (0,)
 """`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
-STACKED = ("pp", "vpp", "schedule", "dp", "zero", "recompute")
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
 
 
@@ -49,10 +48,6 @@ def divisors(number: int, most: int) -> list[int]:
 
 
 @lru_cache(maxsize=1024)
-def _shared(sharding: Sharding) -> str:
-    return f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
-
-
 @lru_cache(maxsize=1024)
 def _said(recompute: Recompute) -> str:
     if recompute.layers == AS_NEEDED:
@@ -103,10 +98,7 @@ class Space:
 
     def recomputes(self, layout: Layout) -> tuple[Recompute, ...]:
         """Whole-layer blocks come last, fewest layers first."""
-        return self._recomputes_of(layout.pp * layout.vpp)
-
-    def _recomputes_of(self, chunks: int) -> tuple[Recompute, ...]:
-        size = -(-self.question.model.layers // chunks)
+        size = -(-self.question.model.layers // (layout.pp * layout.vpp))
         if size not in self._known:
             self._known[size] = tuple(self.question.wishes.kept("recompute", self._recomputes(size)))
         found: tuple[Recompute, ...] = self._known[size]
@@ -135,40 +127,30 @@ class Space:
     def count(self) -> tuple[int, dict[str, dict[str, int]]]:
         """How many strategies there are, in all and by the value of every axis."""
         axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
-        shapes: dict[tuple[object, ...], dict[str, Counter[Any]]] = {}
-        for base in self.bases:
-            # what is stacked over a base depends on these alone
-            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single)
-            if shape not in shapes:
-                shapes[shape] = self._stacked(base)
-            stacked = shapes[shape]
-            for name, found in stacked.items():
-                axes[name].update(found)
-            rows = sum(stacked["pp"].values())
-            cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
-            values = (base.tp, "on" if base.sp else "off", cp, base.ep, base.etp, base.micro_batch)
-            for name, value in zip(("tp", "sp", "cp", "ep", "etp", "mbs"), values, strict=True):
-                axes[name][value] += rows
+        shapes: dict[tuple[object, ...], list[Base]] = {}
+        for base in self.bases:  # what is stacked over a base depends on these alone
+            shapes.setdefault((base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single), []).append(base)
+        stacked = Counter[tuple[Layout, tuple[Sharding, ...]]]()
+        for bases in shapes.values():
+            for layout in self.layouts(bases[0]):
+                stacked[layout._replace(microbatches=0), self.shardings(bases[0], layout)] += len(bases)
+            rows = self.size(bases[0])
+            for base in bases:
+                cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
+                values = (base.tp, "on" if base.sp else "off", cp, base.ep, base.etp, base.micro_batch)
+                for name, value in zip(("tp", "sp", "cp", "ep", "etp", "mbs"), values, strict=True):
+                    axes[name][value] += rows
+        for (layout, shardings), number in stacked.items():
+            recomputes = self.recomputes(layout)
+            for name, value in zip(("pp", "vpp", "schedule", "dp"), layout, strict=False):
+                axes[name][value] += number * len(shardings) * len(recomputes)
+            for sharding in shardings:
+                text = f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
+                axes["zero"][text] += number * len(recomputes)
+            for recompute in recomputes:
+                axes["recompute"][_said(recompute)] += number * len(shardings)
         shown = {name: {str(value): found[value] for value in sorted(found)} for name, found in axes.items()}
         return sum(axes["tp"].values()), shown
-
-    def _stacked(self, base: Base) -> dict[str, Counter[Any]]:
-        """The strategies over one base by pipeline, sharding and recomputation."""
-        axes: dict[str, Counter[Any]] = {name: Counter() for name in STACKED}
-        alike = Counter[tuple[tuple[Sharding, ...], int]]()
-        for layout in self.layouts(base):
-            shardings, chunks = self.shardings(base, layout), layout.pp * layout.vpp
-            alike[shardings, chunks] += 1
-            rows = len(shardings) * len(self._recomputes_of(chunks))
-            for name, value in zip(STACKED, (layout.pp, layout.vpp, layout.schedule, layout.dp), strict=False):
-                axes[name][value] += rows
-        for (shardings, chunks), layouts in alike.items():
-            recomputes = self._recomputes_of(chunks)
-            for sharding in shardings:
-                axes["zero"][_shared(sharding)] += layouts * len(recomputes)
-            for recompute in recomputes:
-                axes["recompute"][_said(recompute)] += layouts * len(shardings)
-        return axes
 
     def _bases(self) -> Iterator[Base]:
         q = self.question

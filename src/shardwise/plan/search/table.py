@@ -103,9 +103,9 @@ def recipes_of(recomputes: tuple[Recompute, ...]) -> tuple[Recipe, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,)) -> Table:
+def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), ground: Setup | None = None) -> Table:
     """Ask the cost model for all pieces of a base: the blocks of the whole model on one stage, by recipe."""
-    ground, model = _ground(space, base), space.question.model
+    ground, model = ground or ground_of(space, base), space.question.model
     kinds = {kind.name: kind for kind in layer_kinds(model)}
     order = [kind.name for kind in layer_kinds(model)[: model.layers]]
     main = max(dict.fromkeys(order), key=order.count)
@@ -133,7 +133,7 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,)) -
     )  # fmt: skip
 
 
-def _ground(space: Space, base: Base) -> Setup:
+def ground_of(space: Space, base: Base) -> Setup:
     question = space.question
     return setup_of(question.model, question.cluster, _probe(space, base), question.runtime)
 
@@ -176,7 +176,7 @@ class Quick:
     def work(self, base: Base) -> float:
         """Seconds of all layers of this kind, both passes, of one micro batch."""
         if base.single not in self.grounds:
-            self.grounds[base.single] = _ground(self.space, base)
+            self.grounds[base.single] = ground_of(self.space, base)
         ground = self.grounds[base.single]
         strategy = _probe(self.space, base)
         shard = shard_of(self.space.question.model, strategy, ground.runtime)
