@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ class Action(NamedTuple):
         return cls(int(found[1]), found[2], int(found[3]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
     """The order of work of every rank."""
 
@@ -76,7 +77,7 @@ class Schedule:
     def rows(self) -> tuple[tuple[Action, ...], ...]:
         return tuple(tuple(self.decode(int(code)) for code in row) for row in self.codes)
 
-    @property
+    @cached_property
     def rank_of(self) -> tuple[int, ...]:
         """The rank that holds each chunk, the first that names it; -1: none does."""
         ranks = np.full(self.chunks, -1)
@@ -84,7 +85,7 @@ class Schedule:
             ranks[self.codes[rank] // self.microbatches % self.chunks] = rank
         return tuple(ranks.tolist())
 
-    @property
+    @cached_property
     def fused(self) -> bool:
         """Whether every backward is a full one."""
         start = I * self.chunks * self.microbatches

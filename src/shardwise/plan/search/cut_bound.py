@@ -88,6 +88,8 @@ def least_seconds(
 
     ready, first = _ready(setup, limit), _first(setup)
     if dynamic.applies(ready):
+        if deep:  # nothing is left to be made whole
+            return 0.0
         passes = dynamic.least(ready, _inverse(iteration, enough) / ROUNDED, first)
         return iteration(passes * ROUNDED) if passes < float("inf") else passes
     if first:  # every chunk has one such layer or more
