@@ -10,10 +10,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 from math import exp
+from typing import NamedTuple
 
 from shardwise.errors import ShardwiseError
 from shardwise.inputs.check import check
 from shardwise.inputs.layers import spread
+from shardwise.inputs.recompute import Recompute
 from shardwise.plan.estimate import estimate
 from shardwise.plan.search.api import question_of
 from shardwise.plan.search.screen import Screen
@@ -86,87 +88,138 @@ def attack(number: int, evaluations: int) -> Attack | None:
 class _Adversary:
     def __init__(self, question, space, answer, found, evaluations) -> None:
         self.question, self.space, self.found, self.left = question, space, found, evaluations
-        self.start, self.rng = answer.best.strategy, random.Random(found.number)  # noqa: S311
+        self.rng = random.Random(found.number)  # noqa: S311
         self.screen, self.rows, self.seen = Screen(space=space), {}, {}
-        self.near = [one.strategy for one in answer.top[:12]]
+        self.best = self._known(answer.best.strategy)
+        self.near = [self._known(one.strategy) for one in answer.top[:12]]
 
     def run(self) -> Attack:
         while self.left > 0:
-            self._anneal(self._begin(), min(self.left, 400))
+            self._anneal(self._begin(), min(self.left, 400), self.rng.choice((_seconds, _above_own_bound)))
         return self.found
+
+    def _known(self, s):
+        """A simulated strategy with the point of the space that it is a cut of."""
+        bare = replace(s, layers=(), recompute=Recompute())
+        for base in self.space.bases:
+            if (base.tp, base.cp, base.ep, base.etp, base.micro_batch) == (s.tp, s.cp, s.ep, s.etp, s.micro_batch):
+                for layout in self.space.layouts(base):
+                    for sharding in self.space.shardings(base, layout):
+                        plain = Point(base, layout, sharding, Recompute())
+                        if self.space.strategy(plain) == bare:
+                            return s, plain._replace(recompute=self._kind(s, layout))
+        raise AssertionError(s)
+
+    def _kind(self, s, layout):
+        if s.recompute in self.space.recomputes(layout):
+            return s.recompute
+        return replace(s.recompute, layers=AS_NEEDED)
 
     def _begin(self):
         """The best, one of the other layouts that were simulated, or any point."""
         draw = self.rng.random()
         if draw < 0.35:
-            return self.start, None
-        if draw < 0.7 and self.near:
-            return self.rng.choice(self.near), None
-        base = self.rng.choice(self.space.bases)
-        layout = self.rng.choice(self.space.layouts(base))
-        shardings = self.space.shardings(base, layout)
-        recomputes = [one for one in self.space.recomputes(layout) if one.layers != AS_NEEDED]
-        if not shardings or not recomputes:
-            return self.start, None
-        point = Point(base, layout, self.rng.choice(shardings), self.rng.choice(recomputes))
-        return self.space.strategy(point), point
+            return self.best
+        if draw < 0.6 and self.near:
+            return self.rng.choice(self.near)
+        return self._over(self.rng.choice(self.space.bases)) or self.best
 
-    def _anneal(self, begin, steps) -> None:
+    def _over(self, base, layout=None, sharding=None, recompute=None):
+        """A cut of a point; what is not given, or is not there, is drawn."""
+        layouts = self.space.layouts(base)
+        if not layouts:
+            return None
+        layout = layout if layout in layouts else self.rng.choice(layouts)
+        shardings, recomputes = self.space.shardings(base, layout), self.space.recomputes(layout)
+        if not shardings or not recomputes:
+            return None
+        sharding = sharding if sharding in shardings else self.rng.choice(shardings)
+        point = Point(base, layout, sharding, recompute if recompute in recomputes else self.rng.choice(recomputes))
+        return self._cut(point, spread(self.question.model.layers, self.space.strategy(point)))
+
+    def _cut(self, point, layers):
+        """The strategy of a point with so many layers in every chunk."""
+        s = self.space.strategy(point)
+        layers = () if layers == spread(self.question.model.layers, s) else layers
+        recompute = point.recompute
+        if recompute.layers == AS_NEEDED:
+            again = tuple(self.rng.randint(0, count) for count in spread(self.question.model.layers, s))
+            recompute = replace(recompute, layers=again) if any(again) else Recompute()
+        return replace(s, layers=layers, recompute=recompute), point
+
+    def _anneal(self, begin, steps, aim) -> None:
         strategy, point = begin
-        value = self._value(strategy, point)
-        warm = 0.02
+        value, warm = aim(self._judged(strategy, point)), 0.02
         for step in range(steps):
-            other = self._moved(strategy)
-            if other is None:
+            moved = self._moved(strategy, point)
+            if moved is None:
                 return
-            now = self._value(other, point)
+            now = aim(self._judged(*moved))
             heat = warm * value * (1 - step / steps) + 1e-12
             if now <= value or self.rng.random() < exp((value - now) / heat):
-                strategy, value = other, now
+                (strategy, point), value = moved, now
 
-    def _moved(self, s):
-        """A layer, or several, to another chunk; or another recomputation, sharding or order over the same stages."""
+    def _moved(self, s, point):
+        """Layers to another chunk, or another value of one axis."""
+        if self.rng.random() < 0.1:
+            return self._turned(point) or (s, point)
         if s.chunks == 1 or not self.question.runtime.can.uneven_layers:
-            return None
+            return self._turned(point)
+        if s.recompute.layers and len(s.recompute.layers) == s.chunks and self.rng.random() < 0.3:
+            return self._recomputed(s), point
         layers = list(spread(self.question.model.layers, s))
         giver, taker = self.rng.sample(range(len(layers)), 2)
         if self.rng.random() < 0.5:
             taker = min(max(giver + self.rng.choice((-1, 1)), 0), len(layers) - 1)
         count = self.rng.choice((1, 1, 1, 2))
         if layers[giver] <= count or giver == taker:
-            return s
+            return s, point
         layers[giver] -= count
         layers[taker] += count
-        return replace(s, layers=tuple(layers))
+        if len(s.recompute.layers) == s.chunks:
+            again = tuple(min(n, most) for n, most in zip(s.recompute.layers, layers, strict=True))
+            s = replace(s, recompute=replace(s.recompute, layers=again))
+        return replace(s, layers=tuple(layers)), point
 
-    def _value(self, s, point) -> float:
-        """Seconds, infinite where it does not fit; bounds are held against it on the way."""
+    def _recomputed(self, s):
+        """One layer of a chunk more, or one less, is recomputed."""
+        layers, again = spread(self.question.model.layers, s), list(s.recompute.layers)
+        chunk = self.rng.randrange(len(again))
+        again[chunk] = min(max(again[chunk] + self.rng.choice((-1, 1)), 0), layers[chunk])
+        return replace(s, recompute=replace(s.recompute, layers=tuple(again)) if any(again) else Recompute())
+
+    def _turned(self, point):
+        """The same but for one axis, and what must follow it."""
+        which = self.rng.randrange(4)
+        base = self.rng.choice(self.space.bases) if which == 0 else point.base
+        layout = None if which == 1 else point.layout
+        sharding = None if which == 2 else point.sharding
+        return self._over(base, layout, sharding, None if which == 3 else point.recompute)
+
+    def _judged(self, s, point):
+        """What is known of a strategy; bounds are held against it on the way."""
         if s in self.seen:
             return self.seen[s]
         self.left -= 1
         self.found.evaluations += 1
         q = self.question
         if check(q.model, q.cluster, s, q.runtime):
-            self.seen[s] = float("inf")
-            return float("inf")
+            self.seen[s] = Judged(float("inf"), fits=False, own=1.0)
+            return self.seen[s]
         made = estimate(q.model, q.cluster, s, runtime=q.runtime, checked=True)
         fits = made.total_bytes <= q.memory_limit and made.host_bytes <= q.cluster.host_memory
-        self._judge(s, point, made, fits=fits)
-        self.seen[s] = made.iteration_seconds if fits else float("inf")
-        return self.seen[s]
-
-    def _judge(self, s, point, made, *, fits) -> None:
         found, seconds = self.found, made.iteration_seconds
+        own, size = self._row(point)
         if fits:
             found.beaten = max(found.beaten, 1 - seconds / found.best)
             if seconds < found.bound * CLOSE:
                 found.broken.append(f"{s}: {seconds:.6g} s, bound {found.bound:.6g} s")
-        if point is not None:
-            time, size = self._row(point)
-            if seconds < time * CLOSE:
-                found.broken.append(f"{s}: {seconds:.6g} s, its own bound {time:.6g} s")
-            if made.total_bytes < size * CLOSE:
-                found.broken.append(f"{s}: {made.total_bytes:.6g} bytes, its own bound {size:.6g}")
+        if seconds < own * CLOSE and (fits or point.recompute.layers != AS_NEEDED):
+            found.broken.append(f"{s}: {seconds:.6g} s, its own bound {own:.6g} s")
+        if made.total_bytes < size * CLOSE:
+            found.broken.append(f"{s}: {made.total_bytes:.6g} bytes, its own bound {size:.6g}")
+        self.seen[s] = Judged(seconds, fits=fits, own=own)
+        return self.seen[s]
 
     def _row(self, point):
         if point.base not in self.rows:
@@ -180,3 +233,20 @@ class _Adversary:
         rows, places = self.rows[point.base]
         place = places[point.layout, point.sharding, point.recompute]
         return float(rows.seconds[place]), float(rows.bytes[place])
+
+
+class Judged(NamedTuple):
+    """A strategy that was estimated."""
+
+    seconds: float
+    fits: bool
+    own: float
+    """The bound of its point."""
+
+
+def _seconds(one: Judged) -> float:
+    return one.seconds if one.fits else float("inf")
+
+
+def _above_own_bound(one: Judged) -> float:
+    return one.seconds / one.own
