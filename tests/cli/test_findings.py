@@ -137,6 +137,10 @@ def test_12_why_of_what_cannot_be(shardwise, plan, line):
     refused(shardwise("why", plan, line), "at least")
 
 
+def test_12_why_not_nothing(shardwise, plan):
+    refused(shardwise("why", plan, " "), "nothing to compare with", "tp4 pp8")
+
+
 @pytest.mark.parametrize(
     "words",
     [

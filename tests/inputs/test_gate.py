@@ -110,3 +110,14 @@ def test_switches_and_words():
 def test_no_number_is_too_long_to_be_told():
     assert len(shown(10**5000)) < 80
     assert (shown(5), shown(10**7), shown(989.0), shown(2.5e-6)) == ("5", "10,000,000", "989", "2.5e-06")
+
+
+@pytest.mark.parametrize(("row", "text"), [("Gpu.memory", "80 MB"), ("Gpu.flops", "989 GFLOPS")])
+def test_no_other_unit_is_offered_for_a_number_that_has_one(row, text):
+    with pytest.raises(InputError, match="check its unit"):
+        typed(text, SCALARS[row], "x")
+
+
+def test_too_many_digits_are_told_the_real_limit():
+    with pytest.raises(InputError, match="20 digits; it must be at most 10,000,000"):
+        typed("9" * 20, SCALARS["Cluster.gpus"], "x")

@@ -99,3 +99,9 @@ def test_micro_batches_stand_in_for_the_batch():
 def test_chunks_imply_interleaved_and_a_v_schedule_its_placement():
     assert build({"pp": 4, "vpp": 2}).schedule == "interleaved"
     assert build({"pp": 4, "vpp": 2, "schedule": "zb-v"}).placement == "v"
+
+
+def test_a_word_may_be_written_with_its_axis_as_conditions_write_it():
+    assert Strategy.parse("pp2x2 schedule=zb-v dtype=fp8") == Strategy.parse("pp2x2 zb-v fp8")
+    with pytest.raises(InputError, match="no schedule named 'zb-w'"):
+        Strategy.parse("schedule=zb-w")

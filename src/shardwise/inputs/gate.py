@@ -98,11 +98,11 @@ def typed(text: str, row: Scalar, at: str) -> float:
     if row.kind != "whole" and _NUMBER.fullmatch(bare):
         return _checked(float(bare), row, at)
     if re.fullmatch(r"[+-]?[0-9]{19,}", bare):
-        raise InputError(Fault(at, f"is a number of {len(bare)} digits; at most 18 are read: correct it"))
+        raise InputError(Fault(at, f"is a number of {len(bare)} digits; it must be at most {shown(row.most)}"))
     if row.kind not in _PARSERS:
         raise InputError(Fault(at, f"{_short(text)} is not {wanted(row)}"))
     try:
-        return _checked(_PARSERS[row.kind][0](bare), row, at)
+        return _checked(_PARSERS[row.kind][0](bare), row, at, unit=True)
     except InputError as error:
         raise InputError(Fault(at, error.faults[0].message)) from None
 
@@ -117,8 +117,8 @@ def listed(text: str, row: Scalar, at: str) -> list[float]:
     return [typed(part, row, at) for part in text.split(",")]
 
 
-def refusal(number: float, row: Scalar) -> str:
-    """Why a number is refused, and what to write; empty: it is not."""
+def refusal(number: float, row: Scalar, *, unit: bool = False) -> str:
+    """Why a number is refused, and what to write; empty: it is not. `unit`: it was written with one."""
     if isinstance(number, float) and not math.isfinite(number):
         return f"{number} is not a finite number; write one"
     if row.takes(number):
@@ -127,20 +127,20 @@ def refusal(number: float, row: Scalar) -> str:
         return f"{shown(number)} is too small; it must be {'above' if row.above else 'at least'} {shown(row.least)}"
     if number > row.most:
         return f"{shown(number)} is too large; it must be at most {shown(row.most)}"
-    return _implausible(number, row)
+    return _implausible(number, row, () if unit else _OFFERS.get(row.kind, ()))
 
 
-def _implausible(number: float, row: Scalar) -> str:
+def _implausible(number: float, row: Scalar, offers: Iterable[tuple[str, float]]) -> str:
     low, high = row.usual or (row.least, row.most)
     means = f"means {shown(number)} {_PARSERS[row.kind][1]}" if row.kind in _PARSERS else "cannot be meant"
-    for unit, scale in _OFFERS.get(row.kind, ()):
+    for unit, scale in offers:
         if low <= number * scale <= high:
             return f'{shown(number)} {means}; write "{number:g} {unit}" if that is meant'
     return f"{shown(number)} {means}, outside {shown(low)} to {shown(high)}; {row.hint or 'check its unit'}"
 
 
-def _checked(number: float, row: Scalar, at: str) -> float:
-    if message := refusal(number, row):
+def _checked(number: float, row: Scalar, at: str, *, unit: bool = False) -> float:
+    if message := refusal(number, row, unit=unit):
         raise InputError(Fault(at, message))
     return number
 

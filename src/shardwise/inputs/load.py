@@ -29,7 +29,7 @@ MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
-_COUNTED = re.compile(r"\s*([0-9]{1,12})\s*[x*]\s*(.+)", re.IGNORECASE)
+_COUNTED = re.compile(r"\s*([0-9]{1,400})\s*[x*]\s*(.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

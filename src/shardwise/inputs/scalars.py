@@ -87,7 +87,7 @@ SCALARS: dict[str, Scalar] = {
     "Cluster.host_memory": _size(1e8, 1e16, zero=True),
     "Gpu.memory": _size(1e8, 1e14),
     "Gpu.bandwidth": _rate(1e9, 1e15),
-    "Gpu.flops": Scalar(kind="flops", least=0.0, most=1e21, above=True, usual=(1e11, 1e18)),
+    "Gpu.flops": Scalar(kind="flops", least=0.0, most=1e21, above=True, usual=(1e12, 1e18)),
     "Gpu.sms": _whole(1, 10**5),
     "Gpu.l2": _size(1e4, 1e12, zero=True),
     "Gpu.reserved": _size(1e3, 1e13, zero=True),

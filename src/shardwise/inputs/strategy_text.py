@@ -102,6 +102,12 @@ def _parse_word(word: str) -> Given:
     if word in _FLAGS:
         name, value = _FLAGS[word]
         return {name: value}
+    axis, _, value = word.partition("=")
+    named = [value for name, value in _FLAGS.values() if name == axis and isinstance(value, str)]
+    if named:  # schedule=zb-v is zb-v
+        if value not in named:
+            raise UnknownNameError(axis, value, named)
+        return {axis: value}
     for start, read in _SPECIAL:
         if word.startswith(start):
             found = read(word[len(start) :])

@@ -69,6 +69,8 @@ def against(plan: Plan, text: str) -> Why:
     from shardwise.inputs.load import load_runtime
     from shardwise.plan.estimate import estimate
 
+    if not text.strip():
+        raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
     limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
     other = filled(text, plan.strategy, plan.cluster.gpus)
     faults = value_faults(other, "strategy")
