@@ -35,6 +35,8 @@ def main() -> int:
             f"{len(one.broken)} bounds broken in {one.evaluations:,}  {one.said}",
             flush=True,
         )
+        if one.beaten > BEATEN:
+            print(f"      beaten by {one.winner}")
         for broken in one.broken[:2]:
             print(f"      {broken}")
     beaten, broken = sum(one.beaten > BEATEN for one in found), sum(len(one.broken) > 0 for one in found)

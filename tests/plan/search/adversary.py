@@ -68,6 +68,7 @@ class Attack:
     evaluations: int = 0
     beaten: float = 0.0
     """By how much the best was beaten."""
+    winner: str = ""
     broken: list[str] = field(default_factory=list)
     """Strategies below a bound."""
 
@@ -211,7 +212,8 @@ class _Adversary:
         found, seconds = self.found, made.iteration_seconds
         own, size = self._row(point)
         if fits:
-            found.beaten = max(found.beaten, 1 - seconds / found.best)
+            if 1 - seconds / found.best > found.beaten:
+                found.beaten, found.winner = 1 - seconds / found.best, str(s)
             if seconds < found.bound * CLOSE:
                 found.broken.append(f"{s}: {seconds:.6g} s, bound {found.bound:.6g} s")
         if seconds < own * CLOSE and (fits or point.recompute.layers != AS_NEEDED):

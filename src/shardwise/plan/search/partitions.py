@@ -46,6 +46,8 @@ CARE = 20
 """Times as many for a strategy that may win."""
 SPARE = 1.02
 """How far all ranks together may be above their memory before cuts are tried: late ranks hold fewer passes."""
+LESS = 1 - 1e-6
+"""Times the memory of a rank: too little for what it holds."""
 HOT, COLD = 3e-3, 3e-5
 """Temperatures as shares of the time."""
 _LASTING = frozenset({"weights", "gradients", "master weights", "optimizer moments", "fp8 weight copies"})
@@ -100,6 +102,12 @@ class Cutter:
         found = [self._anneal(one, CARE * STEPS) for one in islice(starts(self.ready), STARTS)] if compiled() else []
         best = min(found, key=lambda one: one.time, default=None)
         return self.careful() if best is None else self._cut(best.counts)
+
+    def lighter(self, cut: Cut) -> Cut | None:
+        """As fast a cut as is found that leaves the rank with most layers fewer; the limits stay that much tighter."""
+        heavy = int((self.ready.on_rank @ np.array(cut.layers)).argmax())
+        self.ready.limits[heavy] = self.ready.peaks(self._matrix(cut))[heavy] * LESS
+        return self.careful()
 
     def _annealed(self, steps: int) -> Cut | None:
         shares = None if self._hopeless() else repaired(self.ready, np.array(self.setup.layers))

@@ -32,6 +32,8 @@ ROOMY = 0.85
 """Share of the limit at which a memory bound makes a good first guess."""
 PROMISING = 1.1
 """Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
+CLOSE, THOROUGH = 1.005, 8
+"""Times the best: what is cut as well as can be, and how many strategies at most."""
 PROOFS = 300
 """Strategies of which all cuts are bounded at most."""
 NAMED = 8
@@ -245,8 +247,19 @@ class Search:
             for place, bound in self._one_axis_away():
                 if place not in self.open and bound < self.best.seconds and not self._stopped():
                     self._look(place, bound)
-        if self.best and not self._stopped():
-            self._take_again(self.best_at, refine(self.question, self.strategy(self.best_at), thorough=True))
+        self._cut_thoroughly()
+
+    def _cut_thoroughly(self) -> None:
+        """The best and what comes close, cut as well as can be: which of them wins may depend on it."""
+        done = set[int]()
+        while self.best and len(done) < THOROUGH and not self._stopped():
+            most = CLOSE * self.best.seconds
+            close = [(one.seconds, place) for place, one in self.tried if one.fits and one.seconds <= most]
+            left = [place for _, place in sorted(close) if place not in done and self.open[place] < self.best.seconds]
+            if not left:
+                return
+            done.add(left[0])
+            self._take_again(left[0], refine(self.question, self.strategy(left[0]), thorough=True))
 
     def _look(self, place: int, bound: float) -> None:
         goal = self.best.seconds if self.best else float("inf")
