@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "shardwise.plan.search.types": ("Answer", "Candidate", "Counts"),
     "shardwise.inputs.plan_file": ("Plan", "read_plan", "write_plan", "diff"),
     "shardwise.plan.why": ("why", "Why"),
-    "shardwise.plan.timeline": ("iteration", "plan_iteration"),
+    "shardwise.plan.timeline": ("estimate_of", "plan_iteration"),
     "shardwise.schedule": ("generate", "optimise"),
     "shardwise.simulate": ("costs", "simulate"),
     "shardwise.simulate.timeline": ("Timeline",),

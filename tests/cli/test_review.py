@@ -237,7 +237,7 @@ def test_one_thing_said_in_two_ways_is_refused(shardwise, words):
     [
         ("--tp abc", "strategy.tp: 'abc' is not a whole number; write for example --tp 2"),
         ("--straggler x", "strategy.straggler: 'x' is not a number"),
-        ("--tp 99999999999999999999", "at most 18 are read"),
+        ("--tp 99999999999999999999", "20 digits; write a smaller one"),
         ("--lora x", "strategy.lora: 'x' is no rank; write --lora 16"),
         ("--lora 100000", "strategy.lora.rank: 100000 is more than 4096"),
         ("--dtype fp32 --master autocast", "strategy.master: autocast computes in 16 bits"),

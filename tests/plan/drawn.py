@@ -26,10 +26,10 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import V_SCHEDULES, Lora, Strategy
-from shardwise.plan.estimate import assemble, pass_costs
+from shardwise.plan.estimate import assemble
 from shardwise.plan.passes import timeline_of
 from shardwise.plan.setup import Setup, setup_of
-from shardwise.simulate import Schedule, simulate
+from shardwise.simulate import Schedule
 
 MODELS = (
     "llama-3-8b", "llama-3-70b", "llama-3.2-3b", "gpt-3-13b", "gpt-3-175b", "bloom-560m", "gemma-2-9b", "falcon-7b",
@@ -82,12 +82,11 @@ def _order(case: Case) -> Schedule | None:
     """The order of its passes where it is made from their costs."""
     if case.strategy.pp == 1 or case.strategy.schedule not in MADE_FROM_COSTS:
         return None
-    setup = _setup(case)
-    return timeline_of(setup, pass_costs(setup)).schedule
+    return timeline_of(_setup(case)).schedule
 
 
 def _in_order(case: Case, order: Schedule) -> Value:
-    found = simulate(order, pass_costs(_setup(case)))
+    found = timeline_of(_setup(case), order)
     return Value(found.makespan, max(found.peak))
 
 

@@ -10,7 +10,7 @@ import shardwise
 from shardwise.inputs.complete import complete
 from shardwise.inputs.strategy_text import parse
 from shardwise.plan.predictions import plan_of
-from shardwise.plan.timeline import iteration, plan_iteration
+from shardwise.plan.timeline import estimate_of, plan_iteration
 
 MODEL, CLUSTER = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")
 
@@ -31,7 +31,7 @@ def found(text):
 )
 def test_it_is_what_the_estimate_was_made_of(text):
     estimate = found(text)
-    timeline = iteration(estimate)
+    timeline = plan_iteration(plan_of(estimate))
     passes = estimate.time.value - sum(
         estimate.time.part(name) for name in ("gradient reduction", "weight gathering", "optimizer", "framework")
     )
@@ -41,12 +41,27 @@ def test_it_is_what_the_estimate_was_made_of(text):
     assert timeline.costs.memory_limit == (CLUSTER.gpu.memory,) * estimate.strategy.pp
 
 
-def test_an_order_that_the_plan_carries_is_replayed():
-    estimate = found("pp4 gbs32 seq4096")
-    plan = plan_of(estimate)
-    rows = iteration(estimate).schedule.csv().splitlines()
-    swapped = [row.replace("0F0,0F1", "0F1,0F0") for row in rows]
-    timeline = plan_iteration(replace(plan, schedule={"name": "mine", "rows": swapped}), estimate)
+def test_an_order_that_the_plan_carries_is_replayed_and_estimated():
+    plan = plan_of(found("pp4 gbs32 seq4096"))
+    rows = [",".join(f"{rank}F{n}" for n in range(8)) + "," + ",".join(f"{rank}B{n}" for n in range(8))
+            for rank in range(4)]  # fmt: skip
+    own = replace(plan, schedule={"name": "mine", "rows": rows})
+    timeline, plain, ordered = plan_iteration(own), estimate_of(plan), estimate_of(own)
     assert timeline.schedule.name == "mine"
-    assert str(timeline.schedule.rows[0][0]) == "0F1"
-    assert plan_iteration(plan, estimate).makespan == iteration(estimate).makespan
+    assert timeline.makespan == pytest.approx(ordered.makespan)
+    assert timeline.peak == pytest.approx([rank.total for rank in ordered.memory])
+    assert ordered.memory[3].total > plain.memory[3].total  # all forwards first
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["0F0,0B0"] * 2, "2 ranks, 1 chunks and 1 micro batches; its strategy has 4, 4 and 8"),
+        ([7], "must be a list of texts"),
+        (["0F0"], "leave the rows out"),
+    ],
+)
+def test_an_order_that_is_not_the_plans_is_refused(rows, said):
+    plan = replace(plan_of(found("pp4 gbs32 seq4096")), schedule={"name": "mine", "rows": rows})
+    with pytest.raises(shardwise.ShardwiseError, match=said):
+        estimate_of(plan)

@@ -140,7 +140,8 @@ def test_a_plan_is_scheduled_and_exported(tmp_path):
     assert "GiB" in text
     done = read_plan(tmp_path / "done.json")
     assert len(done.schedule["rows"]) == 4
-    assert 0 < done.predictions["schedule"]["bubble"] < 0.5
+    assert 0 < done.predictions["bubble"] < 0.5
+    assert done.strategy.schedule == "auto"
     text = run(export, str(tmp_path / "done.json"), "--to", "torch-pipelining", "--out", str(tmp_path / "run"))
     assert (tmp_path / "run" / "schedule.csv").read_text().splitlines() == done.schedule["rows"]
     write_plan(replace(plan, strategy=replace(strategy, schedule="auto")), tmp_path / "auto.json")

@@ -6,14 +6,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import Scalar, held, listed, typed
 from shardwise.inputs.scalars import SCALARS
+from shardwise.simulate.action import placed
 from shardwise.simulate.costs import Costs, costs, limit_of
 from shardwise.units import parse_bytes
+
+if TYPE_CHECKING:
+    from shardwise.inputs.plan_file import Plan
+    from shardwise.plan.setup import Setup
 
 _FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
 _CHUNK_FIELDS = ("f", "i", "w", "activation")
@@ -35,8 +40,12 @@ class Pipeline:
     placement: str
     alternatives: tuple[Costs, ...] = ()
     """Costs of every alternative (plain, recomputed ...), the first of which is `costs`."""
-    seconds: bool = False
-    """Times are seconds, bytes are bytes (from a plan), not the user's own units."""
+    setup: Setup | None = None
+    """Of a plan: times are seconds, bytes are bytes, not the user's own units."""
+
+    @property
+    def seconds(self) -> bool:
+        return self.setup is not None
 
 
 def read_costs(text: str, pp: int, vpp: int, hop: float | None, free: float | None) -> tuple[Costs, ...]:
@@ -139,31 +148,18 @@ def _share(c: int, old: int, k: int, new: int) -> float:
     return max(0, high - low) / new
 
 
-def plan_pipeline(path: str) -> Pipeline:
-    """The pipeline of a plan: times and bytes of its chunks from the cost model, the device's memory as the limit."""
+def plan_pipeline(plan: Plan, name: str, placement: str | None = None, limit: str | None = None) -> Pipeline:
+    """The pipeline of a plan in an order: what an estimate of it replays, the device's memory as the limit."""
     from shardwise.inputs.load import load_runtime
-    from shardwise.inputs.plan_file import read_plan
-    from shardwise.inputs.strategy import V_SCHEDULES
-    from shardwise.plan.estimate import estimate, hop_seconds
+    from shardwise.plan.passes import SPLIT, pass_costs
     from shardwise.plan.setup import setup_of
+    from shardwise.plan.timeline import reordered
 
-    plan = read_plan(path)
-    strategy = plan.strategy
+    own = plan.strategy.schedule == name and not (name == "auto" and placement)
+    strategy = plan.strategy if own else reordered(plan.strategy, name, plan.model.layers, placement)  # type: ignore[arg-type]
     setup = setup_of(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
-    memory = estimate(plan.model, plan.cluster, strategy).memory
-    chunks = setup.chunks
-    found = costs(
-        pp=strategy.pp, vpp=strategy.vpp,
-        f=[chunk.f.total for chunk in chunks],
-        i=[chunk.i.total + chunk.again.total for chunk in chunks],
-        w=[chunk.w.total for chunk in chunks],
-        hop=hop_seconds(setup),
-        activation=[chunk.kept for chunk in chunks],
-        static=[one.total - one.in_flight * one.kept_per_microbatch / strategy.vpp for one in memory],
-        memory_limit=plan.cluster.gpu.memory - plan.cluster.gpu.reserved,
-    )  # fmt: skip
-    placement = "v" if strategy.schedule in V_SCHEDULES else strategy.placement
+    rank_of = placed(strategy.pp, strategy.vpp, setup.placement)
     return Pipeline(
-        costs=found, pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, placement=placement,
-        seconds=True,
+        costs=limited((pass_costs(setup, split=name in SPLIT | {"auto"}),), limit, rank_of)[0], pp=strategy.pp,
+        vpp=strategy.vpp, microbatches=strategy.microbatches, placement=setup.placement, setup=setup,
     )  # fmt: skip

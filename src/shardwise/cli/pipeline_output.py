@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -25,9 +25,6 @@ class Files:
     svg: str | None = None
     html: str | None = None
     trace: str | None = None
-    plan_from: str | None = None
-    """The plan that `plan` is written from."""
-    plan: str | None = None
 
 
 def file_options(verb: F) -> F:
@@ -68,19 +65,6 @@ def write_files(
         from shardwise.report.trace import chrome_trace
 
         write_text(files.trace, chrome_trace(timeline, unit=1e6 if seconds else 1.0))
-    if files.plan and files.plan_from:
-        _write_plan(timeline, files.plan_from, files.plan)
-
-
-def _write_plan(timeline: Timeline, source: str, target: str) -> None:
-    """The plan with the schedule's rows, and what the simulator says about them among its predictions."""
-    from shardwise.inputs.plan_file import read_plan, write_plan
-
-    plan, schedule = read_plan(source), timeline.schedule
-    rows = schedule.csv().splitlines()
-    told = {"makespan": timeline.makespan, "bubble": timeline.bubble, "bubbles": timeline.bubbles()}
-    predictions = {**(plan.predictions or {}), "schedule": told}
-    write_plan(replace(plan, schedule={"name": schedule.name, "rows": rows}, predictions=predictions), target)
 
 
 def figures(timeline: Timeline, bound: Bound | None, value: float) -> dict[str, object]:

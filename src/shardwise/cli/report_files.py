@@ -70,14 +70,11 @@ def write_page(path: str, plans: Sequence[Plan], views: Sequence[dict[str, Any]]
 
 
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:
-    from shardwise.plan.estimate import estimate
-    from shardwise.plan.timeline import iteration, plan_iteration
+    from shardwise.plan.timeline import plan_iteration
     from shardwise.report.svg import timeline_svg
     from shardwise.report.trace import chrome_trace
 
-    found = estimate(plan.model, plan.cluster, plan.strategy, runtime=runtime)
-    ordered = bool((plan.schedule or {}).get("rows"))
-    timeline = plan_iteration(plan, found) if ordered else iteration(found, runtime=runtime)
+    timeline = plan_iteration(plan, runtime=runtime)
     if reports.svg:
         title = f"{plan.model.name} on {plan.cluster.name}: {plan.strategy}"
         write_text(reports.svg, timeline_svg(timeline, title, seconds=True))

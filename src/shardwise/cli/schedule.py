@@ -16,6 +16,7 @@ from shardwise.errors import InfeasibleError, InputError, ShardwiseError, Unknow
 if TYPE_CHECKING:
     from shardwise.cli.pipeline_costs import Pipeline
     from shardwise.cli.schedule_run import Ask, Found
+    from shardwise.inputs.plan_file import Plan
     from shardwise.simulate.timeline import Timeline
 
 
@@ -58,11 +59,32 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
     for one in (name, *names):
         _known(one)
     drawings = {key: options.pop(key) for key in ("csv", "svg", "html", "trace")}
-    ask = Ask(name=name, **options)
-    if target and not ask.plan_file:
+    ask = Ask(name=name, plan=_plan(options.pop("plan_file")), **options)
+    if target and ask.plan is None:
         raise InputError("--out writes a plan with the schedule in it; name the plan to start from with --plan")
-    files = Files(**drawings, plan_from=ask.plan_file, plan=target)
-    return _answer(ask, pipeline_of(ask), names, files, output)
+    pipeline = pipeline_of(ask)
+    if target:
+        _refuse(ask, pipeline)
+    return _answer(ask, pipeline, names, Files(**drawings), target, output)
+
+
+def _plan(path: str | None) -> Plan | None:
+    from shardwise.cli.per_op_show import refuse_per_op
+    from shardwise.inputs.plan_file import read_plan
+
+    plan = read_plan(path) if path else None
+    if plan is not None and path:
+        refuse_per_op(plan, path, "schedule")
+    return plan
+
+
+def _refuse(ask: Ask, pipeline: Pipeline) -> None:
+    """What the plan's runtime cannot run is not written into a plan."""
+    from shardwise.inputs.check import ensure
+    from shardwise.inputs.load import load_runtime
+
+    assert ask.plan and pipeline.setup  # noqa: S101, PT018 - for the type checker
+    ensure(ask.plan.model, ask.plan.cluster, pipeline.setup.strategy, load_runtime(pipeline.setup.strategy.runtime))
 
 
 def _known(name: str) -> None:
@@ -72,7 +94,9 @@ def _known(name: str) -> None:
         raise UnknownNameError("schedule", name, SCHEDULES)
 
 
-def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output: Output) -> int | None:
+def _answer(
+    ask: Ask, pipeline: Pipeline, names: list[str], files: Files, target: str | None, output: Output
+) -> int | None:
     from shardwise.cli.pipeline_output import figures, say_bound, say_timeline, write_files
     from shardwise.cli.schedule_run import run_one
 
@@ -92,12 +116,26 @@ def _answer(ask: Ask, pipeline: Pipeline, names: list[str], files: Files, output
     write_files(
         found.timeline, files, seconds=pipeline.seconds, facts=facts, bound=found.bound.value, others=others[1:]
     )
+    if target:
+        _write_plan(ask, pipeline, found, target)
     output.markdown(lambda: _markdown(found, others, pipeline))
     answer["run"] = {"seconds": time.process_time() - began, "out_of_time": found.out_of_time}
     output.answer(answer)
     if found.over_limit:
         raise InfeasibleError(found.over_limit)
     return 130 if found.interrupted else None
+
+
+def _write_plan(ask: Ask, pipeline: Pipeline, found: Found, target: str) -> None:
+    """The plan in its new order, predicted anew; an order that follows no name is written out."""
+    from shardwise.inputs.plan_file import write_plan
+    from shardwise.plan.estimate import estimate
+    from shardwise.plan.predictions import plan_of
+
+    assert ask.plan and pipeline.setup  # noqa: S101, PT018 - for the type checker
+    order = found.timeline.schedule if ask.name == "auto" else None
+    made = estimate(ask.plan.model, ask.plan.cluster, pipeline.setup.strategy, order=order)
+    write_plan(plan_of(made, order), target)
 
 
 def _over(found: Found, pipeline: Pipeline) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.cli.output import Output
 from shardwise.cli.pipeline_costs import Pipeline, limited, plan_pipeline, read_costs, regrouped
@@ -20,6 +20,9 @@ from shardwise.simulate.action import placed
 from shardwise.simulate.costs import Costs
 from shardwise.simulate.engine import simulate
 from shardwise.simulate.timeline import Timeline
+
+if TYPE_CHECKING:
+    from shardwise.inputs.plan_file import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class Ask:
     objective: str
     group: int
     splits: int
-    plan_file: str | None
+    plan: Plan | None
     effort: float
     time_limit: float | None
 
@@ -61,11 +64,9 @@ class Found:
 
 
 def pipeline_of(ask: Ask) -> Pipeline:
-    """The pipeline that the options describe."""
-    if ask.plan_file:
-        pipeline = plan_pipeline(ask.plan_file)
-        found = limited((pipeline.costs,), ask.memory_limit, placed(pipeline.pp, pipeline.vpp, pipeline.placement))
-        return replace(pipeline, costs=found[0], placement=ask.placement or pipeline.placement)
+    """The pipeline that the options describe, in the order that is asked for."""
+    if ask.plan is not None:
+        return plan_pipeline(ask.plan, ask.name, ask.placement, ask.memory_limit)
     missing = [("--pp", ask.pp), ("--microbatches", ask.microbatches), ("--costs", ask.cost_text)]
     faults = [Fault(option, "is missing; give it, or a plan with --plan") for option, value in missing if not value]
     if faults:
@@ -83,7 +84,9 @@ def pipeline_of(ask: Ask) -> Pipeline:
 
 
 def run_one(ask: Ask, pipeline: Pipeline, name: str, output: Output) -> Found:
-    """One schedule of the pipeline, by name."""
+    """One schedule of the pipeline, by name; a plan's pipeline is priced anew for every order."""
+    if ask.plan is not None and name != ask.name:
+        pipeline = plan_pipeline(ask.plan, name, ask.placement, ask.memory_limit)
     return _auto(ask, pipeline, output) if name == "auto" else _published(ask, pipeline, name)
 
 
@@ -103,7 +106,7 @@ def _auto(ask: Ask, pipeline: Pipeline, output: Output) -> Found:
     words += ", interrupted: the best so far" if answer.interrupted else ""
     words += ", stopped by the time limit: another run may differ" if answer.out_of_time else ""
     proof = prove(
-        answer.schedule, pipeline.alternatives or (pipeline.costs,), value=answer.value, bound=answer.bound,
+        answer.schedule, pipeline.alternatives or (answer.timeline.costs,), value=answer.value, bound=answer.bound,
         objective=objective, choice=answer.choice, cases=answer.cases,
     )  # fmt: skip
     return Found(
@@ -119,6 +122,11 @@ def _optimised(ask: Ask, pipeline: Pipeline, objective: Objective, report: objec
     }  # fmt: skip
     if pipeline.alternatives:
         return optimise_alternatives(pipeline.alternatives, **common)  # type: ignore[arg-type]
+    if pipeline.setup is not None:
+        from shardwise.plan.passes import best_order
+
+        rest = {name: common[name] for name in ("objective", "effort", "time_limit", "report")}
+        return best_order(pipeline.setup, pipeline.costs.memory_limit, **rest)
     return optimise(pipeline.costs, **common)  # type: ignore[arg-type]
 
 
@@ -128,8 +136,9 @@ def _published(ask: Ask, pipeline: Pipeline, name: str) -> Found:
     costs = regrouped(pipeline.costs, pipeline.pp, vpp)
     if name == "seq-1f1b":
         costs = split_costs(costs, ask.splits)
+    group = ask.group or (pipeline.setup.strategy.group if pipeline.setup else 0)
     schedule = generate(
-        name, pp=pipeline.pp, vpp=vpp, microbatches=pipeline.microbatches, group=ask.group, splits=ask.splits,
+        name, pp=pipeline.pp, vpp=vpp, microbatches=pipeline.microbatches, group=group, splits=ask.splits,
         costs=costs,
     )  # fmt: skip
     timeline = simulate(schedule, costs)

@@ -34,14 +34,14 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import is_per_op, show_per_op
     from shardwise.inputs.plan_file import read_plan
-    from shardwise.plan.estimate import estimate
+    from shardwise.plan.timeline import estimate_of
     from shardwise.report import estimate as report
 
     read = read_plan(plan)
     if is_per_op(read):
         show_per_op(read, plan, output)
         return
-    found = estimate(read.model, read.cluster, read.strategy)
+    found = estimate_of(read)
     predicted = read.predictions or {}
     output.answer({"strategy": str(read.strategy), "predictions": predicted, "partition": read.partition})
     output.markdown(lambda: _markdown(read, found))
@@ -55,7 +55,7 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     _tell_change(predicted, found.iteration_seconds, output)
     output.say()
     output.table(*report.stages(found))
-    _draw(read, found, output)
+    _draw(read, output)
     output.say("\nwhere the time goes (on the busiest pipeline rank)")
     output.table(*report.time(found if explain else _short(found)))
     if explain:
@@ -77,14 +77,14 @@ def _markdown(plan: Plan, found: Estimate) -> str:
     return plan_markdown(plan, found)
 
 
-def _draw(plan: Plan, found: Estimate, output: Output) -> None:
+def _draw(plan: Plan, output: Output) -> None:
     """How the pipeline fills and drains."""
     if plan.strategy.pp == 1:
         return
     from shardwise.plan.timeline import plan_iteration
     from shardwise.report.timeline_text import draw_ends
 
-    picture = draw_ends(plan_iteration(plan, found), terminal_width() or 120)
+    picture = draw_ends(plan_iteration(plan), terminal_width() or 120)
     if picture:
         output.say(f"\nhow the pipeline fills and drains: {_LEGEND[plan.strategy.vpp > 1]}")
         output.say(picture)

@@ -59,6 +59,7 @@ class Footprint(NamedTuple):
     """Activations that one micro batch keeps, all chunks."""
     each: float
     """Bytes that one more chunk pass in flight takes."""
+    chunks: int
     first: Chunk
     """The chunk with the highest forward pass."""
     top: Chunk
@@ -95,10 +96,34 @@ def footprint_of(
         optimizer=runtime.kernels.optimizer_work * sum(count / spread.states for count, spread in pairs) * trained,
         kept=kept,
         each=kept / len(chunks) + boundary,
+        chunks=len(chunks),
         first=max(chunks, key=lambda chunk: chunk.forward),
         top=max(chunks, key=lambda chunk: chunk.backward),
         fragmentation=runtime.memory.fragmentation,
         context=reserved + runtime.memory.context + _communicators(strategy),
+    )
+
+
+class PassBytes(NamedTuple):
+    """A rank's bytes as the simulator adds them up; with `in_flight` passes they are those of `rank_memory`."""
+
+    static: float
+    """What the device must have while passes run, beside the activations of passes in flight."""
+    stretch: float
+    """What a kept byte takes: fragmentation, and outputs that are kept beside it."""
+    step: float
+    """What it must have in the optimizer step."""
+
+
+def pass_bytes(footprint: Footprint) -> PassBytes:
+    over = 1 + footprint.fragmentation
+    lasting = footprint.context + footprint.static
+    high = max(footprint.first.forward, footprint.top.backward) - footprint.each
+    mean = footprint.kept / footprint.chunks
+    return PassBytes(
+        lasting + over * (footprint.gathered + footprint.standing + high),
+        over * footprint.each / mean if mean else 0.0,
+        lasting + over * (footprint.gradients + footprint.optimizer),
     )
 
 

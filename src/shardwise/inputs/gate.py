@@ -98,7 +98,8 @@ def typed(text: str, row: Scalar, at: str) -> float:
     if row.kind != "whole" and _NUMBER.fullmatch(bare):
         return _checked(float(bare), row, at)
     if re.fullmatch(r"[+-]?[0-9]{19,}", bare):
-        raise InputError(Fault(at, f"is a number of {len(bare)} digits; it must be at most {shown(row.most)}"))
+        limit = f"it must be at most {shown(row.most)}" if row.most < 10**15 else "write a smaller one"
+        raise InputError(Fault(at, f"is a number of {len(bare)} digits; {limit}"))
     if row.kind not in _PARSERS:
         raise InputError(Fault(at, f"{_short(text)} is not {wanted(row)}"))
     try:

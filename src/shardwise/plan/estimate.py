@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardwise.cost.behind import Behind, behind_of, pass_seconds
 from shardwise.cost.fit.reach import kernel_notes
 from shardwise.cost.ledger import Ledger, ledger
-from shardwise.cost.memory import Footprint, RankMemory, fits, footprint_of, rank_memory, trained_share
-from shardwise.cost.network import hand_over
+from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.stage import Chunk, combined
 from shardwise.cost.states import sharding_of
-from shardwise.cost.update import DataGroups, Update, data_groups, hidden, update_of
+from shardwise.cost.update import Update, data_groups, hidden, update_of
 from shardwise.inputs.check import ensure
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -20,9 +18,9 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.flops import model_flops
-from shardwise.plan.passes import Passes, passes_of, pipeline_costs
+from shardwise.plan.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
 from shardwise.plan.setup import Setup, setup_of
-from shardwise.simulate.costs import Costs
+from shardwise.simulate import Schedule
 
 
 class Stage(NamedTuple):
@@ -68,6 +66,8 @@ class Estimate:
     fits: str
     """yes, no, or close (within the memory model's error of the limit); no as well where the host is too small."""
     stages: tuple[Stage, ...]
+    makespan: float
+    """Seconds of all passes: first start to last end on any pipeline rank."""
     bubble: float
     """Synchronous bubble: 1 - work / makespan of the passes, over all pipeline ranks."""
     tokens_per_second_per_gpu: float
@@ -104,12 +104,15 @@ def estimate(
     *,
     runtime: Runtime | None = None,
     checked: bool = False,
+    order: Schedule | None = None,
 ) -> Estimate:
-    """Predict one strategy. `checked`: the caller has run the checks already."""
+    """Predict one strategy. `checked`: the caller has run the checks already; `order`: of the passes, if it is another
+    than the strategy's.
+    """
     runtime = runtime or load_runtime(strategy.runtime)
     if not checked:
         ensure(model, cluster, strategy, runtime)
-    return assemble(setup_of(model, cluster, strategy, runtime))
+    return assemble(setup_of(model, cluster, strategy, runtime), order)
 
 
 class RankParts(NamedTuple):
@@ -118,19 +121,17 @@ class RankParts(NamedTuple):
     stage: Stage
     update: Update
     """Nothing of it hidden yet."""
-    footprint: Footprint
 
 
-def assemble(setup: Setup) -> Estimate:
-    """Stack a resolved setup into an estimate."""
+def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
+    """Stack a resolved setup into an estimate; `order`: its passes run in another order than the strategy's."""
     strategy = setup.strategy
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
-    plain = _plain(setup)
-    parts = _parts(setup, by_rank, plain)
+    parts = _parts(setup, by_rank)
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
-    seconds_of = _sharded(setup, plain)
-    done = passes_of(setup, *_shown(setup, seconds_of))
-    memory = tuple(rank_memory(rank, done.held[rank], part.footprint) for rank, part in enumerate(parts))
+    each, footprints = seconds_of(setup), footprints_of(setup)
+    done = passes_of(setup, each, footprints, order)
+    memory = tuple(rank_memory(rank, done.held[rank], one) for rank, one in enumerate(footprints))
     distinct = {id(part): part.update for part in parts}.values()
     updates = [hidden(one, strategy, setup.runtime, done.makespan) for one in distinct]
     update = max(updates, key=lambda one: one.exposed)
@@ -138,19 +139,16 @@ def assemble(setup: Setup) -> Estimate:
     fixed = over.iteration + over.microbatch * strategy.microbatches
     seconds = done.makespan * strategy.straggler + update.exposed + fixed
     stage, own = stages[done.busiest], by_rank[done.busiest]
-    forward, backward = (sum(each) for each in zip(*(seconds_of[id(chunk)] for chunk in own), strict=True))
+    forward, backward = (sum(each) for each in zip(*(each[id(chunk)] for chunk in own), strict=True))
     sharding = (forward - stage.forward) + (backward - stage.backward)
     time = _time_ledger(setup, own, sharding, done.makespan, update, fixed)
     steps = tuple(part.update.optimizer for part in parts)
     return _estimate(setup, seconds, time, memory, stages, update, steps, done)
 
 
-Seconds = dict[int, tuple[float, float]]
-"""The forward and backward pass of every distinct chunk, by its identity."""
-
-
-def _parts(setup: Setup, by_rank: list[list[Chunk]], plain: Seconds) -> list[RankParts]:
+def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
     """Ranks with equal chunks share their parts."""
+    plain = plain_seconds(setup)
     groups = data_groups(setup.network, setup.strategy)
     known: dict[tuple[int, ...], RankParts] = {}
     keys = [tuple(map(id, chunks)) for chunks in by_rank]
@@ -167,10 +165,7 @@ def _parts(setup: Setup, by_rank: list[list[Chunk]], plain: Seconds) -> list[Ran
                 setup.cluster.host_bandwidth,
                 trained_share(chunks, setup.shard),
             )
-            footprint = footprint_of(
-                chunks, setup.shard, setup.strategy, setup.runtime, setup.states, setup.cluster.gpu.reserved
-            )
-            known[key] = RankParts(stage, update, footprint)
+            known[key] = RankParts(stage, update)
     return [known[key] for key in keys]
 
 
@@ -213,6 +208,7 @@ def _estimate(
         host_bytes=host,
         fits="no" if host > cluster.host_memory else fits(total, cluster.gpu, memory_error),
         stages=stages,
+        makespan=done.makespan,
         bubble=1 - done.work / done.makespan,
         tokens_per_second_per_gpu=tokens / seconds / strategy.world,
         tflops_per_gpu=causal / seconds / strategy.world / 1e12,
@@ -253,44 +249,6 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk], plain: Seconds) -> Stag
         alone=sum(chunk.f.alone + combined(chunk.i, chunk.w, chunk.again).alone for chunk in chunks),
         parameters=sum(chunk.all_params for chunk in chunks),
     )
-
-
-def _behind(setup: Setup, groups: DataGroups) -> Behind:
-    return behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
-
-
-def _plain(setup: Setup) -> Seconds:
-    """Without what sharded parameters show of themselves."""
-    return {key: (chunk.forward_seconds, chunk.backward_seconds) for key, chunk in setup.distinct.items()}
-
-
-def _sharded(setup: Setup, plain: Seconds) -> Seconds:
-    """With it."""
-    if setup.strategy.zero < 3:
-        return plain
-    behind = _behind(setup, data_groups(setup.network, setup.strategy))
-    return {key: pass_seconds(chunk, behind) for key, chunk in setup.distinct.items()}
-
-
-def _shown(setup: Setup, seconds_of: Seconds) -> tuple[list[float], list[float], float]:
-    """Every chunk's forward and backward seconds with what shows of its sends, and those of a hop."""
-    hop = hop_seconds(setup)
-    shown = hop * (1 - setup.runtime.overlap.p2p)
-    both = [seconds_of[id(chunk)] for chunk in setup.chunks]
-    return [forward + shown for forward, _ in both], [backward + shown for _, backward in both], hop
-
-
-def pass_costs(setup: Setup) -> Costs:
-    """Seconds and bytes of every chunk's passes, as the estimate replays them."""
-    return pipeline_costs(setup, *_shown(setup, _sharded(setup, _plain(setup))))
-
-
-def hop_seconds(setup: Setup) -> float:
-    """Seconds to hand a micro batch's hidden state to the next pipeline rank."""
-    strategy = setup.strategy
-    if strategy.pp == 1:
-        return 0.0
-    return hand_over(setup.network, strategy.world // strategy.pp, setup.shard)
 
 
 def _time_ledger(

@@ -1,30 +1,40 @@
-"""The passes of one iteration: how long they take together and what each pipeline rank holds at most meanwhile.
+"""The passes of one iteration: what each takes and holds, how long all take, and what every pipeline rank needs.
 
-Every order, 1F1B too, is replayed by the event simulator; the flat form of a schedule is kept, so that a replay of
+`pass_costs` is the one maker of a pipeline's costs from a model: whoever orders, replays, draws or balances passes asks
+it. Every order, 1F1B too, is replayed by the event simulator; the flat form of a schedule is kept, so that a replay of
 another strategy with the same shape costs microseconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from shardwise.cost.behind import behind_of, split_seconds
+from shardwise.cost.behind import Behind, behind_of, pass_seconds, split_seconds
 from shardwise.cost.layer import Block
+from shardwise.cost.memory import Footprint, footprint_of, pass_bytes
+from shardwise.cost.network import hand_over
 from shardwise.cost.stage import Chunk
 from shardwise.cost.update import data_groups
+from shardwise.errors import InfeasibleError
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.setup import Setup
 from shardwise.schedule.generate import generate, split_costs
-from shardwise.schedule.optimise import Answer, optimise
+from shardwise.schedule.optimise import Answer, bound_of, optimise, published, value_of
+from shardwise.schedule.validate import find_fault
 from shardwise.simulate import Costs, Schedule, simulate
 from shardwise.simulate.engine import Prepared, replay
 from shardwise.simulate.timeline import Timeline
 
+Seconds = dict[int, tuple[float, float]]
+"""The forward and backward pass of every distinct chunk, by its identity."""
 SEQUENCE_PIECES = 2
+EFFORT = 0.2
+"""Of the optimiser, for an estimate: a fifth of what a schedule asked for alone takes."""
 SPLIT = frozenset({"zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe-v"})
-"""Orders that run I and W apart. `auto` may keep them together: there both take what a whole backward pass takes, so
-that it is never slower than a named order."""
+"""Orders that run I and W apart, each as long as it takes alone; in the others a backward pass runs whole."""
 
 
 class Passes(NamedTuple):
@@ -37,24 +47,21 @@ class Passes(NamedTuple):
     """Chunk passes (weighed by their bytes) whose activations a rank keeps at most."""
     work: float = 0.0
     """Mean busy seconds of a rank."""
-    bound: float = 0.0
-    """Lower bound of the makespan under this cost model, where the schedule was optimised; 0: none computed."""
-    schedule: Schedule | None = None
 
 
-def passes_of(setup: Setup, forward: list[float], backward: list[float], hop: float) -> Passes:
-    """Replay an iteration. `forward` and `backward` are every chunk's seconds per micro batch."""
-    strategy = setup.strategy
-    count = strategy.microbatches
+def passes_of(setup: Setup, seconds: Seconds, footprints: Sequence[Footprint], order: Schedule | None = None) -> Passes:
+    """Replay an iteration; `order`: in another order than the strategy's."""
+    strategy, count = setup.strategy, setup.strategy.microbatches
     if strategy.pp == 1:
-        work = count * (sum(forward) + sum(backward))
+        work = count * sum(sum(seconds[id(chunk)]) for chunk in setup.chunks)
         return Passes(work, 0, (1.0,), work)
-    if strategy.schedule == "1f1b":
-        work = count * (sum(forward) + sum(backward)) / strategy.pp
-        busiest = max(range(strategy.pp), key=lambda rank: forward[rank] + backward[rank])
+    if order is None and strategy.schedule == "1f1b":
+        forward, backward, hop = _shown(setup, seconds)
+        busy = [f + b for f, b in zip(forward, backward, strict=True)]
         held = tuple(float(min(count, strategy.pp - rank)) for rank in range(strategy.pp))
-        return Passes(one_f_one_b(forward, backward, hop, count), busiest, held, work)
-    return _replayed(setup, pipeline_costs(setup, forward, backward, hop))
+        makespan = one_f_one_b(forward, backward, hop, count)
+        return Passes(makespan, busy.index(max(busy)), held, count * sum(busy) / strategy.pp)
+    return _replayed(setup, timeline_of(setup, order, seconds, footprints))
 
 
 @lru_cache(maxsize=256)
@@ -74,28 +81,35 @@ def one_f_one_b(forward: list[float], backward: list[float], hop: float, microba
     return float(flat.end.max())
 
 
-def _replayed(setup: Setup, costs: Costs) -> Passes:
-    strategy = setup.strategy
-    chunks = [f + i + w for f, i, w in zip(costs.f, costs.i, costs.w, strict=True)]
-    busy = [sum(chunks[index] for index in setup.rank_indices(rank)) for rank in range(strategy.pp)]
-    busiest = max(range(strategy.pp), key=busy.__getitem__)
-    work = strategy.microbatches * sum(busy) / strategy.pp
-    if strategy.schedule == "auto":
-        return _optimised(setup, costs, busiest)._replace(work=work)
-    timeline = timeline_of(setup, costs)
-    means = _means(setup)
-    held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(timeline.peak, means, strict=True))
-    return Passes(timeline.makespan, busiest, held, work, schedule=timeline.schedule)
+def _replayed(setup: Setup, timeline: Timeline) -> Passes:
+    costs, pp, count = timeline.costs, setup.strategy.pp, timeline.schedule.microbatches
+    owned = [setup.rank_indices(rank) for rank in range(pp)]
+    busy = [count * sum(costs.f[c] + costs.i[c] + costs.w[c] for c in own) for own in owned]
+    # of seq-1f1b a piece is one of several of a micro batch
+    whole = [sum(map(costs.held, own)) / len(own) * count / setup.strategy.microbatches for own in owned]
+    held = [float(timeline.levels(rank).max()) - costs.static[rank] for rank in range(pp)]
+    passes = tuple(kept / mean if mean else 0.0 for kept, mean in zip(held, whole, strict=True))
+    return Passes(timeline.makespan, busy.index(max(busy)), passes, sum(busy) / pp)
 
 
-def timeline_of(setup: Setup, costs: Costs) -> Timeline:
-    """The times of every pass of an iteration in the strategy's order."""
+def timeline_of(
+    setup: Setup,
+    order: Schedule | None = None,
+    seconds: Seconds | None = None,
+    footprints: Sequence[Footprint] | None = None,
+) -> Timeline:
+    """The times of every pass of an iteration, in the strategy's order or another, with the device's bytes."""
     strategy = setup.strategy
-    if strategy.schedule == "auto":
-        return _best(setup, costs).timeline
+    if order is None and strategy.schedule == "auto":
+        try:
+            return best_order(setup).timeline
+        except InfeasibleError:
+            return best_order(setup, _leanest(setup)).timeline
+    split = strategy.schedule in SPLIT if order is None else not order.fused
+    costs = pass_costs(setup, seconds, footprints, split=split)
     if strategy.schedule == "seq-1f1b":
         costs = split_costs(costs, SEQUENCE_PIECES)
-    order = order_of(strategy)
+    order = order or order_of(strategy)
     if order is None:
         order = generate(strategy.schedule, pp=strategy.pp, microbatches=strategy.microbatches, costs=costs)
     return simulate(order, costs)
@@ -113,30 +127,94 @@ def _schedule(name: str, pp: int, vpp: int, microbatches: int, group: int) -> Sc
     return generate(name, pp=pp, vpp=vpp, microbatches=microbatches, group=group, splits=SEQUENCE_PIECES)
 
 
-def pipeline_costs(setup: Setup, forward: list[float], backward: list[float], hop: float) -> Costs:
-    """Seconds and bytes per chunk for the simulator."""
-    if setup.strategy.schedule in SPLIT:
+def pass_costs(
+    setup: Setup,
+    seconds: Seconds | None = None,
+    footprints: Sequence[Footprint] | None = None,
+    *,
+    split: bool,
+) -> Costs:
+    """Seconds and bytes of every chunk's passes, and what every rank's device must have beside them.
+
+    `split`: I and W run apart. `seconds` and `footprints` where they are known already.
+    """
+    forward, backward, hop = _shown(setup, seconds or seconds_of(setup))
+    if split:
         i, w = _apart(setup, hop)
     else:
         whole = {key: chunk.w.total for key, chunk in setup.distinct.items()}
         w = [min(whole[id(chunk)], back) for chunk, back in zip(setup.chunks, backward, strict=True)]
         i = [back - weights for back, weights in zip(backward, w, strict=True)]
     freed = {key: freed_early((chunk,)) for key, chunk in setup.distinct.items()}
+    ranks = [pass_bytes(one) for one in footprints or footprints_of(setup)]
+    kept = [chunk.kept for chunk in setup.chunks]
+    for rank, one in enumerate(ranks):
+        for index in setup.rank_indices(rank):
+            kept[index] *= one.stretch
     return Costs(
         f=tuple(forward),
         i=tuple(i),
         w=tuple(w),
         hop=(hop,) * (len(forward) - 1),
-        activation=tuple(chunk.kept for chunk in setup.chunks),
+        activation=tuple(kept),
         # a mean over all chunks would free less of the ends' bytes when layers keep less
         free_at_input_grad=tuple(freed[id(chunk)] for chunk in setup.chunks),
+        static=tuple(one.static for one in ranks),
+        step=tuple(one.step for one in ranks),
+        memory_limit=(setup.cluster.gpu.memory,) * setup.strategy.pp,
     )
+
+
+def seconds_of(setup: Setup) -> Seconds:
+    """With what sharded parameters show of themselves."""
+    if setup.strategy.zero < 3:
+        return plain_seconds(setup)
+    behind = _behind(setup)
+    return {key: pass_seconds(chunk, behind) for key, chunk in setup.distinct.items()}
+
+
+def plain_seconds(setup: Setup) -> Seconds:
+    """Without it."""
+    return {key: (chunk.forward_seconds, chunk.backward_seconds) for key, chunk in setup.distinct.items()}
+
+
+def footprints_of(setup: Setup) -> list[Footprint]:
+    """What every rank's chunks take; ranks with equal chunks share one."""
+    known: dict[tuple[int, ...], Footprint] = {}
+    by_rank = [setup.rank_chunks(rank) for rank in range(setup.strategy.pp)]
+    keys = [tuple(map(id, chunks)) for chunks in by_rank]
+    for key, chunks in zip(keys, by_rank, strict=True):
+        if key not in known:
+            known[key] = footprint_of(
+                chunks, setup.shard, setup.strategy, setup.runtime, setup.states, setup.cluster.gpu.reserved
+            )
+    return [known[key] for key in keys]
+
+
+def _shown(setup: Setup, seconds: Seconds) -> tuple[list[float], list[float], float]:
+    """Every chunk's forward and backward seconds with what shows of its sends, and those of a hop."""
+    hop = hop_seconds(setup)
+    shown = hop * (1 - setup.runtime.overlap.p2p)
+    both = [seconds[id(chunk)] for chunk in setup.chunks]
+    return [forward + shown for forward, _ in both], [backward + shown for _, backward in both], hop
+
+
+def hop_seconds(setup: Setup) -> float:
+    """Seconds to hand a micro batch's hidden state to the next pipeline rank."""
+    strategy = setup.strategy
+    if strategy.pp == 1:
+        return 0.0
+    return hand_over(setup.network, strategy.world // strategy.pp, setup.shard)
+
+
+def _behind(setup: Setup) -> Behind:
+    groups = data_groups(setup.network, setup.strategy)
+    return behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
 
 
 def _apart(setup: Setup, hop: float) -> tuple[list[float], list[float]]:
     """Every chunk's I, and W with what shows of the send: the message leaves as I ends, the rank is free later."""
-    groups = data_groups(setup.network, setup.strategy)
-    behind = behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
+    behind = _behind(setup)
     found = {key: split_seconds(one, behind) for key, one in setup.distinct.items()}
     shown = hop * (1 - setup.runtime.overlap.p2p)
     both = [found[id(chunk)] for chunk in setup.chunks]
@@ -157,28 +235,31 @@ def _needed_by_weights(block: Block) -> float:
     return sum(2.0 * op.shape[0] * (op.shape[1] + op.shape[2]) for op in linear if op.name != "output layer")
 
 
-def _means(setup: Setup) -> list[float]:
-    """Mean kept bytes of a rank's chunks."""
+def best_order(setup: Setup, limits: tuple[float, ...] = (), **options: Any) -> Answer:  # noqa: ANN401 - of optimise
+    """The best order that the memory of every rank allows; `limits`: another memory than the device's.
+
+    Orders that run I and W apart are searched. Those that keep backwards whole, which take less so, are the named ones.
+    """
     strategy = setup.strategy
-    owned = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
-    return [sum(chunk.kept for chunk in own) / len(own) for own in owned]
+    shape: Any = {
+        "pp": strategy.pp, "vpp": strategy.vpp, "microbatches": strategy.microbatches, "placement": setup.placement,
+    }  # fmt: skip
+    apart, whole = (pass_costs(setup, split=split) for split in (True, False))
+    apart, whole = (replace(one, memory_limit=limits or one.memory_limit) for one in (apart, whole))
+    best = optimise(apart, **shape, **{"effort": EFFORT, **options})
+    for order in published(whole, **shape):
+        if order.fused and find_fault(order, whole) is None:
+            timeline = simulate(order, whole)
+            value = value_of(timeline, best.objective)
+            if value < best.value:
+                bound = bound_of(whole, schedule=order, objective=best.objective)
+                best = replace(best, timeline=timeline, value=value, bound=bound)
+    return best
 
 
-def _best(setup: Setup, costs: Costs) -> Answer:
-    """The best order that the GPU's memory allows, found by the optimiser with a small effort."""
-    strategy = setup.strategy
-    return optimise(
-        costs,
-        pp=strategy.pp,
-        vpp=strategy.vpp,
-        microbatches=strategy.microbatches,
-        placement=setup.placement,
-        effort=0.2,
-    )
-
-
-def _optimised(setup: Setup, costs: Costs, busiest: int) -> Passes:
-    answer = _best(setup, costs)
-    means = _means(setup)
-    held = tuple(peak / mean if mean else 0.0 for peak, mean in zip(answer.timeline.peak, means, strict=True))
-    return Passes(answer.value, busiest, held, bound=answer.bound.value, schedule=answer.schedule)
+def _leanest(setup: Setup) -> tuple[float, ...]:
+    """Limits that the order with least memory keeps, where the device's are too small for any."""
+    costs = pass_costs(setup, split=True)
+    own = [setup.rank_indices(rank) for rank in range(setup.strategy.pp)]
+    least = [base + sum(map(costs.held, each)) for base, each in zip(costs.static, own, strict=True)]
+    return tuple(map(max, costs.memory_limit, least))

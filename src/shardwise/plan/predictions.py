@@ -10,10 +10,11 @@ from shardwise.cost.memory import RankMemory
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.estimate import Estimate
+from shardwise.simulate import Schedule
 
 _NUMBERS = (
     "iteration_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "tokens_per_second_per_gpu",
-    "tflops_per_gpu", "mfu", "mfu_full_attention", "hfu", "bubble", "peak_bytes", "total_bytes", "fits",
+    "tflops_per_gpu", "mfu", "mfu_full_attention", "hfu", "makespan", "bubble", "peak_bytes", "total_bytes", "fits",
 )  # fmt: skip
 
 
@@ -56,12 +57,13 @@ def provenance(estimate: Estimate) -> Plain:
     return {"shardwise": shardwise.__version__, "costs": "roofline", "calibration": estimate.calibration}
 
 
-def plan_of(estimate: Estimate) -> Plan:
-    """The plan of an estimate."""
+def plan_of(estimate: Estimate, order: Schedule | None = None) -> Plan:
+    """The plan of an estimate; `order`: the one that it was made with, where that is not the strategy's."""
     return Plan(
         model=estimate.model,
         cluster=estimate.cluster,
         strategy=estimate.strategy,
+        schedule={"name": order.name, "rows": order.csv().splitlines()} if order else None,
         predictions=predictions(estimate),
         provenance=provenance(estimate),
     )

@@ -22,6 +22,7 @@ from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.serialise import Plain, to_json
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.estimate import estimate
+from shardwise.plan.timeline import estimate_of
 from shardwise.units import show_percent, show_seconds
 
 COST_MODEL = ("cost", "ops", "simulate", "schedule", "plan/estimate.py", "plan/passes.py", "plan/setup.py")
@@ -121,7 +122,7 @@ def _is_part(part: object) -> bool:
 def _beaten(plan: Plan, bound: float, parts: list[dict[str, Any]]) -> Iterator[str]:
     """The plan and the named strategies, each as it stands, against the bounds."""
     said = float((plan.predictions or {})["iteration_seconds"])
-    now = estimate(plan.model, plan.cluster, plan.strategy).iteration_seconds
+    now = estimate_of(plan).iteration_seconds
     if abs(now / said - 1) > CLOSE:
         yield f"this proof no longer holds: the plan says {show_seconds(said)}, the cost model {show_seconds(now)}"
     if now < bound * (1 - CLOSE):

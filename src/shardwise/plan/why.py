@@ -68,6 +68,7 @@ def against(plan: Plan, text: str) -> Why:
     from shardwise.inputs.check_values import value_faults
     from shardwise.inputs.load import load_runtime
     from shardwise.plan.estimate import estimate
+    from shardwise.plan.timeline import estimate_of
 
     if not text.strip():
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
@@ -78,7 +79,7 @@ def against(plan: Plan, text: str) -> Why:
         raise InputError(faults)
     other = other if other.layers else _cut(plan, other, limit)
     ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
-    best = estimate(plan.model, plan.cluster, plan.strategy)
+    best = estimate_of(plan)
     return why(best, estimate(plan.model, plan.cluster, other), limit)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.cost.ledger import Ledger
 from shardwise.inputs.plan_file import Plan, diff
-from shardwise.plan.estimate import Estimate, estimate
+from shardwise.plan.estimate import Estimate
 from shardwise.plan.proof import check_proof
 from shardwise.plan.search.types import Answer
+from shardwise.plan.timeline import estimate_of
 from shardwise.report import estimate as report
 from shardwise.report.text import ROUNDING
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -23,7 +24,7 @@ def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
     """A plan: estimated anew, with the proof it carries."""
     proof = check_proof(plan)
     facts = [("proof", str(proof))] if proof else []
-    return estimate_markdown(found or estimate(plan.model, plan.cluster, plan.strategy), facts)
+    return estimate_markdown(found or estimate_of(plan), facts)
 
 
 def estimate_markdown(found: Estimate, facts: Sequence[tuple[str, str]] = ()) -> str:
@@ -51,7 +52,7 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
 
 def diff_markdown(left: Plan, right: Plan, names: tuple[str, str] = ("before", "after")) -> str:
     """Two plans beside each other: what is predicted, and the inputs in which they differ."""
-    pair = [estimate(plan.model, plan.cluster, plan.strategy) for plan in (left, right)]
+    pair = [estimate_of(plan) for plan in (left, right)]
     rows = [(name, *cells) for name, cells in _compared(*pair)]
     numbers = table(("", *map(plain, names), "change"), rows)
     changed = [one for one in diff(left, right) if one.path.partition(".")[0] in {"model", "cluster", "strategy"}]

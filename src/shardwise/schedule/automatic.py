@@ -13,7 +13,7 @@ from itertools import product
 
 from shardwise.errors import InputError
 from shardwise.simulate.action import Action, Schedule
-from shardwise.simulate.costs import Costs
+from shardwise.simulate.costs import ROUNDING, Costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,8 @@ class _Switches:
 class _Planner:
     def __init__(self, costs: Costs, limits: tuple[float, ...], microbatches: int, switches: _Switches) -> None:
         pp = costs.chunks
-        self.costs, self.limits, self.microbatches, self.switches, self.pp = costs, limits, microbatches, switches, pp
+        self.costs, self.microbatches, self.switches, self.pp = costs, microbatches, switches, pp
+        self.limits = [limit * (1 + ROUNDING) for limit in limits]
         self.hop = [a + b for a, b in zip(costs.hop or [0.0] * pp, costs.transfer or [0.0] * pp, strict=False)]
         self.duration = {"F": costs.f, "I": costs.i, "W": costs.w}
         self.count = [dict.fromkeys("FIW", 0) for _ in range(pp)]
@@ -96,7 +97,7 @@ class _Planner:
         back = self.clock[last] + self.costs.i[last]
         for rank in reversed(range(last)):
             clock, held, arrives = self.clock[rank], self.held[rank], back + self.hop[rank]
-            while 1 + more[rank] < self.microbatches and held + self.costs.held(rank) <= self.limits[rank] + 1e-9:
+            while 1 + more[rank] < self.microbatches and held + self.costs.held(rank) <= self.limits[rank]:
                 late = clock + self.costs.f[rank] > arrives if self.switches.short_warmup else clock >= arrives
                 if late:
                     break
@@ -137,14 +138,14 @@ class _Planner:
         """Time of the W that must run before a forward fits."""
         over = self.held[rank] + self.costs.held(rank) - self.limits[rank]
         time, pending = 0.0, self.count[rank]["I"] - self.count[rank]["W"]
-        while over > 1e-9 and pending:
+        while over > 0 and pending:
             over, time, pending = over + self.bytes(rank, "W"), time + self.costs.w[rank], pending - 1
         return time
 
     def make_room(self, rank: int, kind: str) -> None:
         """W that memory needs before the next action, and W that fill the wait for its input."""
         pending = self.count[rank]
-        while self.held[rank] + self.bytes(rank, kind) > self.limits[rank] + 1e-9:
+        while self.held[rank] + self.bytes(rank, kind) > self.limits[rank]:
             if pending["W"] >= pending["I"]:
                 raise InputError(f"rank {rank} cannot make room for {kind}{pending[kind]}: the limit is too small")
             self.put(rank, "W")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardwise.errors import InputError
@@ -16,8 +17,10 @@ from shardwise.simulate.costs import Costs
 from shardwise.simulate.engine import simulate
 from shardwise.simulate.timeline import Timeline
 
-_PLANNED = 1024
-"""Ranks x micro batches up to which V-Half and V-Min are planned to start from (0.3 s each there)."""
+_PLANNED = frozenset({"v-half", "v-min", "zb-1p", "zb-2p"})
+"""Orders that are planned for their shape or costs, which takes time that grows with its square."""
+MOST_PLANNED = 1024
+"""Ranks x micro batches up to which they are (0.3 s each there)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,7 +97,8 @@ def _solve(search: Search, costs: Costs, placement: str) -> None:
     """
     try:
         search.first()
-        for schedule in () if search.finished else _published(search.problem, placement):
+        shape = {"pp": search.problem.pp, "vpp": search.problem.vpp, "microbatches": search.problem.microbatches}
+        for schedule in () if search.finished else published(costs, **shape, placement=placement):
             _offer(search, schedule, costs)
         search.refine()
     except KeyboardInterrupt:  # the best so far is an answer; without one there is none to give
@@ -103,16 +107,17 @@ def _solve(search: Search, costs: Costs, placement: str) -> None:
         search.interrupted = True
 
 
-def _published(problem: Problem, placement: str) -> Iterator[Schedule]:
-    from shardwise.schedule.controllable import v_half, v_min
-    from shardwise.schedule.zero_bubble import zb_v
+def published(costs: Costs, *, pp: int, vpp: int, microbatches: int, placement: str) -> Iterator[Schedule]:
+    """Every named order of the same chunks on the same ranks, pieces of sequences left out."""
+    from shardwise.schedule.generate import SHAPES, generate
 
-    if problem.vpp != 2 or placement != "v":
-        return
-    yield zb_v(problem.pp, problem.microbatches)
-    if problem.limited and problem.pp * problem.microbatches <= _PLANNED:  # planning them grows with its square
-        yield v_half(problem.pp, problem.microbatches)
-        yield v_min(problem.pp, problem.microbatches)
+    for name, shape in SHAPES.items():
+        if (shape.vpp or max(2, vpp)) != vpp or (vpp > 1 and shape.placement != placement) or name == "seq-1f1b":
+            continue
+        if name in _PLANNED and (not costs.memory_limit or pp * microbatches > MOST_PLANNED):
+            continue
+        with suppress(InputError):  # not for this number of micro batches
+            yield generate(name, pp=pp, vpp=vpp, microbatches=microbatches, costs=costs)
 
 
 def _answer(search: Search, bound: Bound, costs: Costs, began: float) -> Answer:

@@ -38,6 +38,8 @@ class Costs:
     """Share of the activation that I frees, of every chunk or one each; W frees the rest. 0: freed at W only."""
     static: tuple[float, ...] = ()
     """Bytes a rank holds all the time, one per rank; empty: none."""
+    step: tuple[float, ...] = ()
+    """Bytes a rank holds in the optimizer step, one per rank; empty: no more than between passes."""
     memory_limit: tuple[float, ...] = ()
     """Most bytes a rank may hold, one per rank; empty: no limit."""
     reduce: tuple[float, ...] = ()

@@ -87,8 +87,9 @@ class Timeline:
 
     @property
     def peak(self) -> tuple[float, ...]:
-        """Most bytes that each rank holds."""
-        return tuple(float(self.levels(rank).max()) for rank in range(self.schedule.pp))
+        """Most bytes that each rank holds, the optimizer step included."""
+        step = self.costs.step or (0.0,) * self.schedule.pp
+        return tuple(max(float(self.levels(rank).max()), step[rank]) for rank in range(self.schedule.pp))
 
     def kinds(self, rank: int) -> npt.NDArray[np.int64]:
         return self.schedule.codes[rank] // (self.schedule.chunks * self.schedule.microbatches)

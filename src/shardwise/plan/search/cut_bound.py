@@ -28,8 +28,7 @@ from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level
 from shardwise.partition.problem import Choice, End, Kind, Problem
 from shardwise.partition.problem import Run as Layers
-from shardwise.plan.estimate import hop_seconds
-from shardwise.plan.passes import freed_early, order_of
+from shardwise.plan.passes import freed_early, hop_seconds, order_of
 from shardwise.plan.search.frame import buffers_of, mean_update, rates_of
 from shardwise.plan.search.partitions import cuts_freely, tail_of
 from shardwise.plan.search.space import AS_NEEDED

@@ -31,8 +31,8 @@ from shardwise.partition.near import repaired
 from shardwise.partition.problem import Choice, End, Kind, Problem
 from shardwise.partition.problem import Run as Layers
 from shardwise.partition.starts import starts
-from shardwise.plan.estimate import Estimate, hop_seconds
-from shardwise.plan.passes import SPLIT, freed_early, order_of
+from shardwise.plan.estimate import Estimate
+from shardwise.plan.passes import SPLIT, freed_early, hop_seconds, order_of
 from shardwise.plan.search.space import AS_NEEDED
 from shardwise.plan.search.types import Question
 from shardwise.plan.setup import Setup, block_of

@@ -7,23 +7,22 @@ from typing import Any
 
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
-from shardwise.errors import ShardwiseError
 from shardwise.inputs.check import ensure
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
-from shardwise.plan.estimate import Estimate, assemble, pass_costs
+from shardwise.plan.estimate import Estimate, assemble
 from shardwise.plan.identity import plan_id
+from shardwise.plan.passes import timeline_of
 from shardwise.plan.predictions import ledger_dict
 from shardwise.plan.proof import check_proof
 from shardwise.plan.search.types import Candidate
 from shardwise.plan.setup import setup_of
-from shardwise.plan.timeline import iteration, plan_iteration
+from shardwise.plan.timeline import order_in
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.stages import stages_data
 from shardwise.report.view.timeline import timeline_data, too_long
-from shardwise.simulate.timeline import Timeline
 from shardwise.units import show_bytes, show_count, show_percent, show_seconds
 
 _AXES = (
@@ -42,9 +41,8 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
     runtime = runtime or load_runtime(strategy.runtime)
     ensure(plan.model, plan.cluster, strategy, runtime)
     setup = setup_of(plan.model, plan.cluster, strategy, runtime)
-    found = assemble(setup)
-    timeline = iteration(found, runtime=runtime)
-    shown, notes = _ordered(plan, found, timeline)
+    order = order_in(plan)
+    found, timeline = assemble(setup, order), timeline_of(setup, order)
     return {
         "kind": "plan",
         "id": plan_id(plan),
@@ -55,11 +53,11 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
         "axes": {name: _axis(getattr(strategy, name)) for name in _AXES},
         "numbers": _numbers(found, plan),
         "facts": [list(fact) for fact in _facts(found, plan)],
-        "stages": stages_data(found, setup, pass_costs(setup), timeline.makespan),
-        "timeline": timeline_data(shown),
+        "stages": stages_data(found, setup, timeline),
+        "timeline": timeline_data(timeline),
         "ledger": {"time": ledger_dict(found.time), "memory": [_memory(rank) for rank in found.memory]},
         "candidates": _points(candidates, str(strategy)),
-        "notes": [*notes, *_notes(found, plan), *filter(None, [too_long(shown)])],
+        "notes": [*_notes(found, plan), *filter(None, [too_long(timeline)])],
     }
 
 
@@ -124,15 +122,3 @@ def _memory(rank: RankMemory) -> Plain:
     )
     parts = (*rank.peak.parts, *(part for part in outside if part.value))
     return ledger_dict(Ledger(f"rank {rank.rank}", rank.total, parts, rank.at))
-
-
-def _ordered(plan: Plan, found: Estimate, timeline: Timeline) -> tuple[Timeline, list[str]]:
-    """The timeline in the plan's own order where it carries one that can run, and a note that says so."""
-    if not (plan.schedule or {}).get("rows"):
-        return timeline, []
-    try:
-        own = plan_iteration(plan, found)
-    except ShardwiseError as error:
-        return timeline, [f"the rows of the plan's schedule cannot be replayed: {str(error).splitlines()[0]}"]
-    note = f"the timeline shows the plan's own order: its passes take {show_seconds(own.makespan)}"
-    return own, [f"{note}, those of {plan.strategy.schedule} {show_seconds(timeline.makespan)}"]

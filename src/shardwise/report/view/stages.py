@@ -7,7 +7,7 @@ from shardwise.cost.stage import Chunk, combined, recomputed_layers
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.estimate import Estimate
 from shardwise.plan.setup import Setup
-from shardwise.simulate.costs import Costs
+from shardwise.simulate.timeline import Timeline
 
 _MEMORY = {
     "weights": ("weights", "fp8 weight copies"),
@@ -19,7 +19,7 @@ _MEMORY = {
 """Parts of a bar -> parts of the peak's ledger; all else, fragmentation and context too, is `other`."""
 
 
-def stages_data(found: Estimate, setup: Setup, costs: Costs, makespan: float) -> list[Plain]:
+def stages_data(found: Estimate, setup: Setup, timeline: Timeline) -> list[Plain]:
     """One entry a pipeline rank."""
     again = [recomputed_layers(setup.strategy, chunk, setup.layers, n) for chunk, n in enumerate(setup.layers)]
     return [
@@ -27,7 +27,7 @@ def stages_data(found: Estimate, setup: Setup, costs: Costs, makespan: float) ->
             "rank": rank,
             "layers": [setup.layers[chunk] for chunk in setup.rank_indices(rank)],
             "recomputed": [again[chunk] for chunk in setup.rank_indices(rank)],
-            "time": _time(found, setup, costs, makespan, rank),
+            "time": _time(found, setup, timeline, rank),
             "memory": memory_parts(found.memory[rank]),
             "total": found.memory[rank].total,
             "limit": found.cluster.gpu.memory,
@@ -47,18 +47,17 @@ def memory_parts(memory: RankMemory) -> dict[str, float]:
     return parts | {"other": memory.total - sum(parts.values())}
 
 
-def _time(found: Estimate, setup: Setup, costs: Costs, makespan: float, rank: int) -> dict[str, float]:
+def _time(found: Estimate, setup: Setup, timeline: Timeline, rank: int) -> dict[str, float]:
     """Seconds of an iteration: passes without communication, all exposed communication, waiting, update, the rest."""
-    count, own = setup.strategy.microbatches, setup.rank_indices(rank)
-    busy = count * sum(costs.f[c] + costs.i[c] + costs.w[c] for c in own)
+    count, own, busy = setup.strategy.microbatches, setup.rank_indices(rank), timeline.work[rank]
     passes = {name: count * value for name, value in _passes([setup.chunks[c] for c in own]).items()}
     update = found.update.exposed
     return {
         **passes,
         "communication": max(0.0, busy - sum(passes.values())),
-        "bubble": max(0.0, makespan - busy),
+        "bubble": max(0.0, timeline.makespan - busy),
         "update": update,
-        "other": max(0.0, found.iteration_seconds - makespan - update),
+        "other": max(0.0, found.iteration_seconds - timeline.makespan - update),
     }
 
 
