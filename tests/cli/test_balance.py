@@ -142,7 +142,8 @@ def test_a_plan_gets_the_new_layers(shardwise, folder):
     made, answer = (json.loads((folder / name).read_text()) for name in ("new.json", "a.json"))
     assert made["partition"]["layers"] == made["inputs"]["strategy"]["layers"] == answer["layers"]
     assert made["partition"]["recompute"] == answer["counts_by_kind"]
-    assert made["predictions"].keys() == {"balance"}
+    assert made["predictions"]["balance"]["layers"] == answer["layers"]
+    assert made["predictions"]["iteration_seconds"] > 0  # predicted anew, by the cost model
     shown = shardwise("show", "new.json").out
     assert f"layers={','.join(map(str, answer['layers']))}" in shown
     (folder / "p.json").write_text(json.dumps(changed(data, layers=40)))

@@ -56,7 +56,7 @@ from shardwise.cli.output import Output, markdown_option, output_options
 @click.option("--svg", metavar="FILE", help="Pipeline and memory of every compared strategy.")
 @click.option("--html", metavar="FILE", help="The timeline as a page.")
 @click.option("--trace", metavar="FILE", help="The timeline for Perfetto.")
-@click.option("--plan", metavar="FILE", help="The plan whose layers are balanced.")
+@click.option("--plan", metavar="FILE", help="Balance a plan; or the plan that gets the layers.")
 @click.option("--write-plan", metavar="FILE", help="Write it with the new layers.")
 @markdown_option
 @output_options
@@ -68,6 +68,7 @@ def command(ctx: click.Context, /, output: Output, *, asks_guide: bool, **option
     shardwise balance guide --stages 16 --layers 96 --select --comm --both
     shardwise balance --init init.yaml -m demo -s 16 -i 3 -mb 16 -mem 56000 -lm 1
     shardwise balance --problem problem.json --json answer.json
+    shardwise balance --plan plan.json --write-plan balanced.json
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     if ctx.invoked_subcommand is not None:
         return None

@@ -1,18 +1,57 @@
-"""`balance --plan --write-plan`: a plan file with the layers that were balanced."""
+"""`balance --plan`: the layers of a plan, balanced under the cost model; or those of a problem, written into it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
+from shardwise.cli.output import Output
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.plan_file import Plan, read_plan, write_plan
 from shardwise.partition.problem import Answer, Problem
-from shardwise.report import balance as report
+from shardwise.units import show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.plan.balance import Balanced
+
+
+def balance_plan(source: str, target: str | None, limit: float | None, output: Output) -> int:
+    """Balance a plan, print it beside what it was, and write it, predicted anew."""
+    from shardwise.cli.per_op_show import refuse_per_op
+    from shardwise.plan.balance import balanced
+    from shardwise.plan.predictions import plan_of
+    from shardwise.report import estimate as report
+
+    plan = read_plan(source)
+    refuse_per_op(plan, source, "balance")
+    found = balanced(plan, limit=limit)
+    output.say(f"before   {found.before.strategy}")
+    output.say(f"after    {found.after.strategy}")
+    output.say()
+    output.facts(report.summary(found.after))
+    output.facts(list(_facts(found).items()))
+    output.say()
+    output.table(*report.stages(found.after))
+    if target:
+        write_plan(plan_of(found.after), target)
+        output.note(f"the plan is in {target}")
+    output.answer({
+        "strategy": str(found.after.strategy), "seconds": found.after.iteration_seconds,
+        "before": found.before.iteration_seconds, "bound": found.bound, "gap": found.gap,
+        "total_bytes": found.after.total_bytes, "fits": found.after.fits,
+    })  # fmt: skip
+    return 0
+
+
+def _facts(found: Balanced) -> dict[str, str]:
+    was, now = found.before.iteration_seconds, found.after.iteration_seconds
+    said = f"{show_percent(1 - now / was, 2)} less than {show_seconds(was)}" if now < was else "as fast as it was"
+    proof = f"no cut that fits takes less than {show_seconds(found.bound)}: gap {show_percent(found.gap, 2)}"
+    return {"balanced": said, "proof": f"{proof} (under the cost model in use)" if found.bound else "no bound is known"}
 
 
 def plan_to_balance(source: str | None, target: str | None, problem: Problem) -> Plan | None:
-    """The plan that gets the new layers, checked before anything is solved."""
+    """The plan that gets the layers of a problem, checked before anything is solved."""
     if not (source or target):
         return None
     if not (source and target):
@@ -33,13 +72,18 @@ def plan_to_balance(source: str | None, target: str | None, problem: Problem) ->
 
 
 def write_balanced(plan: Plan, path: str, answer: Answer) -> None:
-    """The plan with the new layers; what was predicted for the old ones no longer holds and is left out."""
-    data: dict[str, Any] = report.answer_data(answer)
-    seconds = data.pop("seconds")
-    made = replace(
-        plan, partition={"layers": data["layers"], "recompute": data["counts_by_kind"]},
-        strategy=replace(plan.strategy, layers=answer.best.partition.layers, schedule=data["schedule"]),
-        schedule={"generator": data["schedule"]}, predictions={"balance": data},
-        run={**(plan.run or {}), "balance_seconds": seconds},
+    """The plan with the layers of a balanced problem, predicted anew by the cost model."""
+    from shardwise.plan.estimate import estimate
+    from shardwise.plan.predictions import plan_of
+    from shardwise.report import balance as report
+
+    data = report.answer_data(answer)
+    strategy = replace(
+        plan.strategy, layers=answer.best.partition.layers, first_layers=0, last_layers=0, count_embedding=False,
+        count_head=False, schedule=data["schedule"],
     )  # fmt: skip
-    write_plan(made, path)
+    made = plan_of(estimate(plan.model, plan.cluster, strategy))
+    partition = {"layers": data["layers"], "recompute": data["counts_by_kind"]}
+    kept = {**(made.predictions or {}), "balance": {name: one for name, one in data.items() if name != "seconds"}}
+    run = {**(plan.run or {}), "balance_seconds": data["seconds"]}
+    write_plan(replace(made, partition=partition, predictions=kept, run=run), path)

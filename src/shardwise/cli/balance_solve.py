@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.cli.balance_pictures import check_pictures, write_pictures
-from shardwise.cli.balance_plan import plan_to_balance, write_balanced
+from shardwise.cli.balance_plan import balance_plan, plan_to_balance, write_balanced
 from shardwise.cli.output import Output
 from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InputError
@@ -29,6 +29,9 @@ _KEYS = {
     "schedule": "schedule", "hop": "hop",
 }  # fmt: skip
 """Option -> key of a problem file."""
+_DESCRIBES = frozenset({"problem", "init", "model"})
+"""Options that say what is balanced; without them a plan does."""
+_WITH_PLAN = frozenset({"plan", "write_plan", "memory"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ class Asked:
 
 def balance(asked: Asked, output: Output) -> int:
     """Solve, compare, print and write; 130 when stopped by Ctrl-C with a best so far."""
+    if asked.plan and not asked.given & _DESCRIBES:
+        return _of_plan(asked, output)
     problem = the_problem(asked, output)
     plan = plan_to_balance(asked.plan, asked.write_plan, problem)
     if plan is not None and plan.strategy.microbatches != problem.microbatches:
@@ -90,6 +95,17 @@ def balance(asked: Asked, output: Output) -> int:
     output.markdown(lambda: _markdown(answer, compared))
     output.answer(report.answer_data(answer, compared[1:]))
     return 130 if answer.interrupted else 0
+
+
+def _of_plan(asked: Asked, output: Output) -> int:
+    """The plan says everything but the memory."""
+    odd = sorted(asked.given - _WITH_PLAN)
+    if odd:
+        raise InputError(
+            Fault(f"--{odd[0].replace('_', '-')}", "goes with --problem or --init; the plan says it: leave it out")
+        )
+    limit = min(_limits(replace(asked, pp=len(asked.memory)))) * 1e6 if "memory" in asked.given else None
+    return balance_plan(str(asked.plan), asked.write_plan, limit, output)
 
 
 def the_problem(asked: Asked, output: Output) -> Problem:
@@ -153,7 +169,7 @@ def _model(asked: Asked, output: Output) -> LayerModel:
     if asked.model:
         return load_model(_model_path(asked.model))
     raise InputError(
-        "nothing to balance: give --init FILE.yaml, -m MODEL (a layer model kept before) or --problem FILE"
+        "nothing to balance: give --plan FILE, --init FILE.yaml, -m MODEL (a layer model kept before) or --problem FILE"
     )
 
 
