@@ -152,7 +152,7 @@ FORMS = (
     Form("snapshot", "file", "snapshot.json", files.SNAPSHOT, f"{CALIBRATE} --snapshot snapshot.json", RUN),
     Form("probe", "file", "probe.json", files.PROBE, "calibrate probe.json --name ours --dry-run"),
     Form("operators", "file", "operators.json", files.OPERATORS,
-         "plan llama-3.2-1b -c 8xh100 --space per-op --profiles operators.json", sound=False),
+         "plan-operators llama-3.2-1b -c 8xh100 --profiles operators.json", sound=False),
     Form("own GPU", "file", "home/gpus/my-gpu.toml", files.GPU_HOME,
          "check llama-3.2-1b -c 16xmy-gpu --global-batch 16", write=toml),
     Form("own calibration", "file", "home/calibrations/mine.toml", files.CALIBRATION_HOME,

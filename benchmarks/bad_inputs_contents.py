@@ -30,7 +30,7 @@ TRACES = (
     '[{"name": "' + "x" * 1000 + '", "ph": "X", "cat": "kernel", "dur": 1e999}]', '[{"dur": NaN, "ph": "X"}]',
     '[{"args": 5, "ph": "M", "name": "process_name", "pid": 1}]', '[{"args": {"correlation": 1e999}, "cat": "kernel"}]',
 )  # fmt: skip
-PROFILES = ("plan", "llama-3.2-1b", "-c", "8xh100", "--space", "per-op", "--profiles", "archive")
+PROFILES = ("plan-operators", "llama-3.2-1b", "-c", "8xh100", "--profiles", "archive")
 RUN = ("--plan", "h100.json", "--name", "ours", "--dry-run")
 ROWS = {
     "id": "x",

@@ -14,7 +14,7 @@ PLAN = ("plan", *ASK, "--global-batch", "8", "--seq", "4096", "--only", "tp=1 pp
 SCHEDULE = ("schedule", "auto", "--pp", "2", "--microbatches", "4", "--costs", "1,1,1", "--effort", "0.01")
 SWEEP = ("sweep", "llama-3.2-1b", "-c", "8xh100", "--global-batch", "8", "--seq", "4096", "--tokens", "1T", "--only",
          "tp=1 pp=1 cp=1 zero1 mbs=1 recompute=none")  # fmt: skip
-PER_OP = ("plan", *ASK, "--space", "per-op", "--global-batch", "8", "--show-start")
+PER_OP = ("plan-operators", *ASK, "--global-batch", "8", "--show-start")
 BALANCE = ("balance", "--problem", "sound_problem.json", "--time-limit", "1", "--effort", "0.01")
 QUICK = ("balance", "quick", "-s", "2", "-l", "8", "-mem", "60000", "--layer", "1000", "--kept", "100")
 WHAT_IF = ("what-if", "h100.json", "--gap", "20%")
@@ -35,10 +35,9 @@ OPTIONS: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
              "--master": "word", "--optimizer": "word", "--offload": "word", "--recompute": "word", "--lora": "form",
              "--layers": "word", "--runtime": "word", "--grad-dtype": "word"}),
     (PLAN, {"--global-batch": "whole", "--seq": "whole", "--gap": "number", "--time": "quantity", "--top": "whole",
-            "--workers": "whole", "--memory-margin": "quantity", "--memory": "quantity", "--runtime": "word",
-            "--micro-batch": "whole", "--zero": "whole"}),
+            "--workers": "whole", "--memory-margin": "quantity", "--memory": "quantity", "--runtime": "word"}),
     (PER_OP, {"--global-batch": "whole", "--gpus": "whole", "--gpus-per-node": "whole", "--memory": "quantity",
-              "--micro-batch": "whole", "--seq": "whole", "--stages": "whole", "--most-tp": "whole", "--zero": "whole",
+              "--microbatches": "whole", "--seq": "whole", "--stages": "whole", "--most-tp": "whole", "--zero": "whole",
               "--p2p-overlap": "number", "--hops": "whole", "--trials": "whole", "--time-limit": "quantity",
               "--best": "whole", "--layers": "whole", "--start": "word", "--method": "word"}),
     (SWEEP, {"--global-batch": "whole", "--seq": "whole", "--gap": "number", "--tokens": "quantity",
@@ -179,7 +178,7 @@ PLACES = (
     (*CALIBRATE[:1], "--snapshot", "FILE", *CALIBRATE[3:]), ("calibrate", "--log", "x.log", "--plan", "FILE",
     "--name", "o"),
     ("validate", "--data", "FILE"), (*PER_OP, "--profiles", "FILE"), (*PER_OP, "--start", "FILE"),
-    (*PLAN[:1], "--space", "per-op", "--profiles", "FILE", "--gpus", "8", "--memory", "28000MiB"),
+    ("plan-operators", "--profiles", "FILE", "--gpus", "8", "--memory", "28000MiB"),
 )  # fmt: skip
 NO_FILES: dict[str, object] = {
     "file.json": _fifo, "pipe.json.gz": _fifo, "socket.json": _socket, "zero.json": _link("/dev/zero"),

@@ -194,10 +194,10 @@ def test_13_profiles_in_a_pipe_a_device_or_a_flood(shardwise, tmp_path, monkeypa
     pipe, flood = tmp_path / "pipe", tmp_path / "flood.tar.gz"
     os.mkfifo(pipe)
     for name in (pipe, "/dev/zero"):
-        refused(shardwise("plan", *QUESTION, "--space", "per-op", "--profiles", name), "pipe or a device")
+        refused(shardwise("plan-operators", *QUESTION, "--profiles", name), "pipe or a device")
     monkeypatch.setattr("shardwise.cost.profiles.archive.MOST_UNPACKED", 2**20)
     flood.write_bytes(gzip.compress(bytes(2**22)))
-    refused(shardwise("plan", *QUESTION, "--space", "per-op", "--profiles", flood))
+    refused(shardwise("plan-operators", *QUESTION, "--profiles", flood))
 
 
 def test_13_a_pipe_wherever_a_file_is_read(shardwise, tmp_path):

@@ -69,7 +69,8 @@ def test_no_valid_strategy_is_told_apart(shardwise):
         (("llama-3-8b", "-c", "16xh100", "--gap", "lots"), "--gap"),
         (("llama-3-8b", "-c", "16xh100", "--global-batch", "-4"), "-4 is too small"),
         (("llama-3-8b", "-c", "16xh100", "--memory-margin", "200GiB"), "leaves nothing of the 79.20 GiB"),
-        (("llama-3-8b", "-c", "16xh100", "--trials", "3"), "--space per-op"),
+        (("llama-3-8b", "-c", "16xh100", "--space", "per-op"), "shardwise plan-operators"),
+        (("llama-3-8b", "-c", "16xh100", "--trials", "3"), "--trials"),
         (("no-such-model", "-c", "16xh100"), "no-such-model"),
     ],
 )

@@ -78,8 +78,8 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(plan, option, tm
 
 
 def test_per_op_plans_have_no_page(capsys):
-    assert run(["plan", "llama-3-8b", "-c", "8xh100", "--space", "per-op", "--html", "x.html"]) == 2
-    assert "--html: belongs to --space strategy" in capsys.readouterr().err
+    assert run(["plan-operators", "llama-3-8b", "-c", "8xh100", "--html", "x.html"]) == 2
+    assert "--html" in capsys.readouterr().err
 
 
 def test_two_plans_stand_side_by_side(plan, tmp_path, capsys):

@@ -186,3 +186,9 @@ def _sources() -> list[click.Parameter]:
             help="Take model and strategy from a plan, a Megatron script, torchtitan, MindFormers or DeepSpeed file.",
         ),
     ]  # fmt: skip
+
+
+def typed_options(context: click.Context) -> frozenset[str]:
+    """The options that were typed, not defaulted."""
+    source = click.core.ParameterSource.COMMANDLINE
+    return frozenset(name for name in context.params if context.get_parameter_source(name) == source)

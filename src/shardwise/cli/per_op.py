@@ -1,4 +1,4 @@
-"""`shardwise plan --space per-op`: from options to a question, and from an answer to text and files."""
+"""`shardwise plan-operators`: from options to a question, and from an answer to text and files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(options: Options, output: Output, typed: frozenset[str] = frozenset()) -
     """Answer the question of the options; the exit code. `typed`: those that are not defaults."""
     from shardwise.cli import per_op_report as report
 
-    if faults := strangers(options, typed):
+    if faults := strangers(options):
         raise InputError(faults)
     if options["write_operators"]:
         return write_request(options, _micro_batches(options), output)
@@ -126,7 +126,7 @@ def resolve(options: Options, typed: frozenset[str] = frozenset()) -> Setting:
         memory=memory,
         global_batch=options["global_batch"],
         flavour=_flavour(options),
-        micro_batches=_numbers("--micro-batch", options["micro_batch"], faults),
+        micro_batches=_sizes(options, faults),
         stages=_stage_range(options["stages"], faults),
         most_tp=options["most_tp"],
         space="compatible" if options["compatible_space"] or options["compatible"] else "full",
@@ -198,6 +198,17 @@ def _flavour(options: Options) -> Flavour:
     return replace(made, schedule="gpipe") if options["schedule"] == "gpipe" else made
 
 
+def _sizes(options: Options, faults: list[Fault]) -> tuple[int, ...]:
+    """Samples of a micro batch, all replicas together, from how many micro batches there are."""
+    counts, batch = _numbers("--microbatches", options["microbatches"], faults), options["global_batch"]
+    faults += [
+        Fault("--microbatches", f"{count} does not divide the global batch {batch}; use a divisor")
+        for count in counts
+        if batch % count
+    ][:1]
+    return tuple(max(1, batch // count) for count in counts)
+
+
 def _numbers(flag: str, text: str | None, faults: list[Fault]) -> tuple[int, ...]:
     try:
         return tuple(map(int, listed(text, SCALARS["Strategy.micro_batch"], flag))) if text else ()
@@ -239,12 +250,7 @@ def _checked(question: Question) -> list[Fault]:
     found = []
     if question.gpus > MOST_GPUS:
         said = f"{question.gpus:,} GPUs; operators are planned for up to {MOST_GPUS:,}"
-        found.append(Fault("--gpus", f"{said}: use --space strategy there"))
-    odd = [size for size in question.micro_batches if question.global_batch % size]
-    if odd and question.space == "full":
-        found.append(
-            Fault("--micro-batch", f"{odd[0]} does not divide the global batch {question.global_batch}; use a divisor")
-        )
+        found.append(Fault("--gpus", f"{said}: use `shardwise plan` there"))
     if not len(question.stage_range):
         most = min(question.gpus, len(question.chain.rows))
         found.append(Fault("--stages", f"no number of stages is left: {question.gpus} GPUs allow 1 to {most}"))

@@ -1,4 +1,4 @@
-"""Options that `plan --space per-op` cannot follow: said before the search, never passed over in silence."""
+"""Options that `plan-operators` cannot follow: said before the search, never passed over in silence."""
 
 from __future__ import annotations
 
@@ -10,24 +10,13 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.model import Model
 from shardwise.plan.per_op.advice import dimensions
 
-_STRATEGY_ONLY = {
-    "only": "say the limits with --most-tp, --stages and --micro-batch here",
-    "fix": "say what is given with --most-tp, --stages, --micro-batch and --zero here",
-    "memory_margin": "give what one GPU may use with --memory here",
-    "gap": "end a search with --time-limit here; its gap is printed",
-    "time_limit_wall": "use --time-limit here, in CPU seconds",
-    "top": "use --best here, with --aceso FILE",
-}
-_FLAGS = {"time_limit_wall": "--time"}
 
-
-def strangers(options: Mapping[str, Any], typed: frozenset[str]) -> list[Fault]:
-    """Typed options of the other space, and those that contradict --compatible."""
-    found = [
-        Fault(_FLAGS.get(name, "--" + name.replace("_", "-")), f"belongs to --space strategy; {why}")
-        for name, why in _STRATEGY_ONLY.items()
-        if name in typed
-    ]
+def strangers(options: Mapping[str, Any]) -> list[Fault]:
+    """Options that contradict each other."""
+    found = []
+    if options["micro_batch"] and not options["write_operators"]:
+        said = "says which sizes the probe should measure, with --write-operators"
+        found.append(Fault("--micro-batch", f"{said}; say how many micro batches an iteration has with --microbatches"))
     if options["compatible"]:
         against = {
             "--zero": options["zero"] == 1,

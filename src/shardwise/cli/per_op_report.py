@@ -1,4 +1,4 @@
-"""What `plan --space per-op` prints and writes."""
+"""What `plan-operators` prints and writes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _MORE = (
 def answered(question: Question, answer: Answer, output: Output, *, explain: bool) -> None:
     """The plan in a table, its bound, and the diary where asked for."""
     cost = answer.cost
-    output.say(f"{cost.seconds:.5f} s per iteration, {question.global_batch / cost.seconds:.2f} samples/s, micro batch "
-               f"{answer.plan.micro_batch}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
+    output.say(f"{cost.seconds:.5f} s per iteration, {question.global_batch / cost.seconds:.2f} samples/s, "
+               f"{_batches(question, answer.plan)}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
     output.say(_standing(question, answer))
     _table(answer.plan, cost, output)
     _orders(answer, output)
@@ -118,18 +118,23 @@ def starts(question: Question, plans: tuple[PerOpPlan, ...], output: Output) -> 
     told = []
     for plan in plans:
         cost = evaluate(question, plan)
-        said = f"{cost.seconds:.5f} s, {megabytes(max(cost.memory)):.2f} MB, micro batch {plan.micro_batch}"
+        said = f"{cost.seconds:.5f} s, {megabytes(max(cost.memory)):.2f} MB, {_batches(question, plan)}"
         fits = "" if cost.fits(question.memory) else " (does not fit)"
         output.say(f"{_stages(plan)}: {said}{fits}")
         _table(plan, cost, output)
         _parts(cost, output)
-        told.append({"stages": plan_json(plan), "cost": cost_json(cost)})
+        told.append({"stages": plan_json(question, plan), "cost": cost_json(cost)})
     output.answer({"starts": told})
 
 
-def plan_json(plan: PerOpPlan) -> dict[str, Any]:
+def _batches(question: Question, plan: PerOpPlan) -> str:
+    count = question.global_batch // plan.micro_batch
+    return f"{count} micro batch{'' if count == 1 else 'es'} of {plan.micro_batch} samples"
+
+
+def plan_json(question: Question, plan: PerOpPlan) -> dict[str, Any]:
     return {
-        "micro_batch": plan.micro_batch,
+        "microbatches": question.global_batch // plan.micro_batch,
         "stages": [
             {
                 "ops": stage.size,
@@ -157,7 +162,7 @@ def cost_json(cost: Evaluation) -> dict[str, Any]:
 
 def as_json(question: Question, answer: Answer) -> dict[str, Any]:
     return {
-        "plan": plan_json(answer.plan),
+        "plan": plan_json(question, answer.plan),
         "cost": cost_json(answer.cost),
         "bound": answer.bound,
         "gap": answer.gap,

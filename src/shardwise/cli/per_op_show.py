@@ -22,7 +22,7 @@ def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
     if is_per_op(plan):
         raise InputError(
             Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
-                  "write it for Aceso's runtime with `plan --space per-op --aceso FILE`, or plan whole strategies")
+                  "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
         )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def show_per_op(plan: Plan, path: str, output: Output) -> None:
     try:
         rows = [_row(index, stage, cost) for index, (stage, cost) in enumerate(_stages(plan))]
         seconds, bound = (float(value) for value in (plan.predictions["cost"]["seconds"], plan.predictions["bound"]))  # type: ignore[index]
-        micro_batch = int(plan.partition["micro_batch"])  # type: ignore[index]
+        count = microbatches_of(plan)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"its stages or predictions are not whole ({type(error).__name__}: {error}); plan again"
         raise InputError(Fault(path, why)) from None
@@ -39,14 +39,22 @@ def show_per_op(plan: Plan, path: str, output: Output) -> None:
     from shardwise.plan.proof import ended
 
     source, stale = plan.provenance or {}, ended(plan)
-    count = f"{len(rows)} stage{'' if len(rows) == 1 else 's'}"
-    output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count}, micro batch "
-               f"{micro_batch}, global batch {plan.strategy.global_batch}")  # fmt: skip
+    stages = f"{len(rows)} stage{'' if len(rows) == 1 else 's'}"
+    output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {stages}, "
+               f"{count} micro batches of a global batch of {plan.strategy.global_batch}")  # fmt: skip
     proven = f"bound {show_seconds(bound)}" if not stale else f"bound unknown ({stale}; plan again)"
     output.say(f"{show_seconds(seconds)} per iteration, {proven} under the "
                f"{source.get('cost_model', 'full')} cost model; order of passes "
                f"{(plan.schedule or {}).get('name', '1f1b')}")  # fmt: skip
     output.table(("stage", "ops", "GPUs", "tp x dp of its operators", "again", "iteration", "memory"), rows)
+
+
+def microbatches_of(plan: Plan) -> int:
+    """Of an iteration; older plans say the samples of one."""
+    partition = plan.partition or {}
+    if "microbatches" in partition:
+        return int(partition["microbatches"])
+    return plan.strategy.global_batch // int(partition["micro_batch"])
 
 
 def _stages(plan: Plan) -> list[tuple[dict[str, Any], dict[str, Any]]]:

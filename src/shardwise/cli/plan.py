@@ -1,4 +1,4 @@
-"""`shardwise plan`: find the fastest way to split a model, over whole strategies or operator by operator."""
+"""`shardwise plan`: find the fastest way to split a model."""
 
 from __future__ import annotations
 
@@ -7,60 +7,15 @@ from typing import Any
 import click
 
 from shardwise.cli.number import Number, share
-from shardwise.cli.options import CLUSTER, MODEL
+from shardwise.cli.options import CLUSTER, MODEL, typed_options
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import report_options
 from shardwise.errors import Fault, InputError
 
 
-def _profile_options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
+def _options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
     for option in reversed(
         [
-            click.option(
-                "--profiles",
-                metavar="FOLDER|ARCHIVE|FILE",
-                help="Operator profiles: Aceso's CSV files, or what the probe wrote. [made from MODEL and --cluster]",
-            ),
-            click.option(
-                "--write-operators", metavar="FILE", help="Write what `probe --operators` should measure; no search."
-            ),
-            click.option("--profile", metavar="NAME", help="Which model of the profiles, such as gpt_1_3B."),
-            click.option(
-                "--layers",
-                type=Number("Model.layers"),
-                metavar="N",
-                help="Layers of the model; known for Aceso's sizes.",
-            ),
-            click.option(
-                "--layer-ops", metavar="FIRST,LAST", help="First and last operator of a layer, where not known."
-            ),
-            click.option(
-                "--runs-with",
-                metavar="KEY=VALUE,...",
-                help="What the run will have, such as attention=plain: told where the profile differs.",
-            ),
-            click.option("--save-profiles", metavar="FOLDER", help="Write the profile that is used, as CSV files."),
-        ]
-    ):
-        verb = option(verb)
-    return verb
-
-
-def _space_options(verb: Any) -> Any:  # noqa: ANN401
-    for option in reversed(
-        [
-            click.option("--gpus", type=Number("Cluster.gpus"), metavar="N", help="GPUs. [those of --cluster]"),
-            click.option(
-                "--gpus-per-node",
-                type=Number("Cluster.gpus"),
-                metavar="N",
-                help="GPUs of one node. [8, or the cluster's]",
-            ),
-            click.option(
-                "--memory",
-                metavar="SIZE",
-                help="What one GPU may use, such as 28000MiB. [the GPU's, less what the driver takes]",
-            ),
             click.option(
                 "--global-batch",
                 "--global-batch-size",
@@ -69,111 +24,24 @@ def _space_options(verb: Any) -> Any:  # noqa: ANN401
                 metavar="N",
                 help="Samples per iteration. [1024]",
             ),
-            click.option("--micro-batch", metavar="N,N,...", help="Micro batches to try. [what the profile covers]"),
             click.option(
                 "--seq",
                 type=Number("Strategy.seq"),
                 default=4096,
                 metavar="N",
-                help="Tokens per sample, for made profiles. [4096]",
+                help="Tokens per sample. [4096]",
             ),
-            click.option("--stages", metavar="N|N-N", help="Numbers of stages to try. [all]"),
-            click.option(
-                "--most-tp",
-                type=Number("option.none"),
-                default=0,
-                metavar="N",
-                help="Largest tensor parallel size. [a node]",
-            ),
-            click.option("--compatible", is_flag=True, help="Aceso's cost model to the digit."),
-            click.option(
-                "--compatible-space",
-                is_flag=True,
-                help="Aceso's limits: 1, 2, 4 or 8 GPUs a stage, none across nodes, 16 stages.",
-            ),
-            click.option(
-                "--zero",
-                type=Number("option.switch"),
-                help="1: optimizer states sharded over replicas. [1; 0 with --compatible]",
-            ),
-            click.option(
-                "--schedule",
-                type=click.Choice(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "auto"]),
-                default="1f1b",
-                help="Order of passes; per operator all but gpipe are searched as 1f1b and then simulated. [1f1b]",
-            ),
-            click.option(
-                "--p2p-overlap",
-                type=Number("option.share"),
-                default=0.0,
-                metavar="X",
-                help="Share of sends between stages that is hidden. [0]",
-            ),
-        ]
-    ):
-        verb = option(verb)
-    return verb
-
-
-def _search_options(verb: Any) -> Any:  # noqa: ANN401
-    for option in reversed(
-        [
-            click.option(
-                "--method",
-                type=click.Choice(["auto", "exact", "deep", "alleviate"]),
-                default="auto",
-                help="exact proves; deep is for hundreds of layers; alleviate explains. [auto]",
-            ),
-            click.option(
-                "--start",
-                metavar="KIND|FILE",
-                help="Start of alleviate: balanced, by-share, tail-heavy, or a plan in Aceso's JSON. [balanced]",
-            ),
-            click.option(
-                "--hops",
-                type=Number("option.steps"),
-                default=7,
-                metavar="N",
-                help="Changes in a row before alleviate turns back. [7]",
-            ),
-            click.option(
-                "--trials", type=Number("option.steps"), default=30, metavar="N", help="Descents of alleviate. [30]"
-            ),
-            click.option(
-                "--time-limit",
-                type=Number("option.seconds"),
-                metavar="TIME",
-                help="CPU seconds, such as 60s; the best so far is the answer. [none]",
-            ),
-            click.option(
-                "--measured-memory",
-                metavar="stage0=SIZE,...",
-                help="Peaks of a run of the plan in --start: the memory model is corrected and the search repeated.",
-            ),
-            click.option("--best", type=Number("option.best"), default=1, metavar="N", help="Write so many plans. [1]"),
-            click.option("--aceso", metavar="FILE", help="Write the plan as Aceso's runtime reads it."),
-            click.option("--out", metavar="FILE", help="Write the plan file (needs MODEL and --cluster)."),
-            click.option(
-                "--explain", is_flag=True, help="Where time and memory go in every stage, and the tuning diary."
-            ),
-            click.option(
-                "--show-start", is_flag=True, help="Show the starts for every number of stages, and search nothing."
-            ),
-        ]
-    ):
-        verb = option(verb)
-    return verb
-
-
-def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
-    for option in reversed(
-        [
             click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]"),
             click.option(
                 "--only", multiple=True, metavar="CONDITIONS", help='Limits of the axes, such as "tp<=8 zero1 vpp=1".'
             ),
             click.option(
                 "--fix", multiple=True, metavar="WORDS", help='Values that are given, such as "pp=4", "fp8" or "nosp".'
+            ),
+            click.option(
+                "--memory",
+                metavar="SIZE",
+                help="What one GPU may use, such as 70GiB. [the GPU's, less --memory-margin]",
             ),
             click.option(
                 "--memory-margin",
@@ -190,7 +58,7 @@ def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
             ),
             click.option(
                 "--time",
-                "time_limit_wall",
+                "time_limit",
                 type=Number("option.time"),
                 metavar="TIME",
                 help="Stop after so long, such as 30s. [none]",
@@ -201,50 +69,38 @@ def _strategy_options(verb: Any) -> Any:  # noqa: ANN401
                 "--executor", type=click.Choice(["processes", "ray"]), default="processes", help="[processes]"
             ),
             click.option("--address", metavar="HOST:PORT", help="A running Ray cluster. [one is started here]"),
+            click.option("--out", metavar="FILE", help="Write the plan."),
+            click.option("--explain", is_flag=True, help="What the space is, and where time and memory go."),
         ]
     ):
         verb = option(verb)
     return verb
 
 
+def _moved(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value not in {None, "strategy"}:
+        raise InputError(Fault("--space", "per-op is a verb of its own: shardwise plan-operators"))
+
+
 @click.command("plan")
 @click.argument("model", type=MODEL, required=False)
 @click.option("--cluster", "-c", type=CLUSTER, metavar="64xh100|FILE", help="What it runs on.")
-@click.option(
-    "--space", type=click.Choice(["strategy", "per-op"]), default="strategy", help="What is searched. [strategy]"
-)
-@_strategy_options
-@_profile_options
-@_space_options
-@_search_options
+@_options
+@click.option("--space", hidden=True, expose_value=False, callback=_moved)
 @report_options
 @markdown_option
 @output_options
 @click.pass_context
-def command(context: click.Context, /, output: Output, *, space: str, **options: Any) -> int:  # noqa: ANN401
+def command(context: click.Context, /, output: Output, **options: Any) -> int:  # noqa: ANN401
     """Find the fastest way to split a model.
 
     \b
     shardwise plan llama-3-70b --cluster 64xh100 --global-batch 1024 --seq 8192 --out plan.json
     shardwise plan llama-3-70b -c 64xh100 --global-batch 1024 --only "tp<=4 zero1" --fix pp=4
     shardwise plan plan.json --only vpp=1   (model, cluster and batch of a plan)
-    shardwise plan llama-3-8b --cluster 16xh100 --space per-op --global-batch 128
-    shardwise plan --space per-op --profiles v100-gpt --profile gpt_1_3B --gpus 8 --memory 28000MiB --compatible
+
+    Operator by operator, each with a split of its own: shardwise plan-operators.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    if space == "strategy":
-        from shardwise.cli.plan_strategy import run as run_strategy
+    from shardwise.cli.plan_strategy import run
 
-        return run_strategy(options, output, _typed(context))
-    from shardwise.cli.per_op import run
-
-    pages = {"--md": output.md, **{f"--{name}": options.pop(name) for name in ("html", "svg", "trace")}}
-    faults = [Fault(name, "belongs to --space strategy; use --json FILE here") for name, path in pages.items() if path]
-    if faults:
-        raise InputError(faults)
-    return run(options, output, _typed(context))
-
-
-def _typed(context: click.Context) -> frozenset[str]:
-    """The options that were typed, not defaulted."""
-    source = click.core.ParameterSource.COMMANDLINE
-    return frozenset(name for name in context.params if context.get_parameter_source(name) == source)
+    return run(options, output, typed_options(context))

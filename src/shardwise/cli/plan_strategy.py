@@ -15,20 +15,12 @@ if TYPE_CHECKING:
     from shardwise.plan.search.search import Search
     from shardwise.plan.search.types import Answer, Candidate
 
-# Options of the per-operator space that mean an axis here, where they are typed.
-_AXES = {"micro_batch": "mbs", "zero": "zero", "schedule": "schedule"}
-_PER_OP = (
-    "profiles", "profile", "layers", "layer_ops", "runs_with", "save_profiles", "gpus", "gpus_per_node", "stages",
-    "most_tp", "compatible", "compatible_space", "p2p_overlap", "method", "start", "hops", "trials", "time_limit",
-    "measured_memory", "best", "aceso", "show_start", "write_operators",
-)  # fmt: skip
-
 
 def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> int:
     """Search, say the answer, write the plan."""
     given = from_plan(options, typed)
     options = {**options, **given}
-    _refuse(options, typed)
+    _refuse(options)
     from shardwise.plan.search.api import plan, plan_file_of
 
     with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
@@ -38,11 +30,11 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
             global_batch=options["global_batch"],
             seq=options["seq"],
             runtime=options["runtime"],
-            only=" ".join([*options["only"], *options["fix"], *_conditions(options, typed)]),
+            only=" ".join([*options["only"], *options["fix"]]),
             memory_margin=_margin(options),
             base=options.get("base"),
             gap=options["gap"],
-            time_limit=options["time_limit_wall"],
+            time_limit=options["time_limit"],
             workers=options["workers"],
             executor=options["executor"],
             address=options["address"],
@@ -89,7 +81,7 @@ def from_plan(options: Mapping[str, Any], typed: frozenset[str]) -> dict[str, An
     return {**kept, "model": read.model, "base": s}
 
 
-def _refuse(options: Mapping[str, Any], typed: frozenset[str]) -> None:
+def _refuse(options: Mapping[str, Any]) -> None:
     from shardwise.inputs.load import read_model
 
     if options["cluster"] is None and isinstance(options["model"], str):
@@ -102,17 +94,8 @@ def _refuse(options: Mapping[str, Any], typed: frozenset[str]) -> None:
         )
         if options[key] is None
     ]
-    faults += [
-        Fault("--" + name.replace("_", "-"), "belongs to --space per-op; drop it, or add --space per-op")
-        for name in _PER_OP
-        if name in typed
-    ]
     if faults:
         raise InputError(faults)
-
-
-def _conditions(options: Mapping[str, Any], typed: frozenset[str]) -> list[str]:
-    return [f"{axis}={options[name]}" for name, axis in _AXES.items() if name in typed]
 
 
 def _margin(options: Mapping[str, Any]) -> float | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 VERBS: dict[str, tuple[str, str]] = {
     "estimate": ("shardwise.cli.estimate", "Predict time, memory and MFU of one strategy, and say why."),
-    "plan": ("shardwise.cli.plan", "Find the fastest way to split a model, proven; or per operator, from profiles."),
+    "plan": ("shardwise.cli.plan", "Find the fastest way to split a model, proven."),
+    "plan-operators": ("shardwise.cli.plan_operators", "The same for every operator alone, from profiled operators."),
     "show": ("shardwise.cli.show", "Show a plan: what it does, its stages, where time and memory go."),
     "diff": ("shardwise.cli.diff", "Tell in what two plans differ."),
     "why": ("shardwise.cli.why", "Say why another strategy lost against a plan."),

@@ -17,7 +17,7 @@ Every family runs in a child process, which tells each measurement as soon as it
 with an instruction that the CPU lacks, an illegal access on the GPU) costs one case: its row says by which signal, what
 was measured is kept, and another child goes on after it.
 
-`--operators request.json` measures the operators of one model instead, for `shardwise plan --space per-op`.
+`--operators request.json` measures the operators of one model instead, for `shardwise plan-operators`.
 """
 # ruff: noqa: SLF001  (torch._scaled_mm, torch._grouped_mm and torch.cuda._sleep have no public name in torch 2.11)
 # torch leaves events, autograd functions and version queries untyped:

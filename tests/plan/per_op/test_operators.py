@@ -131,11 +131,11 @@ def test_what_is_wrong_with_an_answer_is_told(answer, change, said):
 
 def test_from_request_to_plan_on_the_command_line(answer, tmp_path, capfd):
     path = str(tmp_path / "request.json")
-    words = ["plan", MODEL, "-c", CLUSTER, "--space", "per-op"]
+    words = ["plan-operators", MODEL, "-c", CLUSTER]
     assert run([*words, "--seq", "512", "--micro-batch", "1,2", "--write-operators", path]) == 0
     assert f"probe --operators {path}" in capfd.readouterr().out
     assert json.loads((tmp_path / "request.json").read_text()) == requested()
-    given = ["plan", "-c", CLUSTER, "--space", "per-op", "--profiles", answer(), "--global-batch", "8"]
+    given = ["plan-operators", "-c", CLUSTER, "--profiles", answer(), "--global-batch", "8"]
     assert run(given) == 0
     out, err = capfd.readouterr()
     assert "per iteration" in out
@@ -144,6 +144,6 @@ def test_from_request_to_plan_on_the_command_line(answer, tmp_path, capfd):
     assert "measured at 512" in capfd.readouterr().err
     assert run([*given[:1], "gpt-3-13b", *given[1:]]) == 2
     assert "was measured for llama-3-8b" in capfd.readouterr().err
-    assert run(["plan", "--space", "per-op", "--profiles", answer()]) == 2
+    assert run(["plan-operators", "--profiles", answer()]) == 2
     assert "--cluster" in capfd.readouterr().err
-    assert run(["plan", "--space", "per-op", "--write-operators", path]) == 2
+    assert run(["plan-operators", "--write-operators", path]) == 2

@@ -53,12 +53,8 @@ def test_no_stage_takes_longer_than_the_longest(seed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--only", "tp<=4"), "--only: belongs to --space strategy"),
-        (("--fix", "pp=4"), "--fix: belongs to --space strategy"),
-        (("--gap", "5%"), "--gap: belongs to --space strategy"),
-        (("--time", "30s"), "use --time-limit here"),
-        (("--top", "3"), "use --best here"),
-        (("--memory-margin", "1GiB"), "--memory here"),
+        (("--only", "tp<=2"), "No such option"),
+        (("--micro-batch", "2"), "with --write-operators"),
         (("--compatible", "--zero", "1"), "--zero: is not part of Aceso's cost model"),
         (("--compatible", "--p2p-overlap", "0.5"), "--p2p-overlap: is not part of Aceso's cost model"),
         (("--compatible", "--schedule", "gpipe"), "--schedule: is not part of Aceso's cost model"),
@@ -118,7 +114,7 @@ def test_verbs_for_whole_strategies_refuse_a_per_operator_plan(plan, capfd, tmp_
 
 def test_the_plan_file_keeps_the_sequence_length(tmp_path, capfd):
     file = tmp_path / "plan.json"
-    words = ["plan", "llama-3-8b", "-c", "8xh100", "--space", "per-op", "--global-batch", "8", "--micro-batch", "8"]
+    words = ["plan-operators", "llama-3-8b", "-c", "8xh100", "--global-batch", "8", "--microbatches", "1"]
     assert run([*words, "--stages", "1", "--seq", "2048", "--time-limit", "0s", "--out", str(file)]) == 0
     assert read_plan(file).strategy.seq == 2048
     capfd.readouterr()

@@ -1,4 +1,4 @@
-"""`shardwise plan --space per-op` from the command line."""
+"""`shardwise plan-operators` from the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plan(capfd, folder):
     """Run the verb on the small profile: exit code, output, errors."""
 
     def call(*words, profiles=folder, layers=2):
-        given = ["plan", "--space", "per-op", "--gpus", "2", "--memory", "4000MiB", "--global-batch", "8"]
+        given = ["plan-operators", "--gpus", "2", "--memory", "4000MiB", "--global-batch", "8"]
         given += ["--profiles", str(profiles), "--layers", str(layers)] if profiles else []
         code = run([*given, *map(str, words)])
         out, err = capfd.readouterr()
@@ -66,7 +66,7 @@ def test_plans_for_aceso_go_out_and_come_back_as_starts(plan, tmp_path):
 @pytest.mark.parametrize("model", ["llama-3.2-1b", "deepseek-v2-lite", "gemma-2-2b"])
 def test_a_saved_profile_gives_the_same_answer(capfd, tmp_path, model):
     """One kind of layers, two kinds one after the other, and two kinds by turns."""
-    words = ["plan", model, "-c", "16xh100", "--space", "per-op", "--global-batch", "16", "--micro-batch", "16"]
+    words = ["plan-operators", model, "-c", "16xh100", "--global-batch", "16", "--microbatches", "1"]
     words += ["--stages", "2", "--quiet", "--time-limit", "1000s"]
     told = []
     for name, more in (("made", ["--seq", "2048", "--save-profiles"]), ("read", ["--profiles"])):
@@ -82,7 +82,7 @@ def test_a_saved_profile_gives_the_same_answer(capfd, tmp_path, model):
 
 
 def test_a_saved_profile_is_of_its_model_and_its_length(capfd, tmp_path):
-    words = ["plan", "-c", "2xh100", "--space", "per-op", "--global-batch", "8", "--micro-batch", "8", "--stages", "1"]
+    words = ["plan-operators", "-c", "2xh100", "--global-batch", "8", "--microbatches", "1", "--stages", "1"]
     folder = str(tmp_path / "set")
     assert run([*words, "llama-3.2-1b", "--seq", "2048", "--save-profiles", folder, "--show-start"]) == 0
     capfd.readouterr()
@@ -101,16 +101,14 @@ def test_a_saved_profile_is_of_its_model_and_its_length(capfd, tmp_path):
 def test_a_deep_model_of_two_kinds_of_layers(capfd):
     """Its coarse sketch has both kinds."""
     words = [
-        "plan",
+        "plan-operators",
         "deepseek-v3",
         "-c",
         "128xh100",
-        "--space",
-        "per-op",
         "--global-batch",
         "128",
-        "--micro-batch",
-        "1",
+        "--microbatches",
+        "128",
     ]
     assert run([*words, "--method", "deep", "--stages", "8", "--time-limit", "1s", "--quiet"]) in {0, 1}
     assert "--layer-ops" not in capfd.readouterr().err
@@ -124,7 +122,7 @@ def test_starts_are_shown_without_a_search(plan):
 
 
 def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
-    words = ["plan", "llama-3-8b", "-c", "8xh100", "--space", "per-op", "--global-batch", "16", "--micro-batch", "2,4"]
+    words = ["plan-operators", "llama-3-8b", "-c", "8xh100", "--global-batch", "16", "--microbatches", "4,8"]
     assert run([*words, "--out", str(tmp_path / "plan.json"), "--stages", "1-2", "--quiet"]) == 0
     assert "per iteration" in capfd.readouterr().out
     made = read_plan(tmp_path / "plan.json")
@@ -148,9 +146,10 @@ def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
         (("--memory", "many"), "--memory"),
         (("--stages", "8"), "--stages"),
         (("--stages", "3-1"), "--stages"),
-        (("--micro-batch", "1,x"), "--micro-batch"),
+        (("--microbatches", "1,x"), "--microbatches"),
+        (("--micro-batch", "2"), "say how many micro batches an iteration has with --microbatches"),
         (("--global-batch", "0"), "--global-batch"),
-        (("--micro-batch", "3"), "does not divide the global batch 8"),
+        (("--microbatches", "3"), "does not divide the global batch 8"),
         (("--gpus-per-node", "0"), "0 is too small; it must be at least 1"),
         (("--most-tp", "-1"), "-1 is too small"),
         (("--seq", "0"), "0 is too small"),

@@ -1,6 +1,6 @@
 """What the probe is asked to measure: every operator of a model by its products, attention kernels and streams.
 
-`shardwise plan MODEL --space per-op --write-operators request.json` here, `shardwise probe --operators request.json
+`shardwise plan-operators MODEL --write-operators request.json` here, `shardwise probe --operators request.json
 --out operators.json` on a GPU, and `--profiles operators.json` here again (`operators`).
 """
 
