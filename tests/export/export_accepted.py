@@ -18,7 +18,7 @@ MEGATRON_SWITCHES = words(
     moe-pad-expert-input-to-capacity moe-shared-expert-gate multi-latent-attention optimizer-cpu-offload
     overlap-grad-reduce overlap-param-gather qk-layernorm quick-geglu sequence-parallel squared-relu swiglu
     untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-megatron-fsdp
-    use-precision-aware-optimizer
+    tp-comm-overlap use-precision-aware-optimizer
     """
 )
 MEGATRON_WHOLE = words(

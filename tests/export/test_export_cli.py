@@ -113,7 +113,8 @@ def test_losses_are_notes_and_strict_refuses(export, tmp_path):
     assert code == 0
     assert "interleaved" in out
     assert "note: not as planned: strategy.schedule: zb-v (v placement) is not known here" in err
-    assert "note: not as planned: as written it is estimated at" in err
+    assert "by the estimate)" in err
+    assert "as written  " in out
     code, _, err = export("--to", "torchtitan@main", "--strict", strategy=replace(PIPED, cp=2, dp=1))
     assert code == 1
     assert "cannot say all of this plan (--strict)" in err

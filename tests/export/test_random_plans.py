@@ -116,7 +116,7 @@ def test_every_plan_reads_back_or_is_refused_by_name(to):
             assert re.search(r"  - (strategy|model)\.\w+: ", refusal)
             continue
         outcome["bent" if made.losses else "said"] += 1
-        assert all(fault.path or "as written it is estimated" in str(fault) for fault in made.losses)
+        assert all(fault.path for fault in made.losses)
         if to.startswith("torch-pipelining"):
             s = plan.strategy
             schedule = Schedule.parse(readers.texts(made)["schedule.csv"])

@@ -102,7 +102,7 @@ def test_4_a_v_becomes_the_nearest_loop_plan_in_megatron():
     assert (made.strategy.schedule, made.strategy.placement, made.strategy.vpp) == ("interleaved", "loop", 2)
     text = "\n".join(map(str, made.losses))
     assert "zb-v (v placement) is not known here; the nearest is interleaved on chunks placed round and round" in text
-    assert re.search(r"as written it is estimated at .* the plan at", text)
+    assert re.search(r"\([+-].* and [+-].* by the estimate\)", text)
     with pytest.raises(InfeasibleError, match="cannot say all of this plan"):
         export(plan_of(VEE), "megatron", strict=True)
 

@@ -57,6 +57,9 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     for note in made.by_hand:
         output.note(f"by hand: {note}")
     output.say(f"plan {made.plan} for {made.speaks}: {made.strategy}")
+    output.say(f"predicted   {made.prediction}")
+    if made.as_written:
+        output.say(f"as written  {made.as_written}")
     _say_written(written, output)
     output.answer(
         {
@@ -64,6 +67,8 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
             "speaks": made.speaks,
             "plan": made.plan,
             "strategy": str(made.strategy),
+            "predicted": made.prediction,
+            "as_written": made.as_written,
             "losses": made.losses,
             "by_hand": made.by_hand,
             "files": [str(path) for path in written],

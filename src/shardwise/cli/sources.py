@@ -83,11 +83,7 @@ def _framework(path: str) -> Source:
     made = read.understanding
     told = {"understood": made.understood, "assumed": made.assumed, "ignored": made.ignored}
     notes = [f"{path} ({read.framework}), {what}: {'; '.join(lines)}" for what, lines in told.items() if lines]
-    given = {name: getattr(read.strategy, name) for name in read.given}
-    if read.microbatches is not None:  # the global batch follows from dp, which the cluster may still change
-        given.pop("global_batch", None)
-        given["microbatches"] = read.microbatches
-    return Source(given=given, model=read.model, gpus=read.gpus, name=path, notes=notes)
+    return Source(given=read.fields, model=read.model, gpus=read.gpus, name=path, notes=notes)
 
 
 def overlaid(source: Source, flags: Given, cluster: Cluster | None) -> Given:

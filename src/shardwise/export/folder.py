@@ -113,6 +113,7 @@ def _manifest(export: Bundle, listed: dict[str, Any]) -> dict[str, Any]:
         "plan": export.plan,
         **({"strategy": str(export.strategy)} if isinstance(export, Export) else {}),
         "predicted": export.prediction,
+        "as_written": export.as_written,
         "losses": [str(fault) for fault in export.losses],
         "by_hand": list(export.by_hand),
     }

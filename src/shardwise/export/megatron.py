@@ -29,8 +29,9 @@ from shardwise.export.nearest import (
     without,
     without_lora,
 )
-from shardwise.export.target import Draft, File
+from shardwise.export.target import Draft, File, runtime_of
 from shardwise.export.torchrun import start_lines
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.names import (
     MEGATRON_CP_KINDS,
@@ -196,6 +197,8 @@ def _state_flags(draft: Draft) -> Iterator[Flag]:
         yield "optimizer-cpu-offload", None
     elif s.offload == "activations":
         yield from (("fine-grained-activation-offloading", None), ("offload-modules", "core_attn"))
+    if s.tp > 1 and s.sp and load_runtime(runtime_of(draft.plan, draft.target)).overlap.tp:
+        yield "tp-comm-overlap", None  # the prediction counts on it
     if s.dp * s.cp > 1:
         yield "overlap-grad-reduce", None
         if s.zero:

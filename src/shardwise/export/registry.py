@@ -10,6 +10,7 @@ from shardwise.errors import UnknownNameError
 from shardwise.export.partition import mixture
 from shardwise.export.target import Draft, Export, File, Target
 from shardwise.export.torch_words import SPEAKS
+from shardwise.export.written import as_written
 from shardwise.inputs.check import ensure
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.plan_file import Plan
@@ -87,17 +88,18 @@ def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
     """
     target, version = find(to)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
-    draft = Draft(plan=plan, target=target, version=version, strict=strict)
-    _say_runtime(draft)
-    _say_mixture(draft)
     write = cast("Callable[[Draft], tuple[File, ...]]", importlib.import_module(target.module).write)
+    first = _draft(plan, target, version, strict=strict)
+    written = as_written(write(first), first.strategy, plan, target)
+    draft = _draft(plan, target, version, strict=strict)  # once more, with what the files say in their headers
+    draft.written = written
     return draft.export(write(draft))
 
 
-def _say_runtime(draft: Draft) -> None:
-    wanted, given = draft.target.runtime, draft.strategy.runtime
-    if wanted and draft.plan.predictions and not given.startswith(wanted):
-        draft.by_hand.append(f"the prediction is for runtime {given}; estimate again with --runtime {wanted}")
+def _draft(plan: Plan, target: Target, version: str, *, strict: bool) -> Draft:
+    draft = Draft(plan=plan, target=target, version=version, strict=strict)
+    _say_mixture(draft)
+    return draft
 
 
 def _say_mixture(draft: Draft) -> None:

@@ -22,6 +22,7 @@ def export_data(plan: Plan, target: str) -> dict[str, Any]:
     made = export(plan, target)
     return {
         "target": made.target, "speaks": made.speaks, "strategy": str(made.strategy),
+        "predicted": made.prediction, "as_written": made.as_written,
         "losses": [str(fault) for fault in made.losses], "by_hand": list(made.by_hand),
         "files": [{"name": file.name, "text": file.text} for file in made.files],
     }  # fmt: skip

@@ -6,20 +6,23 @@ near it, and `refuse` where there is nothing near; `settle` then tells all of it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import shardwise
-from shardwise.errors import Fault, InfeasibleError
+from shardwise.errors import Fault, InfeasibleError, ShardwiseError
 from shardwise.export.partition import planned
 from shardwise.inputs.layers import spread
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
+from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.identity import plan_id
+from shardwise.plan.predictions import predictions
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 
@@ -69,6 +72,8 @@ class Bundle:
     """What must be set elsewhere: in a program, on a command line."""
     prediction: str = "nothing; there is no plan"
     """What the plan promises, in a line."""
+    as_written: str = ""
+    """What the files promise, in a line: they are read back and estimated; empty where that cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class Draft:
     losses: list[Fault] = field(default_factory=list)
     refusals: list[Fault] = field(default_factory=list)
     by_hand: list[str] = field(default_factory=list)
+    written: Estimate | None = None
+    """What the files say, read back and estimated; none before they are written, or where that cannot be."""
 
     def __post_init__(self) -> None:
         self.strategy = planned(self.plan)
@@ -113,16 +120,30 @@ class Draft:
         return self.target.versions[self.version]
 
     def lose(self, path: str, message: str, **instead: Any) -> None:  # noqa: ANN401 - fields of a strategy
-        """Note what cannot be said, and put what is written in its place."""
-        self.losses.append(Fault(path, message))
-        self.strategy = replace(self.strategy, **instead)
+        """Note what cannot be said, put what is written in its place, and say what that costs."""
+        before, self.strategy = self.strategy, replace(self.strategy, **instead)
+        self.losses.append(Fault(path, message + self._price(before)))
+
+    def _price(self, before: Strategy) -> str:
+        """Seconds and bytes by which the strategy differs from the one before, for the framework that runs it."""
+        if before == self.strategy:
+            return ""
+        runtime = load_runtime(runtime_of(self.plan, self.target))
+        try:
+            old, new = (
+                estimate(self.model, self.plan.cluster, one, runtime=runtime, checked=True)
+                for one in (before, self.strategy)
+            )
+        except ShardwiseError:  # one of them cannot run there at all
+            return ""
+        seconds, size = new.iteration_seconds - old.iteration_seconds, new.total_bytes - old.total_bytes
+        return f" ({_signed(seconds, show_seconds)} and {_signed(size, show_bytes)} by the estimate)"
 
     def refuse(self, path: str, message: str) -> None:
         self.refusals.append(Fault(path, message))
 
     def settle(self) -> None:
         """Stop where something cannot be said at all, or, strictly, at all; everything is told at once."""
-        self._add_cost()
         if not self.refusals and not (self.strict and self.losses):
             return
         why = "cannot say this plan" if self.refusals else "cannot say all of this plan (--strict)"
@@ -130,14 +151,6 @@ class Draft:
         if self.refusals and self.losses:
             lines.append("  besides, it would lose:")
         raise InfeasibleError("\n".join([*lines, *(f"  - {fault}" for fault in self.losses)]))
-
-    def _add_cost(self) -> None:
-        """What the nearest strategy costs against the planned one, by the same estimate of both."""
-        if not self.losses or self.strategy == planned(self.plan):
-            return
-        text = cost_of(self.plan, self.strategy)
-        if text:
-            self.losses.append(Fault("", text))
 
     def header(self, mark: str = "# ") -> str:
         """The lines that open every file that can hold a comment; a name with a line break ends no comment,
@@ -153,8 +166,16 @@ class Draft:
             f"plan {self.id}: {self.model.name} on {self.plan.cluster.name}, {planned(self.plan)}",
             f"predicted: {prediction(self.plan.predictions)}",
         ]
+        lines += [f"as written: {self.as_written}"] if self.written else []
         lines += [f"not as planned: {fault}" for fault in self.losses]
         return lines + [f"by hand: {note}" for note in self.by_hand]
+
+    @property
+    def as_written(self) -> str:
+        """The prediction of the files themselves, in a line."""
+        if self.written is None:
+            return ""
+        return f"{prediction(predictions(self.written))} (runtime {self.written.strategy.runtime})"
 
     def export(self, files: Iterable[File]) -> Export:
         return Export(
@@ -166,6 +187,7 @@ class Draft:
             losses=tuple(self.losses),
             by_hand=tuple(self.by_hand),
             prediction=prediction(self.plan.predictions),
+            as_written=self.as_written,
         )
 
 
@@ -186,22 +208,11 @@ def prediction(predictions: Plain | None) -> str:
     return ", ".join(parts)
 
 
-def cost_of(plan: Plan, strategy: Strategy) -> str:
-    """Time and memory of another strategy beside the planned one; empty where it cannot be estimated."""
-    from shardwise.errors import ShardwiseError
-    from shardwise.inputs.load import load_runtime
-    from shardwise.plan.estimate import estimate
-
-    try:
-        runtime = load_runtime(plan.strategy.runtime)
-        ours, theirs = (estimate(plan.model, plan.cluster, s, runtime=runtime) for s in (planned(plan), strategy))
-    except ShardwiseError:
-        return ""
-    return (
-        f"as written it is estimated at {show_seconds(theirs.iteration_seconds)} and {show_bytes(theirs.total_bytes)}"
-        f"{_FITS[theirs.fits]}"
-        f"; the plan at {show_seconds(ours.iteration_seconds)} and {show_bytes(ours.total_bytes)}"
-    )
+def _signed(value: float, show: Callable[[float], str]) -> str:
+    return f"{'+' if value >= 0 else '-'}{show(abs(value))}"
 
 
-_FITS = {"yes": "", "close": ", which is close to the limit", "no": ", which does not fit"}
+def runtime_of(plan: Plan, target: Target) -> str:
+    """The runtime that predicts a target: the plan's own where it is one of the target's."""
+    own = plan.strategy.runtime
+    return own if not target.runtime or own.startswith(target.runtime) else target.runtime

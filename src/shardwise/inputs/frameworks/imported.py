@@ -11,6 +11,7 @@ from shardwise.inputs.gate import held, typed, word
 from shardwise.inputs.model import Model
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+from shardwise.inputs.strategy_text import Given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,15 @@ class Imported:
     """What was made of the file."""
     microbatches: int | None = None
     """Passes per replica, where the file leaves the global batch to the number of replicas."""
+
+    @property
+    def fields(self) -> Given:
+        """The fields that the file decides, for `complete`."""
+        given = {name: getattr(self.strategy, name) for name in self.given}
+        if self.microbatches is not None:  # the global batch follows from dp, which the cluster may still change
+            given.pop("global_batch", None)
+            given["microbatches"] = self.microbatches
+        return given
 
 
 @dataclass(slots=True, kw_only=True)

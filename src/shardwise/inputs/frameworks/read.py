@@ -18,7 +18,11 @@ _TORCHTITAN = {"parallelism", "training", "activation_checkpoint", "job"}
 def read_framework(path: str | Path) -> Imported:
     """The strategy in a framework's file; `FILE::NAME` picks one of several configurations of a Python file."""
     name, _, entry = str(path).partition("::")
-    text = read_text(name)
+    return read_content(read_text(name), name, entry)
+
+
+def read_content(text: str, name: str, entry: str = "") -> Imported:
+    """The same from what a file holds; its name says what it is."""
     if _is_arguments(text, name):
         from shardwise.inputs.frameworks.megatron import read_arguments
 
