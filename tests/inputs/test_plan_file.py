@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "inputs"))
 from cases import DENSE, MOE, cluster, strategies
 
 from shardwise.errors import FileError, InputError
+from shardwise.inputs.layers import spread
 from shardwise.inputs.plan_file import SCHEMA, Plan, diff, plan_text, read_plan, write_plan
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.strategy import Strategy
@@ -24,7 +25,7 @@ PLAN = Plan(model=DENSE, cluster=cluster(8), strategy=Strategy(tp=8, global_batc
 
 def test_a_plan_is_read_back_the_same(tmp_path):
     whole = replace(
-        PLAN, model=MOE, partition={"layers": [1, 2]}, schedule={"name": "1f1b"}, predictions={"mfu": 0.5},
+        PLAN, model=MOE, partition={"layers": [MOE.layers]}, schedule={"name": "1f1b"}, predictions={"mfu": 0.5},
         provenance={"version": "0.1.0"}, run={"seconds": 3.25},
     )  # fmt: skip
     write_plan(whole, tmp_path / "plan.json")
@@ -145,3 +146,14 @@ def test_diff_tells_every_value_and_not_the_run():
 def test_json_has_no_nan():
     with pytest.raises(InputError, match="not a number that JSON has"):
         to_json({"x": float("nan")})
+
+
+def test_layers_that_contradict_the_strategy_are_refused(tmp_path):
+    """`show` said the strategy's layers and `export` wrote the partition's."""
+    plan = replace(PLAN, strategy=Strategy(pp=2, dp=4, global_batch=8))
+    own = spread(plan.model.layers, plan.strategy)
+    write_plan(replace(plan, partition={"layers": list(own)}), tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json").partition == {"layers": list(own)}
+    write_plan(replace(plan, partition={"layers": [1, own[0] + own[1] - 1]}), tmp_path / "plan.json")
+    with pytest.raises(InputError, match=r"partition\.layers: are 1,.* those of the strategy"):
+        read_plan(tmp_path / "plan.json")

@@ -6,6 +6,7 @@ from shardwise.errors import InputError
 from shardwise.export.target import Draft, File
 from shardwise.export.torch_pipelining import RUNNER, check_torch
 from shardwise.inputs.plan_file import Plan
+from shardwise.plan.timeline import order_in
 from shardwise.schedule import generate
 from shardwise.schedule.generate import SHAPES
 from shardwise.simulate.action import Schedule
@@ -29,10 +30,9 @@ def write(draft: Draft) -> tuple[File, ...]:
 
 def schedule_of(plan: Plan) -> Schedule:
     """The rows of the plan, else those that its schedule's name stands for."""
-    part, s = plan.schedule or {}, plan.strategy
-    rows = part.get("rows")
-    if isinstance(rows, list) and rows:
-        return Schedule.parse("\n".join(map(str, rows)), name=str(part.get("name", "")))
+    s, order = plan.strategy, order_in(plan)
+    if order is not None:
+        return order
     if s.schedule not in SHAPES:
         raise InputError(
             f"the plan has no rows of a schedule, and {s.schedule} stands for none; make them with  "

@@ -33,6 +33,7 @@ from shardwise.inputs.names import (
     TORCHTITAN_SCHEDULES,
 )
 from shardwise.inputs.recompute import Recompute
+from shardwise.plan.timeline import order_in
 from shardwise.simulate.action import Schedule
 
 Settings = dict[str, Any]
@@ -138,8 +139,10 @@ def _numbers(draft: Draft) -> None:
 
 def _order(draft: Draft) -> Schedule | None:
     """The rows of a schedule that torchtitan has no name for, or that the plan wrote out."""
-    s, rows = draft.strategy, (draft.plan.schedule or {}).get("rows")
-    if s.pp == 1 or draft.refusals or (s.schedule in TORCHTITAN_SCHEDULES and not rows and not _grouped(draft)):
+    s = draft.strategy
+    if s.pp == 1 or draft.refusals:
+        return None
+    if s.schedule in TORCHTITAN_SCHEDULES and order_in(draft.plan) is None and not _grouped(draft):
         return None
     order = schedule_of(draft.plan)
     check_torch(order)

@@ -17,6 +17,7 @@ from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import opened, read_mapping
 from shardwise.inputs.gate import wrong
+from shardwise.inputs.layers import spread
 from shardwise.inputs.model import Model
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.serialise import Plain, to_json, to_plain
@@ -96,7 +97,25 @@ def plan_from(data: Plain, path: str | Path) -> Plan:
     faults = list(_shape_faults(data))
     if faults:
         raise InputError(faults, title=str(path))
-    return Plan(**_read_inputs(data.pop("inputs"), path), **data)
+    plan = Plan(**_read_inputs(data.pop("inputs"), path), **data)
+    if fault := _contradiction(plan):
+        raise InputError(fault, title=str(path))
+    return plan
+
+
+def _contradiction(plan: Plan) -> Fault | None:
+    """Layers stand in the strategy; a list beside it must be the same."""
+    layers = (plan.partition or {}).get("layers")
+    if not isinstance(layers, list) or "space" in (plan.partition or {}):
+        return None
+    try:
+        own = spread(plan.model.layers, plan.strategy)
+    except InputError:  # told by the checks
+        return None
+    if tuple(layers) == own:
+        return None
+    said, ours = (",".join(map(str, counts)) for counts in (layers, own))
+    return Fault("partition.layers", f"are {said}, those of the strategy {ours}; change both, or leave partition out")
 
 
 def _refuse_schema(schema: object, path: str | Path) -> None:

@@ -16,6 +16,7 @@ from shardwise.ops.layer import layer_kinds
 from shardwise.plan.identity import plan_id
 from shardwise.plan.passes import SEQUENCE_PIECES
 from shardwise.plan.setup import Setup, setup_of
+from shardwise.plan.timeline import order_in
 from shardwise.schedule.generate import generate
 from shardwise.simulate import Schedule
 
@@ -163,9 +164,9 @@ def _actions(plan: Plan, setup: Setup, rank: int) -> list[tuple[int, str, int]]:
 
 def _schedule(plan: Plan, setup: Setup) -> Schedule:
     strategy = setup.strategy
-    rows = (plan.schedule or {}).get("rows")
-    if rows:
-        return Schedule.parse("\n".join(rows))
+    order = order_in(plan)
+    if order is not None:
+        return order
     if strategy.schedule == "auto":
         raise InputError(
             "the plan's schedule is auto and not yet in it; write it with `shardwise schedule auto --plan`"
