@@ -82,6 +82,7 @@ OWN = {
     "search": "How many strategies there were, and what became of them.",
     "predictions.search.strategies": "Distinct valid strategies.",
     "predictions.search.pruned": "Proven slower or too large without a simulation.",
+    "predictions.search.left_open": "Neither simulated nor pruned when the search was stopped; 0 of one that ended.",
     "predictions.search.simulated": "Strategies estimated in full.",
     "predictions.search.simulations": "Estimates in full; every cut into stages counts.",
     "predictions.search.finished": "false: stopped early, the best so far.",

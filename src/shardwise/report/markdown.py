@@ -9,6 +9,7 @@ from shardwise.cost.ledger import Ledger
 from shardwise.inputs.plan_file import Plan, diff
 from shardwise.plan.estimate import Estimate, estimate
 from shardwise.plan.proof import check_proof
+from shardwise.plan.search.api import proof
 from shardwise.plan.search.types import Answer
 from shardwise.report import estimate as report
 from shardwise.report.text import ROUNDING
@@ -21,8 +22,8 @@ _DIFFERENCES = 40
 
 def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
     """A plan: estimated anew, with the proof it carries."""
-    proof = check_proof(plan)
-    facts = [("proof", str(proof))] if proof else []
+    checked = check_proof(plan)
+    facts = [*([("proof", str(checked))] if checked else []), *report.searched(plan.predictions)]
     return estimate_markdown(found or estimate(plan.model, plan.cluster, plan.strategy), facts)
 
 
@@ -39,7 +40,7 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
     gap = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
-    facts = [*report.summary(best), ("proof", gap)]
+    facts = [*report.summary(best), ("proof", gap), *report.searched(proof(answer))]
     rows = [
         (_code(str(one.strategy)), show_seconds(one.seconds), f"{one.seconds / best.iteration_seconds - 1:+.1%}",
          show_percent(one.mfu), show_bytes(one.total_bytes))

@@ -61,6 +61,7 @@ export const en = {
   "plan.considered": "Strategies",
   "plan.evaluated": "Simulated",
   "plan.pruned": "Ruled out",
+  "plan.left_open": "Left open",
   "plan.best": "Best",
   "plan.bound": "Bound",
   "plan.gap": "Gap",

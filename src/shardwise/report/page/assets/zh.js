@@ -61,6 +61,7 @@ export const zh = {
   "plan.considered": "策略总数",
   "plan.evaluated": "已仿真",
   "plan.pruned": "已排除",
+  "plan.left_open": "尚未判定",
   "plan.best": "当前最优",
   "plan.bound": "下界",
   "plan.gap": "差距",
