@@ -99,7 +99,7 @@ OWN = {
     "faults": "Everything that is wrong: path and message.",
     "makespan": "First start to last end on any rank.",
     "period": "The longest span of a rank.",
-    "bubble": "1 - work / makespan.",
+    "bubble": "Synchronous: 1 - work / makespan.",
     "period_bubble": "1 - work / longest span of a rank.",
     "seed_rate": "Largest idle of a rank after its first forward, over its work.",
     "bubbles": "The synchronous bubble by cause.",

@@ -29,7 +29,7 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{found.tokens_per_second_per_gpu:,.0f} per second and GPU, {tokens:,} per iteration"
     yield "MFU", f"{show_percent(found.mfu)} causal, {show_percent(found.mfu_full_attention)} full attention"
     yield "HFU", f"{show_percent(found.hfu)}; {found.tflops_per_gpu:,.0f} model TFLOPS per GPU"
-    yield "bubble", f"{show_percent(found.bubble)} of the passes"
+    yield "bubble", f"{show_percent(found.bubble)} synchronous (mean idle share of the pipeline ranks)"
     yield "memory", _memory_line(found)
 
 

@@ -121,7 +121,7 @@ def _compared(left: Estimate, right: Estimate) -> Iterator[tuple[str, tuple[str,
         "iteration": (left.iteration_seconds, right.iteration_seconds, show_seconds),
         "tokens/s/GPU": (left.tokens_per_second_per_gpu, right.tokens_per_second_per_gpu, "{:,.0f}".format),
         "MFU": (left.mfu, right.mfu, show_percent),
-        "bubble": (left.bubble, right.bubble, show_percent),
+        "synchronous bubble": (left.bubble, right.bubble, show_percent),
         "memory": (left.total_bytes, right.total_bytes, show_bytes),
     }  # fmt: skip
     for name, (a, b, show) in rows.items():
