@@ -144,7 +144,7 @@ def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
     if not output.prints:
         return
     state = "" if answer.finished else " (the best so far: the search was stopped)"
-    output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.name}{state}")
+    output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.base}{state}")
     output.say()
     output.say(f"{'best':<14}{best.strategy}")
     searched = [(name, f"{text}; {answer.cpu_seconds:.1f} CPU s") for name, text in report.searched(proof(answer))]

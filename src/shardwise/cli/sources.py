@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.files import read_mapping
 from shardwise.inputs.load import Loaded, read_strategy
 from shardwise.inputs.load_plan import plan_at
 from shardwise.inputs.model import Model
@@ -75,7 +76,7 @@ def _strategy_file(path: str) -> Source:
 
 
 def _framework(path: str) -> Source:
-    if "::" not in path and plan_at(path):
+    if "::" not in path and (plan_at(path) or _is_simumax(path)):
         return _strategy_file(path)
     from shardwise.inputs.frameworks import read_framework
 
@@ -88,6 +89,16 @@ def _framework(path: str) -> Source:
         given.pop("global_batch", None)
         given["microbatches"] = read.microbatches
     return Source(given=given, model=read.model, gpus=read.gpus, name=path, notes=notes)
+
+
+def _is_simumax(path: str) -> bool:
+    """Whether a file is a strategy of SimuMax's; DeepSpeed's JSON may hold a word or two of its."""
+    if not path.endswith(".json") or not Path(path).is_file():
+        return False
+    from shardwise.inputs.simumax import is_strategy
+
+    data = read_mapping(path)
+    return is_strategy(data) and not any(key.startswith(("zero_optimization", "train_")) for key in data)
 
 
 def overlaid(source: Source, flags: Given, cluster: Cluster | None) -> Given:

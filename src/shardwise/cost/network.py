@@ -111,7 +111,7 @@ class Network:
         """Bytes per second and latency of a message to the rank `distance` further on."""
         level, bandwidth = next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
         reach = self._reach(level, "send", 2, distance + 1)
-        return (_rate(level, reach), reach.latency) if reach else (bandwidth, level.latency)
+        return (_rate(level, reach), reach.latency + reach.fixed) if reach else (bandwidth, level.latency)
 
 
 _KINDS: tuple[CollectiveKind, ...] = ("ring", "all-reduce", "all-to-all")

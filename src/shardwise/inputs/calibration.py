@@ -28,7 +28,6 @@ class Reach:
     """Seconds once."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Efficiencies of one family of GPUs. Shares are of the GPU's own peaks, so that sister models can use them."""

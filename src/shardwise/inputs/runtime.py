@@ -236,6 +236,11 @@ class Runtime:
     errors: Errors = Errors()
     """How far predictions for it are to be trusted."""
 
+    @property
+    def base(self) -> str:
+        """Its name without the values that were laid over it (`megatron` of `megatron+kernels.loss=fused`)."""
+        return self.name.partition("+")[0]
+
     def __hash__(self) -> int:
         """Of the fields that tell runtimes apart; caches hash one for every layer."""
         return hash((self.name, self.overheads))

@@ -131,6 +131,8 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
     unused = keys.unused(UNUSED_OF_MODEL, "simumax.counted")
     keys.finish(title)
     notes = [f"not read, since they follow from the rest: {', '.join(derived)}"] if derived else []
+    if latent and model.kv_heads != model.heads:
+        notes.append(f"kv_head_num = {model.kv_heads} is without effect: latent attention has keys for every head")
     return SimumaxModel(model=model, raw=dict(data), notes=(*notes, *without_effect(unused)))
 
 
@@ -242,7 +244,10 @@ def _strategy_notes(keys: Foreign, zero: int, world: int) -> tuple[str, ...]:
     if zero > 1:
         notes.append(f"zero_state {zero} is taken at its word; SimuMax itself does not model it")
     if world > 8 and keys.switch("enable_straggler_model", default=True):
-        notes.append("SimuMax's slow-down for many nodes is not taken over; set straggler for an allowance")
+        notes.append(
+            "enable_straggler_model = true: SimuMax's slow-down for many nodes is not taken over; set straggler for an "
+            "allowance"
+        )
     return tuple(notes)
 
 

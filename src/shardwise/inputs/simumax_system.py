@@ -188,7 +188,9 @@ def _network(table: Foreign, unused: dict[str, None]) -> NetworkEfficiency:
     _by_group(base.table("fixed_latency_us_by_comm_num"), 1e-6, "simumax.latency_us")
     for idle in (table, base):
         unused |= dict.fromkeys(_last(idle.unused({"number": ("processor_usage", "fixed_latency")}, "simumax.number")))
-    unused |= dict.fromkeys(_last(base.given(["fixed_latency_us_by_comm_num"])))
+    # what every collective has of its own is read from the network itself by none
+    own = [name for name in ("efficient_factor", "latency_us") if all(ops.table(op).has(name) for op in collectives)]
+    unused |= dict.fromkeys(_last(base.given([*own, "fixed_latency_us_by_comm_num"])))
     return NetworkEfficiency(rate=rate, collectives=collectives)
 
 
@@ -264,9 +266,7 @@ def _latency(network: NetworkEfficiency) -> float:
     return p2p.latency if p2p else 0.0
 
 
-def _calibration(
-    name: str, efficiency: SimumaxEfficiency, levels: tuple[Level, ...], notes: list[str]
-) -> Calibration:
+def _calibration(name: str, efficiency: SimumaxEfficiency, levels: tuple[Level, ...], notes: list[str]) -> Calibration:
     from shardwise.inputs.simumax_calibration import calibration_of
 
     networks, inner = efficiency.networks, levels[0]
@@ -313,7 +313,9 @@ def _gpu(
         notes.append(f"no fp32 peak in a SimuMax file and no {name} in the catalog; 1/16 of the 16-bit peak is assumed")
     if "fp8_matmul" in operators:
         if known and not known.has("fp8"):
-            notes.append(f"fp8_matmul is left out: {known.name} has no FP8 hardware")
+            fp8 = operators["fp8_matmul"]
+            told = f"tflops = {fp8.peak / 1e12:g}, efficient_factor = {fp8.fallback:g}"
+            notes.append(f"fp8_matmul ({told}) is left out: {known.name} has no FP8 hardware")
         else:
             flops["fp8"] = operators["fp8_matmul"].peak
     chip = {"sms": known.sms, "l2": known.l2} if known else {}

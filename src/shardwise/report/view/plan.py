@@ -50,7 +50,7 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
         "kind": "plan",
         "id": plan_id(plan),
         "title": plan.model.name,
-        "subtitle": f"{plan.cluster.name}, {runtime.name}",
+        "subtitle": f"{plan.cluster.name}, {runtime.base}",
         "unit": "seconds",
         "strategy": str(strategy),
         "axes": {name: _axis(getattr(strategy, name)) for name in _AXES},
