@@ -232,10 +232,10 @@ def _by_pcie(keys: Foreign, networks: dict[str, NetworkEfficiency]) -> bool:
     return any(name in networks for name in _PCIE) and (told or "high_intra_node" not in networks)
 
 
-def _inside(efficiency_networks: dict[str, NetworkEfficiency], *, pcie: bool) -> list[str]:
+def _inside(networks: dict[str, NetworkEfficiency], *, pcie: bool) -> list[str]:
     """The networks inside a node, that of the smallest groups first."""
     names = reversed(_PCIE) if pcie else ("high_intra_node",)
-    return [name for name in names if name in efficiency_networks]
+    return [name for name in names if name in networks]
 
 
 def _levels(
@@ -267,7 +267,7 @@ def _latency(network: NetworkEfficiency) -> float:
 
 
 def _calibration(name: str, efficiency: SimumaxEfficiency, levels: tuple[Level, ...], notes: list[str]) -> Calibration:
-    from shardwise.inputs.simumax_calibration import calibration_of
+    from shardwise.inputs.simumax_calibration import calibration_of  # it reads this file's types
 
     networks, inner = efficiency.networks, levels[0]
     inside = _inside(networks, pcie=efficiency.pcie)
