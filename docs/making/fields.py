@@ -31,7 +31,7 @@ and a word of [the strategy in one line](strategy-text.md). Schedules:
 {", ".join(f"`{name}`" for name in SCHEDULES)}.""",
     "runtime": """The software that will run the plan: what it can do, which kernels it has, what it keeps and what it
 overlaps. A runtime is a file of these names (`inputs/catalog/runtimes`), not branches in the code; `--runtime NAME`
-chooses one.""",
+chooses one, and `NAME+kernels.loss=fused+overlap.tp=0` changes values of it.""",
 }
 
 

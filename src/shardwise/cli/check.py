@@ -46,7 +46,7 @@ def _inputs(asked: Asked) -> dict[str, object]:
 def _say(asked: Asked, output: Output) -> None:
     s, layers = asked.strategy, spread(asked.model.layers, asked.strategy)
     output.say(f"valid: {s}")
-    output.say(f"  {asked.model.name} on {asked.cluster.name} with {asked.runtime.name}")
+    output.say(f"  {asked.model.name} on {asked.cluster.name} with {asked.runtime.base}")
     output.say(f"  {s.microbatches} micro batches of {s.micro_batch} on each of {s.dp} replicas")
     if s.pp > 1:
         output.say(f"  layers of the chunks: {','.join(map(str, layers))}")

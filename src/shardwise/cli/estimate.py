@@ -75,7 +75,7 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
         return
     from shardwise.report import estimate as report
 
-    output.say(f"{found.model.name} on {found.cluster.name} with {asked.runtime.name}: {found.strategy}")
+    output.say(f"{found.model.name} on {found.cluster.name} with {asked.runtime.base}: {found.strategy}")
     output.say()
     output.facts(report.summary(found))
     output.say()

@@ -114,11 +114,12 @@ def _margin(options: Mapping[str, Any]) -> float | None:
 def follow(search: Search, state: Progress) -> None:
     """Hand the search's state to the progress line."""
     state.evaluated = search.points
-    state.pruned = search.screened - search.points
+    state.pruned = search.pruned
     state.update(evaluated=0, best=search.best.seconds if search.best else None, bound=search.bound)
 
 
 def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
+    from shardwise.plan.search.api import proof
     from shardwise.report import estimate as report
 
     best, question = answer.best, answer.question
@@ -126,10 +127,11 @@ def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
     if not output.prints:
         return
     state = "" if answer.finished else " (the best so far: the search was stopped)"
-    output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.name}{state}")
+    output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.base}{state}")
     output.say()
     output.say(f"{'best':<14}{best.strategy}")
-    output.facts([*report.summary(best), ("proof", _proof(answer)), ("search", _counts(answer))])
+    searched = [(name, f"{text}; {answer.cpu_seconds:.1f} CPU s") for name, text in report.searched(proof(answer))]
+    output.facts([*report.summary(best), ("proof", _proof(answer)), *searched])
     output.say()
     output.table(*report.stages(best))
     others = answer.top[1:top]
@@ -161,14 +163,6 @@ def _axes(answer: Answer) -> list[tuple[str, Mapping[str, int]]]:
 def _proof(answer: Answer) -> str:
     text = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
     return f"{text} (under the cost model in use; --explain says what the space is)"
-
-
-def _counts(answer: Answer) -> str:
-    counts = answer.counts
-    return (
-        f"{counts.space:,} strategies: {counts.pruned:,} pruned by proof, {counts.points:,} simulated "
-        f"({counts.simulated:,} cuts into stages); {answer.cpu_seconds:.1f} CPU s"
-    )
 
 
 def _table(candidates: tuple[Candidate, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

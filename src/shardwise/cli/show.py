@@ -92,13 +92,10 @@ def _draw(plan: Plan, output: Output) -> None:
 
 def _proof(plan: Plan) -> list[tuple[str, str]]:
     from shardwise.plan.proof import check_proof
+    from shardwise.report.estimate import searched
 
-    proof, predicted = check_proof(plan), plan.predictions or {}
-    rows = [("proof", str(proof))] if proof else []
-    search = predicted.get("search")
-    if isinstance(search, dict):
-        rows.append(("search", f"{search.get('strategies', 0):,} strategies, {search.get('simulated', 0):,} simulated"))
-    return rows
+    proof = check_proof(plan)
+    return [*([("proof", str(proof))] if proof else []), *searched(plan.predictions)]
 
 
 def _tell_change(predicted: dict[str, Any], now: float, output: Output) -> None:

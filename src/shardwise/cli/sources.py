@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.files import read_mapping
 from shardwise.inputs.load import Loaded, read_strategy
 from shardwise.inputs.load_plan import plan_at
 from shardwise.inputs.model import Model
@@ -75,7 +76,7 @@ def _strategy_file(path: str) -> Source:
 
 
 def _framework(path: str) -> Source:
-    if "::" not in path and plan_at(path):
+    if "::" not in path and (plan_at(path) or _is_simumax(path)):
         return _strategy_file(path)
     from shardwise.inputs.frameworks import read_framework
 
@@ -84,6 +85,16 @@ def _framework(path: str) -> Source:
     told = {"understood": made.understood, "assumed": made.assumed, "ignored": made.ignored}
     notes = [f"{path} ({read.framework}), {what}: {'; '.join(lines)}" for what, lines in told.items() if lines]
     return Source(given=read.fields, model=read.model, gpus=read.gpus, name=path, notes=notes)
+
+
+def _is_simumax(path: str) -> bool:
+    """Whether a file is a strategy of SimuMax's; DeepSpeed's JSON may hold a word or two of its."""
+    if not path.endswith(".json") or not Path(path).is_file():
+        return False
+    from shardwise.inputs.simumax import is_strategy
+
+    data = read_mapping(path)
+    return is_strategy(data) and not any(key.startswith(("zero_optimization", "train_")) for key in data)
 
 
 def overlaid(source: Source, flags: Given, cluster: Cluster | None) -> Given:

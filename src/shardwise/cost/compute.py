@@ -9,10 +9,12 @@ Byte counts of memory-bound operators are weighted: a kernel that reaches half o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from math import ceil, sqrt
 from typing import NamedTuple
 
+from shardwise.errors import Fault, InputError
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
@@ -59,6 +61,10 @@ class Machine(NamedTuple):
     launch_b: float
     layer_f: float
     layer_b: float
+    average: bool
+    """Shares hold for every shape: nothing more is lost to depth, waves, alignment or few blocks."""
+    shapes: Mapping[str, float]
+    """Speeds of shapes that were measured, over the speed that their kind has otherwise."""
 
     def __hash__(self) -> int:
         """Of the fields that tell machines apart; caches hash one for every layer."""
@@ -119,7 +125,31 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
         launch_b=over.launch_backward / calibration.host,
         layer_f=over.layer / calibration.host,
         layer_b=over.layer_backward / calibration.host,
+        average=calibration.average,
+        shapes=_shapes(calibration, wide_share, flash),
     )
+
+
+def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -> dict[str, float]:
+    """Measured shares over those of their kind; keys begin with the kind of kernel and of pass."""
+    usual = {
+        "gemm": (gemm, gemm, gemm),
+        "grouped": (gemm * calibration.grouped,) * 3,
+        "attention": (*flash, flash[1]),
+    }
+    found = {}
+    for key, share in calibration.shapes.items():
+        kind, phase, *_ = (*key.split(), "", "")
+        if kind not in usual or phase not in {"F", "I", "W"}:
+            message = f"{key[:60]!r} is no shape; write for example {shape_key('gemm', 'F', 4096, 10240, 8192)!r}"
+            raise InputError(Fault("cluster.gpu.calibration.shapes", message))
+        found[key] = share / usual[kind]["FIW".index(phase)]
+    return found
+
+
+def shape_key(kind: str, phase: str, *sizes: float) -> str:
+    """How a measured shape is named: `gemm F 4096 10240 8192` (rows, columns, depth of the pass's own product)."""
+    return " ".join((kind, phase, *(f"{size:.0f}" for size in sizes)))
 
 
 def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> Times:
@@ -134,15 +164,17 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> Times:
     rows, columns, depth = op.shape[0], op.shape[1], op.shape[2]
     if op.kind == "grouped":
         return _grouped(op, machine, rate)
-    gradient = _product(columns, depth, rows, machine, rate) * _unaligned(columns, machine, READ_ODD)
+    gradient = _product("W", columns, depth, rows, machine, rate)
+    if not machine.average:
+        gradient *= _unaligned(columns, machine, READ_ODD)
     if machine.grad_add:
         gradient += columns * depth * machine.grad_add / machine.bandwidth
-    else:
+    elif not machine.average:
         gradient *= ACCUMULATING
     beside_f, beside_b = op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth
     return Times(
-        _product(rows, columns, depth, machine, rate) + beside_f,
-        _product(rows, depth, columns, machine, rate) + beside_b,
+        _product("F", rows, columns, depth, machine, rate) + beside_f,
+        _product("I", rows, depth, columns, machine, rate) + beside_b,
         gradient,
     )
 
@@ -156,14 +188,17 @@ def _grad_add(runtime: Runtime, *, accumulating: bool) -> float:
     return 6.0 if accumulating else 1e-9
 
 
-def _product(rows: float, columns: float, depth: float, machine: Machine, rate: float) -> float:
+def _product(phase: str, rows: float, columns: float, depth: float, machine: Machine, rate: float) -> float:
     """Seconds of one matrix product with a rows x columns result."""
+    traffic = machine.element * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
+    if machine.average:
+        speed = rate * machine.shapes.get(shape_key("gemm", phase, rows, columns, depth), 1.0)
+        return max(traffic, 2.0 * rows * columns * depth / speed) + machine.gemm_fixed
     tiles = ceil(rows / TILE) * ceil(columns / TILE)
     waves = tiles / machine.sms
     lost = 1.0 + machine.wave * (ceil(waves) - waves) / waves
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) * lost
     compute *= max(_unaligned(columns, machine, 1.0), _unaligned(depth, machine, READ_ODD))
-    traffic = machine.element * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
     return (max(traffic, compute)) + machine.gemm_fixed
 
 
@@ -178,6 +213,13 @@ def _grouped(op: Op, machine: Machine, rate: float) -> Times:
     rows, columns, depth, groups = op.shape
     each = max(rows / groups, 1.0)
     rate *= machine.grouped
+    weights = groups * columns * depth
+    traffic = machine.element * (rows * (columns + depth) + weights) / machine.bandwidth
+    if machine.average:
+        keys = [shape_key("grouped", phase, groups, columns, depth, each) for phase in "FIW"]
+        plain = 2.0 * rows * columns * depth / rate
+        seconds = (max(traffic, plain / machine.shapes.get(key, 1.0)) + machine.gemm_fixed for key in keys)
+        return Times(*seconds)
     tiles = groups * ceil(each / TILE) * ceil(columns / TILE)
     # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh
     # routers: 550 TFLOP/s with 256 tokens an expert, 645 with 768)
@@ -185,8 +227,6 @@ def _grouped(op: Op, machine: Machine, rate: float) -> Times:
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) / max(filled, 0.05)
     waves = tiles / machine.sms
     compute *= 1.0 + machine.wave * (ceil(waves) - waves) / waves
-    weights = groups * columns * depth
-    traffic = machine.element * (rows * (columns + depth) + weights) / machine.bandwidth
     # the weight gradient's depth is the tokens of one expert
     gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
     fixed = machine.gemm_fixed
@@ -201,6 +241,10 @@ def _attention(op: Op, machine: Machine) -> Times:
         rate = machine.wide * 0.6
         backward *= 4.0 / 5.0  # scores are not computed again
         return Times(forward / rate + chain.f, backward / rate + chain.i, 0.0)
+    if machine.average:
+        sizes = (op.shape[0], op.shape[6] * op.shape[0], queries, size_qk, op.shape[4])
+        f, b = (machine.shapes.get(shape_key("attention", phase, *sizes), 1.0) for phase in "FI")
+        return Times(forward / (machine.attention_f * f), backward / (machine.attention_b * b), 0.0)
     length = keys * share * 2.0 if share < 0.5 else min(queries, keys)
     slow = 1.0 if size_qk >= 128 else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - 64.0) / 64.0
     # kernels are built for head sizes 64 and 128: one between them pays for 128

@@ -65,6 +65,8 @@ class Footprint(NamedTuple):
     top: Chunk
     """The chunk with the highest backward pass."""
     fragmentation: float
+    lasting: float
+    """Fragmentation of what lasts."""
     context: float
     """Device context and communicators, outside the allocator."""
 
@@ -100,6 +102,7 @@ def footprint_of(
         first=max(chunks, key=lambda chunk: chunk.forward),
         top=max(chunks, key=lambda chunk: chunk.backward),
         fragmentation=runtime.memory.fragmentation,
+        lasting=runtime.memory.lasting_fragmentation,
         context=reserved + runtime.memory.context + _communicators(strategy),
     )
 
@@ -117,7 +120,7 @@ class PassBytes(NamedTuple):
 
 def pass_bytes(footprint: Footprint) -> PassBytes:
     over = 1 + footprint.fragmentation
-    lasting = footprint.context + footprint.static
+    lasting = footprint.context + footprint.static * (1 + footprint.lasting)
     high = max(footprint.first.forward, footprint.top.backward) - footprint.each
     mean = footprint.kept / footprint.chunks
     return PassBytes(
@@ -136,7 +139,7 @@ def rank_memory(rank: int, in_flight: float, footprint: Footprint) -> RankMemory
     peak = max(forward, backward, optimizer)
     at, parts = _peak_parts(footprint, in_flight, forward, backward, optimizer)
     # what lasts was allocated once and packs well; what comes and goes leaves gaps
-    reserved = peak + (peak - static) * footprint.fragmentation
+    reserved = peak + (peak - static) * footprint.fragmentation + static * footprint.lasting
     return RankMemory(
         rank,
         Ledger("peak memory", peak, footprint.parts + parts, at),

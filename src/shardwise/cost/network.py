@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import log2
 from typing import NamedTuple
 
-from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.ops.shard import Shard
 
@@ -30,6 +30,10 @@ class Hop(NamedTuple):
     latency: float
 
 
+Measured = tuple[CollectiveKind, tuple[Hop, ...], float]
+"""A kind of collective, the levels as it was measured on them, and the seconds that starting one takes."""
+
+
 class Group(NamedTuple):
     """A group of ranks on a cluster, ready to time collectives on."""
 
@@ -37,41 +41,84 @@ class Group(NamedTuple):
     hops: tuple[Hop, ...]
     fixed: float
     """Seconds that starting a collective takes."""
+    measured: tuple[Measured, ...] = ()
+    """Kinds of collectives that were measured, in place of both."""
+
+    def of(self, kind: CollectiveKind) -> tuple[tuple[Hop, ...], float]:
+        """The levels and the start of a kind of collective."""
+        for own, hops, fixed in self.measured:
+            if own == kind:
+                return hops, fixed
+        return self.hops, self.fixed
 
 
 class Network:
     """The network of one cluster with what its levels really reach."""
 
     def __init__(self, cluster: Cluster, calibration: Calibration) -> None:
-        shares = calibration.network
         self.fixed = calibration.collective_fixed
+        self.reaches = calibration.collectives
         self._groups: dict[tuple[int, int], Group] = {}
-        self.levels = tuple(
-            (level.size, _reached(level, shares), level.latency, level.topology) for level in cluster.levels
-        )
+        self.levels = tuple((level, _reached(level, calibration.network)) for level in cluster.levels)
 
     def group(self, size: int, stride: int) -> Group:
         """The levels that a group of `size` ranks, `stride` apart, uses."""
         found = self._groups.get((size, stride))
         if found is None:
-            found = self._groups[size, stride] = self._group(size, stride)
+            hops = self._hops(size, stride)
+            measured = tuple(one for kind in _KINDS if (one := self._measured(kind, hops, size, stride)))
+            found = self._groups[size, stride] = Group(size, tuple(hop for _, hop in hops), self.fixed, measured)
         return found
 
-    def _group(self, size: int, stride: int) -> Group:
-        hops: list[Hop] = []
+    def _hops(self, size: int, stride: int) -> list[tuple[Level, Hop]]:
+        hops: list[tuple[Level, Hop]] = []
         below = 1
-        for extent, bandwidth, latency, topology in self.levels:
-            inside = max(1, min(size, extent // stride)) if stride < extent else 1
+        for level, bandwidth in self.levels:
+            inside = max(1, min(size, level.size // stride)) if stride < level.size else 1
             if inside > below:
                 domains = -(-inside // below)
-                hops.append(Hop(below, domains, bandwidth * _topology(topology, inside, extent), latency))
+                share = _topology(level.topology, inside, level.size)
+                hops.append((level, Hop(below, domains, bandwidth * share, level.latency)))
                 below = inside
             if below >= size:
                 break
         if below < size and self.levels:  # more ranks than the last level names: it reaches on
-            _, bandwidth, latency, _ = self.levels[-1]
-            hops.append(Hop(below, -(-size // below), bandwidth, latency))
-        return Group(size, tuple(hops), self.fixed)
+            level, bandwidth = self.levels[-1]
+            hops.append((level, Hop(below, -(-size // below), bandwidth, level.latency)))
+        return hops
+
+    def _measured(self, kind: CollectiveKind, hops: list[tuple[Level, Hop]], size: int, stride: int) -> Measured | None:
+        """The hops of a group at the rates that were measured; none: nothing was."""
+        found, fixed = [], None
+        for level, hop in hops:
+            reach = self._reach(level, kind, size, size * stride)
+            if reach is None:
+                found.append(hop)
+                continue
+            share = _topology(level.topology, min(size, level.size), level.size)
+            found.append(hop._replace(bandwidth=_rate(level, reach) * share, latency=reach.latency))
+            fixed = reach.fixed
+        return None if fixed is None else (kind, tuple(found), fixed)
+
+    def _reach(self, level: Level, kind: CollectiveKind, size: int, extent: int) -> Reach | None:
+        for one in self.reaches:
+            fits = one.size in {0, size} and (not one.within or extent <= one.within)
+            if fits and (one.level, one.kind) == (level.name, kind):
+                return one
+        return None
+
+    def sending(self, distance: int) -> tuple[float, float]:
+        """Bytes per second and latency of a message to the rank `distance` further on."""
+        level, bandwidth = next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
+        reach = self._reach(level, "send", 2, distance + 1)
+        return (_rate(level, reach), reach.latency + reach.fixed) if reach else (bandwidth, level.latency)
+
+
+_KINDS: tuple[CollectiveKind, ...] = ("ring", "all-reduce", "all-to-all")
+
+
+def _rate(level: Level, reach: Reach) -> float:
+    return level.bandwidth * reach.share / level.oversubscription
 
 
 def _topology(topology: str, inside: int, extent: int) -> float:
@@ -98,19 +145,23 @@ def ring(group: Group, size: float) -> float:
     """All-gather or reduce-scatter of `size` bytes in all (gathered)."""
     if group.size == 1:
         return 0.0
-    moved = size * (group.size - 1) / group.size
-    rate = min(hop.bandwidth * hop.members for hop in group.hops)
-    steps = sum((hop.domains - 1) * hop.latency for hop in group.hops)
-    return moved / rate + steps + group.fixed
+    hops, fixed = group.of("ring")
+    return _around(group.size, hops, size) + fixed
+
+
+def _around(ranks: int, hops: tuple[Hop, ...], size: float) -> float:
+    rate = min(hop.bandwidth * hop.members for hop in hops)
+    return size * (ranks - 1) / ranks / rate + sum((hop.domains - 1) * hop.latency for hop in hops)
 
 
 def all_reduce(group: Group, size: float) -> float:
     """A ring moves least; a tree has fewer steps and suits small messages."""
     if group.size == 1:
         return 0.0
-    rate = min(hop.bandwidth * hop.members for hop in group.hops)
-    tree = 2 * size / rate * 1.15 + sum(2 * log2(max(hop.domains, 2)) * hop.latency for hop in group.hops)
-    return min(2 * ring(group, size) - group.fixed, tree + group.fixed)
+    hops, fixed = group.of("all-reduce")
+    rate = min(hop.bandwidth * hop.members for hop in hops)
+    tree = 2 * size / rate * 1.15 + sum(2 * log2(max(hop.domains, 2)) * hop.latency for hop in hops)
+    return min(2 * _around(group.size, hops, size), tree) + fixed
 
 
 def all_to_all(group: Group, size: float) -> float:
@@ -118,21 +169,19 @@ def all_to_all(group: Group, size: float) -> float:
     if group.size == 1:
         return 0.0
     slowest, reached, steps = 0.0, 1, 0.0
-    for hop in group.hops:
+    hops, fixed = group.of("all-to-all")
+    for hop in hops:
         inside = reached * hop.domains
         crossing = size * (min(inside, group.size) - reached) / group.size
         slowest = max(slowest, crossing / hop.bandwidth)
         steps += log2(max(hop.domains, 2)) * hop.latency
         reached = inside
-    return slowest + steps + group.fixed
+    return slowest + steps + fixed
 
 
 def send(network: Network, distance: int, size: float) -> float:
     """A message to the rank `distance` further on."""
-    for extent, bandwidth, latency, _ in network.levels:
-        if distance < extent:
-            return size / bandwidth + latency
-    _, bandwidth, latency, _ = network.levels[-1]
+    bandwidth, latency = network.sending(distance)
     return size / bandwidth + latency
 
 

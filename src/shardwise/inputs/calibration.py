@@ -3,6 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+CollectiveKind = Literal["ring", "all-reduce", "all-to-all", "send"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What one kind of collective was measured to reach at one level of a network."""
+
+    level: str
+    """Name of the level."""
+    kind: CollectiveKind
+    """ring: all-gather and reduce-scatter; send: a message between pipeline stages."""
+    within: int = 0
+    """Only for groups that lie within so many neighbouring ranks; 0: any."""
+    size: int = 0
+    """Only for groups of so many ranks; 0: any."""
+    share: float
+    """Share of the level's bandwidth."""
+    latency: float
+    """Seconds per step."""
+    fixed: float = 0.0
+    """Seconds once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +69,13 @@ class Calibration:
     """Share of a level's bandwidth that collectives reach, by level name; `default` for the rest."""
     collective_fixed: float = 8e-6
     """Seconds that starting a collective takes, whatever its size."""
+    collectives: tuple[Reach, ...] = ()
+    """Measured collectives, in place of `network`, `collective_fixed` and the levels' latencies; the first that fits a
+    group counts."""
+    average: bool = False
+    """The shares are means over all shapes (SimuMax's): nothing more is lost to depth, waves, alignment, few blocks."""
+    shapes: dict[str, float] = field(default_factory=dict, hash=False)
+    """Shares of the peak of shapes that were measured one by one, in place of the shares above."""
     corrections: dict[str, float] = field(default_factory=dict, hash=False)
     """Measured over predicted time by kind of kernel (gemm, attention, memory), from a user's own trace or log; 1: as
     calibrated. Ledgers name them."""

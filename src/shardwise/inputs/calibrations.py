@@ -37,6 +37,8 @@ FAMILIES = {
 
 def family_of(gpu: Gpu) -> str:
     """Name of the calibration that applies to a GPU."""
+    if isinstance(gpu.calibration, Calibration):
+        return gpu.calibration.name
     if gpu.calibration:
         return gpu.calibration
     name = gpu.name.lower()
@@ -46,6 +48,8 @@ def family_of(gpu: Gpu) -> str:
 
 def calibration_of(gpu: Gpu) -> Calibration:
     """The calibration that applies to a GPU."""
+    if isinstance(gpu.calibration, Calibration):
+        return gpu.calibration
     return load_calibration(family_of(gpu))
 
 

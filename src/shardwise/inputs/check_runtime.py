@@ -16,7 +16,7 @@ _HARDWARE = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp4", "nvfp
 
 @rule("runtime", "tp", "pp", "cp", "ep", "etp", "cp_kind")
 def axes(case: Case) -> Iterator[Fault]:
-    s, can, name = case.strategy, case.can, case.runtime.name
+    s, can, name = case.strategy, case.can, case.runtime.base
     allowed = {"tp": can.tp, "pp": can.pp, "cp": bool(can.cp), "ep": can.ep, "etp": can.etp}
     for axis, able in allowed.items():
         degree = getattr(s, axis)
@@ -30,7 +30,7 @@ def axes(case: Case) -> Iterator[Fault]:
 
 @rule("runtime", "zero", "zero_group", "pp", "dp", "cp")
 def sharding(case: Case) -> Iterator[Fault]:
-    s, can, name = case.strategy, case.can, case.runtime.name
+    s, can, name = case.strategy, case.can, case.runtime.base
     if s.zero not in can.zero:
         yield Fault("strategy.zero", f"{s.zero} is not in runtime {name}; use {either(can.zero)}")
     elif s.pp > 1 and s.zero not in can.zero_with_pp:
@@ -51,7 +51,7 @@ def schedule(case: Case) -> Iterator[Fault]:
     s, can = case.strategy, case.can
     if s.pp > 1 and s.schedule not in can.schedules:
         yield Fault(
-            "strategy.schedule", f"{s.schedule} is not in runtime {case.runtime.name}; use {either(can.schedules)}"
+            "strategy.schedule", f"{s.schedule} is not in runtime {case.runtime.base}; use {either(can.schedules)}"
         )
 
 
@@ -65,7 +65,7 @@ def equal_stages(case: Case) -> Iterator[Fault]:
         name = "layers" if s.layers else "first_layers" if s.first_layers else "last_layers"
         yield Fault(
             f"strategy.{name}",
-            f"stages of {','.join(map(str, stages))} layers: runtime {case.runtime.name} needs equal ones; "
+            f"stages of {','.join(map(str, stages))} layers: runtime {case.runtime.base} needs equal ones; "
             "drop it or use another runtime",
         )
 
@@ -86,7 +86,7 @@ def recompute_kind(case: Case) -> Iterator[Fault]:
     if recompute.active and missing:
         yield Fault(
             "strategy.recompute",
-            f"{recompute} is of kind {either(missing)}, which runtime {case.runtime.name} does not have; "
+            f"{recompute} is of kind {either(missing)}, which runtime {case.runtime.base} does not have; "
             f"it has {', '.join(can) or 'none'}",
         )
 
@@ -96,7 +96,7 @@ def number_format(case: Case) -> Iterator[Fault]:
     dtype, gpu, path = case.strategy.dtype, case.cluster.gpu, "strategy.dtype"
     possible = [name for name in case.can.dtypes if _HARDWARE.get(name, "fp32") in {"fp32", *gpu.flops}]
     if dtype not in case.can.dtypes:
-        yield Fault(path, f"{dtype} is not in runtime {case.runtime.name}; on {gpu.name} use {either(possible)}")
+        yield Fault(path, f"{dtype} is not in runtime {case.runtime.base}; on {gpu.name} use {either(possible)}")
     elif dtype not in possible:
         yield Fault(path, f"{_without(gpu, dtype)}; use {either(possible)}, or another GPU")
 

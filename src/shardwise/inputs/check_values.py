@@ -69,7 +69,7 @@ def _inside(item: object, path: str) -> Iterator[Fault]:
     if isinstance(item, tuple):
         for index, part in enumerate(item):
             yield from _faults(part, f"{path}.{index}")
-    elif item is not None:
+    elif is_dataclass(item):
         yield from _faults(item, path)
 
 

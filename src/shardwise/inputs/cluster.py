@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardwise.inputs.calibration import Calibration
+
 Topology = Literal["switch", "mesh", "pcie"]
 
 
@@ -26,8 +28,9 @@ class Gpu:
     """Last-level cache, bytes; recorded, no formula uses it yet."""
     reserved: float = 0.6e9
     """Bytes the driver and the context take before the first tensor."""
-    calibration: str = ""
-    """Which set of fitted efficiencies applies; empty: that of the nearest known family."""
+    calibration: str | Calibration = ""
+    """Which set of fitted efficiencies applies, by name or, where it came with the cluster's own file, in full; empty:
+    that of the nearest known family."""
 
     def peak(self, dtype: str) -> float:
         """Dense peak for a number format; a format without hardware falls back to the next wider one."""

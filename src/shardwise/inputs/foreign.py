@@ -102,12 +102,16 @@ class Foreign:
                     self.switch(key)
                 else:
                     self.text(key)
-                found.append(self.path(key))
-        return found
+                found.append(key)
+        return self.given(found)
+
+    def given(self, names: Iterable[str]) -> list[str]:
+        """Those of these keys that are there, each with its value, cut short."""
+        return [f"{self.path(key)} = {_short(self.data[key])}" for key in names if self.has(key)]
 
     def idle(self) -> list[str]:
         """The keys that nobody read, with their values cut short: they have no effect, and are named."""
-        return [f"{self.path(key)} = {_short(self.data[key])}" for key in self.data if key not in self.read]
+        return self.given(key for key in self.data if key not in self.read)
 
     def finish(self, title: str) -> None:
         """Raise everything that was wrong."""

@@ -61,21 +61,38 @@ def load_strategy(path: str | Path) -> Strategy:
     return read_strategy(path).value
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def load_runtime(name: str) -> Runtime:
-    """A runtime by catalog name, or from a file."""
-    path = RUNTIMES / f"{lookup.normal(name)}.toml"
+    """A runtime by catalog name, or from a file; `megatron+kernels.loss=fused` is one with other values."""
+    base, *changes = [name] if _is_file(name) else name.split("+")
+    path = RUNTIMES / f"{lookup.normal(base)}.toml"
     if not path.is_file():
-        if not _is_file(name):
-            raise UnknownNameError("runtime", name, runtime_names())
-        path = Path(name)
+        if not _is_file(base):
+            raise UnknownNameError("runtime", base, runtime_names())
+        path = Path(base)
     fields = {"name": path.stem, **read_mapping(path)}
-    if path.parent == RUNTIMES:
+    if changes:
+        fields = lookup.merged(fields, {"name": "+".join((path.stem, *changes)), **_changed(changes)})
+    elif path.parent == RUNTIMES:
         try:
             return lookup.build(Runtime, fields)
         except (KeyError, TypeError):
             pass  # the slow way below says what is wrong
     return _validated(Runtime, fields, path, "runtime")
+
+
+def _changed(texts: list[str]) -> dict[str, Any]:
+    """`kernels.loss=fused` as tables; values are true, false, numbers or words."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, _, value = text.partition("=")
+        section, _, field = path.partition(".")
+        if not field or not value:
+            raise InputError(Fault("runtime", f"{text[:60]!r} changes nothing; write for example +kernels.loss=fused"))
+        number = re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)?", value)
+        plain = {"true": True, "false": False}.get(value, float(value) if number else value)
+        found.setdefault(section, {})[field] = plain
+    return found
 
 
 def model_names() -> tuple[str, ...]:

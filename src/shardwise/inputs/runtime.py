@@ -145,6 +145,8 @@ class Memory:
     """Bytes per gradient where the runtime fixes it; 0: as the strategy says."""
     fragmentation: float = 0.08
     """Reserved over allocated bytes, less one, of what comes and goes (activations, temporaries)."""
+    lasting_fragmentation: float = 0.0
+    """The same of what lasts (weights, states), where one figure is given for all (SimuMax's mem_factor)."""
     context: float = 0.0
     """Bytes that it takes outside the allocator beside the GPU's own context and the communicators."""
     bucket: float = 0.0
@@ -233,6 +235,11 @@ class Runtime:
     """Its own costs."""
     errors: Errors = Errors()
     """How far predictions for it are to be trusted."""
+
+    @property
+    def base(self) -> str:
+        """Its name without the values that were laid over it (`megatron` of `megatron+kernels.loss=fused`)."""
+        return self.name.partition("+")[0]
 
     def __hash__(self) -> int:
         """Of the fields that tell runtimes apart; caches hash one for every layer."""

@@ -107,6 +107,7 @@ SCALARS: dict[str, Scalar] = {
     **{f"Memory.{name}": _size(1e3, 1e13, zero=True) for name in ("workspace", "fixed", "context", "bucket")},
     "Memory.gradient_bytes": _number(0, 16),
     "Memory.fragmentation": _number(0, 10),
+    "Memory.lasting_fragmentation": _number(0, 10),
     "Memory.gathered_layers": _number(0, LAYERS),
     **{f"Overlap.{name}": _SHARE for name in ("grad_reduce", "param_gather", "fsdp", "tp", "p2p", "cp", "ep")},
     "Overlap.fsdp_rate": _FRACTION,
@@ -117,8 +118,12 @@ SCALARS: dict[str, Scalar] = {
     "Errors.time": _ERROR,
     "Errors.memory": _ERROR,
     # calibration: shares of a peak may pass 1 a little, since peaks are data sheets' and clocks boost
+    **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size")},
+    "Reach.share": _positive(2),
+    **{f"Reach.{name}": _seconds(1) for name in ("latency", "fixed")},
     **{f"Calibration.{name}": _positive(2)
        for name in ("gemm", "grouped", "bandwidth", "attention", "flash1", "flash2", "narrow_head", "network")},
+    "Calibration.shapes": _positive(2),
     "Calibration.gemm_depth": _number(0, 10**6),
     **{f"Calibration.{name}": _seconds(0.1) for name in ("gemm_fixed", "kernel_fixed", "collective_fixed")},
     "Calibration.wave": _SHARE,
@@ -172,6 +177,7 @@ SCALARS: dict[str, Scalar] = {
     "simumax.latency_us": _number(0, 1e9, usual=(0, 1e6), hint="it is in microseconds"),
     "simumax.operator_share": _positive(1.3),
     "simumax.network_share": _positive(2.0),
+    "simumax.mem_factor": _positive(1, usual=(0.1, 1), hint="it is allocated over reserved bytes"),
     "simumax.number": _number(-1e6, 1e6),
     "simumax.counted": _number(0, TOKENS),
     "plan.number": _number(0, 1e30),

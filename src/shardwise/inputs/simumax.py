@@ -6,7 +6,6 @@ that SimuMax takes and answers with a wrong number are refused here.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from shardwise.inputs.simumax_derived import (
     without_effect,
 )
 from shardwise.inputs.simumax_recompute import read_recompute, write_recompute
+from shardwise.inputs.simumax_runtime import read_runtime, write_runtime
 from shardwise.inputs.simumax_system import SimumaxEfficiency, SimumaxSystem, is_system, read_system, write_system
 from shardwise.inputs.strategy import Strategy
 
@@ -131,6 +131,8 @@ def read_model(data: Raw, *, title: str = "model") -> SimumaxModel:
     unused = keys.unused(UNUSED_OF_MODEL, "simumax.counted")
     keys.finish(title)
     notes = [f"not read, since they follow from the rest: {', '.join(derived)}"] if derived else []
+    if latent and model.kv_heads != model.heads:
+        notes.append(f"kv_head_num = {model.kv_heads} is without effect: latent attention has keys for every head")
     return SimumaxModel(model=model, raw=dict(data), notes=(*notes, *without_effect(unused)))
 
 
@@ -225,25 +227,16 @@ def read_strategy(data: Raw, *, title: str = "strategy") -> SimumaxStrategy:
         "count_embedding": keys.switch("account_for_embedding_in_pipeline_split", default=False),
         "count_head": keys.switch("account_for_loss_in_pipeline_split", default=False),
         "dtype": "fp8" if fp8 else dtype, "grad_dtype": "fp32" if fp32_grad else "bf16",
-        "flash": keys.switch("use_flash_sdp", default=True), "runtime": _runtime(keys),
+        "flash": keys.switch("use_flash_sdp", default=True), "runtime": read_runtime(keys),
     }  # fmt: skip
     check_derived(keys, fields, world)
     notes = _strategy_notes(keys, zero, world)
     unused = keys.unused(UNUSED_OF_STRATEGY, "simumax.number")
-    unused += [key for key in (*TEXTS, "megatron_recompute_modules") if keys.has(key) and key not in keys.read]
+    unused += keys.given(key for key in (*TEXTS, "megatron_recompute_modules") if key not in keys.read)
     keys.finish(title)
     return SimumaxStrategy(
         strategy=Strategy(**fields), raw=dict(data), given=frozenset(fields), notes=(*notes, *without_effect(unused))
     )
-
-
-def _runtime(keys: Foreign) -> str:
-    """Transformer Engine from 2.3 on keeps unused weight gradients; SimuMax counts them from te_version on."""
-    version = keys.text("te_version", "") if keys.has("te_version") else ""
-    digits = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", version)
-    if version and not digits:
-        keys.fault("te_version", f"{version!r} is not a version; write for example 2.8.0")
-    return "megatron" if digits and (int(digits[1]), int(digits[2])) >= (2, 3) else "megatron-2024"
 
 
 def _strategy_notes(keys: Foreign, zero: int, world: int) -> tuple[str, ...]:
@@ -251,7 +244,10 @@ def _strategy_notes(keys: Foreign, zero: int, world: int) -> tuple[str, ...]:
     if zero > 1:
         notes.append(f"zero_state {zero} is taken at its word; SimuMax itself does not model it")
     if world > 8 and keys.switch("enable_straggler_model", default=True):
-        notes.append("SimuMax's slow-down for many nodes is not taken over; set straggler for an allowance")
+        notes.append(
+            "enable_straggler_model = true: SimuMax's slow-down for many nodes is not taken over; set straggler for an "
+            "allowance"
+        )
     return tuple(notes)
 
 
@@ -280,7 +276,7 @@ def _strategy_keys(strategy: Strategy) -> Raw:
         "grad_reduce_in_bf16": strategy.grad_dtype == "bf16", "use_flash_sdp": strategy.flash,
         "account_for_embedding_in_pipeline_split": strategy.count_embedding,
         "account_for_loss_in_pipeline_split": strategy.count_head,
-        **({"te_version": "2.3.0"} if strategy.runtime == "megatron" else {}),
+        **write_runtime(strategy.runtime),
         **{key: value or None for key, value in optional.items()},
         **write_recompute(strategy.recompute),
     }  # fmt: skip

@@ -29,11 +29,10 @@ UNUSED_OF_MODEL = {
     "switch": ("moe_pad_expert_input_to_capacity",),
 }  # fmt: skip
 UNUSED_OF_STRATEGY = {
-    "number": ("attention_sparse_ratio", "mem_factor"),
+    "number": ("attention_sparse_ratio",),
     "switch": (
-        "pp_comm_async", "use_math_sdp", "use_fused_norm", "use_fused_swiglu", "use_fused_grad_accumulation",
-        "use_accm_weight", "cross_entropy_loss_fusion", "overlap_grad_reduce", "enable_dropout", "recompute_variance",
-        "cache_groupgemm_col_fp8_inputs", "offload_groupgemm_col_inputs", "dispatch_probs", "enable_straggler_model",
+        "use_math_sdp", "use_accm_weight", "enable_dropout", "recompute_variance", "cache_groupgemm_col_fp8_inputs",
+        "offload_groupgemm_col_inputs", "enable_straggler_model",
     ),
     "text": (
         "cp_a2a_mode", "moe_dispatcher_policy", "te_dummy_wgrad_min_version", "te_cp_a2a_min_version",

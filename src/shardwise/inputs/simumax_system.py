@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise.errors import InputError
 from shardwise.inputs import lookup
+from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Cluster, Gpu, Level, Topology
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.gate import counted
@@ -84,6 +85,8 @@ class SimumaxEfficiency:
     """By name: high_intra_node, inter_node, intra_node_pcie_8x ..."""
     roofline: bool = True
     """Time is the larger of compute and memory time; else compute time alone."""
+    pcie: bool = False
+    """GPUs of a node are joined by PCIe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,16 +114,21 @@ def read_system(data: Raw, *, gpus: int | None = None, title: str = "system") ->
     name, node = keys.text("sys_name"), keys.whole("num_per_node", row="Cluster.gpus")
     accelerator = keys.table("accelerator", required=True)
     accelerator.refuse_unknown(("backend", "mem_gbs", "mode", "op", "bandwidth"))
-    accelerator.text("backend", choices=("cuda", "musa"))
-    roofline = accelerator.text("mode", choices=("roofline", "only_compute")) == "roofline"
+    backend = accelerator.text("backend", choices=("cuda", "musa"))
+    mode = accelerator.text("mode", choices=("roofline", "only_compute"))
     notes: list[str] = []
     operators = _operators(accelerator.table("op", required=True), notes)
     memory = _memory(accelerator.table("bandwidth", required=True))
     networks = _networks(keys.table("networks", required=True), notes)
-    levels = _levels(keys, networks, node, gpus or node)
+    pcie = _by_pcie(keys, networks)
+    levels = _levels(keys, networks, node, gpus or node, pcie=pcie)
+    efficiency = SimumaxEfficiency(
+        operators=operators, memory=memory, networks=networks, roofline=mode == "roofline", pcie=pcie
+    )
     gpu = _gpu(name, accelerator.number("mem_gbs", row="simumax.mem_gbs"), operators, memory, notes)
     keys.finish(title)
-    efficiency = SimumaxEfficiency(operators=operators, memory=memory, networks=networks, roofline=roofline)
+    notes += _unused(efficiency, backend)
+    gpu = replace(gpu, calibration=_calibration(name, efficiency, levels, notes))
     count = gpus or node
     cluster = Cluster(name=f"{count}x{name}", gpu=gpu, gpus=count, levels=levels)
     return SimumaxSystem(cluster=cluster, efficiency=efficiency, raw=dict(data), notes=tuple(notes))
@@ -160,8 +168,7 @@ def _memory(table: Foreign) -> dict[str, MemoryRate]:
 
 def _networks(table: Foreign, notes: list[str]) -> dict[str, NetworkEfficiency]:
     table.refuse_unknown(("intra_with_pcie", *_NETWORKS))
-    table.switch("intra_with_pcie", default=False)
-    unused: dict[str, None] = {"intra_with_pcie": None} if table.has("intra_with_pcie") else {}
+    unused: dict[str, None] = {}
     found = {name: _network(table.table(name), unused) for name in _NETWORKS if table.has(name)}
     if unused:
         notes.append(f"SimuMax's settings without effect here: {', '.join(unused)} of its networks")
@@ -181,13 +188,15 @@ def _network(table: Foreign, unused: dict[str, None]) -> NetworkEfficiency:
     _by_group(base.table("fixed_latency_us_by_comm_num"), 1e-6, "simumax.latency_us")
     for idle in (table, base):
         unused |= dict.fromkeys(_last(idle.unused({"number": ("processor_usage", "fixed_latency")}, "simumax.number")))
-    if base.has("fixed_latency_us_by_comm_num"):
-        unused["bandwidth.fixed_latency_us_by_comm_num"] = None
+    # what every collective has of its own is read from the network itself by none
+    own = [name for name in ("efficient_factor", "latency_us") if all(ops.table(op).has(name) for op in collectives)]
+    unused |= dict.fromkeys(_last(base.given([*own, "fixed_latency_us_by_comm_num"])))
     return NetworkEfficiency(rate=rate, collectives=collectives)
 
 
-def _last(paths: list[str]) -> list[str]:
-    return [path.rpartition(".")[2] for path in paths]
+def _last(settings: list[str]) -> list[str]:
+    pairs = (setting.partition(" = ") for setting in settings)
+    return [f"{path.rpartition('.')[2]} = {value}" for path, _, value in pairs]
 
 
 def _collective(op: Foreign, base: Foreign, unused: dict[str, None]) -> CollectiveEfficiency:
@@ -217,15 +226,29 @@ def _by_group(table: Foreign, scale: float, row: str) -> dict[int, float]:
     return found
 
 
-def _levels(keys: Foreign, networks: dict[str, NetworkEfficiency], node: int, gpus: int) -> tuple[Level, ...]:
-    inner = next((name for name in (*_PCIE, "high_intra_node") if name in networks), None)
-    if inner is None:
+def _by_pcie(keys: Foreign, networks: dict[str, NetworkEfficiency]) -> bool:
+    """Whether GPUs of a node are joined by PCIe: as the file says, or as it describes one of the two alone."""
+    told = keys.table("networks").switch("intra_with_pcie", default=False)
+    return any(name in networks for name in _PCIE) and (told or "high_intra_node" not in networks)
+
+
+def _inside(networks: dict[str, NetworkEfficiency], *, pcie: bool) -> list[str]:
+    """The networks inside a node, that of the smallest groups first."""
+    names = reversed(_PCIE) if pcie else ("high_intra_node",)
+    return [name for name in names if name in networks]
+
+
+def _levels(
+    keys: Foreign, networks: dict[str, NetworkEfficiency], node: int, gpus: int, *, pcie: bool
+) -> tuple[Level, ...]:
+    inside = _inside(networks, pcie=pcie)
+    if not inside:
         keys.fault("networks", "has neither high_intra_node nor intra_node_pcie_8x; describe the network inside a node")
         return ()
-    mesh: Topology = "mesh" if keys.switch("FC8", default=False) else "switch"
-    topology: Topology = "pcie" if inner in _PCIE else mesh
-    near = networks[inner]
-    levels = [Level(name=inner, size=node, bandwidth=near.rate, latency=_latency(near), topology=topology)]
+    near, rate = networks[inside[-1]], max(networks[name].rate for name in inside)
+    # what groups of several share of a PCIe tree is in its efficiencies
+    topology: Topology = "mesh" if keys.switch("FC8", default=False) and not pcie else "switch"
+    levels = [Level(name=inside[-1], size=node, bandwidth=rate, latency=_latency(near), topology=topology)]
     if gpus <= node:
         return tuple(levels)
     if "inter_node" not in networks:
@@ -243,6 +266,42 @@ def _latency(network: NetworkEfficiency) -> float:
     return p2p.latency if p2p else 0.0
 
 
+def _calibration(name: str, efficiency: SimumaxEfficiency, levels: tuple[Level, ...], notes: list[str]) -> Calibration:
+    from shardwise.inputs.simumax_calibration import calibration_of  # it reads this file's types
+
+    networks, inner = efficiency.networks, levels[0]
+    inside = _inside(networks, pcie=efficiency.pcie)
+    within = {one: int(one[-2]) for one in inside[:-1]}  # intra_node_pcie_2x: groups of two neighbours
+    nets = [(inner.name, within.get(one, 0), networks[one]) for one in inside]
+    rates = {inner.name: inner.bandwidth}
+    if "inter_node" in networks:
+        nets.append(("inter_node", 0, networks["inter_node"]))
+        rates["inter_node"] = networks["inter_node"].rate
+    return calibration_of(name, efficiency, tuple(nets), rates, notes)
+
+
+def _unused(efficiency: SimumaxEfficiency, backend: str) -> list[str]:
+    """What the file measured and no kernel here is priced by, with its values."""
+    operators, inside = efficiency.operators, _inside(efficiency.networks, pcie=efficiency.pcie)
+    told = [f"bandwidth.{name}: gbps = {one.rate / GIB:g}, efficient_factor = {one.efficiency:g}, latency_us = "
+            f"{one.latency * 1e6:g}" for name, one in efficiency.memory.items() if name != "default"]  # fmt: skip
+    if {"matmul", "group_matmul", "sdp_fwd", "sdp_bwd"} <= operators.keys():
+        told.append(f"op.default.efficient_factor = {operators['default'].fallback:g}")
+    if "fp8_group_matmul" in operators:
+        fp8 = operators["fp8_group_matmul"]
+        told.append(f"op.fp8_group_matmul: tflops = {fp8.peak / 1e12:g}, efficient_factor = {fp8.fallback:g}")
+    told += [
+        f"networks.{name} (gbps = {one.rate / GIB:g}), which SimuMax does not use either"
+        for name, one in efficiency.networks.items() if name not in {*inside, "inter_node"}
+    ]  # fmt: skip
+    if not efficiency.roofline:
+        told.append("mode = only_compute: memory traffic counts here all the same")
+    if backend == "musa":
+        told.append("backend = musa")
+    text = f"SimuMax's figures without effect here, where kernels are counted otherwise: {'; '.join(told)}"
+    return [text] if told else []
+
+
 def _gpu(
     name: str, memory: float, operators: dict[str, OperatorEfficiency], rates: dict[str, MemoryRate], notes: list[str]
 ) -> Gpu:
@@ -254,7 +313,9 @@ def _gpu(
         notes.append(f"no fp32 peak in a SimuMax file and no {name} in the catalog; 1/16 of the 16-bit peak is assumed")
     if "fp8_matmul" in operators:
         if known and not known.has("fp8"):
-            notes.append(f"fp8_matmul is left out: {known.name} has no FP8 hardware")
+            fp8 = operators["fp8_matmul"]
+            told = f"tflops = {fp8.peak / 1e12:g}, efficient_factor = {fp8.fallback:g}"
+            notes.append(f"fp8_matmul ({told}) is left out: {known.name} has no FP8 hardware")
         else:
             flops["fp8"] = operators["fp8_matmul"].peak
     chip = {"sms": known.sms, "l2": known.l2} if known else {}

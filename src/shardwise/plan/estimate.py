@@ -286,7 +286,7 @@ def _time_ledger(
     parts.append(Ledger("parameter sharding", count * sharding))
     work = sum(part.value for part in parts)
     # launch waits of I and W are counted together in a backward pass; the difference is settled here
-    parts.append(Ledger("pipeline bubble and sends", makespan - work))
+    parts.append(Ledger("pipeline waits and sends", makespan - work))
     parts.append(Ledger("stragglers", makespan * (strategy.straggler - 1)))
     parts.append(Ledger("gradient reduction", update.reduce_exposed))
     parts.append(Ledger("weight gathering", update.gather_exposed))

@@ -41,7 +41,7 @@ class Line:
 
 def rehearsed(runtime: Runtime) -> Runtime:
     """The runtime with the kernels that the program has: torch's own norms, rotary embedding in plain kernels."""
-    if runtime.name == "huggingface":
+    if runtime.base == "huggingface":
         return runtime
     work = 0.0 if runtime.kernels.fused_optimizer else UNFUSED_ADAM
     kernels = replace(runtime.kernels, norm="native", rope="eager", attention="best", optimizer_work=work)
@@ -115,7 +115,7 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[Line]:
 def _beside_experts(setup: Setup, chunk: Chunk) -> tuple[float, float]:
     """Seconds of a micro batch's plain routing in forward, and of adding up experts' gradients."""
     layers = sum(run.repeat for run in chunk.runs if run.block.expert_params)
-    if setup.runtime.name in {"huggingface", LOCAL} or not layers:
+    if setup.runtime.base in {"huggingface", LOCAL} or not layers:
         return 0.0, 0.0
     fused = setup.runtime.kernels.weight_grad_fusion
     adds = chunk.expert_params * GROUPED_ADD if fused else 0.0

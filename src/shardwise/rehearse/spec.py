@@ -39,7 +39,7 @@ def spec_of(plan: Plan, rank: int) -> Spec:
     """The share of one pipeline rank (any of its tensor and data parallel members: they are alike)."""
     setup = setup_of(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     refuse(setup)
-    plain = setup.strategy.runtime == "huggingface"
+    plain = setup.runtime.base == "huggingface"
     return {
         "schema": SCHEMA,
         **identity_of(plan, rank),
@@ -70,7 +70,7 @@ def _counted_only(setup: Setup) -> str:
 def refuse(setup: Setup) -> None:
     """Everything at once that the program cannot build."""
     model, strategy = setup.model, setup.strategy
-    plain = strategy.runtime == "huggingface"
+    plain = setup.runtime.base == "huggingface"
     unfit = {
         "flash": not strategy.flash,
         "lora": strategy.lora is not None,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from shardwise.cost.memory import RankMemory
+from shardwise.inputs.serialise import Plain
 from shardwise.plan.advice import Change
 from shardwise.plan.estimate import Estimate, Stage
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
@@ -28,7 +29,7 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{found.tokens_per_second_per_gpu:,.0f} per second and GPU, {tokens:,} per iteration"
     yield "MFU", f"{show_percent(found.mfu)} causal, {show_percent(found.mfu_full_attention)} full attention"
     yield "HFU", f"{show_percent(found.hfu)}; {found.tflops_per_gpu:,.0f} model TFLOPS per GPU"
-    yield "bubble", f"{show_percent(found.bubble)} of the passes"
+    yield "bubble", f"{show_percent(found.bubble)} synchronous (mean idle share of the pipeline ranks)"
     yield "memory", _memory_line(found)
 
 
@@ -41,6 +42,28 @@ def _memory_line(found: Estimate) -> str:
     margin = f"{show_percent(abs(left) / limit)}; the memory model is right to about {show_percent(error)}"
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
     return f"{_FITS[found.fits]}: {show_bytes(fullest.total)} of {show_bytes(limit)}{where}, {spare} ({margin})"
+
+
+def searched(predictions: Plain | None) -> Iterator[tuple[str, str]]:
+    """The line about the search behind a plan: pruned by proof, simulated and left open are three things.
+
+    The counts are a file's: what it does not say, or not as a number, is not told.
+    """
+    told = (predictions or {}).get("search")
+    search = told if isinstance(told, dict) else {}
+    names = ("strategies", "simulated", "pruned", "simulations", "left_open")
+    counts = {name: value for name in names if type(value := search.get(name)) is int}
+    if len(counts) == len(names):
+        left = f", {counts['left_open']:,} left open" if counts["left_open"] else ""
+        yield (
+            "search",
+            (
+                f"{counts['strategies']:,} strategies: {counts['pruned']:,} pruned by proof, {counts['simulated']:,} "
+                f"simulated ({counts['simulations']:,} cuts into stages){left}"
+            ),
+        )
+    elif {"strategies", "simulated"} <= counts.keys():  # a plan from before `left_open`: its `pruned` held both
+        yield "search", f"{counts['strategies']:,} strategies, {counts['simulated']:,} simulated"
 
 
 def stages(found: Estimate) -> Table:

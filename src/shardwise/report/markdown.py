@@ -9,6 +9,7 @@ from shardwise.cost.ledger import Ledger
 from shardwise.inputs.plan_file import Plan, diff
 from shardwise.plan.estimate import Estimate
 from shardwise.plan.proof import check_proof
+from shardwise.plan.search.api import proof
 from shardwise.plan.search.types import Answer
 from shardwise.plan.timeline import estimate_of
 from shardwise.report import estimate as report
@@ -22,8 +23,8 @@ _DIFFERENCES = 40
 
 def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
     """A plan: estimated anew, with the proof it carries."""
-    proof = check_proof(plan)
-    facts = [("proof", str(proof))] if proof else []
+    checked = check_proof(plan)
+    facts = [*([("proof", str(checked))] if checked else []), *report.searched(plan.predictions)]
     return estimate_markdown(found or estimate_of(plan), facts)
 
 
@@ -40,7 +41,7 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
     gap = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
-    facts = [*report.summary(best), ("proof", gap)]
+    facts = [*report.summary(best), ("proof", gap), *report.searched(proof(answer))]
     rows = [
         (_code(str(one.strategy)), show_seconds(one.seconds), f"{one.seconds / best.iteration_seconds - 1:+.1%}",
          show_percent(one.mfu), show_bytes(one.total_bytes))
@@ -121,7 +122,7 @@ def _compared(left: Estimate, right: Estimate) -> Iterator[tuple[str, tuple[str,
         "iteration": (left.iteration_seconds, right.iteration_seconds, show_seconds),
         "tokens/s/GPU": (left.tokens_per_second_per_gpu, right.tokens_per_second_per_gpu, "{:,.0f}".format),
         "MFU": (left.mfu, right.mfu, show_percent),
-        "bubble": (left.bubble, right.bubble, show_percent),
+        "synchronous bubble": (left.bubble, right.bubble, show_percent),
         "memory": (left.total_bytes, right.total_bytes, show_bytes),
     }  # fmt: skip
     for name, (a, b, show) in rows.items():

@@ -39,8 +39,9 @@ class Follower:
         best, bound = search.best, search.bound if math.isfinite(search.bound) and search.bound > 0 else None
         return {
             "evaluated": search.points,
-            "considered": search.screened,
-            "pruned": max(0, search.screened - search.points),
+            "considered": search.size,
+            "pruned": search.pruned,
+            "left_open": search.size - search.points - search.pruned,
             "best": {"strategy": str(best.strategy), "seconds": best.seconds} if best else None,
             "bound": bound,
             "gap": max(0.0, best.seconds / bound - 1) if best and bound else None,

@@ -13,7 +13,7 @@ from shardwise.inputs.calibrations import calibration_names
 from shardwise.inputs.check_model import checked_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import parse_mapping
-from shardwise.inputs.load import cluster_from, model_from, named_cluster, named_model, runtime_names
+from shardwise.inputs.load import cluster_from, load_runtime, model_from, named_cluster, named_model, runtime_names
 from shardwise.inputs.model import Model
 from shardwise.inputs.plan_file import Plan, plan_from
 
@@ -68,10 +68,10 @@ def plan_of(value: object, at: str = "plan") -> Plan:
 
 
 def runtime_of(name: str) -> str:
-    """A runtime of the catalog."""
-    if name not in runtime_names():
+    """A runtime of the catalog, other values laid over it or not."""
+    if name.partition("+")[0] not in runtime_names():
         raise UnknownNameError("runtime", _short(name, "runtime"), runtime_names())
-    return name
+    return load_runtime(_short(name, "runtime")).name
 
 
 def _short(text: str, what: str) -> str:
@@ -82,9 +82,10 @@ def _short(text: str, what: str) -> str:
 
 def _checked_names(cluster: Cluster) -> Cluster:
     """A cluster whose names are only names."""
-    names = calibration_names()
-    if cluster.gpu.calibration and cluster.gpu.calibration not in names:
-        raise UnknownNameError("calibration", _short(cluster.gpu.calibration, "cluster.gpu.calibration"), names)
+    own, names = cluster.gpu.calibration, calibration_names()
+    if isinstance(own, str) and own and own not in names:
+        raise UnknownNameError("calibration", _short(own, "cluster.gpu.calibration"), names)
+    _with_plain_texts(own, "cluster.gpu.calibration")
     _with_plain_texts(cluster.gpu, "cluster.gpu")
     for index, level in enumerate(cluster.levels):
         _with_plain_texts(level, f"cluster.levels.{index}")

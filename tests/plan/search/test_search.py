@@ -10,11 +10,15 @@ from questions import asked, small_question
 import shardwise
 from shardwise.inputs.plan_file import plan_text
 from shardwise.plan.estimate import estimate
-from shardwise.plan.search.api import plan_file_of
+from shardwise.plan.search.api import plan_file_of, proof
 from shardwise.plan.search.refine import refine
 from shardwise.plan.search.screen import Screen
 from shardwise.plan.search.search import Search
 from shardwise.plan.search.space import AS_NEEDED, Space
+from shardwise.report.estimate import searched
+from shardwise.report.markdown import answer_markdown
+from shardwise.report.view import plan_view
+from shardwise.web.search import Follower
 
 
 def by_brute_force(question):
@@ -30,6 +34,7 @@ def test_the_best_is_that_of_brute_force(seed):
     question = small_question(seed)
     wanted = by_brute_force(question)
     answer = Search(question=question, gap=0.0).run()
+    assert answer.counts.left_open == 0
     if wanted is None:
         assert answer.best is None
     else:
@@ -101,6 +106,31 @@ def test_counts_add_up():
     counts = answer.counts
     assert counts.points + counts.pruned == counts.space == Space(question=answer.question).count()[0]
     assert counts.too_large <= counts.screened <= counts.space
+    assert counts.left_open == 0
+
+
+def test_what_a_stopped_search_left_open_is_not_pruned():
+    """Finding: a search that was stopped counted everything it had not come to as pruned by proof."""
+    searches: list[Search] = []
+    answer = shardwise.plan(
+        "deepseek-v3", "2048xh100", global_batch=16384, seq=4096,
+        report=searches.append, stop=lambda: bool(searches and searches[-1].best),
+    )  # fmt: skip
+    counts = answer.counts
+    assert not answer.finished
+    assert answer.gap > 0.005
+    assert counts.pruned + counts.points + counts.left_open == counts.space == searches[-1].size
+    assert counts.too_large <= counts.pruned
+    assert counts.left_open > counts.space / 2
+    lines = dict(searched(proof(answer)))
+    assert f"{counts.pruned:,} pruned by proof" in lines["search"]
+    assert f"{counts.left_open:,} left open" in lines["search"]
+    assert lines["search"] in answer_markdown(answer)
+    assert dict(map(tuple, plan_view(plan_file_of(answer))["facts"]))["search"] == lines["search"]
+    progress = Follower(lambda _: None)._progress(searches[-1])
+    assert [progress[name] for name in ("considered", "evaluated", "pruned", "left_open")] == [
+        counts.space, counts.points, counts.pruned, counts.left_open,
+    ]  # fmt: skip
 
 
 def test_the_same_question_gives_the_same_bytes():

@@ -144,7 +144,8 @@ def proof(answer: Answer) -> Plain:
     counts = answer.counts
     search: dict[str, Any] = {
         "strategies": counts.space, "screened": counts.screened, "too_large": counts.too_large,
-        "pruned": counts.pruned, "simulated": counts.points, "simulations": counts.simulated,
+        "pruned": counts.pruned, "left_open": counts.left_open, "simulated": counts.points,
+        "simulations": counts.simulated,
         "finished": answer.finished, "covers": COVERED, "axes": counts.axes,
     }  # fmt: skip
     return {"bound": answer.bound, "gap": answer.gap, "memory_limit": answer.question.memory_limit, "search": search}

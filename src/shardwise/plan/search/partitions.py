@@ -237,4 +237,5 @@ def _lasting(setup: Setup, runs: tuple[Run, ...]) -> float:
     """Bytes that blocks take whatever passes are in flight."""
     stretch = 1 + setup.runtime.memory.fragmentation
     found = footprint_of([chunk_of(runs, 0.0)], setup.shard, setup.strategy, setup.runtime, setup.states)
-    return sum(part.value for part in found.parts if part.name in _LASTING) + stretch * found.standing
+    lasting = 1 + setup.runtime.memory.lasting_fragmentation
+    return lasting * sum(part.value for part in found.parts if part.name in _LASTING) + stretch * found.standing

@@ -72,6 +72,8 @@ class Search:
     """Every cut into stages counts."""
     points: int = 0
     """Strategies simulated, all cuts into stages of one together."""
+    pruned: int = 0
+    """Strategies that were not simulated because a bound proves them too large or no faster than the best."""
     open: dict[int, float] = field(default_factory=dict)
     """By place, what no cut of a simulated strategy can beat: a cut that was found proves nothing of the others."""
     cuts_left: int = 4000
@@ -96,6 +98,11 @@ class Search:
         self._glance: Floats = np.empty(0)
         self._rows: dict[int, Rows] = {}
         self._seen = set[Strategy]()
+
+    @property
+    def size(self) -> int:
+        """Strategies of the space; 0 while they are not yet counted."""
+        return int(self._starts[-1]) if len(self._starts) else 0
 
     @property
     def limit(self) -> float:
@@ -129,6 +136,7 @@ class Search:
                 return
             if glances[rest[0]] >= self.limit:
                 self._drop(glances[rest])
+                self.pruned += sum(sizes[index] for index in rest)
                 break
             self._expand([(int(index), bases[index]) for index in rest[:WAVE]])
             if not self.finished:  # the bound above covers the bases that were not looked at
@@ -186,6 +194,7 @@ class Search:
             least = self.screen.least(base)
             if least >= self.limit:
                 self._drop(np.array([least]))
+                self.pruned += int(self._starts[index + 1] - self._starts[index])
             else:
                 chosen.append((index, base))
         for (index, _), rows in zip(chosen, self.screen.rows_of([base for _, base in chosen]), strict=True):
@@ -193,6 +202,7 @@ class Search:
             self.screened += len(rows.seconds)
             may_fit = np.flatnonzero(rows.bytes <= self.question.memory_limit)
             self.too_large += len(rows.seconds) - len(may_fit)
+            self.pruned += len(rows.seconds) - len(may_fit)
             found.append(np.stack((rows.seconds[may_fit], may_fit + self._starts[index], rows.bytes[may_fit]), axis=1))
         self._keep(np.concatenate(found))
         self.screen_seconds += time.process_time() - started
@@ -201,6 +211,7 @@ class Search:
         """What may still win, lowest bound first."""
         wins = pool[:, 0] < self.limit
         self._drop(pool[~wins, 0])
+        self.pruned += int(np.count_nonzero(~wins))
         pool = pool[wins]
         self._pool = pool[np.lexsort((pool[:, 1], pool[:, 0]))]
 
@@ -266,7 +277,9 @@ class Search:
         one = next(iter(self.executor.refine(self.question, [self.strategy(place)], goal)))
         self.open[place] = max(bound, one.bound) if one else float("inf")
         self._take(place, one, goal)
-        self._pool = self._pool[self._pool[:, 1] != place]
+        others = self._pool[:, 1] != place
+        self.pruned -= bool(others.all())  # not in the pool: it was pruned, as it cannot win by more than the gap
+        self._pool = self._pool[others]
 
     def _take_again(self, place: int, one: Refined | None) -> None:
         """What was counted before."""
@@ -358,7 +371,7 @@ class Search:
         total, axes = self.space.count()
         counts = Counts(
             space=total, axes=axes, screened=self.screened, too_large=self.too_large, simulated=self.simulations,
-            points=self.points,
+            points=self.points, pruned=self.pruned,
         )  # fmt: skip
         tried = self._sorted()
         return Answer(

@@ -93,11 +93,13 @@ class Counts:
     """Estimated in full, pipeline replayed; every cut into stages counts."""
     points: int = 0
     """Strategies simulated, all cuts into stages of one together."""
+    pruned: int = 0
+    """Proven to be slower or too large without a simulation."""
 
     @property
-    def pruned(self) -> int:
-        """Proven to be slower or too large without a simulation."""
-        return self.space - self.points
+    def left_open(self) -> int:
+        """Neither simulated nor pruned when the search was stopped; 0 of one that came to its end."""
+        return self.space - self.points - self.pruned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

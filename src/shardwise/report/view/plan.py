@@ -20,6 +20,7 @@ from shardwise.plan.proof import check_proof
 from shardwise.plan.search.types import Candidate
 from shardwise.plan.setup import setup_of
 from shardwise.plan.timeline import order_in
+from shardwise.report.estimate import searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.stages import stages_data
 from shardwise.report.view.timeline import timeline_data, too_long
@@ -47,7 +48,7 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
         "kind": "plan",
         "id": plan_id(plan),
         "title": plan.model.name,
-        "subtitle": f"{plan.cluster.name}, {runtime.name}",
+        "subtitle": f"{plan.cluster.name}, {runtime.base}",
         "unit": "seconds",
         "strategy": str(strategy),
         "axes": {name: _axis(getattr(strategy, name)) for name in _AXES},
@@ -90,11 +91,7 @@ def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "cluster", f"{cluster.name}: {cluster.gpus} x {cluster.gpu.name}, {show_bytes(cluster.gpu.memory)}"
     yield "runtime", strategy.runtime
     yield "batch", f"{strategy.global_batch:,} x {strategy.seq:,} = {strategy.global_batch * strategy.seq:,} tokens"
-    search = (plan.predictions or {}).get("search")
-    if isinstance(search, dict):
-        space, simulated = (_number(search.get(key)) for key in ("strategies", "simulated"))
-        if space is not None and simulated is not None:
-            yield "search", f"{space:,.0f} strategies, {simulated:,.0f} simulated"
+    yield from searched(plan.predictions)
     yield "calibration", found.calibration
 
 

@@ -9,6 +9,7 @@ const CELLS = {
   considered: p => number(p.considered),
   evaluated: p => number(p.evaluated),
   pruned: p => number(p.pruned),
+  left_open: p => number(p.left_open),
   best: p => (p.best ? seconds(p.best.seconds) : "–"),
   bound: p => seconds(p.bound),
   gap: p => percent(p.gap, 2),
