@@ -1,17 +1,14 @@
-"""Annealing on the simulated time: see improve.c, which does the work where a compiler is at hand."""
+"""Annealing on the simulated time: see improve.c, which does the work."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from shardwise.kernels import library
 from shardwise.partition.graph import GraphView, Ints, Ready
-from shardwise.simulate.compiled import library
-
-_SOURCE = Path(__file__).with_name("improve.c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,11 +18,6 @@ class Improved:
     counts: Ints
     time: float
     evaluations: int
-
-
-def compiled() -> bool:
-    """Whether C does the work: without it annealing is some hundred times slower."""
-    return library(_SOURCE) is not None
 
 
 class _Task(ctypes.Structure):
@@ -45,12 +37,11 @@ def improve(
     """Anneal from counts that fit; temperatures in the unit of time. Stops early at `goal`.
 
     `fine`: what a rank twice over its limit costs at first, as a share of the time; it rises to 10.
+    Without kernels the counts stay as they are.
     """
-    kernel = library(_SOURCE)
+    kernel = library()
     if kernel is None:
-        from shardwise.partition.improve_slowly import improve_slowly
-
-        return improve_slowly(ready, counts, steps=steps, hot=hot, cold=cold, seed=seed, goal=goal, fine=fine)
+        return Improved(counts=counts, time=float(ready.times(counts[None])[0]), evaluations=1)
     arrays = _arrays(ready)
     sizes = (ready.chunks, ready.options, ready.problem.pp, len(ready.rows))
     task = _Task(ready.view, *sizes, *(array.ctypes.data for array in arrays))

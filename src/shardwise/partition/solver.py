@@ -19,7 +19,7 @@ from shardwise.errors import InputError
 from shardwise.partition import dynamic
 from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Ints, Ready
-from shardwise.partition.improve import compiled, improve
+from shardwise.partition.improve import improve
 from shardwise.partition.least_memory import refuse, tightest
 from shardwise.partition.near import roundings
 from shardwise.partition.problem import CLOSE, Answer, Evaluation, Partition, Problem, check_problem
@@ -216,9 +216,8 @@ def _bounded(search: _Search, work: Callable[[], None]) -> None:
 
 def _steps(ready: Ready) -> int:
     """Steps of one annealing run: as many as a problem of this size repays, within about a CPU second."""
-    most = 1e9 if compiled() else 1e7
     cells = ready.chunks * ready.options
-    return int(min(150_000 + 1000 * cells, most / len(ready.before)) + 100)
+    return int(min(150_000 + 1000 * cells, 1e9 / len(ready.before)) + 100)
 
 
 def _answer(search: _Search, seconds: float) -> Answer:
