@@ -3,8 +3,8 @@
 Why C at all (measured, 2.8 GHz Xeon, one core): pp 64, vpp 4, 1,024 micro batches replay at 30 M actions a second in C
 and 0.6 M in Python; building one schedule of 24,576 actions takes 6 ms in C and 0.9 s in Python, and the optimiser
 wants hundreds of them. What times and builds has a Python twin that gives the same numbers bit for bit (no fused
-multiply-add, same order of operations). Annealing has none: some hundred times slower it would improve nothing within
-the time of a question, so it is left out, answers may be worse, and whoever asks is told.
+multiply-add, same order of operations). Annealing has none: some hundred times slower it would improve little within
+the time of a question. So it is left out, answers may be worse, and whoever asks is told.
 `SHARDWISE_NO_KERNELS=1` does as if none were built: for the tests, and to see whether a kernel is at fault.
 """
 

@@ -160,6 +160,12 @@ class Ready:
     def fits(self, counts: Ints) -> npt.NDArray[np.bool_]:
         return np.asarray((self.peaks(counts) <= self.limits).all(axis=-1))
 
+    def in_order(self, counts: Ints) -> npt.NDArray[np.bool_]:
+        """Of many matrices of counts, where no layer comes before one of an earlier run."""
+        runs = np.stack([counts[:, :, self.run_of == run].any(axis=2) for run in range(len(self.run_counts))])
+        first, last = runs.argmax(axis=2), self.chunks - 1 - runs[:, :, ::-1].argmax(axis=2)
+        return np.asarray((last[:-1] <= first[1:]).all(axis=0))
+
     def costs(self, counts: Ints) -> Costs:
         """What the simulator reads."""
         time = self.durations(counts)

@@ -82,15 +82,8 @@ class _Search:
             (counts >= 0).all()
             and (totals == self.ready.run_counts).all()
             and (counts.sum(axis=1) >= self.ready.least).all()
-            and self.in_order(counts)
+            and self.ready.in_order(counts[None]).all()
         )
-
-    def in_order(self, counts: Ints) -> bool:
-        """Whether no layer comes before one of an earlier run."""
-        runs = np.stack([counts[:, self.ready.run_of == run].sum(axis=1) for run in range(len(self.ready.run_counts))])
-        last = [int(np.flatnonzero(own).max()) for own in runs]
-        first = [int(np.flatnonzero(own).min()) for own in runs]
-        return all(before <= after for before, after in zip(last, first[1:], strict=False))
 
     def told(self, bound: float, counts: Ints | None) -> bool:
         """A bound from the programme, and perhaps a partition; true: nothing is left to prove."""
