@@ -21,7 +21,7 @@ from pathlib import Path
 LACKING = (
     "the C kernels of Shardwise are not built: it runs slower, and what plan, balance and schedule auto find may be "
     "worse, since annealing is left out; install a C compiler (on Debian and Ubuntu: apt-get install gcc) and then "
-    "Shardwise once more (pip install --force-reinstall --no-deps, and what you installed it from)"
+    "Shardwise once more (pip install --force-reinstall --no-deps --no-cache-dir, and what you installed it from)"
 )
 UNITS = ("simulate/replay.c", "schedule/anneal.c", "partition/improve.c")
 """What the compiler is given; these include the other sources."""
@@ -53,6 +53,6 @@ def library() -> ctypes.CDLL | None:
     return None
 
 
-def asked() -> bool:
-    """Whether this process wanted the kernels."""
-    return library.cache_info().misses > 0
+def missed() -> bool:
+    """Whether this process wanted the kernels and did without."""
+    return library.cache_info().misses > 0 and library() is None

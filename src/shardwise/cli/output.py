@@ -62,7 +62,7 @@ class Output:
         """Say, once, that there was work for the C kernels and that they are not there."""
         from shardwise import kernels
 
-        if kernels.asked() and kernels.library() is None and not self.lacked:
+        if kernels.missed() and not self.lacked:
             self.lacked.append(True)
             self.note(kernels.LACKING)
 
@@ -117,8 +117,8 @@ class Output:
         from shardwise import kernels
         from shardwise.inputs.serialise import to_json
 
-        if isinstance(value, dict) and kernels.asked():
-            value = value | {"run": {**(value.get("run") or {}), "kernels": kernels.library() is not None}}
+        if isinstance(value, dict) and kernels.missed():
+            value = value | {"run": {**(value.get("run") or {}), "kernels": False}}
         text = to_json(value)
         if self.json == "-":
             show(text, end="", raw=True)
