@@ -7,13 +7,15 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3.14 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 READ_DEV = import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))
 
-.PHONY: help demo test bench bench-schedules docs docs-outputs serve clean
+.PHONY: help demo test bench bench-schedules docs docs-outputs serve wheel lock clean
 help:
 	@echo "make demo    install into .venv and show what Shardwise does"
 	@echo "make test    install what the tests need and run every check"
 	@echo "make serve   install the page's server too and open the page"
 	@echo "make bench   run the speed and accuracy benchmarks"
 	@echo "make bench-schedules   hold the schedule optimiser against its rivals (some minutes)"
+	@echo "make wheel   build wheel and sdist into dist/"
+	@echo "make lock    write requirements-dev.lock anew from the newest versions"
 	@echo "make docs    write the reference pages anew from the source and build the docs into docs/_build/html"
 	@echo "make docs-outputs   also write into the docs what their commands print today"
 
@@ -51,27 +53,40 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/trees docs docs/_build/html
 	@echo "the docs are in docs/_build/html/index.html"
 
+wheel: $(VENV)/.installed-dev
+	$(BIN)/python -m hatchling build --directory dist
+
+# In an environment of its own, so that the newest versions are taken; torch without the suffix of the index it came from.
+lock: $(BIN)/python
+	rm -rf $(VENV)/lock && $(PYTHON) -m venv $(VENV)/lock
+	@$(BIN)/python -c '$(READ_DEV)' > $(VENV)/dev-requirements.txt
+	$(VENV)/lock/bin/python -m pip install --quiet --requirement $(VENV)/dev-requirements.txt --editable .
+	{ sed '/^[^#]/d' requirements-dev.lock; $(VENV)/lock/bin/python -m pip freeze --exclude-editable | sed 's/+.*//'; } \
+		> $(VENV)/new.lock
+	mv $(VENV)/new.lock requirements-dev.lock && rm -rf $(VENV)/lock
+
 docs-outputs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py --outputs
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist src/shardwise/kernels-*
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Shardwise needs Python 3.11 or newer; install it, or say PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 
-# Stamps: install again only when the list of packages changes.
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+# Stamps: install again only when the list of packages or a C source changes.
+BUILT_FROM := pyproject.toml hatch_build.py $(wildcard src/shardwise/*/*.c)
+$(VENV)/.installed: $(BUILT_FROM) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/.installed-web: pyproject.toml $(VENV)/.installed
+$(VENV)/.installed-web: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[web]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
-	@$(BIN)/python -c '$(READ_DEV)' > $(VENV)/dev-requirements.txt
-	$(BIN)/python -m pip install --quiet --requirement $(VENV)/dev-requirements.txt
+$(VENV)/.installed-dev: requirements-dev.lock $(BUILT_FROM) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --requirement requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@touch $@

@@ -95,6 +95,7 @@ OWN = {
     "shardwise": "Version that wrote it.",
     "cpu_seconds": "CPU time of the search.",
     "screen_cpu_seconds": "Of that, for bounds.",
+    "kernels": "Whether the [C kernels](../explain/kernels.md) did the work; in any answer where they were missing.",
     "valid": "Whether it can run.",
     "faults": "Everything that is wrong: path and message.",
     "makespan": "First start to last end on any rank.",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import yaml
 
-INIT = {
+INIT: dict[str, Any] = {
     "pipeline_config": {
         "pipeline_num": 16, "num_layer": 96, "offset": [0, 0, -4, -2, 2, -2, -2, 10, -2, -2, -2, 0, 2, 2, 0, 0],
     },
@@ -26,7 +27,7 @@ INIT = {
         },
     },
 }  # fmt: skip
-PROBLEM = {
+PROBLEM: dict[str, Any] = {
     "pp": 4, "vp": 1, "mb": 8, "layers": 16, "mem_limit": 45000,
     "model": {"stage_const_mem": 0, "layers_description": [
         {"name": "HEAD", "type": "HEAD", "time": 2, "memory_parameter": 1459},

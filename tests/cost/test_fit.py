@@ -38,7 +38,7 @@ def real() -> Probe:
 
 def made_up(probe: Probe) -> Probe:
     """The same kernels on a machine that follows the model exactly."""
-    families = {"step": (), "distributed": (), "launch": ()}
+    families: dict[str, tuple[samples.Sample, ...]] = {"step": (), "distributed": (), "launch": ()}
     for task in tasks(probe):
         machine = machine_for(task, GPU, TRUE)
         for sample in task.rows:

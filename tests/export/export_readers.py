@@ -179,7 +179,7 @@ def run_config(text, version):
         for name, module in modules.items():
             for parent in [name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)]:
                 sys.modules.setdefault(parent, types.ModuleType(parent))
-            sys.modules[name] = module
+            sys.modules[name] = module  # type: ignore[assignment] # what looks like a module is enough
         exec(compile(text, "shardwise_config.py", "exec"), space)  # noqa: S102 - our own output
         made = space["shardwise"]()
     finally:

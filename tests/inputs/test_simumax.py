@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def _network(gbps: float) -> dict:
     }
 
 
-SYSTEM = {
+SYSTEM: dict[str, Any] = {
     "sys_name": "b200_test", "num_per_node": 8, "FC8": False,
     "accelerator": {
         "backend": "cuda", "mem_gbs": 180, "mode": "roofline",

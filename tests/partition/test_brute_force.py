@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from improve_slowly import improve_slowly
 
 from shardwise.errors import InfeasibleError
 from shardwise.partition import Choice, End, Kind, Problem, Run, evaluate, solve
 from shardwise.partition.graph import Ready, critical_slowly, longest_slowly
 from shardwise.partition.improve import improve
-from shardwise.partition.improve_slowly import improve_slowly
 from shardwise.partition.least_memory import spread_evenly
 
 SHAPES = [("1f1b", 2, 1), ("1f1b", 3, 1), ("gpipe", 2, 1), ("interleaved", 2, 2), ("low-memory", 2, 2), ("zb-h1", 3, 1),
@@ -105,7 +105,7 @@ def free(problem: Problem) -> Problem:
 
 @given(problems(), st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
-def test_annealing_is_the_same_without_a_compiler(problem, seed):
+def test_annealing_is_its_reference(problem, seed):
     ready = Ready(problem)
     start = spread_evenly(ready)
     if not ready.fits(start):

@@ -254,8 +254,9 @@ def test_names_stay_data(name):
     """A plan's file is data: nothing of it becomes code of the program that is written."""
     spec = {**spec_of(plan_for("llama-3-8b", "4xh200", pp=4), 0), "name": name}
     tree = ast.parse(program_text(spec))
-    values = [node.value for node in tree.body if isinstance(node, ast.AnnAssign) and node.target.id == "SPEC"]
-    assert json.loads(ast.literal_eval(values[0].args[0]))["name"] == name
+    nodes = [node for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "SPEC"]
+    (call,) = [node.value for node in nodes if isinstance(node.value, ast.Call)]
+    assert json.loads(ast.literal_eval(call.args[0]))["name"] == name
 
 
 def test_a_result_is_refused_for_what_differs(tmp_path, capfd):

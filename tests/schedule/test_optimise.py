@@ -126,14 +126,14 @@ def test_progress_improves_and_interrupt_keeps_the_best():
     assert answer.value == values[-1]
 
 
-def test_without_a_compiler_the_answer_is_sound_and_near():
+def test_without_kernels_the_answer_is_sound_and_near():
     program = (
         "from shardwise.schedule import optimise\n"
         "from shardwise.simulate import costs\n"
         "c = costs(pp=4, vpp=2, f=10, i=11, w=9, hop=1, memory_limit=8)\n"
         "print(optimise(c, pp=4, vpp=2, microbatches=8, effort=0.02).value)\n"
     )
-    plain = os.environ | {"SHARDWISE_NO_COMPILER": "1"}
+    plain = os.environ | {"SHARDWISE_NO_KERNELS": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=plain, capture_output=True, text=True, check=True)
     assert 522 <= float(done.stdout) <= 526
 

@@ -11,7 +11,7 @@ from shardwise.errors import InputError
 from shardwise.schedule import generate, optimise
 from shardwise.simulate import Costs, Schedule, costs, simulate
 from shardwise.simulate.engine import Prepared, replay
-from shardwise.simulate.waves import _replay_vectorised, replay_slowly
+from shardwise.simulate.replay_slowly import replay_slowly
 
 from .slow_simulator import slow_times
 
@@ -56,17 +56,15 @@ def test_fast_engine_equals_the_slow_one(pair):
 
 @given(pipelines(), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_all_engines_agree_bit_for_bit(pair, contention):
+def test_both_engines_agree_bit_for_bit(pair, contention):
     schedule, given_costs = pair
     given_costs = dataclasses.replace(given_costs, contention=contention)
-    engines = [replay, replay_slowly] + ([] if contention else [_replay_vectorised])
     results = []
-    for engine in engines:
+    for engine in (replay, replay_slowly):
         data = Prepared(schedule, given_costs)
         assert engine(data) == schedule.actions
         results.append((data.start, data.end, data.cause))
-    for other in results[1:]:
-        assert all(np.array_equal(a, b) for a, b in zip(results[0], other, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
 
 @given(pipelines())
@@ -151,9 +149,9 @@ def test_all_faults_of_costs_at_once():
     assert {fault.path for fault in error.value.faults} == {"f", "i", "free_at_input_grad"}
 
 
-@pytest.mark.parametrize("compiler", [True, False])
-def test_optimised_schedule_is_replayed_the_same_without_a_compiler(compiler):
+@pytest.mark.parametrize("kernels", [True, False])
+def test_optimised_schedule_is_replayed_the_same_without_kernels(kernels):
     answer = optimise(costs(pp=3, vpp=2, f=10, i=11, w=9, hop=1), pp=3, vpp=2, microbatches=6, effort=0.02)
     data = Prepared(answer.schedule, answer.timeline.costs)
-    assert (replay if compiler else replay_slowly)(data) == answer.schedule.actions
+    assert (replay if kernels else replay_slowly)(data) == answer.schedule.actions
     assert data.end.max() == answer.value

@@ -75,8 +75,8 @@ class Served:
 
     def __init__(self, *words, env=None, **options):
         command = [sys.executable, "-m", "shardwise", "serve", "--port", "0", "--no-open", *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, env={**os.environ, **(env or {})}, **pipes, **options)
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, env={**os.environ, **(env or {})}, **options)
         self.url = self.process.stdout.readline().strip()
         if not self.url:
             raise RuntimeError(f"the server did not start: {self.process.communicate()[1]}")

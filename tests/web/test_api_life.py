@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from serving import LONG, PATIENCE, SMALL, Served, running, serving, wait_for
@@ -84,16 +84,8 @@ def test_two_hundred_plans_at_once(single):
     """One runs, a hundred wait, the others are told to come back; who waits is answered."""
     held = single.plan(LONG)
     held.until("started")
-    found = [None] * 200
-
-    def ask(index):
-        found[index] = single.plan(SMALL)
-
-    threads = [threading.Thread(target=ask, args=(index,)) for index in range(200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(200) as pool:
+        found = list(pool.map(single.plan, [SMALL] * 200))
     statuses = [events.status for events in found]
     assert [statuses.count(200), statuses.count(429)] == [100, 100]
     refused = found[statuses.index(429)].response

@@ -42,6 +42,8 @@ class Output:
 
     answered: list[bool] = field(default_factory=list, compare=False)
     """Not empty: the answer was given."""
+    lacked: list[bool] = field(default_factory=list, compare=False)
+    """Not empty: it was said that there are no kernels."""
 
     @property
     def prints(self) -> bool:
@@ -55,6 +57,14 @@ class Output:
     def note(self, text: str) -> None:
         if not self.quiet:
             show(f"note: {text}", err=True)
+
+    def note_lack(self) -> None:
+        """Say, once, that there was work for the C kernels and that they are not there."""
+        from shardwise import kernels
+
+        if kernels.missed() and not self.lacked:
+            self.lacked.append(True)
+            self.note(kernels.LACKING)
 
     def wrote(self, text: str) -> None:
         """A note on a file, once all files of the command are there."""
@@ -104,8 +114,11 @@ class Output:
         self.answered.append(True)
         if self.json is None:
             return
+        from shardwise import kernels
         from shardwise.inputs.serialise import to_json
 
+        if isinstance(value, dict) and kernels.missed():
+            value = value | {"run": {**(value.get("run") or {}), "kernels": False}}
         text = to_json(value)
         if self.json == "-":
             show(text, end="", raw=True)
@@ -235,6 +248,8 @@ def output_options(verb: F) -> F:
                 if not output.answered:  # who reads the JSON must not find an older answer, or none
                     output.answer({"fits": False, "why": str(error)})
                 raise
+            finally:
+                output.note_lack()
 
     collected.__name__, collected.__doc__ = verb.__name__, verb.__doc__
     collected.__click_params__ = getattr(verb, "__click_params__", [])  # type: ignore[attr-defined]

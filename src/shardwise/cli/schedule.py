@@ -99,6 +99,7 @@ def _answer(
 ) -> int | None:
     from shardwise.cli.pipeline_output import figures, say_bound, say_timeline, write_files
     from shardwise.cli.schedule_run import run_one
+    from shardwise.kernels import library
 
     began = time.process_time()
     found = run_one(ask, pipeline, ask.name, output)
@@ -119,7 +120,9 @@ def _answer(
     if target:
         _write_plan(ask, pipeline, found, target)
     output.markdown(lambda: _markdown(found, others, pipeline))
-    answer["run"] = {"seconds": time.process_time() - began, "out_of_time": found.out_of_time}
+    answer["run"] = {
+        "seconds": time.process_time() - began, "out_of_time": found.out_of_time, "kernels": library() is not None,
+    }  # fmt: skip
     output.answer(answer)
     if found.over_limit:
         raise InfeasibleError(found.over_limit)

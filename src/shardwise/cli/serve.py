@@ -10,6 +10,7 @@ from shardwise.cli.number import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import MissingExtraError
 from shardwise.inputs.write import write_now
+from shardwise.kernels import library
 
 
 @click.command("serve")
@@ -52,6 +53,8 @@ def command(output: Output, *, port: int, host: str, token: str, open_page: bool
         write_now()  # who waits for the address waits for the file, not for the server's end
         output.say(url)
         output.note("Ctrl-C stops it")
+        library()  # asked for now, so that what all searches lack is said at once
+        output.note_lack()
         if open_page or (open_page is None and not token and _has_desktop()):  # a token would show in the process list
             click.launch(url)
 

@@ -9,24 +9,22 @@ needs no simulator in its loop, and the tests hold both to the same numbers.
 from __future__ import annotations
 
 import ctypes
-import pathlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwise.kernels import library
 from shardwise.partition.orders import order_of
 from shardwise.partition.problem import Evaluation, Partition, Problem
 from shardwise.simulate.action import B, F, I, Schedule, W
-from shardwise.simulate.compiled import library
 from shardwise.simulate.costs import Costs
 from shardwise.simulate.engine import simulate
 from shardwise.simulate.timeline import action_bytes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
-_SOURCE = pathlib.Path(__file__).with_name("evaluate.c")
 _ROOM = 1e-9
 """Share of a limit by which rounding may exceed it."""
 
@@ -111,6 +109,12 @@ class Ready:
         arrays = (self.before, self.input, self.stream, self.hop)
         return GraphView(len(self.before) - 1, *(array.ctypes.data for array in arrays))
 
+    @cached_property
+    def steps(self) -> list[tuple[int, int, int, float]]:
+        """The graph for Python, without the nothing at its head: per action before, input, stream and hop."""
+        lists = (array[1:].tolist() for array in (self.before, self.input, self.stream, self.hop))
+        return list(zip(*lists, strict=True))
+
     def durations(self, counts: Ints | Floats) -> Floats:
         """Times by kind and chunk of one matrix of counts, or of many."""
         times = np.einsum("...co,ko->...kc", counts.astype(float), self.option_time)
@@ -121,7 +125,7 @@ class Ready:
         return self.longest(self.durations(counts).reshape(len(counts), -1))
 
     def longest(self, durations: Floats) -> Floats:
-        kernel = library(_SOURCE)
+        kernel = library()
         if kernel is None:
             return longest_slowly(self, durations)
         out, end = np.empty(len(durations)), np.empty(len(self.before))
@@ -134,7 +138,7 @@ class Ready:
 
     def critical(self, durations: Floats) -> Path:
         """The longest path under some times, as a linear function of times: valid for every other partition too."""
-        kernel = library(_SOURCE)
+        kernel = library()
         if kernel is None:
             return critical_slowly(self, durations)
         flat, on_path = np.ascontiguousarray(durations, dtype=float).ravel(), np.zeros(4 * self.chunks)
@@ -155,6 +159,12 @@ class Ready:
 
     def fits(self, counts: Ints) -> npt.NDArray[np.bool_]:
         return np.asarray((self.peaks(counts) <= self.limits).all(axis=-1))
+
+    def in_order(self, counts: Ints) -> npt.NDArray[np.bool_]:
+        """Of many matrices of counts, where no layer comes before one of an earlier run."""
+        runs = np.stack([counts[:, :, self.run_of == run].any(axis=2) for run in range(len(self.run_counts))])
+        first, last = runs.argmax(axis=2), self.chunks - 1 - runs[:, :, ::-1].argmax(axis=2)
+        return np.asarray((last[:-1] <= first[1:]).all(axis=0))
 
     def costs(self, counts: Ints) -> Costs:
         """What the simulator reads."""
@@ -269,30 +279,24 @@ def longest_slowly(ready: Ready, durations: Floats) -> Floats:
     """The twin of evaluate.c, all partitions abreast: one numpy step an action."""
     end = np.zeros((len(ready.before), len(durations)))
     by_stream = np.ascontiguousarray(durations.T)
-    steps = zip(ready.before.tolist(), ready.input.tolist(), ready.stream.tolist(), ready.hop.tolist(), strict=True)
-    next(steps)
-    for k, (before, source, stream, hop) in enumerate(steps, start=1):
-        row = end[k]
-        if hop:
-            np.maximum(end[before], end[source] + hop, out=row)
-        else:
-            np.maximum(end[before], end[source], out=row)
-        row += by_stream[stream]
+    for k, (before, source, stream, hop) in enumerate(ready.steps, start=1):
+        np.maximum(end[before], end[source] + hop if hop else end[source], out=end[k])
+        end[k] += by_stream[stream]
     return np.asarray(end.max(axis=0))
 
 
 def critical_slowly(ready: Ready, durations: Floats) -> Path:
     """The twin of `critical` in evaluate.c."""
-    before, source, stream = ready.before.tolist(), ready.input.tolist(), ready.stream.tolist()
-    hop, flat = ready.hop.tolist(), np.asarray(durations, dtype=float).ravel().tolist()
-    end = [0.0] * len(before)
-    for k in range(1, len(before)):
-        end[k] = max(end[before[k]], end[source[k]] + hop[k]) + flat[stream[k]]
+    flat, end = np.asarray(durations, dtype=float).ravel().tolist(), [0.0]
+    for before, source, stream, hop in ready.steps:
+        begin, arrival = end[before], end[source] + hop
+        end.append((arrival if arrival > begin else begin) + flat[stream])  # noqa: FURB136 - max() takes twice as long
     last = max(end)
     k, times, lag = len(end) - 1 - end[::-1].index(last), np.zeros(len(flat)), 0.0
     while k > 0:
-        times[stream[k]] += 1
-        crosses = end[source[k]] + hop[k] > end[before[k]]
-        lag += hop[k] if crosses else 0.0
-        k = source[k] if crosses else before[k]
+        before, source, stream, hop = ready.steps[k - 1]
+        times[stream] += 1
+        crosses = end[source] + hop > end[before]
+        lag += hop if crosses else 0.0
+        k = source if crosses else before
     return Path(time=last, times=times.reshape(4, -1), lag=lag)

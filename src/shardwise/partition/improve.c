@@ -2,7 +2,7 @@
 
    What does not fit is passed through at a fine that grows; only what fits is kept. A move is answered by a path that is
    known to make it too slow, or by one longest path.
-   The Python twin is improve_slowly.py; both draw the same random numbers and do the same operations in the same
+   The tests hold it to a Python twin, improve_slowly.py; both draw the same random numbers and do the same operations in the same
    order. */
 
 #include <math.h>

@@ -19,7 +19,7 @@ from shardwise.errors import InputError
 from shardwise.partition import dynamic
 from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Ints, Ready
-from shardwise.partition.improve import compiled, improve
+from shardwise.partition.improve import improve
 from shardwise.partition.least_memory import refuse, tightest
 from shardwise.partition.near import roundings
 from shardwise.partition.problem import CLOSE, Answer, Evaluation, Partition, Problem, check_problem
@@ -82,15 +82,8 @@ class _Search:
             (counts >= 0).all()
             and (totals == self.ready.run_counts).all()
             and (counts.sum(axis=1) >= self.ready.least).all()
-            and self.in_order(counts)
+            and self.ready.in_order(counts[None]).all()
         )
-
-    def in_order(self, counts: Ints) -> bool:
-        """Whether no layer comes before one of an earlier run."""
-        runs = np.stack([counts[:, self.ready.run_of == run].sum(axis=1) for run in range(len(self.ready.run_counts))])
-        last = [int(np.flatnonzero(own).max()) for own in runs]
-        first = [int(np.flatnonzero(own).min()) for own in runs]
-        return all(before <= after for before, after in zip(last, first[1:], strict=False))
 
     def told(self, bound: float, counts: Ints | None) -> bool:
         """A bound from the programme, and perhaps a partition; true: nothing is left to prove."""
@@ -216,9 +209,8 @@ def _bounded(search: _Search, work: Callable[[], None]) -> None:
 
 def _steps(ready: Ready) -> int:
     """Steps of one annealing run: as many as a problem of this size repays, within about a CPU second."""
-    most = 1e9 if compiled() else 1e7
     cells = ready.chunks * ready.options
-    return int(min(150_000 + 1000 * cells, most / len(ready.before)) + 100)
+    return int(min(150_000 + 1000 * cells, 1e9 / len(ready.before)) + 100)
 
 
 def _answer(search: _Search, seconds: float) -> Answer:

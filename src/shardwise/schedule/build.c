@@ -1,7 +1,7 @@
 /* Builds one schedule, action by action in the order of time, and improves the order of one by annealing.
 
    An action's code is (kind * chunks + chunk) * micro batches + micro batch; kinds: 0 F, 1 I, 2 W. The Python twin of
-   `build` is build_slowly in build.py; both must do the same operations in the same order. */
+   `build` is build_slowly.py; both must do the same operations in the same order. */
 
 #include <math.h>
 #include <stdlib.h>

@@ -11,14 +11,11 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from shardwise.kernels import library
 from shardwise.schedule.problem import Floats, Ints, Objective, Problem
-from shardwise.simulate.compiled import library
-
-_SOURCE = Path(__file__).with_name("anneal.c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ class _Rule(ctypes.Structure):
 
 
 class Builder:
-    """A problem made ready for many builds; compiled where possible."""
+    """A problem made ready for many builds."""
 
     def __init__(self, problem: Problem, objective: Objective = "makespan", *, lag: Floats | None = None) -> None:
         self.problem, self.objective = problem, objective
@@ -84,7 +81,7 @@ class Builder:
         return Built(value=float("inf") if ended < 0 else self._value(ended, rows), rows=rows)
 
     def anneal(self, built: Built, *, target: float, work: float, heat: float, anywhere: float, seed: int) -> Built:
-        """Moves along the critical path, a share of them anywhere; without a compiler the schedule stays as it is."""
+        """Moves along the critical path, a share of them anywhere; without kernels the schedule stays as it is."""
         if self.kernel is None:
             return built
         rows, period = built.rows.copy(), int(self.objective == "period")
@@ -102,7 +99,7 @@ class Builder:
 
 @functools.cache
 def _kernel() -> ctypes.CDLL | None:
-    kernel = library(_SOURCE)
+    kernel = library()
     if kernel is None:
         return None
     pointer, number, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_double

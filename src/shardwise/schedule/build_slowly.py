@@ -1,4 +1,4 @@
-"""The builder without a compiler: the twin of build.c, function by function, same operations in the same order."""
+"""The builder without kernels: the twin of build.c, function by function, same operations in the same order."""
 
 from __future__ import annotations
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import ctypes
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwise.errors import InputError
+from shardwise.kernels import library
 from shardwise.simulate.action import B, Schedule
-from shardwise.simulate.compiled import library
 from shardwise.simulate.costs import Costs
+from shardwise.simulate.replay_slowly import replay_slowly
 from shardwise.simulate.timeline import Timeline
-from shardwise.simulate.waves import replay_in_waves
 
-_SOURCE = Path(__file__).with_name("replay.c")
 Floats = npt.NDArray[np.float64]
 
 
@@ -79,8 +77,8 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
 
 def replay(data: Prepared) -> int:
     """Fill in the times; the number of actions that could run."""
-    kernel = library(_SOURCE)
-    return replay_in_waves(data) if kernel is None else _replay_compiled(kernel, data)
+    kernel = library()
+    return replay_slowly(data) if kernel is None else _replay_compiled(kernel, data)
 
 
 def _replay_compiled(kernel: ctypes.CDLL, data: Prepared) -> int:

@@ -1,7 +1,7 @@
 /* Replays a schedule: every rank runs its row in order, an action starts when its rank is free and its input is there.
 
    An action's code is (kind * chunks + chunk) * micro batches + micro batch; kinds: 0 F, 1 I, 2 W, 3 B (I and W in
-   one). The Python twin is replay_slowly in engine.py; both must do the same operations in the same order. */
+   one). The Python twin is replay_slowly.py; both must do the same operations in the same order. */
 
 #include <stdlib.h>
 

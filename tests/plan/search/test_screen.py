@@ -91,5 +91,5 @@ def test_looks_at_a_base_are_below_all_its_strategies(case):
 
 
 def rank_correlation(a, b):
-    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    a, b = (np.argsort(np.argsort(values)) for values in (a, b))
+    return float(np.corrcoef(a, b)[0, 1])

@@ -16,6 +16,7 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import build
+from shardwise.kernels import library
 from shardwise.plan.predictions import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.plan.search.executor import executor_of
@@ -135,7 +136,11 @@ def plan_file_of(answer: Answer) -> Plan:
         found,
         predictions={**(found.predictions or {}), **proof(answer)},
         proof=proof_of(found, [_part(one) for one in answer.lowest]),
-        run={"cpu_seconds": answer.cpu_seconds, "screen_cpu_seconds": answer.screen_seconds},
+        run={
+            "cpu_seconds": answer.cpu_seconds,
+            "screen_cpu_seconds": answer.screen_seconds,
+            "kernels": library() is not None,
+        },
     )
 
 

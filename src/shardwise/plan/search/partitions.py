@@ -25,7 +25,7 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
 from shardwise.partition import dynamic
 from shardwise.partition.graph import Ints, Ready
-from shardwise.partition.improve import Improved, compiled, improve
+from shardwise.partition.improve import Improved, improve
 from shardwise.partition.least_memory import laid_out
 from shardwise.partition.near import repaired
 from shardwise.partition.problem import Choice, End, Kind, Problem
@@ -38,8 +38,8 @@ from shardwise.plan.search.types import Question
 from shardwise.plan.setup import Setup, block_of
 from shardwise.simulate.action import B, F, W
 
-STEPS, SLOW_STEPS = 1500, 40
-"""Annealing steps for one strategy, with and without a compiler."""
+STEPS = 1500
+"""Annealing steps for one strategy."""
 STARTS = 5
 """Starts for the strategy that wins."""
 CARE = 20
@@ -91,15 +91,15 @@ class Cutter:
 
     def quick(self) -> Cut | None:
         """A fast cut that fits, by annealing; none where none was found."""
-        return self._annealed(STEPS if compiled() else SLOW_STEPS)
+        return self._annealed(STEPS)
 
     def careful(self) -> Cut | None:
         """The same with more steps."""
-        return self._annealed(CARE * (STEPS if compiled() else SLOW_STEPS))
+        return self._annealed(CARE * STEPS)
 
     def thorough(self) -> Cut | None:
         """The same from many starts, for the strategy that wins."""
-        found = [self._anneal(one, CARE * STEPS) for one in islice(starts(self.ready), STARTS)] if compiled() else []
+        found = [self._anneal(one, CARE * STEPS) for one in islice(starts(self.ready), STARTS)]
         best = min(found, key=lambda one: one.time, default=None)
         return self.careful() if best is None else self._cut(best.counts)
 

@@ -1,4 +1,4 @@
-"""The twin of improve.c for machines without a compiler: the same numbers, some hundred times slower."""
+"""The reference of improve.c: the same numbers, some hundred times slower."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class Walk:
         self.rows = [ready.rows[ready.row_rank == rank].tolist() for rank in range(ready.problem.pp)]
         self.duration = [[0.0] * ready.chunks for _ in range(4)]
         self.held = [0.0] * ready.chunks
-        self.graph = list(zip(ready.before.tolist(), ready.input.tolist(), ready.stream.tolist(), ready.hop.tolist(),
-                              strict=True))[1:]  # fmt: skip
+        self.graph = ready.steps
         self.before: dict[int, tuple[list[int], list[float]]] = {}
         """Chunks that a move touches: their counts and times before it."""
         self.end = [0.0]
