@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def _simumax_rows() -> list[dict]:
 
 def test_10_validate_says_of_simumax_rows_what_an_importing_user_gets(shardwise, tmp_path):
     """`validate` had a path of its own for them: a fused loss and no overlap, which no importer gave."""
-    cases = {case.id: case for path in shipped_files() for case in read_file(path)}
+    cases: dict[str, Any] = {case.id: case for path in shipped_files() for case in read_file(path)}
     rows = _simumax_rows()
     assert len(rows) == 26
     for row in rows[::5]:
@@ -60,7 +61,8 @@ def test_10_validate_says_of_simumax_rows_what_an_importing_user_gets(shardwise,
             "estimate", tmp_path / "model.json", "-c", f"{row['num_gpus']}xb200", "--from", tmp_path / "strategy.json",
             "--json", "-", "--quiet",
         )  # fmt: skip
-        told, predicted = json.loads(found.out)["predictions"], predict(case).predicted
+        outcome: Any = predict(case)
+        told, predicted = json.loads(found.out)["predictions"], outcome.predicted
         assert told["iteration_seconds"] == pytest.approx(predicted["iteration_seconds"], rel=1e-12)
         assert told["peak_bytes"] == pytest.approx(predicted["peak_bytes"], rel=1e-12)
         assert case.cluster == load_cluster(f"{row['num_gpus']}xb200")

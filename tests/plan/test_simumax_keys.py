@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def _collectives(share: float) -> dict:
     }  # fmt: skip
 
 
-SYSTEM = {
+SYSTEM: dict[str, Any] = {
     "sys_name": "made_up", "num_per_node": 8, "FC8": False,
     "accelerator": {
         "backend": "cuda", "mem_gbs": 180, "mode": "roofline",
