@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.inputs.strategy import Strategy
+from shardwise.plan.passes import SPLIT
 from shardwise.plan.search.cut_bound import Paths, prove
 from shardwise.plan.search.executor import Executor, Serial
 from shardwise.plan.search.refine import NEAR, Refined, every_cut, refine
@@ -32,7 +33,7 @@ ROOMY = 0.85
 """Share of the limit at which a memory bound makes a good first guess."""
 PROMISING = 1.1
 """Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
-CLOSE, THOROUGH = 1.005, 8
+CLOSE, THOROUGH = 1.005, 4
 """Times the best: what is cut as well as can be, and how many strategies at most."""
 PROOFS = 300
 """Strategies of which all cuts are bounded at most."""
@@ -265,7 +266,11 @@ class Search:
         done = set[int]()
         while self.best and len(done) < THOROUGH and not self._stopped():
             most = CLOSE * self.best.seconds
-            close = [(one.seconds, place) for place, one in self.tried if one.fits and one.seconds <= most]
+            close = [
+                (one.seconds, place)
+                for place, one in self.tried
+                if one.fits and one.seconds <= most and (one.strategy.vpp > 1 or one.strategy.schedule in SPLIT)
+            ]  # other chains are cut exactly
             left = [place for _, place in sorted(close) if place not in done and self.open[place] < self.best.seconds]
             if not left:
                 return
