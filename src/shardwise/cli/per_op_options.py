@@ -13,7 +13,11 @@ from shardwise.plan.per_op.advice import dimensions
 
 def strangers(options: Mapping[str, Any]) -> list[Fault]:
     """Options that contradict each other."""
-    found = []
+    found = [
+        Fault("--" + name.replace("_", "-"), "is empty; leave it out, or say what is meant")
+        for name, value in options.items()
+        if value == ""
+    ]
     if options["micro_batch"] and not options["write_operators"]:
         said = "says which sizes the probe should measure, with --write-operators"
         found.append(Fault("--micro-batch", f"{said}; say how many micro batches an iteration has with --microbatches"))

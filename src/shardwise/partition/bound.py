@@ -58,7 +58,8 @@ class Bounder:
         begin with, such as those that bind in a problem over the same order.
         """
         self._programme = Programme(self.ready, ordered=ordered)
-        for path in known or rank_paths(self.ready):
+        own = self.ready.critical(self.ready.durations(self.incumbent))
+        for path in known or (own, *rank_paths(self.ready)):
             self._programme.cut(path)
         self._relaxed(_ROUGH)
         self.found(self.bound, None)
@@ -138,7 +139,7 @@ class Bounder:
 def rank_paths(ready: Ready) -> Iterator[Path]:
     """For every rank the longest path when it is slowest."""
     for rank in range(ready.problem.pp):
-        for slower in (1.2, 1000.0):
+        for slower in (1.03, 1.2, 1000.0):
             weights = np.ones((4, ready.chunks))
             weights[B] = 2.0
             weights[:, ready.rank_of == rank] *= slower

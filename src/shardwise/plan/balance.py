@@ -50,7 +50,7 @@ def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     _refuse(question, strategy)
     before = estimate_of(plan)
     free = _free(strategy, runtime)
-    found = refine(question, free, thorough=True)
+    found = refine(question, free, care="most")
     kept = before.total_bytes <= question.memory_limit
     if found is None or not (found.fits or kept):
         raise InfeasibleError(_lacking(found, question.memory_limit))

@@ -54,6 +54,17 @@ class Rates(NamedTuple):
     """Buckets, context, communicators."""
 
 
+class Flight(NamedTuple):
+    """Passes in flight at a moment of each rank, if I already frees everything: a lower bound."""
+
+    each: Floats
+    """Of every chunk of the rank, at least."""
+    more: Floats
+    """What all of its chunks but one hold more."""
+    folded: bool
+    """A v: rank 0 has both ends of the model."""
+
+
 class Frame(NamedTuple):
     """Pairs of a pipeline and a sharding, in the order of the space."""
 
@@ -73,6 +84,8 @@ class Frame(NamedTuple):
     rates: Rates
     valid: npt.NDArray[np.bool_]
     """[pair, choice]: whether the chunk is long enough for the choice."""
+    flights: list[tuple[Flight | None, Ints]]
+    """Pairs whose ranks hold the same passes in flight; none: one stage."""
 
     @property
     def cell_of_pair(self) -> Ints:
@@ -127,6 +140,7 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         (backward, forward),
         Rates(*(np.array(column) for column in columns)),
         np.arange(choices)[None, :] < sizes[:, None],
+        _flights([layout for _, layout, _ in pairs]),
     )
 
 
@@ -196,15 +210,13 @@ def buffers_of(ground: Setup, kinds: Iterable[Block]) -> float:
     return min(sum(p.value for p in one.parts if p.name == "workspace and buffers") for one in found)
 
 
-class Flight(NamedTuple):
-    """Passes in flight at a moment of each rank, if I already frees everything: a lower bound."""
-
-    each: Floats
-    """Of every chunk of the rank, at least."""
-    more: Floats
-    """What all of its chunks but one hold more."""
-    folded: bool
-    """A v: rank 0 has both ends of the model."""
+def _flights(layouts: list[Layout]) -> list[tuple[Flight | None, Ints]]:
+    found: dict[object, tuple[Flight | None, list[int]]] = {}
+    for pair, one in enumerate(layouts):
+        flight = None if one.pp == 1 else in_flight(one.schedule, one.pp, one.microbatches)
+        key = flight and (flight.each.tobytes(), flight.more.tobytes(), flight.folded)
+        found.setdefault(key, (flight, []))[1].append(pair)
+    return [(flight, np.array(at)) for flight, at in found.values()]
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.plan.search.frame import Flight, Frame, Rates, buffers_of, in_flight
+from shardwise.plan.search.frame import Flight, Frame, Rates, buffers_of
 from shardwise.plan.search.table import Floats, Piece, Table
 from shardwise.plan.search.work import Choices
 
@@ -32,7 +32,7 @@ class _Case(NamedTuple):
     loss: float
     """Kept bytes of output layer and loss."""
 
-    def at(self, pairs: list[int]) -> _Case:
+    def at(self, pairs: npt.NDArray[np.int64]) -> _Case:
         return self._replace(passes=(self.passes[0][pairs], self.passes[1][pairs]))
 
     def of(self, piece: Piece) -> Floats:
@@ -82,21 +82,10 @@ def _passes(table: Table, frame: Frame, choices: Choices, layers: int) -> _Need:
     shape = (len(frame.of_pair), len(choices.recipe))
     need = _Need(np.empty(shape), np.empty(shape))
     chunks = np.array([layout.vpp for layout in frame.layouts])[frame.of_pair][:, None]
-    for flight, at in _groups(frame):
+    for flight, at in frame.flights:
         some = case.at(at)
         need.bytes[at], need.relief[at] = _whole(some) if flight is None else _weighted(some, flight, chunks[at])
     return need._replace(bytes=need.bytes + case.stretch * frame.rates.gathered[:, None])
-
-
-def _groups(frame: Frame) -> list[tuple[Flight | None, list[int]]]:
-    """Pairs whose ranks hold the same; none: one stage."""
-    found: dict[object, tuple[Flight | None, list[int]]] = {}
-    for pair, index in enumerate(frame.of_pair.tolist()):
-        one = frame.layouts[index]
-        flight = None if one.pp == 1 else in_flight(one.schedule, one.pp, one.microbatches)
-        key = flight and (flight.each.tobytes(), flight.more.tobytes(), flight.folded)
-        found.setdefault(key, (flight, []))[1].append(pair)
-    return list(found.values())
 
 
 def _case(table: Table, frame: Frame, choices: Choices, layers: int) -> _Case:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, islice, pairwise, product
 from math import comb
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shardwise.errors import ShardwiseError
 from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
@@ -20,6 +20,8 @@ from shardwise.plan.setup import setup_of
 
 TRIES = 4
 """Cuts that a solver may try before it is said not to fit."""
+Care = Literal["some", "more", "most"]
+"""How well to cut what is annealed; more: its fullest rank is relieved; most: from many starts too."""
 LIGHTER = 12
 """Times that the fullest rank is relieved of a layer or more, as long as that is faster."""
 NEAR = 1.03
@@ -42,19 +44,18 @@ class Refined(NamedTuple):
 
 
 def refine(
-    question: Question, strategy: Strategy, goal: float = float("inf"), *, thorough: bool = False
+    question: Question, strategy: Strategy, goal: float = float("inf"), *, care: Care = "some"
 ) -> Refined | None:
     """The fastest cut that fits; where none does, the leanest. None: the strategy cannot be simulated.
 
-    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be. `thorough`: cut as well as it
-    can be.
+    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be.
     """
     try:
         found = _Tried(question, _even(question, strategy))
     except ShardwiseError:
         return None
     if strategy.pp > 1 and cuts_freely(question, strategy):
-        found.cut(goal, thorough=thorough)
+        found.cut(goal, care)
         return found.best()
     found.recompute_as_needed()
     return found.only()
@@ -125,7 +126,7 @@ class _Tried:
             return best
         return best._replace(bound=best.seconds if best.fits else float("inf"))
 
-    def cut(self, goal: float, *, thorough: bool) -> None:
+    def cut(self, goal: float, care: Care) -> None:
         """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
         question, setup = self.question, self.setup  # of the even cut, the only one so far
         cutter = Cutter(setup, self.first, question.memory_limit)
@@ -135,8 +136,8 @@ class _Tried:
         if cutter.chain and (near or found is None):
             self._tried(cutter, cutter.exact)
         elif near and not cutter.chain:
-            self._tried(cutter, cutter.thorough if thorough else cutter.careful)
-            if thorough:
+            self._tried(cutter, cutter.thorough if care == "most" else cutter.careful)
+            if care != "some":
                 self._lighten(cutter)
         if cutter.chain and near and not self.mixes:
             self._calm()

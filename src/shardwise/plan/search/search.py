@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shardwise.inputs.layers import stage_layers
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.passes import SPLIT
 from shardwise.plan.search.cut_bound import Paths, prove
 from shardwise.plan.search.executor import Executor, Serial
-from shardwise.plan.search.refine import NEAR, Refined, every_cut, refine
+from shardwise.plan.search.refine import NEAR, Care, Refined, every_cut, refine
 from shardwise.plan.search.screen import Rows, Screen
 from shardwise.plan.search.space import Space, apart, axes_apart
 from shardwise.plan.search.table import Floats
@@ -35,6 +36,8 @@ PROMISING = 1.1
 """Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
 CLOSE, THOROUGH = 1.005, 4
 """Times the best: what is cut as well as can be, and how many strategies at most."""
+LOPSIDED = 1.06
+"""Times the mean layers of a rank: where another cut with equal passes may update faster."""
 PROOFS = 300
 """Strategies of which all cuts are bounded at most."""
 NAMED = 8
@@ -269,13 +272,20 @@ class Search:
             close = [
                 (one.seconds, place)
                 for place, one in self.tried
-                if one.fits and one.seconds <= most and (one.strategy.vpp > 1 or one.strategy.schedule in SPLIT)
-            ]  # other chains are cut exactly
+                if one.fits and one.seconds <= most and (place == self.best_at or self._lopsided(one.strategy))
+            ]
             left = [place for _, place in sorted(close) if place not in done and self.open[place] < self.best.seconds]
             if not left:
                 return
+            care: Care = "most" if left[0] == self.best_at else "more"
             done.add(left[0])
-            self._take_again(left[0], refine(self.question, self.strategy(left[0]), thorough=True))
+            self._take_again(left[0], refine(self.question, self.strategy(left[0]), care=care))
+
+    def _lopsided(self, strategy: Strategy) -> bool:
+        """Whether a rank that is not cut exactly, as chains are, has far more to update than the mean."""
+        annealed = strategy.vpp > 1 or strategy.schedule in SPLIT
+        layers = self.question.model.layers
+        return annealed and max(stage_layers(layers, strategy)) > LOPSIDED * layers / strategy.pp
 
     def _look(self, place: int, bound: float) -> None:
         goal = self.best.seconds if self.best else float("inf")
