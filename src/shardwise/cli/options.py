@@ -188,6 +188,32 @@ def _sources() -> list[click.Parameter]:
     ]  # fmt: skip
 
 
+def several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Options as one decorator, shown in this order."""
+
+    def added(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
+        for option in reversed(options):
+            verb = option(verb)
+        return verb
+
+    return added
+
+
+GLOBAL_BATCH = click.option(
+    "--global-batch",
+    "--global-batch-size",
+    type=Number("Strategy.global_batch"),
+    default=1024,
+    metavar="N",
+    help="Samples per iteration. [1024]",
+)
+executor_options = several(
+    click.option("--workers", type=Number("option.workers"), default=1, metavar="N", help="Processes. [1]"),
+    click.option("--executor", type=click.Choice(["processes", "ray"]), default="processes", help="[processes]"),
+    click.option("--address", metavar="HOST:PORT", help="A running Ray cluster. [one is started here]"),
+)
+
+
 def typed_options(context: click.Context) -> frozenset[str]:
     """The options that were typed, not defaulted."""
     source = click.core.ParameterSource.COMMANDLINE

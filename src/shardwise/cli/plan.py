@@ -7,74 +7,57 @@ from typing import Any
 import click
 
 from shardwise.cli.number import Number, share
-from shardwise.cli.options import CLUSTER, MODEL, typed_options
+from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, executor_options, several, typed_options
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import report_options
 from shardwise.errors import Fault, InputError
 
-
-def _options(verb: Any) -> Any:  # noqa: ANN401 - a click decorator
-    for option in reversed(
-        [
-            click.option(
-                "--global-batch",
-                "--global-batch-size",
-                type=Number("Strategy.global_batch"),
-                default=1024,
-                metavar="N",
-                help="Samples per iteration. [1024]",
-            ),
-            click.option(
-                "--seq",
-                type=Number("Strategy.seq"),
-                default=4096,
-                metavar="N",
-                help="Tokens per sample. [4096]",
-            ),
-            click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]"),
-            click.option(
-                "--only", multiple=True, metavar="CONDITIONS", help='Limits of the axes, such as "tp<=8 zero1 vpp=1".'
-            ),
-            click.option(
-                "--fix", multiple=True, metavar="WORDS", help='Values that are given, such as "pp=4", "fp8" or "nosp".'
-            ),
-            click.option(
-                "--memory",
-                metavar="SIZE",
-                help="What one GPU may use, such as 70GiB. [the GPU's, less --memory-margin]",
-            ),
-            click.option(
-                "--memory-margin",
-                type=Number("option.margin"),
-                metavar="SIZE",
-                help="Bytes of every GPU to leave free. [the memory model's error]",
-            ),
-            click.option(
-                "--gap",
-                type=Number("option.gap", share),
-                default="0.5%",
-                metavar="X%",
-                help="Stop when the best is proven so near. [0.5%]",
-            ),
-            click.option(
-                "--time",
-                "time_limit",
-                type=Number("option.time"),
-                metavar="TIME",
-                help="Stop after so long, such as 30s. [none]",
-            ),
-            click.option("--top", type=Number("option.top"), default=5, metavar="N", help="Layouts to show. [5]"),
-            click.option("--workers", type=Number("option.workers"), default=1, metavar="N", help="Processes. [1]"),
-            click.option(
-                "--executor", type=click.Choice(["processes", "ray"]), default="processes", help="[processes]"
-            ),
-            click.option("--address", metavar="HOST:PORT", help="A running Ray cluster. [one is started here]"),
-            click.option("--out", metavar="FILE", help="Write the plan."),
-            click.option("--explain", is_flag=True, help="What the space is, and where time and memory go."),
-        ]
-    ):
-        verb = option(verb)
-    return verb
+_options = several(
+    GLOBAL_BATCH,
+    click.option(
+        "--seq",
+        type=Number("Strategy.seq"),
+        default=4096,
+        metavar="N",
+        help="Tokens per sample. [4096]",
+    ),
+    click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]"),
+    click.option(
+        "--only", multiple=True, metavar="CONDITIONS", help='Limits of the axes, such as "tp<=8 zero1 vpp=1".'
+    ),
+    click.option(
+        "--fix", multiple=True, metavar="WORDS", help='Values that are given, such as "pp=4", "fp8" or "nosp".'
+    ),
+    click.option(
+        "--memory",
+        metavar="SIZE",
+        help="What one GPU may use, such as 70GiB. [the GPU's, less --memory-margin]",
+    ),
+    click.option(
+        "--memory-margin",
+        type=Number("option.margin"),
+        metavar="SIZE",
+        help="Bytes of every GPU to leave free. [the memory model's error]",
+    ),
+    click.option(
+        "--gap",
+        type=Number("option.gap", share),
+        default="0.5%",
+        metavar="X%",
+        help="Stop when the best is proven so near. [0.5%]",
+    ),
+    click.option(
+        "--time",
+        "time_limit",
+        type=Number("option.time"),
+        metavar="TIME",
+        help="Stop after so long, such as 30s. [none]",
+    ),
+    click.option("--top", type=Number("option.top"), default=5, metavar="N", help="Layouts to show. [5]"),
+    executor_options,
+    click.option("--out", metavar="FILE", help="Write the plan."),
+    click.option("--explain", is_flag=True, help="What the space is, and where time and memory go."),
+)
 
 
 def _moved(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
