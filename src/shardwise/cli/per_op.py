@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.cli.output import Output
-from shardwise.cli.per_op_options import other_length, refuse_other_layers, strangers
+from shardwise.cli.per_op_options import contradictions, other_length, refuse_other_layers
 from shardwise.cli.per_op_probe import is_measured, read_measured, write_request
 from shardwise.cli.progress import Progress
 from shardwise.cost.profiles.analytic import make_profile
@@ -47,7 +47,7 @@ def run(options: Options, output: Output, typed: frozenset[str] = frozenset()) -
     """Answer the question of the options; the exit code. `typed`: those that are not defaults."""
     from shardwise.cli import per_op_report as report
 
-    if faults := strangers(options):
+    if faults := contradictions(options):
         raise InputError(faults)
     if options["write_operators"]:
         return write_request(options, _micro_batches(options), output)

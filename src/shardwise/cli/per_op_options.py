@@ -11,7 +11,7 @@ from shardwise.inputs.model import Model
 from shardwise.plan.per_op.advice import dimensions
 
 
-def strangers(options: Mapping[str, Any]) -> list[Fault]:
+def contradictions(options: Mapping[str, Any]) -> list[Fault]:
     """Options that contradict each other."""
     found = [
         Fault("--" + name.replace("_", "-"), "is empty; leave it out, or say what is meant")
