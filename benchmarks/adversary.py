@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first question")
     parser.add_argument("--src", default=str(HERE / "src"), help="the source tree to attack")
     asked = parser.parse_args()
-    sys.path[:0] = [asked.src, str(HERE / "tests" / "plan" / "search")]
+    sys.path[:0] = [asked.src, str(HERE / "tests" / "search")]
     from adversary import BEATEN, attack
 
     found, number = [], asked.first

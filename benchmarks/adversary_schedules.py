@@ -199,8 +199,9 @@ def _moved(rows: list[list[Any]], dice: random.Random) -> list[list[Any]]:
 
 def asked(question: Question, effort: float) -> tuple[Any, Any, dict[str, Any]]:
     """The tool's answer, the alternatives and the options, in its own types."""
-    from shardwise.schedule import optimise, optimise_alternatives
-    from shardwise.simulate import costs
+    from shardwise.pipeline.alternatives import optimise_alternatives
+    from shardwise.pipeline.costs import costs
+    from shardwise.pipeline.optimise import optimise
 
     given = question.costs
     first = costs(pp=question.pp, vpp=question.vpp, **given)
@@ -229,7 +230,8 @@ class Outcome(NamedTuple):
 def tried(question: Question, *, tries: int, effort: float = 1.0, seed: int = 0) -> Outcome:
     """Ask, then attack."""
     from shardwise.errors import InfeasibleError
-    from shardwise.schedule import mix, optimise
+    from shardwise.pipeline.mixes import mix
+    from shardwise.pipeline.optimise import optimise
 
     answer, alternatives, options = asked(question, effort)
     choice = tuple(answer.choice) or (0,) * len(question.rank_of)

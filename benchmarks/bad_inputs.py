@@ -185,21 +185,21 @@ def warm(source: Path) -> dict[str, str]:
 
     from shardwise.cli.verbs import VERBS
     from shardwise.errors import InputError
+    from shardwise.frameworks.load import load_cluster, load_model, model_from, read_cluster
     from shardwise.inputs.calibration import Calibration
     from shardwise.inputs.cluster import Cluster
-    from shardwise.inputs.load import load_cluster, load_model, model_from, read_cluster
-    from shardwise.inputs.plan_file import Plan, plan_text
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
-    from shardwise.inputs.validate import validated
-    from shardwise.plan.search.api import plan as search
-    from shardwise.plan.search.api import plan_file_of
-    from shardwise.schedule.generate import generate
+    from shardwise.inputs.typed import validated
+    from shardwise.pipeline.generate import generate
+    from shardwise.plan.file import Plan, plan_text
+    from shardwise.search.api import plan as search
+    from shardwise.search.api import plan_file_of
 
     assert Path(sys.modules["shardwise"].__file__ or "").is_relative_to(source), "another shardwise is in the way"
     for module, _ in VERBS.values():
         importlib.import_module(module)
-    for module in ("yaml", "numpy", "pydantic", "highspy", "shardwise.web.answers", "shardwise.plan.search.api"):
+    for module in ("yaml", "numpy", "pydantic", "highspy", "shardwise.web.answers", "shardwise.search.api"):
         importlib.import_module(module)
     load_model("llama-3.2-1b")
     small = model_from(dict(cases.SOUND["small.json"]), Path("small.json")).value

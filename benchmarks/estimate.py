@@ -19,14 +19,15 @@ from itertools import product
 from statistics import median
 from typing import NamedTuple
 
-from shardwise.inputs.check import check
+from shardwise.check.check import check
+from shardwise.estimate.estimate import estimate
+from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.load import load_cluster, load_model, load_runtime
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.estimate import estimate
 
 LIMIT = 1000.0
 RUNS = 5

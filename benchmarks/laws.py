@@ -1,6 +1,6 @@
 """Laws of the cost model on drawn strategies: python benchmarks/laws.py [--count N] [--seed N] [--src FOLDER].
 
-The laws and where each ends stand in tests/plan/drawn.py, and a sample of the strategies in tests/plan/test_laws.py.
+The laws and where each ends stand in tests/estimate/drawn.py, and a sample of the strategies in tests/estimate/test_laws.py.
 `--src`: hold another version's sources against them. Exit code 1 where a law is broken.
 """
 
@@ -24,7 +24,7 @@ QUESTIONS = (
 
 def main() -> int:
     asked = arguments()
-    sys.path[:0] = [asked.src, str(HERE / "tests" / "plan")]
+    sys.path[:0] = [asked.src, str(HERE / "tests" / "estimate")]
     rows = of_estimates(asked)
     rows.append(of_plans())
     print(f"\n{'law':42}{'checked':>8}{'broken':>8}{'worst':>11}")
@@ -83,7 +83,7 @@ def say_reach(cases: list) -> None:
 def of_plans() -> tuple[str, list[float]]:
     """More memory of every GPU never makes the best plan slower."""
     from shardwise import plan
-    from shardwise.inputs.load import load_cluster
+    from shardwise.frameworks.load import load_cluster
 
     excesses = []
     for model, name, batch, seq, runtime in QUESTIONS:

@@ -14,15 +14,15 @@ import sys
 import time
 from pathlib import Path
 
-from shardwise.cost.profiles.aceso import read_profile
-from shardwise.cost.profiles.table import MB
-from shardwise.export.aceso import from_aceso
-from shardwise.plan.per_op.balance import Balancer, uniform_shapes
-from shardwise.plan.per_op.chain import chain_of
-from shardwise.plan.per_op.evaluate import evaluate
-from shardwise.plan.per_op.solve import solve
-from shardwise.plan.per_op.start import balanced
-from shardwise.plan.per_op.types import Question
+from shardwise.frameworks.aceso.plan_file import from_aceso
+from shardwise.frameworks.aceso.read_profile import read_profile
+from shardwise.per_op.balance import Balancer, uniform_shapes
+from shardwise.per_op.chain import chain_of
+from shardwise.per_op.evaluate import evaluate
+from shardwise.per_op.profiles.table import MB
+from shardwise.per_op.question import Question
+from shardwise.per_op.solve import solve
+from shardwise.per_op.start import balanced
 
 # profile, layers, GPUs, best known ms, CPU seconds allowed
 GPT = (

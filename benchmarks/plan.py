@@ -16,17 +16,18 @@ from dataclasses import replace
 import numpy as np
 
 import shardwise
+from shardwise.estimate.estimate import estimate
+from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.layers import is_uneven, with_layers
-from shardwise.inputs.load import load_cluster, load_model, load_runtime
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.estimate import estimate
-from shardwise.plan.measured.validate import validate
-from shardwise.plan.search.api import question_of
-from shardwise.plan.search.refine import refine
-from shardwise.plan.search.screen import Screen
-from shardwise.plan.search.search import WAVE
-from shardwise.plan.search.space import Space
-from shardwise.plan.why import why
+from shardwise.measure.validate.validate import validate
+from shardwise.search.api import question_of
+from shardwise.search.refine import refine
+from shardwise.search.screen import Screen
+from shardwise.search.search import WAVE
+from shardwise.search.space import Space
+from shardwise.search.why import why
 
 SEARCHES = {
     "llama-70b": ("llama-3-70b", "1024xh100", 1024, 8192, 0.01, "10 CPU s, gap 1%; SimuMax 18 CPU s for 169"),

@@ -12,12 +12,11 @@ import json
 from pathlib import Path
 from statistics import fmean
 
-from shardwise.inputs.complete import complete
-from shardwise.inputs.load import load_cluster, load_model
-from shardwise.inputs.strategy_text import parse
-from shardwise.plan.estimate import estimate
+from shardwise.estimate.estimate import estimate
+from shardwise.frameworks.load import load_cluster, load_model
+from shardwise.inputs.strategy_text import complete, parse
+from shardwise.measure.rehearse.compare import Line, compare
 from shardwise.plan.predictions import plan_of
-from shardwise.rehearse.compare import Line, compare
 
 DATA = Path(__file__).parent / "data" / "h200_rehearsals.json"
 SHOWN = {"peak": "memory", "all passes": "passes", "optimizer step": "step", "iteration of the rank alone": "iteration"}

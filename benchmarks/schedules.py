@@ -14,8 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-from shardwise.schedule import Answer, find_fault, generate, optimise
-from shardwise.simulate import Costs, costs, limit_of, placed, simulate
+from shardwise.pipeline.action import placed
+from shardwise.pipeline.costs import Costs, costs, limit_of
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.faults import find_fault
+from shardwise.pipeline.generate import generate
+from shardwise.pipeline.optimise import Answer, optimise
 
 COST_SETS = {
     "unit": (10, 10, 10, 0), "w0.8": (10, 10, 8, 0), "seed": (10, 11, 9, 1), "sail16": (14407, 14380, 9676, 1610),

@@ -11,14 +11,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "plan"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "estimate"))
 
 from simumax_cases import EXAMPLES, Example
 
+from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.frameworks.load import load_cluster, read_cluster
+from shardwise.frameworks.simumax.read import read_model, read_strategy
 from shardwise.inputs.cluster import Cluster, Level
-from shardwise.inputs.load import load_cluster, read_cluster
-from shardwise.inputs.simumax import read_model, read_strategy
-from shardwise.plan.estimate import Estimate, estimate
 
 GIB = 2**30
 PCIE = Level(name="pcie", size=8, bandwidth=30e9, latency=10e-6, topology="pcie")

@@ -16,14 +16,14 @@ from making import DOCS, MARK, cell
 from shardwise.cli.main import run
 from shardwise.cost.memory import RankMemory
 from shardwise.cost.update import Update
+from shardwise.estimate.advice import Change
+from shardwise.estimate.estimate import Estimate, Stage
+from shardwise.estimate.goodput import Budget
 from shardwise.inputs.cluster import Level
 from shardwise.inputs.describe import texts_of
-from shardwise.inputs.plan_file import Difference, Plan
-from shardwise.plan.advice import Change
-from shardwise.plan.estimate import Estimate, Stage
-from shardwise.plan.goodput import Budget
-from shardwise.plan.search.types import Candidate, Counts
-from shardwise.plan.sweep import Cell
+from shardwise.plan.file import Difference, Plan
+from shardwise.search.question import Candidate, Counts
+from shardwise.search.sweep import Cell
 
 LEAD = """`--json FILE` writes the answer of a verb for programs; `--json -` writes it to standard output in place of
 the text. Times are seconds, sizes bytes, shares plain numbers; ledgers are `{"name", "value", "note", "parts"}`. What

@@ -21,19 +21,21 @@ PARTS: dict[str, tuple[str, ...]] = {
         "load_model", "load_cluster", "Strategy.parse", "estimate", "plan", "Model", "Cluster", "Strategy",
         "ShardwiseError",
     ),
-    "shardwise.plan.estimate": ("Estimate", "Stage"),
+    "shardwise.estimate.estimate": ("Estimate", "Stage"),
     "shardwise.cost.memory": ("RankMemory",),
     "shardwise.cost.ledger": ("Ledger",),
-    "shardwise.plan.search.api": ("plan_file_of",),
-    "shardwise.plan.search.types": ("Answer", "Candidate", "Counts"),
-    "shardwise.inputs.plan_file": ("Plan", "read_plan", "write_plan", "diff"),
-    "shardwise.plan.why": ("why", "Why"),
-    "shardwise.plan.timeline": ("estimate_of", "plan_iteration"),
-    "shardwise.schedule": ("generate", "optimise"),
-    "shardwise.simulate": ("costs", "simulate"),
-    "shardwise.simulate.timeline": ("Timeline",),
+    "shardwise.search.api": ("plan_file_of",),
+    "shardwise.search.question": ("Answer", "Candidate", "Counts"),
+    "shardwise.plan.file": ("Plan", "read_plan", "write_plan", "diff"),
+    "shardwise.search.why": ("why", "Why"),
+    "shardwise.plan.predict": ("estimate_of", "plan_iteration"),
+    "shardwise.pipeline.generate": ("generate",),
+    "shardwise.pipeline.optimise": ("optimise",),
+    "shardwise.pipeline.costs": ("costs",),
+    "shardwise.pipeline.engine": ("simulate",),
+    "shardwise.pipeline.timeline": ("Timeline",),
     "shardwise.partition": ("solve",),
-    "shardwise.export.registry": ("export",),
+    "shardwise.frameworks.export": ("export",),
     "shardwise.report.markdown": ("plan_markdown", "estimate_markdown", "diff_markdown"),
 }  # fmt: skip
 SEEN_ELSEWHERE = {"Model": "model.md", "Cluster": "cluster.md", "Strategy": "strategy.md"}
@@ -54,7 +56,7 @@ def _entry(module: str, name: str) -> Iterator[str]:
     for part in name.split("."):
         found = getattr(found, part)
     if inspect.ismodule(found):  # `shardwise.plan`: a package that can be called
-        found = import_module("shardwise.plan.search.api").plan
+        found = import_module("shardwise.search.api").plan
     if name in SEEN_ELSEWHERE:
         yield f"### {name}\n\n{_doc(found)} Its fields: [{name.lower()}]({SEEN_ELSEWHERE[name]})."
     elif inspect.isclass(found):

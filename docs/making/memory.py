@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from making import DOCS, MARK, row
-from shardwise.inputs.load import load_cluster, load_model
+from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.estimate import Estimate, estimate
 from shardwise.report.estimate import memory
 
 EXAMPLES = {

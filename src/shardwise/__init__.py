@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+# Two rooms have the names of verbs. Loaded here first (they are empty), they cannot take the verbs' places later.
+import shardwise.estimate
+import shardwise.plan  # noqa: F401
+from shardwise.api import estimate, load_cluster, load_model, plan, read_plan, write_plan
+from shardwise.version import __version__
+
 __all__ = [
     "Cluster",
     "Model",
@@ -13,17 +18,16 @@ __all__ = [
     "load_cluster",
     "load_model",
     "plan",
+    "read_plan",
+    "write_plan",
 ]
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
     from shardwise.inputs.cluster import Cluster
-    from shardwise.inputs.load import load_cluster, load_model
     from shardwise.inputs.model import Model
     from shardwise.inputs.strategy import Strategy
-    from shardwise.plan.estimate import estimate
-    from shardwise.plan.search.api import plan
 
 # Loaded when first asked for, so that `shardwise --help` and a script that needs one name pay for nothing else.
 _HOMES = {
@@ -31,10 +35,6 @@ _HOMES = {
     "Model": "shardwise.inputs.model",
     "ShardwiseError": "shardwise.errors",
     "Strategy": "shardwise.inputs.strategy",
-    "estimate": "shardwise.plan.estimate",
-    "load_cluster": "shardwise.inputs.load",
-    "load_model": "shardwise.inputs.load",
-    "plan": "shardwise.plan",
 }
 
 
@@ -43,9 +43,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "plan":  # the package itself can be called
-        return import_module("shardwise.plan")
-    # Not kept in this module: a submodule of the same name would otherwise be able to take its place.
     return getattr(import_module(_HOMES[name]), name)
 
 

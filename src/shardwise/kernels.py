@@ -23,7 +23,7 @@ LACKING = (
     "worse, since annealing is left out; install a C compiler (on Debian and Ubuntu: apt-get install gcc) and then "
     "Shardwise once more (pip install --force-reinstall --no-deps --no-cache-dir, and what you installed it from)"
 )
-UNITS = ("simulate/replay.c", "schedule/anneal.c", "partition/improve.c")
+UNITS = ("pipeline/replay.c", "pipeline/anneal.c", "partition/improve.c")
 """What the compiler is given; these include the other sources."""
 _PACKAGE = Path(__file__).parent
 

@@ -9,12 +9,11 @@ import pytest
 
 from shardwise import estimate, load_cluster, load_model
 from shardwise.errors import InfeasibleError, InputError
-from shardwise.inputs.complete import complete
-from shardwise.inputs.plan_file import read_plan, write_plan
-from shardwise.inputs.strategy_text import parse
-from shardwise.plan.balance import balanced
+from shardwise.inputs.strategy_text import complete, parse
+from shardwise.plan.file import read_plan, write_plan
+from shardwise.plan.predict import estimate_of
 from shardwise.plan.predictions import plan_of, predictions
-from shardwise.plan.timeline import estimate_of
+from shardwise.search.balance_plan import balanced
 
 MODEL, CLUSTER = load_model("llama-3-8b"), load_cluster("16xh100")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from test_bad_inputs import written
 
-from shardwise.inputs.plan_file import read_plan
+from shardwise.plan.file import read_plan
 
 BIG = ("estimate", "llama-3-70b", "--cluster", "64xh100", "--tp", 8, "--pp", 4, "--global-batch", 256, "--seq", 8192)
 TOO_BIG = ("estimate", "llama-3-70b", "--cluster", "16xh100", "--tp", 8, "--pp", 2, "--global-batch", 256)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from shardwise.plan.measured.rows import SHIPPED
+from shardwise.measure.validate.rows import SHIPPED
 
 
 def packed(name):

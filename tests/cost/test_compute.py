@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.cost.compute import machine_of, op_times
+from shardwise.cost.kernels import machine_of, op_times
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Overheads, Runtime

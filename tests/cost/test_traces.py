@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from shardwise.cost.profiles import trace as module
-from shardwise.cost.profiles.log import read_log
-from shardwise.cost.profiles.trace import events, kind_of, read_trace
 from shardwise.errors import FileError
+from shardwise.inputs import trace as module
+from shardwise.inputs.trace import events, kind_of, read_trace
+from shardwise.measure.log import read_log
 
 
 def kernel(name, length, **more):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.cost.walk import full_walk, plain_walk, selective_walk
+from shardwise.cost.activations import full_walk, plain_walk, selective_walk
 from shardwise.ops.op import Op
 
 

@@ -15,21 +15,13 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.load import (
-    CLUSTERS,
-    MODELS,
-    gpu_names,
-    load_cluster,
-    load_model,
-    load_runtime,
-    model_names,
-    runtime_names,
-)
+from shardwise.inputs.load import CLUSTERS, MODELS, gpu_names, load_runtime, model_names, runtime_names
 from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
-from shardwise.inputs.validate import validated
+from shardwise.inputs.typed import validated
 
 MEMORY = "weight files, from memory, not looked up"
 LOOKED_UP = "looked up: "

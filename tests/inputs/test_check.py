@@ -7,8 +7,8 @@ from cases import DENSE, H100, MEGATRON, MOE, TITAN, V100, cluster, strategies
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from shardwise.check.check import check, ensure, with_dp
 from shardwise.errors import InputError
-from shardwise.inputs.check import check, ensure, with_dp
 from shardwise.inputs.cluster import Level
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy

@@ -8,13 +8,14 @@ import typing
 
 import pytest
 
+from shardwise.check.values import value_faults
 from shardwise.errors import InputError
+from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_names, load_calibration
-from shardwise.inputs.check_values import value_faults
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import Scalar, held, shown, switch, typed, word
-from shardwise.inputs.load import gpu_names, load_cluster, load_model, load_runtime, model_names, runtime_names
+from shardwise.inputs.load import gpu_names, load_runtime, model_names, runtime_names
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS, row_of

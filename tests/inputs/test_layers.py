@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import InputError
+from shardwise.frameworks.load import load_model
 from shardwise.inputs.layers import chunk_rank, is_uneven, own_cut, rank_chunks, spread, stage_layers, with_layers
-from shardwise.inputs.load import load_model, load_runtime
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 
 

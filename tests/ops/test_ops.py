@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.cost.walk import plain_walk, selective_walk
-from shardwise.inputs.load import load_model, load_runtime, model_names
+from shardwise.cost.activations import plain_walk, selective_walk
+from shardwise.estimate.flops import model_flops
+from shardwise.frameworks.load import load_model
+from shardwise.inputs.load import load_runtime, model_names
 from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
 from shardwise.inputs.strategy import Strategy
-from shardwise.ops.ends import embedding, head
+from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import layer_kinds, layer_ops
 from shardwise.ops.shard import shard_of
-from shardwise.plan.flops import model_flops
 
 UNPADDED = load_runtime("torchtitan")
 TOY = Model(name="toy", layers=2, hidden=1024, heads=8, kv_heads=8, head_size=128, ffn=4096, vocab=32000)

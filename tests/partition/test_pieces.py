@@ -11,7 +11,7 @@ from shardwise.partition import solve
 from shardwise.partition.orders import order_of
 from shardwise.partition.readers.problem_file import problem_from
 from shardwise.partition.readers.training_file import in_pieces, read_training
-from shardwise.simulate.action import B, F
+from shardwise.pipeline.action import B, F
 
 Q1 = INSTANCES["Q1"]["problem"]
 

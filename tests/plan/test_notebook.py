@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwise
-from shardwise.inputs.plan_file import Plan
+from shardwise.plan.file import Plan
 from shardwise.plan.predictions import plan_of
 from shardwise.units import show_bytes, show_seconds
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 import shardwise
-from shardwise.inputs.complete import complete
-from shardwise.inputs.strategy_text import parse
+from shardwise.inputs.strategy_text import complete, parse
+from shardwise.plan.predict import estimate_of, plan_iteration
 from shardwise.plan.predictions import plan_of
-from shardwise.plan.timeline import estimate_of, plan_iteration
 
 MODEL, CLUSTER = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")
 

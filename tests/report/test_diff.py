@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.inputs.plan_file import Difference
+from shardwise.plan.file import Difference
 from shardwise.report.diff import difference_rows
 
 

@@ -9,13 +9,14 @@ import pytest
 
 import shardwise
 from shardwise.errors import UnknownNameError
+from shardwise.pipeline.costs import costs
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.generate import generate
 from shardwise.plan.predictions import plan_of
 from shardwise.report import svg
 from shardwise.report.page import asset_names, asset_text, page_of, timeline_page
 from shardwise.report.page.build import linked
 from shardwise.report.view import plan_view
-from shardwise.schedule import generate
-from shardwise.simulate import costs, simulate
 
 EVIL = "</script><script>window.broken=1</script><img src=x onerror=window.broken=1>"
 MODULES = [name for name in asset_names() if name.endswith(".js")]

@@ -9,17 +9,18 @@ from itertools import pairwise
 import pytest
 
 import shardwise
-from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.serialise import to_plain
 from shardwise.partition.compare import Compared
 from shardwise.partition.problem import Choice, Kind, Problem, Run
 from shardwise.partition.solver import solve
+from shardwise.pipeline.costs import costs
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.generate import generate
+from shardwise.plan.file import Plan
 from shardwise.plan.predictions import plan_of
-from shardwise.plan.search.api import plan_file_of
 from shardwise.report.view import balance_views, plan_view, schedule_view
 from shardwise.report.view import timeline as timeline_module
-from shardwise.schedule import generate
-from shardwise.simulate import costs, simulate
+from shardwise.search.api import plan_file_of
 
 MODEL, CLUSTER = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")
 LINES = (

@@ -8,7 +8,7 @@ import pytest
 from serving import LONG, SMALL, wait_for
 
 from shardwise import __version__
-from shardwise.inputs.plan_file import plan_from
+from shardwise.plan.file import plan_from
 
 
 @pytest.fixture(scope="module")

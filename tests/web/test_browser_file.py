@@ -9,12 +9,13 @@ from browsing import Looked
 
 import shardwise
 from shardwise.cli.report_files import plan_data
-from shardwise.export.shown import every_export
-from shardwise.plan.search.api import plan_file_of
+from shardwise.frameworks.shown import every_export
+from shardwise.pipeline.costs import costs
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.generate import generate
 from shardwise.report.page import page_of, timeline_page
 from shardwise.report.view import plan_view
-from shardwise.schedule import generate
-from shardwise.simulate import costs, simulate
+from shardwise.search.api import plan_file_of
 
 EVIL = "</script><script>window.broken=1</script><img src=x onerror=window.broken=1>"
 PAN = """async () => {

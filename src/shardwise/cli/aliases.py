@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.inputs.names import MEGATRON_ALSO, MEGATRON_NUMBERS, MEGATRON_SWITCHES
+from shardwise.frameworks.megatron.names import MEGATRON_ALSO, MEGATRON_NUMBERS, MEGATRON_SWITCHES
 
 _SAME_VALUE = {
     **{ours: (theirs, *MEGATRON_ALSO.get(ours, ())) for ours, theirs in MEGATRON_NUMBERS.items()},

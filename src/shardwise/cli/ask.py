@@ -11,16 +11,15 @@ from typing import TypeVar
 from shardwise.cli.aliases import SWITCHES
 from shardwise.cli.sources import Options, Source, overlaid, source_of
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.load import plan_at, read_cluster, read_model
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.complete import complete, derived_dp
 from shardwise.inputs.layers import own_cut
-from shardwise.inputs.load import load_runtime, read_cluster, read_model
-from shardwise.inputs.load_plan import plan_at
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
-from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.inputs.strategy_text import Given, parse
+from shardwise.inputs.strategy_text import Given, complete, derived_dp, parse
+from shardwise.plan.file import Plan
 
 T = TypeVar("T")
 
@@ -125,7 +124,7 @@ def _megatron(options: Options, source: Source, flags: Given, model: Model | Non
     """Flags of Megatron's beyond those that are ours under another name."""
     if not options.get("megatron"):
         return {}
-    from shardwise.inputs.frameworks.megatron_typed import read_typed
+    from shardwise.frameworks.megatron.typed import read_typed
 
     known = model or source.model
     typed = read_typed(options["megatron"], {**source.given, **flags}, known.layers if known else None)

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from shardwise.cli.output import Output
 from shardwise.errors import Fault, InputError
-from shardwise.inputs.plan_file import Plan, read_plan, write_plan
 from shardwise.partition.problem import Answer, Problem
+from shardwise.plan.file import Plan, read_plan, write_plan
 from shardwise.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from shardwise.plan.balance import Balanced
+    from shardwise.search.balance_plan import Balanced
 
 
 def balance_plan(source: str, target: str | None, limit: float | None, output: Output) -> int:
     """Balance a plan, print it beside what it was, and write it, predicted anew."""
     from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.plan.balance import balanced
     from shardwise.plan.predictions import plan_of
     from shardwise.report import estimate as report
+    from shardwise.search.balance_plan import balanced
 
     plan = read_plan(source)
     refuse_per_op(plan, source, "balance")
@@ -73,7 +73,7 @@ def plan_to_balance(source: str | None, target: str | None, problem: Problem) ->
 
 def write_balanced(plan: Plan, path: str, answer: Answer) -> None:
     """The plan with the layers of a balanced problem, predicted anew by the cost model."""
-    from shardwise.plan.estimate import estimate
+    from shardwise.estimate.estimate import estimate
     from shardwise.plan.predictions import plan_of
     from shardwise.report import balance as report
 

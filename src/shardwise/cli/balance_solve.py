@@ -276,7 +276,7 @@ def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
         output.say("to paste into MindFormers' YAML:")
         output.say(report.paste_block(problem, answer.best))
     if problem.rank_of == tuple(chunk % problem.pp for chunk in range(problem.chunks)):
-        from shardwise.export.megatron import layout
+        from shardwise.frameworks.megatron.write import layout
 
         output.say(f"Megatron --pipeline-model-parallel-layout {layout(answer.best.partition.layers)}")
     if len(compared) > 1:

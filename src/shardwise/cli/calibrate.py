@@ -11,12 +11,12 @@ from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, FileError, InputError
 
 if TYPE_CHECKING:
-    from shardwise.cost.fit.probe_file import Probe
-    from shardwise.cost.fit.result import Fit
     from shardwise.inputs.calibration import Calibration
     from shardwise.inputs.cluster import Gpu
-    from shardwise.inputs.plan_file import Plan
-    from shardwise.plan.correct import Correction
+    from shardwise.measure.correct import Correction
+    from shardwise.measure.fit.probe_file import Probe
+    from shardwise.measure.fit.result import Fit
+    from shardwise.plan.file import Plan
 
 
 @click.command("calibrate")
@@ -72,12 +72,12 @@ def _refuse_idle(source: str, options: dict[str, Any]) -> None:
 
 
 def _from_probe(options: dict[str, Any], output: Output) -> None:
-    from shardwise.cost.fit.fit import fit_probe
-    from shardwise.cost.fit.probe_file import read_probe
-    from shardwise.cost.fit.sanity import astray, refuse_strange
+    from shardwise.frameworks.load import load_cluster
     from shardwise.inputs.calibrations import calibration_of
-    from shardwise.inputs.load import load_cluster
-    from shardwise.inputs.store import check_name
+    from shardwise.measure.fit.fit import fit_probe
+    from shardwise.measure.fit.probe_file import read_probe
+    from shardwise.measure.fit.sanity import astray, refuse_strange
+    from shardwise.measure.fit.store import check_name
 
     probe = read_probe(options["probe_file"])
     if probe.hardware.get("device") == "cpu":
@@ -154,8 +154,8 @@ def _say_fit(fit: Fit, output: Output) -> None:
 
 def _followed(options: dict[str, Any]) -> tuple[Plan, str, str]:
     """The plan that a run followed, the GPU that is corrected, and its new name."""
-    from shardwise.inputs.plan_file import read_plan
-    from shardwise.inputs.store import check_name
+    from shardwise.measure.fit.store import check_name
+    from shardwise.plan.file import read_plan
 
     if not options["plan_file"]:
         raise InputError(Fault("--plan", "is missing; a run says nothing without the plan it followed"))
@@ -168,7 +168,7 @@ def _followed(options: dict[str, Any]) -> tuple[Plan, str, str]:
 
 def _refuse_other_gpu(base: str, ran: Gpu) -> None:
     """What is stored stands on a GPU of the catalog or of the user's: it must be there, and the one of the run."""
-    from shardwise.inputs.load import load_cluster
+    from shardwise.frameworks.load import load_cluster
 
     try:
         found = load_cluster(f"1x{base}").gpu
@@ -180,9 +180,9 @@ def _refuse_other_gpu(base: str, ran: Gpu) -> None:
 
 
 def _from_snapshot(options: dict[str, Any], output: Output) -> None:
-    from shardwise.cost.fit.snapshot import read_snapshot
-    from shardwise.plan.correct import from_snapshot
-    from shardwise.rehearse.spec import rank_number
+    from shardwise.measure.correct import from_snapshot
+    from shardwise.measure.fit.snapshot import read_snapshot
+    from shardwise.measure.rehearse.spec import rank_number
     from shardwise.units import show_bytes
 
     plan, base, name = _followed(options)
@@ -222,8 +222,8 @@ def _from_run(options: dict[str, Any], output: Output) -> None:
 
 
 def _traced(options: dict[str, Any], plan: Plan, name: str, output: Output) -> Correction:
-    from shardwise.cost.profiles.trace import read_trace
-    from shardwise.plan.correct import from_trace
+    from shardwise.inputs.trace import read_trace
+    from shardwise.measure.correct import from_trace
 
     trace = read_trace(options["trace"])
     steps = options["steps"] or trace.steps
@@ -239,8 +239,8 @@ def _traced(options: dict[str, Any], plan: Plan, name: str, output: Output) -> C
 
 
 def _logged(options: dict[str, Any], plan: Plan, name: str, output: Output) -> Correction:
-    from shardwise.cost.profiles.log import read_log
-    from shardwise.plan.correct import from_log
+    from shardwise.measure.correct import from_log
+    from shardwise.measure.log import read_log
 
     strategy = plan.strategy
     log = read_log(options["log"], tokens_per_gpu=strategy.global_batch * strategy.seq / strategy.world)
@@ -254,8 +254,8 @@ def _store(calibration: Calibration, base: str, output: Output, *, dry: bool, re
     if dry:
         output.note("nothing is stored (--dry-run)")
         return
-    from shardwise.inputs.store import store
     from shardwise.inputs.write import once_written
+    from shardwise.measure.fit.store import store
 
     kept, gpu = store(calibration, base, reserved=reserved)
     once_written(lambda: output.say(f"stored: --cluster 64x{calibration.name} uses {kept} (GPU: {gpu})"))

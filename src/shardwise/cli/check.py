@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from shardwise.check.check import check
 from shardwise.cli.ask import Asked
 from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import InputError
-from shardwise.inputs.check import check
 from shardwise.inputs.layers import spread
 from shardwise.plan.proof import check_proof
 

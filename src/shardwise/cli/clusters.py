@@ -6,8 +6,9 @@ import click
 
 from shardwise.cli.options import CLUSTER
 from shardwise.cli.output import Output, output_options
+from shardwise.frameworks.load import load_cluster, read_cluster
 from shardwise.inputs.cluster import Cluster, Gpu, Level
-from shardwise.inputs.load import gpu_names, load_cluster, read_cluster
+from shardwise.inputs.load import gpu_names
 from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
 
 

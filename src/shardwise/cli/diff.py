@@ -11,7 +11,7 @@ from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import write_page
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
+    from shardwise.plan.file import Plan
 
 
 @click.command("diff")
@@ -28,7 +28,7 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     shardwise diff a.json b.json
     shardwise diff a.json b.json --html compared.html
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.inputs.plan_file import diff, read_plan
+    from shardwise.plan.file import diff, read_plan
     from shardwise.report.diff import difference_rows
 
     pair = read_plan(left), read_plan(right)

@@ -14,9 +14,9 @@ from shardwise.errors import InfeasibleError
 from shardwise.units import show_bytes
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
-    from shardwise.plan.advice import Change
-    from shardwise.plan.estimate import Estimate
+    from shardwise.estimate.advice import Change
+    from shardwise.estimate.estimate import Estimate
+    from shardwise.plan.file import Plan
 
 
 @click.command("estimate", cls=Asking)
@@ -34,8 +34,8 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
     shardwise estimate llama-3-70b -c 64xh100 -s "tp8 pp4x2 mbs1 gbs256 seq8192" --explain
     shardwise estimate model.json --cluster system.json --strategy strategy.json   (SimuMax's files)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.plan.advice import advise
-    from shardwise.plan.estimate import estimate
+    from shardwise.estimate.advice import advise
+    from shardwise.estimate.estimate import estimate
 
     for note in asked.notes:
         output.note(note)
@@ -115,7 +115,7 @@ def _answer(found: Estimate, changes: tuple[Change, ...]) -> dict[str, object]:
 
 
 def _write(found: Estimate, out: str, output: Output) -> None:
-    from shardwise.inputs.plan_file import write_plan
+    from shardwise.plan.file import write_plan
     from shardwise.plan.predictions import plan_of
 
     write_plan(plan_of(found), out)

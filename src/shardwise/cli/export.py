@@ -44,9 +44,9 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
         _schedule_only(file, output, target=target, out=out, force=force)
         return
     from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.export.folder import write_export
-    from shardwise.export.registry import export
-    from shardwise.inputs.plan_file import read_plan
+    from shardwise.frameworks.export import export
+    from shardwise.frameworks.folder import write_export
+    from shardwise.plan.file import read_plan
 
     read = read_plan(file)
     refuse_per_op(read, file, "export")
@@ -84,11 +84,11 @@ def _say_written(written: tuple[Path, ...], output: Output) -> None:
 
 def _schedule_only(file: str, output: Output, *, target: str, out: str, force: bool) -> None:
     """A schedule's CSV without a plan: only PyTorch's pipelining can take it."""
-    from shardwise.export.folder import write_export
-    from shardwise.export.registry import find
-    from shardwise.export.torch_pipelining import schedule_export
+    from shardwise.frameworks.export import find
+    from shardwise.frameworks.folder import write_export
+    from shardwise.frameworks.torch.pipelining import schedule_export
     from shardwise.inputs.files import read_text
-    from shardwise.simulate.action import Schedule
+    from shardwise.pipeline.action import Schedule
 
     found, version = find(target)
     if found.name != "torch-pipelining":

@@ -9,7 +9,8 @@ import click
 
 from shardwise.cli.options import MODEL
 from shardwise.cli.output import Output, output_options
-from shardwise.inputs.load import load_model, model_names, read_model
+from shardwise.frameworks.load import load_model, read_model
+from shardwise.inputs.load import model_names
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.parameters import Parameters, count
 from shardwise.units import show_count

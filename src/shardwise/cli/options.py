@@ -154,7 +154,7 @@ class Asking(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours = frozenset(name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts))
         if any(word.startswith("--") and word.partition("=")[0] not in ours for word in args):
-            from shardwise.inputs.frameworks.megatron_typed import split
+            from shardwise.frameworks.megatron.typed import split
 
             args, ctx.meta[MEGATRON_WORDS] = split(args, ours)
         self._refuse_twice(ctx, args)

@@ -13,20 +13,21 @@ from shardwise.cli.output import Output
 from shardwise.cli.per_op_options import contradictions, other_length, refuse_other_layers
 from shardwise.cli.per_op_probe import is_measured, read_measured, write_request
 from shardwise.cli.progress import Progress
-from shardwise.cost.profiles.analytic import make_profile
-from shardwise.cost.profiles.table import MB, Profile
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import counted, listed, typed
-from shardwise.inputs.load import load_cluster, load_model, load_runtime
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.scalars import SCALARS
-from shardwise.plan.per_op.advice import KNOWN, dimensions, measured_factor, unsupported, warnings
-from shardwise.plan.per_op.answer import Answer
-from shardwise.plan.per_op.chain import Chain, chain_of, own_chain
-from shardwise.plan.per_op.evaluate import evaluate
-from shardwise.plan.per_op.flavour import COMPATIBLE, FULL, Flavour
-from shardwise.plan.per_op.types import PerOpPlan, Question
+from shardwise.per_op.advice import KNOWN, dimensions, measured_factor, unsupported, warnings
+from shardwise.per_op.answer import Answer
+from shardwise.per_op.chain import Chain, chain_of, own_chain
+from shardwise.per_op.evaluate import evaluate
+from shardwise.per_op.flavour import COMPATIBLE, FULL, Flavour
+from shardwise.per_op.profiles.analytic import make_profile
+from shardwise.per_op.profiles.table import MB, Profile
+from shardwise.per_op.question import PerOpPlan, Question
 from shardwise.units import show_seconds
 
 Options = Mapping[str, Any]
@@ -55,7 +56,7 @@ def run(options: Options, output: Output, typed: frozenset[str] = frozenset()) -
     for note in setting.notes:
         output.note(note)
     if options["save_profiles"]:
-        from shardwise.cost.profiles.write import write_profile
+        from shardwise.frameworks.aceso.write_profile import write_profile
 
         write_profile(setting.question.profile, options["save_profiles"])
     if options["show_start"]:
@@ -72,10 +73,10 @@ def run(options: Options, output: Output, typed: frozenset[str] = frozenset()) -
 
 def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...], output: Output) -> Answer:
     """Search, followed by a line on a terminal; Ctrl-C keeps the best so far."""
-    from shardwise.plan.per_op.alleviate import Budget
-    from shardwise.plan.per_op.answer import Standing
-    from shardwise.plan.per_op.solve import solve
-    from shardwise.plan.search.executor import executor_of
+    from shardwise.per_op.alleviate import Budget
+    from shardwise.per_op.answer import Standing
+    from shardwise.per_op.solve import solve
+    from shardwise.search.executor import executor_of
 
     budget = Budget(hops=options["hops"], trials=options["trials"])
     limit = float("inf") if options["time_limit"] is None else options["time_limit"]
@@ -101,7 +102,7 @@ def _ordered(options: Options, question: Question, answer: Answer) -> Answer:
     name = options["schedule"]
     if name in {"1f1b", "gpipe"} and not (options["explain"] and len(answer.plan.stages) > 1):
         return answer
-    from shardwise.plan.per_op.orders import CHOICES, ordered
+    from shardwise.per_op.orders import CHOICES, ordered
 
     names = CHOICES if name in {"1f1b", "auto"} else tuple(dict.fromkeys(("1f1b", name)))
     return ordered(question, answer, names, choose="" if name in {"1f1b", "gpipe"} else name)
@@ -147,7 +148,7 @@ def _profiled(options: Options, model: Model | None, cluster: Cluster | None) ->
         profile = read_measured(options, model, cluster)
         return profile, own_chain(profile), list(profile.notes)
     if options["profiles"]:
-        from shardwise.cost.profiles.aceso import read_profile
+        from shardwise.frameworks.aceso.read_profile import read_profile
 
         profile = read_profile(options["profiles"], options["profile"] or "")
         if profile.runs:
@@ -259,8 +260,8 @@ def _checked(question: Question) -> list[Fault]:
 
 def _starts(options: Options, question: Question) -> tuple[PerOpPlan, ...]:
     """Starts of alleviate, or to be shown: a kind for every number of stages, or the user's own plan."""
-    from shardwise.plan.per_op.alleviate import starts_of
-    from shardwise.plan.per_op.start import STARTS
+    from shardwise.per_op.alleviate import starts_of
+    from shardwise.per_op.start import STARTS
 
     kind = options["start"]
     if kind is None or kind in STARTS:
@@ -271,7 +272,7 @@ def _starts(options: Options, question: Question) -> tuple[PerOpPlan, ...]:
 
 
 def read_start(path: str, question: Question) -> PerOpPlan:
-    from shardwise.export.aceso import from_aceso
+    from shardwise.frameworks.aceso.plan_file import from_aceso
     from shardwise.inputs.files import read_mapping
 
     return from_aceso(read_mapping(path), question, title=path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.cost.profiles.table import Profile
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.model import Model
-from shardwise.plan.per_op.advice import dimensions
+from shardwise.per_op.advice import dimensions
+from shardwise.per_op.profiles.table import Profile
 
 
 def contradictions(options: Mapping[str, Any]) -> list[Fault]:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.cli.output import Output
 from shardwise.errors import Fault, InputError
-from shardwise.inputs.load import load_cluster, load_model, load_runtime
+from shardwise.frameworks.load import load_cluster, load_model
+from shardwise.inputs.load import load_runtime
 
 if TYPE_CHECKING:
-    from shardwise.cost.profiles.table import Profile
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
+    from shardwise.per_op.profiles.table import Profile
 
 Options = Mapping[str, Any]
 DEFAULT_SEQ = 4096
@@ -25,7 +26,7 @@ def is_measured(options: Options) -> bool:
 
 
 def read_measured(options: Options, model: Model | None, cluster: Cluster | None) -> Profile:
-    from shardwise.cost.profiles.operators import measured_profile, read_operators
+    from shardwise.per_op.profiles.operators import measured_profile, read_operators
 
     if cluster is None:
         raise InputError(Fault("--cluster", "is missing; measured operators take their collectives from it"))
@@ -42,9 +43,9 @@ def read_measured(options: Options, model: Model | None, cluster: Cluster | None
 
 def write_request(options: Options, micro_batches: tuple[int, ...], output: Output) -> int:
     """`--write-operators`: what the probe should measure; nothing is searched."""
-    from shardwise.cost.profiles.request import operator_request
     from shardwise.inputs.serialise import to_json
     from shardwise.inputs.write import write_now, write_text
+    from shardwise.per_op.profiles.request import operator_request
 
     if not options["model"] or not options["cluster"]:
         raise InputError(Fault("--write-operators", "needs MODEL and --cluster: they say which operators there are"))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.cli.output import Output
 from shardwise.inputs.write import write_text
-from shardwise.plan.per_op.advice import megabytes
-from shardwise.plan.per_op.answer import Answer
-from shardwise.plan.per_op.evaluate import Evaluation, evaluate
-from shardwise.plan.per_op.types import PerOpPlan, Question
+from shardwise.per_op.advice import megabytes
+from shardwise.per_op.answer import Answer
+from shardwise.per_op.evaluate import Evaluation, evaluate
+from shardwise.per_op.question import PerOpPlan, Question
 
 if TYPE_CHECKING:
     from shardwise.cli.per_op import Setting
@@ -194,7 +194,7 @@ def as_json(question: Question, answer: Answer) -> dict[str, Any]:
 
 def written(setting: Setting, question: Question, answer: Answer, options: Mapping[str, Any], output: Output) -> None:
     """The best plans as Aceso's JSON, and the plan file."""
-    from shardwise.export.aceso import to_aceso
+    from shardwise.frameworks.aceso.plan_file import to_aceso
     from shardwise.inputs.serialise import to_json
 
     if options["aceso"]:
@@ -212,11 +212,11 @@ def written(setting: Setting, question: Question, answer: Answer, options: Mappi
 def _plan_file(setting: Setting, question: Question, answer: Answer, options: Mapping[str, Any]) -> None:
     from dataclasses import replace
 
-    from shardwise import __version__
     from shardwise.errors import Fault, InputError
-    from shardwise.inputs.plan_file import Plan, write_plan
     from shardwise.inputs.strategy import Strategy
+    from shardwise.plan.file import Plan, write_plan
     from shardwise.plan.proof import proof_of
+    from shardwise.version import __version__
 
     if setting.model is None or setting.cluster is None:  # told by per_op_options before the search
         raise InputError(Fault("--out", "needs MODEL and --cluster"))

@@ -10,7 +10,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
+    from shardwise.plan.file import Plan
 
 
 def is_per_op(plan: Plan) -> bool:

@@ -12,13 +12,13 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import Scalar, held, listed, typed
 from shardwise.inputs.scalars import SCALARS
-from shardwise.simulate.action import placed
-from shardwise.simulate.costs import Costs, costs, limit_of
+from shardwise.pipeline.action import placed
+from shardwise.pipeline.costs import Costs, costs, limit_of
 from shardwise.units import parse_bytes
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
-    from shardwise.plan.setup import Setup
+    from shardwise.estimate.setup import Setup
+    from shardwise.plan.file import Plan
 
 _FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
 _CHUNK_FIELDS = ("f", "i", "w", "activation")
@@ -150,10 +150,10 @@ def _share(c: int, old: int, k: int, new: int) -> float:
 
 def plan_pipeline(plan: Plan, name: str, placement: str | None = None, limit: str | None = None) -> Pipeline:
     """The pipeline of a plan in an order: what an estimate of it replays, the device's memory as the limit."""
+    from shardwise.estimate.passes import SPLIT, pass_costs
+    from shardwise.estimate.setup import setup_of
     from shardwise.inputs.load import load_runtime
-    from shardwise.plan.passes import SPLIT, pass_costs
-    from shardwise.plan.setup import setup_of
-    from shardwise.plan.timeline import reordered
+    from shardwise.plan.predict import reordered
 
     own = plan.strategy.schedule == name and not (name == "auto" and placement)
     strategy = plan.strategy if own else reordered(plan.strategy, name, plan.model.layers, placement)  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ import click
 
 from shardwise.cli.output import Output, terminal_width
 from shardwise.inputs.write import write_text
-from shardwise.schedule.bounds import Bound
-from shardwise.simulate.timeline import Timeline
+from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.timeline import Timeline
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])

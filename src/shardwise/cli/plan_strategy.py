@@ -12,8 +12,8 @@ from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from shardwise.plan.search.search import Search
-    from shardwise.plan.search.types import Answer, Candidate
+    from shardwise.search.question import Answer, Candidate
+    from shardwise.search.search import Search
 
 
 def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> int:
@@ -21,7 +21,8 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
     given = from_plan(options, typed)
     options = {**options, **given}
     _refuse(options)
-    from shardwise.plan.search.api import plan, plan_file_of
+    from shardwise.api import plan
+    from shardwise.search.api import plan_file_of
 
     with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
         answer: Answer = plan(
@@ -44,7 +45,7 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
         return _nothing(answer, output)
     found = plan_file_of(answer)
     _say(answer, output, options["top"], explain=options["explain"])
-    from shardwise.inputs.plan_file import plan_text, write_plan
+    from shardwise.plan.file import plan_text, write_plan
 
     if output.json:
         import json
@@ -67,8 +68,8 @@ def _markdown(answer: Answer, top: int) -> str:
 
 def from_plan(options: Mapping[str, Any], typed: frozenset[str]) -> dict[str, Any]:
     """Where a plan file stands in place of a model: its model, cluster, batch and the like, unless they are typed."""
-    from shardwise.inputs.plan_file import is_plan, read_plan
-    from shardwise.plan.what_if import margin_of
+    from shardwise.plan.file import is_plan, read_plan
+    from shardwise.search.what_if import margin_of
 
     if not options["model"] or not is_plan(options["model"]):
         return {}
@@ -82,7 +83,7 @@ def from_plan(options: Mapping[str, Any], typed: frozenset[str]) -> dict[str, An
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
-    from shardwise.inputs.load import read_model
+    from shardwise.frameworks.load import read_model
 
     if options["cluster"] is None and isinstance(options["model"], str):
         read_model(options["model"])  # a name or a file that is not there is the first thing to say
@@ -102,8 +103,8 @@ def _margin(options: Mapping[str, Any]) -> float | None:
     if options["memory"] is None:
         margin: float | None = options["memory_margin"]
         return margin
+    from shardwise.frameworks.load import load_cluster
     from shardwise.inputs.gate import typed
-    from shardwise.inputs.load import load_cluster
     from shardwise.inputs.scalars import SCALARS
 
     machines = options["cluster"]
@@ -119,8 +120,8 @@ def follow(search: Search, state: Progress) -> None:
 
 
 def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
-    from shardwise.plan.search.api import proof
     from shardwise.report import estimate as report
+    from shardwise.search.api import proof
 
     best, question = answer.best, answer.question
     assert best is not None  # noqa: S101 - for the type checker
@@ -143,8 +144,8 @@ def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
 
 
 def _explain(answer: Answer, output: Output) -> None:
-    from shardwise.plan.search.types import COVERED
     from shardwise.report import estimate as report
+    from shardwise.search.question import COVERED
 
     assert answer.best is not None  # noqa: S101 - for the type checker
     output.say("\nwhere the time goes (on the busiest pipeline rank)")
@@ -185,8 +186,8 @@ def _row(candidate: Candidate) -> dict[str, object]:
 def _nothing(answer: Answer, output: Output) -> int:
     """Nothing fits: by how much, and what would."""
     near, question = answer.closest, answer.question
-    from shardwise.plan.search.api import proof
-    from shardwise.plan.search.empty import why_empty
+    from shardwise.search.api import proof
+    from shardwise.search.nothing_fits import why_empty
 
     output.answer({"fits": False, "closest": near, "search": proof(answer)["search"]})
     if answer.interrupted:

@@ -6,8 +6,8 @@ import importlib
 
 import click
 
-from shardwise import __version__
 from shardwise.cli.verbs import VERBS
+from shardwise.version import __version__
 
 
 class Verbs(click.Group):

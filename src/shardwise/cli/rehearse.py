@@ -13,8 +13,8 @@ from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
-    from shardwise.rehearse.compare import Line
+    from shardwise.measure.rehearse.compare import Line
+    from shardwise.plan.file import Plan
 
 
 @click.command("rehearse")
@@ -43,8 +43,8 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
     shardwise rehearse plan.json --rank pp2 --with megatron            Megatron-Core's own modules instead of ours
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.inputs.plan_file import read_plan
-    from shardwise.rehearse.program import read_result
+    from shardwise.measure.rehearse.program import read_result
+    from shardwise.plan.file import read_plan
 
     plan = read_plan(options["plan_file"])
     refuse_per_op(plan, options["plan_file"], "rehearse")
@@ -61,7 +61,7 @@ def command(output: Output, **options: Any) -> None:  # noqa: ANN401 - one an op
 
 
 def _refuse_stranger(plan: Plan, result: dict[str, Any], path: str) -> None:
-    from shardwise.plan.identity import plan_id
+    from shardwise.plan.file import plan_id
 
     name = f"{plan.model.name}: {plan.strategy}"
     if result["name"] != name:
@@ -76,7 +76,7 @@ def _refuse_stranger(plan: Plan, result: dict[str, Any], path: str) -> None:
 
 
 def _refuse_other_rank(plan: Plan, result: dict[str, Any], options: dict[str, Any]) -> None:
-    from shardwise.rehearse.spec import rank_number
+    from shardwise.measure.rehearse.spec import rank_number
 
     if options["rank"] is not None and rank_number(options["rank"], plan.strategy.pp) != result["rank"]:
         told = f"is {options['rank']}, and {options['read']} is a rehearsal of pp{result['rank']}; leave --rank out"
@@ -84,7 +84,7 @@ def _refuse_other_rank(plan: Plan, result: dict[str, Any], options: dict[str, An
 
 
 def _spec(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
-    from shardwise.rehearse.spec import rank_number, spec_of
+    from shardwise.measure.rehearse.spec import rank_number, spec_of
 
     if options["rank"] is None and plan.strategy.pp > 1:
         raise InputError(
@@ -92,7 +92,7 @@ def _spec(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
         )
     rank = rank_number(options["rank"] or "pp0", plan.strategy.pp)
     if options["builder"] == "megatron":
-        from shardwise.rehearse.megatron import megatron_spec
+        from shardwise.measure.rehearse.megatron import megatron_spec
 
         if options["device"] == "meta":
             raise InputError(Fault("--device", "is meta, and Megatron's modules need a GPU; leave --with megatron out"))
@@ -105,7 +105,7 @@ def _spec(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
 
 def _write(plan: Plan, options: dict[str, Any], output: Output) -> None:
     from shardwise.inputs.write import write_now, write_text
-    from shardwise.rehearse.program import program_text
+    from shardwise.measure.rehearse.program import program_text
 
     spec = _spec(plan, options)
     write_text(options["write"], program_text(spec))
@@ -117,7 +117,7 @@ def _write(plan: Plan, options: dict[str, Any], output: Output) -> None:
 
 
 def _run(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
-    from shardwise.rehearse.program import run_program
+    from shardwise.measure.rehearse.program import run_program
 
     spec = _spec(plan, options)
     if find_spec("torch") is None:
@@ -139,7 +139,7 @@ def _run(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(plan: Plan, result: dict[str, Any], options: dict[str, Any], output: Output) -> None:
-    from shardwise.rehearse.compare import compare, folded
+    from shardwise.measure.rehearse.compare import compare, folded
 
     lines = compare(plan, result)
     by = f" by {result['framework']}" if "framework" in result else ""
@@ -149,7 +149,7 @@ def _tell(plan: Plan, result: dict[str, Any], options: dict[str, Any], output: O
         output.say(f"({result['faked_seconds']:.3g} s of filling in for other ranks are taken off)")
     corrected = folded(plan, result, lines)
     if options["out"]:
-        from shardwise.inputs.plan_file import write_plan
+        from shardwise.plan.file import write_plan
 
         write_plan(corrected, options["out"])
         output.wrote(f"the plan with the rehearsal is in {options['out']}")

@@ -12,9 +12,9 @@ import click
 from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
     from shardwise.inputs.runtime import Runtime
-    from shardwise.plan.search.types import Candidate
+    from shardwise.plan.file import Plan
+    from shardwise.search.question import Candidate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,7 +60,7 @@ def write_reports(
 
 def write_page(path: str, plans: Sequence[Plan], views: Sequence[dict[str, Any]] = ()) -> None:
     """One page of one plan, or of several side by side, with their plan files and every target's files."""
-    from shardwise.export.shown import every_export
+    from shardwise.frameworks.shown import every_export
     from shardwise.report.page import page_of
     from shardwise.report.view import plan_view
 
@@ -70,7 +70,7 @@ def write_page(path: str, plans: Sequence[Plan], views: Sequence[dict[str, Any]]
 
 
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:
-    from shardwise.plan.timeline import plan_iteration
+    from shardwise.plan.predict import plan_iteration
     from shardwise.report.svg import timeline_svg
     from shardwise.report.trace import chrome_trace
 
@@ -84,7 +84,7 @@ def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> No
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """What the plan's file would hold."""
-    from shardwise.inputs.plan_file import plan_text
+    from shardwise.plan.file import plan_text
 
     found: dict[str, Any] = json.loads(plan_text(plan))
     return found

@@ -16,8 +16,8 @@ from shardwise.errors import InfeasibleError, InputError, ShardwiseError, Unknow
 if TYPE_CHECKING:
     from shardwise.cli.pipeline_costs import Pipeline
     from shardwise.cli.schedule_run import Ask, Found
-    from shardwise.inputs.plan_file import Plan
-    from shardwise.simulate.timeline import Timeline
+    from shardwise.pipeline.timeline import Timeline
+    from shardwise.plan.file import Plan
 
 
 @click.command("schedule")
@@ -70,7 +70,7 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
 
 def _plan(path: str | None) -> Plan | None:
     from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.inputs.plan_file import read_plan
+    from shardwise.plan.file import read_plan
 
     plan = read_plan(path) if path else None
     if plan is not None and path:
@@ -80,7 +80,7 @@ def _plan(path: str | None) -> Plan | None:
 
 def _refuse(ask: Ask, pipeline: Pipeline) -> None:
     """What the plan's runtime cannot run is not written into a plan."""
-    from shardwise.inputs.check import ensure
+    from shardwise.check.check import ensure
     from shardwise.inputs.load import load_runtime
 
     assert ask.plan and pipeline.setup  # noqa: S101, PT018 - for the type checker
@@ -131,8 +131,8 @@ def _answer(
 
 def _write_plan(ask: Ask, pipeline: Pipeline, found: Found, target: str) -> None:
     """The plan in its new order, predicted anew; an order that follows no name is written out."""
-    from shardwise.inputs.plan_file import write_plan
-    from shardwise.plan.estimate import estimate
+    from shardwise.estimate.estimate import estimate
+    from shardwise.plan.file import write_plan
     from shardwise.plan.predictions import plan_of
 
     assert ask.plan and pipeline.setup  # noqa: S101, PT018 - for the type checker

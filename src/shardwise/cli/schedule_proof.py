@@ -6,9 +6,9 @@ from typing import Any
 
 from shardwise.errors import FileError, InputError
 from shardwise.inputs.files import read_mapping
-from shardwise.schedule.certificate import SCHEMA, check, derives, hash_of
-from shardwise.schedule.prove import question_of
-from shardwise.simulate.costs import Costs
+from shardwise.pipeline.certificate import SCHEMA, check, derives, hash_of
+from shardwise.pipeline.costs import Costs
+from shardwise.pipeline.prove import question_of
 
 
 def read_proof(path: str) -> dict[str, Any]:

@@ -9,20 +9,20 @@ from shardwise.cli.output import Output
 from shardwise.cli.pipeline_costs import Pipeline, limited, plan_pipeline, read_costs, regrouped
 from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InputError
-from shardwise.schedule.alternatives import optimise_alternatives
-from shardwise.schedule.bounds import Bound
-from shardwise.schedule.generate import SHAPES, generate, split_costs
-from shardwise.schedule.optimise import Answer, bound_of, optimise
-from shardwise.schedule.problem import Objective
-from shardwise.schedule.prove import prove
-from shardwise.schedule.validate import find_fault
-from shardwise.simulate.action import placed
-from shardwise.simulate.costs import Costs
-from shardwise.simulate.engine import simulate
-from shardwise.simulate.timeline import Timeline
+from shardwise.pipeline.action import placed
+from shardwise.pipeline.alternatives import optimise_alternatives
+from shardwise.pipeline.arrays import Objective
+from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.costs import Costs
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.faults import find_fault
+from shardwise.pipeline.generate import SHAPES, generate, split_costs
+from shardwise.pipeline.optimise import Answer, bound_of, optimise
+from shardwise.pipeline.prove import prove
+from shardwise.pipeline.timeline import Timeline
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
+    from shardwise.plan.file import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def _optimised(ask: Ask, pipeline: Pipeline, objective: Objective, report: objec
     if pipeline.alternatives:
         return optimise_alternatives(pipeline.alternatives, **common)  # type: ignore[arg-type]
     if pipeline.setup is not None:
-        from shardwise.plan.passes import best_order
+        from shardwise.estimate.passes import best_order
 
         rest = {name: common[name] for name in ("objective", "effort", "time_limit", "report")}
         return best_order(pipeline.setup, pipeline.costs.memory_limit, **rest)

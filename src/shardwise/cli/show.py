@@ -11,8 +11,8 @@ from shardwise.cli.report_files import report_options, reports_of, write_reports
 from shardwise.units import show_seconds
 
 if TYPE_CHECKING:
-    from shardwise.inputs.plan_file import Plan
-    from shardwise.plan.estimate import Estimate
+    from shardwise.estimate.estimate import Estimate
+    from shardwise.plan.file import Plan
 
 
 _LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and W) backward, micro batch")
@@ -33,8 +33,8 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import is_per_op, show_per_op
-    from shardwise.inputs.plan_file import read_plan
-    from shardwise.plan.timeline import estimate_of
+    from shardwise.plan.file import read_plan
+    from shardwise.plan.predict import estimate_of
     from shardwise.report import estimate as report
 
     read = read_plan(plan)
@@ -81,7 +81,7 @@ def _draw(plan: Plan, output: Output) -> None:
     """How the pipeline fills and drains."""
     if plan.strategy.pp == 1:
         return
-    from shardwise.plan.timeline import plan_iteration
+    from shardwise.plan.predict import plan_iteration
     from shardwise.report.timeline_text import draw_ends
 
     picture = draw_ends(plan_iteration(plan), terminal_width() or 120)

@@ -14,7 +14,7 @@ from shardwise.cli.pipeline_output import Files, file_options
 from shardwise.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from shardwise.simulate.timeline import Timeline
+    from shardwise.pipeline.timeline import Timeline
 
 
 @click.command("simulate")
@@ -44,10 +44,10 @@ def command(
     from shardwise.cli.pipeline_output import figures, say_bound, say_timeline, write_files
     from shardwise.cli.schedule_proof import checked_proof, proven_costs, read_proof
     from shardwise.inputs.files import read_text
-    from shardwise.schedule.optimise import bound_of
-    from shardwise.schedule.validate import validate
-    from shardwise.simulate.action import Schedule
-    from shardwise.simulate.engine import simulate
+    from shardwise.pipeline.action import Schedule
+    from shardwise.pipeline.engine import simulate
+    from shardwise.pipeline.faults import validate
+    from shardwise.pipeline.optimise import bound_of
 
     proof = read_proof(file) if Path(file).suffix == ".json" else None
     schedule = Schedule.parse(read_text(file) if proof is None else "\n".join(proof["rows"]), name=Path(file).stem)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.load import plan_at, read_strategy
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.load import Loaded, read_strategy
-from shardwise.inputs.load_plan import plan_at
+from shardwise.inputs.load import Loaded
 from shardwise.inputs.model import Model
-from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, parse
+from shardwise.plan.file import Plan
 
 Options = Mapping[str, Any]
 _ENDINGS = (".toml", ".yaml", ".yml", ".json")
@@ -78,7 +78,7 @@ def _strategy_file(path: str) -> Source:
 def _framework(path: str) -> Source:
     if "::" not in path and (plan_at(path) or _is_simumax(path)):
         return _strategy_file(path)
-    from shardwise.inputs.frameworks import read_framework
+    from shardwise.frameworks.read import read_framework
 
     read = read_framework(path)
     made = read.understanding
@@ -91,7 +91,7 @@ def _is_simumax(path: str) -> bool:
     """Whether a file is a strategy of SimuMax's; DeepSpeed's JSON may hold a word or two of its."""
     if not path.endswith(".json") or not Path(path).is_file():
         return False
-    from shardwise.inputs.simumax import is_strategy
+    from shardwise.frameworks.simumax.read import is_strategy
 
     data = read_mapping(path)
     return is_strategy(data) and not any(key.startswith(("zero_optimization", "train_")) for key in data)

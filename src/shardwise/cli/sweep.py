@@ -15,7 +15,7 @@ from shardwise.inputs.gate import Scalar, typed
 from shardwise.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from shardwise.plan.sweep import Cell, Run
+    from shardwise.search.sweep import Cell, Run
 
 
 def _price(text: str, row: Scalar, at: str) -> float:
@@ -82,15 +82,17 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     shardwise sweep llama-3-70b -c 64xh100,128xh100,256xh100 --global-batch 1024 --seq 8192
     shardwise sweep llama-3-70b -c 512xh100,512xh200 --tokens 15T --price 2.5/h --mtbf 50000h --chart pareto.svg
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.frameworks.load import load_cluster, load_model
     from shardwise.inputs.write import write_text
-    from shardwise.plan.sweep import chart, csv_text, sweep
+    from shardwise.report.sweep import chart, csv_text
+    from shardwise.search.sweep import sweep
 
     grid = {"batches": options["batches"], "sequences": options["sequences"]}
-    clusters = [name for text in options["clusters"] for name in text.split(",")]
+    clusters = {name: load_cluster(name) for text in options["clusters"] for name in text.split(",")}
     total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
     with progress("points of the grid", total=total, quiet=output.quiet) as state:
         cells = sweep(
-            model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
+            load_model(model), clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
             run=_run(options), told=lambda _: state.update(),
         )  # fmt: skip
     output.answer({"cells": cells})
@@ -109,7 +111,7 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
 
 
 def _run(options: dict[str, Any]) -> Run:
-    from shardwise.plan.sweep import Run
+    from shardwise.search.sweep import Run
 
     return Run(
         tokens=options["tokens"] or 0.0, price=options["price"], mtbf=options["mtbf"] or 0.0,

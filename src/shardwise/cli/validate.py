@@ -12,10 +12,10 @@ from shardwise.cli.output import Output, output_options
 from shardwise.errors import InputError
 
 if TYPE_CHECKING:
-    from shardwise.plan.measured.case import Skipped
-    from shardwise.plan.measured.predict import Outcome
-    from shardwise.plan.measured.regret import Regret
-    from shardwise.plan.measured.summary import Confusion, Errors
+    from shardwise.measure.validate.case import Skipped
+    from shardwise.measure.validate.predict import Outcome
+    from shardwise.measure.validate.regret import Regret
+    from shardwise.measure.validate.summary import Confusion, Errors
 
 HEADS = ("rows", "mean", "median", "max", "bias", "worst row")
 PARTS = (
@@ -41,8 +41,8 @@ def command(files: tuple[str, ...], output: Output) -> None:
     shardwise validate
     shardwise validate --data my_runs.json --json errors.json
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.plan.measured.regret import regrets
-    from shardwise.plan.measured.validate import row_of, validate
+    from shardwise.measure.validate.regret import regrets
+    from shardwise.measure.validate.validate import row_of, validate
 
     validation = validate(files)
     outcomes, skipped = validation.outcomes, validation.skipped
@@ -76,7 +76,7 @@ def _first_line(text: str) -> str:
 
 
 def _say_time(outcomes: list[Outcome], output: Output) -> None:
-    from shardwise.plan.measured import summary
+    from shardwise.measure.validate import summary
 
     known = [one for one in outcomes if one.case.complete]
     scored = summary.scored(outcomes)
@@ -98,7 +98,7 @@ def _say_time(outcomes: list[Outcome], output: Output) -> None:
 
 
 def _say_memory(outcomes: list[Outcome], output: Output) -> None:
-    from shardwise.plan.measured import summary
+    from shardwise.measure.validate import summary
 
     keys = {"source": summary.by_source, "gpu": summary.by_gpu, "precision": summary.by_precision}
     for word, key in keys.items():
@@ -106,7 +106,7 @@ def _say_memory(outcomes: list[Outcome], output: Output) -> None:
 
 
 def _say_parts(outcomes: list[Outcome], output: Output) -> None:
-    from shardwise.plan.measured import summary
+    from shardwise.measure.validate import summary
 
     for quantity, name in PARTS:
         _errors(output, name, "source", summary.table(outcomes, quantity, summary.by_source))
@@ -125,7 +125,7 @@ def _numbers(errors: Errors) -> tuple[str, ...]:
 
 
 def _say_fits(outcomes: list[Outcome], output: Output) -> None:
-    from shardwise.plan.measured.summary import confusions
+    from shardwise.measure.validate.summary import confusions
 
     rows = [_fits_row(one) for one in confusions(outcomes)]
     if rows:
@@ -144,7 +144,7 @@ def _fits_row(one: Confusion) -> tuple[str, ...]:
 
 
 def _say_regret(found: list[Regret], output: Output) -> None:
-    from shardwise.plan.measured.regret import mean_regret
+    from shardwise.measure.validate.regret import mean_regret
 
     rows = []
     for source in sorted({one.source for one in found}):
@@ -162,8 +162,8 @@ def _say_regret(found: list[Regret], output: Output) -> None:
 
 
 def _summary(outcomes: list[Outcome], found: list[Regret]) -> dict[str, object]:
-    from shardwise.plan.measured import summary
-    from shardwise.plan.measured.regret import mean_regret
+    from shardwise.measure.validate import summary
+    from shardwise.measure.validate.regret import mean_regret
 
     sources = sorted({one.source for one in found})
     return {

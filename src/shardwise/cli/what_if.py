@@ -36,9 +36,9 @@ def command(
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import refuse_per_op
     from shardwise.cli.plan_strategy import follow
-    from shardwise.inputs.plan_file import read_plan, write_plan
-    from shardwise.plan.search.api import plan_file_of
-    from shardwise.plan.what_if import changed, what_if
+    from shardwise.plan.file import read_plan, write_plan
+    from shardwise.search.api import plan_file_of
+    from shardwise.search.what_if import changed, what_if
 
     if not (gpus or net or memory):
         raise InputError(Fault("what-if", "nothing is changed; give --gpus, --net or --memory"))

@@ -24,8 +24,8 @@ def command(plan: str, strategy: str, output: Output) -> None:
     shardwise why plan.json "recompute=full"
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.inputs.plan_file import read_plan
-    from shardwise.plan.why import against, sentences
+    from shardwise.plan.file import read_plan
+    from shardwise.search.why import against, sentences
 
     read = read_plan(plan)
     refuse_per_op(read, plan, "why")

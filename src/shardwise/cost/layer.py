@@ -7,12 +7,12 @@ from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
 
-from shardwise.cost.compute import Machine, Times, op_times
+from shardwise.cost.activations import Walk, full_walk, plain_walk, selective_walk
+from shardwise.cost.kernels import Machine, Times, op_times
 from shardwise.cost.network import Group, collective
-from shardwise.cost.walk import Walk, full_walk, plain_walk, selective_walk
-from shardwise.ops.adapters import adapter_params
-from shardwise.ops.ends import embedding, head
+from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import LayerKind, layer_ops
+from shardwise.ops.linear import adapter_params
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 

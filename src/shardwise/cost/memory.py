@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shardwise.cost.chunk import Chunk
 from shardwise.cost.ledger import Ledger
-from shardwise.cost.stage import Chunk
 from shardwise.cost.states import Sharding, States, sharding_of
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.ops.adapters import trained_params
+from shardwise.ops.linear import trained_params
 from shardwise.ops.shard import Shard
 
 

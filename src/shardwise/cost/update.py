@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwise.cost.compute import Machine
+from shardwise.cost.chunk import Chunk
+from shardwise.cost.kernels import Machine
 from shardwise.cost.layer import Block
 from shardwise.cost.network import Group, Network, all_reduce, ring
-from shardwise.cost.stage import Chunk
 from shardwise.cost.states import States, sharding_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy

@@ -10,7 +10,7 @@ from shardwise.inputs import lookup
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.validate import validated
+from shardwise.inputs.typed import validated
 
 SHIPPED = lookup.CATALOG / "calibrations"
 

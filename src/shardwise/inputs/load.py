@@ -1,7 +1,4 @@
-"""The ways in: a model, a cluster, a strategy or a runtime, from a catalog name or a file.
-
-`load_*` gives the value; `read_*` gives it with what was noticed on the way.
-"""
+"""Catalog names and files of our own as model, cluster, strategy and runtime; `frameworks/load.py` reads any file."""
 
 from __future__ import annotations
 
@@ -13,11 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
 from shardwise.inputs import lookup
-from shardwise.inputs.check_model import checked_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import counted
-from shardwise.inputs.load_plan import decided, plan_at, resized
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -29,6 +24,7 @@ MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
+_OF_CLUSTER = frozenset({"levels", "host_bandwidth", "host_memory"})
 _COUNTED = re.compile(r"\s*([0-9]{1,400})\s*[x*]\s*(.+)", re.IGNORECASE)
 
 
@@ -46,28 +42,13 @@ class Loaded(Generic[T]):
     """What another tool's file holds beside our fields (SimuMax's efficiencies)."""
 
 
-def load_model(name: str | Path) -> Model:
-    """A model by catalog name, or from a file: ours, Hugging Face's config.json, SimuMax's."""
-    return read_model(name).value
-
-
-def load_cluster(text: str | Path) -> Cluster:
-    """A cluster from text such as `64xh100` or `h100` (one node), or from a file: ours or SimuMax's system."""
-    return read_cluster(text).value
-
-
-def load_strategy(path: str | Path) -> Strategy:
-    """A strategy from a file: ours or SimuMax's."""
-    return read_strategy(path).value
-
-
 @functools.lru_cache(maxsize=256)
 def load_runtime(name: str) -> Runtime:
     """A runtime by catalog name, or from a file; `megatron+kernels.loss=fused` is one with other values."""
-    base, *changes = [name] if _is_file(name) else name.split("+")
+    base, *changes = [name] if is_file(name) else name.split("+")
     path = RUNTIMES / f"{lookup.normal(base)}.toml"
     if not path.is_file():
-        if not _is_file(base):
+        if not is_file(base):
             raise UnknownNameError("runtime", base, runtime_names())
         path = Path(base)
     fields = {"name": path.stem, **read_mapping(path)}
@@ -108,14 +89,6 @@ def runtime_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in RUNTIMES.glob("*.toml")))
 
 
-def read_model(name: str | Path) -> Loaded[Model]:
-    if _is_file(name):
-        return _model_file(Path(name))
-    if Path(name).is_dir():
-        raise FileError(name, "is a folder without a config.json; give a folder or file that holds a model")
-    return Loaded(value=named_model(str(name)))
-
-
 def named_model(name: str) -> Model:
     """A model by catalog name; no file of that name is looked for."""
     found = lookup.entry("models", MODELS, name)
@@ -125,26 +98,11 @@ def named_model(name: str) -> Model:
     return lookup.build(Model, {"name": found[0], **found[1]})
 
 
-def _model_file(path: Path) -> Loaded[Model]:
-    if path.is_dir():
-        path /= "config.json"
-    plan = plan_at(path)
-    return Loaded(value=plan.model, extra=plan) if plan else model_from(read_mapping(path), path)
-
-
-def model_from(data: dict[str, Any], path: Path) -> Loaded[Model]:
-    """A model from what a file holds; `path` only names it in messages, and the model where it has no name."""
-    from shardwise.inputs import huggingface, simumax
-
-    if simumax.is_model(data):
-        theirs = simumax.read_model(data, title=str(path))
-        return Loaded(value=checked_model(theirs.model, str(path)), notes=theirs.notes, extra=theirs)
-    if huggingface.is_config(data):
-        read = huggingface.read_config(data, name=huggingface.name_of(data, path), title=str(path))
-        return Loaded(value=checked_model(read.model, str(path)), notes=read.notes, extra=read)
+def own_model(data: dict[str, Any], path: Path) -> Loaded[Model]:
+    """A model from a file of ours; `base`: a catalog model that it differs from."""
     own = {key: value for key, value in data.items() if key != "base"}
     fields = {"name": path.stem, **lookup.merged(_base_fields(data.get("base")), own)}
-    return Loaded(value=checked_model(_validated(Model, fields, path, "model"), str(path)), given=frozenset(own))
+    return Loaded(value=_validated(Model, fields, path, "model"), given=frozenset(own))
 
 
 def _base_fields(base: object) -> dict[str, Any]:
@@ -156,22 +114,19 @@ def _base_fields(base: object) -> dict[str, Any]:
     return found[1]
 
 
-def read_cluster(text: str | Path) -> Loaded[Cluster]:
-    if _is_file(text):
-        return _cluster_file(Path(text), None)
-    found = _COUNTED.fullmatch(str(text))
-    if found and _is_file(found[2]):
-        return _cluster_file(Path(found[2]), counted(found[1], SCALARS["Cluster.gpus"], "cluster.gpus"))
-    return Loaded(value=named_cluster(str(text)))
+def counted_gpus(text: str) -> tuple[int | None, str]:
+    """`64xh100` as 64 and `h100`; without a number, none."""
+    found = _COUNTED.fullmatch(text)
+    if not found:
+        return None, text.strip()
+    return counted(found[1], SCALARS["Cluster.gpus"], "cluster.gpus"), found[2]
 
 
 def named_cluster(text: str) -> Cluster:
     """A cluster from text such as `64xh100`; no file of that name is looked for."""
     if text.strip().isdigit():
         raise InputError(f"{text[:20]!r} names no GPU; write for example {text.strip()[:12]}xh100")
-    found = _COUNTED.fullmatch(text)
-    name = found[2] if found else text.strip()
-    gpus = counted(found[1], SCALARS["Cluster.gpus"], "cluster.gpus") if found else None
+    gpus, name = counted_gpus(text)
     canonical, fields, shipped = _gpu_fields(name)
     return _cluster(canonical, gpus, fields, shipped=shipped)
 
@@ -184,9 +139,6 @@ def _gpu_fields(name: str) -> tuple[str, dict[str, Any], bool]:
             return *found, folder == CLUSTERS
     known = [*gpu_names(), *lookup.known("gpus", CLUSTERS)]
     raise UnknownNameError("GPU", name, set(known), hint="(write for example 64xh100, or give a cluster file)")
-
-
-_OF_CLUSTER = frozenset({"levels", "host_bandwidth", "host_memory"})
 
 
 def _cluster(gpu: str, gpus: int | None, fields: dict[str, Any], *, shipped: bool) -> Cluster:
@@ -221,20 +173,8 @@ def _levels(levels: list[Any], gpus: int) -> list[Any]:
     return used
 
 
-def _cluster_file(path: Path, gpus: int | None) -> Loaded[Cluster]:
-    plan = plan_at(path)
-    if plan:
-        return Loaded(value=resized(plan.cluster, gpus), extra=plan)
-    return cluster_from(read_mapping(path), path, gpus)
-
-
-def cluster_from(data: dict[str, Any], path: Path, gpus: int | None = None) -> Loaded[Cluster]:
-    """A cluster from what a file holds; `path` only names it."""
-    from shardwise.inputs import simumax
-
-    if simumax.is_system(data):
-        system = simumax.read_system(data, gpus=gpus, title=str(path))
-        return Loaded(value=system.cluster, notes=system.notes, extra=system)
+def own_cluster(data: dict[str, Any], path: Path, gpus: int | None = None) -> Loaded[Cluster]:
+    """A cluster from a file of ours; `path` only names it."""
     fields = {"name": path.stem, **data, **({"gpus": gpus} if gpus else {})}
     fields = _with_catalog_gpu(fields, path)
     count = fields.get("gpus")
@@ -279,22 +219,13 @@ def _checked_cluster(cluster: Cluster, path: Path) -> Cluster:
     return cluster
 
 
-def read_strategy(path: str | Path) -> Loaded[Strategy]:
-    from shardwise.inputs import simumax
-
-    path = Path(path)
-    plan = plan_at(path)
-    if plan:
-        return Loaded(value=plan.strategy, given=decided(plan.strategy), extra=plan)
-    data = read_mapping(path)
-    if simumax.is_strategy(data):
-        theirs = simumax.read_strategy(data, title=str(path))
-        return Loaded(value=theirs.strategy, notes=theirs.notes, given=theirs.given, extra=theirs)
+def own_strategy(data: dict[str, Any], path: Path) -> Loaded[Strategy]:
+    """A strategy from a file of ours."""
     data = data["strategy"] if set(data) == {"strategy"} and isinstance(data["strategy"], dict) else data
     return Loaded(value=_validated(Strategy, data, path, "strategy"), given=frozenset(data))
 
 
-def _is_file(name: str | Path) -> bool:
+def is_file(name: str | Path) -> bool:
     """Whether a file is meant: it is there, or it is written like one."""
     text = str(name)
     try:
@@ -306,6 +237,6 @@ def _is_file(name: str | Path) -> bool:
 
 
 def _validated(kind: type[T], fields: dict[str, Any], path: Path, at: str) -> T:
-    from shardwise.inputs.validate import validated
+    from shardwise.inputs.typed import validated
 
     return validated(kind, fields, title=str(path), at=at)

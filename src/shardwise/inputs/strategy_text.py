@@ -16,6 +16,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import counted, held, typed
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
@@ -234,3 +235,19 @@ def _changed(s: Strategy, word: str) -> int | None:
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Strategy)}
+
+
+def complete(given: Given, cluster: Cluster) -> Strategy:
+    """A strategy with dp derived from the cluster where it is not given.
+
+    Where tp x pp x cp does not divide the GPUs, dp stays 1: `check` then says so together with all other faults.
+    """
+    return build({"dp": derived_dp(given, cluster.gpus), **given})
+
+
+def derived_dp(given: Given, gpus: int) -> int:
+    """GPUs left for data parallel, 1 where that is no whole number."""
+    product = 1
+    for axis in ("tp", "pp", "cp"):
+        product *= given.get(axis, 1)
+    return gpus // product if product > 0 and gpus % product == 0 else 1

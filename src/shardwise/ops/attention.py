@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.ops.linear import NORM_BYTES, linear, norm, norm_kind, residual_add
 from shardwise.ops.op import Comm, Op
-from shardwise.ops.parts import NORM_BYTES, linear, norm, norm_kind, residual_add
 from shardwise.ops.shard import Shard
 
 # Eager rotary embedding, weighted bytes per element of queries and keys (H200 probe: 20 bytes at 1.55 TB/s over 5

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from shardwise.inputs.model import Model
 from shardwise.ops.attention import attention
+from shardwise.ops.linear import linear, norm
 from shardwise.ops.mla import latent_attention
 from shardwise.ops.mlp import mlp
 from shardwise.ops.moe import moe_block
 from shardwise.ops.op import Op
-from shardwise.ops.parts import linear, norm
 from shardwise.ops.shard import Shard
 
 

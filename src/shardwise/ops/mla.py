@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardwise.inputs.model import Mla
 from shardwise.ops.attention import context_shape, unfused_core
+from shardwise.ops.linear import linear, norm, residual_add
 from shardwise.ops.op import Op
-from shardwise.ops.parts import linear, norm, residual_add
 from shardwise.ops.shard import Shard
 
 # Plain kernels around latent attention, weighted bytes per element of queries and keys: complex rotation of the rotary

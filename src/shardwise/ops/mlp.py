@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shardwise.ops.linear import linear, norm, residual_add
 from shardwise.ops.op import Op
-from shardwise.ops.parts import linear, norm, residual_add
 from shardwise.ops.shard import Shard
 
 

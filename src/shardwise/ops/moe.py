@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shardwise.inputs.model import Moe
+from shardwise.ops.linear import norm, residual_add
 from shardwise.ops.mlp import activation, dense_ffn
 from shardwise.ops.op import Comm, Op
-from shardwise.ops.parts import norm, residual_add
 from shardwise.ops.shard import Shard
 
 # Eager experts (transformers 5.17 on an H200, kernel by kernel), weighted bytes per element, forward and backward.

@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level, Programme, Solved
-from shardwise.simulate.action import B
+from shardwise.pipeline.action import B
 
 _MIXES = (1.0, 0.9, 0.5)
 """How much of the relaxed optimum is in the point whose longest path is added."""

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.partition.graph import Floats, Ints, Ready
-from shardwise.simulate.action import B, F
+from shardwise.pipeline.action import B, F
 
 _CLOSE = 1e-10
 _HALVINGS = 24

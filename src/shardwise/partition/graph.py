@@ -18,10 +18,10 @@ import numpy.typing as npt
 from shardwise.kernels import library
 from shardwise.partition.orders import order_of
 from shardwise.partition.problem import Evaluation, Partition, Problem
-from shardwise.simulate.action import B, F, I, Schedule, W
-from shardwise.simulate.costs import Costs
-from shardwise.simulate.engine import simulate
-from shardwise.simulate.timeline import action_bytes
+from shardwise.pipeline.action import B, F, I, Schedule, W
+from shardwise.pipeline.costs import Costs
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.timeline import action_bytes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]

@@ -1,6 +1,6 @@
 """The order of work that a partition is simulated under.
 
-The interleaves of `shardwise.schedule` want micro batches in whole groups of pp. MindFormers runs any number: the
+The interleaves of `shardwise.pipeline` want micro batches in whole groups of pp. MindFormers runs any number: the
 remainder joins the first group and the warm-up grows with it (SAPP's simulator, seed 001); that order is made here.
 So is the interleave of pieces of sequences: groups hold whole micro batches, and the pieces of one go back last first.
 """
@@ -11,10 +11,10 @@ import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.partition.problem import PIECES, Problem
-from shardwise.schedule.generate import generate
-from shardwise.simulate.action import B, Codes, Schedule
-from shardwise.simulate.costs import Costs
-from shardwise.simulate.engine import simulate
+from shardwise.pipeline.action import B, Codes, Schedule
+from shardwise.pipeline.costs import Costs
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.generate import generate
 
 
 def order_of(problem: Problem) -> Schedule:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.errors import Fault, InputError
-from shardwise.schedule.generate import SHAPES
-from shardwise.simulate.action import Schedule, placed
-from shardwise.simulate.timeline import Timeline
+from shardwise.pipeline.action import Schedule, placed
+from shardwise.pipeline.generate import SHAPES
+from shardwise.pipeline.timeline import Timeline
 
 CLOSE = 1e-6
 MOST_LAYERS, MOST_CHUNKS, MOST_PASSES = 20_000, 4096, 1_000_000
@@ -83,7 +83,7 @@ class Problem:
     static: tuple[float, ...] = ()
     """Memory that a rank holds whatever its layers; one number stands for all, empty: none."""
     schedule: str = "1f1b"
-    """A name of `shardwise.schedule`."""
+    """A name of `shardwise.pipeline`."""
     order: Schedule | None = None
     """The order of work itself, in place of a name."""
     splits: int = 1

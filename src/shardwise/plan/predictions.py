@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import shardwise
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
-from shardwise.inputs.plan_file import Plan
+from shardwise.estimate.estimate import Estimate
 from shardwise.inputs.serialise import Plain, to_plain
-from shardwise.plan.estimate import Estimate
-from shardwise.simulate import Schedule
+from shardwise.pipeline.action import Schedule
+from shardwise.plan.file import Plan
+from shardwise.version import __version__
 
 _NUMBERS = (
     "iteration_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds", "tokens_per_second_per_gpu",
@@ -54,7 +54,7 @@ def memory_dict(memory: RankMemory) -> Plain:
 
 def provenance(estimate: Estimate) -> Plain:
     """What made the numbers."""
-    return {"shardwise": shardwise.__version__, "costs": "roofline", "calibration": estimate.calibration}
+    return {"shardwise": __version__, "costs": "roofline", "calibration": estimate.calibration}
 
 
 def plan_of(estimate: Estimate, order: Schedule | None = None) -> Plan:

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from shardwise.errors import ShardwiseError
+from shardwise.estimate.estimate import estimate
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.load import load_runtime
-from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.serialise import Plain, to_json
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.estimate import estimate
-from shardwise.plan.timeline import estimate_of
+from shardwise.plan.file import Plan
+from shardwise.plan.predict import estimate_of
 from shardwise.units import show_percent, show_seconds
 
-COST_MODEL = ("cost", "ops", "simulate", "schedule", "plan/estimate.py", "plan/passes.py", "plan/setup.py")
+COST_MODEL = ("cost", "ops", "pipeline", "estimate")
 """The sources that decide what a strategy takes."""
 NOTHING = "the file has a bound but no proof of it that could be checked"
 CLOSE = 1e-6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shardwise.inputs.plan_file import Difference
+from shardwise.plan.file import Difference
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 _SHARES = {"mfu", "mfu_full_attention", "hfu", "bubble", "gap", "memory_error"}

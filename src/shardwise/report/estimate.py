@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import ceil
 
 from shardwise.cost.memory import RankMemory
+from shardwise.estimate.advice import Change
+from shardwise.estimate.estimate import Estimate, Stage
 from shardwise.inputs.serialise import Plain
-from shardwise.plan.advice import Change
-from shardwise.plan.estimate import Estimate, Stage
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
 from shardwise.units import show_bytes, show_percent, show_seconds
 

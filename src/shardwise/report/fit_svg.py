@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from math import ceil, floor, log10
 
-from shardwise.cost.fit.result import Family, Fit, Point
+from shardwise.measure.fit.result import Family, Fit, Point
 
 _WIDE, _HIGH, _COLUMNS, _PAD = 330.0, 190.0, 3, 42.0
 _MOST = 0.5

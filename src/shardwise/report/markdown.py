@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.cost.ledger import Ledger
-from shardwise.inputs.plan_file import Plan, diff
-from shardwise.plan.estimate import Estimate
+from shardwise.estimate.estimate import Estimate
+from shardwise.plan.file import Plan, diff
+from shardwise.plan.predict import estimate_of
 from shardwise.plan.proof import check_proof
-from shardwise.plan.search.api import proof
-from shardwise.plan.search.types import Answer
-from shardwise.plan.timeline import estimate_of
 from shardwise.report import estimate as report
 from shardwise.report.text import ROUNDING
+from shardwise.search.api import proof
+from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 _BAR = re.compile("[█·]+ *")

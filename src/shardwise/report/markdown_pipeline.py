@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.problem import Answer
+from shardwise.pipeline.timeline import Timeline
 from shardwise.report.balance import compared_rows, has_lists, paste_block, plan_rows
 from shardwise.report.markdown import facts_table, folded, joined, plain, table
-from shardwise.simulate.timeline import Timeline
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 

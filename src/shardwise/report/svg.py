@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from shardwise.simulate.timeline import Timeline
+from shardwise.pipeline.timeline import Timeline
 from shardwise.units import show_bytes, show_seconds
 
 COLOURS = {"F": "#0072b2", "I": "#e69f00", "W": "#009e73", "B": "#d55e00"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.pipeline.timeline import Timeline
 from shardwise.report.text import EMPTY
-from shardwise.simulate.timeline import Timeline
 
 _CELLS = 20_000
 """Characters that a drawing may have in all; larger pipelines are not drawn."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from shardwise.simulate.timeline import Timeline
+from shardwise.pipeline.timeline import Timeline
 
 _COLOURS = {"F": "good", "I": "bad", "W": "terrible", "B": "bad"}
 

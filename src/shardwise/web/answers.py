@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import shardwise
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.foreign import Foreign
-from shardwise.inputs.plan_file import Plan, plan_text
 from shardwise.inputs.serialise import to_plain
 from shardwise.inputs.strategy_text import parse
+from shardwise.plan.file import Plan, plan_text
+from shardwise.version import __version__
 from shardwise.web.question import asked
 from shardwise.web.untrusted import model_of, plan_of, read_body, runtime_of
 
@@ -24,7 +24,7 @@ MOST_PLANS = 16
 def catalog(body: bytes) -> Data:
     """What can be chosen."""
     del body
-    from shardwise.export.shown import target_names
+    from shardwise.frameworks.shown import target_names
     from shardwise.inputs.load import gpu_names, model_names, named_cluster, named_model, runtime_names
     from shardwise.inputs.parameters import count
     from shardwise.inputs.strategy import SCHEDULES
@@ -43,7 +43,7 @@ def catalog(body: bytes) -> Data:
         "runtimes": list(runtime_names()),
         "targets": list(target_names()),
         "schedules": list(SCHEDULES),
-        "version": shardwise.__version__,
+        "version": __version__,
     }
 
 
@@ -74,7 +74,7 @@ def view(body: bytes) -> Data:
 
 def why(body: bytes) -> Data:
     """Why another strategy lost against a plan."""
-    from shardwise.plan.why import against, sentences
+    from shardwise.search.why import against, sentences
 
     data = _table(body, "plan", "strategy")
     found = against(plan_of(data.get("plan")), _strategy_text(data))
@@ -92,7 +92,7 @@ def why(body: bytes) -> Data:
 
 def export(body: bytes) -> Data:
     """A plan in the words of a framework."""
-    from shardwise.export.shown import export_data
+    from shardwise.frameworks.shown import export_data
 
     data = _table(body, "plan", "target")
     target = data.get("target")
@@ -103,7 +103,7 @@ def export(body: bytes) -> Data:
 
 def report(body: bytes) -> str:
     """One HTML file of several plans."""
-    from shardwise.export.shown import every_export
+    from shardwise.frameworks.shown import every_export
     from shardwise.report.page import page_of
     from shardwise.report.view import plan_view
 
@@ -147,8 +147,8 @@ def _strategy_text(data: Data) -> str:
 
 def _planned(data: Data) -> Plan:
     """The plan of one strategy under a question."""
-    from shardwise.inputs.complete import complete
-    from shardwise.plan.estimate import estimate
+    from shardwise.estimate.estimate import estimate
+    from shardwise.inputs.strategy_text import complete
     from shardwise.plan.predictions import plan_of as plan_of_estimate
 
     if "question" not in data:

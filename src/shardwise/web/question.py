@@ -11,9 +11,9 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.load import load_runtime, runtime_names
 from shardwise.inputs.model import Model
-from shardwise.plan.search.api import question_of
-from shardwise.plan.search.types import GAP, Question
-from shardwise.plan.search.wishes import read_wishes
+from shardwise.search.api import question_of
+from shardwise.search.question import GAP, Question
+from shardwise.search.wishes import read_wishes
 from shardwise.web.untrusted import cluster_of, model_of
 
 T = TypeVar("T")

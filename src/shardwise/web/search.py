@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Callable
 
+from shardwise.api import plan
 from shardwise.errors import InfeasibleError
-from shardwise.plan.search.api import plan, plan_file_of
-from shardwise.plan.search.empty import why_empty
-from shardwise.plan.search.search import Search
-from shardwise.plan.search.types import Answer, Closest
 from shardwise.report.view import candidate_view, plan_view
+from shardwise.search.api import plan_file_of
+from shardwise.search.nothing_fits import why_empty
+from shardwise.search.question import Answer, Closest
+from shardwise.search.search import Search
 from shardwise.units import show_bytes
 from shardwise.web.answers import plan_dict
 from shardwise.web.frames import Frame

@@ -8,14 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shardwise.check.model import checked_model
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
+from shardwise.frameworks.load import cluster_from, model_from
 from shardwise.inputs.calibrations import calibration_names
-from shardwise.inputs.check_model import checked_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import parse_mapping
-from shardwise.inputs.load import cluster_from, load_runtime, model_from, named_cluster, named_model, runtime_names
+from shardwise.inputs.load import load_runtime, named_cluster, named_model, runtime_names
 from shardwise.inputs.model import Model
-from shardwise.inputs.plan_file import Plan, plan_from
+from shardwise.plan.file import Plan, plan_from
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.cost.profiles.trace import events, kind_of
 from shardwise.errors import InputError
+from shardwise.inputs.trace import events, kind_of
 from shardwise.partition.readers.init_file import Profiling
 from shardwise.partition.readers.torch_events import TorchTrace
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.cost.profiles.trace import kind_of
 from shardwise.errors import InputError
+from shardwise.inputs.trace import kind_of
 
 Floats = npt.NDArray[np.float64]
 _KERNELS = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

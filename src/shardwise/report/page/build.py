@@ -13,11 +13,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-import shardwise
 from shardwise.inputs.serialise import Plain, to_plain
+from shardwise.pipeline.timeline import Timeline
 from shardwise.report.page.assets_of import asset_text
 from shardwise.report.view.schedule import schedule_view
-from shardwise.simulate.timeline import Timeline
+from shardwise.version import __version__
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
@@ -37,7 +37,7 @@ def page_of(
         raise ValueError(message)
     shown = title or " / ".join(str(view["title"]) for view in views[:3])
     data = {
-        "version": shardwise.__version__,
+        "version": __version__,
         "views": to_plain(list(views)),
         "plans": to_plain(list(plans)),
         "exports": to_plain([list(one) for one in exports]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.inputs.serialise import Plain
-from shardwise.plan.search.types import Candidate
+from shardwise.search.question import Candidate
 
 
 def candidate_view(candidate: Candidate, *, best: bool = False) -> Plain:

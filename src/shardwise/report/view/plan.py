@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from shardwise.check.check import ensure
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
-from shardwise.inputs.check import ensure
+from shardwise.estimate.estimate import Estimate, assemble
+from shardwise.estimate.passes import timeline_of
+from shardwise.estimate.setup import setup_of
 from shardwise.inputs.load import load_runtime
-from shardwise.inputs.plan_file import Plan
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
-from shardwise.plan.estimate import Estimate, assemble
-from shardwise.plan.identity import plan_id
-from shardwise.plan.passes import timeline_of
+from shardwise.plan.file import Plan, plan_id
+from shardwise.plan.predict import order_in
 from shardwise.plan.predictions import ledger_dict
 from shardwise.plan.proof import check_proof
-from shardwise.plan.search.types import Candidate
-from shardwise.plan.setup import setup_of
-from shardwise.plan.timeline import order_in
 from shardwise.report.estimate import searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.stages import stages_data
 from shardwise.report.view.timeline import timeline_data, too_long
+from shardwise.search.question import Candidate
 from shardwise.units import show_bytes, show_count, show_percent, show_seconds
 
 _AXES = (

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 
 from shardwise.inputs.serialise import Plain
+from shardwise.pipeline.timeline import Timeline
 from shardwise.report.view.timeline import timeline_data, too_long
-from shardwise.simulate.timeline import Timeline
 
 _KINDS = {"forward": 0, "inputs": 1, "weights": 2, "backward": 3}
 _LEDGER = {"forward": "forward", "inputs": "backward, inputs", "weights": "backward, weights", "backward": "backward"}

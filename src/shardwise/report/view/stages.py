@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from shardwise.cost.chunk import Chunk, combined, recomputed_layers
 from shardwise.cost.memory import RankMemory
-from shardwise.cost.stage import Chunk, combined, recomputed_layers
+from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.setup import Setup
 from shardwise.inputs.serialise import Plain
-from shardwise.plan.estimate import Estimate
-from shardwise.plan.setup import Setup
-from shardwise.simulate.timeline import Timeline
+from shardwise.pipeline.timeline import Timeline
 
 _MEMORY = {
     "weights": ("weights", "fp8 weight copies"),

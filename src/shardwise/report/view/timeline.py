@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwise.inputs.serialise import Plain
-from shardwise.simulate.action import KINDS
-from shardwise.simulate.timeline import Timeline
+from shardwise.pipeline.action import KINDS
+from shardwise.pipeline.timeline import Timeline
 
 MOST_ACTIONS = 200_000
 """Longer timelines are left out: they would make a page of tens of megabytes."""

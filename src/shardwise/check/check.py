@@ -1,0 +1,54 @@
+"""Everything that is wrong with a model, a cluster and a strategy together, told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shardwise.check import model as check_parts
+from shardwise.check import pipeline as check_pipeline
+from shardwise.check import runtime as check_runtime
+from shardwise.check import split as check_split
+from shardwise.check import world as check_world
+from shardwise.check.rule import Case
+from shardwise.check.values import value_faults
+from shardwise.check.world import with_dp
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+
+__all__ = ["check", "ensure", "with_dp"]
+
+_RULES = (
+    *check_parts.RULES,
+    *check_world.RULES,
+    *check_split.RULES,
+    *check_pipeline.RULES,
+    *check_runtime.RULES,
+)
+
+
+def check(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime) -> tuple[Fault, ...]:
+    """All faults, in the order model, cluster, strategy; empty when the strategy can be run."""
+    own = [
+        *value_faults(model, "model"),
+        *value_faults(cluster, "cluster"),
+        *value_faults(strategy, "strategy"),
+    ]
+    case = Case(model=model, cluster=cluster, strategy=strategy, runtime=runtime)
+    broken = _fields(own)
+    crossed = [fault for rule in _RULES if not rule.reads & broken for fault in rule.find(case)]
+    return tuple(dict.fromkeys([*own, *crossed]))
+
+
+def ensure(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime) -> None:
+    """Raise InputError with all faults, if there are any."""
+    faults = check(model, cluster, strategy, runtime)
+    if faults:
+        raise InputError(faults)
+
+
+def _fields(faults: Iterable[Fault]) -> frozenset[str]:
+    """`cluster.levels.0.size` -> `cluster.levels`: the fields that rules name."""
+    return frozenset(".".join(fault.path.split(".")[:2]) for fault in faults)

@@ -1,0 +1,148 @@
+"""Rules inside the model and inside the cluster: sizes that must fit together before any strategy comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from shardwise.check.rule import Case, divisors_near, either, rule
+from shardwise.check.values import value_faults
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.model import Model
+
+_FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
+
+
+@rule("model.heads", "model.kv_heads", "model.mla")
+def kv_heads_divide_heads(case: Case) -> Iterator[Fault]:
+    heads, kv = case.model.heads, case.model.kv_heads
+    if case.model.mla is None and heads % kv:
+        yield Fault("model.kv_heads", f"{kv} does not divide heads {heads}; use {either(divisors_near(heads, kv))}")
+
+
+@rule("model.moe")
+def experts_visited(case: Case) -> Iterator[Fault]:
+    moe = case.model.moe
+    if moe and moe.top_k > moe.experts:
+        yield Fault(
+            "model.moe.top_k", f"{moe.top_k} of {moe.experts} experts cannot be visited; use at most {moe.experts}"
+        )
+
+
+@rule("model.moe", "model.layers")
+def dense_layers(case: Case) -> Iterator[Fault]:
+    moe, layers = case.model.moe, case.model.layers
+    if moe and moe.first_dense > layers:
+        yield Fault("model.moe.first_dense", f"{moe.first_dense} dense layers of {layers}; use at most {layers}")
+
+
+@rule("model.moe", "model.layers", "model.ffn")
+def ffn_of_dense_layers(case: Case) -> Iterator[Fault]:
+    model = case.model
+    if model.ffn >= 1:
+        return
+    dense = sum(not model.is_moe_layer(index) for index in range(model.layers))
+    if dense:
+        yield Fault(
+            "model.ffn", f"{dense} layers have an ordinary feed-forward block, but its width is {model.ffn}; give it"
+        )
+
+
+@rule("model.position", "model.max_positions")
+def position_table(case: Case) -> Iterator[Fault]:
+    if case.model.position == "learned" and case.model.max_positions < 1:
+        yield Fault(
+            "model.max_positions", "learned positions need the number of rows of their table; give for example 2048"
+        )
+
+
+@rule("model.position", "model.head_size", "model.mla")
+def rotary_pairs(case: Case) -> Iterator[Fault]:
+    model = case.model
+    size = model.mla.rope_size if model.mla else model.head_size
+    if model.position == "rope" and size % 2:
+        name = "model.mla.rope_size" if model.mla else "model.head_size"
+        yield Fault(name, f"{size} is odd, rotary positions turn pairs; use {size - 1} or {size + 1}")
+
+
+@rule("model.norms_per_layer")
+def norms(case: Case) -> Iterator[Fault]:
+    if case.model.norms_per_layer not in {1, 2, 4}:
+        yield Fault(
+            "model.norms_per_layer", f"{case.model.norms_per_layer} norms a layer are not modelled; use 1, 2 or 4"
+        )
+
+
+@rule("model.dropout")
+def dropout(case: Case) -> Iterator[Fault]:
+    if case.model.dropout >= 1:
+        yield Fault("model.dropout", f"{case.model.dropout:g} drops everything; it is a probability below 1")
+
+
+@rule("cluster.gpus", "cluster.levels")
+def network_reaches(case: Case) -> Iterator[Fault]:
+    cluster = case.cluster
+    reach = cluster.levels[-1].size if cluster.levels else 1
+    if reach < cluster.gpus:
+        yield Fault(
+            "cluster.levels",
+            f"the network reaches {reach} GPUs, the cluster has {cluster.gpus}; add a level of size {cluster.gpus} "
+            "(between nodes) with its bandwidth, or use fewer GPUs",
+        )
+
+
+@rule("cluster.levels")
+def levels_nest(case: Case) -> Iterator[Fault]:
+    levels = case.cluster.levels
+    for index, (inner, outer) in enumerate(pairwise(levels), start=1):
+        if outer.size % inner.size:
+            yield Fault(
+                f"cluster.levels.{index}.size",
+                f"{outer.name} has {outer.size} GPUs, not a multiple of the {inner.size} of {inner.name} inside it; "
+                f"use {inner.size * max(1, round(outer.size / inner.size))}",
+            )
+
+
+@rule("cluster.gpu")
+def number_formats(case: Case) -> Iterator[Fault]:
+    formats = case.cluster.gpu.flops
+    for name in formats:
+        if name not in _FORMATS:
+            yield Fault(f"cluster.gpu.flops.{name}", f"is not a number format; choose {either(_FORMATS)}")
+    if not {"bf16", "fp16", "fp32"} & set(formats):
+        yield Fault("cluster.gpu.flops", "no peak is given for bf16, fp16 or fp32; give the dense peak of at least one")
+
+
+@rule("cluster.gpu")
+def memory_left(case: Case) -> Iterator[Fault]:
+    gpu = case.cluster.gpu
+    if gpu.reserved >= gpu.memory:
+        yield Fault("cluster.gpu.reserved", f"{gpu.reserved:g} bytes leave nothing of {gpu.memory:g}; lower it")
+
+
+RULES = (
+    kv_heads_divide_heads, experts_visited, dense_layers, ffn_of_dense_layers, position_table, rotary_pairs, norms,
+    dropout, network_reaches, levels_nest, number_formats, memory_left,
+)  # fmt: skip
+
+
+def checked_model(model: Model, title: str) -> Model:
+    """The model, or an InputError with everything that is wrong with it."""
+    faults = [*value_faults(model, "model")] or [*_crossed(model)]
+    if faults:
+        raise InputError(faults, title=title)
+    return model
+
+
+def _crossed(model: Model) -> Iterator[Fault]:
+    if model.heads % model.kv_heads:
+        near = [n for n in range(1, min(model.heads, 1024) + 1) if model.heads % n == 0]
+        yield Fault("model.kv_heads", f"{model.kv_heads} does not divide heads {model.heads}; use one of {near}")
+    if model.position == "learned" and not model.max_positions:
+        yield Fault("model.max_positions", "is missing; a learned position table needs its number of rows")
+    if model.moe and model.moe.top_k > model.moe.experts:
+        message = f"a token visits {model.moe.top_k} of {model.moe.experts} experts; use at most {model.moe.experts}"
+        yield Fault("model.moe.top_k", message)
+    if model.moe and model.moe.first_dense > model.layers:
+        message = f"{model.moe.first_dense} is more than the {model.layers} layers; lower it"
+        yield Fault("model.moe.first_dense", message)

@@ -1,0 +1,115 @@
+"""Rules of what the runtime can run and of what the GPU has hardware for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.check.rule import Case, either, rule
+from shardwise.errors import Fault
+from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.layers import layer_faults, stage_layers
+from shardwise.inputs.lookup import CATALOG, entry
+
+# mxfp8's block scales are read by the matrix units only on GPUs that also have fp4.
+_HARDWARE = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp4", "nvfp4": "fp4"}
+
+
+@rule("runtime", "tp", "pp", "cp", "ep", "etp", "cp_kind")
+def axes(case: Case) -> Iterator[Fault]:
+    s, can, name = case.strategy, case.can, case.runtime.base
+    allowed = {"tp": can.tp, "pp": can.pp, "cp": bool(can.cp), "ep": can.ep, "etp": can.etp}
+    for axis, able in allowed.items():
+        degree = getattr(s, axis)
+        if degree > 1 and not able:
+            yield Fault(
+                f"strategy.{axis}", f"{degree}, but runtime {name} does not have it; use {axis} 1 or another runtime"
+            )
+    if s.cp > 1 and can.cp and s.cp_kind not in can.cp:
+        yield Fault("strategy.cp_kind", f"{s.cp_kind} is not in runtime {name}; use {either(can.cp)}")
+
+
+@rule("runtime", "zero", "zero_group", "pp", "dp", "cp")
+def sharding(case: Case) -> Iterator[Fault]:
+    s, can, name = case.strategy, case.can, case.runtime.base
+    if s.zero not in can.zero:
+        yield Fault("strategy.zero", f"{s.zero} is not in runtime {name}; use {either(can.zero)}")
+    elif s.pp > 1 and s.zero not in can.zero_with_pp:
+        yield Fault(
+            "strategy.zero",
+            f"{s.zero} does not go with pp {s.pp} in runtime {name}; use pp 1"
+            + (f", or zero {either(can.zero_with_pp)}" if can.zero_with_pp else ""),
+        )
+    if s.zero_group and s.zero_group != s.dp * s.cp and not can.hsdp:
+        yield Fault(
+            "strategy.zero_group",
+            f"{s.zero_group} of {s.dp * s.cp} ranks: runtime {name} shards over all of them; drop it",
+        )
+
+
+@rule("runtime", "schedule", "pp")
+def schedule(case: Case) -> Iterator[Fault]:
+    s, can = case.strategy, case.can
+    if s.pp > 1 and s.schedule not in can.schedules:
+        yield Fault(
+            "strategy.schedule", f"{s.schedule} is not in runtime {case.runtime.base}; use {either(can.schedules)}"
+        )
+
+
+@rule("runtime", "model.layers", "pp", "vpp", "layers", "first_layers", "last_layers", "count_embedding", "count_head")
+def equal_stages(case: Case) -> Iterator[Fault]:
+    s, layers = case.strategy, case.model.layers
+    if case.can.uneven_layers or any(layer_faults(layers, s)):
+        return
+    stages = stage_layers(layers, s)
+    if len(set(stages)) > 1 and (s.layers or s.first_layers or s.last_layers):
+        name = "layers" if s.layers else "first_layers" if s.first_layers else "last_layers"
+        yield Fault(
+            f"strategy.{name}",
+            f"stages of {','.join(map(str, stages))} layers: runtime {case.runtime.base} needs equal ones; "
+            "drop it or use another runtime",
+        )
+
+
+@rule("runtime", "recompute")
+def recompute_kind(case: Case) -> Iterator[Fault]:
+    recompute, can = case.strategy.recompute, case.can.recompute
+    kinds = []
+    if recompute.modules:
+        kinds.append("modules")
+    if recompute.group > 1:
+        kinds.append("uniform")
+    elif recompute.full and not recompute.layers:
+        kinds.append("full")
+    if recompute.layers:
+        kinds.append("block" if len(recompute.layers) == 1 else "per-stage")
+    missing = [kind for kind in kinds if kind not in can]
+    if recompute.active and missing:
+        yield Fault(
+            "strategy.recompute",
+            f"{recompute} is of kind {either(missing)}, which runtime {case.runtime.base} does not have; "
+            f"it has {', '.join(can) or 'none'}",
+        )
+
+
+@rule("runtime", "dtype", "cluster.gpu")
+def number_format(case: Case) -> Iterator[Fault]:
+    dtype, gpu, path = case.strategy.dtype, case.cluster.gpu, "strategy.dtype"
+    possible = [name for name in case.can.dtypes if _HARDWARE.get(name, "fp32") in {"fp32", *gpu.flops}]
+    if dtype not in case.can.dtypes:
+        yield Fault(path, f"{dtype} is not in runtime {case.runtime.base}; on {gpu.name} use {either(possible)}")
+    elif dtype not in possible:
+        yield Fault(path, f"{_without(gpu, dtype)}; use {either(possible)}, or another GPU")
+
+
+def _without(gpu: Gpu, dtype: str) -> str:
+    """Why a format cannot be had: the catalog knows the chip, a user's description may only lack a number."""
+    missing = _HARDWARE[dtype]
+    found = entry("gpus", CATALOG / "clusters", gpu.name)
+    if found is not None and missing not in found[1]["flops"]:
+        return f"{gpu.name} has no {dtype} hardware"
+    return (
+        f"the cluster gives no {missing} peak for {gpu.name}, so {dtype} has no time: add cluster.gpu.flops.{missing}"
+    )
+
+
+RULES = (axes, sharding, schedule, equal_stages, recompute_kind, number_format)

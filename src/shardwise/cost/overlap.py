@@ -1,0 +1,78 @@
+"""What runs behind the kernels of a pass: parameters gathered and gradients scattered (ZeRO 3), copies to the host.
+
+What takes longer decides: max(kernels, traffic). So one second of kernels hides one second of traffic once, and more
+work never makes a pass shorter, whatever runs behind it. The host launches all of it, and is met last.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwise.cost.chunk import Chunk, combined
+from shardwise.cost.layer import Block, meet
+from shardwise.cost.states import States
+from shardwise.cost.update import DataGroups, sharded_traffic
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+
+
+class Behind(NamedTuple):
+    """How parameters and activations travel behind the passes."""
+
+    groups: DataGroups
+    gathered: float
+    """Bytes that gathering a parameter moves; 0 where parameters are whole."""
+    scattered: float
+    """Bytes that scattering its gradient moves."""
+    overlap: float
+    host_bandwidth: float
+
+    def traffic(self, block: Block) -> tuple[float, float]:
+        """Seconds to gather a block's parameters, and to scatter its gradients."""
+        if not self.gathered:
+            return 0.0, 0.0
+        gather, scatter = (sharded_traffic(block, self.groups, size) for size in (self.gathered, self.scattered))
+        return gather, scatter
+
+
+def behind_of(
+    strategy: Strategy, runtime: Runtime, states: States, groups: DataGroups, host_bandwidth: float
+) -> Behind:
+    overlap, rate = runtime.overlap.fsdp, runtime.overlap.fsdp_rate
+    if strategy.zero < 3:
+        return Behind(groups, 0.0, 0.0, overlap, host_bandwidth)
+    scattered = 4.0 if strategy.grad_dtype == "fp32" else 2.0
+    return Behind(groups, states.gathered / rate, scattered / rate, overlap, host_bandwidth)
+
+
+def covered(kernels: float, traffic: float, overlap: float) -> float:
+    """Seconds of kernels with traffic behind them as far as the runtime lets it."""
+    return max(kernels, overlap * traffic) + (1 - overlap) * traffic
+
+
+def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
+    """A chunk's forward and whole backward pass."""
+    forward = backward = 0.0
+    for block, repeat in chunk.runs:
+        gather, scatter = behind.traffic(block)
+        back = combined(block.i, block.w, block.again).device
+        forward += repeat * covered(block.f.device, gather, behind.overlap)
+        backward += repeat * covered(back, gather + scatter, behind.overlap)
+    copied = chunk.offloaded / behind.host_bandwidth
+    host = chunk.i.host + chunk.w.host + chunk.again.host
+    return meet(max(forward, copied), chunk.f.host), meet(max(backward, copied), host)
+
+
+def split_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
+    """A chunk's I, with what is computed again, and its W, where an order runs them apart.
+
+    Each meets the host and hides traffic for itself: parameters come behind I, gradients leave behind W. Together they
+    take the whole pass or more, and neither is shorter where the other is longer.
+    """
+    inputs = weights = 0.0
+    for block, repeat in chunk.runs:
+        gather, scatter = behind.traffic(block)
+        inputs += repeat * covered(block.i.device + block.again.device, gather, behind.overlap)
+        weights += repeat * covered(block.w.device, scatter, behind.overlap)
+    copied = chunk.offloaded / behind.host_bandwidth
+    return meet(max(inputs, copied), chunk.i.host + chunk.again.host), meet(weights, chunk.w.host)

@@ -1,0 +1,295 @@
+"""The time, memory and MFU of one strategy, each as a ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardwise.check.check import ensure
+from shardwise.cost.chunk import Chunk, combined
+from shardwise.cost.ledger import Ledger, ledger
+from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
+from shardwise.cost.reach import kernel_notes
+from shardwise.cost.states import sharding_of
+from shardwise.cost.update import Update, data_groups, hidden, update_of
+from shardwise.estimate.flops import model_flops
+from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
+from shardwise.estimate.setup import Setup, setup_of
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.pipeline.action import Schedule
+
+
+class Stage(NamedTuple):
+    """One pipeline rank's share of one micro batch (all its chunks), seconds."""
+
+    rank: int
+    layers: tuple[int, ...]
+    """Layers of its chunks."""
+    forward: float
+    backward: float
+    """Gradients of inputs and weights, recompute included."""
+    recompute: float
+    communication: float
+    """Exposed tensor, context and expert parallel communication of both passes."""
+    alone: float
+    """Both passes without any communication: what the rank would take if all others answered at once."""
+    parameters: float
+    """Parameters on one of its GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What Shardwise predicts for one strategy."""
+
+    model: Model
+    cluster: Cluster
+    strategy: Strategy
+    iteration_seconds: float
+    time: Ledger
+    """Where the iteration's seconds go, on the pipeline rank that is busiest."""
+    time_interval: tuple[float, float]
+    """Iteration seconds less and more by the calibration's own error."""
+    memory: tuple[RankMemory, ...]
+    """One ledger per pipeline rank."""
+    peak_bytes: float
+    """Highest allocated bytes of any rank."""
+    total_bytes: float
+    """What the device of the fullest rank must have: reserved bytes, context, communicators."""
+    memory_error: float
+    """How wrong the peak typically is: the larger of the GPU's and the runtime's figure."""
+    host_bytes: float
+    """What offloading needs of one node's memory."""
+    fits: str
+    """yes, no, or close (within the memory model's error of the limit); no as well where the host is too small."""
+    stages: tuple[Stage, ...]
+    makespan: float
+    """Seconds of all passes: first start to last end on any pipeline rank."""
+    bubble: float
+    """Synchronous bubble: 1 - work / makespan of the passes, over all pipeline ranks."""
+    tokens_per_second_per_gpu: float
+    tflops_per_gpu: float
+    """Model operations (causal attention) per second and GPU, in units of 1e12."""
+    mfu: float
+    """Model operations with causal attention over the dense peak of the compute format."""
+    mfu_full_attention: float
+    """The same with attention counted as a full square, as most reports do."""
+    hfu: float
+    """As mfu, with recomputed operations counted."""
+    forward_seconds: float
+    """Forward passes of one rank, the busiest."""
+    backward_seconds: float
+    optimizer_seconds: float
+    optimizer_by_rank: tuple[float, ...]
+    update: Update
+    """Reduction, step and gathering on the pipeline rank where they take longest."""
+    calibration: str
+    """What the kernel times are calibrated on."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from shardwise.plan.notebook import plan_html
+        from shardwise.plan.predictions import plan_of
+
+        return plan_html(plan_of(self))
+
+
+def estimate(
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    *,
+    runtime: Runtime | None = None,
+    checked: bool = False,
+    order: Schedule | None = None,
+) -> Estimate:
+    """Predict one strategy. `checked`: the caller has run the checks already; `order`: of the passes, if it is another
+    than the strategy's.
+    """
+    runtime = runtime or load_runtime(strategy.runtime)
+    if not checked:
+        ensure(model, cluster, strategy, runtime)
+    return assemble(setup_of(model, cluster, strategy, runtime), order)
+
+
+class RankParts(NamedTuple):
+    """What one set of chunks costs a rank, whatever its place in the pipeline."""
+
+    stage: Stage
+    update: Update
+    """Nothing of it hidden yet."""
+
+
+def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
+    """Stack a resolved setup into an estimate; `order`: its passes run in another order than the strategy's."""
+    strategy = setup.strategy
+    by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
+    parts = _parts(setup, by_rank)
+    stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
+    each, footprints = seconds_of(setup), footprints_of(setup)
+    done = passes_of(setup, each, footprints, order)
+    memory = tuple(rank_memory(rank, done.held[rank], one) for rank, one in enumerate(footprints))
+    distinct = {id(part): part.update for part in parts}.values()
+    updates = [hidden(one, strategy, setup.runtime, done.makespan) for one in distinct]
+    update = max(updates, key=lambda one: one.exposed)
+    over = setup.runtime.overheads
+    fixed = over.iteration + over.microbatch * strategy.microbatches
+    seconds = done.makespan * strategy.straggler + update.exposed + fixed
+    stage, own = stages[done.busiest], by_rank[done.busiest]
+    forward, backward = (sum(each) for each in zip(*(each[id(chunk)] for chunk in own), strict=True))
+    sharding = (forward - stage.forward) + (backward - stage.backward)
+    time = _time_ledger(setup, own, sharding, done.makespan, update, fixed)
+    steps = tuple(part.update.optimizer for part in parts)
+    return _estimate(setup, seconds, time, memory, stages, update, steps, done)
+
+
+def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
+    """Ranks with equal chunks share their parts."""
+    plain = plain_seconds(setup)
+    groups = data_groups(setup.network, setup.strategy)
+    known: dict[tuple[int, ...], RankParts] = {}
+    keys = [tuple(map(id, chunks)) for chunks in by_rank]
+    for rank, (key, chunks) in enumerate(zip(keys, by_rank, strict=True)):
+        if key not in known:
+            stage = _stage(setup, rank, chunks, plain)
+            update = update_of(
+                chunks,
+                setup.strategy,
+                setup.runtime,
+                setup.states,
+                groups,
+                setup.machine,
+                setup.cluster.host_bandwidth,
+                trained_share(chunks, setup.shard),
+            )
+            known[key] = RankParts(stage, update)
+    return [known[key] for key in keys]
+
+
+def _estimate(
+    setup: Setup,
+    seconds: float,
+    time: Ledger,
+    memory: tuple[RankMemory, ...],
+    stages: tuple[Stage, ...],
+    update: Update,
+    steps: tuple[float, ...],
+    done: Passes,
+) -> Estimate:
+    strategy, cluster, calibration = setup.strategy, setup.cluster, setup.calibration
+    tokens = strategy.global_batch * strategy.seq
+    peak = cluster.gpu.peak({"mxfp8": "fp8", "nvfp4": "fp4"}.get(strategy.dtype, strategy.dtype))
+    frozen = strategy.lora is not None
+    causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
+    full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
+    again = sum(chunk.again_flops for chunk in setup.chunks) * strategy.microbatches * strategy.dp * strategy.tp
+    capacity = seconds * strategy.world * peak
+    microbatches = strategy.microbatches
+    total = max(one.total for one in memory)
+    host = _host_bytes(setup)
+    stage = stages[done.busiest]
+    runtime = setup.runtime
+    error = max(calibration.time_error, runtime.errors.time)
+    memory_error = max(calibration.memory_error, runtime.errors.memory)
+    return Estimate(
+        model=setup.model,
+        cluster=cluster,
+        strategy=strategy,
+        iteration_seconds=seconds,
+        time=time,
+        time_interval=(seconds / (1 + error), seconds * (1 + error)),
+        memory=memory,
+        peak_bytes=max(one.peak.value for one in memory),
+        total_bytes=total,
+        memory_error=memory_error,
+        host_bytes=host,
+        fits="no" if host > cluster.host_memory else fits(total, cluster.gpu, memory_error),
+        stages=stages,
+        makespan=done.makespan,
+        bubble=1 - done.work / done.makespan,
+        tokens_per_second_per_gpu=tokens / seconds / strategy.world,
+        tflops_per_gpu=causal / seconds / strategy.world / 1e12,
+        mfu=causal / capacity,
+        mfu_full_attention=full / capacity,
+        hfu=(causal + again * strategy.cp) / capacity,
+        forward_seconds=microbatches * stage.forward,
+        backward_seconds=microbatches * stage.backward,
+        optimizer_seconds=update.optimizer,
+        optimizer_by_rank=steps,
+        update=update,
+        calibration=f"{calibration.name}: {calibration.source}",
+    )
+
+
+def _host_bytes(setup: Setup) -> float:
+    """Bytes of a node's memory that offloaded states or activations take."""
+    strategy, node = setup.strategy, setup.cluster.node_size
+    if strategy.offload == "optimizer":
+        states = setup.states
+        dense = max(sum(chunk.params for chunk in setup.rank_chunks(rank)) for rank in range(strategy.pp))
+        experts = max(sum(chunk.expert_params for chunk in setup.rank_chunks(rank)) for rank in range(strategy.pp))
+        own = dense / sharding_of(strategy, expert=False).states + experts / sharding_of(strategy, expert=True).states
+        return node * own * (states.master + states.moments)
+    return node * sum(chunk.offloaded for chunk in setup.rank_chunks(0)) * strategy.pp
+
+
+def _stage(setup: Setup, rank: int, chunks: list[Chunk], plain: Seconds) -> Stage:
+    layers = tuple(setup.layers[index] for index in setup.rank_indices(rank))
+    parts = [combined(chunk.f, chunk.i, chunk.w, chunk.again) for chunk in chunks]
+    return Stage(
+        rank=rank,
+        layers=layers,
+        forward=sum(plain[id(chunk)][0] for chunk in chunks),
+        backward=sum(plain[id(chunk)][1] for chunk in chunks),
+        recompute=sum(chunk.again.total for chunk in chunks),
+        communication=sum(part.communication for part in parts),
+        alone=sum(chunk.f.alone + combined(chunk.i, chunk.w, chunk.again).alone for chunk in chunks),
+        parameters=sum(chunk.all_params for chunk in chunks),
+    )
+
+
+def _time_ledger(
+    setup: Setup,
+    chunks: list[Chunk],
+    sharding: float,
+    makespan: float,
+    update: Update,
+    fixed: float,
+) -> Ledger:
+    """The iteration on its busiest rank: compute by pass and kind, communication, waiting, update."""
+    strategy = setup.strategy
+    count = strategy.microbatches
+    passes = {
+        "forward": combined(*(chunk.f for chunk in chunks)),
+        "backward": combined(*(part for chunk in chunks for part in (chunk.i, chunk.w))),
+        "recompute": combined(*(chunk.again for chunk in chunks)),
+    }
+    notes = kernel_notes((run.block for chunk in chunks for run in chunk.runs), setup.calibration)
+    parts = [
+        ledger(
+            name,
+            [
+                Ledger("gemm", count * seconds.gemm, note=notes.get("gemm", "")),
+                Ledger("attention", count * seconds.attention, note=notes.get("attention", "")),
+                Ledger("memory", count * seconds.memory, note=notes.get("memory", "")),
+                Ledger("tp communication", count * seconds.tp),
+                Ledger("cp communication", count * seconds.cp),
+                Ledger("ep communication", count * seconds.ep),
+                Ledger("waiting for launches", count * seconds.launch),
+            ],
+        )
+        for name, seconds in passes.items()
+    ]
+    parts.append(Ledger("parameter sharding", count * sharding))
+    work = sum(part.value for part in parts)
+    # launch waits of I and W are counted together in a backward pass; the difference is settled here
+    parts.append(Ledger("pipeline waits and sends", makespan - work))
+    parts.append(Ledger("stragglers", makespan * (strategy.straggler - 1)))
+    parts.append(Ledger("gradient reduction", update.reduce_exposed))
+    parts.append(Ledger("weight gathering", update.gather_exposed))
+    parts.append(Ledger("optimizer", update.optimizer))
+    parts.append(Ledger("framework", fixed))
+    return ledger("iteration", parts)

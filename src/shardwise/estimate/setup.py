@@ -1,0 +1,164 @@
+"""Everything an estimate is made from, resolved once: shard, machine, groups, and the chunks of every rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
+
+from shardwise.cost.chunk import Chunk, Run, chunk_of, offloaded, placement_of, recomputed_layers
+from shardwise.cost.kernels import Machine, machine_of
+from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
+from shardwise.cost.network import Network, network_of
+from shardwise.cost.states import States, states_of
+from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.layers import rank_chunks, spread
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Placement, Strategy
+from shardwise.ops.layer import LayerKind, layer_kinds
+from shardwise.ops.shard import Shard, shard_of
+
+
+class Setup(NamedTuple):
+    """The resolved parts of one question."""
+
+    model: Model
+    cluster: Cluster
+    strategy: Strategy
+    runtime: Runtime
+    calibration: Calibration
+    shard: Shard
+    machine: Machine
+    network: Network
+    states: States
+    layers: tuple[int, ...]
+    """Layers of every chunk, in model order."""
+    chunks: tuple[Chunk, ...]
+    """Chunks in model order."""
+
+    @property
+    def placement(self) -> Placement:
+        return placement_of(self.strategy)
+
+    @property
+    def distinct(self) -> dict[int, Chunk]:
+        """The chunks by identity: those with equal layers are one object."""
+        return {id(chunk): chunk for chunk in self.chunks}
+
+    def rank_indices(self, rank: int) -> tuple[int, ...]:
+        """The chunks of a pipeline rank by their place in the model."""
+        if self.strategy.vpp == 1:
+            return (rank,)
+        return rank_chunks(rank, self.strategy.pp, self.strategy.vpp, self.placement)
+
+    def rank_chunks(self, rank: int) -> list[Chunk]:
+        """The chunks of a pipeline rank, first in model order first."""
+        return [self.chunks[index] for index in self.rank_indices(rank)]
+
+
+@lru_cache(maxsize=64)
+def compiled(runtime: Runtime) -> Runtime:
+    """The runtime with its small kernels fused by a compiler."""
+    loss = "compiled" if runtime.kernels.compiled_loss else runtime.kernels.loss
+    kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
+    overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
+    return replace(runtime, kernels=kernels, overheads=overheads)
+
+
+def setup_of(
+    model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime, calibration: Calibration | None = None
+) -> Setup:
+    """Resolve one question."""
+    if strategy.compile and not runtime.kernels.compiled:
+        runtime = compiled(runtime)
+    calibration = calibration or calibration_of(cluster.gpu)
+    shard = shard_of(model, strategy, runtime)
+    machine = machine_of(cluster.gpu, calibration, runtime, strategy.dtype, accumulating=strategy.microbatches > 1)
+    network = network_of(cluster, calibration)
+    states = states_of(strategy, runtime)
+    layers = spread(model.layers, strategy)
+    groups = layer_groups(network, strategy, runtime)
+    chunks = _chunks(shard, strategy, layers, machine, groups, states)
+    if strategy.offload == "activations":
+        grads = _gradients(strategy, states)
+        moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth, grads) for chunk in chunks}
+        chunks = [moved[id(chunk)] for chunk in chunks]
+    return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
+
+
+def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:
+    """The groups of a layer's collectives, tp innermost, then cp; experts are spread over tp x cp x dp."""
+    overlap = runtime.overlap
+    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", overlap.ep), ("etp", 0.0))
+    return Groups(
+        network.group(strategy.tp, 1),
+        network.group(strategy.cp, strategy.tp),
+        network.group(strategy.ep, strategy.etp),
+        network.group(strategy.etp, 1),
+        hidden,
+    )
+
+
+def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
+    """One layer of a kind, recomputed so."""
+    groups = layer_groups(setup.network, setup.strategy, setup.runtime)
+    return layer_block(setup.shard, kind, recipe, setup.machine, groups, _gradients(setup.strategy, setup.states))
+
+
+def _gradients(strategy: Strategy, states: States) -> float:
+    """Bytes per parameter that backward allocates: only a first micro batch finds no gradients yet; with several, they
+    stand throughout.
+    """
+    return states.weight if states.lazy and strategy.microbatches == 1 else 0.0
+
+
+def _chunks(
+    shard: Shard, strategy: Strategy, layers: tuple[int, ...], machine: Machine, groups: Groups, states: States
+) -> list[Chunk]:
+    kinds = layer_kinds(shard.model)
+    grads = _gradients(strategy, states)
+    chunks: list[Chunk] = []
+    known: dict[tuple[object, ...], Chunk] = {}
+    start, last = 0, len(layers) - 1
+    for index, count in enumerate(layers):
+        own = kinds[start : start + count] + (kinds[shard.model.layers :] if index == last else ())
+        start += count
+        again = recomputed_layers(strategy, index, layers, len(own))
+        key = (own, again, index == 0, index == last)
+        if key not in known:
+            runs = _runs(own, again, shard, strategy, machine, groups, grads)
+            if index == 0:
+                runs.insert(0, Run(embedding_block(shard, machine, groups, grads), 1))
+            if index == last:
+                # tied weights are the embedding's where both ends share a rank; else the last rank has a copy
+                own_weights = not (shard.model.tied and len(layers) == 1)
+                runs.append(Run(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
+                if shard.model.mtp:  # every token further ahead passes the same output layer again
+                    runs.append(Run(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
+            known[key] = chunk_of(tuple(runs), grads)
+        chunks.append(known[key])
+    return chunks
+
+
+def _runs(
+    kinds: tuple[LayerKind, ...],
+    again: int,
+    shard: Shard,
+    strategy: Strategy,
+    machine: Machine,
+    groups: Groups,
+    grads: float,
+) -> list[Run]:
+    """Equal neighbours folded: the first `again` layers are recomputed."""
+    recompute = strategy.recompute
+    recipe = Recipe(recompute.full, frozenset(recompute.modules), recompute.group)
+    runs: list[Run] = []
+    for part, used in ((kinds[:again], recipe), (kinds[again:], PLAIN)):
+        for kind, members in groupby(part):
+            block = layer_block(shard, kind, used, machine, groups, grads)
+            runs.append(Run(block, len(list(members))))
+    return runs

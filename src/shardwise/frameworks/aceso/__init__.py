@@ -1,0 +1,1 @@
+"""Aceso: its profiles, its plans, its own formulas."""

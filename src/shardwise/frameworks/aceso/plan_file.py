@@ -1,0 +1,173 @@
+"""A per-operator plan as the JSON that Aceso's runtime reads (`--flexpipe-config`), and back.
+
+The runtime's keys stay as they are; what was predicted, from which profile and for which shape is under `shardwise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.per_op.advice import dimensions, megabytes
+from shardwise.per_op.evaluate import evaluate
+from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
+
+Plain = dict[str, Any]
+_PER_OP = {
+    "model_parallel_size_of_each_op": "tp",
+    "data_parallel_size_of_each_op": "dp",
+    "recompute_ops": "recompute",
+    "algo_of_each_op": "variant",
+}
+_SHAPE = {"seq_length": "seq", "hidden_size": "hidden", "num_attention_heads": "heads"}
+
+
+def to_aceso(question: Question, plan: PerOpPlan) -> Plain:
+    """The runtime's keys in its order, then `shardwise`."""
+    name, _, size = question.profile.name.partition("_")
+    shape = dimensions(question.profile)
+    made: Plain = {"model_name": name, "model_size": size, "num_layers": question.chain.layers}
+    if shape is not None:
+        made |= {"seq_length": shape.seq, "max_position_embeddings": shape.seq}
+        made |= {"num_attention_heads": shape.heads, "hidden_size": shape.hidden}
+    stages = plan.stages
+    return made | {
+        "global_batch_size": question.global_batch,
+        "micro_batch_size": plan.micro_batch,
+        "num_stages": len(stages),
+        "num_gpus": [stage.gpus for stage in stages],
+        "checkpoint_activations": [any(stage.recompute) for stage in stages],
+        "flex_recompute_activations": [any(stage.recompute) for stage in stages],
+        "resharding_stages": [len(set(stage.layouts)) > 1 for stage in stages],
+        "num_ops_in_each_stage": [stage.size for stage in stages],
+        "model_parallel_size_of_each_op": [[layout.tp for layout in stage.layouts] for stage in stages],
+        "data_parallel_size_of_each_op": [[layout.dp for layout in stage.layouts] for stage in stages],
+        "recompute_ops": [[int(flag) for flag in stage.recompute] for stage in stages],
+        "algo_of_each_op": [[layout.variant for layout in stage.layouts] for stage in stages],
+        "shardwise": _predicted(question, plan),
+    }
+
+
+def _predicted(question: Question, plan: PerOpPlan) -> Plain:
+    cost = evaluate(question, plan)
+    shape = dimensions(question.profile)
+    return {
+        "schema": "shardwise/aceso/1",
+        "profile": {
+            "name": question.profile.name,
+            "identity": question.profile.identity,
+            "tags": question.profile.tags,
+        },
+        "cost_model": question.flavour.name,
+        "made_for": {
+            "num_layers": question.chain.layers,
+            "global_batch_size": question.global_batch,
+            "micro_batch_size": plan.micro_batch,
+            **({key: getattr(shape, name) for key, name in _SHAPE.items()} if shape else {}),
+        },
+        "seconds": cost.seconds,
+        "stages": [
+            {"seconds": time, "memory_MB": megabytes(memory), "reserved_MB": megabytes(stage.reserved)}
+            for time, memory, stage in zip(cost.times, cost.memory, cost.stages, strict=True)
+        ],
+    }
+
+
+def from_aceso(data: Plain, question: Question, *, title: str = "") -> PerOpPlan:
+    """Read a plan; everything that is wrong with it is told at once."""
+    faults = [*_key_faults(data)] or [*_shape_faults(data, question), *_stage_faults(data, question)]
+    if faults:
+        raise InputError(faults, title=title)
+    columns = [data[key] for key in _PER_OP]
+    stages = []
+    for gpus, tps, dps, flags, variants in zip(data["num_gpus"], *columns, strict=True):
+        layouts = tuple(Layout(*each) for each in zip(tps, dps, variants, strict=True))
+        stages.append(Stage(gpus=gpus, layouts=layouts, recompute=tuple(bool(flag) for flag in flags)))
+    plan = PerOpPlan(stages=tuple(stages), micro_batch=data["micro_batch_size"])
+    evaluate(question, plan)  # refuses what the profile does not cover
+    return plan
+
+
+def _key_faults(data: Plain) -> Iterator[Fault]:
+    for key in ("micro_batch_size", "global_batch_size"):
+        if not _whole(data.get(key)):
+            yield Fault(key, f"is {data.get(key)!r}; it must be a whole number above 0")
+    gpus = data.get("num_gpus")
+    if not isinstance(gpus, list) or not gpus or not all(map(_whole, gpus)):
+        yield Fault("num_gpus", "must be a list of GPUs per stage")
+        return
+    for key in _PER_OP:
+        rows = data.get(key)
+        if not isinstance(rows, list) or len(rows) != len(gpus) or not all(isinstance(row, list) for row in rows):
+            yield Fault(key, f"must be a list of {len(gpus)} lists, one per stage")
+        elif any(isinstance(value, bool) or not isinstance(value, int) or value < 0 for row in rows for value in row):
+            yield Fault(key, "must hold whole numbers")
+        elif [len(row) for row in rows] != _counts(data.get("recompute_ops"), rows):
+            yield Fault(key, "has other numbers of operators per stage than recompute_ops")
+        elif key == "recompute_ops" and any(value > 1 for row in rows for value in row):
+            yield Fault(key, "must hold 0 (kept) and 1 (made again)")
+    yield from _told_twice(data, gpus)
+
+
+def _counts(rows: object, otherwise: list[list[int]]) -> list[int]:
+    """Operators per stage; what is no list is told elsewhere."""
+    return [len(row) for row in (rows if isinstance(rows, list) else otherwise) if isinstance(row, list)]
+
+
+def _told_twice(data: Plain, gpus: list[int]) -> Iterator[Fault]:
+    """Aceso's runtime reads these, our evaluation the lists: they must say the same."""
+    if data.get("num_stages", len(gpus)) != len(gpus):
+        yield Fault("num_stages", f"is {data['num_stages']!r}, but num_gpus has {len(gpus)} stages")
+    counts = _counts(data.get("recompute_ops"), [])
+    if counts and data.get("num_ops_in_each_stage", counts) != counts:
+        said = f"is {data['num_ops_in_each_stage']!r}, but the lists per operator hold {counts}"
+        yield Fault("num_ops_in_each_stage", said)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _shape_faults(data: Plain, question: Question) -> Iterator[Fault]:
+    """Shapes and batches cannot be edited in a plan: its times and its memory belong to the profiled ones."""
+    shape = dimensions(question.profile)
+    own = data.get("shardwise", {})
+    made_for = own.get("made_for") if isinstance(own, dict) else None
+    wanted = {key: getattr(shape, name) for key, name in _SHAPE.items()} if shape else {}
+    wanted |= made_for if isinstance(made_for, dict) else {}
+    wanted["num_layers"] = question.chain.layers
+    for key, value in wanted.items():
+        if key == "micro_batch_size" or key not in data or data[key] == value:
+            continue
+        if key == "global_batch_size":
+            yield Fault(
+                key, f"is {data[key]}, the plan was made for {value}; plan again with --global-batch {data[key]}"
+            )
+        else:
+            said = f"is {data[key]}, the profile {question.profile.name} was measured at {value}"
+            why = "matrix shapes, times and memory would not hold"
+            yield Fault(key, f"{said}: {why}; profile it at {data[key]} and plan again")
+
+
+def _stage_faults(data: Plain, question: Question) -> Iterator[Fault]:
+    counts = [len(row) for row in data["recompute_ops"]]
+    total = len(question.chain.rows)
+    if sum(counts) != total:
+        yield Fault("num_ops_in_each_stage", f"holds {sum(counts)} operators, the model has {total}")
+    if min(counts, default=0) < 1:
+        yield Fault("num_ops_in_each_stage", "every stage needs an operator")
+    if sum(data["num_gpus"]) != question.gpus:
+        yield Fault("num_gpus", f"adds up to {sum(data['num_gpus'])}, there are {question.gpus} GPUs")
+    if data["micro_batch_size"] > question.global_batch:
+        yield Fault(
+            "micro_batch_size", f"is {data['micro_batch_size']}, above the global batch {question.global_batch}"
+        )
+    for index, gpus in enumerate(data["num_gpus"]):
+        pairs = zip(
+            data["model_parallel_size_of_each_op"][index], data["data_parallel_size_of_each_op"][index], strict=True
+        )
+        wrong = [(tp, dp) for tp, dp in pairs if tp * dp != gpus]
+        if wrong:
+            tp, dp = wrong[0]
+            yield Fault(f"stage {index}", f"tp {tp} x dp {dp} is not its {gpus} GPUs ({len(wrong)} operators)")

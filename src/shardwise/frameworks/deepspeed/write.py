@@ -1,0 +1,164 @@
+"""A plan as a DeepSpeed JSON.
+
+DeepSpeed's file holds the batch, the sharding, the experts and the number format. Stages are arguments of the user's
+program: the file's `pipeline` table names them so that they are not lost, and the note says where to put them.
+
+What DeepSpeed takes without a word or stops at, and what is done about it here:
+
+- a pipeline runs with ZeRO 0 and 1 only, and automatic tensor parallel and Ulysses take all GPUs as theirs x dp: plans
+  that have two of the three, or a pipeline and ZeRO 2 or 3, are refused
+- without ZeRO, 16-bit parameters have 16-bit gradients: stage 1 is written for fp32 ones
+- the batch is checked with tensor parallel ranks taken for replicas: with tp it is left out, and follows from the rest
+- Ulysses makes its groups only where `data_parallel_size` is there too
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.frameworks.deepspeed.names import DEEPSPEED_OPTIMIZERS
+from shardwise.frameworks.nearest import (
+    all_layers,
+    choose,
+    even_layers,
+    known_modules,
+    known_schedule,
+    without,
+    without_lora,
+)
+from shardwise.frameworks.target import Draft, File
+from shardwise.inputs.serialise import to_json
+
+Settings = dict[str, Any]
+
+
+def write(draft: Draft) -> tuple[File, ...]:
+    """`ds_config.json`; JSON has no comments, so the header is its key `_shardwise`, which DeepSpeed does not read."""
+    for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers):
+        bend(draft)
+    draft.settle()
+    _by_hand(draft)
+    head = {"_shardwise": draft.notes()}
+    return (File(name="ds_config.json", text=to_json(head | _config(draft))),)
+
+
+def _pipeline(draft: Draft) -> None:
+    known_schedule(draft, ("1f1b",), chunks=False)
+    if draft.strategy.pp > 1:
+        even_layers(draft, "DeepSpeed partitions by count or by parameters, not by a list")
+
+
+def _states(draft: Draft) -> None:
+    s = draft.strategy
+    if s.pp > 1 and s.zero > 1:
+        draft.refuse(
+            "strategy.zero",
+            f"zero {s.zero} with pp {s.pp}: DeepSpeed's pipeline does not run with ZeRO 2 and 3; use zero 1 or pp 1",
+        )
+    if s.zero and s.shard_group < s.dp * s.cp:
+        text = (
+            f"{s.zero_group}: states are sharded over all {s.dp * s.cp} ranks (MiCS is gone), so memory is at most as"
+        )
+        draft.lose("strategy.zero_group", f"{text} planned", zero_group=0)
+    if s.zero == 0 and s.dtype != "fp32" and s.grad_dtype == "fp32" and s.dp * s.cp > 1:
+        text = f"zero 0 keeps {s.dtype} gradients; zero 1 is written, which adds them up in fp32 and needs less memory"
+        draft.lose("strategy.zero", text, zero=1)
+    if s.offload == "optimizer" and s.zero == 0:
+        draft.lose("strategy.offload", "host memory is for sharded states only (zero 1 to 3)", offload="none")
+
+
+def _axes(draft: Draft) -> None:
+    s = draft.strategy
+    used = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "pp") if getattr(s, name) > 1]
+    if len(used) > 1:
+        why = "AutoTP, Ulysses and the pipeline each take all GPUs as theirs x dp"
+        draft.refuse(f"strategy.{used[0].split()[0]}", f"{' with '.join(used)}: {why}; keep one of them above 1")
+    if s.ep > 1 and s.zero == 3 and s.cp > 1:
+        draft.refuse(
+            "strategy.ep", f"ep {s.ep} with zero 3 and cp {s.cp}: AutoEP has no Ulysses at stage 3; use zero 2"
+        )
+    if s.cp > 1 and s.cp_kind != "all-to-all":
+        heads = min(draft.model.heads, draft.model.heads if draft.model.mla else draft.model.kv_heads)
+        if heads % (s.tp * s.cp):
+            draft.refuse("strategy.cp_kind", f"only all-to-all (Ulysses) is here, and cp {s.cp} does not divide heads")
+        else:
+            draft.lose("strategy.cp_kind", f"{s.cp_kind} is not here; all-to-all is written", cp_kind="all-to-all")
+    if s.tp > 1 and s.sp:
+        draft.lose("strategy.sp", "automatic tensor parallel keeps norms and residuals whole", sp=False)
+    if s.etp > 1:
+        draft.lose("strategy.etp", "experts are not split over ranks", etp=1)
+
+
+def _recompute(draft: Draft) -> None:
+    known_modules(draft, {}, (), "DeepSpeed")
+    if draft.strategy.recompute.full:
+        all_layers(draft, "DeepSpeed has an interval, not a number of layers")
+
+
+def _numbers(draft: Draft) -> None:
+    choose(draft, "dtype", ("fp32", "bf16", "fp16"), "bf16")
+    choose(draft, "optimizer", tuple(DEEPSPEED_OPTIMIZERS), "adamw")
+    if draft.strategy.dtype != "fp32":
+        choose(draft, "master", ("mixed",), "mixed")
+    without(draft, compile=(False, "it is a call in the program: engine.compile()"))
+    if draft.strategy.offload == "activations" and not draft.strategy.recompute.full:
+        text = "only what full recompute keeps can go to host memory"
+        draft.lose("strategy.offload", text, offload="none")
+
+
+def _by_hand(draft: Draft) -> None:
+    s = draft.strategy
+    draft.by_hand.append(f"tokens per sample, {s.seq}, are the program's")
+    if s.pp > 1:
+        interval = f", activation_checkpoint_interval={s.recompute.group}" if s.recompute.full else ""
+        draft.by_hand.append(f"PipelineModule(..., num_stages={s.pp}, partition_method='uniform'{interval})")
+    elif s.recompute.full:
+        draft.by_hand.append("recompute: deepspeed.checkpointing.checkpoint around every layer, or the model's switch")
+    if draft.model.moe and s.pp > 1:
+        draft.by_hand.append(f"MoE(..., ep_size={s.ep})")
+    if s.tp > 1:
+        why = "DeepSpeed takes tensor parallel ranks for replicas when it checks it"
+        draft.by_hand.append(f"train_batch_size, {s.global_batch}, is left out: {why}")
+    if not s.flash:
+        draft.by_hand.append("attention that stores its scores is the model's own switch")
+
+
+def _config(draft: Draft) -> Settings:
+    s = draft.strategy
+    found: Settings = {
+        "train_batch_size": s.global_batch,
+        "train_micro_batch_size_per_gpu": s.micro_batch,
+        "gradient_accumulation_steps": s.microbatches,
+        "zero_optimization": _zero(draft),
+        "optimizer": {"type": DEEPSPEED_OPTIMIZERS[s.optimizer]},
+    }
+    if s.tp > 1:
+        del found["train_batch_size"]
+    if s.optimizer == "sgd":
+        found["zero_allow_untested_optimizer"] = True
+    if s.dtype != "fp32":
+        found[s.dtype] = {"enabled": True}
+        found["data_types"] = {"grad_accum_dtype": s.grad_dtype}
+    if s.tp > 1:
+        found["tensor_parallel"] = {"autotp_size": s.tp}
+    if s.cp > 1:
+        found |= {"sequence_parallel_size": s.cp, "data_parallel_size": s.dp}
+    if draft.model.moe and s.ep > 1 and s.pp == 1:
+        found["expert_parallel"] = {"enabled": True, "autoep_size": s.ep}
+    if s.pp > 1:
+        interval = s.recompute.group if s.recompute.full else 0
+        found["pipeline"] = {"stages": s.pp, "partition": "uniform", "activation_checkpoint_interval": interval}
+    if s.recompute.full:
+        found["activation_checkpointing"] = {"cpu_checkpointing": s.offload == "activations"}
+    return found
+
+
+def _zero(draft: Draft) -> Settings:
+    s = draft.strategy
+    one = s.zero == 0 and s.dtype != "fp32" and s.grad_dtype == "fp32"  # a single rank: stage 1 shards nothing
+    found: Settings = {"stage": 1 if one else s.zero}
+    if s.zero > 1:
+        found |= {"overlap_comm": True, "contiguous_gradients": True}
+    if s.offload == "optimizer":
+        found["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    return found

@@ -1,0 +1,287 @@
+"""A plan as Megatron-LM's arguments: a script that starts it, and the YAML form of Megatron-LM's own tests.
+
+What Megatron-LM takes without a word, and what is done about it here:
+
+- the expert tensor degree is the tensor degree unless it is given: it is always given
+- a layout places chunks round and round only: a plan on a v becomes the nearest loop plan
+- selective recompute covers all layers, and a block covers the first layers of every chunk alike: lists become the
+  smallest choice that frees at least as much
+- FSDP must not run with CUDA_DEVICE_MAX_CONNECTIONS=1, tensor and context parallel must
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import yaml
+
+from shardwise.frameworks.megatron.names import (
+    MEGATRON_CP_KINDS,
+    MEGATRON_NUMBERS,
+    MEGATRON_OPTIMIZERS,
+    MEGATRON_RECOMPUTED,
+    MEGATRON_SHARDING,
+)
+from shardwise.frameworks.megatron.write_model import Flag, model_flags, model_losses
+from shardwise.frameworks.nearest import (
+    all_layers,
+    choose,
+    known_modules,
+    known_schedule,
+    recomputed,
+    without,
+    without_lora,
+)
+from shardwise.frameworks.target import Draft, File, runtime_of, start_lines
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.recompute import Recompute
+
+_KNOWN = ("core-attention", "attention-norm", "mlp-norm", "mlp", "moe-act", "mla-up")
+_WIDER = {"ffn": "mlp", "activation": "mlp"}
+Groups = dict[str, list[Flag]]
+
+
+def write(draft: Draft) -> tuple[File, ...]:
+    """`train.sh` and `model_config.yaml`."""
+    for bend in (without_lora, _pipeline, _recompute, _states, _numbers, _experts, model_losses):
+        bend(draft)
+    draft.settle()
+    groups = arguments(draft)
+    return (
+        File(name="train.sh", text=_script(draft, groups), program=True),
+        File(name="model_config.yaml", text=_yaml(draft, groups)),
+    )
+
+
+def _pipeline(draft: Draft) -> None:
+    known_schedule(draft, ("1f1b", "interleaved"))
+
+
+def _recompute(draft: Draft) -> None:
+    recompute = draft.strategy.recompute
+    if "comm" in recompute.modules:  # what tensor parallel gathers is always gathered again
+        rest = tuple(name for name in recompute.modules if name != "comm")
+        draft.strategy = replace(draft.strategy, recompute=replace(recompute, modules=rest) if rest else Recompute())
+    known_modules(draft, _WIDER, _KNOWN, "Megatron-LM")
+    norms = {"attention-norm", "mlp-norm"}
+    modules = set(draft.strategy.recompute.modules)
+    if len(modules & norms) == 1:
+        both = tuple(name for name in _KNOWN if name in modules | norms)
+        recompute = replace(draft.strategy.recompute, modules=both)
+        text = "one norm cannot be recomputed without the other; both are, so memory is at most as planned"
+        draft.lose("strategy.recompute", text, recompute=recompute)
+    recompute = draft.strategy.recompute
+    if recompute.modules:
+        all_layers(draft, "Megatron-LM's selective recompute has no number of layers")
+    elif recompute.full and recompute.group > 1:
+        all_layers(draft, "uniform groups cover all layers")
+    elif recompute.full and recompute.layers:
+        _block(draft)
+
+
+def _block(draft: Draft) -> None:
+    """One number for the first layers of every chunk: the largest of the list."""
+    counts, layers = recomputed(draft), draft.layers
+    most = max(counts)
+    if counts == layers:
+        draft.strategy = replace(draft.strategy, recompute=Recompute(full=True))
+    elif most == 0:
+        draft.strategy = replace(draft.strategy, recompute=Recompute())
+    elif counts == tuple(min(most, held) for held in layers):
+        draft.strategy = replace(draft.strategy, recompute=Recompute(full=True, layers=(most,)))
+    else:
+        draft.lose(
+            "strategy.recompute",
+            f"{draft.strategy.recompute}: --recompute-num-layers is one number for all chunks; {most} is written, the "
+            "largest, so memory is at most as planned",
+            recompute=Recompute(full=True, layers=(most,)),
+        )
+
+
+def _states(draft: Draft) -> None:
+    s = draft.strategy
+    if s.zero_group and s.dp * s.cp % s.shard_group:
+        all_ranks = f"{s.zero_group} does not divide the {s.dp * s.cp} ranks of dp x cp; all of them are written"
+        draft.lose("strategy.zero_group", all_ranks, zero_group=0)
+    if s.optimizer == "adamw-bf16" and s.zero == 0:
+        text = "moments in bf16 need the distributed optimizer (zero 1); adamw is written"
+        draft.lose("strategy.optimizer", text, optimizer="adamw")
+    if s.zero > 1:
+        choose(draft, "optimizer", ("adamw", "sgd", "adamw-bf16"), "adamw", "Megatron-FSDP runs Adam and SGD")
+    if s.offload == "activations":
+        draft.by_hand.append("--offload-modules: which modules' activations go to host memory; core_attn is written")
+
+
+def _numbers(draft: Draft) -> None:
+    why = "Megatron-LM keeps 16-bit parameters and fp32 copies"
+    if draft.strategy.dtype != "fp32":
+        choose(draft, "master", ("mixed",), "mixed", why)
+    without(draft, compile=(False, "Megatron-LM brings its own fused kernels"))
+
+
+def _experts(draft: Draft) -> None:
+    s = draft.strategy
+    if draft.model.moe and s.world % (s.etp * s.ep * s.pp):
+        draft.refuse(
+            "strategy.ep",
+            f"etp {s.etp} x ep {s.ep} x pp {s.pp} = {s.etp * s.ep * s.pp} does not divide {s.world} GPUs",
+        )
+
+
+def arguments(draft: Draft) -> Groups:
+    """Every flag, by what it is about."""
+    s = draft.strategy
+    return {
+        "model": list(model_flags(draft.model, s.seq)),
+        "parallel": list(_parallel(draft)),
+        "batch": [(MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("micro_batch", "global_batch", "seq")],
+        "states": list(_state_flags(draft)),
+        "numbers": list(_number_flags(draft)),
+        "recompute": list(_recompute_flags(draft)),
+    }
+
+
+def _parallel(draft: Draft) -> Iterator[Flag]:
+    s = draft.strategy
+    yield from ((MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("tp", "pp", "cp"))
+    if draft.model.moe:  # the expert tensor degree would be tp if it were left out
+        yield from ((MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("ep", "etp"))
+    if s.sp and s.tp > 1:
+        yield "sequence-parallel", None
+    if s.cp > 1:
+        yield "cp-comm-type", MEGATRON_CP_KINDS[s.cp_kind]
+    if s.pp > 1 and len(set(draft.layers)) > 1:
+        yield "pipeline-model-parallel-layout", layout(draft.layers, draft.model.mtp)
+    elif s.vpp > 1:
+        yield MEGATRON_NUMBERS["vpp"], s.vpp
+    if s.group:
+        yield MEGATRON_NUMBERS["group"], s.group
+
+
+def layout(layers: Iterable[int], mtp: int = 0) -> str:
+    """`Et*3|(t*4|)*2t*3L`: E embedding, t a layer, m multi-token prediction, L loss; | ends a chunk, in model order."""
+    *front, last = [_piece(count) for count in layers]
+    pieces = [f"E{front[0]}", *front[1:]] if front else []
+    text = ""
+    for piece, run in groupby(pieces):
+        times = len(list(run))
+        text += f"({piece}|)*{times}" if times > 1 else f"{piece}|"
+    return f"{text}{'' if front else 'E'}{last}{'m' * mtp}L"
+
+
+def _piece(count: int) -> str:
+    return "t" * count if count < 3 else f"t*{count}"
+
+
+def _state_flags(draft: Draft) -> Iterator[Flag]:
+    s = draft.strategy
+    yield "optimizer", MEGATRON_OPTIMIZERS.get(s.optimizer, "adam")
+    if s.zero > 1:
+        yield from (("use-megatron-fsdp", None), ("data-parallel-sharding-strategy", MEGATRON_SHARDING[s.zero]))
+        yield "ckpt-format", "fsdp_dtensor"
+    if s.zero:
+        yield "use-distributed-optimizer", None
+        if s.shard_group < s.dp * s.cp:
+            yield "num-distributed-optimizer-instances", s.dp * s.cp // s.shard_group
+    if s.optimizer == "adamw-bf16" or s.offload == "optimizer":
+        yield "use-precision-aware-optimizer", None
+    if s.optimizer == "adamw-bf16":
+        yield from (("exp-avg-dtype", "bf16"), ("exp-avg-sq-dtype", "bf16"))
+    if s.offload == "optimizer":
+        yield "optimizer-cpu-offload", None
+    elif s.offload == "activations":
+        yield from (("fine-grained-activation-offloading", None), ("offload-modules", "core_attn"))
+    if s.tp > 1 and s.sp and load_runtime(runtime_of(draft.plan, draft.target)).overlap.tp:
+        yield "tp-comm-overlap", None  # the prediction counts on it
+    if s.dp * s.cp > 1:
+        yield "overlap-grad-reduce", None
+        if s.zero:
+            yield "overlap-param-gather", None
+
+
+def _number_flags(draft: Draft) -> Iterator[Flag]:
+    s = draft.strategy
+    if s.dtype != "fp32":
+        yield "fp16" if s.dtype == "fp16" else "bf16", None
+    if s.dtype in {"fp8", "mxfp8"}:
+        yield "fp8-format", "hybrid" if s.dtype == "fp8" else "e4m3"
+        # delayed scaling, the default recipe, cannot recompute norms and expert activations
+        yield "fp8-recipe", "tensorwise" if s.dtype == "fp8" else "mxfp8"
+    if s.dtype == "nvfp4":
+        yield "fp4-format", "e2m1"
+    if s.grad_dtype == "bf16":
+        yield "grad-reduce-in-bf16", None
+    elif s.dtype == "fp16":
+        yield "accumulate-allreduce-grads-in-fp32", None
+    if s.runtime == "megatron-local":
+        yield "transformer-impl", "local"
+        if s.flash:
+            yield "use-flash-attn", None
+    elif not s.flash:
+        yield "attention-backend", "unfused"
+
+
+def _recompute_flags(draft: Draft) -> Iterator[Flag]:
+    recompute = draft.strategy.recompute
+    if recompute.full:
+        yield "recompute-granularity", "full"
+        yield "recompute-method", "block" if recompute.layers else "uniform"
+        yield "recompute-num-layers", recompute.layers[0] if recompute.layers else recompute.group
+    names = recomputed_names(recompute, draft.model)
+    if names:
+        yield from (("recompute-granularity", "selective"), ("recompute-modules", " ".join(names)))
+
+
+def recomputed_names(recompute: Recompute, model: Model) -> tuple[str, ...]:
+    """Theirs for our modules."""
+    chosen = set(recompute.modules)
+    names = [name for name, ours in MEGATRON_RECOMPUTED.items() if set(ours) <= chosen]
+    dense = any(not model.is_moe_layer(index) for index in range(model.layers))
+    absent = {"shared_experts", *(() if dense else ("mlp",)), *(() if model.moe else ("moe",))}
+    return tuple(name for name in names if name not in absent)
+
+
+def _words(flags: Iterable[Flag]) -> Iterator[str]:
+    for flag, value in flags:
+        spaced = value if flag in _MANY else None if value is None else shlex.quote(str(value))
+        yield f"--{flag}" if value is None else f"--{flag} {spaced}"
+
+
+_MANY = {"recompute-modules"}
+"""Flags that take several words."""
+
+
+def _environment(draft: Draft) -> dict[str, Any]:
+    s = draft.strategy
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": 1} if (s.tp > 1 or s.cp > 1) and s.zero < 2 else {}
+
+
+def _script(draft: Draft, groups: Groups) -> str:
+    lines = ["#!/bin/bash", draft.header().rstrip("\n"), "# Flags after the script's name are added to the end.", ""]
+    lines += [f"export {name}={value}" for name, value in _environment(draft).items()]
+    lines += ["# A stand-in so that it starts: replace it by your data, tokenizer and learning rate."]
+    lines += ["DATA_ARGS=(", *(f"    {word}" for word in _DATA), ")"]
+    for name, flags in groups.items():
+        if flags:
+            lines += [f"{name.upper()}_ARGS=(", *(f"    {word}" for word in _words(flags)), ")"]
+    used = " ".join(f'"${{{name.upper()}_ARGS[@]}}"' for name, flags in groups.items() if flags)
+    lines += [
+        *start_lines(draft.strategy.world),
+        f'    pretrain_gpt.py {used} "${{DATA_ARGS[@]}}" "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_DATA = ("--mock-data", "--tokenizer-type NullTokenizer", "--train-iters 20", "--lr 1e-4", "--eval-iters 0")
+
+
+def _yaml(draft: Draft, groups: Groups) -> str:
+    given = {f"--{flag}": True if value is None else value for flags in groups.values() for flag, value in flags}
+    document: dict[str, Any] = {"ENV_VARS": _environment(draft)} if _environment(draft) else {}
+    document["MODEL_ARGS"] = given
+    return draft.header() + yaml.safe_dump(document, sort_keys=False, width=120)

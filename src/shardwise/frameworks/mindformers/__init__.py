@@ -1,0 +1,1 @@
+"""MindFormers: its YAML, both ways."""

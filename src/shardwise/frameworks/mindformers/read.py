@@ -1,0 +1,233 @@
+"""A MindFormers YAML of graph mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.frameworks.imported import Draft, Imported, back
+from shardwise.frameworks.mindformers.names import (
+    MINDFORMERS_CP_KINDS,
+    MINDFORMERS_DEGREES,
+    MINDFORMERS_PATTERNS,
+    MINDFORMERS_SCHEDULES,
+)
+from shardwise.inputs.foreign import Foreign
+from shardwise.inputs.recompute import MODULES, Recompute
+
+_SCHEDULES = back(MINDFORMERS_SCHEDULES)
+_CP_KINDS = {**back(MINDFORMERS_CP_KINDS), "hybrid_cp": "all-to-all"}
+_PATTERNS = back(MINDFORMERS_PATTERNS)
+
+
+def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imported:
+    """Degrees, batch, layers and recompute of every stage, and the model where it is described."""
+    draft = Draft(framework="mindformers")
+    keys = Foreign(data, "", draft.faults)
+    tables = _Tables(keys)
+    for ours, theirs in MINDFORMERS_DEGREES.items():
+        _degree(draft, tables.config, ours, theirs)
+    if "etp" not in draft.fields:
+        _degree(draft, tables.model, "etp", MINDFORMERS_DEGREES["etp"])
+    for part in (_pipeline, _batch, _sharding, _recompute, _model, _layers):
+        part(draft, tables)
+    draft.take("runtime", "mindformers", "MindFormers")
+    draft.gpus = draft.number("dp") * draft.number("tp") * draft.number("pp") * draft.number("cp")
+    draft.ignored += [line for table in (*tables, keys) for line in sorted(table.idle())]
+    return draft.finish(title)
+
+
+class _Tables:
+    """The tables of the file that are read."""
+
+    def __init__(self, keys: Foreign) -> None:
+        self.config, self.runner = keys.table("parallel_config"), keys.table("runner_config")
+        self.recompute, self.parallel = keys.table("recompute_config"), keys.table("parallel")
+        self.pipeline = self.parallel.table("pipeline_config")
+        self.optimizer = self.parallel.table("parallel_optimizer_config")
+        self.outer = keys.table("model")
+        self.model = self.outer.table("model_config")
+
+    def __iter__(self) -> Iterator[Foreign]:
+        yield from (self.config, self.runner, self.recompute, self.parallel, self.pipeline, self.optimizer, self.outer)
+
+
+def _degree(draft: Draft, table: Foreign, ours: str, theirs: str) -> None:
+    if table.has(theirs):
+        table.read.add(theirs)
+        draft.take_whole(ours, table.path(theirs), table.data[theirs])
+
+
+def _batch(draft: Draft, tables: _Tables) -> None:
+    size = tables.runner.whole("batch_size", 1, row="Strategy.micro_batch")
+    draft.take("micro_batch", size, "runner_config.batch_size")
+    # micro_batch_num is a count, and counts only where there is a pipeline.
+    passes = (
+        tables.config.whole("micro_batch_num", 1, row="Strategy.microbatches")
+        if draft.number("pp") > 1
+        else tables.runner.whole("gradient_accumulation_steps", 1, row="Strategy.microbatches")
+    )
+    total = size * passes * draft.number("dp")
+    draft.take("global_batch", total, "data_parallel x batch_size x micro_batch_num")
+    if tables.model.has("seq_length"):
+        draft.take("seq", tables.model.whole("seq_length", row="Strategy.seq"), "model_config.seq_length")
+
+
+def _sharding(draft: Draft, tables: _Tables) -> None:
+    sharded = tables.parallel.switch("enable_parallel_optimizer", default=False)
+    draft.take("zero", 1 if sharded else 0, f"parallel.enable_parallel_optimizer {str(sharded).lower()}")
+    if sharded:
+        group = tables.optimizer.whole("optimizer_weight_shard_size", -1, row="foreign.group")
+        if group > 0:
+            draft.take("zero_group", group, "optimizer_weight_shard_size")
+    if tables.config.has("use_seq_parallel"):
+        draft.take("sp", tables.config.switch("use_seq_parallel"), "parallel_config.use_seq_parallel")
+    if draft.number("cp") > 1:
+        kind = tables.config.text("context_parallel_algo", "colossalai_cp", choices=_CP_KINDS)
+        draft.take("cp_kind", _CP_KINDS.get(kind, "ring"), f"context_parallel_algo {kind}")
+
+
+def _pipeline(draft: Draft, tables: _Tables) -> None:
+    if tables.pipeline.switch("pipeline_interleave", default=False):
+        draft.take(
+            "vpp", tables.model.whole("pp_interleave_num", 1, row="Strategy.vpp"), "model_config.pp_interleave_num"
+        )
+    name = tables.pipeline.text("pipeline_scheduler", "1f1b").lower()
+    if name not in _SCHEDULES:
+        ours = "interleaved" if draft.number("vpp") > 1 else "1f1b"
+        draft.assume("schedule", ours, f"the nearest to pipeline_scheduler {name}")
+        return
+    ours = "interleaved" if name == "1f1b" and draft.number("vpp") > 1 else _SCHEDULES[name]
+    draft.take("schedule", ours, f"pipeline_scheduler {name}")
+
+
+def _layers(draft: Draft, tables: _Tables) -> None:
+    """`offset` is what every stage holds beyond the even share, one row per chunk of a rank."""
+    model, pp, vpp = tables.model, draft.number("pp"), draft.number("vpp")
+    offset = model.data.get("offset", 0)
+    count = model.data.get("num_layers") or model.data.get("num_hidden_layers")
+    if offset in (0, None, []):
+        return
+    rows = _rows(draft, offset, "model_config.offset", "pipeline.offset")
+    if rows is None:
+        return
+    if not isinstance(count, int) or len(rows) != vpp:
+        message = f"must be {vpp} x {pp} whole numbers (pp_interleave_num x pipeline_stage), and num_layers be given"
+        draft.faults.append(Fault("model_config.offset", message))
+        return
+    even = count // (pp * vpp)
+    layers = [[even + item for item in row] for row in rows]
+    if draft.fields.get("schedule") == "zb-v" and len(layers) == 2:
+        layers[1].reverse()
+        draft.assumed.append("offset: the second row is in rank order, so it runs backwards through the model")
+    total = sum(map(sum, layers))
+    if total != count:
+        draft.faults.append(Fault("model_config.offset", f"gives {total} layers, the model has {count}"))
+        return
+    draft.take("layers", tuple(item for row in layers for item in row), "model_config.offset")
+
+
+def _rows(draft: Draft, value: object, at: str, row: str) -> list[list[int]] | None:
+    """A list of one number per stage, or one such list per chunk of a rank; anything else is a fault."""
+    pp, vpp = draft.number("pp"), draft.number("vpp")
+    rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    lists = [one for one in rows if isinstance(one, list) and len(one) == pp]
+    if len(lists) != len(rows) or len(rows) not in {1, vpp}:
+        draft.faults.append(
+            Fault(at, f"must be a list of pp {pp} whole numbers, or vpp {vpp} such lists, one per chunk")
+        )
+        return None
+    found = [[draft.whole(f"{at}.{k}", item, row=row) for item in one] for k, one in enumerate(lists)]
+    sound = [[item for item in one if item is not None] for one in found]
+    return sound if all(len(one) == pp for one in sound) else None
+
+
+def _recompute(draft: Draft, tables: _Tables) -> None:
+    keys = tables.recompute
+    full, comm = (_chosen(draft, keys, name) for name in ("recompute", "select_comm_recompute"))
+    selective = _selected(draft, keys)
+    modules = {**selective, **({"comm": comm} if comm is not None else {})}
+    if full is not None:
+        draft.take(
+            "recompute", Recompute(full=True, layers=full), f"recompute_config.recompute {keys.data['recompute']}"
+        )
+        if modules and full == ():
+            draft.ignored.append("select_recompute and select_comm_recompute: full recompute covers them")
+        elif modules:
+            draft.assumed.append("select_recompute beside a list for full recompute cannot be said; the list is taken")
+    elif modules:
+        counts = list(modules.values())
+        if any(count != counts[0] for count in counts):
+            draft.assumed.append(
+                "parts that are recomputed in other layers than the first cannot be said; as it, they are"
+            )
+        value = Recompute(modules=tuple(sorted(modules, key=MODULES.index)), layers=counts[0])
+        draft.take("recompute", value, "recompute_config.select_recompute")
+
+
+def _selected(draft: Draft, keys: Foreign) -> dict[str, tuple[int, ...]]:
+    """Parts of a layer that are recomputed, each with its layers: a choice for the activation, or one by pattern."""
+    value = keys.data.get("select_recompute")
+    if not isinstance(value, dict):
+        chosen = _chosen(draft, keys, "select_recompute")
+        return {} if chosen is None else {"activation": chosen}
+    keys.read.add("select_recompute")
+    patterns = Foreign(value, keys.path("select_recompute"), draft.faults)
+    draft.ignored += [f"select_recompute {pattern}: not known" for pattern in value if pattern not in _PATTERNS]
+    found = {_PATTERNS[pattern]: _chosen(draft, patterns, pattern) for pattern in value if pattern in _PATTERNS}
+    return {module: chosen for module, chosen in found.items() if chosen is not None}
+
+
+def _chosen(draft: Draft, keys: Foreign, name: str) -> tuple[int, ...] | None:
+    """Layers that a choice names, of every stage or chunk; empty: all of them, none: it chooses nothing."""
+    keys.read.add(name)
+    value = keys.data.get(name)
+    if value is None or value is False:
+        return None
+    if value is True:
+        return ()
+    at = keys.path(name)
+    if not isinstance(value, list):
+        number = draft.whole(at, value, row="Recompute.layers")
+        return (number,) if number else None
+    rows = _rows(draft, value, at, "Recompute.layers")
+    if rows is None:
+        return None
+    if draft.fields.get("schedule") == "zb-v" and len(rows) == 2:
+        rows[1].reverse()  # in rank order, as the offsets are
+    counts = tuple(item for row in rows for item in row)
+    return counts if any(counts) else None
+
+
+def _model(draft: Draft, tables: _Tables) -> None:
+    """The model's keys are Hugging Face's, with a few spellings of its own."""
+    from shardwise.frameworks.huggingface.read import read_config
+
+    model = tables.model
+    if not model.data:
+        return
+    width = {} if model.has("intermediate_size") or not isinstance(model.data.get("hidden_size"), int) else {
+        "intermediate_size": _inner_width(model)
+    }  # fmt: skip
+    kind = model.text("type", "llama").lower().removesuffix("config").rstrip("_") or "llama"
+    own = {key: value for key, value in model.data.items() if key not in {*model.read, "offset"}}
+    data = {**own, **width, "model_type": kind}
+    try:
+        read = read_config(data, name="from mindformers")
+    except InputError as error:
+        draft.assumed.append(f"no model: {error}")
+        return
+    draft.model = read.model
+    draft.understood.append(f"model_config -> {read.model.layers} layers of width {read.model.hidden}")
+    draft.ignored += [f"model_config, {note}" for note in read.notes]
+
+
+def _inner_width(model: Foreign) -> int:
+    """Llama's rule: 8/3 of the width, times a factor, rounded up to a multiple."""
+    width = int(8 * model.whole("hidden_size", row="Model.hidden") / 3)
+    model.read.discard("hidden_size")  # it is the model's, too
+    if model.has("ffn_dim_multiplier"):
+        width = int((model.number("ffn_dim_multiplier", row="Moe.capacity") + 0.01) * width)
+    multiple = model.whole("multiple_of", 256, row="Model.hidden")
+    return multiple * ((width + multiple - 1) // multiple)

@@ -1,0 +1,95 @@
+"""A model in the keys that MindFormers shares with Hugging Face."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.frameworks.target import Draft
+from shardwise.inputs.model import Mla, Model, Moe
+
+Settings = dict[str, Any]
+TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "gelu": "gelu", "relu": "relu", "squared-relu": "relu2"}
+
+
+_ARCHITECTURES = {
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""The models that 2.1 trains in graph mode; PyNative trains the first and the last."""
+
+
+def model_type(model: Model) -> str:
+    """The nearest architecture that MindFormers trains: its Llama is of the old kind, which has no such settings."""
+    return "deepseek_v3" if model.mla else "qwen3_moe" if model.moe else "qwen3"
+
+
+def say_model(draft: Draft) -> None:
+    model, name = draft.model, model_type(draft.model)
+    draft.by_hand.append(f"model_type and architectures: {name} is written as the nearest to {model.name}")
+    if not model.mla and model.qk_norm == "none":
+        draft.by_hand.append(f"{name} norms queries and keys, {model.name} does not")
+    if draft.version == "2.1-pynative" and name == "qwen3_moe":
+        draft.lose("model.moe", "PyNative 2.1 trains Qwen3 and DeepSeek-V3 only, none with experts and plain attention")
+    if model.windows or model.parallel_residual or model.position not in {"rope", "none"}:
+        draft.lose("model", "windows, parallel residuals and learned positions are not among the keys; use your own")
+
+
+def model_keys(draft: Draft) -> Settings:
+    model, s = draft.model, draft.strategy
+    found: Settings = {
+        "model_type": model_type(model),
+        "architectures": _architecture(draft),
+        "vocab_size": model.vocab,
+        "hidden_size": model.hidden,
+        "intermediate_size": model.ffn,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_size,
+        "hidden_act": _ACTIVATIONS[model.activation],
+        "seq_length": s.seq,
+        "max_position_embeddings": max(s.seq, model.max_positions),
+        "tie_word_embeddings": model.tied,
+        "attention_bias": model.qkv_bias,
+        "use_flash_attention": s.flash,
+        "compute_dtype": TYPES[s.dtype],
+        "params_dtype": TYPES[s.dtype] if s.master == "pure" else "float32",
+    }
+    found |= _mla(model.mla) if model.mla else {}
+    found |= _moe(model, model.moe) if model.moe else {}
+    found |= {"num_nextn_predict_layers": model.mtp} if model.mtp else {}
+    return found
+
+
+def _architecture(draft: Draft) -> str | list[str]:
+    name = _ARCHITECTURES[model_type(draft.model)]
+    return name if draft.version == "2.1-pynative" else [name]
+
+
+def _mla(mla: Mla) -> Settings:
+    found: Settings = {
+        "multi_latent_attention": True,
+        "kv_lora_rank": mla.kv_rank,
+        "qk_nope_head_dim": mla.nope_size,
+        "qk_rope_head_dim": mla.rope_size,
+        "v_head_dim": mla.value_size,
+    }
+    return found | ({"q_lora_rank": mla.q_rank} if mla.q_rank else {})
+
+
+def _moe(model: Model, moe: Moe) -> Settings:
+    found: Settings = {
+        "n_routed_experts"
+        if model.mla
+        else "num_experts": moe.experts,  # both at once are refused, and Qwen has its own
+        "num_experts_per_tok": moe.top_k,
+        "moe_intermediate_size": moe.expert_ffn,
+        "first_k_dense_replace": moe.first_dense,
+        "moe_layer_freq": moe.every,
+    }
+    if moe.shared_ffn:
+        found["n_shared_experts"] = -(-moe.shared_ffn // moe.expert_ffn)
+        found["moe_shared_expert_intermediate_size"] = moe.shared_ffn
+    return found

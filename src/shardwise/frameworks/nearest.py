@@ -1,0 +1,160 @@
+"""The nearest strategy that a target can say: what exporters share when they bend a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shardwise.check.check import check
+from shardwise.check.rule import either
+from shardwise.cost.chunk import recomputed_layers
+from shardwise.frameworks.target import Draft
+from shardwise.inputs.layers import rank_chunks, stage_layers
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.recompute import MODULES, Recompute
+from shardwise.inputs.strategy import Strategy
+
+
+def without_lora(draft: Draft) -> None:
+    if draft.strategy.lora is not None:
+        draft.refuse("strategy.lora", "adapters are not a setting of this target; plan without lora")
+
+
+def choose(draft: Draft, name: str, known: Collection[object], instead: object, why: str = "") -> None:
+    """Keep a field where the target knows its value, else write `instead` and say so."""
+    value = getattr(draft.strategy, name)
+    if value not in known:
+        text = f"{value} is not known here; {instead} is written{': ' + why if why else ''}"
+        draft.lose(f"strategy.{name}", text, **{name: instead})
+
+
+def without(draft: Draft, **defaults: tuple[object, str]) -> None:
+    """Fields that the target has no word for: anything but the default is lost, with a sentence."""
+    for name, (default, why) in defaults.items():
+        value = getattr(draft.strategy, name)
+        if value != default:
+            draft.lose(f"strategy.{name}", f"{value} cannot be said: {why}", **{name: default})
+
+
+def recomputed(draft: Draft) -> tuple[int, ...]:
+    """Recomputed layers of every chunk, in model order."""
+    layers = draft.layers
+    return tuple(recomputed_layers(draft.strategy, chunk, layers, count) for chunk, count in enumerate(layers))
+
+
+def plain_pipeline(draft: Draft) -> None:
+    """Without a pipeline the words for one say nothing."""
+    s = draft.strategy
+    if s.pp == 1:
+        draft.strategy = replace(s, schedule="1f1b", placement="loop", vpp=1, group=0, layers=())
+
+
+def known_schedule(draft: Draft, known: Collection[str], *, chunks: bool = True) -> None:
+    """Keep a schedule that the target has; else the nearest that runs round and round, with one or all chunks."""
+    plain_pipeline(draft)
+    s = draft.strategy
+    loops = s.placement == "loop" or s.vpp == 1 or s.schedule in known
+    if s.pp == 1 or (s.schedule in known and loops):
+        return
+    nearest = next((near for near in _looped(draft, chunks=chunks) if near.schedule in known), None)
+    if nearest is None:
+        draft.refuse(
+            "strategy.schedule", f"{s.schedule} is not known here and no known schedule runs it; use {either(known)}"
+        )
+        return
+    turned = " on chunks placed round and round" if s.placement == "v" and nearest.vpp > 1 else ""
+    fewer = f" with {nearest.vpp} chunk a rank" if nearest.vpp < s.vpp else ""
+    draft.lose(
+        "strategy.schedule",
+        f"{s.schedule} ({s.placement} placement) is not known here; the nearest is {nearest.schedule}{turned}{fewer}",
+        **{name: getattr(nearest, name) for name in _PIPELINE},
+    )
+
+
+_PIPELINE = (
+    "schedule", "placement", "vpp", "group", "layers", "recompute", "first_layers", "last_layers", "count_embedding",
+    "count_head",
+)  # fmt: skip
+
+
+def _looped(draft: Draft, *, chunks: bool) -> list[Strategy]:
+    """Interleaved 1F1B over the same chunks, then plain 1F1B over whole stages; those that pass the checks."""
+    s, model = draft.strategy, draft.model
+    near = [replace(s, schedule="interleaved", placement="loop")] if chunks and s.vpp > 1 else []
+    near.append(whole_stages(draft))
+    runtime = load_runtime(s.runtime)
+    return [
+        other
+        for other in near
+        if all(fault.path == "strategy.schedule" for fault in check(model, draft.plan.cluster, other, runtime))
+    ]
+
+
+def whole_stages(draft: Draft) -> Strategy:
+    """1F1B with one chunk a rank: every rank keeps its number of layers, and of recomputed ones."""
+    s = draft.strategy
+    if s.vpp == 1:
+        return replace(s, schedule="1f1b", placement="loop", group=0)
+    recompute, counts = s.recompute, recomputed(draft)
+    if recompute.active and recompute.layers:
+        ranks = range(s.pp)
+        sums = [sum(counts[chunk] for chunk in rank_chunks(rank, s.pp, s.vpp, s.placement)) for rank in ranks]
+        recompute = replace(recompute, layers=tuple(sums))
+    return replace(
+        s, schedule="1f1b", placement="loop", vpp=1, group=0, layers=stage_layers(draft.model.layers, s),
+        first_layers=0, last_layers=0, count_embedding=False, count_head=False, recompute=recompute,
+    )  # fmt: skip
+
+
+def all_layers(draft: Draft, why: str) -> None:
+    """Recompute in every layer where the target cannot count them: never less is freed than planned."""
+    s = draft.strategy
+    given = s.recompute.layers
+    if not given or recomputed(draft) == draft.layers:
+        draft.strategy = replace(s, recompute=replace(s.recompute, layers=()))
+    elif not any(recomputed(draft)):
+        draft.strategy = replace(s, recompute=Recompute())
+    else:
+        draft.lose(
+            "strategy.recompute",
+            f"{s.recompute}: {why}; it is written for every layer, so memory is at most as planned",
+            recompute=replace(s.recompute, layers=()),
+        )
+
+
+def known_modules(draft: Draft, wider: Mapping[str, str], known: Collection[str], where: str) -> None:
+    """Put each module that the target lacks into the smallest one of the target's that holds it, else all: full."""
+    recompute = draft.strategy.recompute
+    if not recompute.modules or set(recompute.modules) <= set(known):
+        return
+    widened = {name if name in known else wider.get(name, "full") for name in recompute.modules}
+    if "full" in widened:
+        instead = replace(recompute, full=True, modules=())
+    else:
+        instead = replace(recompute, modules=tuple(sorted(widened, key=MODULES.index)))
+    missing = either(name for name in recompute.modules if name not in known)
+    draft.lose(
+        "strategy.recompute",
+        f"{missing} cannot be recomputed apart in {where}; {instead} is written, so memory is at most as planned",
+        recompute=instead,
+    )
+
+
+def even_layers(draft: Draft, why: str) -> None:
+    """Equal chunks where the target cannot place layers; refused where they do not divide."""
+    layers = draft.layers
+    if len(set(layers)) == 1:
+        draft.strategy = replace(draft.strategy, **_EVEN)
+    elif draft.model.layers % draft.strategy.chunks:
+        draft.refuse(
+            "strategy.layers", f"{','.join(map(str, layers))}: {why}, and {draft.model.layers} layers do not divide"
+        )
+    else:
+        text = f"{','.join(map(str, layers))}: {why}; equal chunks are written"
+        draft.lose("strategy.layers", text, **_EVEN)
+
+
+_EVEN: dict[str, Any] = {
+    "layers": (), "first_layers": 0, "last_layers": 0, "count_embedding": False, "count_head": False,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""SimuMax: its files, both ways, and its search call."""

@@ -1,0 +1,234 @@
+"""What an exporter is made of: a draft that it bends to what the target can say, and the files that come out.
+
+An exporter goes over the plan once and calls `lose` wherever the target cannot say something but can say something
+near it, and `refuse` where there is nothing near; `settle` then tells all of it at once or lets the files be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from shardwise.errors import Fault, InfeasibleError, ShardwiseError
+from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.frameworks.partition import planned
+from shardwise.inputs.layers import spread
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.serialise import Plain
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.file import Plan, plan_id
+from shardwise.plan.predictions import predictions
+from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One file of an export."""
+
+    name: str
+    """Its name in the folder."""
+    text: str
+    """What it holds."""
+    program: bool = False
+    """Whether it is meant to be started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A framework that plans are written for."""
+
+    name: str
+    """What `--to` calls it."""
+    title: str
+    """What people call it."""
+    versions: dict[str, str] = field(hash=False)
+    """Version as `@` gives it -> what exactly was read to write for it; the first is the default."""
+    module: str
+    """The module whose `write` makes the files."""
+    runtime: str = ""
+    """The runtime of our catalog that predicts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """Files for a target that belong together."""
+
+    target: str
+    """Name and version, such as `megatron@main`."""
+    speaks: str
+    """The version of the target in words."""
+    plan: str
+    """Id of the plan."""
+    files: tuple[File, ...]
+    """The files."""
+    losses: tuple[Fault, ...] = ()
+    """What the target cannot say, what is written instead, and what that costs."""
+    by_hand: tuple[str, ...] = ()
+    """What must be set elsewhere: in a program, on a command line."""
+    prediction: str = "nothing; there is no plan"
+    """What the plan promises, in a line."""
+    as_written: str = ""
+    """What the files promise, in a line: they are read back and estimated; empty where that cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export(Bundle):
+    """The files of a plan for one target, and what they do not say."""
+
+    strategy: Strategy
+    """What the files say; the plan's own where nothing was lost."""
+
+
+@dataclass(kw_only=True)
+class Draft:
+    """A plan on its way to a target."""
+
+    plan: Plan
+    target: Target
+    version: str
+    strict: bool = False
+    strategy: Strategy = field(init=False)
+    losses: list[Fault] = field(default_factory=list)
+    refusals: list[Fault] = field(default_factory=list)
+    by_hand: list[str] = field(default_factory=list)
+    written: Estimate | None = None
+    """What the files say, read back and estimated; none before they are written, or where that cannot be."""
+
+    def __post_init__(self) -> None:
+        self.strategy = planned(self.plan)
+
+    @property
+    def model(self) -> Model:
+        return self.plan.model
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of every chunk, in model order."""
+        return spread(self.model.layers, self.strategy)
+
+    @cached_property
+    def id(self) -> str:
+        return plan_id(self.plan)
+
+    @property
+    def speaks(self) -> str:
+        return self.target.versions[self.version]
+
+    def lose(self, path: str, message: str, **instead: Any) -> None:  # noqa: ANN401 - fields of a strategy
+        """Note what cannot be said, put what is written in its place, and say what that costs."""
+        before, self.strategy = self.strategy, replace(self.strategy, **instead)
+        self.losses.append(Fault(path, message + self._price(before)))
+
+    def _price(self, before: Strategy) -> str:
+        """Seconds and bytes by which the strategy differs from the one before, for the framework that runs it."""
+        if before == self.strategy:
+            return ""
+        runtime = load_runtime(runtime_of(self.plan, self.target))
+        try:
+            old, new = (
+                estimate(self.model, self.plan.cluster, one, runtime=runtime, checked=True)
+                for one in (before, self.strategy)
+            )
+        except ShardwiseError:  # one of them cannot run there at all
+            return ""
+        seconds, size = new.iteration_seconds - old.iteration_seconds, new.total_bytes - old.total_bytes
+        return f" ({_signed(seconds, show_seconds)} and {_signed(size, show_bytes)} by the estimate)"
+
+    def refuse(self, path: str, message: str) -> None:
+        self.refusals.append(Fault(path, message))
+
+    def settle(self) -> None:
+        """Stop where something cannot be said at all, or, strictly, at all; everything is told at once."""
+        if not self.refusals and not (self.strict and self.losses):
+            return
+        why = "cannot say this plan" if self.refusals else "cannot say all of this plan (--strict)"
+        lines = [f"{self.speaks} {why}:", *(f"  - {fault}" for fault in self.refusals)]
+        if self.refusals and self.losses:
+            lines.append("  besides, it would lose:")
+        raise InfeasibleError("\n".join([*lines, *(f"  - {fault}" for fault in self.losses)]))
+
+    def header(self, mark: str = "# ") -> str:
+        """The lines that open every file that can hold a comment; a name with a line break ends no comment,
+        and one with control characters leaves YAML valid.
+        """
+        lines = (" ".join(line.splitlines()) for line in self.notes())
+        shown = ("".join(one if one.isprintable() else "?" for one in line) for line in lines)
+        return "".join(f"{mark}{line}".rstrip() + "\n" for line in shown)
+
+    def notes(self) -> list[str]:
+        lines = [
+            f"Written by Shardwise {__version__} for {self.speaks}.",
+            f"plan {self.id}: {self.model.name} on {self.plan.cluster.name}, {planned(self.plan)}",
+            f"predicted: {prediction(self.plan.predictions)}",
+        ]
+        lines += [f"as written: {self.as_written}"] if self.written else []
+        lines += [f"not as planned: {fault}" for fault in self.losses]
+        return lines + [f"by hand: {note}" for note in self.by_hand]
+
+    @property
+    def as_written(self) -> str:
+        """The prediction of the files themselves, in a line."""
+        if self.written is None:
+            return ""
+        return f"{prediction(predictions(self.written))} (runtime {self.written.strategy.runtime})"
+
+    def export(self, files: Iterable[File]) -> Export:
+        return Export(
+            target=f"{self.target.name}@{self.version}",
+            speaks=self.speaks,
+            plan=self.id,
+            files=tuple(files),
+            strategy=self.strategy,
+            losses=tuple(self.losses),
+            by_hand=tuple(self.by_hand),
+            prediction=prediction(self.plan.predictions),
+            as_written=self.as_written,
+        )
+
+
+def prediction(predictions: Plain | None) -> str:
+    """The line of what is promised."""
+    found = predictions or {}
+    if not isinstance(found.get("iteration_seconds"), int | float):
+        return "nothing; the plan holds no prediction"
+    parts = [f"{show_seconds(found['iteration_seconds'])} per iteration"]
+    if isinstance(found.get("mfu"), int | float):
+        parts.append(f"{show_percent(found['mfu'])} MFU")
+    if isinstance(found.get("tokens_per_second_per_gpu"), int | float):
+        parts.append(f"{found['tokens_per_second_per_gpu']:.0f} tokens/s/GPU")
+    if isinstance(found.get("total_bytes"), int | float):
+        limit = found.get("memory_limit_bytes")
+        of = f" of {show_bytes(limit)}" if isinstance(limit, int | float) else ""
+        parts.append(f"at most {show_bytes(found['total_bytes'])}{of} on a GPU")
+    return ", ".join(parts)
+
+
+def _signed(value: float, show: Callable[[float], str]) -> str:
+    return f"{'+' if value >= 0 else '-'}{show(abs(value))}"
+
+
+def runtime_of(plan: Plan, target: Target) -> str:
+    """The runtime that predicts a target: the plan's own where it is one of the target's."""
+    own = plan.strategy.runtime
+    return own if not target.runtime or own.startswith(target.runtime) else target.runtime
+
+
+def gpus_per_node(gpus: int) -> int:
+    """Eight as in most nodes, or the most that divides the GPUs."""
+    return next(count for count in range(min(8, gpus), 0, -1) if gpus % count == 0)
+
+
+def start_lines(gpus: int) -> list[str]:
+    """Lines of a script up to the program's name, which the caller adds."""
+    node = gpus_per_node(gpus)
+    return [
+        f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}",
+        f"NUM_NODES=${{NUM_NODES:-{gpus // node}}}",
+        "",
+        "torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NUM_NODES \\",
+        "    --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} --master-port ${MASTER_PORT:-6000} \\",
+    ]

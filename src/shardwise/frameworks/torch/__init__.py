@@ -1,0 +1,1 @@
+"""torch.distributed.pipelining: schedules as CSV, and a program that runs them."""

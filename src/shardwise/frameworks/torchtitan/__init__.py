@@ -1,0 +1,1 @@
+"""torchtitan: its configurations, both ways."""

@@ -1,0 +1,148 @@
+"""A rehearsal beside its prediction, part by part, and folded back into the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwise.cost.chunk import Chunk, combined
+from shardwise.estimate.estimate import assemble
+from shardwise.estimate.setup import Setup, setup_of
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.runtime import Overheads, Runtime
+from shardwise.measure.rehearse.megatron import LOCAL, megatron_setup
+from shardwise.ops.moe import EAGER_ROUTING
+from shardwise.plan.file import Plan
+
+# What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
+# take the way over a temporary, bytes each; tokens are sorted by plain kernels: bytes a layer (an H200's 0.15 ms).
+GROUPED_ADD, ROUTING = 15.0, EAGER_ROUTING
+# CPU seconds of the program's own modules: an autograd function takes 19 us forward and 20 us backward (the probe's
+# host), a fused kernel checks its guards; and the time of one iteration beside its passes.
+OVERHEADS = Overheads(launch=20e-6, launch_backward=12e-6, layer=0.8e-3, layer_backward=0.4e-3, iteration=0.3e-3)
+
+UNFUSED_ADAM = 4.0
+"""Bytes per parameter that the program's Adam holds in its step where it is not fused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One number of a rehearsal."""
+
+    what: str
+    predicted: float
+    measured: float
+    unit: str
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1 if self.measured else 0.0
+
+
+def rehearsed(runtime: Runtime) -> Runtime:
+    """The runtime with the kernels that the program has: torch's own norms, rotary embedding in plain kernels."""
+    if runtime.base == "huggingface":
+        return runtime
+    work = 0.0 if runtime.kernels.fused_optimizer else UNFUSED_ADAM
+    kernels = replace(runtime.kernels, norm="native", rope="eager", attention="best", optimizer_work=work)
+    memory = replace(
+        runtime.memory, dummy_gradients=False, bucket=0.0, fixed=0.0, workspace=67.1e6, gradient_bytes=0.0,
+        half_gradients_beside=False,
+    )  # fmt: skip
+    return replace(runtime, kernels=kernels, overheads=OVERHEADS, memory=memory)
+
+
+def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
+    """What is predicted beside a result: the kernels of the program that made it."""
+    if result.get("with") == "megatron":
+        return megatron_setup(plan)
+    return setup_of(plan.model, plan.cluster, plan.strategy, rehearsed(load_runtime(plan.strategy.runtime)))
+
+
+def compare(plan: Plan, result: dict[str, Any]) -> list[Line]:
+    """Memory always; seconds where a GPU measured them, what was faked taken off."""
+    setup, rank = setup_for(plan, result), int(result["rank"])
+    lines = _memory(setup, rank, result["memory"])
+    if "seconds" in result:
+        lines += _seconds(setup, rank, result)
+    return lines
+
+
+def _memory(setup: Setup, rank: int, measured: dict[str, float]) -> list[Line]:
+    found = assemble(setup).memory[rank]
+    told = {
+        "static": found.static,
+        "peak_forward_backward": max(found.forward, found.backward),
+        "peak_optimizer": found.optimizer,
+        "peak": max(found.forward, found.backward, found.optimizer),
+    }
+    words = {"static": "memory between iterations", "peak_forward_backward": "peak of the passes",
+             "peak_optimizer": "peak of the optimizer step", "peak": "peak"}  # fmt: skip
+    return [
+        Line(what=words[name], predicted=value, measured=measured[name], unit="bytes")
+        for name, value in told.items()
+        if name in measured
+    ]
+
+
+def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[Line]:
+    measured, lines = result["seconds"], []
+    added = 0.0
+    for index, chunk in enumerate(setup.rank_chunks(rank)):
+        routing, adds = _beside_experts(setup, chunk)
+        added += routing + adds
+        parts = {
+            "F": ("forward", (chunk.f,)), "B": ("backward", (chunk.i, chunk.w, chunk.again)),
+            "I": ("backward for inputs", (chunk.i, chunk.again)), "W": ("backward for weights", (chunk.w,)),
+        }  # fmt: skip
+        for kind, (word, seconds) in parts.items():
+            if f"{index}{kind}" in measured:
+                value = combined(*seconds).alone + {"F": routing, "I": 0.0}.get(kind, adds)
+                lines.append(
+                    Line(what=f"{word}, chunk {index}", predicted=value, measured=measured[f"{index}{kind}"], unit="s")
+                )
+    estimate = assemble(setup)
+    passes = setup.strategy.microbatches * (estimate.stages[rank].alone + added)
+    faked = float(result.get("faked_seconds", 0.0))
+    lines.append(Line(what="all passes", predicted=passes, measured=measured["passes"] - faked, unit="s"))
+    step = estimate.optimizer_by_rank[rank]
+    lines.append(Line(what="optimizer step", predicted=step, measured=measured["optimizer"], unit="s"))
+    total = measured["passes"] - faked + measured["optimizer"]
+    lines.append(Line(what="iteration of the rank alone", predicted=passes + step, measured=total, unit="s"))
+    return lines
+
+
+def _beside_experts(setup: Setup, chunk: Chunk) -> tuple[float, float]:
+    """Seconds of a micro batch's plain routing in forward, and of adding up experts' gradients."""
+    layers = sum(run.repeat for run in chunk.runs if run.block.expert_params)
+    if setup.runtime.base in {"huggingface", LOCAL} or not layers:
+        return 0.0, 0.0
+    fused = setup.runtime.kernels.weight_grad_fusion
+    adds = chunk.expert_params * GROUPED_ADD if fused else 0.0
+    return layers * ROUTING / setup.machine.bandwidth, adds / setup.machine.bandwidth
+
+
+def folded(plan: Plan, result: dict[str, Any], lines: list[Line]) -> Plan:
+    """The plan with what was rehearsed among its predictions: memory of the rank corrected, its time scaled.
+
+    The plan's own runtime may have other kernels than the program: the ratio measured / predicted is what carries over.
+    """
+    rank = int(result["rank"])
+    factors = {line.what: line.measured / line.predicted for line in lines if line.predicted}
+    told = dict(plan.predictions or {})
+    rehearsal = {
+        "device": result["device"],
+        "lines": [{"what": line.what, "predicted": line.predicted, "measured": line.measured} for line in lines],
+    }
+    corrected: dict[str, float] = {}
+    memory = told.get("memory")
+    if isinstance(memory, list) and rank < len(memory) and "peak" in factors:
+        corrected["peak_bytes"] = memory[rank]["peak"]["value"] * factors["peak"]
+        corrected["total_bytes"] = memory[rank]["total"] + memory[rank]["peak"]["value"] * (factors["peak"] - 1)
+    stages = told.get("stages")
+    if isinstance(stages, list) and rank < len(stages) and "all passes" in factors:
+        corrected["alone_seconds"] = stages[rank]["alone"] * factors["all passes"]
+    rehearsal["corrected"] = corrected
+    known = dict(told.get("rehearsed") or {})
+    known[f"pp{rank}"] = rehearsal
+    return replace(plan, predictions={**told, "rehearsed": known})

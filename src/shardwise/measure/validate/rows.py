@@ -1,0 +1,90 @@
+"""Files of measured runs. Which form a file has is told by its content.
+
+published           a list of runs from reports and papers (or an object with `rows`), each with `parallel`
+h200_huggingface    {"rows": [...]}: training steps of one GPU, each with `states`
+h200_megatron_rank  {"rows": [...]}: single ranks of a pipeline, each with `stage`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import FileError, ShardwiseError
+from shardwise.inputs.files import read_json
+from shardwise.measure.validate import h200, published
+from shardwise.measure.validate.case import Case, Skipped
+from shardwise.measure.validate.fields import row_faults
+
+Row = dict[str, Any]
+Read = Callable[[Row], Case | Skipped]
+
+SHIPPED = Path(__file__).parent / "data"
+FORMS: dict[str, tuple[frozenset[str], Read]] = {
+    "published": (frozenset({"parallel", "measured", "model"}), published.read),
+    "h200_megatron_rank": (frozenset({"stage", "micro_batches", "hidden"}), h200.read_megatron_rank),
+    "h200_huggingface": (frozenset({"arch", "seq", "hidden"}), h200.read_huggingface),
+}
+"""Form -> keys that its rows have, and its reader; the first form that fits is taken."""
+
+
+def shipped_files() -> tuple[Path, ...]:
+    """The measured runs that come with the package."""
+    return tuple(sorted(SHIPPED.glob("*.json.gz")))
+
+
+def read_file(path: str | Path) -> list[Case | Skipped]:
+    """Every row of a file as a case, or the reason why it cannot be one; an unreadable file is an error."""
+    rows = _rows(read_json(path), path)
+    form = _form(rows, path)
+    return [_read(row, form, number) for number, row in enumerate(rows, 1)]
+
+
+def sources_of(path: str | Path) -> dict[str, Any]:
+    """What a file says about where its rows come from."""
+    data = read_json(path)
+    told = data.get("sources", data.get("info", {})) if isinstance(data, dict) else {}
+    return told if isinstance(told, dict) else {}
+
+
+def _rows(data: Any, path: str | Path) -> list[Any]:  # noqa: ANN401
+    rows = data.get("rows") if isinstance(data, dict) else data
+    if not isinstance(rows, list):
+        raise FileError(path, 'holds no measured runs; it must be a list of rows, or an object with a list "rows"')
+    if not rows:
+        raise FileError(path, "holds no rows; there is nothing to predict")
+    return rows
+
+
+def _form(rows: list[Any], path: str | Path) -> str:
+    """The form that most rows have the keys of; a few bad rows do not decide it."""
+    counts = {name: sum(_has(row, keys) for row in rows) for name, (keys, _) in FORMS.items()}
+    best = max(counts, key=lambda name: counts[name])
+    if not counts[best]:
+        told = "; ".join(f"{name}: {', '.join(sorted(keys))}" for name, (keys, _) in FORMS.items())
+        raise FileError(path, f"has rows of no form that is known; rows need the keys of one ({told})")
+    return best
+
+
+def _has(row: object, keys: Iterable[str]) -> bool:
+    return isinstance(row, dict) and all(key in row for key in keys)
+
+
+def _read(row: object, form: str, number: int) -> Case | Skipped:
+    """One row; what is wrong with it is its own reason, not the file's."""
+    if not isinstance(row, dict):
+        return Skipped(id=f"row {number}", source=form, reason="the row is not a table of keys and values")
+    identity = {"id": str(row.get("id", f"row {number}")), "source": str(row.get("source_key", form))}
+    faults = row_faults(row, form)
+    if faults:
+        return Skipped(**identity, reason="; ".join(faults))
+    try:
+        return FORMS[form][1](row)
+    except ShardwiseError as error:
+        return Skipped(**identity, reason=str(error))
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+        # Every field that is known to matter was looked at above; what is left is a field of a strange kind.
+        return Skipped(
+            **identity, reason=f"a field is of another kind than in {form} rows; compare it with one of ours"
+        )

@@ -1,0 +1,157 @@
+"""Error tables over predicted rows: mean, median, largest and bias, and how often "fits" was right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from shardwise.measure.validate.predict import Outcome
+
+Key = Callable[[Outcome], str]
+
+SIXTEEN_BIT = ("bf16", "fp16")
+ENOUGH = 5
+"""Rows that a source must have to count in the headline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Errors (predicted / measured - 1) of one quantity over some rows."""
+
+    name: str
+    rows: int
+    mean: float
+    """Mean of the absolute errors."""
+    median: float
+    """Median of the absolute errors."""
+    max: float
+    """Largest absolute error."""
+    bias: float
+    """Mean of the errors with their sign: below 0, predictions are too low."""
+    worst: str
+    """The row with the largest error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confusion:
+    """How often a prediction that a run fits, or does not, was right."""
+
+    name: str
+    ran_fits: int
+    """Ran, and predicted to fit."""
+    ran_oom: int
+    """Ran, but predicted not to fit."""
+    oom_fits: int
+    """Out of memory, but predicted to fit."""
+    oom_oom: int
+    """Out of memory, and predicted so."""
+
+    @property
+    def rows(self) -> int:
+        return self.ran_fits + self.ran_oom + self.oom_fits + self.oom_oom
+
+    @property
+    def right(self) -> float:
+        """Share of the rows that are right."""
+        return (self.ran_fits + self.oom_oom) / max(1, self.rows)
+
+    @property
+    def right_of_ran(self) -> float | None:
+        ran = self.ran_fits + self.ran_oom
+        return self.ran_fits / ran if ran else None
+
+    @property
+    def right_of_oom(self) -> float | None:
+        oom = self.oom_fits + self.oom_oom
+        return self.oom_oom / oom if oom else None
+
+
+def errors_of(outcomes: Iterable[Outcome], quantity: str, name: str = "all") -> Errors | None:
+    """Errors of a quantity over the rows that have it; none where no row has."""
+    found = [(outcome.error[quantity], outcome.case.id) for outcome in outcomes if quantity in outcome.error]
+    if not found:
+        return None
+    sizes = [abs(error) for error, _ in found]
+    return Errors(
+        name=name,
+        rows=len(found),
+        mean=fmean(sizes),
+        median=median(sizes),
+        max=max(sizes),
+        bias=fmean(error for error, _ in found),
+        worst=max(found, key=lambda pair: abs(pair[0]))[1],
+    )
+
+
+def table(outcomes: Iterable[Outcome], quantity: str, key: Key) -> list[Errors]:
+    """Errors of a quantity for every value of a key, in the order of their names."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(key(outcome), []).append(outcome)
+    found = (errors_of(groups[name], quantity, name) for name in sorted(groups))
+    return [errors for errors in found if errors]
+
+
+def by_source(outcome: Outcome) -> str:
+    return outcome.case.source
+
+
+def by_gpu(outcome: Outcome) -> str:
+    return outcome.case.gpu
+
+
+def by_precision(outcome: Outcome) -> str:
+    return outcome.case.precision
+
+
+def scored(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Published rows in 16 bit whose settings are known: those that a time error is counted on."""
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.case.complete
+        and outcome.case.precision.startswith(SIXTEEN_BIT)
+        and not outcome.case.source.startswith("h200_")
+    ]
+
+
+def headline(outcomes: Iterable[Outcome], quantity: str = "iteration_seconds") -> Errors | None:
+    """The mean over sources of the mean error of their scored rows, sources with fewer than 5 rows left out.
+
+    Sources weigh the same, so that a sweep of hundreds of runs does not drown the others.
+    """
+    sources = [errors for errors in table(scored(outcomes), quantity, by_source) if errors.rows >= ENOUGH]
+    if not sources:
+        return None
+    worst = max(sources, key=lambda errors: errors.max)
+    return Errors(
+        name="mean over sources",
+        rows=sum(errors.rows for errors in sources),
+        mean=fmean(errors.mean for errors in sources),
+        median=fmean(errors.median for errors in sources),
+        max=worst.max,
+        bias=fmean(errors.bias for errors in sources),
+        worst=worst.worst,
+    )
+
+
+def confusions(outcomes: Iterable[Outcome]) -> list[Confusion]:
+    """A confusion table for every source with a run that did not fit, and one over all rows."""
+    pairs: dict[str, list[tuple[bool, bool]]] = {}
+    for outcome in outcomes:
+        if "fits" in outcome.case.measured:
+            pair = bool(outcome.case.measured["fits"]), bool(outcome.predicted["fits"])
+            pairs.setdefault(outcome.case.source, []).append(pair)
+    own = [_confusion(name, found) for name, found in sorted(pairs.items()) if not all(ran for ran, _ in found)]
+    return [*own, _confusion("all", [pair for found in pairs.values() for pair in found])] if pairs else []
+
+
+def _confusion(name: str, pairs: list[tuple[bool, bool]]) -> Confusion:
+    return Confusion(
+        name=name,
+        ran_fits=pairs.count((True, True)),
+        ran_oom=pairs.count((True, False)),
+        oom_fits=pairs.count((False, True)),
+        oom_oom=pairs.count((False, False)),
+    )

@@ -1,0 +1,163 @@
+"""Operators that several kinds of layer share: linear layers, norms, residual additions."""
+
+from __future__ import annotations
+
+from shardwise.ops.op import Comm, Op
+from shardwise.ops.shard import Shard
+
+# Weighted traffic of norms, bytes per element, forward and backward: what a streaming kernel would move in the time
+# that these take (H200 probe: fused 4 bytes at 3.9 TB/s; native 4 at 2.7 and 6 at 1.55, layer norm 4 at 2.0 and 6 at
+# 1.45; eager 36 at 2.6 and 92 at 3.0 over 8 and 16 kernels; streaming 4.2).
+NORM_BYTES = {"fused": (4.5, 9.0), "native": (6.2, 16.0), "layer": (8.3, 17.0), "eager": (57.0, 128.0)}
+NORM_KERNELS = {"fused": (1.0, 2.0), "native": (1.0, 2.0), "layer": (1.0, 2.0), "eager": (8.0, 16.0)}
+
+
+def norm_kind(shard: Shard) -> str:
+    """Which row of NORM_BYTES applies."""
+    kind = shard.runtime.kernels.norm
+    if kind != "fused" and shard.model.norm == "layernorm":
+        return "layer"
+    return kind
+
+
+def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op:
+    """A norm over the residual stream (or `width` elements per token), with its kept input."""
+    model = shard.model
+    elements = shard.tokens * (width or model.hidden) / (shard.tp if shard.sp else 1)
+    kind = norm_kind(shard)
+    stream = shard.stream * elements
+    if kind == "eager":
+        # pure 16-bit: an fp32 copy and the scaled 16-bit copy; autocast: the fp32 input itself and the scaled copy
+        kept, extra_f, extra_b = (8.0 if shard.autocast else 6.0) * elements, 6.0 * elements, 10.0 * elements
+    else:
+        statistics = 8.0 * elements / (width or model.hidden)
+        kept, extra_f, extra_b = stream + statistics, stream, 2 * stream
+    # the eager chain runs in fp32 whatever the stream is; with an fp32 stream it skips two casts
+    scale = elements * (0.9 if shard.autocast else 1.0) if kind == "eager" else elements * shard.stream / 2
+    return Op(
+        name,
+        module,
+        "memory",
+        (),
+        NORM_BYTES[kind][0] * scale,
+        NORM_BYTES[kind][1] * scale,
+        *NORM_KERNELS[kind],
+        kept,
+        extra_f,
+        extra_b,
+        (width or model.hidden) * (2 if model.norm == "layernorm" else 1),
+    )
+
+
+def residual_add(shard: Shard, name: str, module: str) -> Op:
+    """Adding a branch to the residual stream, with dropout where there is any."""
+    stream = shard.residual
+    mask = shard.model.dropout > 0
+    elements = stream / shard.stream
+    # the gradient that passes through is added to the branch's own; runtimes of fused kernels were fitted on whole
+    # runs, which hold that addition already
+    added = 0.0 if shard.runtime.kernels.norm == "fused" else 3 * stream
+    return Op(
+        name,
+        module,
+        "memory",
+        bytes_f=3 * stream + (1.5 * elements if mask else 0),
+        bytes_b=(2 * stream + elements if mask else 0.0) + added,
+        kernels_f=2.0 if mask and shard.runtime.kernels.activation == "eager" else 1.0,
+        kernels_b=(1.0 if mask else 0.0) + (1.0 if added else 0.0),
+        # a compiler keeps the branch's output rather than the sum that the next norm reads
+        kept=(elements if mask else 0.0) + (stream if shard.runtime.kernels.compiled else 0.0),
+        extra_f=2 * stream,
+        extra_b=2 * stream,
+    )
+
+
+def linear(
+    shard: Shard,
+    name: str,
+    module: str,
+    *,
+    rows: float,
+    inputs: float,
+    outputs: float,
+    kept: float,
+    split: str,
+    bias: bool = False,
+    live: float = 0.0,
+    casts: int = 1,
+) -> Op:
+    """A linear layer on this rank: `inputs` and `outputs` are its widths after tensor parallel has cut.
+
+    split: `column` (input gathered), `row` (output reduced), `none`. `kept` is what it keeps of its input.
+    `live`: gradient of the residual stream that is live beside it in backward.
+    """
+    element = shard.element
+    weights = inputs * outputs
+    grad_out, grad_in = element * rows * outputs, element * rows * inputs
+    temporary = weights * shard.grad_temporary
+    gathered = element * rows * (inputs if split == "column" else outputs)
+    parallel = shard.tp > 1 and split != "none"
+    # a row layer's incoming gradient is the gathered one and grad_out already counts it; a column layer's outgoing
+    # gradient is full-size and then scattered into a sharded copy
+    scatter = gathered / shard.tp if parallel and shard.sp and split == "column" else 0.0
+    if shard.runtime.kernels.gathered_input_kept and shard.sp and split == "column":
+        kept *= shard.tp
+    # separate projections of one input each give it a gradient: they are added up
+    parts = 3.0 * (casts - 1) * grad_in if shard.runtime.kernels.activation == "eager" else 0.0
+    if shard.fp8 and shard.runtime.kernels.fp8_inputs and module != "head":
+        kept /= 2
+    autocast_weight = 2.0 * weights if shard.autocast else 0.0
+    autocast_input = casts * grad_in if shard.autocast and split == "column" else 0.0
+    return Op(
+        name,
+        module,
+        "gemm",
+        (rows, outputs, inputs),
+        # autocast copies inputs and weights to 16 bit, and their gradients back at half the speed
+        bytes_f=6.0 * (weights + casts * rows * inputs) if shard.autocast else 0.0,
+        bytes_b=parts + (12.0 * (weights + casts * rows * inputs) if shard.autocast else 0.0),
+        kernels_f=1.0 + (2.0 if shard.autocast else 0.0),
+        kernels_b=2.0 + (2.0 if shard.autocast else 0.0),
+        kept=(autocast_input or kept) + autocast_weight,
+        extra_f=grad_out + (gathered if parallel and split == "row" else 0.0),
+        extra_b=live + grad_out + grad_in + scatter + temporary,
+        params=weights + (outputs if bias else 0),
+        comms=_linear_comms(shard, split, gathered) if parallel else (),
+    )
+
+
+def _linear_comms(shard: Shard, split: str, gathered: float) -> tuple[Comm, ...]:
+    if not shard.sp:
+        return (Comm("all-reduce", "tp", gathered, "I" if split == "column" else "F"),)
+    if split == "row":
+        return (Comm("reduce-scatter", "tp", gathered, "F"), Comm("all-gather", "tp", gathered, "I"))
+    return (
+        Comm("all-gather", "tp", gathered, "F"),
+        Comm("reduce-scatter", "tp", gathered, "I"),
+        Comm("all-gather", "tp", gathered, "W"),
+    )
+
+
+_TARGETS = {"qkv": "qkv", "q": "qkv", "q up": "qkv", "kv up": "qkv", "output": "out"}
+
+
+def target_of(op: Op) -> str:
+    """The word of `Lora.targets` that an operator answers to; empty: it never carries an adapter."""
+    if op.kind not in {"gemm", "grouped"} or op.name in {"router", "output layer", "mtp projection"}:
+        return ""
+    return _TARGETS.get(op.name, "mlp" if op.module == "mlp" else "")
+
+
+def adapter_params(op: Op, shard: Shard) -> float:
+    """Parameters of an operator's adapter on this rank."""
+    if not shard.lora or target_of(op) not in shard.lora_targets:
+        return 0.0
+    groups = op.shape[3] if op.kind == "grouped" else 1.0
+    return groups * shard.lora * (op.shape[1] + op.shape[2])
+
+
+def trained_params(ops: tuple[Op, ...] | list[Op], shard: Shard) -> float:
+    """Parameters that train: all, or the adapters of a frozen model."""
+    if not shard.lora:
+        return sum(op.params for op in ops)
+    return sum(adapter_params(op, shard) for op in ops)

@@ -1,0 +1,91 @@
+"""What an engine answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shardwise.per_op.evaluate import Evaluation
+from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.pipeline.action import Schedule
+from shardwise.units import show_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a search is."""
+
+    best: float | None
+    """Seconds of the best plan so far."""
+    bound: float
+    solved: int
+    """Stages, or plans, that were looked at."""
+
+
+Report = Callable[[Standing], None]
+
+
+def silent(standing: Standing) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One order of passes, simulated with the stages of a plan."""
+
+    name: str
+    seconds: float
+    """Of an iteration: first start to last end on any stage."""
+    memory: tuple[float, ...]
+    """Bytes of every stage at its peak, corrected by what was measured."""
+    fits: bool
+    bound: float
+    """No order of these stages is faster, under this cost model."""
+    bubble: float
+    """Synchronous: 1 - work / time."""
+    schedule: Schedule
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The best plan found, its cost, and how good it can be at most."""
+
+    plan: PerOpPlan
+    cost: Evaluation
+    bound: float
+    """Seconds that no plan of the space is below, under this cost model."""
+    others: tuple[PerOpPlan, ...] = ()
+    """Further plans, best first."""
+    method: str = "exact"
+    solved: int = 0
+    """Stages that were solved exactly."""
+    cpu_seconds: float = field(default=0.0, compare=False)
+    complete: bool = True
+    """Whether the search ended by itself and not by its time limit."""
+    interrupted: bool = False
+    """Ctrl-C ended the search."""
+    notes: tuple[str, ...] = ()
+    diary: tuple[str, ...] = ()
+    orders: tuple[Order, ...] = ()
+    """The plan under several schedules, simulated; those that fit first, then by time."""
+    order: Order | None = None
+    """The one that was asked for."""
+
+    @property
+    def gap(self) -> float:
+        return max(0.0, self.cost.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
+
+    @property
+    def proven(self) -> bool:
+        return self.complete and self.gap <= 1e-9
+
+
+def nothing_fits(question: Question) -> str:
+    return (
+        f"no plan of the per-operator space fits {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
+        "give more GPUs or memory, a smaller micro batch, or more tensor parallel sizes in the profile"
+    )

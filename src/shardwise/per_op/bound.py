@@ -1,0 +1,216 @@
+"""Lower bounds of the seconds of every range on a stage, for all numbers of stages behind, by Lagrangian relaxation.
+
+For a price nu per byte that one micro batch keeps, and nu / c per byte of everything else (c micro batches are held),
+the cheapest path over layouts and recompute flags, less the price of the limit, is a lower bound of the time of every
+choice that fits. The largest over a few prices is kept. The peak of a recomputed run is left out, the reserve is taken
+at its least: the bound stays a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.per_op.deadline import NEVER, Deadline
+from shardwise.per_op.evaluate import alike, in_flight
+from shardwise.per_op.prices import prices_of
+from shardwise.per_op.question import Question
+from shardwise.per_op.ranges import Array, Ranges, ranges_of
+from shardwise.per_op.tables import Tables, tables_of
+
+FAR = 1e6
+"""Seconds of what does not fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageBounds:
+    """Lower bounds for stages of one number of GPUs and one micro batch."""
+
+    gpus: int
+    micro_batch: int
+    ranges: Ranges
+    seconds: Array
+    """[range, receives from another node, sends to another node, stages behind that differ]."""
+    alike: tuple[int, ...]
+    """Per stages behind: the entry with the same cost."""
+
+    def column(self, receives: int, sends: int, behind: int) -> Array:
+        """Of every range, and infinite for what is none."""
+        return np.append(self.seconds[:, receives, sends, self.alike[behind]], np.inf)
+
+
+class Relaxed:
+    """The arrays of one relaxation, [price, behind] in front."""
+
+    def __init__(self, question: Question, tables: Tables, micro_batch: int, behind: int, prices: int = 5) -> None:
+        self.tables = tables
+        self.question = question
+        self.nu = prices_of(tables, prices)[:, None]
+        held = np.array([in_flight(question, k, micro_batch) + 1 for k in range(behind)], dtype=float)
+        self.per_byte = self.nu / held[None, :]
+        self.nu = np.broadcast_to(self.nu, self.per_byte.shape)
+        self.limit = question.memory / question.memory_factor
+        self.least_f = tables.reserved_f.min(axis=0)
+        self.least_b = tables.reserved_b.min(axis=0)
+        self.least_w = tables.weights.min(axis=0)
+        self.node_crossings = 2 if question.gpus > question.node else 1
+        work, static, act, forward = (
+            x.T[:, None, None, :] for x in (tables.work, tables.static, tables.act, tables.forward)
+        )
+        self.kept = work + self.nu[None, :, :, None] * act + self.per_byte[None, :, :, None] * static
+        self.again = np.where(tables.may[:, None, None, None], self.kept + forward, FAR * 1e6)
+        self.saved = self.nu[None, :, :, None] * act
+
+    def own(self, rows: Array) -> tuple[Array, Array]:
+        """[row, price, behind, layout] cost of an operator, kept and made again."""
+        return self.kept[rows], self.again[rows]
+
+    def saving(self, before: Array, rows: Array) -> Array:
+        """[row, price, behind, layout before] what recompute of both saves."""
+        counted = ~self.tables.starts[rows] | self.tables.shared[before]
+        found: Array = self.saved[before] * counted[:, None, None, None]
+        return found
+
+    def enter(self, rows: Array, crossing: int, first: Array) -> Array:
+        """[row, price, behind, layout] receiving and keeping the stage's input."""
+        t = self.tables
+        send = t.enter[crossing][:, rows].T[:, None, None, :]
+        if self.question.flavour.both_ways:
+            send = np.where((first == 0)[:, None, None, None], 0.0, send)
+        found: Array = send + self.nu[None, :, :, None] * t.entry[:, rows].T[:, None, None, :]
+        return found
+
+    def leave(self, rows: Array, crossing: int, ends: Array) -> Array:
+        """[row, 1, 1, layout] sending the output, at the best first layout."""
+        send: Array = self.tables.leave[crossing].min(axis=0)[:, rows].T[:, None, None, :]
+        if self.question.flavour.both_ways:
+            send = np.where((ends == len(self.tables.rows))[:, None, None, None], 0.0, send)
+        return send
+
+    def priced(self, paths: Array, reserve: Array) -> Array:
+        """[row, behind] the best bound over all prices."""
+        found: Array = (paths + self.per_byte[None] * (reserve[:, None, None] - self.limit)).max(axis=1)
+        return found
+
+
+def step(base: Array, cross: Array) -> Array:
+    """Cheapest change of layout: [row, price, behind, layout before] and [row, before, after]."""
+    found: Array = base[..., :1] + cross[:, None, None, 0, :]
+    for before in range(1, base.shape[-1]):
+        np.minimum(found, base[..., before : before + 1] + cross[:, None, None, before, :], out=found)
+    return found
+
+
+def stage_bounds(
+    question: Question, micro_batch: int, gpus: int, behind: int, cap: float, deadline: Deadline = NEVER
+) -> StageBounds | None:
+    """Bounds of all ranges that can take at most `cap` seconds; none where the profile has no layout."""
+    tables = tables_of(question, micro_batch, gpus)
+    if not tables.layouts:
+        return None
+    ranges = ranges_of(question.chain, _longest(tables, cap))
+    same = tuple(alike(question, count, micro_batch) for count in range(behind))
+    relaxed = Relaxed(question, tables, micro_batch, same[-1] + 1)
+    crossings = relaxed.node_crossings
+    seconds = np.full((ranges.total, 2, 2, same[-1] + 1), FAR)
+    _forward(relaxed, ranges, seconds, crossings, deadline)
+    if len(ranges.ends):
+        _backward(relaxed, ranges, seconds, crossings, deadline)
+    if crossings == 1:  # one node: only the last stage's output counts as leaving it
+        seconds[:, 1] = seconds[:, 0]
+    return StageBounds(gpus=gpus, micro_batch=micro_batch, ranges=ranges, seconds=seconds, alike=same)
+
+
+def _longest(tables: Tables, cap: float) -> int:
+    """Operators of the longest range that could keep within the cap, each at its fastest."""
+    work = np.concatenate([[0.0], np.cumsum(tables.work.min(axis=0)[tables.rows])])
+    ends = np.searchsorted(work, work + cap, side="right") - 1
+    return max(1, int((ends - np.arange(len(work))).max()))
+
+
+def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, deadline: Deadline) -> None:
+    rows, count = relaxed.tables.rows, ranges.count
+    for inside in range(crossings):
+        starts = ranges.starts
+        at = rows[starts]
+        kept, again = relaxed.own(at)
+        entry = relaxed.enter(at, inside, starts)
+        keep, make = entry + kept, entry + again
+        high_f, high_b = np.zeros(len(starts)), np.zeros(len(starts))
+        weight = np.zeros(len(starts))
+        skip = relaxed.question.flavour.reserve_skips_last
+        for length in range(1, ranges.longest + 1):
+            deadline.check()
+            live = starts + length <= count
+            if length > 1:
+                before, at = at, rows[np.minimum(starts + length - 1, count - 1)]
+                kept, again = relaxed.own(at)
+                cross = relaxed.tables.cross[at]
+                base_kept = np.minimum(keep, make)
+                base_again = np.minimum(keep, make - relaxed.saving(before, at))
+                keep, make = step(base_kept, cross) + kept, step(base_again, cross) + again
+            now_f, now_b = np.maximum(high_f, relaxed.least_f[at]), np.maximum(high_b, relaxed.least_b[at])
+            weight = weight + relaxed.least_w[at]
+            reserve = _reserve(relaxed, high_f, high_b, weight) if skip else _reserve(relaxed, now_f, now_b, weight)
+            high_f, high_b = now_f, now_b
+            best = np.minimum(keep, make)
+            numbers = (np.arange(len(starts)) * ranges.longest + length - 1)[live]
+            for outside in range(2):
+                paths = (best + relaxed.leave(at, outside, starts + length)).min(axis=-1)
+                seconds[numbers, inside, outside] = relaxed.priced(paths, reserve)[live]
+
+
+def _reserve(relaxed: Relaxed, high_f: Array, high_b: Array, weight: Array) -> Array:
+    buffers = high_f + high_b if relaxed.question.flavour.reserve == "sum" else np.maximum(high_f, high_b)
+    found: Array = np.maximum(buffers, weight)
+    return found
+
+
+def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, deadline: Deadline) -> None:
+    rows, ends, t = relaxed.tables.rows, ranges.ends, relaxed.tables
+    offset = len(ranges.starts) * ranges.longest
+    lowest = max(0, int(ends[0]) - ranges.longest)
+    for outside in range(2):
+        shape = (len(ends), *relaxed.nu.shape, len(t.layouts))
+        keep, make = np.full(shape, FAR * 1e6), np.full(shape, FAR * 1e6)
+        high_f, high_b, weight = (np.zeros(len(ends)) for _ in range(3))
+        skip = relaxed.question.flavour.reserve_skips_last
+        for first in range(int(ends[-1]) - 1, lowest - 1, -1):
+            deadline.check()
+            at = rows[first]
+            kept, again = (x[0] for x in relaxed.own(rows[first : first + 1]))
+            fresh = ends == first + 1
+            if first + 1 < ranges.count:
+                after = rows[first + 1]
+                cross = t.cross[after]
+                counted = not t.starts[after] or t.shared[at]
+                saving = relaxed.nu[..., None] * (t.act[:, at] if counted else 0.0)
+                both = np.minimum(keep, make)
+                on_kept, on_made, on_again = (_step_back(x, cross) for x in (both, make, keep))
+                keep, make = on_kept + kept, np.minimum(on_made - saving, on_again) + again
+            if fresh.any():
+                leave = relaxed.leave(rows[first : first + 1], outside, ends[fresh])
+                keep[fresh], make[fresh] = leave + kept, leave + again
+            used = ~fresh if skip else np.ones(len(ends), dtype=bool)
+            high_f = np.where(used, np.maximum(high_f, relaxed.least_f[at]), high_f)
+            high_b = np.where(used, np.maximum(high_b, relaxed.least_b[at]), high_b)
+            weight = weight + relaxed.least_w[at]
+            live = ends > first
+            if fresh.any():
+                high_f[fresh], high_b[fresh] = (0.0, 0.0) if skip else (relaxed.least_f[at], relaxed.least_b[at])
+                weight[fresh] = relaxed.least_w[at]
+            reserve = _reserve(relaxed, high_f, high_b, weight)
+            numbers = (offset + np.arange(len(ends)) * ranges.count + first)[live]
+            best = np.minimum(keep, make)
+            for inside in range(crossings):
+                entry = relaxed.enter(rows[first : first + 1], inside, np.array([first]))
+                seconds[numbers, inside, outside] = relaxed.priced((best + entry).min(axis=-1), reserve)[live]
+
+
+def _step_back(value: Array, cross: Array) -> Array:
+    """Cheapest change of layout seen from before: [end, price, behind, layout after] and [before, after]."""
+    found: Array = value[..., :1] + cross[:, 0]
+    for after in range(1, value.shape[-1]):
+        np.minimum(found, value[..., after : after + 1] + cross[:, after], out=found)
+    return found

@@ -1,0 +1,332 @@
+"""The exact engine: lower bounds of all stages, the best cut under them, and only its stages solved, until it holds.
+
+For every micro batch the stages' lower bounds give a best cut, whose value is a lower bound of every plan. Its stages
+are solved exactly, their bounds become their true times, and the best cut is sought again. When a cut is all solved,
+no plan within the value under trial is better. That value grows from just above the lower bound until a plan is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.errors import InfeasibleError
+from shardwise.per_op.answer import Answer, Report, Standing, nothing_fits, silent
+from shardwise.per_op.balance import Shape, started
+from shardwise.per_op.book import Book
+from shardwise.per_op.bound import StageBounds, stage_bounds
+from shardwise.per_op.cut import Arcs, best_path, cut_of, iteration
+from shardwise.per_op.deadline import Deadline, OutOfTimeError
+from shardwise.per_op.evaluate import alike, evaluate
+from shardwise.per_op.grid import Grid
+from shardwise.per_op.layer_bound import layer_bound
+from shardwise.per_op.question import PerOpPlan, Question, Stage
+from shardwise.per_op.space import gpu_counts, micro_batches
+from shardwise.per_op.stage import Solved, Stager, Task
+from shardwise.per_op.tables import layouts_of
+from shardwise.per_op.work import least_work, longest_stage
+
+WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
+"""How far above the lower bound plans are sought, one try after the other."""
+SAME = 1e-12
+AHEAD = 1.2
+SURVEY = 1.25
+"""How far above the plainest bound the first look reaches."""
+NEAR = 1.3
+"""A plan so near to that is the end of the first look: no second one is needed."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One micro batch: its bounds so far."""
+
+    micro_batch: int
+    passes: int
+    bound: float
+    work: np.ndarray
+    """The fewest GPU seconds of every operator."""
+    longest: float
+    """Seconds that no stage exceeds."""
+    done: float = 0.0
+    """All plans up to this value have been looked at."""
+    cap: float = 0.0
+    grid: Grid | None = None
+
+    def limit(self, value: float) -> float:
+        """Seconds that a stage may take in a plan of so many; never more than any stage can."""
+        return min(value / self.passes, self.longest)
+
+
+class Search:
+    """One search; holds what was solved."""
+
+    def __init__(
+        self,
+        question: Question,
+        limit: float = float("inf"),
+        keep: int = 8,
+        report: Report = silent,
+        known: tuple[PerOpPlan, ...] = (),
+    ) -> None:
+        self.question = question
+        self.deadline = Deadline(limit)
+        self.stager = Stager(question, deadline=self.deadline)
+        self.solved: dict[Task, Solved] = {}
+        self.book = Book(question, keep)
+        self.known = known
+        self.report = report
+        self.interrupted = False
+        self.trials: list[_Trial] = []
+
+    def run(self) -> Answer:
+        self.trials = [
+            trial for size in micro_batches(self.question) if np.isfinite((trial := self._trial(size)).bound)
+        ]
+        if not self.trials:
+            raise InfeasibleError(nothing_fits(self.question))
+        complete = self._watched()
+        if not self.book.plans:
+            if not complete:
+                self.deadline.check()
+            raise InfeasibleError(nothing_fits(self.question))
+        return Answer(
+            plan=self.book.plans[0][1],
+            cost=evaluate(self.question, self.book.plans[0][1]),
+            bound=self.bound,
+            others=tuple(other for _, other in self.book.plans[1:]),
+            solved=len(self.solved),
+            cpu_seconds=self.deadline.used,
+            complete=complete,
+            interrupted=self.interrupted,
+            diary=tuple(self.book.diary),
+        )
+
+    def _watched(self) -> bool:
+        """Whether the search came to its end; Ctrl-C with a plan in hand ends it early."""
+        try:
+            self._start()
+            self._survey()
+            return self._widen()
+        except OutOfTimeError:
+            return False
+        except KeyboardInterrupt:
+            if not self.book.plans:
+                raise
+            self.interrupted = True
+            return False
+
+    def _start(self) -> None:
+        """Equal stages, balanced: a plan within a second, for the case that there is not time for more."""
+        for plan in self.known or started(self.question, self.deadline):
+            self.book.keep(plan)
+        self.book.note(f"equal stages, balanced: {self.book.standing()}")
+        self._tell()
+        for trial in self.trials:
+            self.deadline.check()
+            trial.bound = max(trial.bound, layer_bound(self.question, trial.micro_batch))
+        if not self.book.plans and not np.isfinite(self.bound):
+            raise InfeasibleError(nothing_fits(self.question))
+        self.book.note(f"whole layers that stages can hold: no plan is below {self.bound:.4f} s")
+        self._tell()
+
+    @property
+    def bound(self) -> float:
+        """No plan of the space is below."""
+        return min(self.book.best, *(trial.bound for trial in self.trials))
+
+    def _tell(self) -> None:
+        self.report(
+            Standing(best=self.book.plans[0][0] if self.book.plans else None, bound=self.bound, solved=len(self.solved))
+        )
+
+    def sketch(self, near: float = 0.05) -> list[Shape]:
+        """Micro batch, GPUs and ends of the best cuts under the bounds alone, for micro batches near the best bound."""
+        trials = [self._trial(size) for size in micro_batches(self.question)]
+        self.trials = trials = [trial for trial in trials if np.isfinite(trial.bound)]
+        self._survey()
+        found: list[Shape] = []
+        for wider in WIDER:
+            least = min((trial.bound for trial in trials), default=0.0)
+            for trial in trials:
+                if trial.bound <= (1 + near) * least:
+                    found += self._sketched(trial, (1 + wider) * trial.bound)
+            if found:
+                break
+        return found
+
+    def _sketched(self, trial: _Trial, value: float) -> list[Shape]:
+        limit, lasts = trial.limit(value), self.question.stage_range
+        grid = self._grid(trial, limit)
+        backs = self._root(trial, grid, limit, value, lasts) if grid is not None else None
+        if grid is None or backs is None:
+            trial.bound = max(trial.bound, value)
+            return []
+        arcs = grid.arcs(limit, value, trial.passes, lasts, *backs)
+        cuts = [cut_of(arcs, arc) for arc in best_path(arcs, trial.passes)[1]]
+        return [(trial.micro_batch, tuple(c.gpus for c in cuts), tuple(c.end for c in cuts))] if cuts else []
+
+    def _widen(self) -> bool:
+        """Look for plans ever further above the bound; whether the search came to its end."""
+        trials = self.trials
+        for wider in WIDER:
+            value = min(self.book.best, (1 + wider) * min(max(trial.bound, trial.done) for trial in trials))
+            for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
+                self.deadline.check()
+                self._look(trial, min(value, self.book.best))
+                self._tell()
+            if self.book.plans and all(
+                trial.bound >= self.book.best * (1 - SAME) or trial.done >= self.book.best for trial in trials
+            ):
+                return True
+        return True
+
+    def _survey(self) -> None:
+        """A first look at every micro batch, for a bound that knows memory; its tables serve later looks too."""
+        for trial in sorted(self.trials, key=lambda item: (item.bound, item.micro_batch)):
+            self.deadline.check()
+            least = min(item.bound for item in self.trials)
+            value = SURVEY * max(trial.bound, least)
+            value = self.book.best if self.book.best <= NEAR * value else value
+            if trial.bound >= value:
+                continue
+            limit = trial.limit(value)
+            grid = self._grid(trial, limit)
+            found = self._root(trial, grid, limit, value, self.question.stage_range) if grid else None
+            if found is None:
+                trial.bound = max(trial.bound, value)
+
+    def _trial(self, micro_batch: int) -> _Trial:
+        passes = max(1, self.question.global_batch // micro_batch)
+        work = least_work(self.question, micro_batch)
+        return _Trial(
+            micro_batch,
+            passes,
+            passes * float(work.sum()) / self.question.gpus,
+            work,
+            longest_stage(self.question, micro_batch),
+        )
+
+    def _look(self, trial: _Trial, value: float) -> None:
+        """Look at all plans of a micro batch up to a value."""
+        if trial.bound >= value * (1 - SAME) or trial.done >= value:
+            return
+        limit = trial.limit(value)
+        grid = self._grid(trial, limit)
+        lasts = self.question.stage_range
+        backs = self._root(trial, grid, limit, value, lasts) if grid is not None else None
+        if grid is None or backs is None:
+            trial.done = value
+            trial.bound = max(trial.bound, value)
+            return
+        arcs = grid.arcs(limit, value * (1 + SAME), trial.passes, lasts, *backs)
+        before = len(self.solved)
+        bound = self._refine(trial, arcs, value, limit)
+        trial.done = max(trial.done, value)
+        trial.bound = max(trial.bound, min(bound, value))
+        self.book.note(
+            f"micro batch {trial.micro_batch}, plans up to {value:.4f} s: {len(arcs.node):,} stages may be in one, "
+            f"{len(self.solved) - before} solved; bound {trial.bound:.4f} s, {self.book.standing()}"
+        )
+
+    def _grid(self, trial: _Trial, cap: float) -> Grid | None:
+        if trial.grid is not None and trial.cap >= cap:
+            return trial.grid
+        most = self.question.stage_range[-1] if len(self.question.stage_range) else 0
+        cap = cap if trial.grid is None else AHEAD * cap  # asked for again: look ahead, to be asked less often
+        bounds: list[StageBounds] = []
+        for gpus in gpu_counts(self.question):
+            made = stage_bounds(self.question, trial.micro_batch, gpus, most, cap, self.deadline)
+            bounds += [made] if made else []
+        trial.cap = cap
+        trial.grid = Grid(self.question, bounds, most, trial.work, self.deadline) if bounds and most else None
+        return trial.grid
+
+    def _root(
+        self, trial: _Trial, grid: Grid, limit: float, value: float, lasts: range
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Raise the bound by the best cut under the stage bounds; none: no plan is left below the value."""
+        sources = (list(lasts), self.question.gpus, 0)
+        worst, total = grid.backward(limit)
+        least = float(iteration(trial.passes, worst[sources], total[sources]).min())
+        trial.bound = max(trial.bound, min(least, value))
+        return (worst, total) if least <= value else None
+
+    def _refine(self, trial: _Trial, arcs: Arcs, value: float, limit: float) -> float:
+        """Solve the stages of the best cut until it is all solved; the bound that is left."""
+        tasks = self._known(trial, arcs, limit)
+        bound = 0.0
+        while True:
+            bound, path = best_path(arcs, trial.passes)
+            trial.bound = max(trial.bound, min(bound, value))
+            if not path or bound >= min(value, self.book.best) * (1 - SAME):
+                return max(bound, min(value, self.book.best))
+            fresh = [arc for arc in path if arcs.key[arc] not in tasks]
+            for arc in fresh:
+                self._solve(trial, arcs, arc, limit, tasks)
+            found = [self.solved[tasks[arcs.key[arc]]] for arc in path]
+            if all(np.isfinite(stage.seconds) for stage in found):
+                self.book.keep(self._plan(trial, arcs, path, found))
+            self._tell()
+            if not fresh:
+                return bound
+
+    def _known(self, trial: _Trial, arcs: Arcs, limit: float) -> dict[int, Task]:
+        """Stages that an earlier look has solved keep their times."""
+        tasks: dict[int, Task] = {}
+        if not self.solved:
+            return tasks
+        _, where = np.unique(arcs.key, return_index=True)
+        for arc in where:
+            task = self._task(trial, arcs, int(arc))
+            known = self.solved.get(task)
+            if known is None:
+                continue
+            arcs.seconds[arcs.key[arc]] = max(known.lower, arcs.seconds[arcs.key[arc]])
+            if np.isfinite(known.seconds) or known.lower >= limit:
+                tasks[arcs.key[arc]] = task
+        return tasks
+
+    def _task(self, trial: _Trial, arcs: Arcs, arc: int) -> Task:
+        cut = cut_of(arcs, arc)
+        first, end = self.question.chain.fold(cut.first, cut.end)
+        behind = alike(self.question, cut.behind, trial.micro_batch)
+        return Task(first, end, cut.gpus, behind, cut.crossing, trial.micro_batch)
+
+    def _solve(self, trial: _Trial, arcs: Arcs, arc: int, limit: float, tasks: dict[int, Task]) -> None:
+        task = self._task(trial, arcs, arc)
+        key = arcs.key[arc]
+        found = self.stager.solve(task, float(arcs.seconds[key]), limit)
+        self.solved[task] = found
+        tasks[key] = task
+        arcs.seconds[key] = max(found.lower, arcs.seconds[key]) if np.isfinite(found.seconds) else np.inf
+        if not np.isfinite(found.seconds) and found.lower < limit:  # labels were dropped: only a bound is known
+            arcs.seconds[key] = max(found.lower, 0.0)
+
+    def _plan(self, trial: _Trial, arcs: Arcs, path: list[int], found: list[Solved]) -> PerOpPlan:
+        stages = []
+        for arc, stage in zip(path, found, strict=True):
+            gpus = int(arcs.gpus[arc])
+            layouts = layouts_of(self.question, trial.micro_batch, gpus)
+            stages.append(
+                Stage(
+                    gpus=gpus,
+                    layouts=tuple(layouts[index] for index in stage.layouts),
+                    recompute=tuple(bool(flag) for flag in stage.recompute),
+                )
+            )
+        return PerOpPlan(stages=tuple(stages), micro_batch=trial.micro_batch)
+
+
+def search(
+    question: Question,
+    limit: float = float("inf"),
+    keep: int = 8,
+    report: Report = silent,
+    known: tuple[PerOpPlan, ...] = (),
+) -> Answer:
+    """The best plan of the space, with a bound; `limit` in CPU seconds ends the search early.
+
+    `known`: plans to begin with; they may have other numbers of stages than the question asks for.
+    """
+    return Search(question, limit, keep, report, known).run()

@@ -1,0 +1,199 @@
+"""One stage with one layout, and whole layers recomputed by at most two patterns: fast, near the best in deep models.
+
+All sets of recomputed operators of one layer are tried; for every allowed peak the best mix of two neighbours on the
+hull of (seconds, bytes saved) is taken. In a stage of a hundred layers the loss against any mix is below one layer's.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.per_op.evaluate import in_flight, stage_cost
+from shardwise.per_op.question import Question
+from shardwise.per_op.stage import Solved, Task
+from shardwise.per_op.tables import Array, Tables, tables_of
+
+MOST_OPS = 14
+"""Layers of more operators are recomputed by single runs only."""
+PEAKS = 24
+"""Allowed peaks that are tried."""
+
+
+class Patterns(NamedTuple):
+    """Sets of recomputed operators of one layer, those that others beat left out."""
+
+    flags: Array
+    seconds: Array
+    saved: Array
+    peak: Array
+    hulls: tuple[tuple[float, tuple[tuple[int, int], ...]], ...] = ()
+    """For some allowed peaks: neighbours on the hull of seconds over saved bytes."""
+
+
+def flag_sets(may: Array) -> Array:
+    """[set, operator] candidates; the empty set first."""
+    count = len(may)
+    if count <= MOST_OPS:
+        sets = (np.arange(2**count)[:, None] >> np.arange(count)) & 1 == 1
+    else:
+        places = np.arange(count)
+        runs = [(places >= a) & (places < b) for a in range(count) for b in range(a + 2, count + 1)]
+        sets = np.array([np.zeros(count, dtype=bool), *runs])
+    edge = np.zeros((len(sets), 1), dtype=bool)
+    beside = np.hstack([edge, sets[:, :-1]]) | np.hstack([sets[:, 1:], edge])
+    # an operator made again alone saves nothing
+    allowed: Array = sets[~(sets & ~(may & beside)).any(axis=1)]
+    return allowed
+
+
+def layer_patterns(tables: Tables, rows: Array, layout: int) -> Patterns:
+    """Seconds, saved bytes and peak of all sets that no other beats."""
+    flags = flag_sets(tables.may[rows])
+    act, forward = tables.act[layout, rows], tables.forward[layout, rows]
+    pairs = flags[:, :-1] & flags[:, 1:]
+    counted = ~tables.starts[rows[1:]] | tables.shared[rows[:-1]]
+    saved = (pairs & counted) @ act[:-1]
+    highest = run = np.zeros(len(flags))
+    for index in range(len(rows) - 1):
+        run = np.where(pairs[:, index], run + act[index], 0.0)
+        highest = np.maximum(highest, run)
+    found = Patterns(flags, flags @ forward, saved, highest)
+    order = np.lexsort((found.peak, -found.saved, found.seconds))
+    keep = _unbeaten(-saved[order], highest[order])
+    made = Patterns(*(column[order[keep]] for column in found[:4]))
+    peaks = np.unique(made.peak)
+    chosen = sorted({*peaks[:: max(1, len(peaks) // PEAKS)].tolist(), float(peaks[-1])})
+    hulls = tuple((peak, tuple(_hull(made, np.flatnonzero(made.peak <= peak)))) for peak in chosen)
+    return made._replace(hulls=hulls)
+
+
+def _unbeaten(first: Array, second: Array) -> Array:
+    """Positions whose pair is not matched or beaten in both by an earlier one."""
+    kept = np.empty((2, len(first)))
+    chosen: list[int] = []
+    for index, pair in enumerate(zip(first, second, strict=True)):
+        count = len(chosen)
+        if not ((kept[0, :count] <= pair[0]) & (kept[1, :count] <= pair[1])).any():
+            kept[:, count] = pair
+            chosen.append(index)
+    return np.array(chosen)
+
+
+class Mix(NamedTuple):
+    """So many layers by one pattern, the next by another."""
+
+    seconds: float
+    first: int
+    """Pattern of the first layers."""
+    second: int
+    layers: int
+    """Layers of the first pattern; the rest have the second."""
+
+
+def best_mix(patterns: Patterns, layers: int, held: int, excess: float) -> Mix | None:
+    """The fastest mix that saves the excess, its own peak counted; none: it cannot be saved so."""
+    if excess <= 0:
+        return Mix(0.0, 0, 0, 0)
+    best: Mix | None = None
+    for peak, hull in patterns.hulls:
+        need = (excess + peak) / held
+        for low, high in hull:
+            gain = patterns.saved[high] - patterns.saved[low]
+            short = need - layers * patterns.saved[low]
+            count = int(np.ceil(short / gain - 1e-12)) if short > 0 else 0
+            if count > layers:
+                continue
+            seconds = float(count * patterns.seconds[high] + (layers - count) * patterns.seconds[low])
+            if best is None or seconds < best.seconds:
+                best = Mix(seconds, int(high), int(low), count)
+            break
+    return best
+
+
+def _hull(patterns: Patterns, inside: Array) -> list[tuple[int, int]]:
+    """Neighbours on the lower hull of seconds over saved bytes, from the least saved."""
+    order = inside[np.lexsort((patterns.seconds[inside], patterns.saved[inside]))]
+    hull: list[int] = []
+    for index in order:
+        while len(hull) > 1 and _above(patterns, hull[-2], hull[-1], int(index)):
+            hull.pop()
+        if hull and patterns.saved[hull[-1]] == patterns.saved[index]:
+            continue
+        hull.append(int(index))
+    return list(pairwise(hull))
+
+
+def _above(p: Patterns, a: int, b: int, c: int) -> bool:
+    left = (p.seconds[b] - p.seconds[a]) * (p.saved[c] - p.saved[a])
+    return bool(left >= (p.seconds[c] - p.seconds[a]) * (p.saved[b] - p.saved[a]))
+
+
+class Filler:
+    """Solves stages with one layout each."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.limit = question.memory / question.memory_factor
+        self.patterns = lru_cache(maxsize=512)(self._patterns)
+        self.known: dict[Task, Solved] = {}
+
+    def _patterns(self, micro_batch: int, gpus: int, layout: int, block: int) -> Patterns:
+        tables, found = tables_of(self.question, micro_batch, gpus), self.question.chain.blocks[block]
+        return layer_patterns(tables, tables.rows[found.start : found.start + found.period], layout)
+
+    def solve(self, task: Task) -> Solved:
+        first, end = self.question.chain.fold(task.first, task.end)
+        task = task._replace(first=first, end=end)
+        if task not in self.known:
+            self.known[task] = self._solve(task)
+        return self.known[task]
+
+    def _solve(self, task: Task) -> Solved:
+        tables = tables_of(self.question, task.micro_batch, task.gpus)
+        none = np.empty(0, dtype=int)
+        best = Solved(seconds=np.inf, lower=0.0, layouts=none, recompute=none)
+        for layout in range(len(tables.layouts)):
+            made = self.fill(task, tables, layout)
+            if made is not None and made.seconds < best.seconds:
+                best = made
+        return best
+
+    def fill(self, task: Task, tables: Tables, layout: int) -> Solved | None:
+        """A stage with this one layout, recompute chosen where it does not fit; none: it never does."""
+        size = task.end - task.first
+        layouts, flags = np.full(size, layout), np.zeros(size, dtype=bool)
+        args = (task.behind, task.crossing, task.micro_batch)
+        plain = stage_cost(self.question, tables, task.first, layouts, flags, *args)
+        excess = plain.memory - self.limit
+        if excess > 0:
+            mixed = self._recomputed(task, layout, flags, excess)
+            if mixed is None:
+                return None
+            flags = mixed
+        cost = stage_cost(self.question, tables, task.first, layouts, flags, *args) if excess > 0 else plain
+        if cost.memory > self.limit:
+            return None
+        return Solved(seconds=cost.seconds, lower=0.0, layouts=layouts, recompute=flags)
+
+    def _recomputed(self, task: Task, layout: int, flags: Array, excess: float) -> Array | None:
+        """Flags of the whole layers inside the stage, block by block."""
+        held = in_flight(self.question, task.behind, task.micro_batch) + 1
+        flags = flags.copy()
+        for index, block in enumerate(self.question.chain.blocks):
+            low = max(block.start, task.first + (block.start - task.first) % block.period)
+            layers = (min(block.end, task.end) - low) // block.period
+            if layers <= 0 or excess <= 0:
+                continue
+            patterns = self.patterns(task.micro_batch, task.gpus, layout, index)
+            mix = best_mix(patterns, layers, held, excess)
+            if mix is None:
+                return None
+            own = np.concatenate([np.tile(patterns.flags[mix.first], mix.layers),
+                                  np.tile(patterns.flags[mix.second], layers - mix.layers)])  # fmt: skip
+            flags[low - task.first : low - task.first + len(own)] = own
+            excess = 0.0
+        return None if excess > 0 else flags

@@ -1,0 +1,86 @@
+"""A per-operator plan, and the question it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from shardwise.per_op.chain import Chain
+from shardwise.per_op.flavour import COMPATIBLE, Flavour
+from shardwise.per_op.profiles.table import Profile
+
+
+class Layout(NamedTuple):
+    """How one operator is split over the GPUs of its stage."""
+
+    tp: int
+    dp: int
+    variant: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Neighbouring operators on a group of GPUs."""
+
+    gpus: int
+    """GPUs of the stage; tp x dp of every operator."""
+    layouts: tuple[Layout, ...]
+    """One per operator."""
+    recompute: tuple[bool, ...]
+    """Operators whose results are made again in backward."""
+
+    @property
+    def size(self) -> int:
+        return len(self.layouts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerOpPlan:
+    """Stages in model order and the micro batch that passes through them."""
+
+    stages: tuple[Stage, ...]
+    micro_batch: int
+    """Samples of one micro batch over all replicas of a stage."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(stage.size for stage in self.stages)
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return tuple(stage.gpus for stage in self.stages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be planned, on what, under which limits and which cost model."""
+
+    profile: Profile
+    chain: Chain
+    gpus: int
+    node: int
+    """GPUs per node."""
+    memory: float
+    """Bytes that one GPU may use."""
+    global_batch: int
+    flavour: Flavour = COMPATIBLE
+    micro_batches: tuple[int, ...] = ()
+    """Micro batches to try; empty: as the space allows."""
+    stages: tuple[int, int] = (1, 0)
+    """Fewest and most stages; most 0: as the space allows."""
+    most_tp: int = 0
+    """Largest tensor parallel size; 0: what the profile has, at most a node."""
+    space: Literal["compatible", "full"] = "compatible"
+    """compatible: Aceso's limits (1, 2, 4 or 8 GPUs a stage, none across nodes, at most 16 stages)."""
+    memory_factor: float = 1.0
+    """Measured over predicted memory of an earlier run: predictions are multiplied by it."""
+
+    @property
+    def stage_range(self) -> range:
+        most = self.stages[1] or self.gpus
+        cap = 16 if self.space == "compatible" else 64
+        return range(max(1, self.stages[0]), min(most, self.gpus, cap, len(self.chain.rows)) + 1)
+
+    @property
+    def tp_limit(self) -> int:
+        return min(self.most_tp or self.node, self.node, self.profile.tps[-1])

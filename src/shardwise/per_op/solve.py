@@ -1,0 +1,147 @@
+"""One door to the engines: which one answers a question, and how starts, budgets and processes enter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from shardwise.errors import InfeasibleError
+from shardwise.per_op.alleviate import Budget, alleviate
+from shardwise.per_op.answer import Answer, Report, nothing_fits, silent
+from shardwise.per_op.balance import started
+from shardwise.per_op.deadline import Deadline, OutOfTimeError
+from shardwise.per_op.deep import search_deep
+from shardwise.per_op.evaluate import evaluate
+from shardwise.per_op.exact import search
+from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.space import micro_batches
+from shardwise.per_op.together import each
+from shardwise.per_op.work import plain_bound
+from shardwise.search.executor import Executor, Pool, Ray
+
+Method = Literal["auto", "exact", "deep", "alleviate"]
+DEEP_OPS = 700
+"""From here on the exact engine takes minutes; the coarse cut takes seconds."""
+LAST_RESORT = 0.7
+"""CPU seconds for any plan at all where the time given was too short."""
+
+
+def solve(
+    question: Question,
+    method: Method = "auto",
+    *,
+    starts: tuple[PerOpPlan, ...] = (),
+    budget: Budget | None = None,
+    limit: float = float("inf"),
+    keep: int = 8,
+    more: int = 1,
+    executor: Executor | None = None,
+    report: Report = silent,
+) -> Answer:
+    """The best plan by the asked method, and `more` plans in all. `limit`: CPU seconds."""
+    deadline = Deadline(limit)
+    if method == "alleviate":
+        return alleviate(
+            question, starts, replace(budget or Budget(), seconds=limit), max(keep, more), executor, report
+        )
+    found = _in_time(question, method, deadline, keep, executor, report)
+    if more > 1 and not found.interrupted:
+        return replace(found, others=_alternatives(question, found, method, deadline, more))
+    return found
+
+
+def _in_time(
+    question: Question, method: Method, deadline: Deadline, keep: int, executor: Executor | None, report: Report
+) -> Answer:
+    """The engine's answer; where its time was too short for any, what alleviation finds at once."""
+    try:
+        if isinstance(executor, Pool | Ray) and len(question.stage_range) > 1:
+            return _side_by_side(question, method, deadline, keep, executor)
+        return _searched(question, method, deadline.left, keep, report)
+    except OutOfTimeError as error:
+        try:
+            found = alleviate(question, budget=Budget(plans=200, trials=5, seconds=LAST_RESORT), keep=keep)
+        except InfeasibleError:
+            raise error from None
+        return replace(found, complete=False, notes=("the time limit was too short for the exact engine",))
+
+
+def _searched(
+    question: Question,
+    method: Method,
+    limit: float,
+    keep: int,
+    report: Report = silent,
+    known: tuple[PerOpPlan, ...] = (),
+) -> Answer:
+    deep = method == "deep" or (method == "auto" and len(question.chain.rows) > DEEP_OPS)
+    if deep and len(question.chain.blocks):
+        return search_deep(question, limit, keep, report)
+    return search(question, limit, keep, report, known)
+
+
+_Job = tuple[Question, Method, float, int, Report, tuple[PerOpPlan, ...]]
+
+
+def _side_by_side(question: Question, method: Method, deadline: Deadline, keep: int, executor: Pool | Ray) -> Answer:
+    """Groups of numbers of stages, a job each, all begun with the same plans; the answer is the best of them.
+
+    Groups, not single numbers: within one a bound found for one number of stages serves the others.
+    """
+    groups = np.array_split(np.array(question.stage_range), max(2, getattr(executor, "workers", 4)))
+    spans = [(int(group[0]), int(group[-1])) for group in groups if len(group)]
+    known = started(question, deadline)
+    jobs = [(replace(question, stages=span), method, deadline.left, keep, silent, known) for span in spans]
+    made = list(each(executor, _part, jobs))
+    found = sorted((answer for answer in made if answer is not None), key=lambda answer: answer.cost.seconds)
+    if not found:
+        deadline.check()
+        raise InfeasibleError(nothing_fits(question))
+    whole = len(made) == len(jobs) and all(answer is not None or not deadline.over for answer in made)
+    bounds = [answer.bound for answer in found] + ([] if whole else [_plainest(question)])
+    plans = dict.fromkeys(plan for answer in found for plan in (answer.plan, *answer.others))
+    ranked = sorted(plans, key=lambda plan: evaluate(question, plan).seconds)
+    return replace(
+        found[0],
+        bound=min(bounds),
+        others=tuple(plan for plan in ranked if plan != found[0].plan)[: keep - 1],
+        solved=sum(answer.solved for answer in found),
+        cpu_seconds=deadline.used + sum(answer.cpu_seconds for answer in found),
+        complete=whole and all(answer.complete for answer in found),
+        interrupted=len(made) < len(jobs) or any(answer.interrupted for answer in found),
+    )
+
+
+def _part(job: _Job) -> Answer | None:
+    """One job, in its process; none: nothing fits, or there was no time."""
+    try:
+        return _searched(*job)
+    except InfeasibleError:
+        return None
+
+
+def _plainest(question: Question) -> float:
+    return min(plain_bound(question, size) for size in micro_batches(question))
+
+
+def _alternatives(
+    question: Question, found: Answer, method: Method, deadline: Deadline, more: int
+) -> tuple[PerOpPlan, ...]:
+    """Plans met on the way, and where they are too few the best of other numbers of stages."""
+    plans = dict.fromkeys(found.others)
+    for stages in question.stage_range:
+        if len(plans) >= more - 1 or deadline.over:
+            break
+        if stages == len(found.plan.stages):
+            continue
+        try:
+            other = _searched(replace(question, stages=(stages, stages)), method, deadline.left, 1)
+        except InfeasibleError:
+            continue
+        except KeyboardInterrupt:  # the best is known: the others are those met so far
+            break
+        plans[other.plan] = None
+    ranked = sorted(plans, key=lambda plan: evaluate(question, plan).seconds)
+    return tuple(plan for plan in ranked if plan != found.plan)[: more - 1]

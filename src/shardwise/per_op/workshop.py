@@ -1,0 +1,128 @@
+"""Drafts of plans that are changed by hand, one primitive at a time: recompute follows, costs are cached by stage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.per_op.cut import moves
+from shardwise.per_op.evaluate import Evaluation, crossings, evaluate, stage_cost
+from shardwise.per_op.patterns import Filler
+from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
+from shardwise.per_op.stage import Task
+from shardwise.per_op.tables import Array, layouts_of, tables_of
+
+
+class Part(NamedTuple):
+    """A stage of a draft: what it holds, not yet what it recomputes."""
+
+    gpus: int
+    layouts: tuple[Layout, ...]
+
+
+class Draft(NamedTuple):
+    """A plan without its recompute flags, which follow from it."""
+
+    micro_batch: int
+    parts: tuple[Part, ...]
+
+    def changed(self, index: int, part: Part) -> Draft:
+        return self._replace(parts=(*self.parts[:index], part, *self.parts[index + 1 :]))
+
+
+def draft_of(plan: PerOpPlan) -> Draft:
+    return Draft(plan.micro_batch, tuple(Part(stage.gpus, stage.layouts) for stage in plan.stages))
+
+
+class Workshop:
+    """Turns drafts into plans."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.limit = question.memory / question.memory_factor
+        self.filler = Filler(question)
+        self.flags: dict[tuple[object, ...], tuple[bool, ...]] = {}
+        self.costs: dict[Draft, tuple[PerOpPlan, Evaluation]] = {}
+
+    def legal(self, draft: Draft) -> bool:
+        """Whether the GPUs add up, fall on nodes as the space wants, and the profile covers all layouts."""
+        left = self.question.gpus
+        for part in draft.parts:
+            if not part.layouts or not moves(self.question, part.gpus, left)[0]:
+                return False
+            known = layouts_of(self.question, draft.micro_batch, part.gpus)
+            if not set(part.layouts) <= set(known):
+                return False
+            left -= part.gpus
+        return left == 0
+
+    def made(self, draft: Draft) -> tuple[PerOpPlan, Evaluation]:
+        """The plan of a draft, recompute chosen where it does not fit, and its cost."""
+        if draft not in self.costs:
+            first, stages, count = 0, [], len(draft.parts)
+            gpus = tuple(part.gpus for part in draft.parts)
+            for index, (part, crossing) in enumerate(
+                zip(draft.parts, crossings(self.question, gpus), strict=True)
+            ):  # fmt: skip
+                task = Task(first, first + len(part.layouts), part.gpus, count - 1 - index, crossing, draft.micro_batch)
+                stages.append(Stage(gpus=part.gpus, layouts=part.layouts, recompute=self._flags(task, part.layouts)))
+                first += len(part.layouts)
+            plan = PerOpPlan(stages=tuple(stages), micro_batch=draft.micro_batch)
+            self.costs[draft] = plan, evaluate(self.question, plan)
+        return self.costs[draft]
+
+    def _flags(self, task: Task, layouts: tuple[Layout, ...]) -> tuple[bool, ...]:
+        first, end = self.question.chain.fold(task.first, task.end)
+        task = task._replace(first=first, end=end)
+        key = (task, layouts)
+        if key not in self.flags:
+            self.flags[key] = tuple(bool(flag) for flag in self._chosen(task, layouts))
+        return self.flags[key]
+
+    def _chosen(self, task: Task, layouts: tuple[Layout, ...]) -> Array:
+        tables = tables_of(self.question, task.micro_batch, task.gpus)
+        indices = np.array([tables.layouts.index(layout) for layout in layouts])
+        if len(set(layouts)) == 1:
+            made = self.filler.fill(task, tables, int(indices[0]))
+            if made is not None:
+                return made.recompute
+        return self._cheapest_runs(task, indices)
+
+    def _cheapest_runs(self, task: Task, layouts: Array) -> Array:
+        """Runs of recomputed operators by seconds per byte until the stage fits, or none are left."""
+        tables = tables_of(self.question, task.micro_batch, task.gpus)
+        rows = tables.rows[task.first : task.end]
+        flags = np.zeros(len(rows), dtype=bool)
+
+        def memory() -> float:
+            args = (task.behind, task.crossing, task.micro_batch)
+            return stage_cost(self.question, tables, task.first, layouts, flags, *args).memory
+
+        over = memory() - self.limit
+        if over <= 0:
+            return flags
+        for a, b in _runs(tables.forward[layouts, rows], tables.act[layouts, rows], tables.may[rows],
+                          tables.starts[rows]):  # fmt: skip
+            if flags[max(0, a - 1) : b + 1].any():
+                continue
+            flags[a:b] = True
+            if memory() <= self.limit:
+                return flags
+        return flags
+
+
+def _runs(forward: Array, act: Array, may: Array, starts: Array, longest: int = 13) -> list[tuple[int, int]]:
+    """Runs inside layers, cheapest per byte first."""
+    found = []
+    for a in range(len(forward) - 1):
+        seconds = saved = 0.0
+        for b in range(a, min(a + longest, len(forward))):
+            if not may[b] or (b > a and starts[b]):
+                break
+            seconds += forward[b]
+            if b > a:
+                saved += act[b - 1]
+                if saved > 0:
+                    found.append((seconds / saved, a, b + 1))
+    return [(a, b) for _, a, b in sorted(found)]

@@ -1,0 +1,235 @@
+"""Lower bounds under the cost model in use: no order of the actions can end earlier.
+
+Every action has a head (nothing lets it start earlier) and a tail (so much must follow it). Both count chains of
+messages, the first-in-first-out order inside a chunk (which costs nothing), the work of the own rank that must come
+before or after, and what the memory limit forces: a forward that does not fit waits for a gradient, so the gradient's
+tail holds that forward. Then
+
+    A  each rank alone is a one-machine problem with heads and tails; Jackson's preemptive rule solves it exactly
+    B  head + duration + tail of any one action; with a limit this holds "the first gradient, then all forwards that
+       did not fit before it"
+
+Sources: J. R. Jackson, "Scheduling a production line to minimize maximum tardiness" (1955); J. Carlier, "The
+one-machine sequencing problem" (EJOR 11, 1982). Zero-bubble papers write B for our I.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.pipeline.arrays import NEVER, Floats, Objective, Problem
+from shardwise.pipeline.costs import ROUNDING
+
+_PASSES, _PASSED = 64, 200_000
+"""Rounds of pushing memory through the heads, and chunks in all of them; each round is valid alone, so stopping early
+only loosens the bound."""
+_EXACT_BELOW = 300_000
+"""Above so many actions Jackson's rule is left out (seconds in Python) and only sums are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A proven lower bound and where it comes from."""
+
+    value: float
+    rank: int
+    """The rank that forces it."""
+    kind: str
+    """`machine` (bound A), `chain` (bound B) or `work`."""
+    scope: str = "any order on this placement"
+    """What it holds for."""
+
+
+def lower_bound(problem: Problem, objective: Objective = "makespan") -> Bound:
+    """The largest bound over all ranks."""
+    if objective == "period":
+        return max((_span_bound(problem, rank) for rank in range(problem.pp)), key=lambda b: (b.value, -b.rank))
+    head, tail = heads(problem), tails(problem)
+    return max((_rank_bound(problem, rank, head, tail) for rank in range(problem.pp)), key=lambda b: (b.value, -b.rank))
+
+
+def _rank_bound(problem: Problem, rank: int, head: Floats, tail: Floats) -> Bound:
+    own = problem.chunk_of[rank]
+    duration = np.repeat(problem.duration.reshape(3, -1)[:, own, None], problem.microbatches, axis=2).ravel()
+    first, after = head[:, own].ravel(), tail[:, own].ravel()
+    chain = float((first + duration + after).max())
+    if problem.actions > _EXACT_BELOW:
+        machine = float(first.min() + duration.sum() + max(0.0, float(after.min())))
+    else:
+        machine = jackson(first, duration, after)
+    return Bound(value=max(chain, machine), rank=rank, kind="chain" if chain >= machine else "machine")
+
+
+def _span_bound(problem: Problem, rank: int) -> Bound:
+    """For the period: rank's own span, from its own first forward, counting only its own end."""
+    own = problem.chunk_of[rank]
+    work = float(sum(problem.duration.reshape(3, -1)[:, own].sum(axis=0)) * problem.microbatches)
+    lag = np.full(problem.pp, NEVER)
+    lag[rank] = 0.0
+    inner = _rank_bound(problem, rank, heads(problem, first=int(own[0])), tails(problem, lag))
+    return inner if inner.value > work else Bound(value=work, rank=rank, kind="work")
+
+
+def jackson(head: Floats, duration: Floats, tail: Floats) -> float:
+    """One machine, heads and tails, preemption allowed: the exact least end, by always running the largest tail."""
+    order = np.argsort(head, kind="stable")
+    ready, work, after = head[order].tolist(), duration[order].tolist(), tail[order].tolist()
+    queue: list[list[float]] = []
+    now, k, worst, count = 0.0, 0, 0.0, len(ready)
+    while k < count or queue:
+        if not queue and ready[k] > now:
+            now = ready[k]
+        while k < count and ready[k] <= now:
+            heapq.heappush(queue, [-after[k], work[k]])
+            k += 1
+        until = ready[k] if k < count else NEVER
+        if queue[0][1] > until - now:
+            queue[0][1] -= until - now
+            now = until
+        else:
+            minus_tail, left = heapq.heappop(queue)
+            now += left
+            worst = max(worst, now - minus_tail)
+    return worst
+
+
+def tails(problem: Problem, lag: Floats | None = None) -> Floats:
+    """Least time from the end of every action to the end of all, by kind, chunk and micro batch.
+
+    `lag`: by rank, how much later than the others it may end without harm.
+    """
+    lag = np.zeros(problem.pp) if lag is None else lag
+    left = problem.microbatches - np.arange(problem.microbatches, dtype=float)
+    tail = np.empty((3, problem.chunks, problem.microbatches))
+    tail[2] = (left - 1) * problem.w[:, None] - lag[problem.rank_of][:, None]
+    for c in range(problem.chunks):
+        tail[1, c] = _input_tail(problem, tail, lag, left, c)
+    for c in reversed(range(problem.chunks)):
+        tail[0, c] = _forward_tail(problem, tail, lag, left, c)
+    return tail
+
+
+def _input_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
+    rank, j = problem.rank_of[c], problem.position[c]
+    own = problem.chunk_of[rank]
+    g, w, early = problem.i, problem.w, own[: j + 1]
+    base = left * (g[early] + w[early]).sum() - g[c] + _held_back(problem, rank, j, left) - lag[rank]
+    base = np.maximum(base, w[c] + tail[2, c])
+    if c > 0:
+        base = np.maximum(base, problem.hop[c - 1] + g[c - 1] + tail[1, c - 1])
+    if j > 0:  # all gradients of this rank's earlier chunks come later, the very last of them with its own tail
+        base = np.maximum(base, left * g[early].sum() - g[c] + tail[1, own[0], -1])
+    return _backward_scan(base, g[c])
+
+
+def _held_back(problem: Problem, rank: int, j: int, left: Floats) -> Floats | float:
+    """Least time of the forwards that cannot run before a gradient of position j, for want of memory.
+
+    Until then this rank's chunks up to j have freed at most m micro batches each, the later ones all of theirs.
+    """
+    if problem.room[rank] >= NEVER:
+        return 0.0
+    own = problem.chunk_of[rank]
+    room = problem.room[rank] / (1 + ROUNDING)  # a share of the time as small as that of the bytes: rounding again
+    over = left * problem.held[own[: j + 1]].sum() - room
+    return np.asarray(np.maximum(over, 0.0) * _cheapest(problem, own))
+
+
+def _cheapest(problem: Problem, own: np.ndarray) -> float:
+    held = problem.held[own]
+    return float((problem.f[own][held > 0] / held[held > 0]).min()) if (held > 0).any() else 0.0
+
+
+def _forward_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
+    rank, j = problem.rank_of[c], problem.position[c]
+    own = problem.chunk_of[rank]
+    f, g, late = problem.f, problem.i, own[j:]
+    forwards, gradients = f[late].sum(), g[own].sum()
+    base = left * (forwards + gradients + problem.w[own].sum()) - f[c] - lag[rank]
+    if c + 1 < problem.chunks:
+        base = np.maximum(base, problem.hop[c] + f[c + 1] + tail[0, c + 1])
+    else:
+        base = np.maximum(base, g[c] + tail[1, c])
+    base = np.maximum(base, left * (forwards + gradients) - f[c] + tail[1, own[0], -1])
+    if c != own[-1]:
+        base = np.maximum(base, left * forwards - f[c] + tail[0, own[-1], -1])
+    return _backward_scan(base, f[c])
+
+
+def _backward_scan(base: Floats, step: float) -> Floats:
+    """The actions of one stream follow each other: tail(m) >= step + tail(m + 1)."""
+    slope = step * np.arange(len(base))
+    return np.asarray(np.maximum.accumulate((base + slope)[::-1])[::-1] - slope)
+
+
+def _forward_scan(base: Floats, step: float) -> Floats:
+    slope = step * np.arange(len(base))
+    return np.asarray(np.maximum.accumulate(base - slope) + slope)
+
+
+def heads(problem: Problem, first: int = 0) -> Floats:
+    """Earliest start of every action, by kind, chunk and micro batch; `first`: the chunk whose inputs are all there."""
+    head = np.zeros((3, problem.chunks, problem.microbatches))
+    over = [_must_free(problem, c) for c in range(problem.chunks)]
+    for _ in range(max(1, min(_PASSES, _PASSED // problem.chunks))):
+        before = head.copy()
+        for c in range(first, problem.chunks):
+            head[0, c] = _forward_head(problem, head, c, first, over[c])
+        for c in reversed(range(problem.chunks)):
+            head[1, c] = _input_head(problem, head, c, first)
+            head[2, c] = _forward_scan(head[1, c] + problem.i[c], problem.w[c])
+        if not any(bytes_.any() for bytes_ in over) or np.array_equal(before, head):
+            break
+    return head
+
+
+def _must_free(problem: Problem, c: int) -> Floats:
+    """Per micro batch: bytes that the rank's chunks up to this one must have given back before F fits.
+
+    What later chunks of the rank give back they took themselves before, so it makes no room.
+    """
+    rank, j = problem.rank_of[c], problem.position[c]
+    if problem.room[rank] >= NEVER:
+        return np.zeros(problem.microbatches)
+    taken = (1.0 + np.arange(problem.microbatches)) * problem.held[problem.chunk_of[rank][: j + 1]].sum()
+    return np.asarray(np.maximum(taken - problem.room[rank], 0.0))
+
+
+def _freed_by(problem: Problem, head: Floats, c: int, over: Floats) -> Floats:
+    """The earliest time at which so many bytes can have been given back: I and W of the chunks at their earliest."""
+    early = problem.chunk_of[problem.rank_of[c]][: problem.position[c] + 1]
+    ends = np.concatenate((head[1, early] + problem.i[early, None], head[2, early] + problem.w[early, None])).ravel()
+    kept = problem.held[early] - problem.freed[early]
+    given = np.repeat(np.concatenate((problem.freed[early], kept)), problem.microbatches)
+    order = np.argsort(ends, kind="stable")
+    place = np.searchsorted(np.cumsum(given[order]), over * (1 - 1e-9))
+    return np.asarray(ends[order][np.minimum(place, len(order) - 1)])
+
+
+def _forward_head(problem: Problem, head: Floats, c: int, first: int, over: Floats) -> Floats:
+    rank, j = problem.rank_of[c], problem.position[c]
+    own = problem.chunk_of[rank]
+    f, count = problem.f, 1.0 + np.arange(problem.microbatches)
+    base = np.zeros(problem.microbatches) if c == first else head[0, c - 1] + f[c - 1] + problem.hop[c - 1]
+    begin = base[0] if own[0] == c else head[0, max(own[0], first), 0] if own[0] >= first else 0.0
+    known = [k for k in own[: j + 1] if k >= first]
+    base = np.maximum(base, begin + count * f[known].sum() - f[c])
+    if over.any():
+        base = np.where(over > 0, np.maximum(base, _freed_by(problem, head, c, over)), base)
+    return _forward_scan(base, f[c])
+
+
+def _input_head(problem: Problem, head: Floats, c: int, first: int) -> Floats:
+    rank, j = problem.rank_of[c], problem.position[c]
+    own = problem.chunk_of[rank]
+    g, count = problem.i, 1.0 + np.arange(problem.microbatches)
+    late, last = own[j:], c == problem.chunks - 1
+    base = head[0, c] + problem.f[c] if last else head[1, c + 1] + g[c + 1] + problem.hop[c]
+    if own[0] >= first:
+        base = np.maximum(base, head[0, own[0], 0] + count * (problem.f[own].sum() + g[late].sum()) - g[c])
+    if c != own[-1]:
+        base = np.maximum(base, head[1, own[-1], 0] + count * g[late].sum() - g[c])
+    return _forward_scan(base, g[c])

@@ -1,0 +1,1 @@
+"""The published orders of work, each as its source defines it."""

@@ -1,0 +1,55 @@
+"""A sweep as CSV and as a Pareto chart."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from shardwise.search.sweep import Cell, goals_of
+
+
+def csv_text(cells: Sequence[Cell]) -> str:
+    """The grid as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["cluster", "gpus", "global_batch", "seq", "iteration_seconds", "tokens_per_second_per_gpu", "mfu", "gap",
+         "days", "gpu_hours", "cost", "goodput", "pareto", "strategy", "note"]
+    )  # fmt: skip
+    for cell in cells:
+        money: list[Any] = (
+            [cell.budget.days, cell.budget.gpu_hours, cell.budget.cost, cell.budget.goodput] if cell.budget else []
+        )
+        writer.writerow(
+            [cell.cluster, cell.gpus, cell.global_batch, cell.seq, cell.seconds, cell.tokens_per_second_per_gpu,
+             cell.mfu, cell.gap, *(money or [""] * 4), cell.best, cell.strategy, cell.note]
+        )  # fmt: skip
+    return out.getvalue()
+
+
+def chart(cells: Sequence[Cell]) -> str:
+    """The Pareto chart as SVG: the first goal to the right, the second upwards, points that are worth it filled."""
+    shown = [cell for cell in cells if cell.strategy]
+    names = ("days", "cost") if shown and shown[0].budget else ("seconds per token", "GPUs")
+    points = [goals_of(cell) for cell in shown]
+    if not points:
+        return '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>\n'
+    wide, high = max(x for x, _ in points) or 1.0, max(y for _, y in points) or 1.0
+    dots = []
+    for cell, (x, y) in zip(shown, points, strict=True):
+        left, top = 60 + 480 * x / wide, 340 - 300 * y / high
+        fill = "#1f6feb" if cell.best else "#c9d1d9"
+        label = f"{cell.cluster} batch {cell.global_batch} seq {cell.seq}: {x:.4g} {names[0]}, {y:.4g} {names[1]}"
+        dots.append(f'<circle cx="{left:.1f}" cy="{top:.1f}" r="5" fill="{fill}"><title>{label}</title></circle>')
+        if cell.best:
+            dots.append(f'<text x="{left + 8:.1f}" y="{top + 4:.1f}" font-size="11">{cell.cluster}</text>')
+    axes = '<path d="M60 20V340H560" stroke="#57606a" fill="none"/>'
+    titles = (
+        f'<text x="310" y="375" font-size="12" text-anchor="middle">{names[0]} (to {wide:.4g})</text>'
+        f'<text x="20" y="180" font-size="12" text-anchor="middle" transform="rotate(-90 20 180)">{names[1]} '
+        f"(to {high:.4g})</text>"
+    )
+    head = '<svg xmlns="http://www.w3.org/2000/svg" width="620" height="390" font-family="sans-serif">'
+    return head + axes + titles + "".join(dots) + "</svg>\n"

@@ -1,0 +1,203 @@
+"""`shardwise.plan(...)`: the question put together, the search run, the answer as a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+from shardwise.check.values import value_faults
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.serialise import Plain
+from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.strategy_text import build
+from shardwise.kernels import library
+from shardwise.plan.file import Plan
+from shardwise.plan.notebook import plan_html
+from shardwise.plan.predictions import plan_of
+from shardwise.plan.proof import proof_of
+from shardwise.search.executor import executor_of
+from shardwise.search.nothing_fits import closest
+from shardwise.search.question import COVERED, GAP, Answer, Lowest, Question
+from shardwise.search.search import Report, Search, Stop
+from shardwise.search.wishes import read_wishes
+from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
+
+DEFAULT_RUNTIME = "megatron"
+UNSEARCHED = ("dtype", "master", "grad_dtype", "optimizer", "lora", "offload", "flash", "compile", "straggler")
+"""Fields of a strategy that are asked for, not searched."""
+
+
+def question_of(
+    model: Model,
+    cluster: Cluster,
+    *,
+    global_batch: int,
+    seq: int = 4096,
+    runtime: Runtime | str = DEFAULT_RUNTIME,
+    only: str = "",
+    memory_margin: float | str | None = None,
+    base: Strategy | None = None,
+) -> Question:
+    """Everything that is asked. `base`: a strategy whose choices outside the search are kept."""
+    wishes, other = read_wishes(only)
+    runtime = _runtime(runtime, other.get("runtime"))
+    limit = _limit(cluster, runtime, memory_margin)
+    kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
+    shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
+    _refuse(model, cluster, shared, limit)
+    return Question(
+        model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
+        memory_limit=limit,
+    )  # fmt: skip
+
+
+def _refuse(model: Model, cluster: Cluster, base: Strategy, limit: float) -> None:
+    faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
+    if limit <= 0:
+        memory = cluster.gpu.memory
+        left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"
+        faults.append(Fault("memory_margin", f"{show_bytes(memory - limit)} {left}"))
+    if faults:
+        raise InputError(faults)
+
+
+def _runtime(asked: Runtime | str, wished: str | None) -> Runtime:
+    """The runtime, also where the conditions name it: everything is priced and checked with one."""
+    found = load_runtime(asked) if isinstance(asked, str) else asked
+    if wished is None or wished == found.name:
+        return found
+    if asked != DEFAULT_RUNTIME:
+        raise InputError(Fault("runtime", f"is {found.name} and, in the conditions, {wished}; give one of them"))
+    return load_runtime(wished)
+
+
+def _limit(cluster: Cluster, runtime: Runtime, margin: float | str | None) -> float:
+    """Bytes that a rank may need: the GPU's, less the memory model's own error or the margin that is asked for."""
+    memory = cluster.gpu.memory
+    if margin is None:
+        return memory * (1 - max(calibration_of(cluster.gpu).memory_error, runtime.errors.memory))
+    return memory - parse_bytes(margin)
+
+
+def plan(
+    model: Model,
+    cluster: Cluster,
+    *,
+    global_batch: int,
+    seq: int = 4096,
+    runtime: Runtime | str = DEFAULT_RUNTIME,
+    only: str = "",
+    memory_margin: float | str | None = None,
+    base: Strategy | None = None,
+    gap: float = GAP,
+    time_limit: float | None = None,
+    workers: int = 1,
+    executor: str = "processes",
+    address: str | None = None,
+    report: Report | None = None,
+    stop: Stop | None = None,
+) -> Answer:
+    """The fastest strategy that fits, with a bound on what any other could reach.
+
+    `only`: conditions such as `tp<=8 zero1 pp=4`, and other words of a strategy (`fp8`); `memory_margin`: bytes of
+    every GPU to leave free; `base`: a strategy whose format, optimizer and the like are kept; `gap`: how near the
+    bound is near enough; `time_limit`: seconds; `workers`: processes; `report` is called about five times a second
+    with the `Search` (its `tried`, `best`, `bound`); once `stop` says yes, the best so far is the answer.
+    """
+    question = question_of(
+        model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory_margin=memory_margin,
+        base=base,
+    )  # fmt: skip
+    pool = executor_of(executor, workers, address)
+    try:
+        search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)
+        search.report, search.stop = report or search.report, stop or search.stop
+        answer = search.run()
+    finally:
+        pool.close()
+    if answer.best is None and answer.finished:
+        return replace(answer, closest=closest(question, search.leanest))
+    return answer
+
+
+def plan_file_of(answer: Answer) -> Plan:
+    """The plan of an answer: its strategy, cut and order, what is predicted, and what is proven."""
+    if answer.best is None:
+        message = "nothing fits, so there is no plan"
+        raise ValueError(message)
+    found = replace(plan_of(answer.best), partition=_partition(answer), schedule=_schedule(answer))
+    return replace(
+        found,
+        predictions={**(found.predictions or {}), **proof(answer)},
+        proof=proof_of(found, [_part(one) for one in answer.lowest]),
+        run={
+            "cpu_seconds": answer.cpu_seconds,
+            "screen_cpu_seconds": answer.screen_seconds,
+            "kernels": library() is not None,
+        },
+    )
+
+
+def proof(answer: Answer) -> Plain:
+    """Bound, gap, and how they were found."""
+    counts = answer.counts
+    search: dict[str, Any] = {
+        "strategies": counts.space, "screened": counts.screened, "too_large": counts.too_large,
+        "pruned": counts.pruned, "left_open": counts.left_open, "simulated": counts.points,
+        "simulations": counts.simulated,
+        "finished": answer.finished, "covers": COVERED, "axes": counts.axes,
+    }  # fmt: skip
+    return {"bound": answer.bound, "gap": answer.gap, "memory_limit": answer.question.memory_limit, "search": search}
+
+
+def _part(lowest: Lowest) -> Plain:
+    return {"strategy": str(lowest.strategy), "bound": lowest.bound} if lowest.strategy else {"bound": lowest.bound}
+
+
+def _partition(answer: Answer) -> Plain:
+    assert answer.best is not None  # noqa: S101 - for the type checker
+    from shardwise.cost.chunk import recomputed_layers
+    from shardwise.inputs.layers import spread
+
+    strategy = answer.best.strategy
+    layers = spread(answer.question.model.layers, strategy)
+    again = [recomputed_layers(strategy, chunk, layers, count) for chunk, count in enumerate(layers)]
+    return {"layers": list(layers), "recompute": str(strategy.recompute), "recomputed_layers": again}
+
+
+def _schedule(answer: Answer) -> Plain:
+    assert answer.best is not None  # noqa: S101 - for the type checker
+    s = answer.best.strategy
+    return {"name": s.schedule, "pp": s.pp, "vpp": s.vpp, "placement": s.placement, "microbatches": s.microbatches}
+
+
+_SHOWN = 10
+_HEADS = ("strategy", "iteration", "slower", "MFU", "memory")
+
+
+def answer_html(answer: Answer) -> str:
+    """The best strategy with its proof, and the best of the other layouts folded below it."""
+    if answer.best is None:
+        return _nothing(answer)
+    fastest = answer.best.iteration_seconds
+    rows = [
+        (str(one.strategy), show_seconds(one.seconds), f"{one.seconds / fastest - 1:+.1%}", show_percent(one.mfu),
+         show_bytes(one.total_bytes))
+        for one in answer.top[:_SHOWN]
+    ]  # fmt: skip
+    return plan_html(plan_file_of(answer), [_HEADS, *rows])
+
+
+def _nothing(answer: Answer) -> str:
+    question, near = answer.question, answer.closest
+    text = f"none of {answer.counts.space:,} strategies fits {question.model.name} on {question.cluster.name}"
+    if near is not None:
+        text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank: {near.strategy}"
+        text += f"; {near.gpus} of these GPUs would do" if near.gpus else ""
+    return f"<div>{escape(text)}</div>"

@@ -1,0 +1,91 @@
+"""A plan balanced: its layers, and what every stage recomputes, cut anew for the strategy that it has.
+
+The cut is found as the search finds it and priced by the estimate; no cut that fits takes less than the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shardwise.errors import InfeasibleError, InputError
+from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.file import Plan
+from shardwise.plan.predict import estimate_of
+from shardwise.search.cut_bound import prove
+from shardwise.search.cuts import cuts_freely
+from shardwise.search.question import Question
+from shardwise.search.refine import Refined, refine
+from shardwise.search.space import AS_NEEDED
+from shardwise.units import show_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Balanced:
+    """A plan before and after."""
+
+    before: Estimate
+    after: Estimate
+    """The same as before where that is no slower and fits."""
+    limit: float
+    """Bytes that a rank may need."""
+    bound: float
+    """No cut that fits takes less; 0: not known."""
+
+    @property
+    def gap(self) -> float:
+        return self.after.iteration_seconds / self.bound - 1 if self.bound else float("inf")
+
+
+def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
+    """The fastest cut of a plan's strategy that fits into `limit` bytes of every rank, by default all of the GPU's."""
+    strategy, runtime = plan.strategy, load_runtime(plan.strategy.runtime)
+    question = Question(
+        model=plan.model, cluster=plan.cluster, runtime=runtime, base=strategy,
+        memory_limit=limit or plan.cluster.gpu.memory,
+    )  # fmt: skip
+    _refuse(question, strategy)
+    before = estimate_of(plan)
+    free = _free(strategy, runtime)
+    found = refine(question, free, care="most")
+    kept = before.total_bytes <= question.memory_limit
+    if found is None or not (found.fits or kept):
+        raise InfeasibleError(_lacking(found, question.memory_limit))
+    after = estimate(plan.model, plan.cluster, found.strategy, runtime=runtime)
+    if kept and (not found.fits or before.iteration_seconds <= after.iteration_seconds):
+        after = before
+    enough = after.iteration_seconds / (1 + 1e-6)
+    bound = max(prove(question, free, enough, {}, deep=deep) for deep in (False, True))
+    return Balanced(before=before, after=after, limit=question.memory_limit, bound=min(bound, after.iteration_seconds))
+
+
+def _refuse(question: Question, strategy: Strategy) -> None:
+    if strategy.pp == 1:
+        raise InputError("the plan has one pipeline stage (pp 1): there is nothing to balance")
+    if not cuts_freely(question, strategy):
+        why = (
+            f"{strategy.runtime} cuts layers evenly" if not question.runtime.can.uneven_layers else
+            f"{strategy.schedule} orders its passes by their costs"
+        )  # fmt: skip
+        raise InputError(f"the layers of this plan cannot be cut freely: {why}; name another --runtime or schedule")
+
+
+def _free(strategy: Strategy, runtime: Runtime) -> Strategy:
+    """The strategy with its cut left open, and, where the runtime can, what every stage recomputes too."""
+    recompute = strategy.recompute
+    if recompute.active and "per-stage" in runtime.can.recompute:
+        recompute = Recompute(full=recompute.full, modules=recompute.modules, layers=AS_NEEDED, group=recompute.group)
+    return replace(
+        strategy, layers=(), first_layers=0, last_layers=0, count_embedding=False, count_head=False,
+        recompute=recompute,
+    )  # fmt: skip
+
+
+def _lacking(found: Refined | None, limit: float) -> str:
+    if found is None:
+        return "no cut of this strategy can be simulated"
+    seen = f"{show_bytes(found.total_bytes)} of {show_bytes(limit)}"
+    return f"no cut was found that fits: the leanest of those seen needs {seen}; recompute more or raise pp"

@@ -1,0 +1,251 @@
+"""What strategies over bases of one shape share: their pipelines, shardings, updates and bytes per parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.cost.chunk import Chunk, Run, chunk_of
+from shardwise.cost.layer import Block
+from shardwise.cost.memory import footprint_of
+from shardwise.cost.states import states_of
+from shardwise.cost.update import Update, data_groups, reductions, update_of, windows
+from shardwise.estimate.setup import Setup
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+from shardwise.pipeline.action import B, F, I
+from shardwise.pipeline.generate import generate
+from shardwise.search.question import Base, Layout, Point
+from shardwise.search.space import Space
+from shardwise.search.stage_work import Cell
+from shardwise.search.table import Floats, Table
+
+Ints = npt.NDArray[np.int64]
+DEEP = 16
+"""Deeper pipelines back and forth are not counted out: making their order takes longer than it saves."""
+_PARAMETERS = frozenset({"weights", "gradients", "master weights", "optimizer moments"})
+
+
+class Rated(NamedTuple):
+    """`Rates` of one strategy: bytes per parameter outside experts and of experts."""
+
+    lasting: list[float]
+    gradients: list[float]
+    work: list[float]
+    gathered: float
+    fixed: float
+
+
+class Rates(NamedTuple):
+    """By pair; bytes per parameter as [pair, outside experts or of experts]."""
+
+    lasting: Floats
+    gradients: Floats
+    """Made by the backward pass, dropped after the step."""
+    work: Floats
+    """Temporaries of the step."""
+    gathered: Floats
+    """Layers gathered for use."""
+    fixed: Floats
+    """Buckets, context, communicators."""
+
+
+class Flight(NamedTuple):
+    """Passes in flight at a moment of each rank, if I already frees everything: a lower bound."""
+
+    each: Floats
+    """Of every chunk of the rank, at least."""
+    more: Floats
+    """What all of its chunks but one hold more."""
+    folded: bool
+    """A v: rank 0 has both ends of the model."""
+
+
+class Frame(NamedTuple):
+    """Pairs of a pipeline and a sharding, in the order of the space."""
+
+    layouts: tuple[Layout, ...]
+    of_pair: Ints
+    """Index of each pair's pipeline."""
+    cells: list[Cell]
+    tracks: list[tuple[int, int]]
+    """Distinct (pipeline, cell): what the passes depend on."""
+    track_of_pair: Ints
+    reduce: Floats
+    """Seconds by pair, mean over ranks."""
+    gather: Floats
+    step: Floats
+    windows: tuple[Floats, Floats]
+    """By pair, shares of the passes behind which gradients are reduced and new weights gathered."""
+    rates: Rates
+    valid: npt.NDArray[np.bool_]
+    """[pair, choice]: whether the chunk is long enough for the choice."""
+    flights: list[tuple[Flight | None, Ints]]
+    """Pairs whose ranks hold the same passes in flight; none: one stage."""
+
+    @property
+    def cell_of_pair(self) -> Ints:
+        return np.array([cell for _, cell in self.tracks])[self.track_of_pair]
+
+
+class Known(NamedTuple):
+    """Updates and rates that frames share."""
+
+    updates: dict[tuple[int, ...], tuple[float, float, float]]
+    rates: dict[tuple[int, ...], Rated]
+
+
+class _Chunks(NamedTuple):
+    """The whole model, and one layer of the main kind."""
+
+    whole: Chunk
+    main: Chunk
+
+
+def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known) -> Frame:
+    """The pairs over a base; `choices`: how many recompute choices there are in all."""
+    layouts = space.layouts(base)
+    pairs = [(index, one, sharding) for index, one in enumerate(layouts) for sharding in space.shardings(base, one)]
+    cells: dict[Cell, int] = {}
+    tracks: dict[tuple[int, int], int] = {}
+    track_of_pair, updates_, rates, shares = [], [], [], []
+    whole = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
+    chunks = _Chunks(whole, chunk_of((Run(table.main.blocks[0], 1),), 0.0))
+    for index, layout, sharding in pairs:
+        shown = sharding if sharding.zero == 3 else None
+        cell = cells.setdefault(Cell(layout.pp, layout.dp, shown, layout.schedule in V_SCHEDULES), len(cells))
+        track_of_pair.append(tracks.setdefault((index, cell), len(tracks)))
+        point = Point(base, layout, sharding, Recompute())
+        updates_.append(_update(space, point, table, chunks, known))
+        reduced = reductions(sharding.zero, layout.pp, layout.microbatches, table.ground.runtime)
+        shares.append(windows(layout.pp, layout.vpp, layout.microbatches, reduced))
+        rates.append(_rate(space, point, table, chunks, known))
+    updates = np.array(updates_)[:, :, None]
+    backward, forward = np.array(shares).T[:, :, None]
+    columns = zip(*rates, strict=True)
+    sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
+    return Frame(
+        layouts,
+        np.array([index for index, _, _ in pairs]),
+        list(cells),
+        list(tracks),
+        np.array(track_of_pair),
+        updates[:, 0],
+        updates[:, 1],
+        updates[:, 2],
+        (backward, forward),
+        Rates(*(np.array(column) for column in columns)),
+        np.arange(choices)[None, :] < sizes[:, None],
+        _flights([layout for _, layout, _ in pairs]),
+    )
+
+
+def _key(point: Point) -> tuple[int, ...]:
+    base, layout, sharding, _ = point
+    return (base.tp, base.cp, base.ep, base.etp, base.single, layout.pp, layout.dp, *sharding)
+
+
+def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, float, float]:
+    """Reduction, gathering and step of the mean rank."""
+    layout, runtime = point.layout, table.ground.runtime
+    key = (*_key(point), reductions(point.sharding.zero, layout.pp, layout.microbatches, runtime))
+    if key not in known.updates:
+        found = mean_update(table.ground, space.strategy(point), chunks.whole)
+        known.updates[key] = found.reduce, found.gather, found.optimizer
+    return known.updates[key]
+
+
+def mean_update(ground: Setup, strategy: Strategy, whole: Chunk) -> Update:
+    """The update of the mean rank at least. `whole`: the whole model.
+
+    Each part is concave in the parameters (latency, then bytes), so that the mean over ranks is at least that of all
+    parameters on one rank, shared.
+    """
+    states, groups = states_of(strategy, ground.runtime), data_groups(ground.network, strategy)
+    # adapters train a few parameters only: their update may be next to nothing
+    trained = 0.0 if ground.shard.lora else 1.0
+    found = update_of(
+        [whole], strategy, ground.runtime, states, groups, ground.machine, ground.cluster.host_bandwidth, trained
+    )
+    return Update(*(part / strategy.pp for part in found))
+
+
+def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> Rated:
+    key = _key(point)
+    if key not in known.rates:
+        chunk = chunks.whole if point.layout.pp == 1 else chunks.main
+        known.rates[key] = rates_of(table.ground, space.strategy(point), chunk)
+    return known.rates[key]
+
+
+def rates_of(ground: Setup, strategy: Strategy, chunk: Chunk) -> Rated:
+    """What the memory model says of one parameter of each sort."""
+    states = states_of(strategy, ground.runtime)
+    whole = footprint_of([chunk], ground.shard, strategy, ground.runtime, states, ground.cluster.gpu.reserved)
+    unit = [
+        footprint_of([one], ground.shard, strategy, ground.runtime, states)
+        for one in (_bare(chunk, 1.0, 0.0), _bare(chunk, 0.0, 1.0))
+    ]
+    # adapters train a few parameters only: then weights alone are sure
+    names = _PARAMETERS if ground.shard.lora == 0 else {"weights"}
+    lasting = [sum(part.value for part in one.parts if part.name in names) for one in unit]
+    buckets = sum(part.value for part in whole.parts if part.name == "communication buckets")
+    alone = 0.0 if ground.shard.lora else 1.0
+    gradients, work = [alone * one.gradients for one in unit], [alone * one.optimizer for one in unit]
+    return Rated(lasting, gradients, work, whole.gathered, buckets + whole.context)
+
+
+def _bare(chunk: Chunk, params: float, expert_params: float) -> Chunk:
+    return chunk._replace(runs=(), params=params, expert_params=expert_params)
+
+
+def buffers_of(ground: Setup, kinds: Iterable[Block]) -> float:
+    """Workspaces and buffers of a rank that has at least one layer of these kinds."""
+    chunks = [chunk_of((Run(block, 1),), 0.0) for block in kinds]
+    found = [footprint_of([one], ground.shard, ground.strategy, ground.runtime, ground.states) for one in chunks]
+    return min(sum(p.value for p in one.parts if p.name == "workspace and buffers") for one in found)
+
+
+def _flights(layouts: list[Layout]) -> list[tuple[Flight | None, Ints]]:
+    found: dict[object, tuple[Flight | None, list[int]]] = {}
+    for pair, one in enumerate(layouts):
+        flight = None if one.pp == 1 else in_flight(one.schedule, one.pp, one.microbatches)
+        key = flight and (flight.each.tobytes(), flight.more.tobytes(), flight.folded)
+        found.setdefault(key, (flight, []))[1].append(pair)
+    return [(flight, np.array(at)) for flight, at in found.values()]
+
+
+@lru_cache(maxsize=4096)
+def in_flight(schedule: str, pp: int, microbatches: int) -> Flight:
+    """Interleaved 1F1B starts with pp passes through all chunks but a rank's last, which has 2 (pp - r - 1) + 1, or pp
+    if that is less. A v is read off the order itself; more micro batches hold no less.
+    """
+    ranks, full = np.arange(pp, dtype=float), float(min(pp, microbatches))
+    if schedule in V_SCHEDULES:
+        return _counted(schedule, pp, min(microbatches, 2 * pp)) if pp <= DEEP else _flight(np.zeros(pp), folded=True)
+    if schedule == "interleaved":
+        return _flight(np.minimum(full, 2 * (pp - ranks - 1) + 1), full)
+    if schedule == "gpipe":
+        return _flight(np.full(pp, float(microbatches)))
+    return _flight(np.minimum(microbatches, pp - ranks) if schedule in {"1f1b", "zb-h1", "zb-h2"} else np.ones(pp))
+
+
+def _flight(each: Floats, others: Floats | float = 0.0, *, folded: bool = False) -> Flight:
+    return Flight(each, np.maximum(others - each, 0.0), folded)
+
+
+def _counted(schedule: str, pp: int, microbatches: int) -> Flight:
+    """Of each rank of a v, when its emptier chunk holds most."""
+    made = generate(schedule, pp=pp, vpp=2, microbatches=microbatches)
+    most = []
+    for rank, row in enumerate(made.codes):
+        kind, chunk = np.divmod(np.asarray(row) // made.microbatches, made.chunks)
+        change = np.where(kind == F, 1.0, np.where((kind == I) | (kind == B), -1.0, 0.0))
+        early = chunk == rank
+        both = np.sort(np.stack((np.cumsum(change * early), np.cumsum(change * ~early))), axis=0)
+        most.append(both[:, np.lexsort(both[::-1])[-1]])
+    return _flight(*np.array(most).T, folded=True)

@@ -1,0 +1,155 @@
+"""Which condition leaves a space without any strategy, and what it could be in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice, zip_longest
+from math import ceil
+
+import numpy as np
+
+from shardwise.check.rule import Case
+from shardwise.check.runtime import number_format
+from shardwise.errors import InputError
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.strategy import Strategy
+from shardwise.search.question import Closest, Point, Question
+from shardwise.search.refine import Refined, refine
+from shardwise.search.screen import Screen
+from shardwise.search.space import Space
+from shardwise.search.wishes import Condition, Wishes
+
+_SHOWN = 12
+_COUNTED = {"hsdp": "zero", "cp_kind": "cp"}
+"""Axes that are counted under the name of another."""
+
+
+def why_empty(question: Question) -> str:
+    """Why no strategy at all is valid, and what to change."""
+    base, gpus = question.base, question.cluster.gpus
+    text = f"no strategy is valid: {question.model.name} "
+    case = Case(model=question.model, cluster=question.cluster, strategy=base, runtime=question.runtime)
+    for fault in number_format.find(case):
+        return f"{text}cannot be trained with {base.dtype}: {fault.message}; give the number format as a condition"
+    text += (
+        f"with global batch {base.global_batch:,} and sequence {base.seq:,} cannot be split over {gpus:,} GPUs with "
+        f"{question.runtime.name} under these conditions"
+    )
+    found = culprits(question)
+    if found:
+        return "\n  ".join([f"{text}:", *found])
+    if question.wishes.conditions:
+        return f"{text}; no single one of them stands in the way: loosen several of them, or change the batch"
+    return f"{text}; dp x micro batch must divide the batch: try a batch that is a multiple of {gpus}"
+
+
+def culprits(question: Question) -> list[str]:
+    """For every axis whose conditions alone stand in the way: what it could be under the others."""
+    found = []
+    for axis in dict.fromkeys(condition.axis for condition in question.wishes.conditions):
+        own = [one for one in question.wishes.conditions if one.axis == axis]
+        rest = tuple(one for one in question.wishes.conditions if one.axis != axis)
+        total, axes = Space(question=replace(question, wishes=Wishes(conditions=rest))).count()
+        if total:
+            values = list(axes[_COUNTED.get(axis, axis)])
+            shown = ", ".join(values[:_SHOWN]) + (", ..." if len(values) > _SHOWN else "")
+            found.append(f"{' '.join(map(_said, own))}: here {axis} can be {shown}")
+    return found
+
+
+def _said(condition: Condition) -> str:
+    return f"{condition.axis}{condition.compare}{','.join(map(str, condition.values))}"
+
+
+TRIED = 24
+"""Strategies that are simulated for one number of GPUs."""
+MOST = 64
+"""Numbers of GPUs that are tried."""
+
+
+def closest(question: Question, leanest: Refined | None) -> Closest | None:
+    """The nearest strategy here, and the smallest cluster of whole nodes for which one fits."""
+    found = min((one for one in (leanest, _leanest(question)) if one), key=lambda one: one.total_bytes, default=None)
+    if found is None:
+        return None
+    gpus, at_gpus = _grown(question, found.total_bytes)
+    return Closest(
+        strategy=found.strategy,
+        missing=found.total_bytes - question.memory_limit,
+        gpus=gpus,
+        at_gpus=at_gpus.strategy if at_gpus else None,
+    )
+
+
+def _grown(question: Question, needed: float) -> tuple[int, Refined | None]:
+    """Add nodes until something fits, starting where the bytes of all GPUs together would do."""
+    node = question.cluster.node_size
+    start = max(1, ceil(question.cluster.gpus / node * 0.5 * needed / question.memory_limit))
+    nodes, step = max(start, question.cluster.gpus // node + 1), 1
+    for _ in range(MOST):
+        found = _leanest(_with_gpus(question, nodes * node))
+        if found and found.fits:
+            return nodes * node, found
+        # small steps first; where that leads nowhere, larger ones
+        nodes += step
+        step = step + 1 if nodes > start + 16 else step
+    return 0, None
+
+
+def _with_gpus(question: Question, gpus: int) -> Question:
+    return replace(question, cluster=resized(question.cluster, gpus))
+
+
+def resized(cluster: Cluster, gpus: int) -> Cluster:
+    """The same GPUs and network, another number of them."""
+    from shardwise.inputs.load import named_cluster
+
+    name = cluster.name.partition("x")[2]
+    try:
+        return named_cluster(f"{gpus}x{name}") if name == cluster.gpu.name else _stretched(cluster, gpus)
+    except InputError:  # a GPU of a user's own file, not of the catalog
+        return _stretched(cluster, gpus)
+
+
+def _stretched(cluster: Cluster, gpus: int) -> Cluster:
+    last = cluster.levels[-1]
+    levels = cluster.levels if last.size >= gpus else (*cluster.levels[:-1], replace(last, size=gpus))
+    return replace(cluster, name=f"{gpus}x{cluster.gpu.name}", gpus=gpus, levels=levels)
+
+
+def _leanest(question: Question) -> Refined | None:
+    """The strategy that needs least memory, or the first found that fits."""
+    space = Space(question=question)
+    best: Refined | None = None
+    for strategy in islice(_lean(space), TRIED):
+        found = refine(question, strategy)
+        if found and (best is None or found.total_bytes < best.total_bytes):
+            best = found
+        if best and best.fits:
+            return best
+    return best
+
+
+def _lean(space: Space) -> Iterator[Strategy]:
+    """The leanest by bound of every split of a layer and kind of pipeline, the kinds by turns: the bound of one kind
+    may lie further below what is needed than that of another.
+    """
+    screen = Screen(space=space)
+    least = min((base.micro_batch for base in space.bases), default=0)
+    kinds: dict[int, dict[tuple[int, ...], tuple[float, int, Point]]] = {}
+    for order, base in enumerate(base for base in space.bases if base.micro_batch == least):
+        bytes_, start = screen.rows(base).bytes, 0
+        for layout in space.layouts(base):
+            size = len(space.shardings(base, layout)) * len(space.recomputes(layout))
+            if not size:
+                continue
+            at = start + int(np.argmin(bytes_[start : start + size]))
+            start += size
+            split = (base.tp, base.cp, base.ep, base.etp)
+            kind = kinds.setdefault((layout.pp > 1) + (layout.vpp > 1), {})
+            if split not in kind or bytes_[at] < kind[split][0]:
+                kind[split] = (float(bytes_[at]), order, screen.point(base, at))
+    queues = [sorted(kind.values(), key=lambda one: one[:2]) for _, kind in sorted(kinds.items())]
+    for turn in zip_longest(*queues):
+        yield from (space.strategy(one[2]) for one in turn if one)

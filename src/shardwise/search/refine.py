@@ -1,0 +1,223 @@
+"""One strategy in full: its even cut into stages and the best that the partition solver finds, each estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations, islice, pairwise, product
+from math import comb
+from typing import Literal, NamedTuple
+
+from shardwise.errors import ShardwiseError
+from shardwise.estimate.estimate import Estimate, assemble
+from shardwise.estimate.setup import setup_of
+from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import Strategy
+from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed
+from shardwise.search.question import Question
+from shardwise.search.space import AS_NEEDED
+
+TRIES = 4
+"""Cuts that a solver may try before it is said not to fit."""
+Care = Literal["some", "more", "most"]
+"""How well to cut what is annealed; more: its fullest rank is relieved; most: from many starts too."""
+LIGHTER = 12
+"""Times that the fullest rank is relieved of a layer or more, as long as that is faster."""
+NEAR = 1.03
+"""Times the goal: how near a quick cut must come for the exact one to be asked for."""
+SMALL = 128
+"""Stages times layers up to which the exact cut costs next to nothing."""
+
+
+class Refined(NamedTuple):
+    """The best cut of one strategy."""
+
+    strategy: Strategy
+    seconds: float
+    total_bytes: float
+    mfu: float
+    fits: bool
+    simulated: int
+    bound: float = 0.0
+    """No cut of the strategy that fits takes less; infinite: none fits; 0: not known."""
+
+
+def refine(
+    question: Question, strategy: Strategy, goal: float = float("inf"), *, care: Care = "some"
+) -> Refined | None:
+    """The fastest cut that fits; where none does, the leanest. None: the strategy cannot be simulated.
+
+    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be.
+    """
+    try:
+        found = _Tried(question, _even(question, strategy))
+    except ShardwiseError:
+        return None
+    if strategy.pp > 1 and cuts_freely(question, strategy):
+        found.cut(goal, care)
+        return found.best()
+    found.recompute_as_needed()
+    return found.only()
+
+
+def every_cut(question: Question, strategy: Strategy, most: int) -> Refined | None:
+    """The fastest of all cuts, each estimated; none where there are more than `most`."""
+    layers, chunks = question.model.layers, strategy.chunks
+    if strategy.pp == 1 or comb(layers - 1, chunks - 1) > most or not cuts_freely(question, strategy):
+        return None
+    counts = (_between(ends, layers) for ends in combinations(range(1, layers), chunks - 1))
+    cuts = list(islice((Cut(one, again) for one in counts for again in _mixes(strategy, one)), most + 1))
+    if len(cuts) > most:
+        return None
+    found = _Tried(question, _even(question, strategy))
+    for cut in cuts:
+        found.estimate(found.named(cut))
+    best = found.best()
+    return best._replace(bound=best.seconds if best.fits else float("inf"))
+
+
+def _between(ends: tuple[int, ...], layers: int) -> tuple[int, ...]:
+    return tuple(b - a for a, b in pairwise((0, *ends, layers)))
+
+
+def _mixes(strategy: Strategy, layers: tuple[int, ...]) -> Iterator[Recompute]:
+    """What may be recomputed: of a mix, any number of the layers of every chunk."""
+    if strategy.recompute.layers != AS_NEEDED:
+        yield strategy.recompute
+        return
+    for again in product(*(range(count + 1) for count in layers)):
+        yield mixed(strategy.recompute, again)
+
+
+def _even(question: Question, strategy: Strategy) -> Strategy:
+    layers = question.model.layers
+    return with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
+
+
+class _Tried:
+    """The cuts of one strategy that were estimated."""
+
+    def __init__(self, question: Question, even: Strategy) -> None:
+        self.question, self.even = question, even
+        self.mixes = even.recompute.layers == AS_NEEDED
+        self.found: dict[Strategy, Refined] = {}
+        self.estimates: dict[Strategy, Estimate] = {}
+        self.first = self.estimate(even)
+
+    def estimate(self, strategy: Strategy) -> Estimate:
+        question = self.question
+        if strategy in self.estimates:
+            return self.estimates[strategy]
+        self.setup = setup_of(question.model, question.cluster, strategy, question.runtime)
+        estimate = assemble(self.setup)
+        self.estimates[strategy] = estimate
+        # a mix without a layer that is recomputed is the strategy without recomputation
+        named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
+        host = estimate.host_bytes <= question.cluster.host_memory
+        fits = host and estimate.total_bytes <= question.memory_limit
+        self.found[named] = Refined(named, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, fits, 1)
+        return estimate
+
+    def only(self) -> Refined:
+        """The one cut that there is, proven but where it is not sure which layers to recompute."""
+        best = self.best()
+        if self.mixes and self.even.pp > 1:
+            return best
+        return best._replace(bound=best.seconds if best.fits else float("inf"))
+
+    def cut(self, goal: float, care: Care) -> None:
+        """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
+        question, setup = self.question, self.setup  # of the even cut, the only one so far
+        cutter = Cutter(setup, self.first, question.memory_limit)
+        small = setup.strategy.pp * question.model.layers <= SMALL
+        found = None if small and cutter.chain else self._tried(cutter, cutter.quick)
+        near = small or (found is not None and found.iteration_seconds < NEAR * goal)
+        if cutter.chain and (near or found is None):
+            self._tried(cutter, cutter.exact)
+        elif near and not cutter.chain:
+            self._tried(cutter, cutter.thorough if care == "most" else cutter.careful)
+            if care != "some":
+                self._lighten(cutter)
+        if cutter.chain and near and not self.mixes:
+            self._calm()
+        if self.mixes and not any(one.fits for one in self.found.values()):
+            self.estimate(replace(self.even, recompute=self._all))
+
+    def _lighten(self, cutter: Cutter) -> None:
+        """Of cuts whose passes take the same time, the one whose fullest rank has least to update is faster."""
+        best = self.best()
+        for _ in range(LIGHTER if best.fits else 0):
+            cut = cutter.lighter(Cut(spread(self.question.model.layers, best.strategy), best.strategy.recompute))
+            if cut is None:
+                return
+            self.estimate(self.named(cut))
+            if self.best().seconds >= best.seconds:
+                return
+            best = self.best()
+
+    def _tried(self, cutter: Cutter, solve: Callable[[], Cut | None]) -> Estimate | None:
+        """The estimate of what a solver finds; once more where it turns out not to fit."""
+        for _ in range(TRIES):
+            cut = solve()
+            if cut is None:
+                return None
+            known = self.named(cut) in self.estimates
+            estimate = self.estimate(self.named(cut))
+            if known or estimate.total_bytes <= self.question.memory_limit:
+                return estimate
+            cutter.heed(cut, estimate)
+        return None
+
+    def _calm(self) -> None:
+        """Where one stage decides, many cuts take the same time but for their updates: try equal inner stages."""
+        found = self.best().strategy
+        cut = found.layers
+        if len(cut) < 3 or max(cut) - min(cut) < 2:
+            return
+        for first in ((), cut[:1]):
+            inner = len(cut) - len(first) - 1
+            share, rest = divmod(sum(cut) - sum(first) - cut[-1], inner)
+            for longer in (range(rest), range(inner - rest, inner)):  # at the front, at the back
+                layers = (*first, *(share + (stage in longer) for stage in range(inner)), cut[-1])
+                if share:
+                    self.estimate(replace(found, layers=layers))
+
+    def named(self, cut: Cut) -> Strategy:
+        layers = self.even.layers if cut.layers == spread(self.question.model.layers, self.even) else cut.layers
+        return replace(self.even, layers=layers, recompute=cut.recompute)
+
+    @property
+    def _all(self) -> Recompute:
+        return replace(self.even.recompute, layers=())
+
+    def recompute_as_needed(self) -> None:
+        """Stages as they are: the fewest layers of a chunk, rank by rank, that must be recomputed to fit."""
+        limit, pp = self.question.memory_limit, self.even.pp
+        if not self.mixes or self.first.total_bytes <= limit:
+            return
+        if self.estimate(replace(self.even, recompute=self._all)).total_bytes > limit:
+            return
+        low = [-1 if one.total <= limit else 0 for one in self.first.memory]
+        high = [0 if one == -1 else max(spread(self.question.model.layers, self.even)) for one in low]
+        while any(most - least > 1 for least, most in zip(low, high, strict=True)):
+            middle = [(least + most) // 2 if most - least > 1 else most for least, most in zip(low, high, strict=True)]
+            estimate = self.estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(middle))))
+            for rank in range(pp):
+                if high[rank] - low[rank] > 1:
+                    fits = estimate.memory[rank].total <= limit
+                    low[rank], high[rank] = (low[rank], middle[rank]) if fits else (middle[rank], high[rank])
+        self.estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(high))))
+
+    def _counts(self, by_rank: list[int]) -> tuple[int, ...]:
+        s, layers = self.even, spread(self.question.model.layers, self.even)
+        ranks = [chunk_rank(chunk, s.pp, s.vpp, s.placement) for chunk in range(len(layers))]
+        return tuple(min(by_rank[rank], count) for rank, count in zip(ranks, layers, strict=True))
+
+    def best(self) -> Refined:
+        def key(one: Refined) -> tuple[object, ...]:
+            # times that differ in the last digits only are the same: the leaner one is better
+            value = float(f"{one.seconds:.9g}") if one.fits else one.total_bytes
+            return not one.fits, value, one.total_bytes, one.strategy.layers, one.strategy.recompute.layers
+
+        return min(self.found.values(), key=key)._replace(simulated=len(self.found))

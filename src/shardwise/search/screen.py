@@ -1,0 +1,149 @@
+"""Lower bounds on time and memory of every strategy over a base, all at once.
+
+The cost model is asked once for each kind of layer, each end, each update and each parameter's bytes; the rest is
+numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.cost.network import hand_over
+from shardwise.estimate.setup import Setup
+from shardwise.inputs.recompute import Recompute
+from shardwise.search.frame import Frame, Known, frame_of
+from shardwise.search.memory_bound import lacking, memory
+from shardwise.search.pipeline_bound import Pipes, makespan, mixed_passes, pipes_of
+from shardwise.search.question import Base, Point
+from shardwise.search.space import Space
+from shardwise.search.stage_work import Choices, Work, choices_of, works_of
+from shardwise.search.table import Floats, Quick, Table, least_seconds, recipes_of, table_of, whole_work
+
+ROUNDED = 1 - 1e-9
+"""Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
+
+
+class Rows(NamedTuple):
+    """The strategies over one base, in the order of `Space.points`."""
+
+    base: Base
+    seconds: Floats
+    bytes: Floats
+
+
+@dataclass(kw_only=True)
+class Screen:
+    """Bounds over a space; what bases share is kept."""
+
+    space: Space
+    _frames: dict[tuple[object, ...], Frame] = field(default_factory=dict)
+    _known: Known = field(default_factory=lambda: Known({}, {}))
+    _grounds: dict[Base, Setup] = field(default_factory=dict)
+    """Of bases whose rows may come next."""
+
+    @cached_property
+    def recomputes(self) -> tuple[Recompute, ...]:
+        """Every recompute choice of the space; shorter chunks have a beginning of it."""
+        layouts = {layout for base in self.space.bases for layout in self.space.layouts(base)}
+        lists = [self.space.recomputes(layout) for layout in sorted(layouts)]
+        return max(lists, key=len)
+
+    @cached_property
+    def _quick(self) -> Quick:
+        return Quick(self.space)
+
+    def glance(self, base: Base) -> float:
+        """Seconds that all strategies over a base take at least, from its most common layer alone."""
+        return ROUNDED * least_seconds(self.space.question, base, self._quick.work(base))
+
+    def least(self, base: Base) -> float:
+        """The same from all layers and ends."""
+        table = table_of(self.space, base)
+        self._grounds[base] = table.ground
+        return ROUNDED * least_seconds(self.space.question, base, whole_work(table))
+
+    def rows(self, base: Base) -> Rows:
+        """Bounds of every strategy over a base."""
+        return self.rows_of([base])[0]
+
+    def rows_of(self, bases: Sequence[Base]) -> list[Rows]:
+        """The same for several bases: their stages are settled together, which numpy does at the price of one."""
+        if not bases:
+            return []
+        recipes = recipes_of(self.recomputes)
+        tables = [table_of(self.space, base, recipes, self._grounds.get(base)) for base in bases]
+        self._grounds.clear()
+        choices = choices_of(tables[0], self.recomputes)
+        frames = [self._frame(base, table) for base, table in zip(bases, tables, strict=True)]
+        cells = [frame.cells for frame in frames]
+        works = works_of(self.space, bases, tables, cells, choices)
+        return [self._rows(*each, choices) for each in zip(bases, tables, frames, works, strict=True)]
+
+    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices) -> Rows:
+        question = self.space.question
+        passes = self._passes(table, frame, work)[frame.track_of_pair]
+        if choices.mix.any():
+            freed = lacking(table, frame, choices, question.model.layers, question.memory_limit)
+            passes = np.maximum(passes, mixed_passes(self._pipes(table, frame), frame, work, freed))
+        seconds = self._seconds(table, frame, passes)
+        bytes_ = memory(table, frame, choices, question.model.layers)
+        return Rows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
+
+    def _frame(self, base: Base, table: Table) -> Frame:
+        key = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single)
+        if key not in self._frames:
+            self._frames[key] = frame_of(self.space, base, table, len(self.recomputes), self._known)
+        return self._frames[key]
+
+    def _seconds(self, table: Table, frame: Frame, passes: Floats) -> Floats:
+        """Passes, update and fixed costs: [pair, choice].
+
+        An estimate is s M + max over ranks of R(M) + G(M) + step, with M its makespan, s >= 1 the straggler, and what
+        shows of reduction and gathering, R(M) = max((1 - o) r, r - w M) and G likewise. The shares w add up to at most
+        1 (cost.update.windows), so it is never less at a larger M: at a lower bound of M it is below the estimate. A
+        maximum over ranks is at least the mean, and R and G are convex in r: they are lower at the mean of r.
+        """
+        overlap, over = table.ground.runtime.overlap, table.ground.runtime.overheads
+        behind_b, behind_f = frame.windows
+        reduced = np.maximum((1 - overlap.grad_reduce) * frame.reduce, frame.reduce - behind_b * passes)
+        gathered = np.maximum((1 - overlap.param_gather) * frame.gather, frame.gather - behind_f * passes)
+        count = np.array([layout.microbatches for layout in frame.layouts])[frame.of_pair][:, None]
+        fixed = over.iteration + over.microbatch * count + frame.step
+        return np.asarray(passes * self.space.question.base.straggler + reduced + gathered + fixed)
+
+    def _pipes(self, table: Table, frame: Frame) -> Pipes:
+        """Every pipeline of a frame."""
+        question, ground = self.space.question, table.ground
+        hops = [
+            hand_over(ground.network, question.cluster.gpus // one.pp, ground.shard) if one.pp > 1 else 0.0
+            for one in frame.layouts
+        ]
+        return pipes_of(frame.layouts, hops, ground.runtime.overlap.p2p)
+
+    def _passes(self, table: Table, frame: Frame, work: Work) -> Floats:
+        """[track, choice]"""
+        found = np.empty((len(frame.tracks), frame.valid.shape[1]))
+        schedules = np.array([frame.layouts[layout].schedule for layout, _ in frame.tracks])
+        pipes = self._pipes(table, frame)
+        for schedule in dict.fromkeys(schedules.tolist()):
+            at = np.flatnonzero(schedules == schedule)
+            cells = [frame.tracks[track][1] for track in at]
+            part = Work(*(array[cells] for array in work))
+            found[at] = makespan(schedule, pipes.of([frame.tracks[track][0] for track in at]), part)
+        return found
+
+    def point(self, base: Base, row: int) -> Point:
+        """The strategy behind a row."""
+        for layout in self.space.layouts(base):
+            shardings, recomputes = self.space.shardings(base, layout), self.space.recomputes(layout)
+            size = len(shardings) * len(recomputes)
+            if row < size:
+                place, choice = divmod(row, len(recomputes))
+                return Point(base, layout, shardings[place], recomputes[choice])
+            row -= size
+        raise IndexError(row)

@@ -1,0 +1,425 @@
+"""The search: bounds for whole bases, bounds for their strategies, simulations in the order of the bounds.
+
+Nothing is dropped but by proof: a base whose least work is slower than a strategy that fits; a strategy whose memory
+bound is above the limit or whose time bound is above the best. Batches have a fixed size and ties go to the earlier
+strategy of the space, so that the answer does not depend on how many workers there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shardwise.estimate.passes import SPLIT
+from shardwise.inputs.layers import stage_layers
+from shardwise.inputs.strategy import Strategy
+from shardwise.search.cut_bound import Paths, prove
+from shardwise.search.executor import Executor, Serial
+from shardwise.search.question import GAP, MOST_SHOWN, Answer, Base, Candidate, Counts, Lowest, Point, Question
+from shardwise.search.refine import NEAR, Care, Refined, every_cut, refine
+from shardwise.search.screen import Rows, Screen
+from shardwise.search.space import Space, apart, axes_apart
+from shardwise.search.table import Floats
+
+BATCH = 48
+"""Strategies simulated between two looks at the best."""
+WAVE = 24
+"""Bases screened between two looks."""
+FIRST = 4
+"""Batches in a row that look for the first strategy that fits."""
+ROOMY = 0.85
+"""Share of the limit at which a memory bound makes a good first guess."""
+PROMISING = 1.1
+"""Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
+CLOSE, THOROUGH = 1.005, 4
+"""Times the best: what is cut as well as can be, and how many strategies at most."""
+LOPSIDED = 1.06
+"""Times the mean layers of a rank: where another cut with equal passes may update faster."""
+PROOFS = 300
+"""Strategies of which all cuts are bounded at most."""
+NAMED = 8
+"""Strategies that a proof names."""
+PERIOD = 0.2
+"""Seconds between two reports, about."""
+Report = Callable[["Search"], None]
+Stop = Callable[[], bool]
+
+
+@dataclass(kw_only=True)
+class Search:
+    """One search under way; everything that is known so far."""
+
+    question: Question
+    gap: float = GAP
+    time_limit: float | None = None
+    executor: Executor = field(default_factory=Serial)
+    report: Report = lambda _: None
+    """Called now and then with the search itself, and once at its end."""
+    stop: Stop = lambda: False
+    """Asked often; once it says yes, the best so far is the answer."""
+    best: Refined | None = None
+    best_at: int = 0
+    """Place of the best in the space."""
+    leanest: Refined | None = None
+    """The strategy that needs least memory, while none fits."""
+    tried: list[tuple[int, Candidate]] = field(default_factory=list)
+    """Every simulated strategy with its place in the space, in the order of simulation; it only grows, and what was
+    looked at again stands in it twice."""
+    hasty: dict[int, float] = field(default_factory=dict)
+    """Seconds, by place, of what was cut into stages in haste because it seemed to come nowhere near."""
+    screened: int = 0
+    too_large: int = 0
+    simulations: int = 0
+    """Every cut into stages counts."""
+    points: int = 0
+    """Strategies simulated, all cuts into stages of one together."""
+    pruned: int = 0
+    """Strategies that were not simulated because a bound proves them too large or no faster than the best."""
+    open: dict[int, float] = field(default_factory=dict)
+    """By place, what no cut of a simulated strategy can beat: a cut that was found proves nothing of the others."""
+    cuts_left: int = 4000
+    """Cuts that may yet be estimated one by one for a proof."""
+    bound: float = 0.0
+    dropped: float = float("inf")
+    """Lowest bound of what was dropped because it cannot win."""
+    finished: bool = True
+    interrupted: bool = False
+    screen_seconds: float = 0.0
+    began: float = field(default_factory=time.process_time)
+    wall: float = field(default_factory=time.monotonic)
+    reported: float = 0.0
+    """When the last report was made."""
+
+    def __post_init__(self) -> None:
+        self.space = Space(question=self.question)
+        self.screen = Screen(space=self.space)
+        self._pool: Floats = np.empty((0, 3))
+        self._starts = np.empty(0, dtype=np.int64)
+        self._paths: Paths = {}
+        self._glance: Floats = np.empty(0)
+        self._rows: dict[int, Rows] = {}
+        self._seen = set[Strategy]()
+
+    @property
+    def size(self) -> int:
+        """Strategies of the space; 0 while they are not yet counted."""
+        return int(self._starts[-1]) if len(self._starts) else 0
+
+    @property
+    def limit(self) -> float:
+        """Bounds at or above this need no look: they cannot win by more than the gap."""
+        return float("inf") if self.best is None else self.best.seconds / (1 + self.gap)
+
+    def run(self) -> Answer:
+        """Search until the best is proven, the time is up or Ctrl-C is pressed."""
+        try:
+            self._search()
+        except KeyboardInterrupt:
+            self.finished, self.interrupted = False, True
+        if not self.interrupted:
+            self.report(self)
+        return self.answer()
+
+    def _search(self) -> None:
+        started = time.process_time()
+        bases = self.space.bases
+        sizes = [self.space.size(base) for base in bases]
+        self._starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        glances = self._glance = self._glances()
+        if self._stopped():
+            return
+        order = np.lexsort((np.arange(len(bases)), glances))
+        self.screen_seconds += time.process_time() - started
+        for start in range(0, len(order), WAVE):
+            rest = order[start:]
+            self.bound = min(float(glances[rest[0]]), self._proven())
+            if self._stopped():
+                return
+            if glances[rest[0]] >= self.limit:
+                self._drop(glances[rest])
+                self.pruned += sum(sizes[index] for index in rest)
+                break
+            self._expand([(int(index), bases[index]) for index in rest[:WAVE]])
+            if not self.finished:  # the bound above covers the bases that were not looked at
+                return
+            self._simulate(1 if self.best else FIRST)
+        while len(self._pool) and not self._stopped():
+            self.bound = self._proven()
+            if self._lowest() >= self.limit:
+                break
+            self._simulate(1)
+        self._look_again()
+        self._polish()
+        self._prove()
+        self.bound = self._proven()
+
+    def _glances(self) -> Floats:
+        """A first bound for every base; 0 for those that were not reached when the search was stopped."""
+        found = np.zeros(len(self.space.bases))
+        for index, base in enumerate(self.space.bases):
+            if self._stopped():
+                break
+            found[index] = self.screen.glance(base)
+        return found
+
+    def _stopped(self) -> bool:
+        """Whether to stop; reports on the way."""
+        now = time.monotonic()
+        if now - self.reported >= PERIOD:
+            self.reported = now
+            self.report(self)
+        if self.stop() or (self.time_limit is not None and now - self.wall > self.time_limit):
+            self.finished = False
+        return not self.finished
+
+    def _proven(self) -> float:
+        """What nothing beats that was looked at or is in the pool; the best itself cannot be beaten by a bound."""
+        best = self.best.seconds if self.best else float("inf")
+        return min(self.dropped, self._lowest(), min(self.open.values(), default=best), best)
+
+    def _lowest(self) -> float:
+        return float(self._pool[0, 0]) if len(self._pool) else float("inf")
+
+    def _drop(self, bounds: Floats) -> None:
+        """Remember the lowest bound of all that was dropped for its time."""
+        if len(bounds):
+            self.dropped = min(self.dropped, float(bounds.min()))
+
+    def _expand(self, wave: list[tuple[int, Base]]) -> None:
+        """Bound every strategy over these bases; keep those that may fit and win."""
+        started = time.process_time()
+        found, chosen = [self._pool], []
+        for index, base in wave:
+            if self._stopped():
+                return
+            least = self.screen.least(base)
+            if least >= self.limit:
+                self._drop(np.array([least]))
+                self.pruned += int(self._starts[index + 1] - self._starts[index])
+            else:
+                chosen.append((index, base))
+        for (index, _), rows in zip(chosen, self.screen.rows_of([base for _, base in chosen]), strict=True):
+            self._rows[index] = rows
+            self.screened += len(rows.seconds)
+            may_fit = np.flatnonzero(rows.bytes <= self.question.memory_limit)
+            self.too_large += len(rows.seconds) - len(may_fit)
+            self.pruned += len(rows.seconds) - len(may_fit)
+            found.append(np.stack((rows.seconds[may_fit], may_fit + self._starts[index], rows.bytes[may_fit]), axis=1))
+        self._keep(np.concatenate(found))
+        self.screen_seconds += time.process_time() - started
+
+    def _keep(self, pool: Floats) -> None:
+        """What may still win, lowest bound first."""
+        wins = pool[:, 0] < self.limit
+        self._drop(pool[~wins, 0])
+        self.pruned += int(np.count_nonzero(~wins))
+        pool = pool[wins]
+        self._pool = pool[np.lexsort((pool[:, 1], pool[:, 0]))]
+
+    def _simulate(self, batches: int) -> None:
+        """Simulate the strategies with the lowest bounds."""
+        for _ in range(batches):
+            chosen = self._chosen()
+            if not len(chosen):
+                return
+            places, bounds = self._pool[chosen, 1].astype(np.int64).tolist(), self._pool[chosen, 0].tolist()
+            done = 0
+            goal = self.best.seconds if self.best else PROMISING * self._lowest()
+            for one in self.executor.refine(self.question, [self.strategy(place) for place in places], goal):
+                self.open[places[done]] = max(bounds[done], one.bound) if one else float("inf")
+                self._take(places[done], one, goal)
+                done += 1
+                if self._stopped():
+                    break
+            self._pool = np.delete(self._pool, chosen[:done], axis=0)
+            self._keep(self._pool)
+            if self.best or self._stopped():
+                return
+
+    def _look_again(self) -> None:
+        """Cut with care what is near the best after all: what it was held against first may have been out of reach."""
+        while self.best and not self._stopped():
+            most = NEAR * self.best.seconds
+            places = sorted(place for place, seconds in self.hasty.items() if seconds < most)[:BATCH]
+            if not places:
+                return
+            found = self.executor.refine(self.question, [self.strategy(place) for place in places], float("inf"))
+            for place, one in zip(places, found, strict=True):
+                del self.hasty[place]
+                self._take_again(place, one)
+
+    def _polish(self) -> None:
+        """Try every strategy one axis away from the best that its bound does not exclude, as long as one is better.
+
+        The gap lets the search stop with such strategies unseen; nobody should be able to name one at a glance.
+        """
+        before = None
+        while self.best and self.best is not before and not self._stopped():
+            before = self.best
+            for place, bound in self._one_axis_away():
+                if place not in self.open and bound < self.best.seconds and not self._stopped():
+                    self._look(place, bound)
+        self._cut_thoroughly()
+
+    def _cut_thoroughly(self) -> None:
+        """The best and what comes close, cut as well as can be: which of them wins may depend on it."""
+        done = set[int]()
+        while self.best and len(done) < THOROUGH and not self._stopped():
+            most = CLOSE * self.best.seconds
+            close = [
+                (one.seconds, place)
+                for place, one in self.tried
+                if one.fits and one.seconds <= most and (place == self.best_at or self._lopsided(one.strategy))
+            ]
+            left = [place for _, place in sorted(close) if place not in done and self.open[place] < self.best.seconds]
+            if not left:
+                return
+            care: Care = "most" if left[0] == self.best_at else "more"
+            done.add(left[0])
+            self._take_again(left[0], refine(self.question, self.strategy(left[0]), care=care))
+
+    def _lopsided(self, strategy: Strategy) -> bool:
+        """Whether a rank that is not cut exactly, as chains are, has far more to update than the mean."""
+        annealed = strategy.vpp > 1 or strategy.schedule in SPLIT
+        layers = self.question.model.layers
+        return annealed and max(stage_layers(layers, strategy)) > LOPSIDED * layers / strategy.pp
+
+    def _look(self, place: int, bound: float) -> None:
+        goal = self.best.seconds if self.best else float("inf")
+        one = next(iter(self.executor.refine(self.question, [self.strategy(place)], goal)))
+        self.open[place] = max(bound, one.bound) if one else float("inf")
+        self._take(place, one, goal)
+        others = self._pool[:, 1] != place
+        self.pruned -= bool(others.all())  # not in the pool: it was pruned, as it cannot win by more than the gap
+        self._pool = self._pool[others]
+
+    def _take_again(self, place: int, one: Refined | None) -> None:
+        """What was counted before."""
+        self.points -= 1
+        self._take(place, one)
+
+    def _one_axis_away(self) -> Iterator[tuple[int, float]]:
+        """Places and bounds of what may fit, in the order of the space: plainer first."""
+        here, bases = self.point(self.best_at), self.space.bases
+        limit = self.best.seconds if self.best else float("inf")
+        near = np.flatnonzero(self._glance < limit).tolist()
+        near = [index for index in near if axes_apart(bases[index], here.base) <= 1]
+        unseen = [index for index in near if index not in self._rows]
+        self._rows |= zip(unseen, self.screen.rows_of([bases[index] for index in unseen]), strict=True)
+        for index in near:
+            rows = self._rows[index]
+            may = (rows.seconds < limit) & (rows.bytes <= self.question.memory_limit)
+            for row in np.flatnonzero(may).tolist():
+                if apart(self.screen.point(rows.base, row), here) == 1:
+                    yield row + int(self._starts[index]), float(rows.seconds[row])
+
+    def _prove(self) -> None:
+        """Bound all cuts of the simulated strategies with the lowest bounds, until the gap is proven or a proof fails.
+
+        Here and in this order, so that what is known of earlier ones is the same however many workers there are.
+        """
+        looks: dict[int, int] = {}
+        while self.best and len(looks) < PROOFS and not self._stopped():
+            place = min(self.open, key=lambda one: (self.open[one], one))
+            look = looks.get(place, 0)
+            if self.open[place] >= self.limit or look > 2:
+                return
+            looks[place] = look + 1
+            found = self._tried_all(place) if look == 2 else self._bounded(place, deep=look == 1)
+            self.open[place] = max(self.open[place], found)
+
+    def _bounded(self, place: int, *, deep: bool) -> float:
+        return prove(self.question, self.strategy(place), self.limit, self._paths, deep=deep)
+
+    def _tried_all(self, place: int) -> float:
+        """Where a proof fails and a strategy has few cuts, all of them are estimated."""
+        found = every_cut(self.question, self.strategy(place), self.cuts_left)
+        if found is None:
+            return 0.0
+        self.cuts_left -= found.simulated
+        self._take_again(place, found)
+        return found.bound
+
+    def _chosen(self) -> np.ndarray:
+        """The next batch: half by bound alone, half of what surely seems to fit, which finds a good best early."""
+        roomy = np.flatnonzero(self._pool[:, 2] <= ROOMY * self.question.memory_limit)
+        share = BATCH if self.best is None and len(roomy) else BATCH // 2
+        lowest = np.arange(min(BATCH - len(roomy[:share]), len(self._pool)))
+        return np.union1d(lowest, roomy[:share])
+
+    def point(self, place: int) -> Point:
+        """The point at a place of the space."""
+        index = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return self.screen.point(self.space.bases[index], place - int(self._starts[index]))
+
+    def strategy(self, place: int) -> Strategy:
+        return self.space.strategy(self.point(place))
+
+    def _take(self, place: int, refined: Refined | None, goal: float = float("inf")) -> None:
+        self.points += 1
+        if refined is None:
+            return
+        strategy, seconds, total, mfu, fits, simulations, _ = refined
+        self.simulations += simulations
+        one = Candidate(strategy=strategy, seconds=seconds, total_bytes=total, mfu=mfu, fits=fits)
+        if strategy not in self._seen:
+            self._seen.add(strategy)
+            self.tried.append((place, one))
+        if not fits:
+            if self.leanest is None or total < self.leanest.total_bytes:
+                self.leanest = refined
+            return
+        if seconds >= NEAR * goal:
+            self.hasty[place] = seconds
+        if self.best is None or (refined.seconds, place) < (self.best.seconds, self.best_at):
+            self.best, self.best_at = refined, place
+
+    def answer(self) -> Answer:
+        """The answer as it stands."""
+        from shardwise.estimate.estimate import estimate
+
+        question, best = self.question, self.best
+        found = best and estimate(question.model, question.cluster, best.strategy, runtime=question.runtime)
+        total, axes = self.space.count()
+        counts = Counts(
+            space=total, axes=axes, screened=self.screened, too_large=self.too_large, simulated=self.simulations,
+            points=self.points, pruned=self.pruned,
+        )  # fmt: skip
+        tried = self._sorted()
+        return Answer(
+            question=question, best=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
+            simulated=tuple(tried[:MOST_SHOWN]), finished=self.finished, interrupted=self.interrupted,
+            cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
+        )  # fmt: skip
+
+    def _evidence(self) -> tuple[Lowest, ...]:
+        """What the bound is the least of: the lowest of what was simulated, and of all the rest."""
+        places = sorted(self.open, key=lambda place: (self.open[place], place))[:NAMED]
+        named = [Lowest(self.open[place], self.strategy(place)) for place in places if self.open[place] < float("inf")]
+        best = self.best.seconds if self.best else float("inf")
+        rest = min(self.dropped, self._lowest(), best) if self.finished else self.bound
+        return (Lowest(rest, None), *named)
+
+    def _sorted(self) -> list[Candidate]:
+        def key(item: tuple[int, Candidate]) -> tuple[bool, float, int]:
+            place, one = item
+            return not one.fits, one.seconds if one.fits else one.total_bytes, place
+
+        known: dict[int, Candidate] = {}
+        for place, one in sorted(self.tried, key=key):
+            known.setdefault(place, one)
+        return list(known.values())
+
+
+def _top(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    """The best of every layout, of those that fit."""
+    seen: dict[tuple[object, ...], Candidate] = {}
+    for one in candidates:
+        s = one.strategy
+        key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
+        if one.fits:
+            seen.setdefault(key, one)
+    return tuple(seen.values())

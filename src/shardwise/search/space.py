@@ -1,0 +1,308 @@
+"""Every strategy that the model, the cluster and the runtime allow, and how many there are along each axis.
+
+Limits of the space that are choices, not proofs: tp stays inside the innermost domain of the network (at least 8), a
+context parallel rank keeps 1,024 tokens or more, micro batches go up to 16 samples, experts have etp 1 or tp, HSDP
+shards inside a node, chunks number up to 8 a rank where they do not divide the layers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from math import gcd, isqrt
+from typing import Any
+
+from shardwise.check.check import check
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import V_SCHEDULES, Strategy
+from shardwise.search.question import Base, Layout, Point, Question, Sharding
+
+LEAST_TOKENS = 1024
+MOST_SAMPLES = 16
+MOST_UNEVEN_CHUNKS = 8
+SEARCHED = ("1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "gpipe")
+MODULES: tuple[tuple[str, ...], ...] = (
+    ("core-attention",),
+    ("attention-norm", "mlp-norm"),
+    ("activation",),
+    ("attention-norm", "mlp-norm", "activation"),
+    ("moe-act",),
+    ("mla-up",),
+    ("attention-norm", "mlp-norm", "moe-act"),
+    ("attention-norm", "mlp-norm", "moe-act", "mla-up"),
+    ("mlp",),
+    ("attention",),
+    ("ops",),
+)
+AS_NEEDED = (0,)
+"""`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
+AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
+
+
+def divisors(number: int, most: int) -> list[int]:
+    """The divisors up to `most`; a batch or a cluster may have 18 digits, what is asked for of it is small."""
+    small = [n for n in range(1, min(most, isqrt(number)) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number and number // n <= most]
+
+
+@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
+def _said(recompute: Recompute) -> str:
+    if recompute.layers == AS_NEEDED:
+        return f"{replace(recompute, layers=())}, layers by stage"
+    return "full, first N layers of a chunk" if recompute.layers else str(recompute)
+
+
+def axes_apart(one: Base, other: Base) -> int:
+    """In how many axes two bases differ; the ranks that one axis takes or leaves are data parallel."""
+    axes = [(base.tp, base.sp, (base.cp, base.cp_kind), base.ep, base.etp, base.micro_batch) for base in (one, other)]
+    return len([a for a, b in zip(*axes, strict=True) if a != b])
+
+
+def apart(one: Point, other: Point) -> int:
+    """The same of two points: beside their bases, the pipeline's depth, its chunks and order, sharding, recompute."""
+    a, b = one.layout, other.layout
+    differ = (a.pp != b.pp, (a.vpp, a.schedule) != (b.vpp, b.schedule), one.sharding != other.sharding)
+    return axes_apart(one.base, other.base) + sum(differ) + (one.recompute != other.recompute)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The strategies of one question."""
+
+    question: Question
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def bases(self) -> tuple[Base, ...]:
+        """Every base over which at least one strategy stands, in a fixed order."""
+        return tuple(base for base in self._bases() if self.size(base))
+
+    def layouts(self, base: Base) -> tuple[Layout, ...]:
+        """The pipelines over a base."""
+        alone = self.question.runtime.can.together or base.tp * base.cp == 1
+        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone)
+        if key not in self._known:
+            self._known[key] = tuple(self._layouts(base))
+        found: tuple[Layout, ...] = self._known[key]
+        return found
+
+    def shardings(self, base: Base, layout: Layout) -> tuple[Sharding, ...]:
+        key = ("shardings", base.tp, base.cp, base.ep, base.etp, layout.dp, layout.pp > 1)
+        if key not in self._known:
+            self._known[key] = tuple(self._shardings(base, layout))
+        found: tuple[Sharding, ...] = self._known[key]
+        return found
+
+    def recomputes(self, layout: Layout) -> tuple[Recompute, ...]:
+        """Whole-layer blocks come last, fewest layers first."""
+        size = -(-self.question.model.layers // (layout.pp * layout.vpp))
+        if size not in self._known:
+            self._known[size] = tuple(self.question.wishes.kept("recompute", self._recomputes(size)))
+        found: tuple[Recompute, ...] = self._known[size]
+        return found
+
+    def strategy(self, point: Point) -> Strategy:
+        """The strategy of a point, its layers spread evenly."""
+        base, layout, sharding, recompute = point
+        return replace(
+            self.question.base, tp=base.tp, sp=base.sp, cp=base.cp, cp_kind=base.cp_kind, ep=base.ep, etp=base.etp,
+            micro_batch=base.micro_batch, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, dp=layout.dp,
+            placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
+            zero_group=sharding.group, recompute=recompute,
+        )  # fmt: skip
+
+    def points(self) -> Iterator[Point]:
+        """Every point, one by one, in the order of the search's indices."""
+        for base in self.bases:
+            for layout in self.layouts(base):
+                for sharding in self.shardings(base, layout):
+                    yield from (Point(base, layout, sharding, recompute) for recompute in self.recomputes(layout))
+
+    def size(self, base: Base) -> int:
+        return sum(len(self.shardings(base, one)) * len(self.recomputes(one)) for one in self.layouts(base))
+
+    def count(self) -> tuple[int, dict[str, dict[str, int]]]:
+        """How many strategies there are, in all and by the value of every axis."""
+        axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
+        shapes: dict[tuple[object, ...], list[Base]] = {}
+        for base in self.bases:  # what is stacked over a base depends on these alone
+            shapes.setdefault((base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single), []).append(base)
+        stacked = Counter[tuple[Layout, tuple[Sharding, ...]]]()
+        for bases in shapes.values():
+            for layout in self.layouts(bases[0]):
+                stacked[layout._replace(microbatches=0), self.shardings(bases[0], layout)] += len(bases)
+            rows = self.size(bases[0])
+            for base in bases:
+                cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
+                values = (base.tp, "on" if base.sp else "off", cp, base.ep, base.etp, base.micro_batch)
+                for name, value in zip(("tp", "sp", "cp", "ep", "etp", "mbs"), values, strict=True):
+                    axes[name][value] += rows
+        for (layout, shardings), number in stacked.items():
+            recomputes = self.recomputes(layout)
+            for name, value in zip(("pp", "vpp", "schedule", "dp"), layout, strict=False):
+                axes[name][value] += number * len(shardings) * len(recomputes)
+            for sharding in shardings:
+                text = f"{sharding.zero}" + (f" in groups of {sharding.group}" if sharding.group else "")
+                axes["zero"][text] += number * len(recomputes)
+            for recompute in recomputes:
+                axes["recompute"][_said(recompute)] += number * len(shardings)
+        shown = {name: {str(value): found[value] for value in sorted(found)} for name, found in axes.items()}
+        return sum(axes["tp"].values()), shown
+
+    def _bases(self) -> Iterator[Base]:
+        q = self.question
+        for tp in q.wishes.kept("tp", self._tps()):
+            for sp in q.wishes.kept("sp", self._sps(tp)):
+                for cp, kind in self._contexts(tp, sp=sp):
+                    for ep, etp in self._experts(tp):
+                        for size in q.wishes.kept("mbs", self._samples()):
+                            for single in (False, True) if self._tells_single else (False,):
+                                yield Base(tp, sp, cp, kind, ep, etp, size, single)  # type: ignore[arg-type]
+
+    def _sps(self, tp: int) -> tuple[bool, ...]:
+        """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""
+        can = self.question.runtime.can.sp
+        if tp == 1 or (self.question.model.moe is not None and True in can):
+            return (True,)
+        return can
+
+    @property
+    def _tells_single(self) -> bool:
+        runtime = self.question.runtime
+        return not runtime.kernels.weight_grad_fusion or runtime.memory.gradients == "lazy"
+
+    def _tps(self) -> list[int]:
+        q = self.question
+        most = max(8, q.cluster.levels[0].size if q.cluster.levels else 1) if q.runtime.can.tp else 1
+        return divisors(gcd(q.cluster.gpus, q.model.heads), most)
+
+    def _contexts(self, tp: int, *, sp: bool) -> Iterator[tuple[int, str]]:
+        q = self.question
+        can = q.runtime.can.cp
+        for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp, max(1, q.base.seq // LEAST_TOKENS))):
+            if cp > 1 and (not can or (tp > 1 and not q.runtime.can.together)):
+                continue
+            for kind in q.wishes.kept("cp_kind", can) if cp > 1 else ["ring"]:
+                if not self._faults(tp, cp, kind, sp=sp):
+                    yield cp, kind
+
+    def _faults(self, tp: int, cp: int, kind: str, *, sp: bool) -> bool:
+        """Whether the rules refuse it whatever the other axes are."""
+        q = self.question
+        dp = q.cluster.gpus // (tp * cp)
+        if q.cluster.gpus % (tp * cp):
+            return True
+        zero = min(q.runtime.can.zero)
+        probe = replace(
+            q.base, tp=tp, cp=cp, cp_kind=kind, sp=sp, dp=dp, global_batch=dp, pp=1, zero=zero  # type: ignore[arg-type]
+        )  # fmt: skip
+        return bool(check(q.model, q.cluster, probe, q.runtime))
+
+    def _experts(self, tp: int) -> Iterator[tuple[int, int]]:
+        q, moe, can = self.question, self.question.model.moe, self.question.runtime.can
+        if moe is None:
+            yield from [(1, 1)] if q.wishes.allow("ep", 1) and q.wishes.allow("etp", 1) else []
+            return
+        for etp in q.wishes.kept("etp", sorted({1, tp}) if can.etp else [1]):
+            if moe.expert_ffn % etp:
+                continue
+            for ep in q.wishes.kept("ep", divisors(moe.experts, moe.experts) if can.ep else [1]):
+                if q.cluster.gpus % (ep * etp) == 0 and not (can.mesh and ep == 1 and tp > etp):
+                    yield ep, etp
+
+    def _samples(self) -> list[int]:
+        named = [size for size in self.question.wishes.named("mbs") if self.question.base.global_batch % size == 0]
+        return sorted({*divisors(self.question.base.global_batch, MOST_SAMPLES), *named})
+
+    def _layouts(self, base: Base) -> Iterator[Layout]:
+        q = self.question
+        ranks = q.cluster.gpus // (base.tp * base.cp)
+        piped = q.runtime.can.pp and (q.runtime.can.together or base.tp * base.cp == 1)
+        for pp in q.wishes.kept("pp", divisors(ranks, q.model.layers) if piped else [1]):
+            dp = ranks // pp
+            if q.base.global_batch % (dp * base.micro_batch):
+                continue
+            if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
+                continue
+            count = q.base.global_batch // (dp * base.micro_batch)
+            if self._tells_single and base.single != (count == 1):
+                continue
+            for vpp, schedule in self._orders(pp, count):
+                yield Layout(pp, vpp, schedule, dp, count)
+
+    def _orders(self, pp: int, count: int) -> Iterator[tuple[int, str]]:
+        q, layers = self.question, self.question.model.layers
+        allowed = [name for name in q.runtime.can.schedules if name in {*SEARCHED, *q.wishes.named("schedule")}]
+        for schedule in q.wishes.kept("schedule", allowed) if pp > 1 else ["1f1b"]:
+            if schedule == "interleaved":
+                chunks = range(2, layers // pp + 1) if count % pp == 0 else range(0)
+            elif schedule in V_SCHEDULES:
+                chunks = range(2, 3) if layers >= 2 * pp and self._runs_v(pp, count) else range(0)
+            else:
+                chunks = range(1, 2)
+            if schedule == "dualpipe-v" and count < 2 * pp:
+                continue
+            for vpp in q.wishes.kept("vpp", chunks):
+                even = layers % (pp * vpp) == 0
+                if even or (q.runtime.can.uneven_layers and vpp <= MOST_UNEVEN_CHUNKS):
+                    yield vpp, schedule
+
+    def _runs_v(self, pp: int, count: int) -> bool:
+        limits = [pp * number for number in self.question.runtime.can.v_microbatches]
+        return not limits or (limits[0] <= count and (len(limits) == 1 or count <= limits[1]))
+
+    def _shardings(self, base: Base, layout: Layout) -> Iterator[Sharding]:
+        q, can = self.question, self.question.runtime.can
+        stages = [zero for zero in can.zero if layout.pp == 1 or zero in can.zero_with_pp]
+        if base.ep > 1 and base.cp > 1:
+            stages = [zero for zero in stages if zero in can.zero_with_ep_cp]
+        ranks = layout.dp * (base.cp if can.shards_over_cp else 1)
+        if not can.replicas and layout.dp * base.cp > 1:
+            stages = [zero for zero in stages if zero]
+        stages = q.wishes.kept("zero", stages)
+        if ranks == 1:  # nothing to share: all stages are the same
+            stages = stages[:1] if can.shards_over_cp else [zero for zero in stages if not zero]
+        for zero in stages:
+            groups = q.wishes.kept("hsdp", self._groups(base, layout, ranks) if zero else [0])
+            yield from (Sharding(zero, group) for group in groups)  # type: ignore[arg-type]
+
+    def _groups(self, base: Base, layout: Layout, ranks: int) -> list[int]:
+        """Ranks that one copy may be spread over: all of them (0), and those inside a node."""
+        q, can = self.question, self.question.runtime.can
+        groups = [0 if ranks == layout.dp * base.cp else ranks]
+        inside = (q.cluster.levels[0].size if q.cluster.levels else 1) // base.tp
+        whole = not can.mesh or (inside % base.cp == 0 and inside * base.tp % (base.ep * base.etp) == 0)
+        if can.hsdp and 1 < inside < ranks and ranks % inside == 0 and whole:
+            groups.append(inside)
+        return groups
+
+    def _recomputes(self, size: int) -> Iterator[Recompute]:
+        can = self.question.runtime.can.recompute
+        yield Recompute()
+        if "modules" in can:
+            yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules))
+        if "full" in can:
+            yield Recompute(full=True)
+        if "per-stage" in can:
+            recipes = [Recompute(full=True)] if "full" in can else []
+            recipes += [Recompute(modules=modules) for modules in MODULES if "modules" in can and self._has(modules)]
+            yield from (replace(recipe, layers=AS_NEEDED) for recipe in recipes)
+        if "block" in can and "full" in can:
+            named = self.question.wishes.named("recompute")
+            blocks = [Recompute(full=True, layers=(count,)) for count in range(1, size)]
+            # with a number for every stage, one for all is nothing new
+            yield from (block for block in blocks if "per-stage" not in can or block in named)
+
+    def _has(self, modules: tuple[str, ...]) -> bool:
+        """Whether the runtime can recompute these parts, the model has them, and that can free anything."""
+        model = self.question.model
+        dense = any(not model.is_moe_layer(index) for index in range(model.layers))
+        wanted = {"core-attention": not self.question.base.flash, "mla-up": model.mla is not None}
+        wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
+        can = self.question.runtime.can
+        if len(modules) > 1 and set(modules) & set(can.modules_alone):
+            return False
+        return all(module in can.modules and wanted.get(module, True) for module in modules)

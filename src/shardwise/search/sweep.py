@@ -1,0 +1,144 @@
+"""A grid of clusters, batches and sequences, each planned: time, tokens, days, cost, and which are worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from shardwise.errors import InputError
+from shardwise.estimate.goodput import RESTART, Budget, budget, goodput
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.search.api import plan
+from shardwise.search.wishes import read_wishes
+
+STATES = 16.0
+"""Bytes per parameter of a checkpoint: weights, fp32 copies and moments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The run that days and cost are for."""
+
+    tokens: float = 0.0
+    """Tokens in all; 0: not asked."""
+    price: float = 0.0
+    """Per GPU and hour."""
+    mtbf: float = 0.0
+    """Seconds between failures of one GPU; 0: none."""
+    save: float = 0.0
+    """Seconds that a checkpoint stops training; 0: from the model's size and the store."""
+    store: float = 2e9
+    """Bytes per second and node that a checkpoint is written with."""
+    restart: float = RESTART
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of the grid."""
+
+    cluster: str
+    gpus: int
+    global_batch: int
+    seq: int
+    strategy: str
+    """Empty: nothing fits."""
+    seconds: float = 0.0
+    tokens_per_second_per_gpu: float = 0.0
+    mfu: float = 0.0
+    gap: float = 0.0
+    budget: Budget | None = None
+    best: bool = False
+    """No other point has more tokens a second for as few GPUs (or, with --tokens, fewer days for less money)."""
+    note: str = ""
+
+
+def sweep(
+    model: Model,
+    clusters: Mapping[str, Cluster],
+    *,
+    batches: Sequence[int],
+    sequences: Sequence[int],
+    runtime: str = "megatron",
+    only: str = "",
+    gap: float = 0.02,
+    run: Run | None = None,
+    told: Callable[[Cell], None] = lambda _: None,
+) -> tuple[Cell, ...]:
+    """Plan every point of the grid; Ctrl-C ends it with the points so far, unless there are none.
+
+    `clusters`: by the names that they are shown with.
+    """
+    run = run or Run()
+    read_wishes(only)  # what is wrong with every point is told at once; what is wrong with one, at that point
+    load_runtime(runtime)
+    cells: list[Cell] = []
+    try:
+        for name, batch, seq in product(clusters, batches, sequences):
+            cells.append(_cell(model, name, clusters[name], batch, seq, runtime, only, gap, run))
+            told(cells[-1])
+    except KeyboardInterrupt:
+        if not cells:
+            raise
+    return tuple(_marked(cells))
+
+
+def _cell(
+    model: Model, name: str, machines: Cluster, batch: int, seq: int, runtime: str, only: str, gap: float, run: Run
+) -> Cell:
+    where: dict[str, Any] = {"cluster": name, "gpus": machines.gpus, "global_batch": batch, "seq": seq}
+    try:
+        answer = plan(model, machines, global_batch=batch, seq=seq, runtime=runtime, only=only, gap=gap)
+    except InputError as error:
+        return Cell(**where, strategy="", note=str(error))
+    if answer.interrupted:
+        raise KeyboardInterrupt
+    best = answer.best
+    if best is None:
+        near = answer.closest
+        note = f"needs {near.gpus} GPUs" if near and near.gpus else "nothing fits"
+        return Cell(**where, strategy="", note=note)
+    return Cell(
+        **where, strategy=str(best.strategy), seconds=best.iteration_seconds, mfu=best.mfu, gap=answer.gap,
+        tokens_per_second_per_gpu=best.tokens_per_second_per_gpu,
+        budget=_budget(model, best.iteration_seconds, batch * seq, machines.gpus, machines.node_size, run),
+    )  # fmt: skip
+
+
+def _budget(model: Model, seconds: float, tokens_per_step: int, gpus: int, node: int, run: Run) -> Budget | None:
+    if not run.tokens:
+        return None
+    save = run.save or checkpoint_seconds(model, gpus, node, run.store)
+    share = goodput(gpus, run.mtbf, save, run.restart).share
+    return budget(seconds, tokens_per_step, gpus, run.tokens, run.price, share)
+
+
+def checkpoint_seconds(model: Model, gpus: int, node: int, store: float) -> float:
+    """Seconds to write weights and optimizer states, all nodes at once."""
+    from shardwise.inputs.parameters import count
+
+    return count(model).total * STATES / (store * max(1, gpus // node))
+
+
+def goals_of(cell: Cell) -> tuple[float, float]:
+    """What is to be small: days and money, or seconds a token and GPUs."""
+    if cell.budget is not None:
+        return cell.budget.days, cell.budget.cost or cell.budget.gpu_hours
+    return cell.seconds / (cell.global_batch * cell.seq), float(cell.gpus)
+
+
+def _marked(cells: Iterable[Cell]) -> list[Cell]:
+    """Mark the points that no other point beats in both goals."""
+    from dataclasses import replace
+
+    found = list(cells)
+    goals = [goals_of(cell) for cell in found if cell.strategy]
+
+    def beaten(cell: Cell) -> bool:
+        a, b = goals_of(cell)
+        return any(x <= a and y <= b and (x, y) != (a, b) for x, y in goals)
+
+    return [replace(cell, best=bool(cell.strategy) and not beaten(cell)) for cell in found]

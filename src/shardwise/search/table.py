@@ -1,0 +1,198 @@
+"""What the layers of one base cost under every recompute choice, as numbers that add up.
+
+The cost model is asked once per layer kind and recipe; everything a row of the screen needs is a sum of these. A pass
+takes `meet(device, host)` seconds, which is not additive; a tangent of it is, and is never above it: exact where the
+device decides, and where the host does, exact for the model's most common layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwise.cost.chunk import combined
+from shardwise.cost.layer import HOST_SHARE, PLAIN, SHOWN, Block, Recipe, Seconds, layer_block
+from shardwise.estimate.setup import Setup, block_of, layer_groups, setup_of
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.strategy import Strategy
+from shardwise.ops.layer import layer_kinds
+from shardwise.ops.shard import shard_of
+from shardwise.search.question import Base, Layout, Point, Question, Sharding
+from shardwise.search.space import Space
+
+Floats = npt.NDArray[np.float64]
+
+
+class Weights(NamedTuple):
+    """A tangent of `meet`: device x seconds + host x seconds is never above it."""
+
+    device: float
+    host: float
+
+    def of(self, seconds: Seconds) -> float:
+        return self.device * seconds.device + self.host * seconds.host
+
+
+def tangent(seconds: Seconds) -> Weights:
+    """The tangent at one pass of one layer: `meet` is a norm, so that it is below it everywhere."""
+    device, host = seconds.device, seconds.host
+    if host < HOST_SHARE * device:
+        return Weights(1.0, 0.0)
+    norm = (SHOWN * device**4 + host**4) ** 0.25
+    return Weights(SHOWN * (device / norm) ** 3, (host / norm) ** 3)
+
+
+def backward(block: Block) -> Seconds:
+    return combined(block.i, block.w, block.again)
+
+
+class Piece(NamedTuple):
+    """One kind of layer, or an end: how many there are, and its block under every recipe."""
+
+    number: int
+    blocks: tuple[Block, ...]
+    forward: float
+    """Seconds of one, tangent taken."""
+    backward: Floats
+    """By recipe."""
+    devices: tuple[float, Floats]
+    """Device seconds of its forward pass, and of its backward pass by recipe."""
+    tangents: tuple[Weights, Weights]
+    """What became of them."""
+    kept: Floats
+    work: Floats
+    """Working set of its backward pass above what it keeps."""
+
+
+class Table(NamedTuple):
+    """One base: its pieces."""
+
+    ground: Setup
+    """Of the whole model on one stage; shard, machine, network and states are those of every strategy over the base."""
+    recipes: tuple[Recipe, ...]
+    main: Piece
+    """The most common kind of layer."""
+    others: tuple[Piece, ...]
+    """Other kinds of layer."""
+    leading: bool
+    """The other kinds all stand before the main one."""
+    first: Piece
+    """Embedding."""
+    last: tuple[Piece, ...]
+    """Output layer and loss, and again for every multi-token-prediction layer."""
+    extra: tuple[Piece, ...]
+    """Multi-token-prediction layers, on the last chunk."""
+
+    @property
+    def layers(self) -> tuple[Piece, ...]:
+        return (self.main, *self.others)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return (*self.layers, self.first, *self.last, *self.extra)
+
+
+@lru_cache(maxsize=64)
+def recipes_of(recomputes: tuple[Recompute, ...]) -> tuple[Recipe, ...]:
+    """The recipes that recompute choices use; nothing recomputed first."""
+    found = [PLAIN, *(Recipe(one.full, frozenset(one.modules), one.group) for one in recomputes)]
+    return tuple(dict.fromkeys(found))
+
+
+def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), ground: Setup | None = None) -> Table:
+    """Ask the cost model for all pieces of a base: the blocks of the whole model on one stage, by recipe."""
+    ground, model = ground or ground_of(space, base), space.question.model
+    kinds = {kind.name: kind for kind in layer_kinds(model)}
+    order = [kind.name for kind in layer_kinds(model)[: model.layers]]
+    main = max(dict.fromkeys(order), key=order.count)
+    numbers: dict[tuple[str, float], int] = {}
+    plain: dict[tuple[str, float], Block] = {}
+    for block, repeat in ground.chunks[0].runs:
+        key = (block.name, block.params)
+        numbers[key], plain[key] = numbers.get(key, 0) + repeat, block
+    first = next(block for block in plain.values() if block.name == main)
+    tangents = tangent(first.f), tangent(backward(first))
+    offloads = space.question.base.offload == "activations"
+    pieces: dict[tuple[str, float], Piece] = {}
+    for key, block in plain.items():
+        same = [block_of(ground, kinds[block.name], recipe) for recipe in recipes] if block.name in kinds else []
+        pieces[key] = _piece(numbers[key], tuple(same) or (block,) * len(recipes), tangents, offloads=offloads)
+
+    def named(*names: str) -> tuple[Piece, ...]:
+        return tuple(piece for (name, _), piece in pieces.items() if name in names)
+
+    others = tuple(name for name in dict.fromkeys(order) if name != main)
+    extra = tuple(name for name in kinds if name not in {main, *others})
+    return Table(
+        ground, recipes, named(main)[0], named(*others), main not in order[: len(order) - order.count(main)],
+        named("embedding")[0], named("head"), named(*extra),
+    )  # fmt: skip
+
+
+def ground_of(space: Space, base: Base) -> Setup:
+    question = space.question
+    return setup_of(question.model, question.cluster, _probe(space, base), question.runtime)
+
+
+def _probe(space: Space, base: Base) -> Strategy:
+    """The whole model on one stage and one replica, nothing recomputed."""
+    zero = min(space.question.runtime.can.zero)
+    layout, sharding = Layout(1, 1, "1f1b", 1, 1), Sharding(zero, 0)  # type: ignore[arg-type]
+    strategy = space.strategy(Point(base, layout, sharding, Recompute()))
+    # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated
+    return replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
+
+
+def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights], *, offloads: bool) -> Piece:
+    backwards = [backward(block) for block in blocks]
+    on_device = 0.0 if offloads else 1.0  # what goes to the host is not counted, nor is the time that shows of it
+    return Piece(
+        number,
+        blocks,
+        tangents[0].of(blocks[0].f),
+        np.array([tangents[1].of(seconds) for seconds in backwards]),
+        (blocks[0].f.device, np.array([seconds.device for seconds in backwards])),
+        tangents,
+        on_device * np.array([block.walk.kept for block in blocks]),
+        on_device * np.array([block.walk.backward - block.walk.kept for block in blocks]),
+    )
+
+
+class Quick:
+    """Seconds of a base's most common layer, asked for alone: the first look at a base."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        model = space.question.model
+        kinds = layer_kinds(model)[: model.layers]
+        self.kind = max(dict.fromkeys(kinds), key=kinds.count)
+        self.count = kinds.count(self.kind)
+        self.grounds: dict[bool, Setup] = {}
+
+    def work(self, base: Base) -> float:
+        """Seconds of all layers of this kind, both passes, of one micro batch."""
+        if base.single not in self.grounds:
+            self.grounds[base.single] = ground_of(self.space, base)
+        ground = self.grounds[base.single]
+        strategy = _probe(self.space, base)
+        shard = shard_of(self.space.question.model, strategy, ground.runtime)
+        groups = layer_groups(ground.network, strategy, ground.runtime)
+        grads = ground.states.weight if ground.states.lazy and base.single else 0.0
+        block = layer_block(shard, self.kind, PLAIN, ground.machine, groups, grads)
+        return self.count * (tangent(block.f).of(block.f) + tangent(backward(block)).of(backward(block)))
+
+
+def whole_work(table: Table) -> float:
+    """Seconds of all layers and ends, both passes, of one micro batch."""
+    return sum(piece.number * (piece.forward + float(piece.backward[0])) for piece in table.pieces)
+
+
+def least_seconds(question: Question, base: Base, work: float) -> float:
+    """Seconds that every strategy over a base takes at least: the work, shared evenly by all GPUs."""
+    passes = question.base.global_batch / base.micro_batch
+    shared = passes * work * base.tp * base.cp / question.cluster.gpus
+    return shared * question.base.straggler + question.runtime.overheads.iteration

@@ -1,0 +1,87 @@
+"""The same plan, and the best plan, on a cluster that is not the one of the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shardwise.errors import Fault, InputError, ShardwiseError
+from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.inputs.cluster import Cluster, Level
+from shardwise.inputs.gate import refusal, typed
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.file import Plan
+from shardwise.search.api import plan
+from shardwise.search.nothing_fits import resized
+from shardwise.search.question import Answer
+from shardwise.search.search import Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What a change of the cluster does."""
+
+    cluster: Cluster
+    before: Estimate
+    kept: Estimate | None
+    """The plan's strategy there, replicas adapted; none: it cannot run there."""
+    refused: str
+    """Why it cannot."""
+    again: Answer
+    """The best strategy there."""
+
+
+def changed(
+    cluster: Cluster, *, gpus: int | None = None, net: str | None = None, memory: float | str | None = None
+) -> Cluster:
+    """Another number of GPUs, network (`2x` of what it is, or a rate between nodes) and memory."""
+    if gpus:
+        cluster = resized(cluster, gpus)
+    if net:
+        cluster = replace(cluster, levels=(*cluster.levels[:-1], _level(cluster, net)))
+    if memory:
+        size = typed(memory, SCALARS["Gpu.memory"], "--memory") if isinstance(memory, str) else memory
+        cluster = replace(cluster, gpu=replace(cluster.gpu, memory=size))
+    return cluster
+
+
+def _level(cluster: Cluster, net: str) -> Level:
+    if not cluster.levels:
+        raise InputError(Fault("--net", f"{cluster.name} has no network to change: it is one GPU"))
+    last = cluster.levels[-1]
+    if net.strip().endswith("x"):
+        bandwidth = last.bandwidth * typed(net.strip()[:-1], SCALARS["option.times"], "--net")
+        if message := refusal(bandwidth, SCALARS["Level.bandwidth"]):
+            raise InputError(Fault("--net", f"{net} of {last.bandwidth:g} bytes/s: {message}"))
+    else:
+        bandwidth = typed(net, SCALARS["Level.bandwidth"], "--net")
+    return replace(last, bandwidth=bandwidth)
+
+
+def margin_of(plan: Plan) -> float | None:
+    """Bytes of every GPU that the plan was asked to leave free; none: it does not say."""
+    limit = (plan.predictions or {}).get("memory_limit")
+    return plan.cluster.gpu.memory - float(limit) if isinstance(limit, int | float) else None
+
+
+def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", report: Report | None = None) -> WhatIf:
+    """Keep the plan where it can run, and plan anew."""
+    strategy = old.strategy
+    again = plan(
+        old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime, gap=gap,
+        only=only, base=strategy, memory_margin=margin_of(old), report=report,
+    )  # fmt: skip
+    before = estimate(old.model, old.cluster, strategy)
+    try:
+        kept = estimate(old.model, cluster, _adapted(strategy, cluster), runtime=load_runtime(strategy.runtime))
+        refused = ""
+    except ShardwiseError as error:
+        kept, refused = None, str(error)
+    return WhatIf(cluster=cluster, before=before, kept=kept, refused=refused, again=again)
+
+
+def _adapted(strategy: Strategy, cluster: Cluster) -> Strategy:
+    model_parallel = strategy.tp * strategy.pp * strategy.cp
+    dp = cluster.gpus // model_parallel if cluster.gpus % model_parallel == 0 else 1
+    return replace(strategy, dp=dp, zero_group=0 if dp != strategy.dp else strategy.zero_group)

@@ -1,0 +1,162 @@
+"""Why one strategy lost against another: what does not fit, or which parts of the time are longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.neighbours import difference
+from shardwise.inputs.strategy import Strategy
+from shardwise.plan.file import Plan
+from shardwise.units import show_bytes, show_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of the time in both strategies, seconds."""
+
+    name: str
+    best: float
+    other: float
+
+    @property
+    def lost(self) -> float:
+        return self.other - self.best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """The comparison of a strategy with a plan's."""
+
+    best: Estimate
+    other: Estimate
+    change: str
+    """What is different: `tp 8 -> 4`."""
+    parts: tuple[Part, ...]
+    """Parts of the time, most lost first."""
+    missing: float
+    """Bytes that the other lacks on its fullest rank; 0: it fits."""
+    rank: int
+    """Its fullest pipeline rank."""
+    limit: float
+    """Bytes that a rank may need."""
+
+    @property
+    def slower(self) -> float:
+        """How much longer the other takes, as a share; below 0: it is faster."""
+        return self.other.iteration_seconds / self.best.iteration_seconds - 1
+
+
+def why(best: Estimate, other: Estimate, limit: float) -> Why:
+    """Compare two estimates. `limit`: bytes that a rank may need."""
+    fullest = max(other.memory, key=lambda rank: rank.total)
+    return Why(
+        best=best,
+        other=other,
+        change=difference(best.strategy, other.strategy) or "nothing",
+        parts=_parts(best, other),
+        missing=max(0.0, fullest.total - limit),
+        rank=fullest.rank,
+        limit=limit,
+    )
+
+
+def against(plan: Plan, text: str) -> Why:
+    """Compare a strategy with a plan's; what its line leaves out is the plan's, layers are cut anew."""
+    from shardwise.check.check import ensure
+    from shardwise.check.values import value_faults
+    from shardwise.errors import InputError
+    from shardwise.estimate.estimate import estimate
+    from shardwise.inputs.load import load_runtime
+    from shardwise.plan.predict import estimate_of
+
+    if not text.strip():
+        raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
+    limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
+    other = filled(text, plan.strategy, plan.cluster.gpus)
+    faults = value_faults(other, "strategy")
+    if faults:  # before anything is cut or priced with such numbers
+        raise InputError(faults)
+    other = other if other.layers else _cut(plan, other, limit)
+    ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
+    best = estimate_of(plan)
+    return why(best, estimate(plan.model, plan.cluster, other), limit)
+
+
+def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
+    """The strategy as the search would cut it; as it is where it cannot run at all, for the checks to say why."""
+    from shardwise.check.check import check
+    from shardwise.estimate.estimate import estimate
+    from shardwise.inputs.load import load_runtime
+    from shardwise.search.question import Question
+    from shardwise.search.refine import refine
+
+    question = Question(
+        model=plan.model, cluster=plan.cluster, runtime=load_runtime(strategy.runtime), base=strategy,
+        memory_limit=limit,
+    )  # fmt: skip
+    found = refine(question, strategy)
+    if found is None:
+        return strategy
+    # the plan's own cut, where the stages are the same ones, may be better than one made in a moment
+    own = replace(strategy, layers=plan.strategy.layers)
+    if strategy.chunks != plan.strategy.chunks or check(plan.model, plan.cluster, own, question.runtime):
+        return found.strategy
+    kept = estimate(plan.model, plan.cluster, own, runtime=question.runtime, checked=True)
+    better = kept.total_bytes <= limit and (not found.fits or kept.iteration_seconds <= found.seconds)
+    return own if better else found.strategy
+
+
+def sentences(found: Why) -> list[str]:
+    """The answer in words: what does not fit, where there is such, and how much longer it takes."""
+    lines = []
+    if found.missing:
+        fullest = max(found.other.memory, key=lambda rank: rank.total)
+        lines.append(
+            f"does not fit: pipeline rank {found.rank} needs {show_bytes(fullest.total)} of {show_bytes(found.limit)} "
+            f"that may be used, {show_bytes(found.missing)} too much; the peak is in {fullest.at}"
+        )
+    word = "slower" if found.slower >= 0 else "faster"
+    both = f"{show_seconds(found.other.iteration_seconds)} against {show_seconds(found.best.iteration_seconds)}"
+    return [*lines, f"{abs(found.slower):.1%} {word}: {both}"]
+
+
+def _parts(best: Estimate, other: Estimate) -> tuple[Part, ...]:
+    left, right = _flat(best), _flat(other)
+    names = dict.fromkeys([*left, *right])
+    parts = [Part(name=name, best=left.get(name, 0.0), other=right.get(name, 0.0)) for name in names]
+    return tuple(sorted(parts, key=lambda part: -abs(part.lost)))
+
+
+def _flat(estimate: Estimate) -> dict[str, float]:
+    """Parts of the time ledger, two levels deep: `forward: gemm`."""
+    found: dict[str, float] = {}
+    for part in estimate.time.parts:
+        for inner in part.parts or (part,):
+            name = part.name if inner is part else f"{part.name}: {inner.name}"
+            found[name] = found.get(name, 0.0) + inner.value
+    return found
+
+
+def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
+    """The strategy that a line means beside a plan's: what it leaves out is the plan's, layers cut anew, and ZeRO as
+    far as the runtime has it there.
+    """
+    from shardwise.inputs.load import load_runtime
+    from shardwise.inputs.strategy_text import build, derived_dp, parse
+
+    given = parse(text)
+    names = [name for name in strategy.__dataclass_fields__ if name not in {"layers", "placement", "group"}]
+    base = {name: getattr(strategy, name) for name in names}
+    if any(given.get(name, base[name]) != base[name] for name in ("pp", "vpp")):
+        base.pop("schedule")
+        base["vpp"] = 1
+    merged = {**base, **given}
+    if {"tp", "pp", "cp"} & given.keys() and "dp" not in given:
+        merged.pop("dp")
+        merged["dp"] = derived_dp(merged, gpus)
+    can = load_runtime(merged["runtime"]).can
+    if "zero" not in given and merged["pp"] > 1 and merged["zero"] not in can.zero_with_pp:
+        merged["zero"] = max((zero for zero in can.zero_with_pp if zero < merged["zero"]), default=merged["zero"])
+        merged["zero_group"] = 0
+    return build(merged)

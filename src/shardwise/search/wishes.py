@@ -1,0 +1,137 @@
+"""What a user allows: `--only "tp<=8 zero1 recompute=none,full"` and `--fix pp=4`.
+
+A condition is an axis, a comparison and one or several values; `zero1` is `zero=1`. Flags of a strategy (`nosp`,
+`zb-v`) work as in its text; `recompute=full:auto` is full recomputation of as many layers as each stage needs.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, is_dataclass
+from typing import Any, NamedTuple, get_args
+
+from shardwise.check.values import value_faults
+from shardwise.errors import Fault, InputError, UnknownNameError
+from shardwise.inputs.gate import counted, held
+from shardwise.inputs.gate import word as one_of
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.strategy import SCHEDULES, CpKind
+from shardwise.inputs.strategy_text import Given, parse
+
+AXES = ("tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute")
+_FIELDS = {"micro_batch": "mbs", "zero_group": "hsdp"}
+_NAMES = {axis: name for name, axis in _FIELDS.items()}
+_SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+_ASKED = {"global_batch": "--global-batch", "microbatches": "--global-batch", "seq": "--seq"}
+"""Fields that are part of the question, and the option that gives them."""
+_DECIDED = ("layers", "first_layers", "last_layers", "count_embedding", "count_head", "group", "placement")
+"""Fields that the search decides by itself for every strategy; a wish for one would be lost."""
+_NUMERIC = frozenset({"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "mbs"})
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_CONDITION = re.compile(r"([a-z_-]+)(<=|>=|!=|<|>|=)(.+)")
+
+
+class Condition(NamedTuple):
+    """One axis must compare so with one of the values."""
+
+    axis: str
+    compare: str
+    values: tuple[Any, ...]
+
+    def holds(self, value: object) -> bool:
+        compare = _COMPARE[self.compare]
+        found = [compare(value, wanted) for wanted in self.values]
+        return all(found) if self.compare == "!=" else any(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Conditions on the axes; all must hold."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    def allow(self, axis: str, value: object) -> bool:
+        return all(condition.holds(value) for condition in self.conditions if condition.axis == axis)
+
+    def kept(self, axis: str, values: Iterable[Any]) -> list[Any]:
+        return [value for value in values if self.allow(axis, value)]
+
+    def named(self, axis: str) -> tuple[Any, ...]:
+        """Values that are asked for by name."""
+        return tuple(v for c in self.conditions if c.axis == axis and c.compare == "=" for v in c.values)
+
+
+def read_wishes(*texts: str) -> tuple[Wishes, Given]:
+    """Conditions on axes, and the other fields of a strategy that the texts give."""
+    conditions: list[Condition] = []
+    other: Given = {}
+    faults: list[Fault] = []
+    for word in (word for text in texts for word in text.lower().split()):
+        try:
+            found, rest = _read(word)
+        except InputError as error:
+            faults += error.faults
+            continue
+        conditions += found
+        other |= rest
+    if faults:
+        raise InputError(faults, title="--only / --fix")
+    return Wishes(conditions=tuple(conditions)), other
+
+
+def _read(word: str) -> tuple[list[Condition], Given]:
+    found = _CONDITION.fullmatch(word)
+    name = found[1].replace("-", "_") if found else ""
+    axis = _FIELDS.get(name, name)
+    if found and axis in AXES:
+        return [Condition(axis, found[2], tuple(_value(axis, text) for text in _split(axis, found[3])))], {}
+    if found and found[2] != "=":
+        raise UnknownNameError("axis", found[1], AXES)
+    given = parse(word)
+    faults = list(_range_faults(given))
+    faults += [Fault(key, f"is given by {_ASKED[key]}, not by a condition; use that") for key in given if key in _ASKED]
+    faults += [
+        Fault(key, "is decided by the search, stage by stage; `estimate` takes it") for key in given if key in _DECIDED
+    ]
+    if faults:
+        raise InputError(faults)
+    axes = {_FIELDS.get(key, key): value for key, value in given.items() if _FIELDS.get(key, key) in AXES}
+    other = {key: value for key, value in given.items() if _FIELDS.get(key, key) not in AXES}
+    return [Condition(axis, "=", (value,)) for axis, value in axes.items()], other
+
+
+def _range_faults(given: Given) -> Iterator[Fault]:
+    """Words of a strategy leave ranges to `check`, which sees whole strategies; here they are looked at at once."""
+    for key, value in given.items():
+        if is_dataclass(value):
+            yield from value_faults(value, key)
+        if f"Strategy.{key}" in SCALARS and key != "layers":
+            try:
+                held(value, SCALARS[f"Strategy.{key}"], key)
+            except InputError as error:
+                yield from error.faults
+
+
+def _split(axis: str, text: str) -> list[str]:
+    # commas inside recompute=full:[4,3] belong to the value
+    return re.split(r",(?![^\[]*\])", text) if axis != "recompute" or "[" not in text else [text]
+
+
+def _value(axis: str, text: str) -> object:
+    if axis in _NUMERIC:
+        return counted(text, SCALARS[f"Strategy.{_NAMES.get(axis, axis)}"], axis)
+    if axis == "sp":
+        one_of(text, _SWITCH, axis)
+        return _SWITCH[text]
+    if axis == "cp_kind":
+        return one_of(text, get_args(CpKind), axis)
+    if axis == "schedule" and text not in SCHEDULES:
+        raise UnknownNameError("schedule", text, SCHEDULES)
+    if axis == "recompute":  # auto: as many layers of every stage as needed, AS_NEEDED in space.py
+        return Recompute.parse(re.sub(r":auto$", ":0", text))
+    return text

@@ -1,0 +1,75 @@
+"""The header of an export says what its files say: read back by the importer and estimated, it is the same number."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from export_plans import plans
+from hypothesis import HealthCheck, given, settings
+
+import shardwise
+from shardwise.cli.main import run
+from shardwise.errors import InfeasibleError
+from shardwise.frameworks.export import export
+from shardwise.frameworks.read import read_framework
+from shardwise.inputs.strategy_text import complete
+from shardwise.plan.predictions import plan_of
+from shardwise.units import show_bytes, show_seconds
+
+often = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+FILES = {"megatron": "train.sh", "torchtitan@0.2": "torchtitan.toml", "torchtitan@main": "shardwise_config.py",
+         "mindformers@2.1-graph": "mindformers.yaml"}  # fmt: skip
+
+
+@pytest.mark.parametrize("to", FILES)
+@often
+@given(plan=plans())
+def test_the_header_is_the_estimate_of_the_file(plan, to, tmp_path_factory):
+    try:
+        made = export(plan, to)
+    except InfeasibleError:
+        return
+    if not made.as_written:  # it cannot run on the target's runtime as we know it
+        return
+    folder = tmp_path_factory.mktemp("written")
+    for file in made.files:
+        (folder / file.name).write_text(file.text)
+    header = (folder / FILES[to]).read_text()
+    assert f"as written: {made.as_written}" in header
+    runtime = re.search(r"\(runtime ([\w-]+)\)$", made.as_written)[1]
+    read = read_framework(folder / FILES[to])
+    strategy = complete({**read.fields, "runtime": runtime}, plan.cluster)
+    found = shardwise.estimate(read.model or plan.model, plan.cluster, strategy)
+    assert made.as_written.startswith(f"{show_seconds(found.iteration_seconds)} per iteration")
+    assert f"at most {show_bytes(found.total_bytes)} of" in made.as_written
+
+
+def test_a_plan_for_another_framework_is_priced_there():
+    """A torchtitan file was headed with Megatron's 113.6 s, though it says full recompute: 184.6 s by our estimate."""
+    strategy = shardwise.Strategy.parse(
+        "tp2 pp2x2 dp4 mbs1 gbs64 seq8192 zero1 interleaved recompute=attention-norm+mlp-norm"
+    )
+    model, cluster = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")
+    made = export(plan_of(shardwise.estimate(model, cluster, strategy)), "torchtitan@0.2")
+    theirs = shardwise.Strategy.parse(f"{made.strategy} runtime=torchtitan")
+    there = shardwise.estimate(model, cluster, theirs)
+    assert made.as_written.startswith(f"{show_seconds(there.iteration_seconds)} per iteration")
+    assert there.iteration_seconds > 1.3 * float(made.prediction.split()[0])
+    assert "by the estimate)" in str(made.losses[0])
+
+
+@pytest.mark.parametrize("to", FILES)
+def test_the_command_line_says_it_too(to, tmp_path, capfd):
+    words = ("llama-3-8b", "-c", "16xh100")
+    strategy = "tp2 pp2 dp4 mbs1 gbs64 seq8192 zero1"
+    assert run(["estimate", *words, "-s", strategy, "-q", "--out", str(tmp_path / "plan.json")]) == 0
+    assert run(["export", str(tmp_path / "plan.json"), "--to", to, "--out", str(tmp_path / "run"), "-q"]) == 0
+    said = re.search(r"as written +(.*) \(runtime (.*)\)", capfd.readouterr().out)
+    file = str(tmp_path / "run" / FILES[to])
+    assert run(["estimate", *words, "--from", file, "--runtime", said[2], "--json", "-", "-q"]) == 0
+    assert (
+        f"{show_seconds(json.loads(capfd.readouterr().out)['predictions']['iteration_seconds'])} per iteration"
+        in said[1]
+    )

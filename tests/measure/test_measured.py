@@ -1,0 +1,216 @@
+"""Measured runs: their readers, the tables over them, and how near the predictions must be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from shardwise.measure.validate import regret, summary
+from shardwise.measure.validate.case import Case, Skipped
+from shardwise.measure.validate.frameworks import cluster_for, network_rate, runtime_for
+from shardwise.measure.validate.predict import Outcome
+from shardwise.measure.validate.rows import read_file, shipped_files, sources_of
+from shardwise.measure.validate.validate import row_of, validate
+
+
+@pytest.fixture(scope="module")
+def validation():
+    return validate()
+
+
+@pytest.fixture(scope="module")
+def outcomes(validation):
+    return validation.outcomes
+
+
+def of(outcomes, source):
+    return [one for one in outcomes if one.case.source == source]
+
+
+class TestShippedRows:
+    def test_they_are_small_and_name_their_sources(self):
+        assert sum(path.stat().st_size for path in shipped_files()) < 400_000
+        named = {name: sources_of(path) for path in shipped_files() for name in [path.name]}
+        assert len(named["published.json.gz"]) == 27
+        assert all("title" in source for source in named["published.json.gz"].values())
+        assert named["h200_huggingface.json.gz"]["gpu"] == "NVIDIA H200"
+
+    def test_nearly_all_are_predicted(self, validation):
+        assert len(validation.results) == 1206
+        assert len(validation.skipped) <= 0.02 * 1206, [one.reason for one in validation.skipped]
+
+    def test_ids_are_unique(self, validation):
+        ids = [one.case.id if isinstance(one, Outcome) else one.id for one in validation.results]
+        assert len(set(ids)) == len(ids)
+
+    def test_predictions_are_positive(self, outcomes):
+        for one in outcomes:
+            assert one.predicted["iteration_seconds"] > 0
+            assert one.predicted["peak_bytes"] > 0
+
+    def test_strategies_use_all_gpus(self, outcomes):
+        for one in of(outcomes, "aleph-layouts"):
+            assert one.case.strategy.world == one.case.cluster.gpus
+
+
+class TestMemory:
+    @pytest.mark.parametrize("quantity", ["peak_forward_backward_bytes", "peak_optimizer_bytes"])
+    def test_megatron_ranks(self, outcomes, quantity):
+        errors = summary.errors_of(of(outcomes, "h200_megatron_rank"), quantity)
+        assert errors.rows == 18
+        assert errors.mean <= 0.02
+        assert errors.max <= 0.06
+
+    def test_hugging_face(self, outcomes):
+        errors = summary.errors_of(of(outcomes, "h200_huggingface"), "peak_bytes")
+        assert errors.rows == 19
+        assert errors.mean <= 0.03
+        assert errors.max <= 0.08
+
+
+class TestNetworkRate:
+    @pytest.mark.parametrize(
+        ("text", "per_node", "rate"),
+        [
+            ("4x 100 Gb/s RoCE per node", 8, 4 * 100e9 / 8 / 8),
+            ("RDMA 400 Gb/s per GPU", 8, 50e9),
+            ("8x 200 Gb/s HDR InfiniBand per node", 8, 25e9),
+            ("InfiniBand 200 Gb/s per node", 4, 200e9 / 8 / 4),
+            ("400 gb/s per gpu", 8, 50e9),
+        ],
+    )
+    def test_words(self, text, per_node, rate):
+        assert network_rate(text, per_node) == pytest.approx(rate)
+
+    @pytest.mark.parametrize("text", ["", "not stated", "InfiniBand", "fast"])
+    def test_silence(self, text):
+        assert network_rate(text, 8) is None
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("framework", "runtime"),
+        [
+            ("Composer + PyTorch FSDP (llm-foundry)", "mosaic"),
+            ("torchtitan", "torchtitan"),
+            ("Megatron-LM (2021)", "megatron-2021"),
+            ("NeMo 24.07", "megatron"),
+            ("an abacus", None),
+        ],
+    )
+    def test_frameworks(self, framework, runtime):
+        found = runtime_for(framework)
+        assert (found.name if found else None) == runtime
+
+    def test_gpus(self):
+        assert cluster_for({"type": "A100-SXM4-40GB", "family": "A100"}, 16).gpu.name == "a100-40"
+        assert cluster_for({"type": "H100-SXM5-80GB", "family": "H100"}, 8).gpu.name == "h100"
+        assert cluster_for({"type": "slide rule", "family": "wood"}, 8) is None
+
+
+def made(case, *, seconds, measured, fits=True, ran=True, name="x", source="aleph-layouts"):
+    """An outcome with given numbers."""
+    values = {"fits": ran, **({"iteration_seconds": measured} if ran else {})}
+    own = replace(case, id=name, source=source, measured=values, group="one")
+    error = {"iteration_seconds": seconds / measured - 1} if ran else {}
+    return Outcome(case=own, predicted={"iteration_seconds": seconds, "fits": fits, "peak_bytes": 1.0}, error=error)
+
+
+@pytest.fixture(scope="module")
+def case(outcomes):
+    return of(outcomes, "aleph-layouts")[0].case
+
+
+class TestSummary:
+    def test_errors(self, case):
+        found = summary.errors_of(
+            [made(case, seconds=s, measured=10.0, name=str(s)) for s in (9, 10, 14)], "iteration_seconds"
+        )
+        assert (found.rows, found.worst) == (3, "14")
+        assert found.mean == pytest.approx(0.5 / 3)
+        assert found.median == pytest.approx(0.1)
+        assert found.max == pytest.approx(0.4)
+        assert found.bias == pytest.approx(0.1)
+
+    def test_nothing_to_sum(self, case):
+        assert summary.errors_of([], "iteration_seconds") is None
+        assert summary.headline([]) is None
+        assert summary.confusions([]) == []
+        assert summary.errors_of([made(case, seconds=1, measured=1.0)], "no such quantity") is None
+
+    def test_the_headline_weighs_sources_the_same(self, case):
+        many = [made(case, seconds=11, measured=10.0, source="many", name=f"m{n}") for n in range(20)]
+        few = [made(case, seconds=13, measured=10.0, source="few", name=f"f{n}") for n in range(5)]
+        none = [made(case, seconds=90, measured=10.0, source="four", name=f"n{n}") for n in range(4)]
+        assert summary.headline([*many, *few, *none]).mean == pytest.approx(0.2)
+
+    def test_the_headline_is_the_mean_of_its_table(self, outcomes):
+        rows = [
+            r for r in summary.table(summary.scored(outcomes), "iteration_seconds", summary.by_source) if r.rows >= 5
+        ]
+        assert summary.headline(outcomes).mean == pytest.approx(fmean(row.mean for row in rows))
+        assert all(not row.name.startswith("h200") for row in rows)
+
+    def test_confusion(self, case):
+        rows = [
+            made(case, seconds=1, measured=1.0),
+            made(case, seconds=1, measured=1.0, fits=False),
+            made(case, seconds=1, measured=1.0, ran=False),
+            made(case, seconds=1, measured=1.0, ran=False, fits=False),
+            made(case, seconds=1, measured=1.0, ran=False, fits=False),
+        ]
+        own, whole = summary.confusions(rows)
+        assert (own.ran_fits, own.ran_oom, own.oom_fits, own.oom_oom) == (1, 1, 1, 2)
+        assert own.right == pytest.approx(0.6)
+        assert own.right_of_ran == pytest.approx(0.5)
+        assert own.right_of_oom == pytest.approx(2 / 3)
+        assert whole.name == "all"
+
+
+class TestRegret:
+    def test_the_best_is_chosen(self, case):
+        rows = [made(case, seconds=s, measured=m, name=str(s)) for s, m in ((1, 10.0), (2, 12.0), (3, 20.0))]
+        (found,) = regret.regrets(rows)
+        assert (found.chosen, found.best, found.regret, found.rows) == ("1", "1", 0.0, 3)
+        assert found.spread == pytest.approx(1.0)
+
+    def test_another_is_chosen(self, case):
+        rows = [made(case, seconds=s, measured=m, name=str(s)) for s, m in ((1, 12.0), (2, 10.0))]
+        (found,) = regret.regrets(rows)
+        assert found.regret == pytest.approx(0.2)
+
+    def test_out_of_memory_is_skipped_and_counted(self, case):
+        rows = [
+            made(case, seconds=1, measured=1.0, ran=False, name="oom"),
+            made(case, seconds=2, measured=10.0, name="a"),
+            made(case, seconds=3, measured=9.0, name="b"),
+        ]
+        (found,) = regret.regrets(rows)
+        assert (found.chosen, found.refused) == ("a", 1)
+
+    def test_predicted_not_to_fit_comes_last(self, case):
+        rows = [
+            made(case, seconds=1, measured=9.0, fits=False, name="a"),
+            made(case, seconds=2, measured=10.0, name="b"),
+        ]
+        (found,) = regret.regrets(rows)
+        assert found.chosen == "b"
+
+    def test_one_run_has_no_regret(self, case):
+        assert regret.regrets([made(case, seconds=1, measured=1.0)]) == []
+        assert regret.mean_regret([]) is None
+
+
+def test_rows_of_the_answer(case):
+    row = row_of(made(case, seconds=11, measured=10.0, name="a"))
+    assert row["error"]["iteration_seconds"] == pytest.approx(0.1)
+    skipped = row_of(Skipped(id="b", source="s", reason="why"))
+    assert skipped == {"id": "b", "source": "s", "skipped": "why"}
+
+
+def test_every_reader_gives_cases():
+    for path in shipped_files():
+        found = read_file(path)
+        assert sum(isinstance(one, Case) for one in found) > 0.95 * len(found)

@@ -1,0 +1,150 @@
+"""What is wrong is said, soon: options that cannot be followed, memory that nothing fits, plans that others misread."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwise.cli.main import run
+from shardwise.errors import InfeasibleError
+from shardwise.frameworks.aceso.write_profile import write_profile
+from shardwise.per_op.evaluate import evaluate
+from shardwise.per_op.exact import Search
+from shardwise.per_op.question import PerOpPlan, Stage
+from shardwise.per_op.space import micro_batches
+from shardwise.per_op.tables import layouts_of
+from shardwise.per_op.work import longest_stage
+from shardwise.plan.file import read_plan
+
+from .conftest import question, random_profile
+from .test_engines import middling
+from .test_verb import folder, plan  # noqa: F401 - fixtures
+
+
+@pytest.mark.parametrize("space", ["compatible", "full"])
+@pytest.mark.parametrize("part", [0.01, 0.1])
+def test_too_little_memory_is_proven_without_solving_a_stage(space, part):
+    asked = middling(1, space=space, layers=2)
+    work = Search(replace(asked, memory=part * asked.memory))
+    with pytest.raises(InfeasibleError, match="no plan of the per-operator space fits"):
+        work.run()
+    assert len(work.solved) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_stage_takes_longer_than_the_longest(seed):
+    asked = question(random_profile(seed), layers=3, space="full")
+    draw = np.random.default_rng(seed)
+    count = len(asked.chain.rows)
+    for size in micro_batches(asked):
+        layouts = layouts_of(asked, size, asked.gpus)
+        if not layouts:
+            continue
+        for _ in range(20):
+            picks = tuple(layouts[index] for index in draw.integers(0, len(layouts), count))
+            again = tuple(bool(flag) for flag in draw.integers(0, 2, count))
+            made = PerOpPlan(stages=(Stage(gpus=asked.gpus, layouts=picks, recompute=again),), micro_batch=size)
+            assert evaluate(asked, made).stages[0].seconds <= longest_stage(asked, size)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "tp<=2"), "No such option"),
+        (("--micro-batch", "2"), "with --write-operators"),
+        (("--compatible", "--zero", "1"), "--zero: is not part of Aceso's cost model"),
+        (("--compatible", "--p2p-overlap", "0.5"), "--p2p-overlap: is not part of Aceso's cost model"),
+        (("--compatible", "--schedule", "gpipe"), "--schedule: is not part of Aceso's cost model"),
+        (("--out", "plan.json"), "give MODEL and --cluster"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_before_the_search(plan, words, said):  # noqa: F811
+    code, out, err = plan(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_another_length_than_the_profiled_is_refused(plan, folder):  # noqa: F811
+    tags = "[tags]\nlayers = 2\nseq = 2048\nhidden = 64\nheads = 4\n"
+    side = folder / "profile.toml"
+    side.write_text((side.read_text() if side.is_file() else "").replace("[tags]\n", tags) or tags)
+    if "seq" not in side.read_text():
+        side.write_text(side.read_text() + tags)
+    code, _, err = plan("--seq", "4096")
+    assert code == 2
+    assert "was profiled with 2048" in err
+    assert plan("--seq", "2048")[0] == plan()[0] == 0
+
+
+def test_no_gpus_is_one_fault(plan):  # noqa: F811
+    code, _, err = plan("--gpus", "0")
+    assert code == 2
+    assert err.count("--gpus") == 1
+
+
+def test_a_tensor_parallel_size_that_was_lost_is_told(plan, tmp_path):  # noqa: F811
+    write_profile(random_profile(3, tps=(1, 2, 4)), tmp_path / "holed")
+    for file in (tmp_path / "holed").glob("*_tp2_*.csv"):
+        file.unlink()
+    code, _, err = plan(profiles=tmp_path / "holed")
+    assert code == 2
+    assert "_tp2_algo*.csv: are missing; the set has tp 1, 4" in err
+
+
+def test_show_start_shows_the_plan_of_the_file(plan, tmp_path):  # noqa: F811
+    assert plan("--compatible", "--aceso", tmp_path / "own.json", "--json", tmp_path / "a.json")[0] == 0
+    assert plan("--compatible", "--start", tmp_path / "own.json", "--show-start", "--json", tmp_path / "b.json")[0] == 0
+    answer, shown = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert [start["stages"] for start in shown["starts"]] == [answer["plan"]]
+    assert shown["starts"][0]["cost"] == answer["cost"]
+
+
+def test_verbs_for_whole_strategies_refuse_a_per_operator_plan(plan, capfd, tmp_path):  # noqa: F811
+    file = str(tmp_path / "plan.json")
+    code, _, err = plan("llama-3-8b", "-c", "2xh100", "--out", file)
+    assert code == 0, err
+    for words in (["check", file], ["estimate", file], ["why", file, "tp2"], ["what-if", file, "--gpus", "4"]):
+        assert run(words) == 2
+        assert "is a per-operator plan" in capfd.readouterr().err
+    assert run(["show", file]) == 0
+
+
+def test_the_plan_file_keeps_the_sequence_length(tmp_path, capfd):
+    file = tmp_path / "plan.json"
+    words = ["plan-operators", "llama-3-8b", "-c", "8xh100", "--global-batch", "8", "--microbatches", "1"]
+    assert run([*words, "--stages", "1", "--seq", "2048", "--time-limit", "0s", "--out", str(file)]) == 0
+    assert read_plan(file).strategy.seq == 2048
+    capfd.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("num_stages", 7, "num_stages: is 7, but num_gpus has"),
+        ("num_ops_in_each_stage", [1], "num_ops_in_each_stage: is [1], but the lists per operator hold"),
+        ("num_ops_in_each_stage", None, "num_ops_in_each_stage: is None"),
+        ("recompute_ops", None, "recompute_ops: must be a list of"),
+        ("shardwise", {"made_for": [1]}, ""),
+    ],
+)
+def test_a_file_that_says_two_things_is_refused(plan, tmp_path, key, value, said):  # noqa: F811
+    file = tmp_path / "own.json"
+    assert plan("--compatible", "--aceso", file)[0] == 0
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    code, _, err = plan("--compatible", "--start", file, "--show-start")
+    assert code == (2 if said else 0)
+    assert said in err
+
+
+def test_recompute_flags_are_0_or_1(plan, tmp_path):  # noqa: F811
+    file = tmp_path / "own.json"
+    assert plan("--compatible", "--aceso", file)[0] == 0
+    told = json.loads(file.read_text())
+    told["recompute_ops"][0][0] = 7
+    file.write_text(json.dumps(told))
+    code, _, err = plan("--compatible", "--start", file, "--show-start")
+    assert code == 2
+    assert "recompute_ops: must hold 0 (kept) and 1 (made again)" in err

@@ -1,0 +1,106 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.pipeline.action import Schedule, placed
+from shardwise.pipeline.arrays import make_problem
+from shardwise.pipeline.bounds import jackson, lower_bound
+from shardwise.pipeline.costs import costs, limit_of
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.faults import find_fault
+from shardwise.pipeline.generate import generate
+from shardwise.pipeline.optimise import bound_of
+
+
+def test_jackson_on_a_known_case():
+    """Carlier (1982), 7 jobs: heads, durations, tails; the preemptive optimum is 49."""
+    heads, work, tails = [10, 13, 11, 20, 30, 0, 30], [5, 6, 7, 4, 3, 6, 2], [7, 26, 24, 21, 8, 17, 0]
+    assert jackson(np.array(heads, float), np.array(work, float), np.array(tails, float)) == 49
+
+
+@pytest.mark.parametrize(("pp", "m"), [(4, 8), (8, 16), (16, 32), (8, 32)])
+@pytest.mark.parametrize(("f", "i", "w", "hop"), [(10, 10, 10, 0), (10, 11, 9, 1), (61, 72, 71, 3)])
+def test_closed_forms_on_a_v(pp, m, f, i, w, hop):
+    """Equal chunks, vpp 2: A = (pp-1)(F+c) + 2m(F+I+W); at 1p B = 2(pp-1)c + (pp-1)(I+c) + 2m(F+I+W)."""
+    given_costs = costs(pp=pp, vpp=2, f=f, i=i, w=w, hop=hop)
+    ranks = placed(pp, 2, "v")
+    free = lower_bound(make_problem(given_costs, ranks, m)).value
+    assert free >= (pp - 1) * (f + hop) + 2 * m * (f + i + w)
+    tight = dataclasses.replace(given_costs, memory_limit=limit_of(given_costs, ranks, 1.0))
+    assert lower_bound(make_problem(tight, ranks, m)).value >= (pp - 1) * (i + 3 * hop) + 2 * m * (f + i + w)
+
+
+# (costs, pp, micro batches, limit in 1F1B's, optimum) settled by CP-SAT in the study, section 6
+SETTLED = [
+    ((10, 11, 9, 1), 2, 4, 1, 254), ((10, 11, 9, 1), 2, 8, 1, 494), ((10, 11, 9, 1), 3, 6, 1, 388),
+    ((10, 11, 9, 1), 4, 4, 1, 282), ((10, 11, 9, 1), 4, 8, 1, 522), ((10, 11, 9, 1), 4, 8, None, 513),
+    ((10, 11, 9, 1), 6, 12, None, 775), ((10, 11, 9, 1), 8, 16, None, 1037), ((10, 20, 10, 1), 4, 8, None, 673),
+    ((10, 20, 10, 1), 4, 8, 1, 709), ((10, 20, 10, 1), 6, 12, None, 1015), ((9, 9, 6, 1), 8, 16, None, 838),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("times", "pp", "m", "limit", "optimum"), SETTLED)
+def test_bound_equals_the_settled_optimum(times, pp, m, limit, optimum):
+    f, i, w, hop = times
+    given_costs, ranks = costs(pp=pp, vpp=2, f=f, i=i, w=w, hop=hop), placed(pp, 2, "v")
+    if limit:
+        given_costs = dataclasses.replace(given_costs, memory_limit=limit_of(given_costs, ranks, limit))
+    assert lower_bound(make_problem(given_costs, ranks, m)).value == optimum
+
+
+def every_order(pp, vpp, m, ranks):
+    """All orders of a tiny pipeline with first in, first out inside each stream."""
+    chunks = pp * vpp
+    rows = []
+    for rank in range(pp):
+        streams = [[f"{c}{kind}{k}" for k in range(m)] for c in range(chunks) if ranks[c] == rank for kind in "FIW"]
+        rows.append(list(_merges(tuple(tuple(stream) for stream in streams))))
+    return itertools.product(*rows)
+
+
+def _merges(streams):
+    if not any(streams):
+        yield ()
+        return
+    for k, stream in enumerate(streams):
+        if stream and not (stream[0][-2] == "W" and any(stream[0].replace("W", "I") in s for s in streams)):
+            rest = (*streams[:k], stream[1:], *streams[k + 1 :])
+            for tail in _merges(rest):
+                yield (stream[0], *tail)
+
+
+@given(st.lists(st.integers(1, 9), min_size=6, max_size=6), st.sampled_from([1.0, 1.5, 2.0]), st.integers(0, 3))
+@settings(max_examples=12, deadline=None)
+def test_bound_holds_for_every_order_of_a_tiny_pipeline(times, limit, hop):
+    pp, vpp, m = 2, 1, 2
+    ranks = placed(pp, vpp, "loop")
+    given_costs = costs(pp=pp, f=times[:2], i=times[2:4], w=times[4:], hop=hop, memory_limit=limit)
+    best = {"makespan": float("inf"), "period": float("inf")}
+    for rows in every_order(pp, vpp, m, ranks):
+        schedule = Schedule.parse("\n".join(",".join(row) for row in rows))
+        if find_fault(schedule, given_costs) is None:
+            timeline = simulate(schedule, given_costs)
+            best["makespan"] = min(best["makespan"], timeline.makespan)
+            best["period"] = min(best["period"], timeline.period)
+    problem = make_problem(given_costs, ranks, m)
+    for objective, value in best.items():
+        assert lower_bound(problem, objective).value <= value + 1e-9
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_no_published_schedule_beats_the_bound(seed):
+    dice = np.random.default_rng(seed)
+    pp = int(dice.integers(1, 5))
+    name = str(dice.choice(["zb-v", "v-half", "v-min", "zb-h1", "zb-h2", "interleaved", "dualpipe-v"]))
+    schedule = generate(name, pp=pp, microbatches=pp * int(dice.integers(2, 4)))
+    times = dice.uniform(1, 10, (3, schedule.chunks)).tolist()
+    given_costs = costs(pp=pp, vpp=schedule.vpp, f=times[0], i=times[1], w=times[2], hop=float(dice.uniform(0, 2)))
+    timeline = simulate(schedule, given_costs)
+    given_costs = dataclasses.replace(given_costs, memory_limit=timeline.peak)  # the tightest limit it meets
+    assert bound_of(given_costs, schedule=schedule).value <= timeline.makespan * (1 + 1e-9)
+    assert bound_of(given_costs, schedule=schedule, objective="period").value <= timeline.period * (1 + 1e-9)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from questions import REAL, asked, small_question
+
+from shardwise.check.check import check
+from shardwise.errors import InputError
+from shardwise.inputs.layers import is_uneven, with_layers
+from shardwise.inputs.recompute import Recompute
+from shardwise.search.space import Space
+from shardwise.search.wishes import read_wishes
+
+
+def valid(question, strategy):
+    layers = question.model.layers
+    strategy = with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
+    return not check(question.model, question.cluster, strategy, question.runtime)
+
+
+@pytest.mark.parametrize("case", REAL, ids=lambda case: f"{case[0]}-{case[4]}")
+def test_strategies_of_the_space_are_valid(case):
+    question = asked(*case)
+    space, rng = Space(question=question), random.Random(0)  # noqa: S311
+    for base in rng.sample(space.bases, min(12, len(space.bases))):
+        layout = rng.choice(space.layouts(base))
+        sharding, recompute = rng.choice(space.shardings(base, layout)), rng.choice(space.recomputes(layout))
+        assert valid(question, space.strategy((base, layout, sharding, recompute)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_points_are_distinct_and_counted(seed):
+    space = Space(question=small_question(seed))
+    points = [space.strategy(point) for point in space.points()]
+    total, axes = space.count()
+    assert len(set(points)) == len(points) == total
+    for axis in ("tp", "pp", "zero", "mbs", "recompute"):
+        assert sum(axes[axis].values()) == total
+
+
+def test_every_valid_degree_is_there():
+    """Against a plain product of all degrees, filtered by the rules that users meet."""
+    question = asked("llama-3-8b", "8xh100", 8, 2048, only="cp=1 sp=on vpp=1 schedule=1f1b zero=1 mbs=1 hsdp=0")
+    space = Space(question=question)
+    found = {(p.base.tp, p.layout.pp) for p in space.points()}
+    degrees = [(tp, pp) for tp in range(1, 9) for pp in range(1, 9) if 8 % (tp * pp) == 0]
+    base = replace(question.base, zero=1)
+    wanted = {(tp, pp) for tp, pp in degrees if valid(question, replace(base, tp=tp, pp=pp, dp=8 // (tp * pp)))}
+    assert found == wanted
+
+
+def test_wishes_limit_the_axes():
+    question = asked("llama-3-8b", "16xh100", 32, 4096, only="tp<=2 zero1 pp=2,4 recompute=none,full nosp")
+    points = list(Space(question=question).points())
+    assert {p.base.tp for p in points} == {2}  # without tensor parallel there is no sequence parallel to drop
+    assert {p.layout.pp for p in points} == {2, 4}
+    assert {p.sharding.zero for p in points} == {1}
+    assert {p.recompute for p in points} == {Recompute(), Recompute(full=True)}
+
+
+def test_words_that_are_no_axis_are_of_the_strategy():
+    wishes, other = read_wishes("fp8 grad-bf16", "pp=4")
+    assert other == {"dtype": "fp8", "grad_dtype": "bf16"}
+    assert wishes.allow("pp", 4)
+    assert not wishes.allow("pp", 2)
+
+
+def test_every_wrong_word_is_told():
+    with pytest.raises(InputError) as error:
+        read_wishes("tp<=eight nonsense<3 pp=4 frobnicate")
+    assert len(error.value.faults) == 3
