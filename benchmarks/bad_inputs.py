@@ -183,7 +183,7 @@ def warm(source: Path) -> dict[str, str]:
     sys.path.insert(0, str(source))
     import importlib
 
-    from shardwise.cli.verbs import VERBS
+    from shardwise.cli.program import VERBS
     from shardwise.errors import InputError
     from shardwise.frameworks.load import load_cluster, load_model, model_from, read_cluster
     from shardwise.inputs.calibration import Calibration

@@ -1,6 +1,6 @@
 """Laws of the cost model on drawn strategies: python benchmarks/laws.py [--count N] [--seed N] [--src FOLDER].
 
-The laws and where each ends stand in tests/estimate/drawn.py, and a sample of the strategies in tests/estimate/test_laws.py.
+The laws and where each ends stand in tests/estimate/drawn.py, a sample of the strategies in test_laws.py there.
 `--src`: hold another version's sources against them. Exit code 1 where a law is broken.
 """
 

@@ -11,8 +11,7 @@ from collections import defaultdict
 from math import exp, log
 from statistics import mean, median
 
-from shardwise.measure.validate.predict import Outcome
-from shardwise.measure.validate.validate import validate
+from shardwise.measure.validate.validate import Outcome, validate
 
 SIXTEEN = {"bf16", "fp16", "fp16/bf16 mixed"}
 LEAST_ROWS = 5

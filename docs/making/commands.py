@@ -10,8 +10,7 @@ import click
 
 from making import MARK, cell
 from shardwise.cli.options import Flag, strategy_flags
-from shardwise.cli.program import group
-from shardwise.cli.verbs import VERBS
+from shardwise.cli.program import VERBS, group
 
 LEAD = """`shardwise VERB --help` says the same. Every verb takes `--json FILE` (`-`: standard output, in place of the
 text), `--quiet` and `--help`. [Exit codes](exit-codes.md) are the same everywhere; what stands in the JSON is in [the

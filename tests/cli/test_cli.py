@@ -14,9 +14,8 @@ import pytest
 
 from shardwise.cli import progress as progress_module
 from shardwise.cli.main import run
-from shardwise.cli.program import group
+from shardwise.cli.program import VERBS, group
 from shardwise.cli.progress import progress
-from shardwise.cli.verbs import VERBS
 from shardwise.errors import InfeasibleError
 
 PROGRAM = (sys.executable, "-m", "shardwise")

@@ -195,7 +195,7 @@ def test_13_profiles_in_a_pipe_a_device_or_a_flood(shardwise, tmp_path, monkeypa
     os.mkfifo(pipe)
     for name in (pipe, "/dev/zero"):
         refused(shardwise("plan-operators", *QUESTION, "--profiles", name), "pipe or a device")
-    monkeypatch.setattr("shardwise.frameworks.aceso.archive.MOST_UNPACKED", 2**20)
+    monkeypatch.setattr("shardwise.frameworks.aceso.profile_texts.MOST_UNPACKED", 2**20)
     flood.write_bytes(gzip.compress(bytes(2**22)))
     refused(shardwise("plan-operators", *QUESTION, "--profiles", flood))
 

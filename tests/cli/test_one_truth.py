@@ -11,9 +11,9 @@ import pytest
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.files import read_json
 from shardwise.inputs.load import load_runtime
-from shardwise.measure.validate.predict import predict
 from shardwise.measure.validate.published import _strategy, model_of, simumax_files
 from shardwise.measure.validate.rows import read_file, shipped_files
+from shardwise.measure.validate.validate import predict
 
 UNEVEN = ("estimate", "llama-3-70b", "-c", "64xh100", "-s", "tp4 pp4 gbs256 seq4096 layers=17,21,21,21")
 

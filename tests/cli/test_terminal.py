@@ -17,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.cli.main import run
-from shardwise.cli.program import group
+from shardwise.cli.program import VERBS, group
 from shardwise.cli.progress import Progress
 from shardwise.cli.tables import fitted, hung, styled
-from shardwise.cli.verbs import VERBS
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
-from shardwise.report.timeline_text import draw_ends
+from shardwise.report.text import draw_ends
 
 CELL = st.text(alphabet="abc 0123456789█·%", min_size=1, max_size=30).map(str.strip).filter(bool)
 

@@ -10,7 +10,7 @@ import pytest
 from shardwise.errors import FileError
 from shardwise.inputs import trace as module
 from shardwise.inputs.trace import events, kind_of, read_trace
-from shardwise.measure.log import read_log
+from shardwise.measure.correct import read_log
 
 
 def kernel(name, length, **more):

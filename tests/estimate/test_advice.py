@@ -8,8 +8,7 @@ import pytest
 
 import shardwise
 from shardwise.check.check import check
-from shardwise.estimate.advice import advise
-from shardwise.estimate.neighbours import difference, neighbours
+from shardwise.estimate.advice import advise, difference, neighbours
 from shardwise.inputs.load import load_runtime
 
 CASES = {

@@ -7,12 +7,12 @@ from statistics import fmean
 
 import pytest
 
-from shardwise.measure.validate import regret, summary
+from shardwise.measure.validate import summary
+from shardwise.measure.validate import summary as regret
 from shardwise.measure.validate.case import Case, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, network_rate, runtime_for
-from shardwise.measure.validate.predict import Outcome
 from shardwise.measure.validate.rows import read_file, shipped_files, sources_of
-from shardwise.measure.validate.validate import row_of, validate
+from shardwise.measure.validate.validate import Outcome, row_of, validate
 
 
 @pytest.fixture(scope="module")

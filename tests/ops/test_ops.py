@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.cost.activations import plain_walk, selective_walk
-from shardwise.estimate.flops import model_flops
+from shardwise.estimate.mfu import model_flops
 from shardwise.frameworks.load import load_model
 from shardwise.inputs.load import load_runtime, model_names
 from shardwise.inputs.model import Model

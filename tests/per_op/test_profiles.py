@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardwise.errors import InputError, UnknownNameError
-from shardwise.frameworks.aceso.archive import MOST_BYTES
+from shardwise.frameworks.aceso.profile_texts import MOST_BYTES
 from shardwise.frameworks.aceso.read_profile import profile_names, read_profile
 from shardwise.frameworks.aceso.write_profile import texts, write_profile
 from shardwise.frameworks.load import load_cluster, load_model

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from shardwise.errors import InputError
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.costs import Costs, costs
-from shardwise.pipeline.engine import Prepared, replay, simulate
+from shardwise.pipeline.engine import Prepared, replay, replay_slowly, simulate
 from shardwise.pipeline.generate import generate
 from shardwise.pipeline.optimise import optimise
-from shardwise.pipeline.replay_slowly import replay_slowly
 
 from .slow_simulator import slow_times
 

@@ -15,8 +15,7 @@ from shardwise.pipeline.action import placed
 from shardwise.pipeline.alternatives import optimise_alternatives
 from shardwise.pipeline.arrays import make_problem
 from shardwise.pipeline.bounds import lower_bound, tails
-from shardwise.pipeline.build import Builder, Rule
-from shardwise.pipeline.build_slowly import build_slowly
+from shardwise.pipeline.build import Builder, Rule, build_slowly
 from shardwise.pipeline.costs import costs, limit_of
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import generate

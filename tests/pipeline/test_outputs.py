@@ -9,7 +9,7 @@ from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
 from shardwise.report.svg import timeline_svg
-from shardwise.report.timeline_text import draw
+from shardwise.report.text import draw
 from shardwise.report.trace import chrome_trace
 
 

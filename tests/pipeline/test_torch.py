@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from shardwise.errors import InputError
-from shardwise.frameworks.torch.pipelining import check_torch, export_torch, torch_costs
+from shardwise.frameworks.torch.write import check_torch, export_torch, torch_costs
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.generate import generate

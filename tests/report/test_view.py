@@ -19,7 +19,7 @@ from shardwise.pipeline.generate import generate
 from shardwise.plan.file import Plan
 from shardwise.plan.predictions import plan_of
 from shardwise.report.view import balance_views, plan_view, schedule_view
-from shardwise.report.view import timeline as timeline_module
+from shardwise.report.view import schedule as timeline_module
 from shardwise.search.api import plan_file_of
 
 MODEL, CLUSTER = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")

@@ -9,7 +9,7 @@ from browsing import Looked
 
 import shardwise
 from shardwise.cli.report_files import plan_data
-from shardwise.frameworks.shown import every_export
+from shardwise.frameworks.export import every_export
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate

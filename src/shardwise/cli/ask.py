@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from shardwise.cli.aliases import SWITCHES
+from shardwise.cli.options import SWITCHES
 from shardwise.cli.sources import Options, Source, overlaid, source_of
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.load import plan_at, read_cluster, read_model

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from shardwise.cli.balance_steps import dryrun, guide, quick
-from shardwise.cli.number import Number, numbers
+from shardwise.cli.options import Number, numbers
 from shardwise.cli.output import Output, markdown_option, output_options
 
 

@@ -25,9 +25,8 @@ def write_pictures(
 ) -> None:
     """The figure of all strategies, one of each that names a file, the page and the trace."""
     from shardwise.inputs.write import write_text
-    from shardwise.report.balance_svg import compared_svg
     from shardwise.report.page import page_of
-    from shardwise.report.svg import timeline_svg
+    from shardwise.report.svg import compared_svg, timeline_svg
     from shardwise.report.trace import chrome_trace
     from shardwise.report.view import balance_views
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardwise.cli.number import Number
+from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.number import Number
+from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, FileError, InputError
 
@@ -93,7 +93,7 @@ def _from_probe(options: dict[str, Any], output: Output) -> None:
     _say_fit(fit, output)
     if options["svg"]:
         from shardwise.inputs.write import write_now, write_text
-        from shardwise.report.fit_svg import fit_svg
+        from shardwise.report.svg import fit_svg
 
         write_text(options["svg"], fit_svg(fit))
         write_now()  # it shows what is strange about a fit that is refused
@@ -239,8 +239,7 @@ def _traced(options: dict[str, Any], plan: Plan, name: str, output: Output) -> C
 
 
 def _logged(options: dict[str, Any], plan: Plan, name: str, output: Output) -> Correction:
-    from shardwise.measure.correct import from_log
-    from shardwise.measure.log import read_log
+    from shardwise.measure.correct import from_log, read_log
 
     strategy = plan.strategy
     log = read_log(options["log"], tokens_per_gpu=strategy.global_batch * strategy.seq / strategy.world)

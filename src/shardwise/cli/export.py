@@ -86,7 +86,7 @@ def _schedule_only(file: str, output: Output, *, target: str, out: str, force: b
     """A schedule's CSV without a plan: only PyTorch's pipelining can take it."""
     from shardwise.frameworks.export import find
     from shardwise.frameworks.folder import write_export
-    from shardwise.frameworks.torch.pipelining import schedule_export
+    from shardwise.frameworks.torch.write import schedule_export
     from shardwise.inputs.files import read_text
     from shardwise.pipeline.action import Schedule
 

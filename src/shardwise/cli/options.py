@@ -6,17 +6,73 @@ Flags, their types and their help come from the fields themselves (`inputs/descr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from shardwise.cli.aliases import MEGATRON, SWITCHES
-from shardwise.cli.number import Number
 from shardwise.cli.output import show
 from shardwise.errors import InputError
+from shardwise.frameworks.megatron.names import MEGATRON_ALSO, MEGATRON_NUMBERS, MEGATRON_SWITCHES
 from shardwise.inputs.describe import FieldDoc, describe
+from shardwise.inputs.gate import Scalar, listed, typed
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, Strategy
+
+
+class Number(click.ParamType[float]):
+    """A number that has a row."""
+
+    name = "number"
+    _NAMES: ClassVar = {"whole": "N", "number": "X", "bytes": "SIZE", "rate": "RATE", "seconds": "TIME", "count": "N"}
+
+    def __init__(self, row: str | Scalar, read: Callable[[str, Scalar, str], Any] = typed) -> None:
+        self.row = SCALARS[row] if isinstance(row, str) else row
+        self.read = read
+        self.name = self._NAMES.get(self.row.kind, "number")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        if not isinstance(value, str):
+            return value  # a default
+        try:
+            return self.read(value, self.row, "")
+        except InputError as error:
+            self.fail(self.told(error.faults[0].message, param), param, ctx)
+
+    def told(self, message: str, param: click.Parameter | None) -> str:
+        """What click says after the option's name."""
+        del param
+        return message
+
+
+def numbers(row: str) -> Number:
+    """Several numbers, commas between them."""
+    return Number(row, listed)
+
+
+def share(text: str, row: Scalar, at: str) -> float:
+    """`0.5%` or `0.005`."""
+    if not text.strip().endswith("%"):
+        return typed(text, row, at)
+    percent = Scalar(kind="number", least=100 * row.least, most=100 * row.most)
+    return typed(repr(typed(text.strip()[:-1], percent, at) / 100), row, at)
+
+
+_SAME_VALUE = {
+    **{ours: (theirs, *MEGATRON_ALSO.get(ours, ())) for ours, theirs in MEGATRON_NUMBERS.items()},
+    **{ours: (theirs,) for theirs, (ours, value) in MEGATRON_SWITCHES.items() if value is True},
+    "flash": ("use-flash-attn",),
+}
+MEGATRON = {ours: tuple(f"--{name}" for name in names) for ours, names in _SAME_VALUE.items()}
+"""Field -> flags that mean the same and take the same value."""
+
+SWITCHES: dict[str, tuple[str, object]] = {
+    "--use-distributed-optimizer": ("zero", 1),
+    "--bf16": MEGATRON_SWITCHES["bf16"],
+    "--fp16": MEGATRON_SWITCHES["fp16"],
+}
+"""Flags without a value -> the field and the value that they set."""
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -101,7 +101,7 @@ def say_timeline(timeline: Timeline, output: Output, *, seconds: bool) -> None:
     peaks = [bytes_text(peak, seconds=seconds) for peak in timeline.peak]
     shown = peaks if len(peaks) <= 16 else [*peaks[:8], "...", *peaks[-4:]]
     output.say(f"peak memory    {' '.join(shown)}")
-    from shardwise.report.timeline_text import draw_ends
+    from shardwise.report.text import draw_ends
 
     picture = draw_ends(timeline, terminal_width() or 160)
     if picture:

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.number import Number, share
-from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, executor_options, several, typed_options
+from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several, share, typed_options
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import report_options
 from shardwise.errors import Fault, InputError

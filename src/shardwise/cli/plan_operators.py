@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from shardwise.cli.number import Number
-from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, executor_options, several, typed_options
+from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several, typed_options
 from shardwise.cli.output import Output, output_options
 
 _profile_options = several(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from shardwise.cli.number import Number
+from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
 

@@ -60,7 +60,7 @@ def write_reports(
 
 def write_page(path: str, plans: Sequence[Plan], views: Sequence[dict[str, Any]] = ()) -> None:
     """One page of one plan, or of several side by side, with their plan files and every target's files."""
-    from shardwise.frameworks.shown import every_export
+    from shardwise.frameworks.export import every_export
     from shardwise.report.page import page_of
     from shardwise.report.view import plan_view
 

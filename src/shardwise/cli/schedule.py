@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.number import Number
+from shardwise.cli.options import Number
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.pipeline_output import Files, file_options
 from shardwise.errors import InfeasibleError, InputError, ShardwiseError, UnknownNameError

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from shardwise.cli.number import Number
+from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import MissingExtraError
 from shardwise.inputs.write import write_now

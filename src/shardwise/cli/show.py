@@ -82,7 +82,7 @@ def _draw(plan: Plan, output: Output) -> None:
     if plan.strategy.pp == 1:
         return
     from shardwise.plan.predict import plan_iteration
-    from shardwise.report.timeline_text import draw_ends
+    from shardwise.report.text import draw_ends
 
     picture = draw_ends(plan_iteration(plan), terminal_width() or 120)
     if picture:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.number import Number, numbers, share
-from shardwise.cli.options import MODEL
+from shardwise.cli.options import MODEL, Number, numbers, share
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
 from shardwise.errors import InfeasibleError

@@ -13,9 +13,8 @@ from shardwise.errors import InputError
 
 if TYPE_CHECKING:
     from shardwise.measure.validate.case import Skipped
-    from shardwise.measure.validate.predict import Outcome
-    from shardwise.measure.validate.regret import Regret
-    from shardwise.measure.validate.summary import Confusion, Errors
+    from shardwise.measure.validate.summary import Confusion, Errors, Regret
+    from shardwise.measure.validate.validate import Outcome
 
 HEADS = ("rows", "mean", "median", "max", "bias", "worst row")
 PARTS = (
@@ -41,7 +40,7 @@ def command(files: tuple[str, ...], output: Output) -> None:
     shardwise validate
     shardwise validate --data my_runs.json --json errors.json
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.measure.validate.regret import regrets
+    from shardwise.measure.validate.summary import regrets
     from shardwise.measure.validate.validate import row_of, validate
 
     validation = validate(files)
@@ -144,7 +143,7 @@ def _fits_row(one: Confusion) -> tuple[str, ...]:
 
 
 def _say_regret(found: list[Regret], output: Output) -> None:
-    from shardwise.measure.validate.regret import mean_regret
+    from shardwise.measure.validate.summary import mean_regret
 
     rows = []
     for source in sorted({one.source for one in found}):
@@ -163,7 +162,7 @@ def _say_regret(found: list[Regret], output: Output) -> None:
 
 def _summary(outcomes: list[Outcome], found: list[Regret]) -> dict[str, object]:
     from shardwise.measure.validate import summary
-    from shardwise.measure.validate.regret import mean_regret
+    from shardwise.measure.validate.summary import mean_regret
 
     sources = sorted({one.source for one in found})
     return {

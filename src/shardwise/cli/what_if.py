@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from shardwise.cli.number import Number, share
+from shardwise.cli.options import Number, share
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
 from shardwise.errors import Fault, InfeasibleError, InputError

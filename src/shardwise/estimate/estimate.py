@@ -12,7 +12,7 @@ from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Update, data_groups, hidden, update_of
-from shardwise.estimate.flops import model_flops
+from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.cluster import Cluster

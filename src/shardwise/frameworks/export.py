@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, cast
 
 from shardwise.check.check import ensure
-from shardwise.errors import UnknownNameError
+from shardwise.errors import ShardwiseError, UnknownNameError
+from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.frameworks.partition import mixture
-from shardwise.frameworks.target import Draft, Export, File, Target
-from shardwise.frameworks.written import as_written
+from shardwise.frameworks.read import read_content
+from shardwise.frameworks.target import Draft, Export, File, Target, runtime_of
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.strategy_text import complete
 from shardwise.plan.file import Plan
 
 TORCH = "torch-pipelining@2.13"
@@ -109,3 +113,58 @@ def _say_mixture(draft: Draft) -> None:
     text = mixture(draft.plan)
     if text and draft.version != "2.1-graph":
         draft.lose("partition.recompute", text)
+
+
+READ_BACK = {
+    "megatron": ("train.sh",), "torchtitan": ("torchtitan.toml", "shardwise_config.py"),
+    "mindformers": ("mindformers.yaml",),
+}  # fmt: skip
+"""Target -> the files that say a strategy in full; those of other targets say a part, or are read by nobody here."""
+
+
+def as_written(files: Iterable[File], strategy: Strategy, plan: Plan, target: Target) -> Estimate | None:
+    """The estimate of an export; `strategy` is what the exporter means it to say. None: it cannot be estimated."""
+    runtime = runtime_of(plan, target)
+    file = next((one for one in files if one.name in READ_BACK.get(target.name, ())), None)
+    try:
+        if file is None:
+            model, said = plan.model, replace(strategy, runtime=runtime)
+        else:
+            read = read_content(file.text, file.name)
+            model, said = read.model or plan.model, complete({**read.fields, "runtime": runtime}, plan.cluster)
+        return estimate(model, plan.cluster, said, runtime=load_runtime(runtime))
+    except ShardwiseError:
+        return None
+
+
+LARGEST = 200_000
+"""Characters that the files of one target may have inside a page; larger ones are left to `shardwise export`."""
+
+
+def target_names() -> tuple[str, ...]:
+    """Every target with every version: `torchtitan@0.3`."""
+    return tuple(f"{name}@{version}" for name, target in TARGETS.items() for version in target.versions)
+
+
+def export_data(plan: Plan, target: str) -> dict[str, Any]:
+    """A plan in the words of a target; raises as `export` does."""
+    made = export(plan, target)
+    return {
+        "target": made.target, "speaks": made.speaks, "strategy": str(made.strategy),
+        "predicted": made.prediction, "as_written": made.as_written,
+        "losses": [str(fault) for fault in made.losses], "by_hand": list(made.by_hand),
+        "files": [{"name": file.name, "text": file.text} for file in made.files],
+    }  # fmt: skip
+
+
+def every_export(plan: Plan) -> list[dict[str, Any]]:
+    """All targets, as far as their files are small; one that cannot say the plan has its refusal as `error`."""
+    return [found for target in target_names() if (found := _small(plan, target)) is not None]
+
+
+def _small(plan: Plan, target: str) -> dict[str, Any] | None:
+    try:
+        found = export_data(plan, target)
+    except ShardwiseError as error:
+        return {"target": target, "error": str(error)}
+    return found if sum(len(file["text"]) for file in found["files"]) <= LARGEST else None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations, islice
 
 import numpy as np
 
 from shardwise.kernels import library
-from shardwise.partition.graph import GraphView, Ints, Ready
+from shardwise.partition.graph import Floats, GraphView, Ints, Ready
+from shardwise.partition.least_memory import laid_out
 
 _ABREAST = 4_000_000
 """Actions that a descent times in one go: 32 MB."""
@@ -91,3 +94,81 @@ def _arrays(ready: Ready) -> tuple[np.ndarray, ...]:
         ready.option_held, ready.option_static, np.ascontiguousarray(ready.fixed_time), ready.fixed_held,
         ready.fixed_static, ready.rows, first, ready.limits,
     )  # fmt: skip
+
+
+def roundings(ready: Ready, fractions: Floats, count: int) -> Iterator[Ints]:
+    """Up to `count` different roundings that fit."""
+    seen = set[bytes]()
+    ends = np.cumsum(fractions.sum(axis=1))
+    for k in range(4 * count):
+        # The cuts are rounded, not the counts, so that totals and the order of layers hold.
+        cuts = np.floor(ends + (k + 0.5) / (4 * count)).astype(int)
+        cuts[-1] = int(ready.run_counts.sum())
+        shares = repaired(ready, np.diff(np.concatenate(([0], cuts))))
+        if shares is None or shares.tobytes() in seen:
+            continue
+        seen.add(shares.tobytes())
+        yield laid_out(ready, shares)
+        if len(seen) == count:
+            return
+
+
+def repaired(ready: Ready, shares: Ints) -> Ints | None:
+    """Hand layers from ranks over their limit to those with most room until all fit; None: they never do."""
+    shares = np.array(shares)
+    for chunk in np.flatnonzero(shares < ready.least):
+        shares[int(np.argmax(shares - ready.least))] -= 1
+        shares[chunk] += 1
+    for _ in range(2 * ready.chunks):
+        spare = ready.limits - ready.peaks(laid_out(ready, shares))
+        if spare.min() >= 0:
+            return shares
+        over, room = int(np.argmin(spare)), int(np.argmax(spare))
+        donors = np.flatnonzero((ready.rank_of == over) & (shares > ready.least))
+        takers = np.flatnonzero(ready.rank_of == room)
+        if not len(donors) or over == room:
+            return None
+        shares[donors[int(np.argmax(shares[donors]))]] -= 1
+        shares[takers[int(np.argmin(shares[takers]))]] += 1
+    return None
+
+
+_PATTERNS = 12
+
+
+def starts(ready: Ready) -> Iterator[Ints]:
+    """Different partitions that fit."""
+    seen = set[bytes]()
+    shares = islice(_by_turns(ready), _PATTERNS) if len(ready.run_counts) == 1 else _by_time(ready)
+    for share in shares:
+        fitting = repaired(ready, share)
+        if fitting is not None and fitting.tobytes() not in seen:
+            seen.add(fitting.tobytes())
+            yield laid_out(ready, fitting)
+
+
+def _by_turns(ready: Ready) -> Iterator[Ints]:
+    """Chunks of a turn alike; what is left over goes to ranks spread over one more turn, the last one first."""
+    pp, vpp, layers = ready.problem.pp, ready.problem.vpp, int(ready.run_counts.sum())
+    each, rest = divmod(layers, ready.chunks)
+    whole, odd = divmod(rest, pp)
+    spread = np.linspace(0, pp - 1, odd).round().astype(int) if odd > 1 else np.arange(odd) + pp // 2
+    for larger in combinations(range(vpp), whole):
+        for turn in reversed([turn for turn in range(vpp) if turn not in larger]) if odd else (0,):
+            shares = np.full((vpp, pp), each)
+            shares[list(larger)] += 1
+            shares[turn, spread] += 1
+            yield shares.ravel()
+
+
+def _by_time(ready: Ready) -> Iterator[Ints]:
+    """Cuts where the time of the layers so far, head and tail included, is nearest to an even share."""
+    time = ready.option_time[0] + ready.option_time[3]
+    fixed = ready.fixed_time[0] + ready.fixed_time[3]
+    each = [float(time[ready.run_of == run].min()) for run in range(len(ready.run_counts))]
+    ahead = np.concatenate(([0.0], np.cumsum(np.repeat(each, ready.run_counts))))
+    total = ahead[-1] + fixed.sum()
+    for lean in (0.0, -0.25, 0.25):
+        wanted = (np.arange(1, ready.chunks) + lean) * total / ready.chunks - np.cumsum(fixed)[:-1]
+        cuts = np.abs(ahead[None, :] - wanted[:, None]).argmin(axis=1)
+        yield np.diff(np.concatenate(([0], np.maximum.accumulate(cuts), [len(ahead) - 1])))

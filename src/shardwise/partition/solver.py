@@ -19,11 +19,9 @@ from shardwise.errors import InputError
 from shardwise.partition import dynamic
 from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Ints, Ready
-from shardwise.partition.improve import improve
+from shardwise.partition.improve import improve, roundings, starts
 from shardwise.partition.least_memory import refuse, tightest
-from shardwise.partition.near import roundings
 from shardwise.partition.problem import CLOSE, Answer, Evaluation, Partition, Problem, check_problem
-from shardwise.partition.starts import starts
 
 Report = Callable[[float, float, int], None]
 """Called with the best time, the bound and the number of evaluations."""

@@ -28,12 +28,10 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
 from shardwise.partition import dynamic
 from shardwise.partition.graph import Ints, Ready
-from shardwise.partition.improve import Improved, improve
+from shardwise.partition.improve import Improved, improve, repaired, starts
 from shardwise.partition.least_memory import laid_out
-from shardwise.partition.near import repaired
 from shardwise.partition.problem import Choice, End, Kind, Problem
 from shardwise.partition.problem import Run as Layers
-from shardwise.partition.starts import starts
 from shardwise.pipeline.action import B, F, W
 from shardwise.search.question import Question
 from shardwise.search.space import AS_NEEDED

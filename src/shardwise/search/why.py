@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from shardwise.estimate.advice import difference
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.neighbours import difference
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.file import Plan
 from shardwise.units import show_bytes, show_seconds

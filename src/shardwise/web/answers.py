@@ -24,7 +24,7 @@ MOST_PLANS = 16
 def catalog(body: bytes) -> Data:
     """What can be chosen."""
     del body
-    from shardwise.frameworks.shown import target_names
+    from shardwise.frameworks.export import target_names
     from shardwise.inputs.load import gpu_names, model_names, named_cluster, named_model, runtime_names
     from shardwise.inputs.parameters import count
     from shardwise.inputs.strategy import SCHEDULES
@@ -92,7 +92,7 @@ def why(body: bytes) -> Data:
 
 def export(body: bytes) -> Data:
     """A plan in the words of a framework."""
-    from shardwise.frameworks.shown import export_data
+    from shardwise.frameworks.export import export_data
 
     data = _table(body, "plan", "target")
     target = data.get("target")
@@ -103,7 +103,7 @@ def export(body: bytes) -> Data:
 
 def report(body: bytes) -> str:
     """One HTML file of several plans."""
-    from shardwise.frameworks.shown import every_export
+    from shardwise.frameworks.export import every_export
     from shardwise.report.page import page_of
     from shardwise.report.view import plan_view
 

@@ -11,13 +11,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from shardwise.web import assets, bodies
-from shardwise.web.frames import Frame
-from shardwise.web.guard import Guard
-from shardwise.web.refusal import Refusal, error_data
+from shardwise.web import assets
+from shardwise.web import guard as bodies
+from shardwise.web.guard import Guard, Refusal, Shield, error_data
 from shardwise.web.searches import Searches
-from shardwise.web.shield import Shield
-from shardwise.web.stream import EventStream
+from shardwise.web.stream import EventStream, Frame
 from shardwise.web.workers import Workers
 
 _LIMITS = {"model": bodies.LARGEST_MODEL}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardwise.web.refusal import Refusal
+from shardwise.web.guard import Refusal
 
 TYPES = {
     ".html": "text/html; charset=utf-8",

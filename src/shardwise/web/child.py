@@ -16,7 +16,7 @@ import threading
 import traceback
 from typing import BinaryIO
 
-from shardwise.web.frames import Frame, read_frame
+from shardwise.web.stream import Frame, read_frame
 
 MEMORY = 6 * 2**30
 """Bytes that one child may take."""

@@ -11,17 +11,20 @@ import asyncio
 import contextlib
 import ipaddress
 import secrets
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shardwise.web.bodies import LARGEST
+from shardwise.units import show_bytes
 from shardwise.web.lines import admit
-from shardwise.web.refusal import error_data
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 PATIENCE = 5.0
@@ -139,3 +142,107 @@ async def _heard_out(receive: Receive) -> None:
             while more and size <= LARGEST:
                 message = await receive()
                 size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+        "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_FAULT = "an unexpected error: this is a fault of Shardwise, please report it with what you asked"
+
+
+class Shield:
+    """The last line of defence: an unexpected error is a line in the log, and the server goes on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        begun = False
+
+        async def with_headers(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, with_headers)
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others must not notice
+            print(f"unexpected: {type(error).__name__} at {scope['method']} {scope['path'][:200]!r}", file=sys.stderr)
+            if not begun:
+                await JSONResponse(error_data(_FAULT), 500)(scope, receive, with_headers)
+
+
+LARGEST = 4 * 2**20
+LARGEST_MODEL = 2**20
+DRAINED = 64 * 2**20
+"""More than this is not even read to its end."""
+BODY_PATIENCE = 20.0
+"""Seconds that a client may take to send it."""
+
+
+async def read(request: Request, limit: int = LARGEST) -> bytes:
+    """The body of a request."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(
+            415, f"send JSON with the header Content-Type: application/json, not {kind[:80] or 'without one'!r}"
+        )
+    told = request.headers.get("content-length", "0")
+    if told.isdigit() and int(told[:20]) > DRAINED:
+        raise _too_large(limit)
+    try:
+        async with asyncio.timeout(BODY_PATIENCE):
+            return await _collected(request, limit)
+    except TimeoutError:
+        message = f"the request did not arrive within {BODY_PATIENCE:g} s; send it again"
+        raise Refusal(408, message, {"Connection": "close"}) from None
+
+
+async def _collected(request: Request, limit: int) -> bytes:
+    """All of it; what is too large is read to its end, but not kept, as a client that still sends hears no answer."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        elif size > DRAINED:
+            break
+        else:
+            parts.clear()
+    if size > limit:
+        raise _too_large(limit)
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, f"the request is larger than {show_bytes(limit)}; send less", {"Connection": "close"})
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault of the program
+    """Raised anywhere under a request; becomes `{"error": {"message", "faults"}}`."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        self.status = status
+        self.message = message
+        self.headers = dict(headers or {})
+        super().__init__(message)
+
+
+def error_data(message: str) -> dict[str, Any]:
+    return {"error": {"message": message, "faults": []}}

@@ -15,8 +15,8 @@ from shardwise.search.question import Answer, Closest
 from shardwise.search.search import Search
 from shardwise.units import show_bytes
 from shardwise.web.answers import plan_dict
-from shardwise.web.frames import Frame
 from shardwise.web.question import asked
+from shardwise.web.stream import Frame
 from shardwise.web.tasks import Data, Say, encode
 from shardwise.web.untrusted import read_body
 

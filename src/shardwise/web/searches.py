@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from shardwise.web.frames import Frame
-from shardwise.web.refusal import Refusal, error_data
+from shardwise.web.guard import Refusal, error_data
+from shardwise.web.stream import Frame
 from shardwise.web.workers import Worker, Workers
 
 MOST_WAITING = 100

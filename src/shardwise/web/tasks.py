@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.errors import Fault, InputError, ShardwiseError
-from shardwise.web.frames import Frame
+from shardwise.web.stream import Frame
 
 _NOT_FINITE = "these numbers lead to no finite answer; correct those that no machine has"
 MOST_FAULTS = 50

@@ -11,8 +11,8 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from dataclasses import dataclass, field
 
 from shardwise.web.child import DEBUG
-from shardwise.web.frames import Frame, next_frame
-from shardwise.web.refusal import Refusal
+from shardwise.web.guard import Refusal
+from shardwise.web.stream import Frame, next_frame
 
 QUICK_LIMIT = 30.0
 """Seconds that an answer other than a search may take."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
-from shardwise.frameworks.aceso.archive import read_texts
-from shardwise.frameworks.aceso.rows import OpRows, band, op_rows, samples
+from shardwise.frameworks.aceso.profile_texts import OpRows, band, op_rows, read_texts, samples
 from shardwise.per_op.profiles.analytic import ANALYTIC
 from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, Band, Profile, Run, Samples
 

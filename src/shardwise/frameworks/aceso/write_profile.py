@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.errors import FileError
-from shardwise.frameworks.aceso.archive import ENDINGS
+from shardwise.frameworks.aceso.profile_texts import ENDINGS
 from shardwise.inputs.write import together, write_text
 from shardwise.per_op.profiles.table import MB, MS, US, Band, Profile
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.errors import Fault
-from shardwise.frameworks.deepspeed.names import DEEPSPEED_OPTIMIZERS
 from shardwise.frameworks.imported import Draft, Imported
 from shardwise.inputs.foreign import Foreign
+
+DEEPSPEED_OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "sgd": "SGD"}
+
 
 _OPTIMIZERS = {
     **dict.fromkeys(("adam", "adamw", "fusedadam", "deepspeedcpuadam"), "adamw"),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.frameworks.deepspeed.names import DEEPSPEED_OPTIMIZERS
+from shardwise.frameworks.deepspeed.read import DEEPSPEED_OPTIMIZERS
 from shardwise.frameworks.nearest import (
     all_layers,
     choose,

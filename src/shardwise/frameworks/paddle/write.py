@@ -16,10 +16,20 @@ from shardwise.frameworks.nearest import (
     without,
     without_lora,
 )
-from shardwise.frameworks.paddle.names import PADDLE_CP_KINDS, PADDLE_DEGREES, PADDLE_RECOMPUTED, PADDLE_SCHEDULES
 from shardwise.frameworks.target import Draft, File
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.serialise import to_json
+
+PADDLE_DEGREES = {
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "vpp": "virtual_pp_degree",
+}
+PADDLE_CP_KINDS = {"ring": "context_parallel_degree", "all-to-all": "sep_parallel_degree"}
+PADDLE_SCHEDULES = {"1f1b": "1F1B", "interleaved": "VPP", "gpipe": "FThenB", "zb-h1": "ZBH1", "zb-v": "ZBVPP"}
+PADDLE_RECOMPUTED = {"core-attention": "core_attn", "attention": "full_attn"}
+"""`recompute_granularity` of one module of ours."""
+
 
 Settings = dict[str, Any]
 

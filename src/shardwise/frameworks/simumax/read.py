@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.frameworks.simumax.derived import (
+from shardwise.frameworks.simumax.switches import (
     NUMBERS,
     TEXTS,
     UNUSED_OF_MODEL,
     UNUSED_OF_STRATEGY,
     check_derived,
+    read_recompute,
+    read_runtime,
     refreshed,
     without_effect,
+    write_recompute,
+    write_runtime,
 )
-from shardwise.frameworks.simumax.recompute import read_recompute, write_recompute
-from shardwise.frameworks.simumax.runtime import read_runtime, write_runtime
 from shardwise.frameworks.simumax.system import SimumaxEfficiency, SimumaxSystem, is_system, read_system, write_system
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.model import Mla, Model, Moe

@@ -23,8 +23,7 @@ from shardwise.frameworks.nearest import (
     without_lora,
 )
 from shardwise.frameworks.target import Draft, File
-from shardwise.frameworks.torch.pipelining import check_torch
-from shardwise.frameworks.torch.write import schedule_of
+from shardwise.frameworks.torch.write import check_torch, schedule_of
 from shardwise.frameworks.torchtitan.names import (
     TORCHTITAN_CP_KINDS,
     TORCHTITAN_DEGREES,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -45,3 +47,119 @@ class Skipped:
     id: str
     source: str
     reason: str
+
+
+Row = dict[str, Any]
+
+_SHAPE = "layers hidden heads kv_heads ffn vocab seq mbs"
+WHOLE: dict[str, str] = {
+    "published": (
+        "num_gpus model.layers model.hidden model.heads model.ffn model.vocab model.seq_len parallel.global_batch"
+    ),
+    "h200_huggingface": _SHAPE,
+    "h200_megatron_rank": f"{_SHAPE} tp pp dp micro_batches",
+}
+"""Whole numbers above zero that must be there."""
+OPEN: dict[str, str] = {
+    "published": (
+        "model.kv_heads model.head_dim parallel.micro_batch parallel.tp parallel.pp parallel.dp parallel.cp "
+        "parallel.ep parallel.etp parallel.vpp parallel.num_microbatches gpu.gpus_per_node model.moe.experts "
+        "model.moe.topk model.moe.moe_ffn model.mla.kv_lora_rank model.mla.qk_head_dim model.mla.v_head_dim"
+    ),
+    "h200_huggingface": "accum experts top_k expert_ffn",
+    "h200_megatron_rank": "vpp",
+}
+"""Whole numbers above zero that may be null or absent."""
+COUNTS: dict[str, str] = {
+    "published": (
+        "parallel.zero_stage model.mtp_layers model.moe.shared_ffn model.moe.dense_layers model.mla.qk_rope_head_dim "
+        "model.mla.q_lora_rank"
+    ),
+    "h200_huggingface": "shared_experts",
+    "h200_megatron_rank": "stage",
+}
+"""Whole numbers that may be zero, null or absent."""
+MEASURED: dict[str, str] = {
+    "published": "measured.iteration_time_s measured.peak_memory_gb derived.iteration_time_s",
+    "h200_huggingface": "step_ms forward_ms backward_ms optimizer_ms peak_allocated after_forward static",
+    "h200_megatron_rank": (
+        "step_ms forward_backward_ms optimizer_ms peak_allocated peak_forward_backward peak_optimizer static"
+    ),
+}
+"""Measured times and sizes: above zero where they are there."""
+TEXTS: dict[str, str] = {
+    "published": "framework source_key kind model.name model.pos_emb precision.compute",
+    "h200_huggingface": "id arch",
+    "h200_megatron_rank": "id arch recompute",
+}
+THERE: dict[str, str] = {
+    "published": (
+        "model.kv_heads model.gated_mlp model.tied_embeddings parallel.micro_batch parallel.zero_stage parallel.pp "
+        "parallel.dp parallel.sequence_parallel parallel.recompute flash_attention"
+    ),
+    "h200_huggingface": "",
+    "h200_megatron_rank": "stage flash",
+}
+"""Fields that must be there; null says that the source does not state them."""
+TABLES = {"published": "gpu model parallel precision measured", "h200_huggingface": "", "h200_megatron_rank": ""}
+_LARGEST = 10**12
+_ABSENT = object()
+
+
+def row_faults(row: Row, form: str) -> list[str]:
+    """Everything that is wrong with a row, a sentence each."""
+    tables = [f"{name} must be a table of keys and values" for name in TABLES[form].split() if not _is_table(row, name)]
+    return tables or list(_faults(row, form))
+
+
+def _is_table(row: Row, name: str) -> bool:
+    return isinstance(row.get(name), dict)
+
+
+def _faults(row: Row, form: str) -> Iterator[str]:
+    present = (*TEXTS[form].split(), *WHOLE[form].split(), *THERE[form].split())
+    yield from (f"{name} is missing" for name in present if _at(row, name) is _ABSENT)
+    for names, lowest, required in ((WHOLE, 1, True), (OPEN, 1, False), (COUNTS, 0, False)):
+        for name in names[form].split():
+            value = _at(row, name)
+            if value is not _ABSENT and (required or value is not None):
+                yield from _whole(name, value, lowest)
+    for name in TEXTS[form].split():
+        if (value := _at(row, name)) is not _ABSENT and not isinstance(value, str):
+            yield f"{name} is {_said(value)}; it must be a text"
+    for name in MEASURED[form].split():
+        if (value := _at(row, name)) is not _ABSENT and value is not None:
+            yield from _positive(name, value)
+
+
+def _at(row: Row, name: str) -> Any:  # noqa: ANN401 - a row can hold anything
+    """The value of a dotted name; a table that is not there has no values."""
+    value: Any = row
+    for part in name.split("."):
+        if not isinstance(value, dict):
+            return _ABSENT
+        value = value.get(part, _ABSENT)
+    return value
+
+
+def _whole(name: str, value: object, lowest: int) -> Iterator[str]:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        yield f"{name} is {_said(value)}; it must be a whole number"
+    elif not lowest <= value <= _LARGEST:
+        yield f"{name} is {_said(value)}; it must be from {lowest} to {_LARGEST:,}"
+
+
+def _positive(name: str, value: object) -> Iterator[str]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        yield f"{name} is {_said(value)}; it must be a number"
+    elif not 0 < value < 1e30:
+        yield f"{name} is {_said(value)}; what is measured is above 0"
+
+
+def _said(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -14,8 +14,7 @@ from typing import Any
 from shardwise.errors import FileError, ShardwiseError
 from shardwise.inputs.files import read_json
 from shardwise.measure.validate import h200, published
-from shardwise.measure.validate.case import Case, Skipped
-from shardwise.measure.validate.fields import row_faults
+from shardwise.measure.validate.case import Case, Skipped, row_faults
 
 Row = dict[str, Any]
 Read = Callable[[Row], Case | Skipped]

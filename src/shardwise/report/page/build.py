@@ -12,10 +12,12 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 
+from shardwise.errors import UnknownNameError
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.pipeline.timeline import Timeline
-from shardwise.report.page.assets_of import asset_text
 from shardwise.report.view.schedule import schedule_view
 from shardwise.version import __version__
 
@@ -109,3 +111,22 @@ def _hash(text: str) -> str:
 
 def _icon() -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(asset_text('icon.svg').encode()).decode()}"
+
+
+_KINDS = {"js", "css", "svg", "html"}
+
+
+@cache
+def asset_names() -> tuple[str, ...]:
+    """All of them, sorted."""
+    folder = files("shardwise.report.page") / "assets"
+    names = (item.name for item in folder.iterdir() if item.is_file())
+    return tuple(sorted(name for name in names if name.rpartition(".")[2] in _KINDS))
+
+
+@cache
+def asset_text(name: str) -> str:
+    """The text of one asset."""
+    if name not in asset_names():
+        raise UnknownNameError("asset", name, asset_names())
+    return (files("shardwise.report.page") / "assets" / name).read_text(encoding="utf-8")

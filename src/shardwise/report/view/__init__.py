@@ -6,9 +6,8 @@
 Times are in `unit` (seconds, or the user's own units), memory in bytes or in the user's own; what is not known is null.
 """
 
-from shardwise.report.view.balance import balance_view, balance_views
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.plan import plan_view
-from shardwise.report.view.schedule import schedule_view
+from shardwise.report.view.schedule import balance_view, balance_views, schedule_view
 
 __all__ = ["balance_view", "balance_views", "candidate_view", "plan_view", "schedule_view"]

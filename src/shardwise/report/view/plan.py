@@ -20,8 +20,8 @@ from shardwise.plan.predictions import ledger_dict
 from shardwise.plan.proof import check_proof
 from shardwise.report.estimate import searched
 from shardwise.report.view.candidates import candidate_view
+from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
-from shardwise.report.view.timeline import timeline_data, too_long
 from shardwise.search.question import Candidate
 from shardwise.units import show_bytes, show_count, show_percent, show_seconds
 

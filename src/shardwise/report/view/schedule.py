@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from shardwise.inputs.serialise import Plain
+from shardwise.partition.compare import Compared, bubble_of
+from shardwise.partition.problem import Answer, Evaluation, Problem
+from shardwise.pipeline.action import KINDS
 from shardwise.pipeline.timeline import Timeline
-from shardwise.report.view.timeline import timeline_data, too_long
 
 _KINDS = {"forward": 0, "inputs": 1, "weights": 2, "backward": 3}
 _LEDGER = {"forward": "forward", "inputs": "backward, inputs", "weights": "backward, weights", "backward": "backward"}
@@ -75,3 +79,87 @@ def _causes(timeline: Timeline) -> Plain:
     waits = [{"name": name, "value": share * makespan} for name, share in timeline.bubbles().items() if share > 0]
     bubble = {"name": "bubble", "value": timeline.bubble * makespan, "parts": waits}
     return {"name": "makespan", "value": makespan, "parts": [part for part in (*work, bubble) if part["value"]]}
+
+
+MOST_ACTIONS = 200_000
+"""Longer timelines are left out: they would make a page of tens of megabytes."""
+
+
+def timeline_data(timeline: Timeline) -> Plain | None:
+    """Plain numbers of a timeline; None where it is too long."""
+    schedule = timeline.schedule
+    if schedule.actions > MOST_ACTIONS:
+        return None
+    finite = [limit for limit in timeline.costs.memory_limit if np.isfinite(limit)]
+    return {
+        "pp": schedule.pp, "vpp": schedule.vpp, "chunks": schedule.chunks, "microbatches": schedule.microbatches,
+        "makespan": timeline.makespan, "bubble": timeline.bubble, "placement": list(schedule.rank_of),
+        "limit": max(finite, default=None), "peak": max(timeline.peak), "peaks": list(timeline.peak),
+        "critical": _critical(timeline), "ranks": [_rank(timeline, rank) for rank in range(schedule.pp)],
+    }  # fmt: skip
+
+
+def _critical(timeline: Timeline) -> list[int]:
+    """Codes of the chain of actions that the makespan hangs on, first to last."""
+    schedule = timeline.schedule
+    found = ((KINDS.index(a.kind), a.chunk, a.microbatch) for a in (step.action for step in timeline.critical_path()))
+    return [(kind * schedule.chunks + chunk) * schedule.microbatches + microbatch for kind, chunk, microbatch in found]
+
+
+def too_long(timeline: Timeline) -> str:
+    """The note that stands for a timeline that is left out; empty where it is not."""
+    actions = timeline.schedule.actions
+    if actions <= MOST_ACTIONS:
+        return ""
+    return f"the timeline has {actions:,} actions and is left out; up to {MOST_ACTIONS:,} are shown (use --trace)"
+
+
+def _rank(timeline: Timeline, rank: int) -> Plain:
+    times, held = timeline.memory(rank)
+    return {
+        "codes": timeline.schedule.codes[rank].tolist(),
+        "start": _short(timeline.start[rank]), "end": _short(timeline.end[rank]),
+        "times": _short(times), "held": _short(held),
+    }  # fmt: skip
+
+
+def _short(values: np.ndarray) -> list[float]:
+    """Nine digits: less than a pixel at any zoom, and half the bytes."""
+    return [float(f"{value:.9g}") for value in values.tolist()]
+
+
+def balance_view(answer: Answer) -> Plain:
+    """The view of a balanced pipeline."""
+    proof = "proven" if answer.proven else f"{100 * answer.gap:.2f}%"
+    facts = {"gap": proof, "method": answer.method, "bubble": str(bubble_of(answer.problem, answer.best))}
+    return _view(answer.problem, answer.best, answer.problem.name or "balanced", facts, answer.bound)
+
+
+def balance_views(answer: Answer, compared: Iterable[Compared] = ()) -> list[Plain]:
+    """The balanced pipeline first, then the others, `compared` without it."""
+    others = [
+        _view(one.problem, one.evaluation, one.name, {"bubble": str(bubble_of(one.problem, one.evaluation))})
+        for one in compared
+    ]
+    return [balance_view(answer), *others]
+
+
+def _view(problem: Problem, found: Evaluation, title: str, facts: dict[str, str], bound: float | None = None) -> Plain:
+    view = schedule_view(found.timeline, facts, title=title, bound=bound, kind="balance")
+    chosen = found.partition.chosen(problem)
+    again = [sum(counts[c] for name, counts in chosen.items() if name != "none") for c in range(problem.chunks)]
+    for stage in view["stages"]:
+        rank = stage["rank"]
+        own = [chunk for chunk, r in enumerate(problem.rank_of) if r == rank]
+        limit = problem.rank_limits[rank]
+        stage["layers"] = [found.partition.layers[chunk] for chunk in own]
+        stage["recomputed"] = [again[chunk] for chunk in own]
+        stage["total"] = found.peak[rank]
+        stage["limit"] = limit if limit < float("inf") else None
+    view["numbers"] |= {
+        "makespan": found.simulated,
+        "total_bytes": max(found.peak),
+        "fits": "yes" if found.fits else "no",
+        "memory_limit": max((x for x in problem.rank_limits if x < float("inf")), default=None),
+    }
+    return view
