@@ -14,7 +14,7 @@ from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
 
-PROGRAM = Path(__file__).parent.parent / "probe" / "shardwise_probe.py"
+PROGRAM = Path(__file__).parent.parent / "measure" / "probe" / "shardwise_probe.py"
 
 
 @click.command("probe")
