@@ -44,7 +44,7 @@ def question_of(
     memory_margin: float | str | None = None,
     base: Strategy | None = None,
 ) -> Question:
-    """Everything that is asked, names looked up in the catalog. `base`: a strategy whose choices outside the search are kept."""
+    """Everything that is asked, names looked up in the catalog. `base`: its choices outside the search are kept."""
     model = named_model(model) if isinstance(model, str) else model
     cluster = named_cluster(cluster) if isinstance(cluster, str) else cluster
     wishes, other = read_wishes(only)
