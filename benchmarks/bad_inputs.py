@@ -192,7 +192,8 @@ def warm(source: Path) -> dict[str, str]:
     from shardwise.inputs.strategy import Strategy
     from shardwise.inputs.typed import validated
     from shardwise.pipeline.generate import generate
-    from shardwise.plan.file import Plan, plan_text
+    from shardwise.plan.file import plan_text
+    from shardwise.plan.plan import Plan
     from shardwise.search.api import plan as search
     from shardwise.search.api import plan_file_of
 

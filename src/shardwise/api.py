@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
     from shardwise.search.question import Answer
 
     Source = str | Path

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from shardwise.cli.output import Output
 from shardwise.errors import Fault, InputError
 from shardwise.partition.problem import Answer, Problem
-from shardwise.plan.file import Plan, read_plan, write_plan
+from shardwise.plan.file import read_plan, write_plan
+from shardwise.plan.plan import Balance, Plan, Recomputed
 from shardwise.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def balance_plan(source: str, target: str | None, limit: float | None, output: Output) -> int:
     """Balance a plan, print it beside what it was, and write it, predicted anew."""
     from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.plan.predictions import plan_of
+    from shardwise.plan.predict import plan_of
     from shardwise.report import estimate as report
     from shardwise.search.balance_plan import balanced
 
@@ -74,16 +75,20 @@ def plan_to_balance(source: str | None, target: str | None, problem: Problem) ->
 def write_balanced(plan: Plan, path: str, answer: Answer) -> None:
     """The plan with the layers of a balanced problem, predicted anew by the cost model."""
     from shardwise.estimate.estimate import estimate
-    from shardwise.plan.predictions import plan_of
+    from shardwise.plan.predict import plan_of
     from shardwise.report import balance as report
 
-    data = report.answer_data(answer)
+    data, best = report.answer_data(answer), answer.best
     strategy = replace(
-        plan.strategy, layers=answer.best.partition.layers, first_layers=0, last_layers=0, count_embedding=False,
+        plan.strategy, layers=best.partition.layers, first_layers=0, last_layers=0, count_embedding=False,
         count_head=False, schedule=data["schedule"],
     )  # fmt: skip
+    mixed = tuple(
+        Recomputed(kind=run["kind"], choices={name: tuple(counts) for name, counts in run["choices"].items()})
+        for run in data["counts_by_kind"]
+    )
+    found = Balance(
+        problem=answer.problem.name, recompute=mixed, simulated=answer.simulated, bound=answer.bound, peak=best.peak
+    )
     made = plan_of(estimate(plan.model, plan.cluster, strategy))
-    partition = {"layers": data["layers"], "recompute": data["counts_by_kind"]}
-    kept = {**(made.predictions or {}), "balance": {name: one for name, one in data.items() if name != "seconds"}}
-    run = {**(plan.run or {}), "balance_seconds": data["seconds"]}
-    write_plan(replace(made, partition=partition, predictions=kept, run=run), path)
+    write_plan(replace(made, balance=found, run={**(plan.run or {}), "balance_seconds": data["seconds"]}), path)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardwise.measure.correct import Correction
     from shardwise.measure.fit.probe_file import Probe
     from shardwise.measure.fit.result import Fit
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 @click.command("calibrate")

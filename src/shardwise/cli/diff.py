@@ -11,7 +11,7 @@ from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import write_page
 
 if TYPE_CHECKING:
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 @click.command("diff")

@@ -16,7 +16,7 @@ from shardwise.units import show_bytes
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
     from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 @click.command("estimate", cls=Asking)
@@ -54,7 +54,7 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
 
 
 def _plan(found: Estimate) -> Plan:
-    from shardwise.plan.predictions import plan_of
+    from shardwise.plan.predict import plan_of
 
     return plan_of(found)
 
@@ -94,12 +94,13 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
 
 
 def _answer(found: Estimate, changes: tuple[Change, ...]) -> dict[str, object]:
-    from shardwise.plan.predictions import predictions, provenance
+    from shardwise.estimate.predictions import predictions_of, predictions_table
+    from shardwise.plan.predict import provenance_of
 
     return {
         "strategy": str(found.strategy),
         "inputs": {"model": found.model, "cluster": found.cluster, "strategy": found.strategy},
-        "predictions": predictions(found),
+        "predictions": predictions_table(predictions_of(found)),
         "advice": [
             {
                 "change": change.text,
@@ -110,13 +111,13 @@ def _answer(found: Estimate, changes: tuple[Change, ...]) -> dict[str, object]:
             }
             for change in changes
         ],
-        "provenance": provenance(found),
+        "provenance": provenance_of(found),
     }
 
 
 def _write(found: Estimate, out: str, output: Output) -> None:
     from shardwise.plan.file import write_plan
-    from shardwise.plan.predictions import plan_of
+    from shardwise.plan.predict import plan_of
 
     write_plan(plan_of(found), out)
     output.wrote(f"the plan is in {out}")

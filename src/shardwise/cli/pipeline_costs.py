@@ -18,7 +18,7 @@ from shardwise.units import parse_bytes
 
 if TYPE_CHECKING:
     from shardwise.estimate.setup import Setup
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 _FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
 _CHUNK_FIELDS = ("f", "i", "w", "activation")

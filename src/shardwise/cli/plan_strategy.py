@@ -45,12 +45,10 @@ def run(options: Mapping[str, Any], output: Output, typed: frozenset[str]) -> in
         return _nothing(answer, output)
     found = plan_file_of(answer)
     _say(answer, output, options["top"], explain=options["explain"])
-    from shardwise.plan.file import plan_text, write_plan
+    from shardwise.plan.file import plan_table, write_plan
 
     if output.json:
-        import json
-
-        output.answer({**json.loads(plan_text(found)), "top": [_row(one) for one in answer.top[: options["top"]]]})
+        output.answer({**plan_table(found), "top": [_row(one) for one in answer.top[: options["top"]]]})
     output.markdown(lambda: _markdown(answer, options["top"]))
     reports = Reports(html=options["html"], svg=options["svg"], trace=options["trace"])
     write_reports(found, reports, answer.simulated)
@@ -121,7 +119,6 @@ def follow(search: Search, state: Progress) -> None:
 
 def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
     from shardwise.report import estimate as report
-    from shardwise.search.api import proof
 
     best, question = answer.best, answer.question
     assert best is not None  # noqa: S101 - for the type checker
@@ -131,8 +128,8 @@ def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
     output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.base}{state}")
     output.say()
     output.say(f"{'best':<14}{best.strategy}")
-    searched = [(name, f"{text}; {answer.cpu_seconds:.1f} CPU s") for name, text in report.searched(proof(answer))]
-    output.facts([*report.summary(best), ("proof", _proof(answer)), *searched])
+    counts = [(name, f"{text}; {answer.cpu_seconds:.1f} CPU s") for name, text in report.searched(answer.counts)]
+    output.facts([*report.summary(best), ("proof", _proof(answer)), *counts])
     output.say()
     output.table(*report.stages(best))
     others = answer.top[1:top]
@@ -186,22 +183,21 @@ def _row(candidate: Candidate) -> dict[str, object]:
 def _nothing(answer: Answer, output: Output) -> int:
     """Nothing fits: by how much, and what would."""
     near, question = answer.closest, answer.question
-    from shardwise.search.api import proof
     from shardwise.search.nothing_fits import why_empty
 
-    output.answer({"fits": False, "closest": near, "search": proof(answer)["search"]})
+    output.answer({"fits": False, "closest": near, "search": answer.counts})
     if answer.interrupted:
         raise KeyboardInterrupt
     if not answer.finished:
         raise InfeasibleError("stopped before any strategy was found that fits; give it more time")
-    if not answer.counts.space:
+    if not answer.counts.strategies:
         raise InfeasibleError(why_empty(question))
     raise InfeasibleError(_message(answer))
 
 
 def _message(answer: Answer) -> str:
     near, question = answer.closest, answer.question
-    text = f"none of {answer.counts.space:,} strategies fits {question.model.name} on {question.cluster.name}"
+    text = f"none of {answer.counts.strategies:,} strategies fits {question.model.name} on {question.cluster.name}"
     if near is None:
         return text
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank:\n  {near.strategy}"

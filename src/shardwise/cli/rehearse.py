@@ -13,8 +13,8 @@ from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from shardwise.measure.rehearse.compare import Line
-    from shardwise.plan.file import Plan
+    from shardwise.estimate.predictions import Line
+    from shardwise.plan.plan import Plan
 
 
 @click.command("rehearse")

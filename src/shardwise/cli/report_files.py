@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +12,7 @@ from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
     from shardwise.inputs.runtime import Runtime
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
     from shardwise.search.question import Candidate
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,12 +60,13 @@ def write_reports(
 def write_page(path: str, plans: Sequence[Plan], views: Sequence[dict[str, Any]] = ()) -> None:
     """One page of one plan, or of several side by side, with their plan files and every target's files."""
     from shardwise.frameworks.export import every_export
+    from shardwise.plan.file import plan_table
     from shardwise.report.page import page_of
     from shardwise.report.view import plan_view
 
     shown = views or [plan_view(plan) for plan in plans]
     exports = [every_export(plan) for plan in plans]
-    write_text(path, page_of(shown, plans=[plan_data(plan) for plan in plans], exports=exports))
+    write_text(path, page_of(shown, plans=[plan_table(plan) for plan in plans], exports=exports))
 
 
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:
@@ -80,11 +80,3 @@ def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> No
         write_text(reports.svg, timeline_svg(timeline, title, seconds=True))
     if reports.trace:
         write_text(reports.trace, chrome_trace(timeline))
-
-
-def plan_data(plan: Plan) -> dict[str, Any]:
-    """What the plan's file would hold."""
-    from shardwise.plan.file import plan_text
-
-    found: dict[str, Any] = json.loads(plan_text(plan))
-    return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardwise.cli.pipeline_costs import Pipeline
     from shardwise.cli.schedule_run import Ask, Found
     from shardwise.pipeline.timeline import Timeline
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 @click.command("schedule")
@@ -133,7 +133,7 @@ def _write_plan(ask: Ask, pipeline: Pipeline, found: Found, target: str) -> None
     """The plan in its new order, predicted anew; an order that follows no name is written out."""
     from shardwise.estimate.estimate import estimate
     from shardwise.plan.file import write_plan
-    from shardwise.plan.predictions import plan_of
+    from shardwise.plan.predict import plan_of
 
     assert ask.plan and pipeline.setup  # noqa: S101, PT018 - for the type checker
     order = found.timeline.schedule if ask.name == "auto" else None

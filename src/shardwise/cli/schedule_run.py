@@ -22,7 +22,7 @@ from shardwise.pipeline.prove import prove
 from shardwise.pipeline.timeline import Timeline
 
 if TYPE_CHECKING:
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

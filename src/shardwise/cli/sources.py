@@ -15,7 +15,7 @@ from shardwise.inputs.load import Loaded
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, parse
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 Options = Mapping[str, Any]
 _ENDINGS = (".toml", ".yaml", ".yml", ".json")

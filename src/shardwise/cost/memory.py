@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shardwise.cost.chunk import Chunk
 from shardwise.cost.ledger import Ledger
@@ -12,6 +12,8 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.linear import trained_params
 from shardwise.ops.shard import Shard
+
+Fits = Literal["yes", "no", "close"]
 
 
 class RankMemory(NamedTuple):
@@ -284,7 +286,7 @@ def _communicators(strategy: Strategy) -> float:
     return 0.25e9 * axes
 
 
-def fits(total: float, gpu: Gpu, error: float) -> str:
+def fits(total: float, gpu: Gpu, error: float) -> Fits:
     """yes, no, or close: within the memory model's own error of the limit."""
     usable = gpu.memory
     if total > usable * (1 + error):

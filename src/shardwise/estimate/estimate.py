@@ -14,6 +14,7 @@ from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Update, data_groups, hidden, update_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
+from shardwise.estimate.predictions import Figures, Stage
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -23,78 +24,23 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.action import Schedule
 
 
-class Stage(NamedTuple):
-    """One pipeline rank's share of one micro batch (all its chunks), seconds."""
-
-    rank: int
-    layers: tuple[int, ...]
-    """Layers of its chunks."""
-    forward: float
-    backward: float
-    """Gradients of inputs and weights, recompute included."""
-    recompute: float
-    communication: float
-    """Exposed tensor, context and expert parallel communication of both passes."""
-    alone: float
-    """Both passes without any communication: what the rank would take if all others answered at once."""
-    parameters: float
-    """Parameters on one of its GPUs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Figures):
     """What Shardwise predicts for one strategy."""
 
     model: Model
     cluster: Cluster
     strategy: Strategy
-    iteration_seconds: float
-    time: Ledger
-    """Where the iteration's seconds go, on the pipeline rank that is busiest."""
-    time_interval: tuple[float, float]
-    """Iteration seconds less and more by the calibration's own error."""
-    memory: tuple[RankMemory, ...]
-    """One ledger per pipeline rank."""
-    peak_bytes: float
-    """Highest allocated bytes of any rank."""
-    total_bytes: float
-    """What the device of the fullest rank must have: reserved bytes, context, communicators."""
-    memory_error: float
-    """How wrong the peak typically is: the larger of the GPU's and the runtime's figure."""
-    host_bytes: float
-    """What offloading needs of one node's memory."""
-    fits: str
-    """yes, no, or close (within the memory model's error of the limit); no as well where the host is too small."""
-    stages: tuple[Stage, ...]
-    makespan: float
-    """Seconds of all passes: first start to last end on any pipeline rank."""
-    bubble: float
-    """Synchronous bubble: 1 - work / makespan of the passes, over all pipeline ranks."""
-    tokens_per_second_per_gpu: float
-    tflops_per_gpu: float
-    """Model operations (causal attention) per second and GPU, in units of 1e12."""
-    mfu: float
-    """Model operations with causal attention over the dense peak of the compute format."""
-    mfu_full_attention: float
-    """The same with attention counted as a full square, as most reports do."""
-    hfu: float
-    """As mfu, with recomputed operations counted."""
-    forward_seconds: float
-    """Forward passes of one rank, the busiest."""
-    backward_seconds: float
-    optimizer_seconds: float
     optimizer_by_rank: tuple[float, ...]
-    update: Update
-    """Reduction, step and gathering on the pipeline rank where they take longest."""
+    """The optimizer's step on every pipeline rank."""
     calibration: str
     """What the kernel times are calibrated on."""
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from shardwise.plan.notebook import plan_html
-        from shardwise.plan.predictions import plan_of
+        from shardwise.estimate.notebook import html_of
 
-        return plan_html(plan_of(self))
+        return html_of(self.model, self.cluster, self.strategy, self)
 
 
 def estimate(
@@ -200,7 +146,7 @@ def _estimate(
         strategy=strategy,
         iteration_seconds=seconds,
         time=time,
-        time_interval=(seconds / (1 + error), seconds * (1 + error)),
+        iteration_seconds_interval=(seconds / (1 + error), seconds * (1 + error)),
         memory=memory,
         peak_bytes=max(one.peak.value for one in memory),
         total_bytes=total,

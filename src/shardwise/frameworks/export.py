@@ -16,7 +16,7 @@ from shardwise.frameworks.target import Draft, Export, File, Target, runtime_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import complete
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 TORCH = "torch-pipelining@2.13"
 SPEAKS = "torch 2.13, torch.distributed.pipelining (CSV and runner)"
@@ -112,7 +112,7 @@ def _say_mixture(draft: Draft) -> None:
     """MindFormers' lists hold every kind of recompute side by side; no other target's words do."""
     text = mixture(draft.plan)
     if text and draft.version != "2.1-graph":
-        draft.lose("partition.recompute", text)
+        draft.lose("balance.recompute", text)
 
 
 READ_BACK = {

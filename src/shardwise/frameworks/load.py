@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.check.model import checked_model
 from shardwise.errors import FileError
@@ -25,7 +25,9 @@ from shardwise.inputs.load import (
 )
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.file import Plan, read_plan
+
+if TYPE_CHECKING:
+    from shardwise.plan.plan import Plan
 
 
 def load_model(name: str | Path) -> Model:
@@ -118,6 +120,8 @@ def plan_at(path: str | Path) -> Plan | None:
     """The plan in a file, None where the file is something else; a newer plan is refused with a sentence."""
     if not Path(path).is_file() or '"shardwise/plan/' not in read_text(path):
         return None
+    from shardwise.plan.file import read_plan
+
     return read_plan(path)
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.cost.ledger import Ledger
 from shardwise.estimate.estimate import Estimate
-from shardwise.plan.file import Plan, diff
+from shardwise.plan.file import diff
+from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
-from shardwise.plan.proof import check_proof
 from shardwise.report import estimate as report
 from shardwise.report.text import ROUNDING
-from shardwise.search.api import proof
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -23,9 +22,7 @@ _DIFFERENCES = 40
 
 def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
     """A plan: estimated anew, with the proof it carries."""
-    checked = check_proof(plan)
-    facts = [*([("proof", str(checked))] if checked else []), *report.searched(plan.predictions)]
-    return estimate_markdown(found or estimate_of(plan), facts)
+    return estimate_markdown(found or estimate_of(plan), report.proven(plan))
 
 
 def estimate_markdown(found: Estimate, facts: Sequence[tuple[str, str]] = ()) -> str:
@@ -41,7 +38,7 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
     gap = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
-    facts = [*report.summary(best), ("proof", gap), *report.searched(proof(answer))]
+    facts = [*report.summary(best), ("proof", gap), *report.searched(answer.counts)]
     rows = [
         (_code(str(one.strategy)), show_seconds(one.seconds), f"{one.seconds / best.iteration_seconds - 1:+.1%}",
          show_percent(one.mfu), show_bytes(one.total_bytes))

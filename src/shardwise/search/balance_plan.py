@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.inputs.load import load_runtime
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.search.cut_bound import prove
 from shardwise.search.cuts import cuts_freely
-from shardwise.search.question import Question
+from shardwise.search.question import Question, question_about
 from shardwise.search.refine import Refined, refine
 from shardwise.search.space import AS_NEEDED
 from shardwise.units import show_bytes
@@ -42,11 +41,9 @@ class Balanced:
 
 def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     """The fastest cut of a plan's strategy that fits into `limit` bytes of every rank, by default all of the GPU's."""
-    strategy, runtime = plan.strategy, load_runtime(plan.strategy.runtime)
-    question = Question(
-        model=plan.model, cluster=plan.cluster, runtime=runtime, base=strategy,
-        memory_limit=limit or plan.cluster.gpu.memory,
-    )  # fmt: skip
+    strategy = plan.strategy
+    question = question_about(plan, strategy, limit or plan.cluster.gpu.memory)
+    runtime = question.runtime
     _refuse(question, strategy)
     before = estimate_of(plan)
     free = _free(strategy, runtime)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,8 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.serialise import to_plain
 from shardwise.inputs.strategy_text import parse
-from shardwise.plan.file import Plan, plan_text
+from shardwise.plan.file import plan_table
+from shardwise.plan.plan import Plan
 from shardwise.version import __version__
 from shardwise.web.question import asked
 from shardwise.web.untrusted import model_of, plan_of, read_body, runtime_of
@@ -69,7 +69,7 @@ def view(body: bytes) -> Data:
 
     data = _table(body, "plan", "question", "strategy")
     plan = plan_of(data["plan"]) if "plan" in data else _planned(data)
-    return {"plan": plan_dict(plan), "view": plan_view(plan)}
+    return {"plan": plan_table(plan), "view": plan_view(plan)}
 
 
 def why(body: bytes) -> Data:
@@ -112,19 +112,13 @@ def report(body: bytes) -> str:
         raise InputError(Fault("plans", f"must be a list of 1 to {MOST_PLANS} plans"))
     read = [plan_of(plan, f"plans.{index}") for index, plan in enumerate(plans)]
     exports = [every_export(plan) for plan in read]
-    return page_of([plan_view(plan) for plan in read], plans=[plan_dict(plan) for plan in read], exports=exports)
+    return page_of([plan_view(plan) for plan in read], plans=[plan_table(plan) for plan in read], exports=exports)
 
 
 JSON: dict[str, Callable[[bytes], Data]] = {
     "catalog": catalog, "model": model, "question": question, "view": view, "why": why, "export": export,
 }  # fmt: skip
 TEXT: dict[str, Callable[[bytes], str]] = {"report": report}
-
-
-def plan_dict(plan: Plan) -> Data:
-    """What the plan's file would hold."""
-    found: Data = json.loads(plan_text(plan))
-    return found
 
 
 def _table(body: bytes, *names: str) -> Data:
@@ -148,8 +142,9 @@ def _strategy_text(data: Data) -> str:
 def _planned(data: Data) -> Plan:
     """The plan of one strategy under a question."""
     from shardwise.estimate.estimate import estimate
+    from shardwise.estimate.predictions import predictions_of
     from shardwise.inputs.strategy_text import complete
-    from shardwise.plan.predictions import plan_of as plan_of_estimate
+    from shardwise.plan.predict import plan_of as plan_of_estimate
 
     if "question" not in data:
         raise InputError(Fault("plan", "is missing; give a plan, or a question and a strategy"))
@@ -157,5 +152,6 @@ def _planned(data: Data) -> Plan:
     given = parse(_strategy_text(data))
     base = {"global_batch": question.base.global_batch, "seq": question.base.seq, "runtime": question.runtime.name}
     strategy = complete({**base, **given}, question.cluster)
-    plan = plan_of_estimate(estimate(question.model, question.cluster, strategy))
-    return replace(plan, predictions={**(plan.predictions or {}), "memory_limit": question.memory_limit})
+    found = estimate(question.model, question.cluster, strategy)
+    told = predictions_of(found, memory_limit=question.memory_limit)
+    return replace(plan_of_estimate(found), predictions=told)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from shardwise.api import plan
 from shardwise.errors import InfeasibleError
+from shardwise.plan.file import plan_table
 from shardwise.report.view import candidate_view, plan_view
 from shardwise.search.api import plan_file_of
 from shardwise.search.nothing_fits import why_empty
 from shardwise.search.question import Answer, Closest
 from shardwise.search.search import Search
 from shardwise.units import show_bytes
-from shardwise.web.answers import plan_dict
 from shardwise.web.question import asked
 from shardwise.web.stream import Frame
 from shardwise.web.tasks import Data, Say, encode
@@ -64,7 +64,7 @@ def _done(answer: Answer) -> Data:
     found = plan_file_of(answer) if answer.best else None
     best = str(found.strategy) if found else ""
     return {
-        "plan": plan_dict(found) if found else None,
+        "plan": plan_table(found) if found else None,
         "view": plan_view(found, answer.simulated) if found else None,
         "top": [candidate_view(one, best=str(one.strategy) == best) for one in answer.top],
         "finished": answer.finished,
@@ -85,9 +85,9 @@ def _closest(answer: Answer, near: Closest) -> Data:
 
 def _nothing(answer: Answer) -> str:
     model, cluster, near = answer.question.model.name, answer.question.cluster, answer.closest
-    if not answer.counts.space:
+    if not answer.counts.strategies:
         return why_empty(answer.question)
-    text = f"none of {answer.counts.space:,} strategies fits {model} on {cluster.name}"
+    text = f"none of {answer.counts.strategies:,} strategies fits {model} on {cluster.name}"
     if near is None:
         return f"{text}; use more or larger GPUs, or a shorter sequence"
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank"

@@ -16,7 +16,8 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import parse_mapping
 from shardwise.inputs.load import load_runtime, named_cluster, named_model, runtime_names
 from shardwise.inputs.model import Model
-from shardwise.plan.file import Plan, plan_from
+from shardwise.plan.file import plan_from
+from shardwise.plan.plan import Plan
 
 T = TypeVar("T")
 
