@@ -8,8 +8,7 @@ import pytest
 from browsing import Looked
 
 import shardwise
-from shardwise.cli.report_files import plan_data
-from shardwise.frameworks.export import every_export
+from shardwise.report.data import every_export, plan_data
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate

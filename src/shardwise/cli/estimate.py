@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.ask import Asked
+from shardwise import api
 from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import report_options, reports_of, write_reports
@@ -16,7 +16,7 @@ from shardwise.units import show_bytes
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
     from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.file import Plan
+    from shardwise.frameworks.ask import Asked
 
 
 @click.command("estimate", cls=Asking)
@@ -34,29 +34,23 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
     shardwise estimate llama-3-70b -c 64xh100 -s "tp8 pp4x2 mbs1 gbs256 seq8192" --explain
     shardwise estimate model.json --cluster system.json --strategy strategy.json   (SimuMax's files)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.estimate.advice import advise
-    from shardwise.estimate.estimate import estimate
+    from shardwise.report.data import estimate_data
 
     for note in asked.notes:
         output.note(note)
-    found = estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
+    found = api.estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
     for note in _notes(found):
         output.note(note)
-    changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
-    output.answer(_answer(found, changes))  # files first: printing can fail where the reader has gone
+    changes = api.advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
+    output.answer(estimate_data(found, changes))  # files first: printing can fail where the reader has gone
     output.markdown(lambda: _markdown(found))
-    write_reports(_plan(found), reports_of(files), runtime=asked.runtime)
+    write_reports(api.plan_of(found), reports_of(files), runtime=asked.runtime)
     if out:
-        _write(found, out, output)
+        api.write_plan(api.plan_of(found), out)
+        output.wrote(f"the plan is in {out}")
     _say(found, asked, output, changes, explain=explain)
     if found.fits == "no":
         raise InfeasibleError(_missing(found))
-
-
-def _plan(found: Estimate) -> Plan:
-    from shardwise.plan.predictions import plan_of
-
-    return plan_of(found)
 
 
 def _markdown(found: Estimate) -> str:
@@ -91,35 +85,6 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
         output.say()
         output.say(report.advice_title(found, changes))
         output.table(*report.advice(changes)) if changes else None
-
-
-def _answer(found: Estimate, changes: tuple[Change, ...]) -> dict[str, object]:
-    from shardwise.plan.predictions import predictions, provenance
-
-    return {
-        "strategy": str(found.strategy),
-        "inputs": {"model": found.model, "cluster": found.cluster, "strategy": found.strategy},
-        "predictions": predictions(found),
-        "advice": [
-            {
-                "change": change.text,
-                "strategy": str(change.strategy),
-                "seconds": change.seconds,
-                "bytes": change.bytes,
-                "fits": change.fits,
-            }
-            for change in changes
-        ],
-        "provenance": provenance(found),
-    }
-
-
-def _write(found: Estimate, out: str, output: Output) -> None:
-    from shardwise.plan.file import write_plan
-    from shardwise.plan.predictions import plan_of
-
-    write_plan(plan_of(found), out)
-    output.wrote(f"the plan is in {out}")
 
 
 def _missing(found: Estimate) -> str:

@@ -13,19 +13,6 @@ if TYPE_CHECKING:
     from shardwise.plan.file import Plan
 
 
-def is_per_op(plan: Plan) -> bool:
-    return (plan.partition or {}).get("space") == "per-op"
-
-
-def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
-    """Verbs that know whole strategies only would show something else than the plan."""
-    if is_per_op(plan):
-        raise InputError(
-            Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
-                  "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
-        )  # fmt: skip
-
-
 def show_per_op(plan: Plan, path: str, output: Output) -> None:
     """Stages, layouts, predictions and bound, as they were written."""
     try:

@@ -32,7 +32,8 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     shardwise show plan.json --explain
     shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.cli.per_op_show import is_per_op, show_per_op
+    from shardwise.cli.per_op_show import show_per_op
+    from shardwise.frameworks.load import is_per_op
     from shardwise.plan.file import read_plan
     from shardwise.plan.predict import estimate_of
     from shardwise.report import estimate as report

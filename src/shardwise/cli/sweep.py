@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise import api
 from shardwise.cli.options import MODEL, Number, numbers, share
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
@@ -14,7 +15,7 @@ from shardwise.inputs.gate import Scalar, typed
 from shardwise.units import show_percent, show_seconds
 
 if TYPE_CHECKING:
-    from shardwise.search.sweep import Cell, Run
+    from shardwise.search.sweep import Cell
 
 
 def _price(text: str, row: Scalar, at: str) -> float:
@@ -81,18 +82,16 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     shardwise sweep llama-3-70b -c 64xh100,128xh100,256xh100 --global-batch 1024 --seq 8192
     shardwise sweep llama-3-70b -c 512xh100,512xh200 --tokens 15T --price 2.5/h --mtbf 50000h --chart pareto.svg
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.frameworks.load import load_cluster, load_model
     from shardwise.inputs.write import write_text
     from shardwise.report.sweep import chart, csv_text
-    from shardwise.search.sweep import sweep
 
     grid = {"batches": options["batches"], "sequences": options["sequences"]}
-    clusters = {name: load_cluster(name) for text in options["clusters"] for name in text.split(",")}
+    clusters = list(dict.fromkeys(name for text in options["clusters"] for name in text.split(",")))
     total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
     with progress("points of the grid", total=total, quiet=output.quiet) as state:
-        cells = sweep(
-            load_model(model), clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
-            run=_run(options), told=lambda _: state.update(),
+        cells = api.sweep(
+            model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
+            **_run(options), told=lambda _: state.update(),
         )  # fmt: skip
     output.answer({"cells": cells})
     output.table(*_table(cells))
@@ -109,13 +108,8 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     return 0
 
 
-def _run(options: dict[str, Any]) -> Run:
-    from shardwise.search.sweep import Run
-
-    return Run(
-        tokens=options["tokens"] or 0.0, price=options["price"], mtbf=options["mtbf"] or 0.0,
-        save=options["checkpoint"] or 0.0, store=options["store"],
-    )  # fmt: skip
+def _run(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[name] or 0.0 for name in ("tokens", "price", "mtbf", "checkpoint", "store")}
 
 
 def _table(cells: tuple[Cell, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
