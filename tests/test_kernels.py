@@ -127,7 +127,7 @@ def test_a_truncated_library_is_not_loaded(package, share):
 
 
 def test_a_library_of_other_sources_is_not_loaded(package):
-    with (package / "simulate" / "replay.c").open("a") as source:
+    with (package / "pipeline" / "replay.c").open("a") as source:
         source.write("/* a change */\n")
     assert not loads(package)
 

@@ -13,7 +13,7 @@ import shardwise
 def test_the_public_names():
     assert sorted(shardwise.__all__) == [
         "Cluster", "Model", "ShardwiseError", "Strategy", "__version__", "estimate", "load_cluster", "load_model",
-        "plan",
+        "plan", "read_plan", "write_plan",
     ]  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_the_installed_program_plans_and_validates(built):
     assert kernels.LACKING not in done.stderr
     home = Path(python(built[1].with_name("python"), "-c", "import shardwise; print(shardwise.__file__)").stdout).parent
     assert home.is_relative_to(built[1].parents[1])
-    measured = home / "plan" / "measured" / "data" / "h200_huggingface.json.gz"
+    measured = home / "measure" / "validate" / "data" / "h200_huggingface.json.gz"
     assert json.loads(python(built[1], "validate", "--data", measured, "--json", "-").stdout)["rows"]
 
 

@@ -29,7 +29,7 @@ MEGATRON_WHOLE = words(
     moe-shared-expert-intermediate-size mtp-num-layers num-attention-heads
     num-distributed-optimizer-instances num-experts num-layers num-query-groups
     num-virtual-stages-per-pipeline-rank pipeline-model-parallel-size q-lora-rank qk-head-dim
-    qk-pos-emb-head-dim recompute-num-layers seq-length tensor-model-parallel-size v-head-dim vocab-size
+    qk-pos-emb-head-dim recompute-num-layers rotary-base seq-length tensor-model-parallel-size v-head-dim vocab-size
     window-attn-skip-freq
     """
 )

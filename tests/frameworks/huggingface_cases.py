@@ -16,6 +16,15 @@ _DEEPSEEK_MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim
 def _llama(
     kind: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int, **more: Any
 ) -> dict[str, Any]:
+    theta = {
+        "mixtral": 1e6,
+        "qwen2": 1e6,
+        "qwen3_moe": 1e6,
+        "qwen3": 1e6,
+        "gpt_oss": 1.5e5,
+        "llama": 5e5,
+        "kimi_k2": 5e4,
+    }
     return {
         "architectures": [f"{kind.title()}ForCausalLM"],
         "model_type": kind,
@@ -28,7 +37,7 @@ def _llama(
         "num_hidden_layers": layers,
         "num_key_value_heads": kv,
         "rms_norm_eps": 1e-05,
-        "rope_theta": 500000.0,
+        "rope_theta": theta.get(kind, 10_000.0),
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
         "transformers_version": "4.44.0",

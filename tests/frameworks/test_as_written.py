@@ -13,7 +13,7 @@ import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
-from shardwise.frameworks.read import read_framework
+from shardwise.frameworks.read import read_content, read_framework
 from shardwise.inputs.strategy_text import complete
 from shardwise.plan.predictions import plan_of
 from shardwise.units import show_bytes, show_seconds
@@ -73,3 +73,11 @@ def test_the_command_line_says_it_too(to, tmp_path, capfd):
         f"{show_seconds(json.loads(capfd.readouterr().out)['predictions']['iteration_seconds'])} per iteration"
         in said[1]
     )
+
+
+def test_the_base_of_rotary_angles_is_written_and_read_back():
+    """Megatron's default is 10,000; a Llama 3 run without the flag would train another model."""
+    made = export(plan_of(shardwise.estimate("llama-3-8b", "8xh100", "tp8 gbs8")), "megatron")
+    script = next(file.text for file in made.files if file.name == "train.sh")
+    assert "--rotary-base 500000" in script
+    assert read_content(script, "train.sh").model.rotary_base == 500_000

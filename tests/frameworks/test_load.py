@@ -245,7 +245,7 @@ def test_read_cluster_gives_notes():
 
 def test_catalog_names_need_no_pydantic():
     code = (
-        "import sys; from shardwise.inputs.load import load_model, load_cluster;"
+        "import sys; from shardwise import load_model, load_cluster;"
         "load_model('llama-3-8b'); load_cluster('64xh100');"
         "sys.exit('pydantic' in sys.modules or 'yaml' in sys.modules)"
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule.test_bounds import every_order
 
+from pipeline.test_bounds import every_order
 from shardwise.pipeline.action import Schedule, placed
 from shardwise.pipeline.alternatives import optimise_alternatives
 from shardwise.pipeline.certificate import check

@@ -132,8 +132,8 @@ def test_progress_improves_and_interrupt_keeps_the_best():
 
 def test_without_kernels_the_answer_is_sound_and_near():
     program = (
-        "from shardwise.pipeline import optimise\n"
-        "from shardwise.pipeline import costs\n"
+        "from shardwise.pipeline.optimise import optimise\n"
+        "from shardwise.pipeline.costs import costs\n"
         "c = costs(pp=4, vpp=2, f=10, i=11, w=9, hop=1, memory_limit=8)\n"
         "print(optimise(c, pp=4, vpp=2, microbatches=8, effort=0.02).value)\n"
     )

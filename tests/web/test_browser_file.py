@@ -8,10 +8,10 @@ import pytest
 from browsing import Looked
 
 import shardwise
-from shardwise.report.data import every_export, plan_data
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
+from shardwise.report.data import every_export, plan_data
 from shardwise.report.page import page_of, timeline_page
 from shardwise.report.view import plan_view
 from shardwise.search.api import plan_file_of

@@ -83,6 +83,8 @@ class Model:
     """rmsnorm has one vector of weights, layernorm two."""
     position: Position = "rope"
     """learned: a table of `max_positions` rows beside the embedding."""
+    rotary_base: float = 10_000.0
+    """Base of rotary position angles (theta). No shape or time depends on it; exports must say it."""
     max_positions: int = 0
     """Rows of a learned position table."""
     tied: bool = False

@@ -66,6 +66,7 @@ SCALARS: dict[str, Scalar] = {
     **{f"Model.{name}": _whole(1, WIDTH) for name in ("hidden", "heads", "kv_heads", "head_size")},
     "Model.ffn": _whole(0, WIDTH),
     "Model.vocab": _whole(1, TOKENS),
+    "Model.rotary_base": _number(1, 1e12),
     "Model.max_positions": _whole(0, TOKENS),
     "Model.norms_per_layer": _whole(1, 4),
     "Model.embedding_size": _whole(0, WIDTH),

@@ -10,7 +10,7 @@ from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, named_cluster, named_model
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
@@ -34,8 +34,8 @@ UNSEARCHED = ("dtype", "master", "grad_dtype", "optimizer", "lora", "offload", "
 
 
 def question_of(
-    model: Model,
-    cluster: Cluster,
+    model: Model | str,
+    cluster: Cluster | str,
     *,
     global_batch: int,
     seq: int = 4096,
@@ -44,7 +44,9 @@ def question_of(
     memory_margin: float | str | None = None,
     base: Strategy | None = None,
 ) -> Question:
-    """Everything that is asked. `base`: a strategy whose choices outside the search are kept."""
+    """Everything that is asked, names looked up in the catalog. `base`: its choices outside the search are kept."""
+    model = named_model(model) if isinstance(model, str) else model
+    cluster = named_cluster(cluster) if isinstance(cluster, str) else cluster
     wishes, other = read_wishes(only)
     runtime = _runtime(runtime, other.get("runtime"))
     limit = _limit(cluster, runtime, memory_margin)

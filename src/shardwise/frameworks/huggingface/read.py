@@ -129,6 +129,7 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         "activation": _activation(keys, family),
         "mtp": keys.concept("mtp") or 0,
         "dropout": _dropout(keys),
+        "rotary_base": _rotary_base(keys),
         "mla": _mla(keys),
     }
     for ours, theirs in family.switches.items():
@@ -173,6 +174,14 @@ def _activation(keys: Keys, family: Family) -> Activation:
     if family.gated:
         return "geglu" if "gelu" in text or family.fixed.get("activation") == "geglu" else "swiglu"
     return "relu" if text == "relu" or (not text and family.fixed.get("activation") == "relu") else "gelu"
+
+
+def _rotary_base(keys: Keys) -> float:
+    """`rope_theta`, in files of transformers 5 inside `rope_parameters`; Hugging Face's default is the paper's."""
+    nested = keys.get("rope_parameters")
+    inner = Keys(nested) if isinstance(nested, dict) else keys
+    found = keys.number("rope_theta", "Model.rotary_base") or keys.number("rotary_emb_base", "Model.rotary_base")
+    return float(found or inner.number("rope_theta", "Model.rotary_base") or 10_000.0)
 
 
 def _dropout(keys: Keys) -> float:

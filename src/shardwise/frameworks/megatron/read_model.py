@@ -24,7 +24,7 @@ MODEL_FLAGS = frozenset(
         "moe-layer-freq",
         "moe-expert-capacity-factor", "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim",
         "qk-pos-emb-head-dim", "v-head-dim", "mtp-num-layers", "attention-dropout", "hidden-dropout", "tokenizer-type",
-        "moe-shared-expert-gate", "softmax-type", "window-size", "window-attn-skip-freq",
+        "moe-shared-expert-gate", "softmax-type", "rotary-base", "window-size", "window-attn-skip-freq",
     }
 )  # fmt: skip
 _MODEL_SWITCHES = frozenset({
@@ -93,6 +93,7 @@ def read_model(draft: Draft, found: Flags) -> Model | None:
         activation=_activation(found),
         norm="rmsnorm" if norm == "RMSNorm" else "layernorm",
         position=position,
+        rotary_base=_number(draft, found, "rotary-base", "10000", "Model.rotary_base") or 1.0,
         max_positions=whole("max-position-embeddings", 0) if position == "learned" else 0,
         tied="untie-embeddings-and-output-weights" not in found,
         qkv_bias=bias or "add-qkv-bias" in found,

@@ -50,6 +50,8 @@ def model_flags(model: Model, seq: int) -> Iterator[Flag]:
         yield from _heads(model)
     yield from (("vocab-size", model.vocab), ("max-position-embeddings", max(seq, model.max_positions)))
     yield "position-embedding-type", _POSITIONS.get(model.position, "none")
+    if model.position == "rope":
+        yield "rotary-base", round(model.rotary_base)
     yield "normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
     yield from (("attention-dropout", model.dropout), ("hidden-dropout", model.dropout))
     yield from ((name, None) for name, on in _switches(model).items() if on)

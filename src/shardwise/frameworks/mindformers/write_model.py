@@ -51,6 +51,7 @@ def model_keys(draft: Draft) -> Settings:
         "hidden_act": _ACTIVATIONS[model.activation],
         "seq_length": s.seq,
         "max_position_embeddings": max(s.seq, model.max_positions),
+        "rope_theta": model.rotary_base,
         "tie_word_embeddings": model.tied,
         "attention_bias": model.qkv_bias,
         "use_flash_attention": s.flash,

@@ -49,7 +49,7 @@ def schedule_of(plan: Plan) -> Schedule:
     return generate(s.schedule, pp=s.pp, vpp=s.vpp, microbatches=s.microbatches, group=s.group)
 
 
-RUNNER = Path(__file__).with_name("torch_runner.py")
+RUNNER = Path(__file__).with_name("runner.py")
 
 
 def export_torch(schedule: Schedule, folder: str | Path, *, force: bool = False) -> tuple[Path, Path]:
