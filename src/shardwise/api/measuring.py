@@ -83,9 +83,10 @@ def rehearse(
 ) -> Rehearsal:
     """One rank of a plan run here, all other ranks faked, and held against the prediction.
 
-    `rank`: such as `pp2`, needed where there are several; `device`: `cuda` runs it, `meta` counts its memory without
-    a GPU; `builder`: `megatron` lets Megatron-Core build the rank; `read`: a result that the program wrote elsewhere,
-    in place of running it; `repeats`: iterations that are timed; `result`: a file that keeps the program's result.
+    `plan`: of a whole strategy; `rank`: such as `pp2`, needed where there are several; `device`: `cuda` runs it,
+    `meta` counts its memory without a GPU; `builder`: `megatron` lets Megatron-Core build the rank; `read`: a result
+    that the program wrote elsewhere, in place of running it; `repeats`: iterations that are timed; `result`: a file
+    that keeps the program's result.
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.rehearse import rehearse as run

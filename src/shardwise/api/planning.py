@@ -93,7 +93,8 @@ def timeline(plan: Plan | Source, *, runtime: Runtime | None = None) -> Timeline
 def advise(found: Estimate, *, runtime: Runtime | None = None, count: int = 3) -> tuple[Change, ...]:
     """The changes of an estimated strategy that help most, best first: to make it fit, or faster.
 
-    `runtime`: the one that it was estimated with, where that is not the one it names; `count`: how many.
+    `found`: the estimate; `runtime`: the one that it was estimated with, where that is not the one it names; `count`:
+    how many.
     """
     from shardwise.estimate.advice import advise
 
@@ -307,11 +308,11 @@ def sweep(
 ) -> tuple[Cell, ...]:
     """A grid of clusters, batches and sequences, each point planned.
 
-    `clusters`: texts such as `64xh100`, or clusters by name; `batches`: samples per iteration; `sequences`: tokens
-    per sample; `runtime`, `only`, `gap`: as for `plan`; `tokens`: of the whole run, for days and cost; `price`: of a
-    GPU and hour; `mtbf`: seconds between failures of one GPU, for goodput; `checkpoint`: seconds that one stops
-    training, 0: from the model's size and `store`, the bytes per second that a node writes; `told`: called with every
-    point that is done.
+    `model`: as for `plan`; `clusters`: texts such as `64xh100`, or clusters by name; `batches`: samples per
+    iteration; `sequences`: tokens per sample; `runtime`, `only`, `gap`: as for `plan`; `tokens`: of the whole run,
+    for days and cost; `price`: of a GPU and hour; `mtbf`: seconds between failures of one GPU, for goodput;
+    `checkpoint`: seconds that one stops training, 0: from the model's size and `store`, the bytes per second that a
+    node writes; `told`: called with every point that is done.
     """
     from collections.abc import Mapping
 

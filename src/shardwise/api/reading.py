@@ -60,8 +60,8 @@ def load_strategy(
 ) -> Strategy:
     """A strategy from a line of text such as `tp8 pp4 mbs1 gbs512`, or from a file: ours, a plan, SimuMax's.
 
-    `cluster`: where a text does not say dp, it follows from the cluster's GPUs; `global_batch`, `seq`, `runtime`:
-    what stands where a text does not say them.
+    `source`: the text or the file; `cluster`: where a text does not say dp, it follows from the cluster's GPUs;
+    `global_batch`, `seq`, `runtime`: what stands where a text does not say them.
     """
     from shardwise.frameworks.ask import is_file
     from shardwise.frameworks.load import load_strategy
@@ -224,7 +224,11 @@ def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False)
 
 
 def write_export(made: Bundle, folder: Source, *, force: bool = False) -> tuple[Path, ...]:
-    """Write an export's files into a folder, all or none; `force`: over files that were edited or are not ours."""
+    """Write an export's files, all or none; gives their paths.
+
+    `made`: what `export` gave; `folder`: made where there is none; `force`: over files that were edited or are not
+    ours.
+    """
     from shardwise.frameworks.folder import write_export
 
     return write_export(made, folder, force=force)
