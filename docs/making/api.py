@@ -18,12 +18,12 @@ is wrong with an input raises `shardwise.ShardwiseError` with a sentence; `Input
 them: [from Python](../how-to/python.md)."""
 PARTS: dict[str, tuple[str, ...]] = {
     "shardwise": (
-        "load_model", "load_cluster", "load_strategy", "load_problem", "Strategy.parse", "estimate", "advise", "check",
-        "plan", "plan_of", "why", "what_if", "sweep", "plan_operators", "schedule", "simulate", "timeline", "balance",
-        "balance_plan", "export", "write_export", "validate", "calibrate", "store_calibration", "rehearse", "read_plan",
-        "write_plan", "diff", "Model", "Cluster", "Strategy", "Estimate", "Answer", "Plan", "Why", "WhatIf", "Scheduled",
-        "Replay", "Timeline", "Costs", "Problem", "BalanceAnswer", "Balanced", "Export", "Validation", "Calibrated",
-        "Rehearsal", "ShardwiseError",
+        "load_model", "load_cluster", "load_strategy", "load_problem", "Strategy.parse", "estimate", "advise",
+        "check", "plan", "plan_of", "why", "what_if", "sweep", "plan_operators", "schedule", "simulate",
+        "timeline", "balance", "balance_plan", "export", "write_export", "validate", "calibrate",
+        "store_calibration", "rehearse", "read_plan", "write_plan", "diff", "Model", "Cluster", "Strategy",
+        "Estimate", "Answer", "Plan", "Why", "WhatIf", "Scheduled", "Replay", "Timeline", "Costs", "Problem",
+        "BalanceAnswer", "Balanced", "Export", "Validation", "Calibrated", "Rehearsal", "ShardwiseError",
     ),
     "shardwise.estimate.estimate": ("Stage",),
     "shardwise.cost.memory": ("RankMemory",),

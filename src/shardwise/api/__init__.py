@@ -4,6 +4,7 @@ Names and files stand wherever a model, a cluster, a strategy or a plan is asked
 plan, or another tool's file. What a verb needs is imported when it is called, so that `import shardwise` costs nothing.
 """
 
+from shardwise.api.estimating import advise, check, check_proof, estimate, timeline
 from shardwise.api.measuring import (
     calibrate,
     judge_calibration,
@@ -28,16 +29,11 @@ from shardwise.api.pipelines import (
     simulate,
 )
 from shardwise.api.planning import (
-    advise,
-    check,
-    check_proof,
-    estimate,
     fixed_by,
     plan,
     plan_operators,
     question,
     sweep,
-    timeline,
     what_if,
     why,
     why_nothing,

@@ -14,10 +14,14 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     """The lines on top."""
     assert answer.best is not None  # noqa: S101 - for the type checker: an answer without one is told otherwise
     yield from summary(answer.best)
-    text = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
-    yield "proof", f"{text} (under the cost model in use; --explain says what the space is)"
+    yield "proof", f"{proven(answer)} (under the cost model in use; --explain says what the space is)"
     for name, text in searched(proof(answer)):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
+
+
+def proven(answer: Answer) -> str:
+    """Bound and gap, in a sentence."""
+    return f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
 
 
 def candidates(answer: Answer, top: int) -> Table:
