@@ -50,15 +50,16 @@ def question(
         if cluster is None and memory_margin is None and memory is None:
             memory_margin = margin_of(old)
         cluster = old.cluster if cluster is None else cluster
-        global_batch, seq, runtime = global_batch or s.global_batch, seq or s.seq, runtime or s.runtime
+        global_batch, seq = (s.global_batch if global_batch is None else global_batch), (s.seq if seq is None else seq)
+        runtime = runtime or s.runtime
     found = _both(model, cluster)
     machines = as_cluster(found[1])
     if memory is not None:
         size = typed(memory, SCALARS["Gpu.memory"], "--memory") if isinstance(memory, str) else memory
         memory_margin = machines.gpu.memory - size
     return question_of(
-        as_model(found[0]), machines, global_batch=global_batch or GLOBAL_BATCH, seq=seq or SEQ,
-        runtime=runtime or RUNTIME, only=only, memory_margin=memory_margin, base=base,
+        as_model(found[0]), machines, global_batch=GLOBAL_BATCH if global_batch is None else global_batch,
+        seq=SEQ if seq is None else seq, runtime=runtime or RUNTIME, only=only, memory_margin=memory_margin, base=base,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import report_options, reports_of, write_reports
 from shardwise.errors import InfeasibleError
-from shardwise.units import show_bytes
 
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
@@ -34,12 +33,13 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
     shardwise estimate llama-3-70b -c 64xh100 -s "tp8 pp4x2 mbs1 gbs256 seq8192" --explain
     shardwise estimate model.json --cluster system.json --strategy strategy.json   (SimuMax's files)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    from shardwise.report import estimate as report
     from shardwise.report.data import estimate_data
 
     for note in asked.notes:
         output.note(note)
     found = api.estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
-    for note in _notes(found):
+    for note in report.notes(found):
         output.note(note)
     changes = api.advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
     output.answer(estimate_data(found, changes))  # files first: printing can fail where the reader has gone
@@ -50,18 +50,13 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
         output.wrote(f"the plan is in {out}")
     _say(found, asked, output, changes, explain=explain)
     if found.fits == "no":
-        raise InfeasibleError(_missing(found))
+        raise InfeasibleError(report.missing(found))
 
 
 def _markdown(found: Estimate) -> str:
     from shardwise.report.markdown import estimate_markdown
 
     return estimate_markdown(found)
-
-
-def _notes(found: Estimate) -> list[str]:
-    """What the ledger of time says beside its numbers: corrections, shapes that were never measured."""
-    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note))
 
 
 def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, ...], *, explain: bool) -> None:
@@ -85,16 +80,3 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
         output.say()
         output.say(report.advice_title(found, changes))
         output.table(*report.advice(changes)) if changes else None
-
-
-def _missing(found: Estimate) -> str:
-    """How much is missing, and where."""
-    fullest = max(found.memory, key=lambda rank: rank.total)
-    gpu = found.cluster.gpu
-    over = [rank.rank for rank in found.memory if rank.total > gpu.memory]
-    others = f" ({len(over)} of {len(found.memory)} pipeline ranks are too full)" if len(over) > 1 else ""
-    return (
-        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {gpu.name} has "
-        f"{show_bytes(gpu.memory)}, {show_bytes(fullest.total - gpu.memory)} are missing{others}; "
-        f"the peak is in {fullest.at}"
-    )

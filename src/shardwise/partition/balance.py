@@ -24,7 +24,7 @@ from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, pr
 from shardwise.partition.readers.training_file import in_pieces, read_training
 from shardwise.partition.solver import Report, solve
 
-PP, VPP, MICROBATCHES, MEMORY = 4, 1, 4, 56000.0
+_DEFAULTS: dict[str, Any] = {"pp": 4, "vpp": 1, "microbatches": 4, "memory": (56000.0,), "seq_split": 1}
 """What a layer model is balanced for where nothing else is said; MB as SAPP counts."""
 _KEYS = {
     "pp": "pp", "vpp": "vp", "microbatches": "mb", "low_memory": "low_mem", "seq_split": "seq_split",
@@ -63,20 +63,21 @@ def problem_of(asked: Described) -> Loaded[Problem]:
                 raise InputError(Fault("--problem", f"and --{name} both describe the model; leave one out"))
         problem = read_problem(asked.problem, _changes(asked))
         return Loaded(value=problem, notes=tuple(f"{asked.problem}: {note}" for note in problem_notes(asked.problem)))
+    asked = replace(asked, **{name: value for name, value in _DEFAULTS.items() if getattr(asked, name) is None})
     model, kept = _model(asked)
     data, kinds, cut = _in_pieces(asked, model.data)
+    assert asked.pp is not None and asked.vpp is not None and asked.microbatches is not None  # noqa: S101, PT018
     problem = make_problem(
-        data, pp=asked.pp or PP, vpp=asked.vpp or VPP, microbatches=asked.microbatches or MICROBATCHES,
-        limits=limits_of(asked.memory, asked.pp or PP), low_memory=bool(asked.low_memory),
-        splits=asked.seq_split or 1, schedule=asked.schedule, hop=asked.hop or 0.0, empty=_empty(asked),
-        name=asked.model or "", kinds=kinds,
+        data, pp=asked.pp, vpp=asked.vpp, microbatches=asked.microbatches, limits=limits_of(asked.memory, asked.pp),
+        low_memory=bool(asked.low_memory), splits=asked.seq_split or 1, schedule=asked.schedule, hop=asked.hop or 0.0,
+        empty=_empty(asked, asked.pp * asked.vpp), name=asked.model or "", kinds=kinds,
     )  # fmt: skip
     return Loaded(value=problem, notes=(*model.notes, *kept, *cut), extra=model.fit)
 
 
 def limits_of(memory: Sequence[float] | None, pp: int) -> tuple[float, ...]:
     """One limit for all stages, or one each."""
-    given = tuple(memory or (MEMORY,))
+    given = tuple(memory or ())
     if len(given) not in {1, pp}:
         raise InputError(Fault("--memory", f"has {len(given)} numbers; write one, or one for each of {pp} stages"))
     return given
@@ -173,8 +174,7 @@ def _times(asked: Described) -> tuple[float, float, float] | None:
     return head, body, tail
 
 
-def _empty(asked: Described) -> tuple[int, ...]:
-    chunks = (asked.pp or PP) * (asked.vpp or VPP)
+def _empty(asked: Described, chunks: int) -> tuple[int, ...]:
     if asked.empty is None:
         return ()
     if asked.empty == "ends":

@@ -21,7 +21,7 @@ PARTS = (
 )
 
 
-class Table(NamedTuple):
+class Listing(NamedTuple):
     """A table with its title, and what is said below it."""
 
     title: str
@@ -64,14 +64,14 @@ def reasons(validation: Validation) -> list[str]:
     return [f"  skipped {number}: {reason}" for reason, number in counts.most_common(8)]
 
 
-def tables(validation: Validation) -> Iterator[Table]:
+def tables(validation: Validation) -> Iterator[Listing]:
     """Every table that has a row."""
     outcomes = validation.outcomes
     every = (*_time(outcomes), *_memory(outcomes), *_parts(outcomes), _fits(outcomes), _regret(outcomes))
     yield from (one for one in every if one.rows)
 
 
-def _time(outcomes: list[Outcome]) -> Iterator[Table]:
+def _time(outcomes: list[Outcome]) -> Iterator[Listing]:
     known, scored = [one for one in outcomes if one.case.complete], summary.scored(outcomes)
     lines, mean = summary.table(scored, "iteration_seconds", summary.by_source), summary.headline(outcomes)
     title = "iteration time by source: published 16-bit runs whose settings are known"
@@ -85,19 +85,19 @@ def _time(outcomes: list[Outcome]) -> Iterator[Table]:
     yield _errors("iteration time by source: other runs", "source", rest)
 
 
-def _memory(outcomes: list[Outcome]) -> Iterator[Table]:
+def _memory(outcomes: list[Outcome]) -> Iterator[Listing]:
     keys = {"source": summary.by_source, "gpu": summary.by_gpu, "precision": summary.by_precision}
     for word, key in keys.items():
         yield _errors(f"peak memory by {word}", word, summary.table(outcomes, "peak_bytes", key))
 
 
-def _parts(outcomes: list[Outcome]) -> Iterator[Table]:
+def _parts(outcomes: list[Outcome]) -> Iterator[Listing]:
     for quantity, name in PARTS:
         yield _errors(name, "source", summary.table(outcomes, quantity, summary.by_source))
 
 
-def _errors(title: str, word: str, lines: Iterable[Errors], below: str = "") -> Table:
-    return Table(title, (word, *HEADS), [(x.name, str(x.rows), *_numbers(x), x.worst) for x in lines], below)
+def _errors(title: str, word: str, lines: Iterable[Errors], below: str = "") -> Listing:
+    return Listing(title, (word, *HEADS), [(x.name, str(x.rows), *_numbers(x), x.worst) for x in lines], below)
 
 
 def _numbers(errors: Errors) -> tuple[str, ...]:
@@ -105,12 +105,12 @@ def _numbers(errors: Errors) -> tuple[str, ...]:
     return (*sizes, f"{100 * errors.bias:+.1f}%")
 
 
-def _fits(outcomes: list[Outcome]) -> Table:
+def _fits(outcomes: list[Outcome]) -> Listing:
     heads = (
         "source", "rows", "ran: said fits", "ran: said no", "oom: said fits", "oom: said no", "right", "of ran",
         "of oom",
     )  # fmt: skip
-    return Table("fits or out of memory", heads, [_fits_row(one) for one in summary.confusions(outcomes)])
+    return Listing("fits or out of memory", heads, [_fits_row(one) for one in summary.confusions(outcomes)])
 
 
 def _fits_row(one: Confusion) -> tuple[str, ...]:
@@ -119,13 +119,13 @@ def _fits_row(one: Confusion) -> tuple[str, ...]:
     return (one.name, *map(str, counts), *("-" if x is None else f"{100 * x:.1f}%" for x in shares))
 
 
-def _regret(outcomes: list[Outcome]) -> Table:
+def _regret(outcomes: list[Outcome]) -> Listing:
     found = summary.regrets(outcomes)
     sources = sorted({one.source for one in found})
     rows = [_regret_row(source, [one for one in found if one.source == source]) for source in sources]
     heads = ("source", "sets", "runs", "mean", "max", "slowest layout", "refused", "worst choice")
     title = "regret over runs that differ only in layout: measured time of the one ranked first / best - 1"
-    return Table(title, heads, rows)
+    return Listing(title, heads, rows)
 
 
 def _regret_row(source: str, own: list[Regret]) -> tuple[str, ...]:
