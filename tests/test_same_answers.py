@@ -235,3 +235,11 @@ def test_what_if(cli, tmp_path):
         assert data["the plan as it is"]["iteration_seconds"] == found.before.iteration_seconds
         assert data["the best there"]["iteration_seconds"] == found.again.best.iteration_seconds
         assert data["the best there"]["strategy"] == str(found.again.best.strategy)
+
+
+def test_plan_operators(cli):
+    for gpus, batch in ((2, 16), (4, 32)):
+        found = shardwise.plan_operators("gpt-2-124m", f"{gpus}xh100", global_batch=batch, seq=1024)
+        words = ("gpt-2-124m", "-c", f"{gpus}xh100", "--global-batch", batch, "--seq", 1024)
+        _, data = cli("plan-operators", *words)
+        assert (data["cost"]["seconds"], data["bound"]) == (found.cost.seconds, found.bound)

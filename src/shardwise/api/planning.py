@@ -247,9 +247,12 @@ def plan_operators(
     `most_tp`: the largest tensor parallel size, 0: a node; `method`: auto, exact, deep or alleviate; `time_limit`:
     CPU seconds; `workers`: processes.
     """
+    from dataclasses import replace
+
     from shardwise.api.reading import as_cluster, as_model
     from shardwise.inputs.load import load_runtime
     from shardwise.per_op.chain import own_chain
+    from shardwise.per_op.flavour import FULL
     from shardwise.per_op.profiles.analytic import make_profile
     from shardwise.per_op.question import Question
     from shardwise.per_op.solve import solve
@@ -261,7 +264,8 @@ def plan_operators(
     room = 0.96 * (machines.gpu.memory - machines.gpu.reserved) if memory is None else memory
     asked = Question(
         profile=profile, chain=own_chain(profile), gpus=machines.gpus, node=min(machines.node_size, machines.gpus),
-        memory=room, global_batch=global_batch, stages=stages, most_tp=most_tp,
+        memory=room, global_batch=global_batch, flavour=replace(FULL, zero=1), stages=stages,
+        most_tp=most_tp, space="full",
     )  # fmt: skip
     pool = executor_of("processes", workers, None)
     try:
