@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from shardwise.estimate.estimate import Estimate
     from shardwise.frameworks.ask import Asked
-    from shardwise.frameworks.target import Bundle
+    from shardwise.frameworks.target import Export
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.load import Loaded
     from shardwise.inputs.model import Model
@@ -207,12 +207,12 @@ def targets() -> tuple[str, ...]:
     return target_names()
 
 
-def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False) -> Bundle:
+def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False) -> Export:
     """The files that make a training framework do what a plan says, and what they cannot say.
 
     `plan`: a plan, its file, or a schedule (or its CSV), which only PyTorch's pipelining takes; `target`: such as
-    `megatron` or `torchtitan@0.3` (see `targets`); `strict`: refuse where only something near can be said. An
-    `Export`, or for a schedule alone a `Bundle`; `write_export` writes it.
+    `megatron` or `torchtitan@0.3` (see `targets`); `strict`: refuse where only something near can be said.
+    `write_export` writes the files.
     """
     from shardwise.frameworks.export import export, export_schedule
     from shardwise.pipeline.action import Schedule
@@ -223,7 +223,7 @@ def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False)
     return export(as_plan(plan, "export"), target, strict=strict)
 
 
-def write_export(made: Bundle, folder: Source, *, force: bool = False) -> tuple[Path, ...]:
+def write_export(made: Export, folder: Source, *, force: bool = False) -> tuple[Path, ...]:
     """Write an export's files, all or none; gives their paths.
 
     `made`: what `export` gave; `folder`: made where there is none; `force`: over files that were edited or are not

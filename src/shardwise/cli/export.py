@@ -12,7 +12,7 @@ from shardwise.cli.output import Output, output_options
 from shardwise.inputs.write import once_written
 
 if TYPE_CHECKING:
-    from shardwise.frameworks.target import Bundle
+    from shardwise.frameworks.target import Export
 
 TARGETS = (
     "megatron@main", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main", "deepspeed@0.19", "mindformers@2.1-graph",
@@ -53,15 +53,14 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     output.answer(export_data(made) | {"files": [str(path) for path in written]})
 
 
-def _say(made: Bundle, output: Output) -> None:
-    strategy = getattr(made, "strategy", None)
-    if strategy is None:  # a schedule alone, no plan
+def _say(made: Export, output: Output) -> None:
+    if made.strategy is None:  # a schedule alone, no plan
         return
     for fault in made.losses:
         output.note(f"not as planned: {fault}")
     for note in made.by_hand:
         output.note(f"by hand: {note}")
-    output.say(f"plan {made.plan} for {made.speaks}: {strategy}")
+    output.say(f"plan {made.plan} for {made.speaks}: {made.strategy}")
     output.say(f"predicted   {made.prediction}")
     if made.as_written:
         output.say(f"as written  {made.as_written}")

@@ -13,7 +13,7 @@ from shardwise.errors import InputError, ShardwiseError, UnknownNameError
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.frameworks.partition import mixture
 from shardwise.frameworks.read import read_content
-from shardwise.frameworks.target import Bundle, Draft, Export, File, Target, runtime_of
+from shardwise.frameworks.target import Draft, Export, File, Target, runtime_of
 from shardwise.inputs.files import read_text
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
@@ -105,7 +105,7 @@ def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
     return draft.export(write(draft))
 
 
-def export_schedule(schedule: Schedule | str | Path, to: str) -> Bundle:
+def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:
     """A schedule, or its CSV, without a plan: only PyTorch's pipelining can take it."""
     from shardwise.frameworks.torch.write import schedule_export
 

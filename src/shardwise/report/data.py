@@ -10,7 +10,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.advice import Change
 from shardwise.estimate.estimate import Estimate
 from shardwise.frameworks.export import export, target_names
-from shardwise.frameworks.target import Bundle, Export
+from shardwise.frameworks.target import Export
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import Plan, plan_text
 from shardwise.plan.predictions import predictions, provenance
@@ -95,10 +95,10 @@ def nothing_data(answer: Answer) -> Plain:
     return {"fits": False, "closest": answer.closest, "search": proof(answer)["search"]}
 
 
-def export_data(made: Bundle) -> Plain:
+def export_data(made: Export) -> Plain:
     """An export with its files; of a schedule alone, which no plan stands behind, its target only."""
     files = [{"name": file.name, "text": file.text} for file in made.files]
-    if not isinstance(made, Export):
+    if made.strategy is None:
         return {"target": made.target, "files": files}
     return {
         "target": made.target, "speaks": made.speaks, "plan": made.plan, "strategy": str(made.strategy),
