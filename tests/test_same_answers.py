@@ -99,6 +99,20 @@ def test_estimate(cli):
         assert show_bytes(found.total_bytes) in said
 
 
+def test_a_plan_is_estimated_in_the_order_that_it_carries(cli, tmp_path):
+    """One that was made for less memory than the device has; it was once ordered anew, for all of it."""
+    line = "tp1 pp4 dp4 mbs1 gbs64 seq8192 zb-h1 runtime=zero-bubble"
+    plan = written(shardwise.plan_of(shardwise.estimate("llama-3-8b", "16xh100", line)), tmp_path)
+    made, again = tmp_path / "made.json", tmp_path / "again.json"
+    cli("schedule", "auto", "--plan", plan, "--memory-limit", "68GB", "--effort", 0.1, "--out", made)
+    told = shardwise.read_plan(made).predictions
+    _, data = cli("estimate", made, "--out", again)
+    assert data["predictions"] == plain(told)
+    assert shardwise.read_plan(again).schedule == shardwise.read_plan(made).schedule
+    assert shardwise.estimate(made).total_bytes == told["total_bytes"] <= 68e9
+    assert shardwise.what_if(made, net="2x", only="tp=1 pp=4 zero1", gap=0.9).before.total_bytes == told["total_bytes"]
+
+
 def test_plan(cli, tmp_path):
     rng = random.Random(2)  # noqa: S311
     for _ in range(COUNT):

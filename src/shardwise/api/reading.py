@@ -124,14 +124,15 @@ def plan_of(
     """The plan of an answer, to be written, exported or compared: inputs, cut, order and what is predicted.
 
     `found`: what `estimate`, `plan`, `schedule`, `balance`, `balance_plan` or `what_if` gave; `plan`: the plan that
-    gets the order of `schedule` or the layers of `balance`, and is predicted anew; `memory_limit`: bytes that a rank
-    of an estimate may need, where that is not all of its GPU.
+    gets the order of `schedule` or the layers of `balance`, or whose own order was estimated, and is predicted anew;
+    `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
     """
     from shardwise.estimate.estimate import Estimate
+    from shardwise.plan.predict import order_in
     from shardwise.plan.predictions import plan_of
 
     if isinstance(found, Estimate):
-        made = plan_of(found)
+        made = plan_of(found, None if plan is None else order_in(as_plan(plan, "an estimate")))
         return made if memory_limit is None else _limited(made, memory_limit)
     return _plan_of_search(found, plan)
 

@@ -38,15 +38,18 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
 
     for note in asked.notes:
         output.note(note)
-    found = api.estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
+    # a plan in the order that it carries
+    question = (asked.plan,) if asked.plan else (asked.model, asked.cluster, asked.strategy)
+    found = api.estimate(*question, runtime=asked.runtime)
     for note in report.notes(found):
         output.note(note)
     changes = api.advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
     output.answer(estimate_data(found, changes))  # files first: printing can fail where the reader has gone
     output.markdown(lambda: _markdown(found))
-    write_reports(api.plan_of(found), reports_of(files), runtime=asked.runtime)
+    plan = api.plan_of(found, asked.plan)
+    write_reports(plan, reports_of(files), runtime=asked.runtime)
     if out:
-        api.write_plan(api.plan_of(found), out)
+        api.write_plan(plan, out)
         output.wrote(f"the plan is in {out}")
     _say(found, asked, output, changes, explain=explain)
     if found.fits == "no":

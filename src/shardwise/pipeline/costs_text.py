@@ -91,10 +91,10 @@ def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]
     """The costs with the memory limit of the command line, `1.5p` or bytes; the same for every alternative."""
     if text is None:
         return found
-    if text.lower() == "none":
+    if text.strip().lower() == "none":
         return tuple(replace(one, memory_limit=()) for one in found)
     try:
-        limits = _limits(found[0], text.strip().lower(), rank_of)
+        limits = _limits(found[0], text.strip(), rank_of)
     except InputError as error:
         raise InputError(f"--memory-limit {text!r}: {error.faults[0].message}; {_FORMS}") from None
     if not 0 < min(limits) < float("inf"):
@@ -106,8 +106,8 @@ _FORMS = "write 1.5p, 40GB, a number or none"
 
 
 def _limits(costs: Costs, text: str, rank_of: tuple[int, ...]) -> tuple[float, ...]:
-    if text.endswith("p"):
+    if text.endswith(("p", "P")):
         return limit_of(costs, rank_of, typed(text[:-1], SCALARS["option.times"], ""))
-    bare = re.fullmatch(r"[-+.0-9e]+", text)
+    bare = re.fullmatch(r"[-+.0-9eE]+", text)
     value = typed(text, SCALARS["pipeline.limit"], "") if bare else parse_bytes(text)
     return (value,) * (1 + max(rank_of))

@@ -12,6 +12,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.file import Plan
+from shardwise.plan.predict import estimate_of
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.nothing_fits import resized
 from shardwise.search.question import Answer
@@ -73,7 +74,7 @@ def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", r
         base=strategy, memory_margin=margin_of(old),
     )  # fmt: skip
     again = answer_of(question, gap=gap, report=report)
-    before = estimate(old.model, old.cluster, strategy)
+    before = estimate_of(old)
     try:
         kept = estimate(old.model, cluster, _adapted(strategy, cluster), runtime=load_runtime(strategy.runtime))
         refused = ""
