@@ -116,10 +116,14 @@ def test_a_plan_is_estimated_in_the_order_that_it_carries(cli, tmp_path):
 def test_plan(cli, tmp_path):
     rng = random.Random(2)  # noqa: S311
     for _ in range(COUNT):
-        model, gpus = rng.choice(("llama-3.2-3b", "llama-3-8b")), rng.choice((8, 16))
-        question = {"model": model, "cluster": f"{gpus}x{rng.choice(('h100', 'a100-80gb'))}", "gap": 0.3}
+        model, gpus = rng.choice(("llama-3.2-3b", "llama-3-8b")), 8
+        question = {"model": model, "cluster": f"{gpus}x{rng.choice(('h100', 'h200', 'a100-80gb'))}", "gap": 0.3}
         question |= {"global_batch": 4 * gpus, "seq": rng.choice((2048, 8192))}
-        question |= {"only": rng.choice(("tp=2 pp=1 zero1", "tp=4 pp=2 vpp=1 zero1", "tp=8 zero1 cp=1"))}
+        question |= {
+            "only": rng.choice(
+                ("tp=2 pp=1 zero1", "tp=1 pp=1 cp=1", "tp=8 zero1 cp=1", "tp=4 pp=2 vpp=1 recompute=none")
+            )
+        }
         words = [word for name in ("global_batch", "seq", "only", "gap")
                  for word in (f"--{name.replace('_', '-')}", question[name])]  # fmt: skip
         found = shardwise.plan(**question)
