@@ -183,6 +183,7 @@ def warm(source: Path) -> dict[str, str]:
     sys.path.insert(0, str(source))
     import importlib
 
+    from shardwise.api import plan as search
     from shardwise.cli.program import VERBS
     from shardwise.errors import InputError
     from shardwise.frameworks.load import load_cluster, load_model, model_from, read_cluster
@@ -194,7 +195,6 @@ def warm(source: Path) -> dict[str, str]:
     from shardwise.pipeline.generate import generate
     from shardwise.plan.file import plan_text
     from shardwise.plan.plan import Plan
-    from shardwise.search.api import plan as search
     from shardwise.search.api import plan_file_of
 
     assert Path(sys.modules["shardwise"].__file__ or "").is_relative_to(source), "another shardwise is in the way"

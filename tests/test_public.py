@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -9,17 +10,76 @@ import pytest
 
 import shardwise
 
+TYPES = (
+    "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
+    "InputError", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime", "Schedule",
+    "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "WhatIf", "Why",
+)  # fmt: skip
+VERBS = {
+    "advise": "found runtime count",
+    "balance": "problem plan time_limit effort seed report",
+    "balance_plan": "plan memory_limit",
+    "calibrate": "name probe trace log snapshot plan base rank steps",
+    "check": "model cluster strategy runtime",
+    "diff": "left right",
+    "estimate": "model cluster strategy runtime",
+    "export": "plan target strict",
+    "load_cluster": "source",
+    "load_model": "source",
+    "load_problem": "path",
+    "load_strategy": "source cluster global_batch seq runtime",
+    "plan": "model cluster global_batch seq runtime only memory memory_margin base gap time_limit workers executor "
+    "address report stop",
+    "plan_of": "found plan memory_limit",
+    "plan_operators": "model cluster global_batch seq runtime memory stages most_tp method time_limit workers",
+    "read_plan": "path",
+    "rehearse": "plan rank device builder read repeats result",
+    "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "
+    "plan compare runnable effort time_limit report",
+    "simulate": "source costs hop memory_limit free_at_input_grad contention",
+    "store_calibration": "found",
+    "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
+    "timeline": "plan runtime",
+    "validate": "files",
+    "what_if": "plan gpus net memory gap only report",
+    "why": "plan strategy",
+    "write_export": "made folder force",
+    "write_plan": "plan path",
+}
+
 
 def test_the_public_names():
-    assert sorted(shardwise.__all__) == [
-        "Cluster", "Model", "ShardwiseError", "Strategy", "__version__", "estimate", "load_cluster", "load_model",
-        "plan", "read_plan", "write_plan",
-    ]  # fmt: skip
+    assert sorted(shardwise.__all__) == sorted([*TYPES, *VERBS, "__version__"])
 
 
-@pytest.mark.parametrize("name", [name for name in shardwise.__all__ if name != "estimate"])
+@pytest.mark.parametrize("name", VERBS)
+def test_the_signatures(name):
+    found = inspect.signature(getattr(shardwise, name))
+    assert list(found.parameters) == VERBS[name].split()
+    assert all(one.kind is not one.VAR_KEYWORD for one in found.parameters.values())
+    assert "Any" not in str(found)
+
+
+@pytest.mark.parametrize("name", [name for name, words in VERBS.items() if len(words.split()) > 2])
+def test_every_parameter_is_explained(name):
+    """As `word` where it is listed; a function of one or two says them in its sentence."""
+    text = inspect.getdoc(getattr(shardwise, name)) or ""
+    if "As `estimate` takes them" not in text:
+        assert [word for word in VERBS[name].split() if f"`{word}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", [*TYPES, *VERBS])
 def test_every_name_is_there(name):
-    assert getattr(shardwise, name) is not None
+    found = getattr(shardwise, name)
+    assert inspect.isclass(found) if name in TYPES else inspect.isfunction(found)
+
+
+def test_verbs_stay_verbs_when_rooms_of_their_names_are_imported():
+    """`check`, `estimate` and `plan` are rooms too."""
+    code = "import shardwise, shardwise.check.check, shardwise.estimate.estimate, shardwise.plan.file; "
+    code += "print([type(one).__name__ for one in (shardwise.check, shardwise.estimate, shardwise.plan)])"
+    told = subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+    assert told == "['function', 'function', 'function']"
 
 
 def test_other_names_are_refused():

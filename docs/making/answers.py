@@ -98,6 +98,7 @@ OWN = {
     "rank_of": "The rank of every chunk.",
     "cases": "By case and chunk, the alternatives that may be taken; together they hold every mix once.",
     "change": "What is different.",
+    "sentence": "Why it lost.",
     "slower": "Seconds over the plan's, less 1.",
     "missing_bytes": "What the fullest rank lacks; 0: it fits.",
     "parts": "Parts of the time, largest loss first.",

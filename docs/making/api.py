@@ -18,26 +18,19 @@ is wrong with an input raises `shardwise.ShardwiseError` with a sentence; `Input
 them: [from Python](../how-to/python.md)."""
 PARTS: dict[str, tuple[str, ...]] = {
     "shardwise": (
-        "load_model", "load_cluster", "Strategy.parse", "estimate", "plan", "Model", "Cluster", "Strategy",
-        "ShardwiseError",
+        "load_model", "load_cluster", "load_strategy", "load_problem", "Strategy.parse", "estimate", "advise",
+        "check", "plan", "plan_of", "why", "what_if", "sweep", "plan_operators", "schedule", "simulate",
+        "timeline", "balance", "balance_plan", "export", "write_export", "validate", "calibrate",
+        "store_calibration", "rehearse", "read_plan", "write_plan", "diff", "Model", "Cluster", "Strategy",
+        "Estimate", "Answer", "Plan", "Why", "WhatIf", "Scheduled", "Replay", "Timeline", "Costs", "Problem",
+        "BalanceAnswer", "Balanced", "Export", "Validation", "Calibrated", "Rehearsal", "ShardwiseError",
     ),
-    "shardwise.estimate.estimate": ("Estimate",),
-    "shardwise.estimate.predictions": ("Stage", "Predictions", "Searched", "Rehearsed"),
+    "shardwise.estimate.estimate": ("Stage",),
     "shardwise.cost.memory": ("RankMemory",),
     "shardwise.cost.ledger": ("Ledger",),
-    "shardwise.search.api": ("plan_file_of",),
-    "shardwise.search.question": ("Answer", "Candidate"),
-    "shardwise.plan.plan": ("Plan", "Proof", "Provenance", "Balance", "Operators"),
-    "shardwise.plan.file": ("read_plan", "write_plan", "diff"),
-    "shardwise.search.why": ("why", "Why"),
-    "shardwise.plan.predict": ("estimate_of", "plan_of", "plan_iteration"),
+    "shardwise.search.question": ("Candidate", "Counts"),
     "shardwise.pipeline.generate": ("generate",),
-    "shardwise.pipeline.optimise": ("optimise",),
     "shardwise.pipeline.costs": ("costs",),
-    "shardwise.pipeline.engine": ("simulate",),
-    "shardwise.pipeline.timeline": ("Timeline",),
-    "shardwise.partition": ("solve",),
-    "shardwise.frameworks.export": ("export",),
     "shardwise.report.markdown": ("plan_markdown", "estimate_markdown", "diff_markdown"),
 }  # fmt: skip
 SEEN_ELSEWHERE = {"Model": "model.md", "Cluster": "cluster.md", "Strategy": "strategy.md"}
@@ -57,8 +50,6 @@ def _entry(module: str, name: str) -> Iterator[str]:
     found = import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    if inspect.ismodule(found):  # `shardwise.plan`: a package that can be called
-        found = import_module("shardwise.search.api").plan
     if name in SEEN_ELSEWHERE:
         yield f"### {name}\n\n{_doc(found)} Its fields: [{name.lower()}]({SEEN_ELSEWHERE[name]})."
     elif inspect.isclass(found):

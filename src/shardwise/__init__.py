@@ -2,39 +2,103 @@
 
 from __future__ import annotations
 
-# Two rooms have the names of verbs. Loaded here first (they are empty), they cannot take the verbs' places later.
+# Three rooms have the names of verbs. Loaded here first (they are empty), they cannot take the verbs' places later.
+import shardwise.check
 import shardwise.estimate
 import shardwise.plan  # noqa: F401
-from shardwise.api import estimate, load_cluster, load_model, plan, read_plan, write_plan
+from shardwise.api import (
+    advise,
+    balance,
+    balance_plan,
+    calibrate,
+    check,
+    diff,
+    estimate,
+    export,
+    load_cluster,
+    load_model,
+    load_problem,
+    load_strategy,
+    plan,
+    plan_of,
+    plan_operators,
+    read_plan,
+    rehearse,
+    schedule,
+    simulate,
+    store_calibration,
+    sweep,
+    timeline,
+    validate,
+    what_if,
+    why,
+    write_export,
+    write_plan,
+)
 from shardwise.version import __version__
 
 __all__ = [
-    "Cluster",
-    "Model",
-    "ShardwiseError",
-    "Strategy",
-    "__version__",
-    "estimate",
-    "load_cluster",
-    "load_model",
-    "plan",
-    "read_plan",
-    "write_plan",
-]
+    "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
+    "InputError", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime", "Schedule",
+    "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "WhatIf", "Why", "__version__", "advise",
+    "balance", "balance_plan", "calibrate", "check", "diff", "estimate", "export", "load_cluster", "load_model",
+    "load_problem", "load_strategy", "plan", "plan_of", "plan_operators", "read_plan", "rehearse", "schedule",
+    "simulate", "store_calibration", "sweep", "timeline", "validate", "what_if", "why", "write_export", "write_plan",
+]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
-    from shardwise.errors import ShardwiseError
+    from shardwise.errors import InfeasibleError, InputError, ShardwiseError
+    from shardwise.estimate.estimate import Estimate
+    from shardwise.frameworks.target import Export
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
+    from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
+    from shardwise.measure.calibrate import Calibrated
+    from shardwise.measure.rehearse.rehearse import Rehearsal
+    from shardwise.measure.validate.validate import Validation
+    from shardwise.partition.problem import Answer as BalanceAnswer
+    from shardwise.partition.problem import Problem
+    from shardwise.per_op.answer import Answer as OperatorAnswer
+    from shardwise.pipeline.action import Schedule
+    from shardwise.pipeline.costs import Costs
+    from shardwise.pipeline.replay import Replay
+    from shardwise.pipeline.timeline import Timeline
+    from shardwise.plan.plan import Plan
+    from shardwise.search.balance_plan import Balanced
+    from shardwise.search.question import Answer
+    from shardwise.search.schedule import Scheduled
+    from shardwise.search.what_if import WhatIf
+    from shardwise.search.why import Why
 
 # Loaded when first asked for, so that `shardwise --help` and a script that needs one name pay for nothing else.
 _HOMES = {
-    "Cluster": "shardwise.inputs.cluster",
-    "Model": "shardwise.inputs.model",
-    "ShardwiseError": "shardwise.errors",
-    "Strategy": "shardwise.inputs.strategy",
+    "Answer": "search.question",
+    "BalanceAnswer": "partition.problem:Answer",
+    "Balanced": "search.balance_plan",
+    "Calibrated": "measure.calibrate",
+    "Cluster": "inputs.cluster",
+    "Costs": "pipeline.costs",
+    "Estimate": "estimate.estimate",
+    "Export": "frameworks.target",
+    "InfeasibleError": "errors",
+    "InputError": "errors",
+    "Model": "inputs.model",
+    "OperatorAnswer": "per_op.answer:Answer",
+    "Plan": "plan.plan",
+    "Problem": "partition.problem",
+    "Rehearsal": "measure.rehearse.rehearse",
+    "Replay": "pipeline.replay",
+    "Runtime": "inputs.runtime",
+    "Schedule": "pipeline.action",
+    "Scheduled": "search.schedule",
+    "ShardwiseError": "errors",
+    "Strategy": "inputs.strategy",
+    "Timeline": "pipeline.timeline",
+    "Validation": "measure.validate.validate",
+    "WhatIf": "search.what_if",
+    "Why": "search.why",
 }
 
 
@@ -43,7 +107,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    module, _, own = _HOMES[name].partition(":")
+    return getattr(import_module(f"shardwise.{module}"), own or name)
 
 
 def __dir__() -> list[str]:

@@ -91,7 +91,7 @@ def test_27_45_46_verbs_that_do_not_exist(shardwise):
 
 def test_43_there_is_no_half_made_estimate():
     with pytest.raises(TypeError):
-        shardwise.estimate(shardwise.load_model("llama-3-8b"))  # type: ignore[call-arg]
+        shardwise.estimate(shardwise.load_model("llama-3-8b"))
 
 
 def test_44_the_result_prints():

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from drawn import drawn
 
-from shardwise.cli.output import Output
-from shardwise.cli.schedule_run import Ask, pipeline_of, run_one
+import shardwise
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.estimate.estimate import estimate
 from shardwise.estimate.passes import timeline_of
@@ -21,13 +20,6 @@ from shardwise.plan.predict import estimate_of, plan_of, reordered
 
 PIPED = [case for case in drawn(seed=14, count=700) if case.strategy.pp > 1][:200]
 SMALL = [case for case in PIPED if case.strategy.microbatches * case.strategy.chunks <= 256]
-
-
-def asked(name, plan):
-    return Ask(
-        name=name, pp=None, vpp=None, microbatches=None, cost_text=None, hop=None, placement=None, memory_limit=None,
-        free=None, objective="makespan", group=0, splits=2, plan=plan, effort=0.2, time_limit=None,
-    )  # fmt: skip
 
 
 def test_there_are_enough_of_them():
@@ -45,8 +37,7 @@ def test_schedule_of_a_plan_is_its_estimate():
             strategy = reordered(case.strategy, name, case.model.layers)
             found = estimate(case.model, case.cluster, strategy, runtime=case.runtime, checked=True)
             plan = plan_of(estimate(case.model, case.cluster, case.strategy, runtime=case.runtime))
-            ask = asked(name, plan)
-            timeline = run_one(ask, pipeline_of(ask), name, Output(quiet=True)).timeline
+            timeline = shardwise.schedule(name, plan=plan, effort=0.2).timeline
         except InputError:  # not for this number of micro batches
             continue
         except InfeasibleError:  # no order fits

@@ -8,11 +8,11 @@ import pytest
 from browsing import Looked
 
 import shardwise
-from shardwise.frameworks.export import every_export
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
 from shardwise.plan.file import plan_table
+from shardwise.report.data import every_export
 from shardwise.report.page import page_of, timeline_page
 from shardwise.report.view import plan_view
 from shardwise.search.api import plan_file_of

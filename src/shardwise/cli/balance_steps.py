@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shardwise import api
 from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 
 if TYPE_CHECKING:
-    from shardwise.partition.guide import Design, Round
+    from shardwise.partition.guide import Design
 
 _QUESTIONS = (
     ("full", "Do you consider full recomputation?"),
@@ -36,8 +37,6 @@ def guide(
     seed: int = 1,
 ) -> None:  # fmt: skip
     """Design the measuring rounds: which layers and recompute counts to dry-run so that memory can be taken apart."""
-    from shardwise.partition.guide import design
-
     asks = stages is None or layers is None
     stages = int(click.prompt("Pipeline stages", type=Number("Strategy.pp"))) if stages is None else stages
     layers = int(click.prompt("Layers of the model", type=Number("Model.layers"))) if layers is None else layers
@@ -47,30 +46,18 @@ def guide(
             if given[name] is None and (name != "both" or given["select"]):
                 given[name] = click.confirm(question, default=False)
     kinds = [name for name in ("select", "comm", "both", "full") if given[name]]
-    made = design(stages, layers, kinds, seed=seed, rounds=rounds or 0)
+    made = api.design_rounds(stages, layers, kinds, seed=seed, rounds=rounds or 0)
     _say_design(made, output)
     output.answer({
-        "rounds": [_lists(made, one) for one in made.rounds], "rank": made.rank, "condition": made.condition,
+        "rounds": [made.lists(one) for one in made.rounds], "rank": made.rank, "condition": made.condition,
         "errors_per_100_mb": made.errors, "largest_stage_over_mean": made.largest,
     })  # fmt: skip
-
-
-def _lists(made: Design, one: Round) -> dict[str, list[int]]:
-    base = made.layers // made.pp
-    none, select, comm, both, full = zip(*one.counts, strict=True)
-    del none
-    return {
-        "offset": [n - base for n in one.layers],
-        "recompute": list(full),
-        "select_recompute": [a + b + c for a, b, c in zip(select, both, full, strict=True)],
-        "select_comm_recompute": [a + b + c for a, b, c in zip(comm, both, full, strict=True)],
-    }
 
 
 def _say_design(made: Design, output: Output) -> None:
     for number, one in enumerate(made.rounds, start=1):
         output.say(f"round {number} of {len(made.rounds)}:")
-        for name, values in _lists(made, one).items():
+        for name, values in made.lists(one).items():
             output.say(f"  {name}: {values}")
     output.say(
         f"solvable: rank {made.rank} of {len(made.unknowns)}, condition {made.condition:.1f}; "
@@ -78,22 +65,6 @@ def _say_design(made: Design, output: Output) -> None:
     )
     errors = ", ".join(f"{name} {error:.0f}" for name, error in made.errors.items())
     output.say(f"expected error in MB if every peak is 100 MB off: {errors}")
-
-
-_SCRIPT = """#!/bin/bash
-# Dry run of one rank per pipeline stage (shardwise balance dryrun): the peak memory is in the logs.
-set -u
-export MS_SIMULATION_LEVEL=1
-export MS_KERNEL_LAUNCH_SKIP=all
-export MS_MEMORY_STATISTIC=1
-export RANK_SIZE={ranks}
-for stage in $(seq 0 {last}); do
-  rank=$((stage * {per_stage}))
-  folder={folder}/stage_${{stage}}_rank_${{rank}}
-  mkdir -p "$folder"
-  RANK_ID=$rank {command} > "$folder/mindformer.log" 2>&1 || echo "stage $stage failed: see $folder/mindformer.log" >&2
-done
-"""
 
 
 @click.command("dryrun")
@@ -105,25 +76,16 @@ done
 @output_options
 def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: str, script: str) -> None:
     """Write the script that runs COMMAND once per stage in simulation mode, and say what to collect."""
-    import shlex
-
-    from shardwise.errors import Fault, InputError
     from shardwise.inputs.write import write_now, write_text
 
-    if not training.strip():
-        raise InputError(Fault("COMMAND", 'is empty; give the training command: "python run_mindformer.py --config x"'))
-    if ranks % stages:
-        raise InputError(Fault("--ranks", f"{ranks} do not divide over {stages} stages; use a multiple of {stages}"))
-    each = ranks // stages
-    text = _SCRIPT.format(ranks=ranks, last=stages - 1, per_stage=each, folder=shlex.quote(folder), command=training)
-    write_text(script, text)
-    output.answer({"script": text, "ranks_of_stages": [s * each for s in range(stages)]})
+    made = api.dryrun(training, ranks=ranks, stages=stages, folder=folder)
+    write_text(script, made.script)
+    output.answer({"script": made.script, "ranks_of_stages": made.ranks})
     write_now()
     output.say(f"{script} is written; run it with bash {script}")
-    rows = [(str(s), str(s * each), f"{folder}/stage_{s}_rank_{s * each}/mindformer.log") for s in range(stages)]
+    rows = [(str(stage), str(made.ranks[stage]), made.logs[stage]) for stage in range(stages)]
     output.table(["stage", "rank", "log with the peak"], rows)
-    middle = stages // 2
-    wanted = ", ".join(f"rank {s * each}" for s in sorted({0, middle, stages - 1}))
+    wanted = ", ".join(f"rank {made.ranks[stage]}" for stage in sorted({0, stages // 2, stages - 1}))
     output.say(f"traces are needed of at least the first, one middle and the last stage: {wanted}")
     output.say("into the training YAML, for those traces:\nprofile: True\nprofile_start_step: 3\nprofile_stop_step: 4")
 
@@ -142,20 +104,9 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
 @click.option("--head", type=Number("pipeline.time"), default=0.0, help="Time of the embedding in layers (e).")
 @click.option("--tail", type=Number("pipeline.time"), default=0.0, help="Time of the output layer in layers (l).")
 @output_options
-def quick(
-    output: Output, *, stages: int, layers: int, memory: float, layer: float, kept: float, recomputed: float,
-    head_memory: float, tail_memory: float, head: float, tail: float,
-) -> None:  # fmt: skip
+def quick(output: Output, *, stages: int, layers: int, **options: float) -> None:
     """The quick rule for 2 or 4 stages: a stage takes 3 (n + e) T + r T; one layer weighs three recomputed ones."""
-    from shardwise.partition.quick import Stage
-    from shardwise.partition.quick import quick as solve_quick
-
-    bases = [head_memory if s == 0 else tail_memory if s == stages - 1 else 0.0 for s in range(stages)]
-    given = [
-        Stage(limit=memory, base=bases[s], layer=layer, kept=kept, recomputed=recomputed, flight=stages - s)
-        for s in range(stages)
-    ]
-    found = solve_quick(given, layers, head=head, tail=tail)
+    found = api.quick_balance(stages, layers, **options)
     base = layers // stages
     rows = [
         (str(s), str(n), str(r), f"{time:g}", f"{found.slowest - time:g}")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from shardwise.check.check import check
-from shardwise.cli.ask import Asked
+from shardwise import api
 from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import InputError
 from shardwise.inputs.layers import spread
-from shardwise.plan.proof import check_proof
+
+if TYPE_CHECKING:
+    from shardwise.frameworks.ask import Asked
 
 
 @click.command("check", cls=Asking)
@@ -26,8 +29,8 @@ def command(asked: Asked, output: Output) -> None:
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     for note in asked.notes:
         output.note(note)
-    faults = check(asked.model, asked.cluster, asked.strategy, asked.runtime)
-    proof = check_proof(asked.plan) if asked.plan and not faults else None
+    faults = api.check(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
+    proof = api.check_proof(asked.plan) if asked.plan and not faults else None
     proven = {"proof": {"holds": not proof.fault, "said": str(proof)}} if proof else {}
     output.answer(
         {"valid": not faults, "strategy": str(asked.strategy), "faults": faults, **proven, "inputs": _inputs(asked)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from shardwise import api
 from shardwise.cli.options import CLUSTER
 from shardwise.cli.output import Output, output_options
-from shardwise.frameworks.load import load_cluster, read_cluster
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.load import gpu_names
 from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
@@ -27,7 +27,7 @@ def command(cluster: str | None, output: Output) -> None:
 
 
 def _list(output: Output) -> None:
-    nodes = [load_cluster(name) for name in gpu_names()]
+    nodes = [api.load_cluster(name) for name in gpu_names()]
     output.answer([node.gpu for node in nodes])
     output.table(
         ("gpu", "memory", "bandwidth", "16-bit", "fp8", "fp4", "node", "in node"), [_row(node) for node in nodes]
@@ -54,7 +54,7 @@ def _peak(gpu: Gpu, dtype: str) -> str:
 
 
 def _show(text: str, output: Output) -> None:
-    read = read_cluster(text)
+    read = api.read_cluster(text)
     for note in read.notes:
         output.note(note)
     cluster, gpu = read.value, read.value.gpu

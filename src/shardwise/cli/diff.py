@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shardwise import api
 from shardwise.cli.output import Output, markdown_option, output_options
-from shardwise.cli.report_files import write_page
+from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
     from shardwise.plan.plan import Plan
@@ -28,16 +29,16 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     shardwise diff a.json b.json
     shardwise diff a.json b.json --html compared.html
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.plan.file import diff, read_plan
+    from shardwise.report.data import plans_page
     from shardwise.report.diff import difference_rows
 
-    pair = read_plan(left), read_plan(right)
-    found = diff(*pair)
+    pair = api.read_plan(left), api.read_plan(right)
+    found = api.diff(*pair)
     output.answer({"differences": found})
     names = Path(left).stem, Path(right).stem
     output.markdown(lambda: _markdown(pair, names))
     if html:
-        write_page(html, pair)
+        write_text(html, plans_page(pair))
     shown = [one for one in found if everything or _matters(one.path)]
     if shown:
         output.table(("", *names, "change"), difference_rows(shown))

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.ask import Asked
+from shardwise import api
 from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.report_files import report_options, reports_of, write_reports
 from shardwise.errors import InfeasibleError
-from shardwise.units import show_bytes
 
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
     from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.plan import Plan
+    from shardwise.frameworks.ask import Asked
 
 
 @click.command("estimate", cls=Asking)
@@ -34,40 +33,33 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
     shardwise estimate llama-3-70b -c 64xh100 -s "tp8 pp4x2 mbs1 gbs256 seq8192" --explain
     shardwise estimate model.json --cluster system.json --strategy strategy.json   (SimuMax's files)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.estimate.advice import advise
-    from shardwise.estimate.estimate import estimate
+    from shardwise.report import estimate as report
+    from shardwise.report.data import estimate_data
 
     for note in asked.notes:
         output.note(note)
-    found = estimate(asked.model, asked.cluster, asked.strategy, runtime=asked.runtime)
-    for note in _notes(found):
+    # a plan in the order that it carries
+    question = (asked.plan,) if asked.plan else (asked.model, asked.cluster, asked.strategy)
+    found = api.estimate(*question, runtime=asked.runtime)
+    for note in report.notes(found):
         output.note(note)
-    changes = advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
-    output.answer(_answer(found, changes))  # files first: printing can fail where the reader has gone
+    changes = api.advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
+    output.answer(estimate_data(found, changes))  # files first: printing can fail where the reader has gone
     output.markdown(lambda: _markdown(found))
-    write_reports(_plan(found), reports_of(files), runtime=asked.runtime)
+    plan = api.plan_of(found, asked.plan)
+    write_reports(plan, reports_of(files), runtime=asked.runtime)
     if out:
-        _write(found, out, output)
+        api.write_plan(plan, out)
+        output.wrote(f"the plan is in {out}")
     _say(found, asked, output, changes, explain=explain)
     if found.fits == "no":
-        raise InfeasibleError(_missing(found))
-
-
-def _plan(found: Estimate) -> Plan:
-    from shardwise.plan.predict import plan_of
-
-    return plan_of(found)
+        raise InfeasibleError(report.missing(found))
 
 
 def _markdown(found: Estimate) -> str:
     from shardwise.report.markdown import estimate_markdown
 
     return estimate_markdown(found)
-
-
-def _notes(found: Estimate) -> list[str]:
-    """What the ledger of time says beside its numbers: corrections, shapes that were never measured."""
-    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note))
 
 
 def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, ...], *, explain: bool) -> None:
@@ -91,46 +83,3 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
         output.say()
         output.say(report.advice_title(found, changes))
         output.table(*report.advice(changes)) if changes else None
-
-
-def _answer(found: Estimate, changes: tuple[Change, ...]) -> dict[str, object]:
-    from shardwise.estimate.predictions import predictions_of, predictions_table
-    from shardwise.plan.predict import provenance_of
-
-    return {
-        "strategy": str(found.strategy),
-        "inputs": {"model": found.model, "cluster": found.cluster, "strategy": found.strategy},
-        "predictions": predictions_table(predictions_of(found)),
-        "advice": [
-            {
-                "change": change.text,
-                "strategy": str(change.strategy),
-                "seconds": change.seconds,
-                "bytes": change.bytes,
-                "fits": change.fits,
-            }
-            for change in changes
-        ],
-        "provenance": provenance_of(found),
-    }
-
-
-def _write(found: Estimate, out: str, output: Output) -> None:
-    from shardwise.plan.file import write_plan
-    from shardwise.plan.predict import plan_of
-
-    write_plan(plan_of(found), out)
-    output.wrote(f"the plan is in {out}")
-
-
-def _missing(found: Estimate) -> str:
-    """How much is missing, and where."""
-    fullest = max(found.memory, key=lambda rank: rank.total)
-    gpu = found.cluster.gpu
-    over = [rank.rank for rank in found.memory if rank.total > gpu.memory]
-    others = f" ({len(over)} of {len(found.memory)} pipeline ranks are too full)" if len(over) > 1 else ""
-    return (
-        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {gpu.name} has "
-        f"{show_bytes(gpu.memory)}, {show_bytes(fullest.total - gpu.memory)} are missing{others}; "
-        f"the peak is in {fullest.at}"
-    )

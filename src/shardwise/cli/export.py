@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
+from shardwise import api
 from shardwise.cli.output import Output, output_options
-from shardwise.errors import InputError
+from shardwise.inputs.write import once_written
+
+if TYPE_CHECKING:
+    from shardwise.frameworks.target import Export
 
 TARGETS = (
     "megatron@main", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main", "deepspeed@0.19", "mindformers@2.1-graph",
@@ -40,18 +44,18 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     shardwise export plan.json --to torchtitan@0.3 --strict
     shardwise export planned.json --to torch-pipelining --out run/   (a plan with a schedule, or a CSV of one)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    if Path(file).suffix.lower() != ".json":
-        _schedule_only(file, output, target=target, out=out, force=force)
-        return
-    from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.frameworks.export import export
-    from shardwise.frameworks.folder import write_export
-    from shardwise.plan.file import read_plan
+    from shardwise.report.data import export_data
 
-    read = read_plan(file)
-    refuse_per_op(read, file, "export")
-    made = export(read, target, strict=strict)
-    written = write_export(made, out, force=force)
+    made = api.export(file, target, strict=strict)
+    written = api.write_export(made, out, force=force)
+    _say(made, output)
+    once_written(lambda: output.say("\n".join(f"wrote {path}" for path in written)))
+    output.answer(export_data(made) | {"files": [str(path) for path in written]})
+
+
+def _say(made: Export, output: Output) -> None:
+    if made.strategy is None:  # a schedule alone, no plan
+        return
     for fault in made.losses:
         output.note(f"not as planned: {fault}")
     for note in made.by_hand:
@@ -60,40 +64,3 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     output.say(f"predicted   {made.prediction}")
     if made.as_written:
         output.say(f"as written  {made.as_written}")
-    _say_written(written, output)
-    output.answer(
-        {
-            "target": made.target,
-            "speaks": made.speaks,
-            "plan": made.plan,
-            "strategy": str(made.strategy),
-            "predicted": made.prediction,
-            "as_written": made.as_written,
-            "losses": made.losses,
-            "by_hand": made.by_hand,
-            "files": [str(path) for path in written],
-        }
-    )
-
-
-def _say_written(written: tuple[Path, ...], output: Output) -> None:
-    from shardwise.inputs.write import once_written
-
-    once_written(lambda: output.say("\n".join(f"wrote {path}" for path in written)))
-
-
-def _schedule_only(file: str, output: Output, *, target: str, out: str, force: bool) -> None:
-    """A schedule's CSV without a plan: only PyTorch's pipelining can take it."""
-    from shardwise.frameworks.export import find
-    from shardwise.frameworks.folder import write_export
-    from shardwise.frameworks.torch.write import schedule_export
-    from shardwise.inputs.files import read_text
-    from shardwise.pipeline.action import Schedule
-
-    found, version = find(target)
-    if found.name != "torch-pipelining":
-        raise InputError(f"{file} is a schedule, not a plan; {found.title} needs a plan: give a plan.json")
-    made = schedule_export(Schedule.parse(read_text(file), name=Path(file).stem))
-    written = write_export(made, out, force=force)
-    _say_written(written, output)
-    output.answer({"target": f"{found.name}@{version}", "files": [str(path) for path in written]})

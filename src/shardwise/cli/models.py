@@ -7,9 +7,9 @@ from dataclasses import fields
 
 import click
 
+from shardwise import api
 from shardwise.cli.options import MODEL
 from shardwise.cli.output import Output, output_options
-from shardwise.frameworks.load import load_model, read_model
 from shardwise.inputs.load import model_names
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.parameters import Parameters, count
@@ -31,7 +31,7 @@ def command(model: str | None, output: Output) -> None:
 
 
 def _list(output: Output) -> None:
-    models = [load_model(name) for name in model_names()]
+    models = [api.load_model(name) for name in model_names()]
     totals = [count(model) for model in models]
     output.answer(
         [{"name": m.name, "parameters": p.total, "active": p.active} for m, p in zip(models, totals, strict=True)]
@@ -59,7 +59,7 @@ def _row(model: Model, parameters: Parameters) -> tuple[str, ...]:
 
 
 def _show(name: str, output: Output) -> None:
-    read = read_model(name)
+    read = api.read_model(name)
     for note in read.notes:
         output.note(note)
     parameters = count(read.value)

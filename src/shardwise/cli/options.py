@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from shardwise.api import ask
 from shardwise.cli.output import show
 from shardwise.errors import InputError
 from shardwise.frameworks.megatron.names import MEGATRON_ALSO, MEGATRON_NUMBERS, MEGATRON_SWITCHES
@@ -181,15 +182,13 @@ def _help(doc: FieldDoc) -> str:
 
 
 def asks(verb: F) -> F:
-    """MODEL, --cluster, --strategy, --from and all strategy flags; the verb gets `asked` (see `ask.py`)."""
-    from shardwise.cli.ask import ask
+    """MODEL, --cluster, --strategy, --from and all strategy flags; the verb gets `asked` (`api.ask`)."""
 
     def collected(**options: Any) -> Any:  # noqa: ANN401 - whatever the verb takes and returns
         own = {name: options.pop(name) for name in list(options) if name not in names}
-        options["megatron"] = click.get_current_context().meta.get(MEGATRON_WORDS, {})
         notes: list[str] = []
         try:
-            asked = ask(options, notes)
+            asked = ask(**_requested(options), notes=notes)
         except InputError:  # what was understood of a file often says why something is missing
             for note in () if own.get("quiet") else notes:
                 show(f"note: {note}", err=True)
@@ -202,6 +201,18 @@ def asks(verb: F) -> F:
     names = {param.name for param in shared}
     collected.__click_params__ = [*params, *reversed(shared)]  # type: ignore[attr-defined]
     return collected  # type: ignore[return-value]
+
+
+def _requested(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as `api.ask` takes them."""
+    switches = {
+        name: value for flag, (name, value) in SWITCHES.items() if options.pop(flag[2:].replace("-", "_"), None)
+    }
+    found = {name: options.pop(name) for name in ("model", "cluster", "strategy")}
+    found["source"] = options.pop("framework_file")
+    megatron = click.get_current_context().meta.get(MEGATRON_WORDS, {})
+    fields = {name: value for name, value in options.items() if value is not None}
+    return {**found, "fields": fields, "switches": switches, "megatron": megatron}
 
 
 class Asking(click.Command):

@@ -6,20 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from shardwise.cli.output import Output
-from shardwise.errors import Fault, InputError
 from shardwise.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from shardwise.plan.plan import Operators, OperatorStage, Plan
-
-
-def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
-    """Verbs that know whole strategies only would show something else than the plan."""
-    if plan.operators:
-        raise InputError(
-            Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
-                  "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
-        )  # fmt: skip
 
 
 def show_per_op(plan: Plan, operators: Operators, output: Output) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise import api
 from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several, share, typed_options
 from shardwise.cli.output import Output, markdown_option, output_options
-from shardwise.cli.report_files import report_options
-from shardwise.errors import Fault, InputError
+from shardwise.cli.progress import progress
+from shardwise.cli.report_files import report_options, reports_of, write_reports
+from shardwise.errors import Fault, InfeasibleError, InputError
+from shardwise.units import show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.search.question import Answer
 
 _options = several(
     GLOBAL_BATCH,
@@ -83,6 +89,62 @@ def command(context: click.Context, /, output: Output, **options: Any) -> int:  
 
     Operator by operator, each with a split of its own: shardwise plan-operators.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.cli.plan_strategy import run
+    from shardwise.report.data import answer_data
 
-    return run(options, output, typed_options(context))
+    top, explain, out = (options.pop(name) for name in ("top", "explain", "out"))
+    reports, only = reports_of(options), " ".join([*options.pop("only"), *options.pop("fix")])
+    for name in {"global_batch", "seq", "runtime"} - typed_options(context):
+        options[name] = None  # a plan in place of a model says it, or the default of api.plan stands
+    with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
+        answer = api.plan(**options, only=only, report=state.follow)
+    if answer.best is None:
+        return _nothing(answer, output)
+    found = api.plan_of(answer)
+    _say(answer, output, top, explain=explain)
+    output.answer(answer_data(answer, found, top))
+    output.markdown(lambda: _markdown(answer, top))
+    write_reports(found, reports, answer.simulated)
+    if out:
+        api.write_plan(found, out)
+        output.wrote(f"the plan is in {out}")
+    return 130 if answer.interrupted else 0
+
+
+def _markdown(answer: Answer, top: int) -> str:
+    from shardwise.report.markdown import answer_markdown
+
+    return answer_markdown(answer, top)
+
+
+def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
+    if not output.prints or answer.best is None:
+        return
+    from shardwise.report import answer as report
+    from shardwise.report import estimate as tables
+
+    question = answer.question
+    state = "" if answer.finished else " (the best so far: the search was stopped)"
+    output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.base}{state}")
+    output.say()
+    output.say(f"{'best':<14}{answer.best.strategy}")
+    output.facts(report.facts(answer))
+    output.say()
+    output.table(*tables.stages(answer.best))
+    if answer.top[1:top]:
+        output.say("\nthe best of every layout that was simulated")
+        output.table(*report.candidates(answer, top))
+    if explain:
+        output.say("\nwhere the time goes (on the busiest pipeline rank)")
+        output.table(*tables.time(answer.best))
+        for line in report.space(answer):
+            output.say(line)
+
+
+def _nothing(answer: Answer, output: Output) -> int:
+    """Nothing fits: by how much, and what would."""
+    from shardwise.report.data import nothing_data
+
+    output.answer(nothing_data(answer))
+    if answer.interrupted:
+        raise KeyboardInterrupt
+    raise InfeasibleError(api.why_nothing(answer))

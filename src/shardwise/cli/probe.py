@@ -10,11 +10,10 @@ from pathlib import Path
 
 import click
 
+from shardwise import api
 from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 from shardwise.errors import Fault, InputError, MissingExtraError
-
-PROGRAM = Path(__file__).parent.parent / "measure" / "probe" / "shardwise_probe.py"
 
 
 @click.command("probe")
@@ -49,7 +48,7 @@ def command(
     if write:
         from shardwise.inputs.write import once_written, write_text
 
-        write_text(write, PROGRAM.read_text(encoding="utf-8"))
+        write_text(write, api.probe_program().read_text(encoding="utf-8"))
         said = f"wrote {write}; on the GPU machine:  python {Path(write).name} --out gpu.json"
         once_written(lambda: output.say(said))
     elif out:
@@ -58,7 +57,7 @@ def command(
         raise InputError(Fault("--out", "is missing: it names the file for what --operators measures"))
     else:
         _explain(output)
-    output.answer({"program": str(PROGRAM), "written": write})
+    output.answer({"program": str(api.probe_program()), "written": write})
     return None
 
 
@@ -69,7 +68,7 @@ def _explain(output: Output) -> None:
     output.say("      python shardwise_probe.py --out gpu.json")
     output.say("      torchrun --nproc-per-node 8 shardwise_probe.py --out node.json     (collectives too)")
     output.say("  shardwise calibrate gpu.json --name my-gpu      then --cluster 64xmy-gpu uses it")
-    output.say(f"The program is {PROGRAM}")
+    output.say(f"The program is {api.probe_program()}")
 
 
 def _run(out: str, minutes: float, device: str | None, operators: str | None, *, quick: bool) -> int:
@@ -80,7 +79,7 @@ def _run(out: str, minutes: float, device: str | None, operators: str | None, *,
 
         with opened(operators):
             pass  # what is no file is told here; the program for GPU machines would wait for it
-    words = [sys.executable, str(PROGRAM), "--out", out, "--minutes", f"{minutes:g}"]
+    words = [sys.executable, str(api.probe_program()), "--out", out, "--minutes", f"{minutes:g}"]
     words += ["--device", device] if device else []
     words += ["--operators", operators] if operators else []
     words += ["--quick"] if quick else []

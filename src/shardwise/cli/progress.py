@@ -8,6 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardwise.search.search import Search
 
 _PERIOD = 0.1
 
@@ -52,6 +56,11 @@ class Progress:
         if self.live and now - self.drawn >= _PERIOD:
             self.drawn = now
             print(f"\r\x1b[K{self.line(_width())}", end="", file=sys.stderr, flush=True)
+
+    def follow(self, search: Search) -> None:
+        """Take over the state of a search of strategies."""
+        self.evaluated, self.pruned = search.points, search.pruned
+        self.update(evaluated=0, best=search.best.seconds if search.best else None, bound=search.bound)
 
     def close(self) -> None:
         if self.live and self.drawn:

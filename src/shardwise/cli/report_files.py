@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from shardwise import api
 from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
     from shardwise.inputs.runtime import Runtime
+    from shardwise.pipeline.timeline import Timeline
     from shardwise.plan.plan import Plan
     from shardwise.search.question import Candidate
 
@@ -25,6 +27,7 @@ class Reports:
     html: str | None = None
     svg: str | None = None
     trace: str | None = None
+    csv: str | None = None
 
 
 def report_options(verb: F) -> F:
@@ -45,36 +48,63 @@ def reports_of(options: dict[str, Any]) -> Reports:
     return Reports(**{name: options.pop(name) for name in ("html", "svg", "trace")})
 
 
+def drawing_options(verb: F) -> F:
+    """The same for a schedule, and --csv; `drawings_of` takes them out of the options."""
+    csv = click.option("--csv", metavar="FILE", help="Write the schedule as PyTorch's compute-only CSV.")
+    return csv(report_options(verb))
+
+
+def drawings_of(options: dict[str, Any]) -> Reports:
+    """The drawings that were asked for, taken out of the options."""
+    return Reports(**{name: options.pop(name) for name in ("html", "svg", "trace", "csv")})
+
+
+def write_drawings(
+    timeline: Timeline,
+    files: Reports,
+    *,
+    seconds: bool,
+    facts: dict[str, str],
+    bound: float | None = None,
+    others: Sequence[Timeline] = (),
+) -> None:
+    """Write what was asked for; `others` stand beside the timeline in the page."""
+    title = f"{timeline.schedule.name or 'schedule'}, pp {timeline.schedule.pp}, vpp {timeline.schedule.vpp}"
+    if files.csv:
+        write_text(files.csv, timeline.schedule.csv())
+    if files.svg:
+        from shardwise.report.svg import timeline_svg
+
+        write_text(files.svg, timeline_svg(timeline, title, seconds=seconds))
+    if files.html:
+        from shardwise.report.page import timeline_page
+
+        text = timeline_page(timeline, timeline.schedule.name, facts, seconds=seconds, bound=bound, others=others)
+        write_text(files.html, text)
+    if files.trace:
+        from shardwise.report.trace import chrome_trace
+
+        write_text(files.trace, chrome_trace(timeline, unit=1e6 if seconds else 1.0))
+
+
 def write_reports(
     plan: Plan, reports: Reports, candidates: Iterable[Candidate] = (), *, runtime: Runtime | None = None
 ) -> None:
     """Write what was asked for of a plan."""
     if reports.html:
+        from shardwise.report.data import plans_page
         from shardwise.report.view import plan_view
 
-        write_page(reports.html, [plan], [plan_view(plan, candidates, runtime=runtime)])
+        write_text(reports.html, plans_page([plan], [plan_view(plan, candidates, runtime=runtime)]))
     if reports.svg or reports.trace:
         _write_timeline(plan, reports, runtime)
 
 
-def write_page(path: str, plans: Sequence[Plan], views: Sequence[dict[str, Any]] = ()) -> None:
-    """One page of one plan, or of several side by side, with their plan files and every target's files."""
-    from shardwise.frameworks.export import every_export
-    from shardwise.plan.file import plan_table
-    from shardwise.report.page import page_of
-    from shardwise.report.view import plan_view
-
-    shown = views or [plan_view(plan) for plan in plans]
-    exports = [every_export(plan) for plan in plans]
-    write_text(path, page_of(shown, plans=[plan_table(plan) for plan in plans], exports=exports))
-
-
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:
-    from shardwise.plan.predict import plan_iteration
     from shardwise.report.svg import timeline_svg
     from shardwise.report.trace import chrome_trace
 
-    timeline = plan_iteration(plan, runtime=runtime)
+    timeline = api.timeline(plan, runtime=runtime)
     if reports.svg:
         title = f"{plan.model.name} on {plan.cluster.name}: {plan.strategy}"
         write_text(reports.svg, timeline_svg(timeline, title, seconds=True))

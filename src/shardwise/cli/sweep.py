@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from shardwise import api
 from shardwise.cli.options import MODEL, Number, numbers, share
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
 from shardwise.errors import InfeasibleError
 from shardwise.inputs.gate import Scalar, typed
-from shardwise.units import show_percent, show_seconds
-
-if TYPE_CHECKING:
-    from shardwise.search.sweep import Cell, Run
 
 
 def _price(text: str, row: Scalar, at: str) -> float:
@@ -81,21 +78,19 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     shardwise sweep llama-3-70b -c 64xh100,128xh100,256xh100 --global-batch 1024 --seq 8192
     shardwise sweep llama-3-70b -c 512xh100,512xh200 --tokens 15T --price 2.5/h --mtbf 50000h --chart pareto.svg
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.frameworks.load import load_cluster, load_model
     from shardwise.inputs.write import write_text
-    from shardwise.report.sweep import chart, csv_text
-    from shardwise.search.sweep import sweep
+    from shardwise.report.sweep import chart, csv_text, grid_table
 
     grid = {"batches": options["batches"], "sequences": options["sequences"]}
-    clusters = {name: load_cluster(name) for text in options["clusters"] for name in text.split(",")}
+    clusters = list(dict.fromkeys(name for text in options["clusters"] for name in text.split(",")))
     total = len(clusters) * len(grid["batches"]) * len(grid["sequences"])
     with progress("points of the grid", total=total, quiet=output.quiet) as state:
-        cells = sweep(
-            load_model(model), clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
-            run=_run(options), told=lambda _: state.update(),
+        cells = api.sweep(
+            model, clusters, **grid, runtime=options["runtime"], only=options["only"], gap=options["gap"],
+            **_run(options), told=lambda _: state.update(),
         )  # fmt: skip
     output.answer({"cells": cells})
-    output.table(*_table(cells))
+    output.table(*grid_table(cells))
     output.say("\n* no other point beats it in both " + ("days and cost" if options["tokens"] else "speed and GPUs"))
     for text, path in ((csv_text, options["csv_file"]), (chart, options["chart_file"])):
         if path:
@@ -109,29 +104,5 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     return 0
 
 
-def _run(options: dict[str, Any]) -> Run:
-    from shardwise.search.sweep import Run
-
-    return Run(
-        tokens=options["tokens"] or 0.0, price=options["price"], mtbf=options["mtbf"] or 0.0,
-        save=options["checkpoint"] or 0.0, store=options["store"],
-    )  # fmt: skip
-
-
-def _table(cells: tuple[Cell, ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    money = any(cell.budget for cell in cells)
-    heads: tuple[str, ...] = ("cluster", "batch", "seq", "iteration", "tokens/s/GPU", "MFU")
-    heads += ("days", "GPU-hours", "cost", "goodput") if money else ()
-    return (*heads, "", "strategy"), [_row(cell, money=money) for cell in cells]
-
-
-def _row(cell: Cell, *, money: bool) -> tuple[str, ...]:
-    head = (cell.cluster, str(cell.global_batch), str(cell.seq))
-    if not cell.strategy:
-        return (*head, "-", "-", "-", *(("-",) * 4 if money else ()), "", cell.note)
-    spent: tuple[str, ...] = ()
-    if cell.budget:
-        b = cell.budget
-        spent = (f"{b.days:.1f}", f"{b.gpu_hours:,.0f}", f"{b.cost:,.0f}", show_percent(b.goodput))
-    speed = (show_seconds(cell.seconds), f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
-    return (*head, *speed, *spent, "*" if cell.best else "", cell.strategy)
+def _run(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[name] or 0.0 for name in ("tokens", "price", "mtbf", "checkpoint", "store")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from shardwise import api
 from shardwise.cli.output import Output, output_options
 from shardwise.units import show_seconds
 
@@ -23,22 +24,15 @@ def command(plan: str, strategy: str, output: Output) -> None:
     shardwise why plan.json "tp4 pp8"
     shardwise why plan.json "recompute=full"
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.cli.per_op_show import refuse_per_op
-    from shardwise.plan.file import read_plan
-    from shardwise.search.why import against, sentences
+    from shardwise.report.data import why_data, why_lines
 
-    read = read_plan(plan)
-    refuse_per_op(read, plan, "why")
-    found = against(read, strategy)
-    output.answer(
-        {"change": found.change, "slower": found.slower, "missing_bytes": found.missing, "rank": found.rank,
-         "parts": [{"name": p.name, "plan": p.best, "other": p.other, "lost": p.lost} for p in found.parts]}
-    )  # fmt: skip
-    output.say(f"plan    {read.strategy}")
+    found = api.why(plan, strategy)
+    output.answer(why_data(found))
+    output.say(f"plan    {found.best.strategy}")
     output.say(f"other   {found.other.strategy}")
     output.say(f"change  {found.change}")
     output.say()
-    for line in sentences(found):
+    for line in why_lines(found):
         output.say(line)
     output.say()
     rows = [

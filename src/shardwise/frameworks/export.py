@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, cast
+from pathlib import Path
+from typing import cast
 
 from shardwise.check.check import ensure
-from shardwise.errors import ShardwiseError, UnknownNameError
+from shardwise.errors import InputError, ShardwiseError, UnknownNameError
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.frameworks.partition import mixture
 from shardwise.frameworks.read import read_content
 from shardwise.frameworks.target import Draft, Export, File, Target, runtime_of
+from shardwise.inputs.files import read_text
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import complete
+from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
 
 TORCH = "torch-pipelining@2.13"
@@ -102,6 +105,19 @@ def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
     return draft.export(write(draft))
 
 
+def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:
+    """A schedule, or its CSV, without a plan: only PyTorch's pipelining can take it."""
+    from shardwise.frameworks.torch.write import schedule_export
+
+    target, _ = find(to)
+    if target.name != "torch-pipelining":
+        name = schedule.name if isinstance(schedule, Schedule) else schedule
+        raise InputError(f"{name} is a schedule, not a plan; {target.title} needs a plan: give a plan.json")
+    if not isinstance(schedule, Schedule):
+        schedule = Schedule.parse(read_text(schedule), name=Path(schedule).stem)
+    return schedule_export(schedule)
+
+
 def _draft(plan: Plan, target: Target, version: str, *, strict: bool) -> Draft:
     draft = Draft(plan=plan, target=target, version=version, strict=strict)
     _say_mixture(draft)
@@ -112,7 +128,7 @@ def _say_mixture(draft: Draft) -> None:
     """MindFormers' lists hold every kind of recompute side by side; no other target's words do."""
     text = mixture(draft.plan)
     if text and draft.version != "2.1-graph":
-        draft.lose("balance.recompute", text)
+        draft.lose("partition.recompute", text)
 
 
 READ_BACK = {
@@ -137,34 +153,6 @@ def as_written(files: Iterable[File], strategy: Strategy, plan: Plan, target: Ta
         return None
 
 
-LARGEST = 200_000
-"""Characters that the files of one target may have inside a page; larger ones are left to `shardwise export`."""
-
-
 def target_names() -> tuple[str, ...]:
     """Every target with every version: `torchtitan@0.3`."""
     return tuple(f"{name}@{version}" for name, target in TARGETS.items() for version in target.versions)
-
-
-def export_data(plan: Plan, target: str) -> dict[str, Any]:
-    """A plan in the words of a target; raises as `export` does."""
-    made = export(plan, target)
-    return {
-        "target": made.target, "speaks": made.speaks, "strategy": str(made.strategy),
-        "predicted": made.prediction, "as_written": made.as_written,
-        "losses": [str(fault) for fault in made.losses], "by_hand": list(made.by_hand),
-        "files": [{"name": file.name, "text": file.text} for file in made.files],
-    }  # fmt: skip
-
-
-def every_export(plan: Plan) -> list[dict[str, Any]]:
-    """All targets, as far as their files are small; one that cannot say the plan has its refusal as `error`."""
-    return [found for target in target_names() if (found := _small(plan, target)) is not None]
-
-
-def _small(plan: Plan, target: str) -> dict[str, Any] | None:
-    try:
-        found = export_data(plan, target)
-    except ShardwiseError as error:
-        return {"target": target, "error": str(error)}
-    return found if sum(len(file["text"]) for file in found["files"]) <= LARGEST else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
-from shardwise.frameworks.target import Bundle, Export, File
+from shardwise.frameworks.target import Export, File
 from shardwise.inputs.files import read_bytes, read_mapping
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import once_written, together, write_text
@@ -23,7 +23,7 @@ MANIFEST = "shardwise-export.json"
 _SCHEMA = "shardwise/export/1"
 
 
-def write_export(export: Bundle, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
+def write_export(export: Export, folder: str | Path, *, force: bool = False) -> tuple[Path, ...]:
     """Write all files of an export and the list of them, or refuse with every file that is in the way."""
     folder = Path(folder)
     listed = _listed(folder / MANIFEST)
@@ -41,7 +41,7 @@ def write_export(export: Bundle, folder: str | Path, *, force: bool = False) -> 
     return tuple(folder / file.name for file in files)
 
 
-def _stale(export: Bundle, folder: Path, listed: dict[str, Any]) -> list[str]:
+def _stale(export: Export, folder: Path, listed: dict[str, Any]) -> list[str]:
     """Files of an earlier export for the same target that this one does not write, as they were written."""
     made = {file.name for file in export.files}
     return [
@@ -74,7 +74,7 @@ def _listed(path: Path) -> dict[str, Any]:
     return files
 
 
-def _refuse_foreign(export: Bundle, folder: Path, listed: dict[str, Any]) -> None:
+def _refuse_foreign(export: Export, folder: Path, listed: dict[str, Any]) -> None:
     faults = []
     for file in export.files:
         path = folder / file.name
@@ -87,7 +87,7 @@ def _refuse_foreign(export: Bundle, folder: Path, listed: dict[str, Any]) -> Non
         raise InputError(faults, title="nothing was written")
 
 
-def _in_the_way(export: Bundle, path: Path, entry: object) -> str:
+def _in_the_way(export: Export, path: Path, entry: object) -> str:
     """Why a file that is there must stay; empty: it is ours, of this target, and as we wrote it."""
     known = entry.get("sha256") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or known is None:
@@ -106,12 +106,12 @@ def _differs(path: Path, text: str | None, known: str = "") -> bool:
     return present != (known if text is None else _hash(text))
 
 
-def _manifest(export: Bundle, listed: dict[str, Any]) -> dict[str, Any]:
+def _manifest(export: Export, listed: dict[str, Any]) -> dict[str, Any]:
     entry = {
         "target": export.target,
         "speaks": export.speaks,
         "plan": export.plan,
-        **({"strategy": str(export.strategy)} if isinstance(export, Export) else {}),
+        **({"strategy": str(export.strategy)} if export.strategy else {}),
         "predicted": export.prediction,
         "as_written": export.as_written,
         "losses": [str(fault) for fault in export.losses],

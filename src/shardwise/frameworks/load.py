@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise.check.model import checked_model
-from shardwise.errors import FileError
+from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping, read_text
 from shardwise.inputs.load import (
@@ -123,6 +123,15 @@ def plan_at(path: str | Path) -> Plan | None:
     from shardwise.plan.file import read_plan
 
     return read_plan(path)
+
+
+def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
+    """Verbs that know whole strategies only would show something else than the plan."""
+    if plan.operators:
+        raise InputError(
+            Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
+                  "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
+        )  # fmt: skip
 
 
 def resized(cluster: Cluster, gpus: int | None) -> Cluster:

@@ -54,8 +54,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
-    """Files for a target that belong together."""
+class Export:
+    """The files of a plan for one target, and what they do not say."""
 
     target: str
     """Name and version, such as `megatron@main`."""
@@ -73,14 +73,8 @@ class Bundle:
     """What the plan promises, in a line."""
     as_written: str = ""
     """What the files promise, in a line: they are read back and estimated; empty where that cannot be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Export(Bundle):
-    """The files of a plan for one target, and what they do not say."""
-
-    strategy: Strategy
-    """What the files say; the plan's own where nothing was lost."""
+    strategy: Strategy | None = None
+    """What the files say; the plan's own where nothing was lost. None: a schedule alone, without a plan."""
 
 
 @dataclass(kw_only=True)

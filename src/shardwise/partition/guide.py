@@ -58,6 +58,17 @@ class Design:
     largest: float
     """Layers of the largest stage over the mean."""
 
+    def lists(self, one: Round) -> dict[str, list[int]]:
+        """A round in MindFormers' words."""
+        base = self.layers // self.pp
+        _, select, comm, both, full = zip(*one.counts, strict=True)
+        return {
+            "offset": [n - base for n in one.layers],
+            "recompute": list(full),
+            "select_recompute": [a + b + c for a, b, c in zip(select, both, full, strict=True)],
+            "select_comm_recompute": [a + b + c for a, b, c in zip(comm, both, full, strict=True)],
+        }
+
 
 def design(pp: int, layers: int, kinds: Sequence[str], *, seed: int = 1, rounds: int = 0) -> Design:
     """A measuring plan for these recompute kinds; refuses what cannot be solved and says why."""

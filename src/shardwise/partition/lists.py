@@ -35,6 +35,13 @@ def counted(layers: int, full: int, select: int, comm: int) -> tuple[int, int, i
     return layers - full - both - only_select - only_comm, only_select, only_comm, both, full
 
 
+def has_lists(problem: Problem) -> bool:
+    """Whether MindFormers' lists can say a partition of this problem."""
+    known = {"none", "select", "comm", "both", "full"}
+    loop = problem.rank_of == tuple(c % problem.pp for c in range(problem.chunks))
+    return loop and all(choice.name in known for run in problem.runs for choice in run.kind.choices)
+
+
 def settled(problem: Problem, partition: Partition) -> Partition:
     """The same with no chunk that MindFormers' lists cannot say."""
     chunks = []

@@ -52,6 +52,19 @@ class Stage:
         return int(count) if count <= n else None
 
 
+def stages_of(
+    count: int, *, memory: float, layer: float, kept: float, recomputed: float, head: float, tail: float
+) -> list[Stage]:
+    """Stages of equal devices; `head` and `tail` are more bytes on the first and the last."""
+    return [
+        Stage(
+            limit=memory, base=head if s == 0 else tail if s == count - 1 else 0.0, layer=layer, kept=kept,
+            recomputed=recomputed, flight=count - s,
+        )
+        for s in range(count)
+    ]  # fmt: skip
+
+
 def quick(stages: Sequence[Stage], layers: int, *, head: float = 0.0, tail: float = 0.0) -> Quick:
     """The split whose slowest stage is fastest, then with the smallest sum; exact by dynamic programme."""
     if len(stages) not in {2, 4}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError
 
@@ -128,3 +128,26 @@ def limit_of(costs: Costs, rank_of: Sequence[int], times: float) -> tuple[float,
         room[rank] += times * pp * costs.held(chunk)
     static = costs.static or (0.0,) * pp
     return tuple(base + extra for base, extra in zip(static, room, strict=True))
+
+
+def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:
+    """The same model cut into pp x vpp chunks: work and bytes are spread evenly inside each old chunk."""
+    old, new = costs.chunks, pp * vpp
+    if old == new:
+        return costs
+
+    def spread(values: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(sum(values[c] * _share(c, old, k, new) for c in range(old)) for k in range(new))
+
+    hop = max(costs.hop, default=0.0)
+    held = tuple(costs.held(c) for c in range(old))
+    return replace(
+        costs, f=spread(costs.f), i=spread(costs.i), w=spread(costs.w), activation=spread(held),
+        hop=(hop,) * (new - 1), transfer=(max(costs.transfer, default=0.0),) * (new - 1) if costs.transfer else (),
+    )  # fmt: skip
+
+
+def _share(c: int, old: int, k: int, new: int) -> float:
+    """How much of old chunk c of `old` lies in new chunk k of `new`."""
+    low, high = max(c * new, k * old), min((c + 1) * new, (k + 1) * old)
+    return max(0, high - low) / new

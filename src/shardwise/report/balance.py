@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from shardwise.frameworks.megatron.write import layout
+from shardwise.partition.balance import mixes
 from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.decompose import Fit
-from shardwise.partition.lists import Table, to_lists
+from shardwise.partition.lists import Table, has_lists, to_lists
 from shardwise.partition.problem import Answer, Evaluation, Problem
+from shardwise.plan.plan import Plan
+from shardwise.search.balance_plan import Balanced
+from shardwise.units import show_percent, show_seconds
 
 Rows = list[tuple[str, ...]]
 _LISTS = ("offset", "recompute", "select_recompute", "select_comm_recompute")
@@ -23,13 +28,6 @@ def paste_block(problem: Problem, evaluation: Evaluation) -> str:
 def _shown(table: Table) -> str:
     rows = [list(row) for row in table]
     return str(rows[0] if len(rows) == 1 else rows)
-
-
-def has_lists(problem: Problem) -> bool:
-    """Whether MindFormers' lists can say a partition of this problem."""
-    known = {"none", "select", "comm", "both", "full"}
-    loop = problem.rank_of == tuple(c % problem.pp for c in range(problem.chunks))
-    return loop and all(choice.name in known for run in problem.runs for choice in run.kind.choices)
 
 
 def plan_rows(problem: Problem, evaluation: Evaluation) -> tuple[list[str], Rows]:
@@ -63,6 +61,24 @@ def compared_rows(compared: Iterable[Compared]) -> tuple[list[str], Rows]:
     return ["strategy", "simulated", "bubble", "largest peak", "fits"], rows
 
 
+def plan_facts(found: Balanced) -> list[tuple[str, str]]:
+    """What balancing a plan gained, and what is proven."""
+    was, now = found.before.iteration_seconds, found.after.iteration_seconds
+    said = f"{show_percent(1 - now / was, 2)} less than {show_seconds(was)}" if now < was else "as fast as it was"
+    proof = f"no cut that fits takes less than {show_seconds(found.bound)}: gap {show_percent(found.gap, 2)}"
+    proof = f"{proof} (under the cost model in use)" if found.bound else "no bound is known"
+    return [("balanced", said), ("proof", proof)]
+
+
+def plan_data(found: Balanced) -> dict[str, Any]:
+    """The JSON answer where a plan was balanced."""
+    return {
+        "strategy": str(found.after.strategy), "seconds": found.after.iteration_seconds,
+        "before": found.before.iteration_seconds, "bound": found.bound, "gap": found.gap,
+        "total_bytes": found.after.total_bytes, "fits": found.after.fits,
+    }  # fmt: skip
+
+
 def fit_rows(fit: Fit) -> Rows:
     return [(name, f"{value:,.1f}", f"{fit.errors[name]:,.0f}") for name, value in fit.values.items()]
 
@@ -72,6 +88,45 @@ def residual_rows(fit: Fit) -> Rows:
     order = sorted(range(len(fit.measured)), key=lambda k: (fit.measured[k].round, fit.measured[k].stage))
     shown = ((fit.measured[k], fit.residuals[k], "does not fit" if k in fit.odd else "") for k in order)
     return [(str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{rest:+,.0f}", odd) for m, rest, odd in shown]
+
+
+def beside(answer: Answer, others: Iterable[Compared]) -> list[Compared]:
+    """The answer first, then what it is compared with."""
+    return [Compared(name="balanced", problem=answer.problem, evaluation=answer.best), *others]
+
+
+def plan_notes(plan: Plan, problem: Problem) -> Iterator[str]:
+    """What differs between a plan that gets the layers and the problem that they are of."""
+    if plan.strategy.microbatches != problem.microbatches:
+        theirs = f"{plan.strategy.microbatches} in the plan, but {problem.microbatches} in what is balanced"
+        yield f"micro batches are {theirs}: another split may be best for the plan"
+
+
+def answer_lines(answer: Answer) -> Iterator[str]:
+    """What is said below the table: how good it is, and how to hand it over."""
+    problem, best = answer.problem, answer.best
+    said = "proven optimal" if answer.proven else f"gap {100 * answer.gap:.2f}%"
+    yield f"simulated {answer.simulated:,.4f}, bound {answer.bound:,.4f}: {said} under these costs and this order"
+    yield f"{answer.evaluations:,} partitions looked at in {answer.seconds:.1f} CPU s; bound by {answer.method}"
+    yield f"bubble {bubble_of(problem, best)}"
+    if has_lists(problem):
+        yield "to paste into MindFormers' YAML:"
+        yield paste_block(problem, best)
+    if problem.rank_of == tuple(chunk % problem.pp for chunk in range(problem.chunks)):
+        yield f"Megatron --pipeline-model-parallel-layout {layout(best.partition.layers)}"
+
+
+def answer_notes(answer: Answer) -> Iterator[str]:
+    """What a reader of the answer must know beside it."""
+    problem, used = answer.problem, answer.best.timeline.schedule.name
+    if mixes(answer):
+        yield "some chunks mix select alone and comm alone, which MindFormers' lists cannot say; they say both and none"
+    if problem.order is None and used != problem.schedule:
+        yield f"{problem.schedule} would stop with {problem.microbatches} micro batches: {used} was used"
+    if answer.out_of_time:
+        yield "the time limit cut the proof short: another machine may give another bound"
+    if answer.interrupted:
+        yield "interrupted: this is the best so far"
 
 
 def answer_data(answer: Answer, compared: Iterable[Compared] = ()) -> dict[str, Any]:

@@ -177,3 +177,21 @@ def _gain(seconds: float) -> str:
 
 def _bytes(value: float) -> str:
     return f"{'-' if value >= 0 else '+'}{show_bytes(abs(value))}"
+
+
+def notes(found: Estimate) -> list[str]:
+    """What the ledger of time says beside its numbers: corrections, shapes that were never measured."""
+    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note))
+
+
+def missing(found: Estimate) -> str:
+    """How much is missing, and where."""
+    fullest = max(found.memory, key=lambda rank: rank.total)
+    gpu = found.cluster.gpu
+    over = [rank.rank for rank in found.memory if rank.total > gpu.memory]
+    others = f" ({len(over)} of {len(found.memory)} pipeline ranks are too full)" if len(over) > 1 else ""
+    return (
+        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {gpu.name} has "
+        f"{show_bytes(gpu.memory)}, {show_bytes(fullest.total - gpu.memory)} are missing{others}; "
+        f"the peak is in {fullest.at}"
+    )

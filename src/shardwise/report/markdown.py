@@ -11,6 +11,7 @@ from shardwise.plan.file import diff
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.report import estimate as report
+from shardwise.report.answer import candidates, proven
 from shardwise.report.text import ROUNDING
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -37,14 +38,9 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
         return joined(
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
-    gap = f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
-    facts = [*report.summary(best), ("proof", gap), *report.searched(answer.counts)]
-    rows = [
-        (_code(str(one.strategy)), show_seconds(one.seconds), f"{one.seconds / best.iteration_seconds - 1:+.1%}",
-         show_percent(one.mfu), show_bytes(one.total_bytes))
-        for one in answer.top[:shown]
-    ]  # fmt: skip
-    others = table(("strategy", "iteration", "slower", "MFU", "memory"), rows)
+    facts = [*report.summary(best), ("proof", proven(answer)), *report.searched(answer.counts)]
+    heads, rows = candidates(answer, shown)
+    others = table(heads, [(_code(name), *rest) for name, *rest in rows])
     return joined([_head(best), facts_table(facts), _stages(best), folded("Other layouts", others), *_ledgers(best)])
 
 

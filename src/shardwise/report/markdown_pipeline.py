@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shardwise.partition.compare import Compared, bubble_of
+from shardwise.partition.lists import has_lists
 from shardwise.partition.problem import Answer
 from shardwise.pipeline.timeline import Timeline
-from shardwise.report.balance import compared_rows, has_lists, paste_block, plan_rows
+from shardwise.report.balance import compared_rows, paste_block, plan_rows
 from shardwise.report.markdown import facts_table, folded, joined, plain, table
 from shardwise.units import show_bytes, show_percent, show_seconds
 

@@ -1,4 +1,4 @@
-"""A sweep as CSV and as a Pareto chart."""
+"""A sweep as a table, as CSV and as a Pareto chart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.search.sweep import Cell, goals_of
+from shardwise.units import show_percent, show_seconds
+
+
+def grid_table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The grid for people; days and cost where they were asked for."""
+    money = any(cell.budget for cell in cells)
+    heads: tuple[str, ...] = ("cluster", "batch", "seq", "iteration", "tokens/s/GPU", "MFU")
+    heads += ("days", "GPU-hours", "cost", "goodput") if money else ()
+    return (*heads, "", "strategy"), [_row(cell, money=money) for cell in cells]
+
+
+def _row(cell: Cell, *, money: bool) -> tuple[str, ...]:
+    head = (cell.cluster, str(cell.global_batch), str(cell.seq))
+    if not cell.strategy:
+        return (*head, "-", "-", "-", *(("-",) * 4 if money else ()), "", cell.note)
+    spent: tuple[str, ...] = ()
+    if cell.budget:
+        b = cell.budget
+        spent = (f"{b.days:.1f}", f"{b.gpu_hours:,.0f}", f"{b.cost:,.0f}", show_percent(b.goodput))
+    speed = (show_seconds(cell.seconds), f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
+    return (*head, *speed, *spent, "*" if cell.best else "", cell.strategy)
 
 
 def csv_text(cells: Sequence[Cell]) -> str:

@@ -1,4 +1,4 @@
-"""`shardwise.plan(...)`: the question put together, the search run, the answer as a plan."""
+"""What `plan` does: the question put together, the search run, the answer as a plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwise.plan.plan import Plan, plan_html
 from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.search.executor import executor_of
-from shardwise.search.nothing_fits import closest
+from shardwise.search.nothing_fits import closest, why_nothing
 from shardwise.search.question import GAP, Answer, Question
 from shardwise.search.search import Report, Search, Stop
 from shardwise.search.wishes import read_wishes
@@ -85,16 +85,9 @@ def _limit(cluster: Cluster, runtime: Runtime, margin: float | str | None) -> fl
     return memory - parse_bytes(margin)
 
 
-def plan(
-    model: Model | str,
-    cluster: Cluster | str,
+def answer_of(
+    question: Question,
     *,
-    global_batch: int,
-    seq: int = 4096,
-    runtime: Runtime | str = DEFAULT_RUNTIME,
-    only: str = "",
-    memory_margin: float | str | None = None,
-    base: Strategy | None = None,
     gap: float = GAP,
     time_limit: float | None = None,
     workers: int = 1,
@@ -103,17 +96,7 @@ def plan(
     report: Report | None = None,
     stop: Stop | None = None,
 ) -> Answer:
-    """The fastest strategy that fits, with a bound on what any other could reach.
-
-    `only`: conditions such as `tp<=8 zero1 pp=4`, and other words of a strategy (`fp8`); `memory_margin`: bytes of
-    every GPU to leave free; `base`: a strategy whose format, optimizer and the like are kept; `gap`: how near the
-    bound is near enough; `time_limit`: seconds; `workers`: processes; `report` is called about five times a second
-    with the `Search` (its `tried`, `best`, `bound`); once `stop` says yes, the best so far is the answer.
-    """
-    question = question_of(
-        model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory_margin=memory_margin,
-        base=base,
-    )  # fmt: skip
+    """The fastest strategy that fits, with a bound on what any other could reach; see `api.plan`."""
     pool = executor_of(executor, workers, address)
     try:
         search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)
@@ -155,7 +138,7 @@ _HEADS = ("strategy", "iteration", "slower", "MFU", "memory")
 def answer_html(answer: Answer) -> str:
     """The best strategy with its proof, and the best of the other layouts folded below it."""
     if answer.best is None:
-        return _nothing(answer)
+        return f"<div>{escape(why_nothing(answer))}</div>"
     fastest = answer.best.iteration_seconds
     rows = [
         (str(one.strategy), show_seconds(one.seconds), f"{one.seconds / fastest - 1:+.1%}", show_percent(one.mfu),
@@ -163,12 +146,3 @@ def answer_html(answer: Answer) -> str:
         for one in answer.top[:_SHOWN]
     ]  # fmt: skip
     return plan_html(plan_file_of(answer), [_HEADS, *rows])
-
-
-def _nothing(answer: Answer) -> str:
-    question, near = answer.question, answer.closest
-    text = f"none of {answer.counts.strategies:,} strategies fits {question.model.name} on {question.cluster.name}"
-    if near is not None:
-        text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank: {near.strategy}"
-        text += f"; {near.gpus} of these GPUs would do" if near.gpus else ""
-    return f"<div>{escape(text)}</div>"

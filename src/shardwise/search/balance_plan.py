@@ -6,14 +6,16 @@ The cut is found as the search finds it and priced by the estimate; no cut that 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from shardwise.errors import InfeasibleError, InputError
+from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.plan import Plan
-from shardwise.plan.predict import estimate_of
+from shardwise.partition.problem import Answer, Problem
+from shardwise.plan.plan import Balance, Plan, Recomputed
+from shardwise.plan.predict import estimate_of, plan_of
 from shardwise.search.cut_bound import prove
 from shardwise.search.cuts import cuts_freely
 from shardwise.search.question import Question, question_about
@@ -57,6 +59,40 @@ def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     enough = after.iteration_seconds / (1 + 1e-6)
     bound = max(prove(question, free, enough, {}, deep=deep) for deep in (False, True))
     return Balanced(before=before, after=after, limit=question.memory_limit, bound=min(bound, after.iteration_seconds))
+
+
+def refuse_other_pipeline(plan: Plan, problem: Problem) -> None:
+    """A problem's layers go into a plan of the same pipeline only."""
+    faults = [
+        Fault(name, f"is {theirs} in the plan, but {ours} in what is to be balanced; they must be the same")
+        for name, theirs, ours in (
+            ("pp", plan.strategy.pp, problem.pp),
+            ("vpp", plan.strategy.vpp, problem.vpp),
+            ("layers", plan.model.layers, problem.layers),
+        )
+        if theirs != ours
+    ]
+    if faults:
+        raise InputError(faults)
+
+
+def with_layers_of(plan: Plan, answer: Answer, data: dict[str, Any]) -> Plan:
+    """The plan with the layers of a balanced problem, predicted anew by the cost model; `data`: the answer in JSON."""
+    refuse_other_pipeline(plan, answer.problem)
+    strategy = replace(
+        plan.strategy, layers=answer.best.partition.layers, first_layers=0, last_layers=0, count_embedding=False,
+        count_head=False, schedule=data["schedule"],
+    )  # fmt: skip
+    mixed = tuple(
+        Recomputed(kind=run["kind"], choices={name: tuple(counts) for name, counts in run["choices"].items()})
+        for run in data["counts_by_kind"]
+    )
+    found = Balance(
+        problem=answer.problem.name, recompute=mixed, simulated=answer.simulated, bound=answer.bound,
+        peak=answer.best.peak,
+    )  # fmt: skip
+    made = plan_of(estimate(plan.model, plan.cluster, strategy))
+    return replace(made, balance=found, run={**(plan.run or {}), "balance_seconds": data["seconds"]})
 
 
 def _refuse(question: Question, strategy: Strategy) -> None:

@@ -1,4 +1,4 @@
-"""Which condition leaves a space without any strategy, and what it could be in its place."""
+"""Why nothing fits, or no strategy is valid at all: by how much, which condition, and what would do."""
 
 from __future__ import annotations
 
@@ -14,15 +14,33 @@ from shardwise.check.runtime import number_format
 from shardwise.errors import InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.strategy import Strategy
-from shardwise.search.question import Closest, Point, Question
+from shardwise.search.question import Answer, Closest, Point, Question
 from shardwise.search.refine import Refined, refine
 from shardwise.search.screen import Screen
 from shardwise.search.space import Space
 from shardwise.search.wishes import Condition, Wishes
+from shardwise.units import show_bytes
 
 _SHOWN = 12
 _COUNTED = {"hsdp": "zero", "cp_kind": "cp"}
 """Axes that are counted under the name of another."""
+
+
+def why_nothing(answer: Answer) -> str:
+    """Why no strategy was found: what stands in the way, by how much, and what would do."""
+    near, question = answer.closest, answer.question
+    if not answer.finished:
+        return "stopped before any strategy was found that fits; give it more time"
+    if not answer.counts.strategies:
+        return why_empty(question)
+    text = f"none of {answer.counts.strategies:,} strategies fits {question.model.name} on {question.cluster.name}"
+    if near is None:
+        return f"{text}; use more or larger GPUs, or a shorter sequence"
+    text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank:\n  {near.strategy}"
+    if near.gpus:
+        least = f"the smallest number of these GPUs for which one fits is {near.gpus}"
+        return f"{text}\n{least} ({near.gpus}x{question.cluster.gpu.name}):\n  {near.at_gpus}"
+    return f"{text}\nno number of these GPUs that was tried is enough; shorten the sequence or use larger GPUs"
 
 
 def why_empty(question: Question) -> str:

@@ -12,7 +12,7 @@ from shardwise.estimate.goodput import RESTART, Budget, budget, goodput
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
-from shardwise.search.api import plan
+from shardwise.search.api import answer_of, question_of
 from shardwise.search.wishes import read_wishes
 
 STATES = 16.0
@@ -91,7 +91,8 @@ def _cell(
 ) -> Cell:
     where: dict[str, Any] = {"cluster": name, "gpus": machines.gpus, "global_batch": batch, "seq": seq}
     try:
-        answer = plan(model, machines, global_batch=batch, seq=seq, runtime=runtime, only=only, gap=gap)
+        question = question_of(model, machines, global_batch=batch, seq=seq, runtime=runtime, only=only)
+        answer = answer_of(question, gap=gap)
     except InputError as error:
         return Cell(**where, strategy="", note=str(error))
     if answer.interrupted:

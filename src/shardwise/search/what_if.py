@@ -12,7 +12,8 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
-from shardwise.search.api import plan
+from shardwise.plan.predict import estimate_of
+from shardwise.search.api import answer_of, question_of
 from shardwise.search.nothing_fits import resized
 from shardwise.search.question import Answer
 from shardwise.search.search import Report
@@ -68,11 +69,12 @@ def margin_of(plan: Plan) -> float | None:
 def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", report: Report | None = None) -> WhatIf:
     """Keep the plan where it can run, and plan anew."""
     strategy = old.strategy
-    again = plan(
-        old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime, gap=gap,
-        only=only, base=strategy, memory_margin=margin_of(old), report=report,
+    question = question_of(
+        old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime, only=only,
+        base=strategy, memory_margin=margin_of(old),
     )  # fmt: skip
-    before = estimate(old.model, old.cluster, strategy)
+    again = answer_of(question, gap=gap, report=report)
+    before = estimate_of(old)
     try:
         kept = estimate(old.model, cluster, _adapted(strategy, cluster), runtime=load_runtime(strategy.runtime))
         refused = ""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from shardwise import api
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.serialise import to_plain
 from shardwise.inputs.strategy_text import parse
-from shardwise.plan.file import plan_table
-from shardwise.plan.plan import Plan
 from shardwise.version import __version__
-from shardwise.web.question import asked
+from shardwise.web.question import searched
 from shardwise.web.untrusted import model_of, plan_of, read_body, runtime_of
+
+if TYPE_CHECKING:
+    from shardwise.plan.plan import Plan
 
 Data = dict[str, Any]
 MOST_PLANS = 16
@@ -24,7 +25,6 @@ MOST_PLANS = 16
 def catalog(body: bytes) -> Data:
     """What can be chosen."""
     del body
-    from shardwise.frameworks.export import target_names
     from shardwise.inputs.load import gpu_names, model_names, named_cluster, named_model, runtime_names
     from shardwise.inputs.parameters import count
     from shardwise.inputs.strategy import SCHEDULES
@@ -41,7 +41,7 @@ def catalog(body: bytes) -> Data:
             {"name": gpu.name, "title": f"{gpu.name} ({show_bytes(gpu.memory)})", "memory": gpu.memory} for gpu in gpus
         ],
         "runtimes": list(runtime_names()),
-        "targets": list(target_names()),
+        "targets": list(api.targets()),
         "schedules": list(SCHEDULES),
         "version": __version__,
     }
@@ -59,7 +59,7 @@ def model(body: bytes) -> Data:
 
 def question(body: bytes) -> Data:
     """Nothing where a question can be asked; otherwise its faults are raised."""
-    asked(read_body(body))
+    api.question(**searched(read_body(body)).question)
     return {}
 
 
@@ -69,50 +69,36 @@ def view(body: bytes) -> Data:
 
     data = _table(body, "plan", "question", "strategy")
     plan = plan_of(data["plan"]) if "plan" in data else _planned(data)
-    return {"plan": plan_table(plan), "view": plan_view(plan)}
+    return {"plan": api.plan_table(plan), "view": plan_view(plan)}
 
 
 def why(body: bytes) -> Data:
     """Why another strategy lost against a plan."""
-    from shardwise.search.why import against, sentences
+    from shardwise.report.data import why_data
 
     data = _table(body, "plan", "strategy")
-    found = against(plan_of(data.get("plan")), _strategy_text(data))
-    return {
-        "sentence": "; ".join(sentences(found)),
-        "change": found.change,
-        "strategy": str(found.other.strategy),
-        "fits": not found.missing,
-        "slower": found.slower,
-        "missing_bytes": found.missing,
-        "rank": found.rank,
-        "parts": [{"name": p.name, "plan": p.best, "other": p.other, "lost": p.lost} for p in found.parts],
-    }
+    return why_data(api.why(plan_of(data.get("plan")), _strategy_text(data)))
 
 
 def export(body: bytes) -> Data:
     """A plan in the words of a framework."""
-    from shardwise.frameworks.export import export_data
+    from shardwise.report.data import export_data
 
     data = _table(body, "plan", "target")
     target = data.get("target")
     if not isinstance(target, str):
         raise InputError(Fault("target", "must be a text such as megatron@main"))
-    return export_data(plan_of(data.get("plan")), target[:100])
+    return export_data(api.export(plan_of(data.get("plan")), target[:100]))
 
 
 def report(body: bytes) -> str:
     """One HTML file of several plans."""
-    from shardwise.frameworks.export import every_export
-    from shardwise.report.page import page_of
-    from shardwise.report.view import plan_view
+    from shardwise.report.data import plans_page
 
     plans = _table(body, "plans").get("plans")
     if not isinstance(plans, list) or not 1 <= len(plans) <= MOST_PLANS:
         raise InputError(Fault("plans", f"must be a list of 1 to {MOST_PLANS} plans"))
-    read = [plan_of(plan, f"plans.{index}") for index, plan in enumerate(plans)]
-    exports = [every_export(plan) for plan in read]
-    return page_of([plan_view(plan) for plan in read], plans=[plan_table(plan) for plan in read], exports=exports)
+    return plans_page([plan_of(plan, f"plans.{index}") for index, plan in enumerate(plans)])
 
 
 JSON: dict[str, Callable[[bytes], Data]] = {
@@ -141,17 +127,12 @@ def _strategy_text(data: Data) -> str:
 
 def _planned(data: Data) -> Plan:
     """The plan of one strategy under a question."""
-    from shardwise.estimate.estimate import estimate
-    from shardwise.estimate.predictions import predictions_of
-    from shardwise.inputs.strategy_text import complete
-    from shardwise.plan.predict import plan_of as plan_of_estimate
-
     if "question" not in data:
         raise InputError(Fault("plan", "is missing; give a plan, or a question and a strategy"))
-    question = asked(data["question"]).question
-    given = parse(_strategy_text(data))
-    base = {"global_batch": question.base.global_batch, "seq": question.base.seq, "runtime": question.runtime.name}
-    strategy = complete({**base, **given}, question.cluster)
-    found = estimate(question.model, question.cluster, strategy)
-    told = predictions_of(found, memory_limit=question.memory_limit)
-    return replace(plan_of_estimate(found), predictions=told)
+    asked = api.question(**searched(data["question"]).question)
+    base = asked.base
+    strategy = api.load_strategy(
+        _strategy_text(data), asked.cluster, global_batch=base.global_batch, seq=base.seq, runtime=asked.runtime.name
+    )
+    found = api.estimate(asked.model, asked.cluster, strategy)
+    return api.plan_of(found, memory_limit=asked.memory_limit)

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from shardwise import api
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.load import load_runtime, runtime_names
 from shardwise.inputs.model import Model
-from shardwise.search.api import question_of
-from shardwise.search.question import GAP, Question
-from shardwise.search.wishes import read_wishes
 from shardwise.web.untrusted import cluster_of, model_of
 
 T = TypeVar("T")
@@ -25,14 +23,15 @@ _ONLY_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A question, its names looked up, and the same as `shardwise.plan` takes it."""
+class Searched:
+    """What a request asks for, in the words of `api.plan`."""
 
-    question: Question
-    options: dict[str, Any]
+    question: dict[str, Any]
+    """What `api.question` takes too."""
+    effort: dict[str, Any]
 
 
-def asked(data: object) -> Asked:
+def searched(data: object) -> Searched:
     """Read a question; InputError with every fault."""
     if not isinstance(data, dict):
         raise InputError(Fault("question", f"must be a table with the keys {', '.join(FIELDS)}"))
@@ -42,7 +41,7 @@ def asked(data: object) -> Asked:
     model: Model | None = _tried(table, lambda: model_of(data.get("model")), "model")
     cluster: Cluster | None = _tried(table, lambda: cluster_of(data.get("cluster")), "cluster")
     try:
-        _, other = read_wishes(numbers["only"])
+        other = api.fixed_by(numbers["only"])
     except InputError as error:
         table.faults.extend(Fault("only", str(fault)) for fault in error.faults)
     else:
@@ -51,8 +50,7 @@ def asked(data: object) -> Asked:
     if table.faults or model is None or cluster is None:
         raise InputError(table.faults)
     effort = {name: numbers.pop(name) for name in ("gap", "time_limit")}
-    question = question_of(model, cluster, **numbers)
-    return Asked(question=question, options={"model": model, "cluster": cluster, **numbers, **effort})
+    return Searched(question={"model": model, "cluster": cluster, **numbers}, effort=effort)
 
 
 def _numbers(table: Foreign) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def _numbers(table: Foreign) -> dict[str, Any]:
         "runtime": load_runtime(runtime if runtime in runtime_names() else "megatron"),
         "only": only,
         "memory_margin": _margin(table),
-        "gap": table.number("gap", GAP, row="option.gap"),
+        "gap": table.number("gap", 0.005, row="option.gap"),
         "time_limit": _time(table),
     }
 

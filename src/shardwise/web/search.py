@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from shardwise.api import plan
+from shardwise import api
 from shardwise.errors import InfeasibleError
-from shardwise.plan.file import plan_table
 from shardwise.report.view import candidate_view, plan_view
-from shardwise.search.api import plan_file_of
-from shardwise.search.nothing_fits import why_empty
-from shardwise.search.question import Answer, Closest
-from shardwise.search.search import Search
-from shardwise.units import show_bytes
-from shardwise.web.question import asked
+from shardwise.web.question import searched
 from shardwise.web.stream import Frame
 from shardwise.web.tasks import Data, Say, encode
 from shardwise.web.untrusted import read_body
+
+if TYPE_CHECKING:
+    from shardwise.search.question import Answer, Closest
+    from shardwise.search.search import Search
 
 
 class Follower:
@@ -53,23 +52,23 @@ class Follower:
 
 def run(body: bytes, say: Say, stop: Callable[[], bool]) -> None:
     """Search, and say what happens; the last event is `done`, or `failed` by the error that is raised."""
-    question = asked(read_body(body))
-    answer = plan(**question.options, report=Follower(say), stop=stop)
+    asked = searched(read_body(body))
+    answer = api.plan(**asked.question, **asked.effort, report=Follower(say), stop=stop)
     if answer.best is None and not answer.finished:
-        raise InfeasibleError("stopped before any strategy was found that fits; give it more time")
+        raise InfeasibleError(api.why_nothing(answer))
     say(Frame("done", encode(_done(answer))))
 
 
 def _done(answer: Answer) -> Data:
-    found = plan_file_of(answer) if answer.best else None
+    found = api.plan_of(answer) if answer.best else None
     best = str(found.strategy) if found else ""
     return {
-        "plan": plan_table(found) if found else None,
+        "plan": api.plan_table(found) if found else None,
         "view": plan_view(found, answer.simulated) if found else None,
         "top": [candidate_view(one, best=str(one.strategy) == best) for one in answer.top],
         "finished": answer.finished,
         "closest": _closest(answer, answer.closest) if answer.closest else None,
-        "message": "" if found else _nothing(answer),
+        "message": "" if found else api.why_nothing(answer),
     }
 
 
@@ -81,16 +80,3 @@ def _closest(answer: Answer, near: Closest) -> Data:
         "cluster": f"{near.gpus}x{answer.question.cluster.gpu.name}" if near.gpus else None,
         "at_gpus": str(near.at_gpus) if near.at_gpus else None,
     }
-
-
-def _nothing(answer: Answer) -> str:
-    model, cluster, near = answer.question.model.name, answer.question.cluster, answer.closest
-    if not answer.counts.strategies:
-        return why_empty(answer.question)
-    text = f"none of {answer.counts.strategies:,} strategies fits {model} on {cluster.name}"
-    if near is None:
-        return f"{text}; use more or larger GPUs, or a shorter sequence"
-    text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank"
-    if near.gpus:
-        return f"{text}; {near.gpus:,} of these GPUs are enough"
-    return f"{text}; no number of these GPUs that was tried is enough: shorten the sequence or use larger GPUs"

@@ -5,19 +5,18 @@ A name in a file that a user gives on the command line may be another file; in a
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardwise.check.model import checked_model
+from shardwise import api
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
-from shardwise.frameworks.load import cluster_from, model_from
 from shardwise.inputs.calibrations import calibration_names
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import parse_mapping
 from shardwise.inputs.load import load_runtime, named_cluster, named_model, runtime_names
 from shardwise.inputs.model import Model
-from shardwise.plan.file import plan_from
-from shardwise.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from shardwise.plan.plan import Plan
 
 T = TypeVar("T")
 
@@ -46,7 +45,7 @@ def model_of(value: object) -> Model:
         raise InputError(Fault("model", "must be a name of the catalog, or a model as a table of keys and values"))
     if "schema" in value:
         return plan_of(value).model
-    return _with_plain_texts(model_from(value, Path("model")).value, "model")
+    return _with_plain_texts(api.model_from(value, "model"), "model")
 
 
 def cluster_of(value: object) -> Cluster:
@@ -55,15 +54,15 @@ def cluster_of(value: object) -> Cluster:
         return named_cluster(_short(value, "cluster"))
     if not isinstance(value, dict):
         raise InputError(Fault("cluster", "must be a text such as 64xh100, or a cluster as a table of keys and values"))
-    return _checked_names(cluster_from(value, Path("cluster")).value)
+    return _checked_names(api.cluster_from(value, "cluster"))
 
 
 def plan_of(value: object, at: str = "plan") -> Plan:
     """A plan from what its file would hold."""
     if not isinstance(value, dict):
         raise InputError(Fault(at, "is missing; it must be what a plan file holds, as a table of keys and values"))
-    plan = plan_from(value, at)
-    checked_model(_with_plain_texts(plan.model, "inputs.model"), at)
+    plan = api.plan_from(value, at)
+    _with_plain_texts(plan.model, "inputs.model")
     _checked_names(plan.cluster)
     runtime_of(plan.strategy.runtime)
     return plan

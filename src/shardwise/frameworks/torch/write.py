@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.errors import InputError
 from shardwise.frameworks.export import SPEAKS, TORCH
 from shardwise.frameworks.folder import write_export
-from shardwise.frameworks.target import Bundle, Draft, File
+from shardwise.frameworks.target import Draft, Export, File
 from shardwise.pipeline.action import F, Schedule
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.faults import validate
@@ -57,11 +57,11 @@ def export_torch(schedule: Schedule, folder: str | Path, *, force: bool = False)
     return table, runner
 
 
-def schedule_export(schedule: Schedule) -> Bundle:
+def schedule_export(schedule: Schedule) -> Export:
     """A schedule without a plan, as files."""
     check_torch(schedule)
     text = schedule.csv()
-    return Bundle(
+    return Export(
         target=TORCH,
         speaks=SPEAKS,
         plan="none; the schedule " + hashlib.sha256(text.encode()).hexdigest()[:12],

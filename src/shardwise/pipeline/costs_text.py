@@ -1,24 +1,19 @@
-"""Costs of a pipeline from the command line: `10,11,9`, a JSON file, or a plan."""
+"""Costs of a pipeline as people write them: `10,11,9` or a JSON file, and a memory limit such as `1.5p` or `40GB`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import Scalar, held, listed, typed
 from shardwise.inputs.scalars import SCALARS
-from shardwise.pipeline.action import placed
 from shardwise.pipeline.costs import Costs, costs, limit_of
 from shardwise.units import parse_bytes
-
-if TYPE_CHECKING:
-    from shardwise.estimate.setup import Setup
-    from shardwise.plan.plan import Plan
 
 _FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
 _CHUNK_FIELDS = ("f", "i", "w", "activation")
@@ -29,23 +24,16 @@ _ROWS = {
 """Field -> its row of the one table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """What is to be scheduled."""
-
-    costs: Costs
-    pp: int
-    vpp: int
-    microbatches: int
-    placement: str
-    alternatives: tuple[Costs, ...] = ()
-    """Costs of every alternative (plain, recomputed ...), the first of which is `costs`."""
-    setup: Setup | None = None
-    """Of a plan: times are seconds, bytes are bytes, not the user's own units."""
-
-    @property
-    def seconds(self) -> bool:
-        return self.setup is not None
+def costs_of(
+    given: Costs | Sequence[Costs] | str, pp: int, vpp: int, hop: float | None = None, free: float | None = None
+) -> tuple[Costs, ...]:
+    """The alternatives that are given: costs as they are, or those that a text or a file describes."""
+    if isinstance(given, str):
+        return read_costs(given, pp, vpp, hop, free)
+    found = (given,) if isinstance(given, Costs) else tuple(given)
+    if odd := [one.chunks for one in found if one.chunks != pp * vpp]:
+        raise InputError(Fault("costs", f"are of {odd[0]} chunks; pp {pp} x vpp {vpp} are {pp * vpp}"))
+    return found
 
 
 def read_costs(text: str, pp: int, vpp: int, hop: float | None, free: float | None) -> tuple[Costs, ...]:
@@ -103,10 +91,10 @@ def limited(found: tuple[Costs, ...], text: str | None, rank_of: tuple[int, ...]
     """The costs with the memory limit of the command line, `1.5p` or bytes; the same for every alternative."""
     if text is None:
         return found
-    if text.lower() == "none":
+    if text.strip().lower() == "none":
         return tuple(replace(one, memory_limit=()) for one in found)
     try:
-        limits = _limits(found[0], text.strip().lower(), rank_of)
+        limits = _limits(found[0], text.strip(), rank_of)
     except InputError as error:
         raise InputError(f"--memory-limit {text!r}: {error.faults[0].message}; {_FORMS}") from None
     if not 0 < min(limits) < float("inf"):
@@ -118,48 +106,8 @@ _FORMS = "write 1.5p, 40GB, a number or none"
 
 
 def _limits(costs: Costs, text: str, rank_of: tuple[int, ...]) -> tuple[float, ...]:
-    if text.endswith("p"):
+    if text.endswith(("p", "P")):
         return limit_of(costs, rank_of, typed(text[:-1], SCALARS["option.times"], ""))
-    bare = re.fullmatch(r"[-+.0-9e]+", text)
+    bare = re.fullmatch(r"[-+.0-9eE]+", text)
     value = typed(text, SCALARS["pipeline.limit"], "") if bare else parse_bytes(text)
     return (value,) * (1 + max(rank_of))
-
-
-def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:
-    """The same model cut into pp x vpp chunks: work and bytes are spread evenly inside each old chunk."""
-    old, new = costs.chunks, pp * vpp
-    if old == new:
-        return costs
-
-    def spread(values: tuple[float, ...]) -> tuple[float, ...]:
-        return tuple(sum(values[c] * _share(c, old, k, new) for c in range(old)) for k in range(new))
-
-    hop = max(costs.hop, default=0.0)
-    held = tuple(costs.held(c) for c in range(old))
-    return replace(
-        costs, f=spread(costs.f), i=spread(costs.i), w=spread(costs.w), activation=spread(held),
-        hop=(hop,) * (new - 1), transfer=(max(costs.transfer, default=0.0),) * (new - 1) if costs.transfer else (),
-    )  # fmt: skip
-
-
-def _share(c: int, old: int, k: int, new: int) -> float:
-    """How much of old chunk c of `old` lies in new chunk k of `new`."""
-    low, high = max(c * new, k * old), min((c + 1) * new, (k + 1) * old)
-    return max(0, high - low) / new
-
-
-def plan_pipeline(plan: Plan, name: str, placement: str | None = None, limit: str | None = None) -> Pipeline:
-    """The pipeline of a plan in an order: what an estimate of it replays, the device's memory as the limit."""
-    from shardwise.estimate.passes import SPLIT, pass_costs
-    from shardwise.estimate.setup import setup_of
-    from shardwise.inputs.load import load_runtime
-    from shardwise.plan.predict import reordered
-
-    own = plan.strategy.schedule == name and not (name == "auto" and placement)
-    strategy = plan.strategy if own else reordered(plan.strategy, name, plan.model.layers, placement)  # type: ignore[arg-type]
-    setup = setup_of(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
-    rank_of = placed(strategy.pp, strategy.vpp, setup.placement)
-    return Pipeline(
-        costs=limited((pass_costs(setup, split=name in SPLIT | {"auto"}),), limit, rank_of)[0], pp=strategy.pp,
-        vpp=strategy.vpp, microbatches=strategy.microbatches, placement=setup.placement, setup=setup,
-    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""The verbs: one function each, taking and returning the public types; the command line and the page call only these.
+
+Names and files stand wherever a model, a cluster, a strategy or a plan is asked for: a catalog name, a file of ours, a
+plan, or another tool's file. What a verb needs is imported when it is called, so that `import shardwise` costs nothing.
+"""
+
+from shardwise.api.estimating import advise, check, check_proof, estimate, timeline
+from shardwise.api.measuring import (
+    calibrate,
+    judge_calibration,
+    probe_program,
+    rehearsal_program,
+    rehearse,
+    store_calibration,
+    validate,
+)
+from shardwise.api.pipelines import (
+    DESCRIBES,
+    balance,
+    balance_plan,
+    compare_balance,
+    design_rounds,
+    dryrun,
+    load_problem,
+    quick_balance,
+    read_problem,
+    refuse_other_pipeline,
+    schedule,
+    simulate,
+)
+from shardwise.api.planning import (
+    fixed_by,
+    plan,
+    plan_operators,
+    question,
+    sweep,
+    what_if,
+    why,
+    why_nothing,
+)
+from shardwise.api.reading import (
+    ask,
+    cluster_from,
+    diff,
+    export,
+    load_cluster,
+    load_model,
+    load_strategy,
+    model_from,
+    plan_from,
+    plan_of,
+    plan_table,
+    read_cluster,
+    read_model,
+    read_plan,
+    targets,
+    write_export,
+    write_plan,
+)
+
+__all__ = [
+    "DESCRIBES", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof", "cluster_from",
+    "compare_balance", "design_rounds", "diff", "dryrun", "estimate", "export", "fixed_by", "judge_calibration",
+    "load_cluster", "load_model", "load_problem", "load_strategy", "model_from", "plan", "plan_from", "plan_of",
+    "plan_operators", "plan_table", "probe_program", "question", "quick_balance", "read_cluster", "read_model", "read_plan",
+    "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse", "schedule", "simulate",
+    "store_calibration", "sweep", "targets", "timeline", "validate", "what_if", "why", "why_nothing",
+    "write_export", "write_plan",
+]  # fmt: skip

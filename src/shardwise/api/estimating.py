@@ -1,0 +1,113 @@
+"""One strategy: checked, estimated, its passes one by one, and what would help."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
+if TYPE_CHECKING:
+    from shardwise.api.reading import Source
+    from shardwise.errors import Fault
+    from shardwise.estimate.advice import Change
+    from shardwise.estimate.estimate import Estimate
+    from shardwise.inputs.cluster import Cluster
+    from shardwise.inputs.model import Model
+    from shardwise.inputs.runtime import Runtime
+    from shardwise.inputs.strategy import Strategy
+    from shardwise.pipeline.timeline import Timeline
+    from shardwise.plan.plan import Plan
+    from shardwise.plan.proof import Verdict
+
+
+def estimate(
+    model: Model | Plan | Source,
+    cluster: Cluster | Source | None = None,
+    strategy: Strategy | Source | None = None,
+    *,
+    runtime: Runtime | None = None,
+) -> Estimate:
+    """Time, memory and MFU of one strategy, each as a ledger.
+
+    `model`: a model, or a plan, which says everything, in the order that it carries; `cluster`; `strategy`: also a
+    line such as `tp8 pp4 gbs512`, whose dp follows from the cluster; `runtime`: the software, where it is not the one
+    that the strategy names.
+    """
+    from shardwise.estimate.estimate import estimate
+    from shardwise.plan.plan import Plan
+
+    if isinstance(model, Plan) or strategy is None:
+        return _of_plan(model, cluster, strategy, runtime)
+    if cluster is None:
+        raise TypeError("estimate() needs a cluster beside a model and a strategy")
+    from shardwise.api.reading import as_cluster, as_model
+
+    model, cluster = as_model(model), as_cluster(cluster)
+    return estimate(model, cluster, _strategy(strategy, cluster), runtime=runtime)
+
+
+def _of_plan(
+    plan: Model | Plan | Source,
+    cluster: Cluster | Source | None,
+    strategy: Strategy | Source | None,
+    runtime: Runtime | None,
+) -> Estimate:
+    from shardwise.api.reading import as_cluster, as_plan
+    from shardwise.inputs.model import Model
+    from shardwise.plan.predict import estimate_of
+
+    if isinstance(plan, Model):
+        raise TypeError("estimate() needs a cluster and a strategy beside a model; only a plan says everything")
+    whole = as_plan(plan, "estimate")
+    if cluster is None and strategy is None:
+        return estimate_of(whole, runtime=runtime)
+    there = whole.cluster if cluster is None else as_cluster(cluster)
+    return estimate(whole.model, there, whole.strategy if strategy is None else strategy, runtime=runtime)
+
+
+def _strategy(source: Strategy | Source, cluster: Cluster) -> Strategy:
+    from shardwise.api.reading import load_strategy
+    from shardwise.inputs.strategy import Strategy
+
+    return source if isinstance(source, Strategy) else load_strategy(source, cluster)
+
+
+def timeline(plan: Plan | Source, *, runtime: Runtime | None = None) -> Timeline:
+    """The passes that the estimate of a plan is made of; memory in bytes of the whole device. `runtime`: as there."""
+    from shardwise.api.reading import as_plan
+    from shardwise.plan.predict import plan_iteration
+
+    return plan_iteration(as_plan(plan, "a timeline"), runtime=runtime)
+
+
+def advise(found: Estimate, *, runtime: Runtime | None = None, count: int = 3) -> tuple[Change, ...]:
+    """The changes of an estimated strategy that help most, best first: to make it fit, or faster.
+
+    `found`: the estimate; `runtime`: the one that it was estimated with, where that is not the one it names; `count`:
+    how many.
+    """
+    from shardwise.estimate.advice import advise
+
+    return advise(found, runtime=runtime, count=count)
+
+
+def check(
+    model: Model | Source,
+    cluster: Cluster | Source,
+    strategy: Strategy | Source,
+    *,
+    runtime: Runtime | None = None,
+) -> tuple[Fault, ...]:
+    """Everything that is wrong with a strategy, at once; nothing: it can run. As `estimate` takes them."""
+    from shardwise.api.reading import as_cluster, as_model
+    from shardwise.check.check import check
+    from shardwise.inputs.load import load_runtime
+
+    model, cluster = as_model(model), as_cluster(cluster)
+    whole = _strategy(strategy, cluster)
+    return tuple(check(model, cluster, whole, runtime or load_runtime(whole.runtime)))
+
+
+def check_proof(plan: Plan | Source) -> Verdict | None:
+    """Whether the proof that a plan carries still holds; None: it carries none."""
+    from shardwise.api.reading import as_plan
+    from shardwise.plan.proof import check_proof
+
+    return check_proof(as_plan(plan, "check"))

@@ -1,0 +1,275 @@
+"""Strategies that are searched: the fastest of all, why others lost, elsewhere; and operators one by one."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from shardwise.api.reading import Source
+    from shardwise.inputs.cluster import Cluster
+    from shardwise.inputs.model import Model
+    from shardwise.inputs.runtime import Runtime
+    from shardwise.inputs.strategy import Strategy
+    from shardwise.per_op.answer import Answer as OperatorAnswer
+    from shardwise.per_op.solve import Method
+    from shardwise.plan.plan import Plan
+    from shardwise.search.question import Answer, Question
+    from shardwise.search.search import Report, Stop
+    from shardwise.search.sweep import Cell
+    from shardwise.search.what_if import WhatIf
+    from shardwise.search.why import Why
+
+GLOBAL_BATCH, SEQ, RUNTIME = 1024, 4096, "megatron"
+"""What is planned for where neither the call nor a plan says it."""
+
+
+def question(
+    model: Model | Plan | Source,
+    cluster: Cluster | Source | None = None,
+    *,
+    global_batch: int | None = None,
+    seq: int | None = None,
+    runtime: Runtime | str | None = None,
+    only: str = "",
+    memory: float | str | None = None,
+    memory_margin: float | str | None = None,
+    base: Strategy | None = None,
+) -> Question:
+    """What `plan` would search for, checked and not searched: the same parameters."""
+    from shardwise.api.reading import as_cluster, as_model
+    from shardwise.inputs.gate import typed
+    from shardwise.inputs.scalars import SCALARS
+    from shardwise.search.api import question_of
+    from shardwise.search.what_if import margin_of
+
+    old = _old(model)
+    if old is not None:
+        model, base, s = old.model, base or old.strategy, old.strategy
+        if cluster is None and memory_margin is None and memory is None:
+            memory_margin = margin_of(old)
+        cluster = old.cluster if cluster is None else cluster
+        global_batch, seq = (s.global_batch if global_batch is None else global_batch), (s.seq if seq is None else seq)
+        runtime = runtime or s.runtime
+    found = _both(model, cluster)
+    machines = as_cluster(found[1])
+    if memory is not None:
+        size = typed(memory, SCALARS["Gpu.memory"], "--memory") if isinstance(memory, str) else memory
+        memory_margin = machines.gpu.memory - size
+    return question_of(
+        as_model(found[0]), machines, global_batch=GLOBAL_BATCH if global_batch is None else global_batch,
+        seq=SEQ if seq is None else seq, runtime=runtime or RUNTIME, only=only, memory_margin=memory_margin, base=base,
+    )  # fmt: skip
+
+
+def fixed_by(only: str) -> dict[str, Any]:
+    """The fields of a strategy that the conditions of `plan` fix beside the axes that they limit, such as `fp8`."""
+    from shardwise.search.wishes import read_wishes
+
+    return dict(read_wishes(only)[1])
+
+
+def _old(model: Model | Plan | Source | None) -> Plan | None:
+    """The plan that stands in place of a model."""
+    from shardwise.inputs.model import Model
+    from shardwise.plan.file import is_plan, read_plan
+    from shardwise.plan.plan import Plan
+
+    if isinstance(model, Plan):
+        return model
+    return read_plan(model) if model and not isinstance(model, Model) and is_plan(model) else None
+
+
+def _both(
+    model: Model | Plan | Source | None, cluster: Cluster | Source | None
+) -> tuple[Model | Source, Cluster | Source]:
+    """A model and a cluster; what is missing is told, a model that cannot be read first."""
+    from shardwise.errors import Fault, InputError
+    from shardwise.frameworks.load import read_model
+    from shardwise.inputs.model import Model
+
+    if model and cluster is None and not isinstance(model, Model):
+        read_model(model)  # type: ignore[arg-type]
+    faults = [
+        Fault(name, f"is missing; {hint}")
+        for name, value, hint in (
+            ("MODEL", model, "name one (see `shardwise models`) or give a file"),
+            ("--cluster", cluster, "give for example 64xh100 (see `shardwise clusters`)"),
+        )
+        if value is None
+    ]
+    if faults:
+        raise InputError(faults)
+    return model, cluster  # type: ignore[return-value]
+
+
+def plan(
+    model: Model | Plan | Source,
+    cluster: Cluster | Source | None = None,
+    *,
+    global_batch: int | None = None,
+    seq: int | None = None,
+    runtime: Runtime | str | None = None,
+    only: str = "",
+    memory: float | str | None = None,
+    memory_margin: float | str | None = None,
+    base: Strategy | None = None,
+    gap: float = 0.005,
+    time_limit: float | None = None,
+    workers: int = 1,
+    executor: str = "processes",
+    address: str | None = None,
+    report: Report | None = None,
+    stop: Stop | None = None,
+) -> Answer:
+    """The fastest strategy that fits, with a bound on what any other could reach.
+
+    `model`: a model, or a plan whose model, cluster, batch and number format are kept where nothing else is said;
+    `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
+    `runtime`: the software that will run it, megatron by default; `only`: conditions such as `tp<=8 zero1 pp=4`, and
+    other words of a strategy (`fp8`); `memory`: what one GPU may use; `memory_margin`: bytes of every GPU to leave
+    free, by default the memory model's own error; `base`: a strategy whose format, optimizer and the like are kept;
+    `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes; `executor`: `processes` or
+    `ray`; `address`: of a running Ray cluster; `report` is called about five times a second with the `Search` (its
+    `tried`, `best`, `bound`); once `stop` says yes, the best so far is the answer.
+    """
+    from shardwise.search.api import answer_of
+
+    asked = question(
+        model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory=memory,
+        memory_margin=memory_margin, base=base,
+    )  # fmt: skip
+    return answer_of(
+        asked, gap=gap, time_limit=time_limit, workers=workers, executor=executor, address=address, report=report,
+        stop=stop,
+    )  # fmt: skip
+
+
+def why_nothing(answer: Answer) -> str:
+    """Why an answer of `plan` holds no strategy: what stands in the way, by how much, and what would do."""
+    from shardwise.search.nothing_fits import why_nothing
+
+    return why_nothing(answer)
+
+
+def why(plan: Plan | Source, strategy: str) -> Why:
+    """Why another strategy lost against a plan: too large by how much and where, or slower in which parts.
+
+    `strategy`: what to change, such as `tp4 pp8`; what it leaves out is the plan's, layers are cut anew.
+    """
+    from shardwise.api.reading import as_plan
+    from shardwise.search.why import against
+
+    return against(as_plan(plan, "why"), strategy)
+
+
+def what_if(
+    plan: Plan | Source,
+    *,
+    gpus: int | None = None,
+    net: str | None = None,
+    memory: float | str | None = None,
+    gap: float = 0.02,
+    only: str = "",
+    report: Report | None = None,
+) -> WhatIf:
+    """A plan kept as it is, and planned again, on another cluster.
+
+    `gpus`: another number; `net`: `2x` of what the network between nodes is, or a rate such as `400Gb/s`; `memory`:
+    of a GPU; `gap`, `only`, `report`: as for `plan`.
+    """
+    from shardwise.api.reading import as_plan
+    from shardwise.errors import Fault, InputError
+    from shardwise.search.what_if import changed, what_if
+
+    if not (gpus or net or memory):
+        raise InputError(Fault("what-if", "nothing is changed; give --gpus, --net or --memory"))
+    old = as_plan(plan, "what-if")
+    return what_if(
+        old, changed(old.cluster, gpus=gpus, net=net, memory=memory), gap=gap, only=only, report=report
+    )  # fmt: skip
+
+
+def sweep(
+    model: Model | Source,
+    clusters: Sequence[str] | Mapping[str, Cluster],
+    *,
+    batches: Sequence[int] = (GLOBAL_BATCH,),
+    sequences: Sequence[int] = (SEQ,),
+    runtime: str = RUNTIME,
+    only: str = "",
+    gap: float = 0.02,
+    tokens: float = 0.0,
+    price: float = 0.0,
+    mtbf: float = 0.0,
+    checkpoint: float = 0.0,
+    store: float = 2e9,
+    told: Callable[[Cell], None] = lambda _: None,
+) -> tuple[Cell, ...]:
+    """A grid of clusters, batches and sequences, each point planned.
+
+    `model`: as for `plan`; `clusters`: texts such as `64xh100`, or clusters by name; `batches`: samples per
+    iteration; `sequences`: tokens per sample; `runtime`, `only`, `gap`: as for `plan`; `tokens`: of the whole run,
+    for days and cost; `price`: of a GPU and hour; `mtbf`: seconds between failures of one GPU, for goodput;
+    `checkpoint`: seconds that one stops training, 0: from the model's size and `store`, the bytes per second that a
+    node writes; `told`: called with every point that is done.
+    """
+    from collections.abc import Mapping
+
+    from shardwise.api.reading import as_model, load_cluster
+    from shardwise.search.sweep import Run, sweep
+
+    machines = clusters if isinstance(clusters, Mapping) else {name: load_cluster(name) for name in clusters}
+    return sweep(
+        as_model(model), machines, batches=batches, sequences=sequences, runtime=runtime, only=only, gap=gap,
+        run=Run(tokens=tokens, price=price, mtbf=mtbf, save=checkpoint, store=store), told=told,
+    )  # fmt: skip
+
+
+def plan_operators(
+    model: Model | Source,
+    cluster: Cluster | Source,
+    *,
+    global_batch: int = GLOBAL_BATCH,
+    seq: int = SEQ,
+    runtime: Runtime | str = RUNTIME,
+    memory: float | None = None,
+    stages: tuple[int, int] = (1, 0),
+    most_tp: int = 0,
+    method: Method = "auto",
+    time_limit: float | None = None,
+    workers: int = 1,
+) -> OperatorAnswer:
+    """Every operator with a split of its own: which stage holds it, how its GPUs are split, whether it is recomputed.
+
+    `model`, `cluster`, `global_batch`, `seq`, `runtime`: as for `plan`; `memory`: bytes that one GPU may use, by
+    default its own less what the driver takes; `stages`: fewest and most stages, 0: as many as there can be;
+    `most_tp`: the largest tensor parallel size, 0: a node; `method`: auto, exact, deep or alleviate; `time_limit`:
+    CPU seconds; `workers`: processes.
+    """
+    from dataclasses import replace
+
+    from shardwise.api.reading import as_cluster, as_model
+    from shardwise.inputs.load import load_runtime
+    from shardwise.per_op.chain import own_chain
+    from shardwise.per_op.flavour import FULL
+    from shardwise.per_op.profiles.analytic import make_profile
+    from shardwise.per_op.question import Question
+    from shardwise.per_op.solve import solve
+    from shardwise.search.executor import executor_of
+
+    machines = as_cluster(cluster)
+    software = load_runtime(runtime) if isinstance(runtime, str) else runtime
+    profile = make_profile(as_model(model), machines, software, seq=seq)
+    room = 0.96 * (machines.gpu.memory - machines.gpu.reserved) if memory is None else memory
+    asked = Question(
+        profile=profile, chain=own_chain(profile), gpus=machines.gpus, node=min(machines.node_size, machines.gpus),
+        memory=room, global_batch=global_batch, flavour=replace(FULL, zero=1), stages=stages,
+        most_tp=most_tp, space="full",
+    )  # fmt: skip
+    pool = executor_of("processes", workers, None)
+    try:
+        return solve(asked, method, limit=float("inf") if time_limit is None else time_limit, executor=pool)
+    finally:
+        pool.close()

@@ -1,0 +1,269 @@
+"""What goes in and out: models, clusters, strategies and plans from names and files, and plans into files."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from shardwise.estimate.estimate import Estimate
+    from shardwise.frameworks.ask import Asked
+    from shardwise.frameworks.target import Export
+    from shardwise.inputs.cluster import Cluster
+    from shardwise.inputs.load import Loaded
+    from shardwise.inputs.model import Model
+    from shardwise.inputs.strategy import Strategy
+    from shardwise.partition.problem import Answer as BalanceAnswer
+    from shardwise.pipeline.action import Schedule
+    from shardwise.plan.file import Difference
+    from shardwise.plan.plan import Plan
+    from shardwise.search.balance_plan import Balanced
+    from shardwise.search.question import Answer
+    from shardwise.search.schedule import Scheduled
+    from shardwise.search.what_if import WhatIf
+
+    Source = str | Path
+
+
+def load_model(source: Source) -> Model:
+    """A model by catalog name, or from a file: ours, a plan, Hugging Face's config.json, SimuMax's."""
+    return read_model(source).value
+
+
+def read_model(source: Source) -> Loaded[Model]:
+    """The same as `load_model`, with what was noticed on the way (`.notes`)."""
+    from shardwise.frameworks.load import read_model
+
+    return read_model(source)
+
+
+def load_cluster(source: Source) -> Cluster:
+    """A cluster from text such as `64xh100` or `h100` (one node), or from a file: ours, a plan, SimuMax's system."""
+    return read_cluster(source).value
+
+
+def read_cluster(source: Source) -> Loaded[Cluster]:
+    """The same as `load_cluster`, with what was noticed on the way (`.notes`)."""
+    from shardwise.frameworks.load import read_cluster
+
+    return read_cluster(source)
+
+
+def load_strategy(
+    source: Source,
+    cluster: Cluster | Source | None = None,
+    *,
+    global_batch: int | None = None,
+    seq: int | None = None,
+    runtime: str | None = None,
+) -> Strategy:
+    """A strategy from a line of text such as `tp8 pp4 mbs1 gbs512`, or from a file: ours, a plan, SimuMax's.
+
+    `source`: the text or the file; `cluster`: where a text does not say dp, it follows from the cluster's GPUs;
+    `global_batch`, `seq`, `runtime`: what stands where a text does not say them.
+    """
+    from shardwise.frameworks.ask import is_file
+    from shardwise.frameworks.load import load_strategy
+    from shardwise.inputs.strategy_text import build, complete, parse
+
+    if not isinstance(source, str) or is_file(source):
+        return load_strategy(source)
+    beside = {"global_batch": global_batch, "seq": seq, "runtime": runtime}
+    given = {**{name: value for name, value in beside.items() if value is not None}, **parse(source)}
+    return build(given) if cluster is None else complete(given, as_cluster(cluster))
+
+
+def ask(
+    model: str | None = None,
+    cluster: str | None = None,
+    strategy: str | None = None,
+    *,
+    source: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    switches: Mapping[str, Any] | None = None,
+    megatron: Mapping[str, Any] | None = None,
+    notes: list[str] | None = None,
+) -> Asked:
+    """A whole question from what a person typed: model, cluster, strategy and runtime; all faults are told at once.
+
+    `model`: a name, a file, or a plan that says everything; `cluster`: text or a file; `strategy`: a line of text or
+    a file; `source`: a framework's file (a Megatron script, torchtitan's, DeepSpeed's ...) that says model and
+    strategy; `fields`: single fields, which go before the strategy; `switches`: fields that follow where they are not
+    said; `megatron`: further flags of Megatron's; `notes`: filled with what was understood, also where it fails.
+    """
+    from shardwise.frameworks.ask import Request, ask
+
+    request = Request(
+        model=model, cluster=cluster, strategy=strategy, source=source, fields=fields or {}, switches=switches or {},
+        megatron=megatron or {},
+    )  # fmt: skip
+    return ask(request, notes)
+
+
+def read_plan(path: Source) -> Plan:
+    """A plan from its file."""
+    from shardwise.plan.file import read_plan
+
+    return read_plan(path)
+
+
+def plan_table(plan: Plan) -> dict[str, Any]:
+    """What the plan's file would hold, as plain values."""
+    from shardwise.plan.file import plan_table
+
+    return plan_table(plan)
+
+
+def write_plan(plan: Plan, path: Source) -> None:
+    """A plan into its file, whole or not at all."""
+    from shardwise.plan.file import write_plan
+
+    write_plan(plan, path)
+
+
+def plan_of(
+    found: Estimate | Answer | Scheduled | Balanced | BalanceAnswer | WhatIf,
+    plan: Plan | Source | None = None,
+    *,
+    memory_limit: float | None = None,
+) -> Plan:
+    """The plan of an answer, to be written, exported or compared: inputs, cut, order and what is predicted.
+
+    `found`: what `estimate`, `plan`, `schedule`, `balance`, `balance_plan` or `what_if` gave; `plan`: the plan that
+    gets the order of `schedule` or the layers of `balance`, or whose own order was estimated, and is predicted anew;
+    `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
+    """
+    from shardwise.estimate.estimate import Estimate
+    from shardwise.plan.predict import plan_of
+
+    if isinstance(found, Estimate):
+        made = plan_of(found, None if plan is None else as_plan(plan, "an estimate").order)
+        return made if memory_limit is None else _limited(made, memory_limit)
+    return _plan_of_search(found, plan)
+
+
+def _limited(plan: Plan, limit: float) -> Plan:
+    from dataclasses import replace
+
+    told = plan.predictions
+    return replace(plan, predictions=told and replace(told, memory_limit=limit))
+
+
+def _plan_of_search(found: Answer | Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None) -> Plan:
+    from shardwise.partition.problem import Answer as BalanceAnswer
+    from shardwise.plan.predict import plan_of
+    from shardwise.report.balance import answer_data
+    from shardwise.search.api import plan_file_of
+    from shardwise.search.balance_plan import Balanced, with_layers_of
+    from shardwise.search.question import Answer
+    from shardwise.search.schedule import Scheduled, in_order
+    from shardwise.search.what_if import WhatIf
+
+    if isinstance(found, Answer | WhatIf):
+        return plan_file_of(found if isinstance(found, Answer) else found.again)
+    if isinstance(found, Balanced):
+        return plan_of(found.after)
+    if plan is None:
+        raise TypeError("name the plan that gets the order or the layers: plan_of(found, plan)")
+    whole = as_plan(plan, "a schedule or a balance")
+    if isinstance(found, Scheduled):
+        return in_order(whole, found)
+    assert isinstance(found, BalanceAnswer)  # noqa: S101 - for the type checker
+    return with_layers_of(whole, found, answer_data(found))
+
+
+def diff(left: Plan | Source, right: Plan | Source) -> tuple[Difference, ...]:
+    """In what two plans differ: inputs first, then what is predicted."""
+    from shardwise.plan.file import diff
+    from shardwise.plan.plan import Plan
+
+    return diff(*(one if isinstance(one, Plan) else read_plan(one) for one in (left, right)))
+
+
+def model_from(data: dict[str, Any], name: str) -> Model:
+    """A model from what a file would hold; `name` is said where something is wrong."""
+    from pathlib import Path
+
+    from shardwise.frameworks.load import model_from
+
+    return model_from(data, Path(name)).value
+
+
+def cluster_from(data: dict[str, Any], name: str) -> Cluster:
+    """A cluster from what a file would hold; `name` is said where something is wrong."""
+    from pathlib import Path
+
+    from shardwise.frameworks.load import cluster_from
+
+    return cluster_from(data, Path(name)).value
+
+
+def plan_from(data: dict[str, Any], name: str) -> Plan:
+    """A plan from what its file would hold, its model checked; `name` is said where something is wrong."""
+    from shardwise.check.model import checked_model
+    from shardwise.plan.file import plan_from
+
+    plan = plan_from(data, name)
+    checked_model(plan.model, name)
+    return plan
+
+
+def targets() -> tuple[str, ...]:
+    """What a plan can be exported to, with every version: `torchtitan@0.3`."""
+    from shardwise.frameworks.export import target_names
+
+    return target_names()
+
+
+def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False) -> Export:
+    """The files that make a training framework do what a plan says, and what they cannot say.
+
+    `plan`: a plan, its file, or a schedule (or its CSV), which only PyTorch's pipelining takes; `target`: such as
+    `megatron` or `torchtitan@0.3` (see `targets`); `strict`: refuse where only something near can be said.
+    `write_export` writes the files.
+    """
+    from shardwise.frameworks.export import export, export_schedule
+    from shardwise.pipeline.action import Schedule
+    from shardwise.plan.plan import Plan
+
+    if isinstance(plan, Schedule) or (not isinstance(plan, Plan) and not str(plan).lower().endswith(".json")):
+        return export_schedule(plan, target)
+    return export(as_plan(plan, "export"), target, strict=strict)
+
+
+def write_export(made: Export, folder: Source, *, force: bool = False) -> tuple[Path, ...]:
+    """Write an export's files, all or none; gives their paths.
+
+    `made`: what `export` gave; `folder`: made where there is none; `force`: over files that were edited or are not
+    ours.
+    """
+    from shardwise.frameworks.folder import write_export
+
+    return write_export(made, folder, force=force)
+
+
+def as_model(source: Model | Source) -> Model:
+    """A model, loaded where a name or a file stands for it."""
+    from shardwise.inputs.model import Model
+
+    return source if isinstance(source, Model) else load_model(source)
+
+
+def as_cluster(source: Cluster | Source) -> Cluster:
+    """A cluster, loaded where a text or a file stands for it."""
+    from shardwise.inputs.cluster import Cluster
+
+    return source if isinstance(source, Cluster) else load_cluster(source)
+
+
+def as_plan(source: Plan | Source, verb: str) -> Plan:
+    """A plan of a whole strategy, read where a file stands for it; a per-operator plan is refused."""
+    from shardwise.frameworks.load import refuse_per_op
+    from shardwise.plan.file import read_plan
+    from shardwise.plan.plan import Plan
+
+    plan = source if isinstance(source, Plan) else read_plan(source)
+    refuse_per_op(plan, "plan" if plan is source else str(source), verb)
+    return plan

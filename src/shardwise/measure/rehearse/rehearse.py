@@ -1,0 +1,112 @@
+"""One rank of a plan, run for real on one GPU or counted without any, and held against the prediction."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from shardwise.errors import Fault, InputError, MissingExtraError
+from shardwise.estimate.predictions import Line
+from shardwise.inputs.serialise import to_json
+from shardwise.inputs.write import write_now, write_text
+from shardwise.measure.rehearse.compare import compare, folded
+from shardwise.measure.rehearse.megatron import megatron_spec
+from shardwise.measure.rehearse.program import read_result, run_program
+from shardwise.measure.rehearse.spec import Spec, rank_number, spec_of
+from shardwise.plan.file import plan_id
+from shardwise.plan.plan import Plan
+
+Device = Literal["cuda", "meta"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What a rank did beside what was predicted."""
+
+    rank: int
+    device: str
+    lines: tuple[Line, ...]
+    """Memory always; seconds where a GPU measured them."""
+    plan: Plan
+    """The plan with what was rehearsed among its predictions."""
+    result: dict[str, Any]
+    """What the program wrote."""
+
+
+def spec_for(
+    plan: Plan, rank: str | None = None, *, device: Device | None = None, builder: Literal["megatron"] | None = None
+) -> Spec:
+    """The share of a rank; `builder`: who builds it, our program where none is given."""
+    if rank is None and plan.strategy.pp > 1:
+        raise InputError(
+            Fault("--rank", f"is missing; give pp0 to pp{plan.strategy.pp - 1}, the fullest is a good one")
+        )
+    number = rank_number(rank or "pp0", plan.strategy.pp)
+    if builder == "megatron":
+        if device == "meta":
+            raise InputError(Fault("--device", "is meta, and Megatron's modules need a GPU; leave --with megatron out"))
+        return megatron_spec(plan, number)
+    spec = spec_of(plan, number)
+    if spec["counted_only"] and device != "meta":
+        raise InputError(f"{spec['counted_only']}; use --device meta")
+    return spec
+
+
+def run(
+    plan: Plan,
+    rank: str | None,
+    *,
+    device: Device | None,
+    builder: Literal["megatron"] | None,
+    repeats: int,
+    keep: str | Path | None,
+) -> Rehearsal:
+    """Run a rank here; `keep`: a file for the program's result."""
+    spec = spec_for(plan, rank, device=device, builder=builder)
+    if find_spec("torch") is None:
+        raise MissingExtraError("rehearsing a rank", "torch")
+    if builder and find_spec("megatron") is None:
+        raise InputError(Fault("--with", "is megatron, and megatron-core is not installed here; use --write FILE"))
+    if device != "meta" and shutil.which("nvidia-smi") is None:
+        way = "" if builder else ", or give --device meta"
+        raise InputError(f"this machine has no GPU: write the program for one with --write FILE{way}")
+    result = run_program(spec, device=device or "cuda", repeats=repeats)
+    if keep:
+        write_text(keep, to_json(result))
+        write_now()  # minutes of a GPU: kept, whatever is wrong with it
+    return held(plan, result)
+
+
+def read(plan: Plan, path: str | Path, rank: str | None = None) -> Rehearsal:
+    """A result that the program wrote elsewhere; it must be of this plan, and of this rank where one is given."""
+    result = read_result(path)
+    _refuse_stranger(plan, result, path)
+    if rank is not None and rank_number(rank, plan.strategy.pp) != result["rank"]:
+        told = f"is {rank}, and {path} is a rehearsal of pp{result['rank']}; leave --rank out"
+        raise InputError(Fault("--rank", told))
+    return held(plan, result)
+
+
+def held(plan: Plan, result: dict[str, Any]) -> Rehearsal:
+    """A result against the plan."""
+    lines = compare(plan, result)
+    return Rehearsal(
+        rank=result["rank"], device=result["device"], lines=tuple(lines), plan=folded(plan, result, lines),
+        result=result,
+    )  # fmt: skip
+
+
+def _refuse_stranger(plan: Plan, result: dict[str, Any], path: str | Path) -> None:
+    name = f"{plan.model.name}: {plan.strategy}"
+    if result["name"] != name:
+        why = f"{result['name']!r}, and the plan is {name!r}"
+    elif result.get("plan") != plan_id(plan):
+        why = f"another plan with the strategy {name!r}: its model, cluster, layers or schedule differ"
+    elif result["rank"] >= plan.strategy.pp:
+        why = f"rank pp{result['rank']}, and the plan ends at pp{plan.strategy.pp - 1}"
+    else:
+        return
+    raise InputError(f"{path} is a rehearsal of {why}; read it with the plan that it was made from")

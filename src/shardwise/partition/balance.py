@@ -1,0 +1,192 @@
+"""From what `balance` is given to a problem, and from a problem to the answer that MindFormers can run.
+
+A problem is one JSON file, or a layer model (fitted to an init file's peaks and times, or kept from then) with the
+settings of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.load import Loaded
+from shardwise.partition.compare import Compared, manual, naive
+from shardwise.partition.graph import Ready
+from shardwise.partition.lists import has_lists, settled
+from shardwise.partition.problem import Answer, Problem
+from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
+from shardwise.partition.readers.manual_file import read_manual
+from shardwise.partition.readers.peaks import Which, read_peaks
+from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, problem_notes, read_problem
+from shardwise.partition.readers.training_file import in_pieces, read_training
+from shardwise.partition.solver import Report, solve
+
+_DEFAULTS: dict[str, Any] = {"pp": 4, "vpp": 1, "microbatches": 4, "memory": (56000.0,), "seq_split": 1}
+"""What a layer model is balanced for where nothing else is said; MB as SAPP counts."""
+_KEYS = {
+    "pp": "pp", "vpp": "vp", "microbatches": "mb", "low_memory": "low_mem", "seq_split": "seq_split",
+    "schedule": "schedule", "hop": "hop",
+}  # fmt: skip
+"""Setting -> key of a problem file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What is to be balanced, as `api.read_problem` takes it; None: not said."""
+
+    problem: str | None = None
+    init: str | None = None
+    peaks: Sequence[str] = ()
+    peak: Which = "actual"
+    times: Sequence[float] | None = None
+    model: str | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    microbatches: int | None = None
+    memory: Sequence[float] | None = None
+    low_memory: bool | None = None
+    seq_split: int | None = None
+    train: str | None = None
+    schedule: str | None = None
+    hop: float | None = None
+    empty: str | None = None
+
+
+def problem_of(asked: Described) -> Loaded[Problem]:
+    """The problem, with what was noticed on the way; `extra`: the fit of its layer model, where one was made."""
+    if asked.problem:
+        for name in ("init", "model", "peaks", "times", "train"):
+            if getattr(asked, name):
+                raise InputError(Fault("--problem", f"and --{name} both describe the model; leave one out"))
+        problem = read_problem(asked.problem, _changes(asked))
+        return Loaded(value=problem, notes=tuple(f"{asked.problem}: {note}" for note in problem_notes(asked.problem)))
+    asked = replace(asked, **{name: value for name, value in _DEFAULTS.items() if getattr(asked, name) is None})
+    model, kept = _model(asked)
+    data, kinds, cut = _in_pieces(asked, model.data)
+    assert asked.pp is not None and asked.vpp is not None and asked.microbatches is not None  # noqa: S101, PT018
+    problem = make_problem(
+        data, pp=asked.pp, vpp=asked.vpp, microbatches=asked.microbatches, limits=limits_of(asked.memory, asked.pp),
+        low_memory=bool(asked.low_memory), splits=asked.seq_split or 1, schedule=asked.schedule, hop=asked.hop or 0.0,
+        empty=_empty(asked, asked.pp * asked.vpp), name=asked.model or "", kinds=kinds,
+    )  # fmt: skip
+    return Loaded(value=problem, notes=(*model.notes, *kept, *cut), extra=model.fit)
+
+
+def limits_of(memory: Sequence[float] | None, pp: int) -> tuple[float, ...]:
+    """One limit for all stages, or one each."""
+    given = tuple(memory or ())
+    if len(given) not in {1, pp}:
+        raise InputError(Fault("--memory", f"has {len(given)} numbers; write one, or one for each of {pp} stages"))
+    return given
+
+
+def others_of(
+    problem: Problem, *, naively: bool = False, files: Sequence[str | Path] = ()
+) -> tuple[list[Compared], list[str]]:
+    """Strategies to compare with: all and no recompute, and those of users' files; and notes on them."""
+    found, notes = naive(problem) if naively else ([], [])
+    for path in files:
+        read = read_manual(path, pp=problem.pp, layers=problem.layers, vpp=problem.vpp)
+        try:
+            found += manual(problem, read)
+        except InputError as error:
+            raise InputError(error.faults, title=str(path)) from None
+    return found, notes
+
+
+def balance(problem: Problem, *, time_limit: float, effort: float, seed: int, report: Report | None = None) -> Answer:
+    """The best partition; where MindFormers' lists cannot say it, the one that they say, if that is as good.
+
+    MindFormers cannot run select alone and comm alone in one chunk.
+    """
+    follow: Any = {"report": report} if report else {}
+    answer = solve(problem, seconds=time_limit, effort=effort, seed=seed, **follow)
+    if not mixes(answer):
+        return answer
+    ready = Ready(problem)
+    best = ready.evaluate(ready.matrix(settled(problem, answer.best.partition)))
+    as_good = best.fits and best.simulated <= answer.simulated * (1 + 1e-9)
+    return replace(answer, best=best) if as_good else answer
+
+
+def mixes(answer: Answer) -> bool:
+    """Whether chunks mix what MindFormers' lists, which could say the problem, cannot say together."""
+    problem, partition = answer.problem, answer.best.partition
+    return has_lists(problem) and settled(problem, partition) != partition
+
+
+def _changes(asked: Described) -> dict[str, Any]:
+    """What is said goes before the numbers of a problem file."""
+    found = {key: value for name, key in _KEYS.items() if (value := getattr(asked, name)) is not None}
+    if asked.memory is not None:
+        found["mem_limit"] = list(asked.memory)
+    if asked.empty is not None:
+        words = asked.empty.split(",")
+        found["empty_chunks"] = list(map(int, words)) if all(map(_is_count, words)) else asked.empty
+    return found
+
+
+def _in_pieces(asked: Described, data: dict[str, Any]) -> tuple[dict[str, Any], list[str] | None, list[str]]:
+    """The layer model when sequences run in pieces, the recompute kinds that are then left, and notes."""
+    splits = asked.seq_split or 1
+    if splits == 1:
+        return data, None, ["--train changes nothing without -seq 2 or more"] if asked.train else []
+    notes = []
+    if asked.train:
+        data = in_pieces(data, read_training(asked.train), splits)
+    else:
+        notes.append(
+            "pieces of a sequence are taken as equal shares of a layer's activations; -train FILE adds the keys and "
+            "values that MindFormers holds whole"
+        )
+    if any(entry.get("memory_recompute") for entry in data["layers_description"]):
+        notes.append("full recompute is left out with -seq, as SAPP does; a problem file (--problem) may use it")
+    return data, [kind for kind in RECOMPUTE if kind != "full"], notes
+
+
+def _model(asked: Described) -> tuple[LayerModel, list[str]]:
+    """The layer model, fitted and kept under its name, or read from there."""
+    path = asked.model and (asked.model if asked.model.endswith(".json") else f"{asked.model}.json")
+    if asked.init:
+        peaks = [read_peaks(folder, which=asked.peak) for folder in asked.peaks]
+        model = model_of_init(asked.init, asked.model or "model", peaks=peaks, times=_times(asked))
+        if not path:
+            return model, []
+        save_model(model, path)
+        return model, [f"the layer model is kept in {path}; without --init it is read from there"]
+    if path:
+        return load_model(path), []
+    raise InputError(
+        "nothing to balance: give --plan FILE, --init FILE.yaml, -m MODEL (a layer model kept before) or --problem FILE"
+    )
+
+
+def _times(asked: Described) -> tuple[float, float, float] | None:
+    if asked.times is None:
+        return None
+    if len(asked.times) != 3:
+        said = f"has {len(asked.times)} numbers; write forward times of head, body layer and tail: 0.06,3.1,3.5"
+        raise InputError(Fault("--times", said))
+    head, body, tail = asked.times
+    return head, body, tail
+
+
+def _empty(asked: Described, chunks: int) -> tuple[int, ...]:
+    if asked.empty is None:
+        return ()
+    if asked.empty == "ends":
+        return (0, chunks - 1)
+    if asked.empty == "any":
+        return tuple(range(chunks))
+    if not all(_is_count(word) and int(word) < chunks for word in asked.empty.split(",")):
+        raise InputError(
+            Fault("--empty", f"is {asked.empty!r}; write ends, any, or chunks from 0 to {chunks - 1}: 0,7")
+        )
+    return tuple(int(word) for word in asked.empty.split(","))
+
+
+def _is_count(word: str) -> bool:
+    return word.strip().isascii() and word.strip().isdecimal() and len(word) < 10

@@ -1,0 +1,101 @@
+"""A schedule from a file, replayed; an answer of `schedule --json` carries its costs and a proof, which is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import Fault, FileError, InputError
+from shardwise.inputs.files import read_mapping, read_text
+from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.certificate import SCHEMA, check, derives, hash_of
+from shardwise.pipeline.costs import Costs
+from shardwise.pipeline.costs_text import costs_of, limited
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.faults import validate
+from shardwise.pipeline.optimise import bound_of
+from shardwise.pipeline.prove import question_of
+from shardwise.pipeline.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replay:
+    """A schedule with its costs, run through the simulator."""
+
+    timeline: Timeline
+    bound: Bound
+    """No order of these passes takes less, under these costs."""
+    proof: str = ""
+    """What the checker says of the proof that came with the schedule; empty: none came."""
+
+
+def replay(
+    source: Schedule | str | Path,
+    costs: Costs | Sequence[Costs] | str | None = None,
+    *,
+    hop: float | None = None,
+    free: float | None = None,
+    memory_limit: str | None = None,
+    contention: bool = False,
+) -> Replay:
+    """Replay a schedule, a CSV of one, or an answer of `schedule` (a JSON file) whose proof is checked."""
+    proof, order = (None, source) if isinstance(source, Schedule) else read_order(source)
+    validate(order)
+    given: tuple[Costs, ...] = ()
+    if costs is not None:
+        given = limited(costs_of(costs, order.pp, order.vpp, hop, free), memory_limit, order.rank_of)
+    elif proof is None or hop is not None or free is not None or memory_limit is not None:
+        raise InputError(Fault("--costs", "is missing; write f,i,w of one chunk, such as 10,11,9, or name a JSON file"))
+    said = ""
+    if proof is not None:
+        said = checked_proof(proof, str(source), given)
+        given = (proven_costs(proof),)
+    one = replace(given[0], contention=contention)
+    validate(order, one)
+    return Replay(timeline=simulate(order, one), bound=bound_of(one, schedule=order), proof=said)
+
+
+def read_order(path: str | Path) -> tuple[dict[str, Any] | None, Schedule]:
+    """The schedule of a file, with its proof where the file is an answer that has one."""
+    proof = read_proof(path) if Path(path).suffix == ".json" else None
+    text = read_text(path) if proof is None else "\n".join(proof["rows"])
+    return proof, Schedule.parse(text, name=Path(path).stem)
+
+
+def read_proof(path: str | Path) -> dict[str, Any]:
+    """The proof that a file holds; whether it holds is `checked_proof`'s to say."""
+    proof = read_mapping(path).get("proof")
+    if not isinstance(proof, dict) or proof.get("schema") != SCHEMA:
+        raise FileError(path, f"holds no proof of a schedule ({SCHEMA}); give the --json of `schedule`, or a CSV")
+    if not proof.get("rows"):
+        raise FileError(path, "is of a schedule too long to be carried along; write it with --csv and give that")
+    return proof
+
+
+def checked_proof(proof: dict[str, Any], path: str, given: tuple[Costs, ...]) -> str:
+    """What the checker found, where it all holds; `given`: costs that the proof has to be of, if any."""
+    try:
+        faults, anew, question = check(proof), derives(proof), proof["question"]
+        told = (tuple(question["rank_of"]), question["microbatches"], question["objective"])
+        if not faults and given and hash_of(question_of(given, *told)) != proof["hash"]:
+            faults = ["it is of other costs or limits: this proof no longer holds; schedule again"]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, StopIteration, OverflowError) as error:
+        raise FileError(path, f"the proof is damaged ({error!r}); schedule again") from None
+    if faults:
+        raise InputError("\n".join(f"{path}: the proof does not hold: {fault}" for fault in faults))
+    bound = f"the bound of {proof['bound']:g} is " + ("derived anew" if anew else "too large to be derived anew")
+    return f"proof          holds: order, memory and value {proof['value']:g} are checked, {bound}"
+
+
+def proven_costs(proof: dict[str, Any]) -> Costs:
+    """The costs of the choice that the order was made for."""
+    question, choice = proof["question"], proof["choice"]
+    table = question["alternatives"]
+    f, i, w, held = (tuple(table[k][key][c] for c, k in enumerate(choice)) for key in ("f", "i", "w", "activation"))
+    return Costs(
+        f=f, i=i, w=w, activation=held, hop=tuple(question["hop"]), free_at_input_grad=question["free_at_input_grad"],
+        static=tuple(question["static"]), memory_limit=tuple(question["memory_limit"]),
+    )  # fmt: skip

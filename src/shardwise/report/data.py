@@ -1,0 +1,130 @@
+"""Answers as plain values: what `--json` writes and the page's server sends, one maker for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shardwise.errors import ShardwiseError
+from shardwise.estimate.advice import Change
+from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.predictions import predictions_of, predictions_table
+from shardwise.frameworks.export import export, target_names
+from shardwise.frameworks.target import Export
+from shardwise.inputs.serialise import Plain
+from shardwise.plan.file import plan_table
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import provenance_of
+from shardwise.report.page import page_of
+from shardwise.report.view import plan_view
+from shardwise.search.question import Answer, Candidate
+from shardwise.search.what_if import WhatIf
+from shardwise.search.why import Why, sentences
+
+SHORT = ("iteration_seconds", "mfu", "fits", "total_bytes")
+
+
+def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
+    """An estimate, with the changes that would help."""
+    advice = [
+        {
+            "change": change.text, "strategy": str(change.strategy), "seconds": change.seconds, "bytes": change.bytes,
+            "fits": change.fits,
+        }
+        for change in changes
+    ]  # fmt: skip
+    inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
+    return {
+        "strategy": str(found.strategy), "inputs": inputs, "predictions": predictions_table(predictions_of(found)),
+        "advice": advice, "provenance": provenance_of(found),
+    }  # fmt: skip
+
+
+def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
+    """The plan of a search, and the best of every layout."""
+    return {**plan_table(plan), "top": [candidate_data(one) for one in answer.top[:top]]}
+
+
+def candidate_data(candidate: Candidate) -> Plain:
+    """A simulated strategy of a search."""
+    return {
+        "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds, "mfu": candidate.mfu,
+        "total_bytes": candidate.total_bytes,
+    }  # fmt: skip
+
+
+def why_lines(found: Why) -> list[str]:
+    """Why a strategy lost, in sentences."""
+    return list(sentences(found))
+
+
+def why_data(found: Why) -> Plain:
+    """Why a strategy lost."""
+    return {
+        "sentence": "; ".join(why_lines(found)),
+        "change": found.change,
+        "strategy": str(found.other.strategy),
+        "fits": not found.missing,
+        "slower": found.slower,
+        "missing_bytes": found.missing,
+        "rank": found.rank,
+        "parts": [{"name": p.name, "plan": p.best, "other": p.other, "lost": p.lost} for p in found.parts],
+    }
+
+
+def what_if_rows(found: WhatIf) -> list[tuple[str, Estimate | None]]:
+    """The estimates that are compared, by their names."""
+    return [
+        ("the plan as it is", found.before),
+        ("the same strategy there", found.kept),
+        ("the best there", found.again.best),
+    ]
+
+
+def what_if_data(found: WhatIf) -> Plain:
+    """A plan on another cluster: before, kept, and planned again."""
+    return {name: None if one is None else _short(one) for name, one in what_if_rows(found)}
+
+
+def _short(found: Estimate) -> dict[str, Any]:
+    return {"strategy": str(found.strategy), **{name: getattr(found, name) for name in SHORT}}
+
+
+def nothing_data(answer: Answer) -> Plain:
+    """A search that found nothing."""
+    return {"fits": False, "closest": answer.closest, "search": answer.counts}
+
+
+def export_data(made: Export) -> Plain:
+    """An export with its files; of a schedule alone, which no plan stands behind, its target only."""
+    files = [{"name": file.name, "text": file.text} for file in made.files]
+    if made.strategy is None:
+        return {"target": made.target, "files": files}
+    return {
+        "target": made.target, "speaks": made.speaks, "plan": made.plan, "strategy": str(made.strategy),
+        "predicted": made.prediction, "as_written": made.as_written,
+        "losses": [str(fault) for fault in made.losses], "by_hand": list(made.by_hand), "files": files,
+    }  # fmt: skip
+
+
+LARGEST = 200_000
+"""Characters that the files of one target may have inside a page; larger ones are left to `shardwise export`."""
+
+
+def every_export(plan: Plan) -> list[Plain]:
+    """All targets, as far as their files are small; one that cannot say the plan has its refusal as `error`."""
+    return [found for target in target_names() if (found := _small(plan, target)) is not None]
+
+
+def _small(plan: Plan, target: str) -> Plain | None:
+    try:
+        found = export_data(export(plan, target))
+    except ShardwiseError as error:
+        return {"target": target, "error": str(error)}
+    return found if sum(len(file["text"]) for file in found["files"]) <= LARGEST else None
+
+
+def plans_page(plans: Sequence[Plan], views: Sequence[Plain] = ()) -> str:
+    """One page of one plan, or of several side by side, with their plan files and every target's files."""
+    shown = views or [plan_view(plan) for plan in plans]
+    return page_of(shown, plans=[plan_table(plan) for plan in plans], exports=[every_export(plan) for plan in plans])

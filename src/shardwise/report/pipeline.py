@@ -1,0 +1,83 @@
+"""What `schedule` and `simulate` say: the numbers by their names in the JSON, and the lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.timeline import Timeline
+from shardwise.report.text import draw_ends
+from shardwise.search.schedule import Refused, Scheduled
+from shardwise.units import show_bytes, show_percent, show_seconds
+
+HEADS = ("schedule", "makespan", "period", "bubble", "period bubble", "peak", "note")
+
+
+def figures(timeline: Timeline, bound: Bound, value: float) -> dict[str, object]:
+    """The numbers of an answer."""
+    schedule = timeline.schedule
+    return {
+        "schedule": schedule.name, "pp": schedule.pp, "vpp": schedule.vpp, "microbatches": schedule.microbatches,
+        "makespan": timeline.makespan, "period": timeline.period, "bubble": timeline.bubble,
+        "period_bubble": timeline.period_bubble, "seed_rate": timeline.seed_rate, "peak": list(timeline.peak),
+        "bubbles": timeline.bubbles(), "period_bubbles": timeline.period_bubbles(), "bound": bound.value,
+        "gap": max(0.0, value / bound.value - 1.0), "proven": value <= bound.value * (1 + 1e-9),
+    }  # fmt: skip
+
+
+def schedule_data(found: Scheduled) -> dict[str, object]:
+    """The JSON answer of `schedule`."""
+    data = figures(found.timeline, found.bound, found.value)
+    data |= {"objective": found.objective, "choice": found.choice, "proof": found.proof}
+    if found.others:
+        data["compare"] = [
+            {"schedule": one.name, "error": one.why} if isinstance(one, Refused)
+            else figures(one.timeline, one.bound, one.value) | {"schedule": one.name}
+            for one in (found, *found.others)
+        ]  # fmt: skip
+    return data
+
+
+def time_text(value: float, *, seconds: bool) -> str:
+    return show_seconds(value) if seconds else f"{value:.6g}"
+
+
+def bytes_text(value: float, *, seconds: bool) -> str:
+    return show_bytes(value) if seconds else f"{value:g}"
+
+
+def timeline_lines(timeline: Timeline, *, seconds: bool, width: int) -> Iterator[str]:
+    """Times, bubbles with their causes, memory, and the drawing where it fits."""
+    parts = timeline.bubbles()
+    causes = ", ".join(f"{name} {show_percent(share, 2)}" for name, share in parts.items() if share > 5e-5)
+    yield f"makespan       {time_text(timeline.makespan, seconds=seconds)}"
+    yield f"period         {time_text(timeline.period, seconds=seconds)}"
+    yield f"bubble         {show_percent(timeline.bubble, 2)} synchronous ({causes or 'none'})"
+    yield f"               {show_percent(timeline.period_bubble, 2)} period, {timeline.seed_rate:.4f} seed rate"
+    peaks = [bytes_text(peak, seconds=seconds) for peak in timeline.peak]
+    shown = peaks if len(peaks) <= 16 else [*peaks[:8], "...", *peaks[-4:]]
+    yield f"peak memory    {' '.join(shown)}"
+    if picture := draw_ends(timeline, width):
+        yield "\n" + picture
+
+
+def bound_line(bound: Bound, value: float, *, seconds: bool) -> str:
+    gap = max(0.0, value / bound.value - 1.0)
+    proof = "optimal, proven" if gap <= 1e-9 else f"gap {show_percent(gap, 2)}"
+    return (
+        f"bound          {time_text(bound.value, seconds=seconds)} for {bound.scope} ({proof}; "
+        f"under this cost model, rank {bound.rank}, {bound.kind})"
+    )
+
+
+def compared_row(found: Scheduled | Refused) -> tuple[str, ...]:
+    """A line of the table of schedules; one that cannot run says why instead."""
+    if isinstance(found, Refused):
+        return (found.name, "-", "-", "-", "-", "-", found.why.splitlines()[0][:70])
+    line, seconds = found.timeline, found.pipeline.seconds
+    over = "over the limit" if found.over_limit and seconds else found.over_limit  # bytes are in the column before
+    return (
+        found.name, time_text(line.makespan, seconds=seconds), time_text(line.period, seconds=seconds),
+        show_percent(line.bubble, 2), show_percent(line.period_bubble, 2), bytes_text(max(line.peak), seconds=seconds),
+        over,
+    )  # fmt: skip

@@ -1,0 +1,244 @@
+"""A pipeline put in order: a published schedule by name, or the best one for its costs and memory.
+
+The pipeline is described by costs, or it is a plan's: then its passes cost what an estimate of the plan says, the
+device's memory is the limit, and every order is priced anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwise.check.check import ensure
+from shardwise.errors import Fault, InputError, ShardwiseError, UnknownNameError
+from shardwise.estimate.estimate import estimate
+from shardwise.estimate.passes import SPLIT, best_order, pass_costs
+from shardwise.estimate.setup import Setup, setup_of
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.strategy import SCHEDULES, Placement, Strategy
+from shardwise.pipeline.action import placed
+from shardwise.pipeline.alternatives import optimise_alternatives
+from shardwise.pipeline.arrays import Objective
+from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.costs import Costs, regrouped
+from shardwise.pipeline.costs_text import costs_of, limited
+from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.faults import find_fault
+from shardwise.pipeline.generate import SHAPES, generate, split_costs
+from shardwise.pipeline.optimise import Answer, bound_of, optimise
+from shardwise.pipeline.order_search import Report
+from shardwise.pipeline.prove import prove
+from shardwise.pipeline.timeline import Timeline
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import plan_of, reordered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What is to be scheduled, as `api.schedule` takes it."""
+
+    name: str
+    pp: int | None = None
+    vpp: int | None = None
+    microbatches: int | None = None
+    costs: Costs | Sequence[Costs] | str | None = None
+    hop: float | None = None
+    placement: Placement | None = None
+    memory_limit: str | None = None
+    free_at_input_grad: float | None = None
+    objective: Objective = "makespan"
+    group: int = 0
+    splits: int = 2
+    plan: Plan | None = None
+    effort: float = 1.0
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What is scheduled: the chunks, their costs and where they lie."""
+
+    costs: Costs
+    pp: int
+    vpp: int
+    microbatches: int
+    placement: str
+    alternatives: tuple[Costs, ...] = ()
+    """Costs of every alternative (plain, recomputed ...), the first of which is `costs`."""
+    setup: Setup | None = None
+    """Of a plan: times are seconds, bytes are bytes, not the user's own units."""
+
+    @property
+    def seconds(self) -> bool:
+        return self.setup is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scheduled:
+    """A schedule and what it reaches."""
+
+    name: str
+    """The name that was asked for; `auto`: the best that was found."""
+    pipeline: Pipeline
+    timeline: Timeline
+    """Its passes, one after the other on every rank."""
+    bound: Bound
+    """No order of these passes takes less, under the cost model in use."""
+    value: float
+    """Its makespan, or its period where that is the objective."""
+    objective: Objective = "makespan"
+    note: str = ""
+    """What the search did."""
+    over_limit: str = ""
+    """Which limit the schedule breaks; a published schedule knows none."""
+    proof: dict[str, Any]
+    """The certificate of the bound and the order."""
+    choice: tuple[int, ...] = ()
+    """Per chunk, the alternative that was taken."""
+    interrupted: bool = False
+    """Ctrl-C was pressed: the best so far."""
+    out_of_time: bool = False
+    """The time limit ended the search: another run may differ."""
+    others: tuple[Scheduled | Refused, ...] = ()
+    """The schedules that it is compared with, of the same pipeline."""
+
+    @property
+    def gap(self) -> float:
+        """Value over bound, less 1."""
+        return max(0.0, self.value / self.bound.value - 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A schedule that cannot order the pipeline, and why."""
+
+    name: str
+    why: str
+
+
+def schedule(ask: Ask, compare: Sequence[str] = (), report: Report | None = None) -> Scheduled:
+    """The schedule that is asked for, and those to compare it with."""
+    for name in (ask.name, *compare):
+        if name not in SCHEDULES:
+            raise UnknownNameError("schedule", name, SCHEDULES)
+    pipeline = pipeline_of(ask)
+    found = run_one(ask, pipeline, ask.name, report)
+    names = dict.fromkeys(name for name in compare if name != ask.name)
+    return replace(found, others=tuple(_tried(ask, pipeline, name) for name in names)) if names else found
+
+
+def in_order(plan: Plan, found: Scheduled) -> Plan:
+    """The plan in its new order, predicted anew; an order that follows no name is written out."""
+    assert found.pipeline.setup  # noqa: S101 - for the type checker: it was ordered as a plan
+    order = found.timeline.schedule if found.name == "auto" else None
+    return plan_of(estimate(plan.model, plan.cluster, found.pipeline.setup.strategy, order=order), order)
+
+
+def refuse_unrunnable(plan: Plan, name: str, placement: Placement | None = None) -> None:
+    """What a plan's runtime cannot run is not written into the plan."""
+    strategy = _strategy_in(plan, name, placement)
+    ensure(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
+
+
+def pipeline_of(ask: Ask) -> Pipeline:
+    """The pipeline that is described, in the order that is asked for."""
+    if ask.plan is not None:
+        return plan_pipeline(ask.plan, ask.name, ask.placement, ask.memory_limit)
+    missing = [("--pp", ask.pp), ("--microbatches", ask.microbatches), ("--costs", ask.costs)]
+    faults = [Fault(option, "is missing; give it, or a plan with --plan") for option, value in missing if not value]
+    if faults:
+        raise InputError(faults)
+    assert ask.pp and ask.microbatches and ask.costs  # noqa: S101, PT018 - for the type checker
+    shape = SHAPES.get(ask.name)
+    vpp = ask.vpp or (shape.vpp if shape else None) or 2
+    placement = ask.placement or (shape.placement if shape else "v")
+    given = costs_of(ask.costs, ask.pp, vpp, ask.hop, ask.free_at_input_grad)
+    found = limited(given, ask.memory_limit, placed(ask.pp, vpp, placement))
+    return Pipeline(
+        costs=found[0], pp=ask.pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
+        alternatives=found if len(found) > 1 else (),
+    )  # fmt: skip
+
+
+def plan_pipeline(plan: Plan, name: str, placement: Placement | None = None, limit: str | None = None) -> Pipeline:
+    """The pipeline of a plan in an order: what an estimate of it replays, the device's memory as the limit."""
+    strategy = _strategy_in(plan, name, placement)
+    setup = setup_of(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
+    rank_of = placed(strategy.pp, strategy.vpp, setup.placement)
+    return Pipeline(
+        costs=limited((pass_costs(setup, split=name in SPLIT | {"auto"}),), limit, rank_of)[0], pp=strategy.pp,
+        vpp=strategy.vpp, microbatches=strategy.microbatches, placement=setup.placement, setup=setup,
+    )  # fmt: skip
+
+
+def _strategy_in(plan: Plan, name: str, placement: Placement | None) -> Strategy:
+    own = plan.strategy.schedule == name and not (name == "auto" and placement)
+    return plan.strategy if own else reordered(plan.strategy, name, plan.model.layers, placement)
+
+
+def run_one(ask: Ask, pipeline: Pipeline, name: str, report: Report | None = None) -> Scheduled:
+    """One schedule of the pipeline, by name; a plan's pipeline is priced anew for every order."""
+    if ask.plan is not None and name != ask.name:
+        pipeline = plan_pipeline(ask.plan, name, ask.placement, ask.memory_limit)
+    return _auto(ask, pipeline, report) if name == "auto" else _published(ask, pipeline, name)
+
+
+def _tried(ask: Ask, pipeline: Pipeline, name: str) -> Scheduled | Refused:
+    try:
+        return run_one(ask, pipeline, name)
+    except ShardwiseError as error:
+        return Refused(name=name, why=str(error))
+
+
+def _auto(ask: Ask, pipeline: Pipeline, report: Report | None) -> Scheduled:
+    answer = _optimised(ask, pipeline, report)
+    words = f"{answer.evaluated} schedules looked at in {answer.seconds:.1f} CPU s"
+    words += ", interrupted: the best so far" if answer.interrupted else ""
+    words += ", stopped by the time limit: another run may differ" if answer.out_of_time else ""
+    proof = prove(
+        answer.schedule, pipeline.alternatives or (answer.timeline.costs,), value=answer.value, bound=answer.bound,
+        objective=ask.objective, choice=answer.choice, cases=answer.cases,
+    )  # fmt: skip
+    return Scheduled(
+        name="auto", pipeline=pipeline, timeline=answer.timeline, bound=answer.bound, value=answer.value,
+        objective=ask.objective, note=words, choice=answer.choice, interrupted=answer.interrupted,
+        out_of_time=answer.out_of_time, proof=proof,
+    )  # fmt: skip
+
+
+def _optimised(ask: Ask, pipeline: Pipeline, report: Report | None) -> Answer:
+    effort: Any = {
+        "objective": ask.objective, "effort": ask.effort, "time_limit": ask.time_limit, "report": report,
+    }  # fmt: skip
+    if pipeline.setup is not None:
+        return best_order(pipeline.setup, pipeline.costs.memory_limit, **effort)
+    shape: Any = {
+        "pp": pipeline.pp, "vpp": pipeline.vpp, "microbatches": pipeline.microbatches, "placement": pipeline.placement,
+    }  # fmt: skip
+    if pipeline.alternatives:
+        return optimise_alternatives(pipeline.alternatives, **shape, **effort)
+    return optimise(pipeline.costs, **shape, **effort)
+
+
+def _published(ask: Ask, pipeline: Pipeline, name: str) -> Scheduled:
+    vpp = SHAPES[name].vpp or max(2, pipeline.vpp)
+    costs = regrouped(pipeline.costs, pipeline.pp, vpp)
+    if name == "seq-1f1b":
+        costs = split_costs(costs, ask.splits)
+    group = ask.group or (pipeline.setup.strategy.group if pipeline.setup else 0)
+    order = generate(
+        name, pp=pipeline.pp, vpp=vpp, microbatches=pipeline.microbatches, group=group, splits=ask.splits,
+        costs=costs,
+    )  # fmt: skip
+    timeline = simulate(order, costs)
+    # A published schedule does not know the limit, so it is held against the bound without one.
+    unlimited = replace(costs, memory_limit=())
+    bound = bound_of(unlimited, schedule=order, objective=ask.objective)
+    over = find_fault(order, costs) if costs.memory_limit else None
+    value = timeline.period if ask.objective == "period" else timeline.makespan
+    return Scheduled(
+        name=name, pipeline=pipeline, timeline=timeline, bound=bound, value=value, objective=ask.objective,
+        over_limit=str(over) if over else "",
+        proof=prove(order, (unlimited,), value=value, bound=bound, objective=ask.objective),
+    )  # fmt: skip
