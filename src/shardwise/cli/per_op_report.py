@@ -75,7 +75,7 @@ def _stages(plan: PerOpPlan) -> str:
 
 
 def _standing(question: Question, answer: Answer) -> str:
-    model = f"under the {question.flavour.name} cost model"
+    model = f"under the {question.pricing.name} cost model"
     if answer.proven:
         return f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s)"
     ended = "Ctrl-C" if answer.interrupted else "the time limit"
@@ -168,7 +168,7 @@ def as_json(question: Question, answer: Answer) -> dict[str, Any]:
         "bound": answer.bound,
         "gap": answer.gap,
         "proven": answer.proven,
-        "cost_model": question.flavour.name,
+        "cost_model": question.pricing.name,
         "space": question.space,
         "method": answer.method,
         "profile": {
@@ -177,7 +177,7 @@ def as_json(question: Question, answer: Answer) -> dict[str, Any]:
             "tags": question.profile.tags,
         },
         "diary": answer.diary,
-        "schedule": answer.order.name if answer.order else question.flavour.schedule,
+        "schedule": answer.order.name if answer.order else question.pricing.schedule,
         "orders": [
             {
                 "name": order.name,
@@ -229,11 +229,11 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, options: Ma
         tp=first.tp,
         pp=len(answer.plan.stages),
         dp=first.dp,
-        zero=1 if question.flavour.zero else 0,
+        zero=question.pricing.zero,
         micro_batch=answer.plan.micro_batch // first.dp,
         global_batch=question.global_batch,
         seq=int(seq) if (seq := question.profile.tags.get("seq", "")).isdecimal() else options["seq"],
-        schedule=order.name if order else question.flavour.schedule,
+        schedule=order.name if order else question.pricing.schedule,
     )
     plan = Plan(
         model=setting.model,
@@ -241,7 +241,7 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, options: Ma
         strategy=strategy,
         order=order.schedule if order and order.name == "auto" else None,
         operators=_operators(question, answer),
-        provenance=Provenance(shardwise=__version__, costs=question.flavour.name),
+        provenance=Provenance(shardwise=__version__, costs=question.pricing.name),
         run={"cpu_seconds": answer.cpu_seconds},
     )
     write_plan(replace(plan, proof=proof_of(plan, [ProofPart(bound=answer.bound)])), options["out"])

@@ -73,7 +73,7 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     """Stack a resolved setup into an estimate; `order`: its passes run in another order than the strategy's."""
     strategy = setup.strategy
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
-    parts = _parts(setup, by_rank)
+    parts = _parts(setup)
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
     each, footprints = seconds_of(setup), footprints_of(setup)
     done = passes_of(setup, each, footprints, order)
@@ -92,27 +92,36 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     return _estimate(setup, seconds, time, memory, stages, update, steps, done)
 
 
-def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
-    """Ranks with equal chunks share their parts."""
+def _parts(setup: Setup) -> list[RankParts]:
     plain = plain_seconds(setup)
-    groups = data_groups(setup.network, setup.strategy)
-    known: dict[tuple[int, ...], RankParts] = {}
-    keys = [tuple(map(id, chunks)) for chunks in by_rank]
-    for rank, (key, chunks) in enumerate(zip(keys, by_rank, strict=True)):
-        if key not in known:
-            stage = _stage(setup, rank, chunks, plain)
-            update = update_of(
-                chunks,
-                setup.strategy,
-                setup.runtime,
-                setup.states,
-                groups,
-                setup.machine,
-                setup.cluster.host_bandwidth,
-                trained_share(chunks, setup.shard),
-            )
-            known[key] = RankParts(stage, update)
-    return [known[key] for key in keys]
+
+    def made(rank: int) -> RankParts:
+        return RankParts(_stage(setup, rank, setup.rank_chunks(rank), plain), _update(setup, rank))
+
+    return setup.by_contents(made)
+
+
+def rank_updates(setup: Setup) -> list[Update]:
+    """The update of every rank, nothing of it hidden yet."""
+    return setup.by_contents(lambda rank: _update(setup, rank))
+
+
+def _update(setup: Setup, rank: int) -> Update:
+    """Seconds of a rank's update: operators that are split alike are reduced together, one lot after the other."""
+    found = [
+        update_of(
+            split.chunks,
+            split.strategy,
+            setup.runtime,
+            setup.states,
+            data_groups(setup.network, split.strategy),
+            setup.machine,
+            setup.cluster.host_bandwidth,
+            trained_share(split.chunks, split.shard),
+        )
+        for split in setup.splits(rank)
+    ]
+    return found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
 
 
 def _estimate(
@@ -131,8 +140,10 @@ def _estimate(
     frozen = strategy.lora is not None
     causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
     full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
-    again = sum(chunk.again_flops for chunk in setup.chunks) * strategy.microbatches * strategy.dp * strategy.tp
-    capacity = seconds * strategy.world * peak
+    shares = [rank.gpus for rank in setup.ranks] or [strategy.dp * strategy.tp * strategy.cp] * len(setup.chunks)
+    again = sum(gpus * chunk.again_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
+    world = sum(shares) // strategy.vpp
+    capacity = seconds * world * peak
     microbatches = strategy.microbatches
     total = max(one.total for one in memory)
     host = _host_bytes(setup)
@@ -156,11 +167,11 @@ def _estimate(
         stages=stages,
         makespan=done.makespan,
         bubble=1 - done.work / done.makespan,
-        tokens_per_second_per_gpu=tokens / seconds / strategy.world,
-        tflops_per_gpu=causal / seconds / strategy.world / 1e12,
+        tokens_per_second_per_gpu=tokens / seconds / world,
+        tflops_per_gpu=causal / seconds / world / 1e12,
         mfu=causal / capacity,
         mfu_full_attention=full / capacity,
-        hfu=(causal + again * strategy.cp) / capacity,
+        hfu=(causal + again * microbatches) / capacity,
         forward_seconds=microbatches * stage.forward,
         backward_seconds=microbatches * stage.backward,
         optimizer_seconds=update.optimizer,

@@ -47,7 +47,7 @@ def question_of(
     cluster = named_cluster(cluster) if isinstance(cluster, str) else cluster
     wishes, other = read_wishes(only)
     runtime = _runtime(runtime, other.get("runtime"))
-    limit = _limit(cluster, runtime, memory_margin)
+    limit = memory_limit(cluster, runtime, memory_margin)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     _refuse(model, cluster, shared, limit)
@@ -77,7 +77,7 @@ def _runtime(asked: Runtime | str, wished: str | None) -> Runtime:
     return load_runtime(wished)
 
 
-def _limit(cluster: Cluster, runtime: Runtime, margin: float | str | None) -> float:
+def memory_limit(cluster: Cluster, runtime: Runtime, margin: float | str | None = None) -> float:
     """Bytes that a rank may need: the GPU's, less the memory model's own error or the margin that is asked for."""
     memory = cluster.gpu.memory
     if margin is None:
