@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwise.api import load_cluster, load_runtime
+from shardwise.api import load_cluster
 from shardwise.frameworks.aceso.pricing import Aceso
 from shardwise.frameworks.aceso.rules import full_rule
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.chain import chain_of
 from shardwise.per_op.profiled import Profiled

@@ -245,9 +245,9 @@ def plan_operators(
     """Every operator with a split of its own: which stage holds it, how its GPUs are split, whether it is recomputed.
 
     `model`, `cluster`, `global_batch`, `seq`, `runtime`: as for `plan`; `memory`: bytes that one GPU may use, by
-    default what `plan` allows; `zero`: sharding of the optimizer's states and more, 2 with one stage only; `stages`: fewest and most stages, 0: as many as there can be;
-    `most_tp`: the largest tensor parallel size, 0: a node; `method`: auto, exact, deep or alleviate; `time_limit`:
-    CPU seconds; `workers`: processes.
+    default what `plan` allows; `zero`: sharding of the optimizer's states and more, 2 with one stage only; `stages`:
+    fewest and most stages, 0: as many as there can be; `most_tp`: the largest tensor parallel size, 0: a node;
+    `method`: auto, exact, deep or alleviate; `time_limit`: CPU seconds; `workers`: processes.
     """
     from shardwise.api.reading import as_cluster, as_model
     from shardwise.inputs.load import load_runtime
