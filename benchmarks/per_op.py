@@ -17,13 +17,12 @@ from pathlib import Path
 from shardwise.frameworks.aceso.plan_file import from_aceso
 from shardwise.frameworks.aceso.pricing import Aceso
 from shardwise.frameworks.aceso.read_profile import read_profile
-from shardwise.per_op.balance import Balancer, uniform_shapes
 from shardwise.per_op.chain import chain_of
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.profiles.table import MB
 from shardwise.per_op.question import Question
 from shardwise.per_op.solve import solve
-from shardwise.per_op.start import balanced
+from shardwise.per_op.start import Balancer, balanced, uniform_shapes
 
 # profile, layers, GPUs, best known ms, CPU seconds allowed
 GPT = (

@@ -12,7 +12,6 @@ from shardwise.errors import InfeasibleError, InputError
 from shardwise.frameworks.aceso.plan_file import from_aceso, to_aceso
 from shardwise.per_op.advice import measured_factor
 from shardwise.per_op.alleviate import Budget, alleviate, starts_of
-from shardwise.per_op.balance import Balancer, uniform_shapes
 from shardwise.per_op.bound import stage_bounds
 from shardwise.per_op.chain import chain_of
 from shardwise.per_op.deep import search_deep
@@ -20,6 +19,7 @@ from shardwise.per_op.evaluate import evaluate, stage_cost
 from shardwise.per_op.exact import search
 from shardwise.per_op.layer_bound import layer_bound
 from shardwise.per_op.solve import solve
+from shardwise.per_op.start import Balancer, uniform_shapes
 from shardwise.per_op.tables import tables_of
 
 from .conftest import full, question, random_profile

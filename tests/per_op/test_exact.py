@@ -12,8 +12,7 @@ from shardwise.errors import InfeasibleError
 from shardwise.per_op.cut import moves
 from shardwise.per_op.evaluate import evaluate, stage_cost
 from shardwise.per_op.exact import search
-from shardwise.per_op.space import gpu_counts, micro_batches
-from shardwise.per_op.tables import tables_of
+from shardwise.per_op.tables import gpu_counts, micro_batches, tables_of
 
 from .conftest import question, random_profile
 

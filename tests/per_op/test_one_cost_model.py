@@ -24,8 +24,7 @@ from shardwise.per_op.exact import search
 from shardwise.per_op.operators import Operators
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
-from shardwise.per_op.space import micro_batches
-from shardwise.per_op.tables import NEVER, layouts_of, tables_of
+from shardwise.per_op.tables import NEVER, layouts_of, micro_batches, tables_of
 from shardwise.per_op.whole import whole_plan, whole_plans
 from shardwise.search.api import memory_limit
 

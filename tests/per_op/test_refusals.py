@@ -13,10 +13,9 @@ from shardwise.errors import InfeasibleError
 from shardwise.frameworks.aceso.write_profile import write_profile
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import Search
+from shardwise.per_op.layer_bound import longest_stage
 from shardwise.per_op.question import PerOpPlan, Stage
-from shardwise.per_op.space import micro_batches
-from shardwise.per_op.tables import layouts_of
-from shardwise.per_op.work import longest_stage
+from shardwise.per_op.tables import layouts_of, micro_batches
 from shardwise.plan.file import read_plan
 
 from .conftest import question, random_profile

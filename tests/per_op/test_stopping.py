@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.per_op.alleviate import Budget, alleviate
-from shardwise.per_op.deadline import Deadline, OutOfTimeError
+from shardwise.per_op.answer import Deadline, OutOfTimeError
 from shardwise.per_op.deep import search_deep
 from shardwise.per_op.exact import Search, search
 from shardwise.per_op.solve import solve

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.cli.output import Output
-from shardwise.cli.per_op_options import contradictions, other_length, refuse_other_layers
-from shardwise.cli.per_op_probe import is_measured, read_measured, write_request
+from shardwise.cli.per_op_options import (
+    contradictions,
+    is_measured,
+    other_length,
+    read_measured,
+    refuse_other_layers,
+    write_request,
+)
 from shardwise.cli.progress import Progress
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.aceso.pricing import Aceso, room

@@ -119,7 +119,7 @@ def _markdown(answer: Answer, top: int) -> str:
 def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
     if not output.prints or answer.best is None:
         return
-    from shardwise.report import answer as report
+    from shardwise.report import data as report
     from shardwise.report import estimate as tables
 
     question = answer.question

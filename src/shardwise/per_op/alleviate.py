@@ -10,16 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.answer import Answer, Report, Standing, nothing_fits, silent
-from shardwise.per_op.deadline import Deadline
+from shardwise.per_op.answer import Answer, Deadline, Report, Standing, nothing_fits, silent
 from shardwise.per_op.evaluate import Evaluation, evaluate
-from shardwise.per_op.layer_bound import layer_bound
+from shardwise.per_op.layer_bound import layer_bound, plain_bound
 from shardwise.per_op.primitives import PRIMITIVES, Bench, Primitive
 from shardwise.per_op.question import PerOpPlan, Question
-from shardwise.per_op.space import micro_batches
 from shardwise.per_op.start import STARTS
+from shardwise.per_op.tables import micro_batches
 from shardwise.per_op.together import each
-from shardwise.per_op.work import plain_bound
 from shardwise.per_op.workshop import Draft, Workshop, draft_of
 from shardwise.search.executor import Executor, Pool
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shardwise.per_op.evaluate import Evaluation
+from shardwise.errors import InfeasibleError
+from shardwise.per_op.evaluate import Evaluation, evaluate
 from shardwise.per_op.question import PerOpPlan, Question
 from shardwise.pipeline.action import Schedule
 from shardwise.units import show_bytes
@@ -90,3 +92,67 @@ def nothing_fits(question: Question, *, proven: bool = True) -> str:
         f"no plan of the per-operator space {fits} {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
         "give more GPUs or memory, a smaller micro batch, or more tensor parallel sizes in the profile"
     )
+
+
+class Book:
+    """Keeps the best few plans; every one is evaluated by the cost model before it is written down."""
+
+    def __init__(self, question: Question, most: int) -> None:
+        self.question, self.most = question, most
+        self.plans: list[tuple[float, PerOpPlan]] = []
+        self.diary: list[str] = []
+
+    @property
+    def best(self) -> float:
+        return self.plans[0][0] if self.plans else float("inf")
+
+    def keep(self, plan: PerOpPlan) -> Evaluation:
+        cost = evaluate(self.question, plan)
+        if cost.fits(self.question.memory * (1 + 1e-12)) and all(plan != other for _, other in self.plans):
+            self.plans.append((cost.seconds, plan))
+            self.plans.sort(key=lambda item: item[0])
+            del self.plans[self.most :]
+        return cost
+
+    def note(self, text: str) -> None:
+        self.diary.append(text)
+
+    def standing(self) -> str:
+        if not self.plans:
+            return "nothing fits yet"
+        plan = self.plans[0][1]
+        return f"best {self.best:.4f} s, {len(plan.stages)} stages, micro batch {plan.micro_batch}"
+
+
+class OutOfTimeError(InfeasibleError):
+    """The time limit ended a search before it had any plan."""
+
+
+class Deadline:
+    """So many CPU seconds from now."""
+
+    __slots__ = ("began", "until")
+
+    def __init__(self, seconds: float = float("inf")) -> None:
+        self.began = time.process_time()
+        self.until = self.began + seconds
+
+    @property
+    def over(self) -> bool:
+        return time.process_time() > self.until
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.until - time.process_time())
+
+    @property
+    def used(self) -> float:
+        return time.process_time() - self.began
+
+    def check(self) -> None:
+        """End the work where the time is over; whoever holds the best so far catches this."""
+        if self.over:
+            raise OutOfTimeError("no plan was found in the time given; give more, or use --method alleviate")
+
+
+NEVER = Deadline()

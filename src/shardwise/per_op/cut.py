@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwise.per_op.chain import Array
 from shardwise.per_op.question import Question
-from shardwise.per_op.ranges import Array
 
 INF = np.inf
 

@@ -11,19 +11,15 @@ from math import isfinite
 import numpy as np
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.answer import Answer, Report, Standing, nothing_fits, silent
-from shardwise.per_op.balance import Balancer, Shape, first_plans
-from shardwise.per_op.book import Book
+from shardwise.per_op.answer import Answer, Book, Deadline, OutOfTimeError, Report, Standing, nothing_fits, silent
 from shardwise.per_op.chain import Chain, chain_of, own_chain
-from shardwise.per_op.deadline import Deadline, OutOfTimeError
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import Search
-from shardwise.per_op.layer_bound import layer_bound
+from shardwise.per_op.layer_bound import layer_bound, plain_bound
 from shardwise.per_op.profiles.table import Profile
 from shardwise.per_op.question import Question
-from shardwise.per_op.space import micro_batches
-from shardwise.per_op.tables import Tables, tables_of
-from shardwise.per_op.work import plain_bound
+from shardwise.per_op.start import Balancer, Shape, first_plans
+from shardwise.per_op.tables import Tables, micro_batches, tables_of
 
 COARSE_OPS = 320
 """Operators of the coarse model, about."""

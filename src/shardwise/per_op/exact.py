@@ -17,20 +17,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.answer import Answer, Report, Standing, nothing_fits, silent
-from shardwise.per_op.balance import Shape, started
-from shardwise.per_op.book import Book
+from shardwise.per_op.answer import Answer, Book, Deadline, OutOfTimeError, Report, Standing, nothing_fits, silent
 from shardwise.per_op.bound import StageBounds, stage_bounds
 from shardwise.per_op.cut import Arcs, Flow, cut_of
-from shardwise.per_op.deadline import Deadline, OutOfTimeError
 from shardwise.per_op.evaluate import alike, evaluate
 from shardwise.per_op.grid import Grid
-from shardwise.per_op.layer_bound import layer_bound
+from shardwise.per_op.layer_bound import layer_bound, least_work, longest_stage
 from shardwise.per_op.question import PerOpPlan, Question, Stage
-from shardwise.per_op.space import gpu_counts, micro_batches
 from shardwise.per_op.stage import Solved, Stager, Task
-from shardwise.per_op.tables import layouts_of
-from shardwise.per_op.work import least_work, longest_stage
+from shardwise.per_op.start import Shape, started
+from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches
 
 WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
 """How far above the lower bound plans are sought, one try after the other."""

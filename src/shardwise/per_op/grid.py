@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwise.per_op.answer import Deadline
 from shardwise.per_op.bound import StageBounds
+from shardwise.per_op.chain import Array
 from shardwise.per_op.cut import INF, Arcs, Flow, moves
-from shardwise.per_op.deadline import Deadline
 from shardwise.per_op.question import Question
-from shardwise.per_op.ranges import Array
 
 MOST = 8192
 """More GPUs of a stage, and stages, than there are."""

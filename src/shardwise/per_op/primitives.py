@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from shardwise.per_op.evaluate import Evaluation
 from shardwise.per_op.question import Layout, Question
-from shardwise.per_op.space import micro_batches
-from shardwise.per_op.tables import layouts_of
+from shardwise.per_op.tables import layouts_of, micro_batches
 from shardwise.per_op.workshop import Draft, Part
 
 

@@ -18,12 +18,114 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
-from shardwise.per_op.lookups import collective_seconds, send_seconds
 from shardwise.per_op.priced import Bench, Part, Priced
-from shardwise.per_op.profiles.table import Profile
+from shardwise.per_op.profiles.table import Band, Profile, Samples
 from shardwise.per_op.question import Layout
-from shardwise.per_op.rules import Rule, change, spec
 from shardwise.per_op.tables import NEVER, Array, column
+
+
+def send_seconds(size: float, band: Band) -> float:
+    """One message to the neighbouring stage: linear in the logarithm of the size between measured sizes; a small
+    message costs what the smallest did.
+    """
+    if size <= 0:
+        return 0.0
+    if size <= band.sizes[0]:
+        return band.sizes[0] / band.rates[0]
+    return size / float(np.interp(np.log(size), np.log(band.sizes), band.rates))
+
+
+def collective_seconds(kind: str, gpus: int, size: float, profile: Profile) -> float:
+    """One collective over `gpus` GPUs of one stage; splitting what is there already is free."""
+    if kind in {"", "split"} or gpus == 1:
+        return 0.0
+    found = profile.collectives.get((kind, gpus))
+    return _modelled(kind, gpus, size, profile) if found is None else float(_linear(found, max(size, 0.0)))
+
+
+def _linear(found: Samples, size: float) -> float:
+    """Linear between measured sizes and beyond them; never below 0."""
+    sizes, seconds = found.sizes, found.seconds
+    if len(sizes) == 1:
+        return seconds[0] * max(1.0, size / sizes[0])
+    if sizes[0] <= size <= sizes[-1]:
+        return float(np.interp(size, sizes, seconds))
+    low, high = (0, 1) if size < sizes[0] else (len(sizes) - 2, len(sizes) - 1)
+    slope = (seconds[high] - seconds[low]) / (sizes[high] - sizes[low])
+    edge = seconds[0] if size < sizes[0] else seconds[-1]
+    return max(min(edge, seconds[0]) / 4, edge + slope * (size - (sizes[0] if size < sizes[0] else sizes[-1])))
+
+
+def _modelled(kind: str, gpus: int, size: float, profile: Profile) -> float:
+    """A ring at the bandwidth between neighbours, for groups that were not measured."""
+    band = profile.intra if gpus <= profile.tps[-1] else (profile.inter or profile.intra)
+    rounds = 2 if kind == "all_reduce" else 1
+    return rounds * size * (gpus - 1) / gpus / band.rates[-1] if size > 0 else 0.0
+
+
+class Rule(NamedTuple):
+    """One operator's properties."""
+
+    inputs: tuple[str, ...] = ()
+    """Layout form of the input, per variant; empty: nothing is known and a change costs nothing."""
+    outputs: tuple[str, ...] = ()
+    share: float = 1.0
+    """Part of its activations that is really kept: tensors shared with a neighbour count there."""
+    starts_layer: bool = False
+    """Its input is kept whatever is recomputed: runs of recomputed operators end before it."""
+    recompute: bool = True
+    """May be recomputed."""
+
+
+WHOLE = ("1d1",) * 2
+
+
+class Spec(NamedTuple):
+    """A form under a tp and a dp: copies, and pieces of each dimension."""
+
+    copies: int
+    pieces: tuple[int, ...]
+
+
+def spec(forms: tuple[str, ...], tp: int, dp: int, variant: int) -> Spec | None:
+    if not forms:
+        return None
+    form = forms[variant if variant < len(forms) else 0]
+    pieces = tuple({"1": 1, "d": dp, "t": tp}[letter] for letter in form)
+    return Spec(1 if "t" in form else tp, pieces)
+
+
+class Change(NamedTuple):
+    """Collectives that turn one layout into another: forward, backward, and over how many GPUs."""
+
+    forward: str
+    backward: str
+    gpus: int
+
+
+NOTHING = Change("", "", 1)
+
+
+def change(have: Spec | None, want: Spec | None) -> Change | None:
+    """How to get from one layout to the next; none: there is no single collective for it."""
+    if have is None or want is None or have == want:
+        return NOTHING
+    more = [w > h for h, w in zip(have.pieces, want.pieces, strict=True)]
+    if have.copies > want.copies:
+        ratio, rest = divmod(have.copies, want.copies)
+        return Change("split", "all_gather", ratio) if any(more) and not rest else None
+    for index, (h, w) in enumerate(zip(have.pieces, want.pieces, strict=True)):
+        if h <= w:
+            continue
+        ratio, rest = divmod(h, w)
+        if rest:
+            return None
+        if have.copies < want.copies:
+            return Change("all_gather", "split", ratio)
+        if any(flag for other, flag in enumerate(more) if other != index):
+            return Change("all_to_all", "all_to_all", ratio)
+    return None
+
 
 MATRIX = 2.0**17
 """Bytes of weights from which on an operator has a matrix; norms and biases have less. Profiles do not split backward:

@@ -9,16 +9,15 @@ import numpy as np
 
 from shardwise.errors import InfeasibleError
 from shardwise.per_op.alleviate import Budget, alleviate
-from shardwise.per_op.answer import Answer, Report, nothing_fits, silent
-from shardwise.per_op.balance import started
-from shardwise.per_op.deadline import Deadline, OutOfTimeError
+from shardwise.per_op.answer import Answer, Deadline, OutOfTimeError, Report, nothing_fits, silent
 from shardwise.per_op.deep import search_deep
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import search
+from shardwise.per_op.layer_bound import plain_bound
 from shardwise.per_op.question import PerOpPlan, Question
-from shardwise.per_op.space import micro_batches
+from shardwise.per_op.start import started
+from shardwise.per_op.tables import micro_batches
 from shardwise.per_op.together import each
-from shardwise.per_op.work import plain_bound
 from shardwise.search.executor import Executor, Pool, Ray
 
 Method = Literal["auto", "exact", "deep", "alleviate"]

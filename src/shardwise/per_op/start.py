@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from shardwise.per_op.answer import NEVER, Deadline
+from shardwise.per_op.evaluate import crossings
+from shardwise.per_op.patterns import Filler
 from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
-from shardwise.per_op.space import micro_batches
-from shardwise.per_op.tables import layouts_of
+from shardwise.per_op.stage import Solved, Task
+from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches
 
 
 def balanced(question: Question, stages: int) -> PerOpPlan | None:
@@ -72,3 +77,102 @@ def _doubled(question: Question, stages: int) -> list[int] | None:
                 gpus[index] *= 2
                 moved = True
     return gpus if sum(gpus) == question.gpus else None
+
+
+Shape = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""Micro batch, GPUs of the stages, ends of the stages."""
+
+
+class Balancer:
+    """Moves the ends of stages while the iteration gets shorter."""
+
+    def __init__(self, question: Question, deadline: Deadline = NEVER) -> None:
+        self.question, self.deadline = question, deadline
+        self.filler = Filler(question)
+
+    def stages(self, shape: Shape) -> list[Solved]:
+        size, gpus, ends = shape
+        found = []
+        for index, crossing in enumerate(crossings(self.question, gpus)):
+            first = ends[index - 1] if index else 0
+            task = Task(first, ends[index], gpus[index], len(gpus) - 1 - index, crossing, size)
+            found.append(self.filler.solve(task))
+        return found
+
+    def value(self, shape: Shape) -> float:
+        seconds = [stage.seconds for stage in self.stages(shape)]
+        return self.question.pricing.pace(self.question.passes(shape[0])).value(seconds)
+
+    def balanced(self, shape: Shape) -> tuple[float, Shape]:
+        """Move work off the slowest stage, many operators first, then few."""
+        best = self.value(shape)
+        period = max((block.period for block in self.question.chain.blocks), default=1)
+        for step in (16 * period, 4 * period, period, max(1, period // 3), 1):
+            while not self.deadline.over:
+                tried = [(self.value(other), other) for other in self._moves(shape, step)]
+                value, other = min(tried, default=(np.inf, shape), key=lambda item: (item[0], item[1]))
+                if value >= best:
+                    break
+                best, shape = value, other
+        return best, shape
+
+    def _moves(self, shape: Shape, step: int) -> list[Shape]:
+        """Shift the ends between the slowest stage and every other stage, through all between them."""
+        size, gpus, ends = shape
+        seconds = [stage.seconds for stage in self.stages(shape)]
+        slow = int(np.argmax(seconds))
+        made = []
+        for other in range(len(gpus)):
+            moved = list(ends)
+            for index in range(min(slow, other), max(slow, other)):
+                moved[index] += step if other < slow else -step
+            spans = [b - a for a, b in zip([0, *moved[:-1]], moved, strict=True)]
+            if other != slow and min(spans) > 0:
+                made.append((size, gpus, tuple(moved)))
+        return made
+
+    def plan(self, shape: Shape) -> PerOpPlan:
+        size, gpus, _ = shape
+        stages = []
+        for count, found in zip(gpus, self.stages(shape), strict=True):
+            layouts = layouts_of(self.question, size, count)
+            stages.append(
+                Stage(
+                    gpus=count,
+                    layouts=tuple(layouts[index] for index in found.layouts),
+                    recompute=tuple(bool(flag) for flag in found.recompute),
+                )
+            )
+        return PerOpPlan(stages=tuple(stages), micro_batch=size)
+
+
+def uniform_shapes(question: Question) -> list[Shape]:
+    """Plans with equal stages: what is called uniform elsewhere, and where balancing may begin as well."""
+    count, made = len(question.chain.rows), []
+    for stages in question.stage_range:
+        gpus, rest = divmod(question.gpus, stages)
+        if rest or gpus not in gpu_counts(question):
+            continue
+        ends = tuple(round(count * (index + 1) / stages) for index in range(stages))
+        made += [(size, (gpus,) * stages, ends) for size in micro_batches(question)]
+    return made
+
+
+def first_plans(balancer: Balancer, most: int = 3) -> list[tuple[float, Shape]]:
+    """The best equal stages that fit, balanced; what the time allows."""
+    found: list[tuple[float, Shape]] = []
+    for shape in uniform_shapes(balancer.question):
+        if found and balancer.deadline.over:
+            break
+        value = balancer.value(shape)
+        if np.isfinite(value):
+            found.append((value, shape))
+    made = [balancer.balanced(shape) for _, shape in sorted(found)[:most]]
+    return sorted(dict.fromkeys(made))
+
+
+def started(question: Question, deadline: Deadline) -> tuple[PerOpPlan, ...]:
+    """Plans to begin with."""
+    balancer = Balancer(question, deadline)
+    balanced = tuple(balancer.plan(shape) for _, shape in first_plans(balancer))
+    return (*balanced, *question.pricing.whole_plans(question))

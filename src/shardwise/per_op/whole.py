@@ -14,8 +14,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
-from shardwise.per_op.space import gpu_counts, micro_batches
-from shardwise.per_op.tables import layouts_of, tables_of
+from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches, tables_of
 
 BEST = 16
 """Strategies that are taken over from the search over strategies."""

@@ -11,7 +11,7 @@ from shardwise.plan.file import diff
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.report import estimate as report
-from shardwise.report.answer import candidates, proven
+from shardwise.report.data import candidates, proven
 from shardwise.report.text import ROUNDING
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds

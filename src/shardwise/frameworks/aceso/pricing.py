@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.frameworks.aceso.lookups import collective_seconds, send_seconds
-from shardwise.frameworks.aceso.rules import compatible_rule
+from shardwise.frameworks.aceso.rules import collective_seconds, compatible_rule, send_seconds
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.strategy import Zero
 from shardwise.per_op.cut import Arcs, Flow, shortest
 from shardwise.per_op.evaluate import Evaluation, StageCost, crossings, stage_cost, with_spare
+from shardwise.per_op.profiled import Rule, change, spec
 from shardwise.per_op.profiles.table import Band
 from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
-from shardwise.per_op.rules import Rule, change, spec
 from shardwise.per_op.tables import NEVER, Array, Tables, column, layouts_of, tables_of
 from shardwise.pipeline.costs import Costs
 
