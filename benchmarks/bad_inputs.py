@@ -193,7 +193,8 @@ def warm(source: Path) -> dict[str, str]:
     from shardwise.inputs.strategy import Strategy
     from shardwise.inputs.typed import validated
     from shardwise.pipeline.generate import generate
-    from shardwise.plan.file import Plan, plan_text
+    from shardwise.plan.file import plan_text
+    from shardwise.plan.plan import Plan
     from shardwise.search.api import plan_file_of
 
     assert Path(sys.modules["shardwise"].__file__ or "").is_relative_to(source), "another shardwise is in the way"

@@ -268,7 +268,7 @@ def planned(plan: dict[str, Any]) -> Iterator[Case]:
         "export planned.json --to megatron@main --out o", "rehearse planned.json --rank pp0 --write o.py",
         "schedule auto --plan planned.json --effort 0.01", "estimate planned.json", "show planned.json --html o.html",
     )  # fmt: skip
-    parts = {name: plan[name] for name in ("partition", "schedule", "predictions", "provenance", "run") if name in plan}
+    parts = {name: part for name, part in plan.items() if name not in {"schema", "inputs"}}
     for number, (way, leaf) in enumerate(leaves(_marked(parts))):
         for value in (*BAD[leaf.kind], None)[number % 3 :: 3]:
             held = {"planned.json": changed(plan, way, value), "sound_plan.json": plan}

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from shardwise.frameworks.aceso.plan_file import from_aceso
+from shardwise.frameworks.aceso.pricing import Aceso
 from shardwise.frameworks.aceso.read_profile import read_profile
 from shardwise.per_op.balance import Balancer, uniform_shapes
 from shardwise.per_op.chain import chain_of
@@ -50,6 +51,7 @@ def asked(folder: Path, name: str, layers: int, gpus: int, **more) -> Question:
         node=8,
         memory=28000 * MB,
         global_batch=1024,
+        pricing=Aceso(),
         **more,
     )
 

@@ -52,7 +52,7 @@ def search(name: str) -> None:
     answer = shardwise.plan(model, cluster, global_batch=batch, seq=seq, gap=gap)
     counts = answer.counts
     print(f"{name}: {answer.cpu_seconds:.1f} CPU s, gap {answer.gap:.2%} (must: {goal})")
-    print(f"  {counts.space:,} strategies, {counts.screened:,} screened, {counts.points:,} simulated")
+    print(f"  {counts.strategies:,} strategies, {counts.screened:,} screened, {counts.simulated:,} simulated")
     print(f"  best {answer.best.iteration_seconds:.3f} s, MFU {answer.best.mfu:.3f}: {answer.best.strategy}")
     for axis, values in counts.axes.items():
         print(f"  {axis}: " + ", ".join(f"{value} {count:,}" for value, count in values.items()))

@@ -16,7 +16,7 @@ from shardwise.estimate.estimate import estimate
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.strategy_text import complete, parse
 from shardwise.measure.rehearse.compare import Line, compare
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.predict import plan_of
 
 DATA = Path(__file__).parent / "data" / "h200_rehearsals.json"
 SHOWN = {"peak": "memory", "all passes": "passes", "optimizer step": "step", "iteration of the rank alone": "iteration"}

@@ -17,12 +17,13 @@ from shardwise.cli.main import run
 from shardwise.cost.memory import RankMemory
 from shardwise.cost.update import Update
 from shardwise.estimate.advice import Change
-from shardwise.estimate.estimate import Estimate, Stage
 from shardwise.estimate.goodput import Budget
+from shardwise.estimate.predictions import Predictions, Searched, Stage
 from shardwise.inputs.cluster import Level
 from shardwise.inputs.describe import texts_of
-from shardwise.plan.file import Difference, Plan
-from shardwise.search.question import Candidate, Counts
+from shardwise.plan.file import Difference
+from shardwise.plan.plan import Plan, Proof, ProofPart, Provenance, Subject
+from shardwise.search.question import Candidate
 from shardwise.search.sweep import Cell
 
 LEAD = """`--json FILE` writes the answer of a verb for programs; `--json -` writes it to standard output in place of
@@ -50,8 +51,9 @@ LEFT_OUT = """`validate` writes a row for every measured run and a summary ([how
 [rehearse](../how-to/rehearse.md)). Where nothing fits, `plan` writes `{"fits": false, "closest", "search"}` and the
 exit code is 1."""
 TYPES: dict[str, type] = {
-    "": Plan, "predictions": Estimate, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
-    "predictions.update": Update, "predictions.search": Counts, "advice[]": Change, "top[]": Candidate,
+    "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
+    "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,
+    "proof.of": Subject, "proof.parts[]": ProofPart, "advice[]": Change, "top[]": Candidate,
     "differences[]": Difference, "cells[]": Cell, "cells[].budget": Budget, "levels[]": Level,
 }  # fmt: skip
 """Where a table stands -> the type whose fields it holds."""
@@ -63,15 +65,10 @@ OWN = {
     "schema": "See [the plan file](plan-file.md).",
     "top": "The best strategies, one for every layout.",
     "iteration_seconds": "Seconds of one iteration.",
-    "backward_seconds": "Backward passes of that rank, recompute included.",
-    "optimizer_seconds": "The optimizer's step.",
-    "tokens_per_second_per_gpu": "Throughput.",
-    "iteration_seconds_interval": "Less and more by the calibration's own error.",
-    "tokens_per_iteration": "Global batch x sequence.",
     "microbatches": "Micro batches per iteration and replica.",
-    "memory_limit_bytes": "Memory of the GPU.",
+    "tokens_per_second_per_gpu": "Throughput.",
+    "schedule": "Name of the order of the passes.",
     "memory_limit": "Bytes that a rank may need in all.",
-    "predictions.stages": "One entry a pipeline rank, seconds of one micro batch.",
     "predictions.stages[].forward": "Forward pass.",
     "predictions.stages[].recompute": "What of the backward pass is forward work done again.",
     "predictions.update.reduce_exposed": "What of it is not hidden behind the passes.",
@@ -79,20 +76,6 @@ OWN = {
     "rank": "Pipeline rank.",
     "bound": "Nothing takes less, under the cost model in use.",
     "gap": "Value / bound - 1.",
-    "search": "How many strategies there were, and what became of them.",
-    "predictions.search.strategies": "Distinct valid strategies.",
-    "predictions.search.pruned": "Proven slower or too large without a simulation.",
-    "predictions.search.left_open": "Neither simulated nor pruned when the search was stopped; 0 of one that ended.",
-    "predictions.search.simulated": "Strategies estimated in full.",
-    "predictions.search.simulations": "Estimates in full; every cut into stages counts.",
-    "predictions.search.finished": "false: stopped early, the best so far.",
-    "predictions.search.covers": "What the space holds, in words.",
-    "partition.layers": "Layers of every chunk, in model order.",
-    "partition.recompute": "What is computed again.",
-    "partition.recomputed_layers": "Layers of every chunk that do so.",
-    "calibration": "What the kernel times are calibrated on.",
-    "costs": "How they were made.",
-    "shardwise": "Version that wrote it.",
     "cpu_seconds": "CPU time of the search.",
     "screen_cpu_seconds": "Of that, for bounds.",
     "kernels": "Whether the [C kernels](../explain/kernels.md) did the work; in any answer where they were missing.",

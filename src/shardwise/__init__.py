@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from shardwise.pipeline.costs import Costs
     from shardwise.pipeline.replay import Replay
     from shardwise.pipeline.timeline import Timeline
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
     from shardwise.search.balance_plan import Balanced
     from shardwise.search.question import Answer
     from shardwise.search.schedule import Scheduled
@@ -86,7 +86,7 @@ _HOMES = {
     "InputError": "errors",
     "Model": "inputs.model",
     "OperatorAnswer": "per_op.answer:Answer",
-    "Plan": "plan.file",
+    "Plan": "plan.plan",
     "Problem": "partition.problem",
     "Rehearsal": "measure.rehearse.rehearse",
     "Replay": "pipeline.replay",

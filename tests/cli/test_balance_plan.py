@@ -9,10 +9,10 @@ import pytest
 
 from shardwise import estimate, load_cluster, load_model
 from shardwise.errors import InfeasibleError, InputError
+from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.strategy_text import complete, parse
 from shardwise.plan.file import read_plan, write_plan
-from shardwise.plan.predict import estimate_of
-from shardwise.plan.predictions import plan_of, predictions
+from shardwise.plan.predict import estimate_of, plan_of
 from shardwise.search.balance_plan import balanced
 
 MODEL, CLUSTER = load_model("llama-3-8b"), load_cluster("16xh100")
@@ -55,8 +55,8 @@ def test_the_command_writes_what_the_estimate_says(shardwise, tmp_path):
     assert done.code == 0
     assert "less than" in done.out
     plan = read_plan(out)
-    assert json.loads(json.dumps(predictions(estimate_of(plan)))) == plan.predictions
-    assert json.loads(answer.read_text())["seconds"] == plan.predictions["iteration_seconds"]
+    assert predictions_of(estimate_of(plan)) == plan.predictions
+    assert json.loads(answer.read_text())["seconds"] == plan.predictions.iteration_seconds
 
 
 def test_what_cannot_be_balanced_is_told():

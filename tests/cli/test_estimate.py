@@ -69,8 +69,8 @@ def test_out_writes_a_plan_that_reads_back(shardwise, tmp_path):
     assert shardwise(*BIG, "--out", path).code == 0
     plan = read_plan(path)
     assert str(plan.strategy).startswith("tp8 pp4 dp2")
-    assert plan.predictions["iteration_seconds"] > 0
-    assert "hopper" in plan.provenance["calibration"]
+    assert plan.predictions.iteration_seconds > 0
+    assert "hopper" in plan.provenance.calibration
 
 
 def test_does_not_fit(shardwise):

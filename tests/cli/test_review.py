@@ -131,10 +131,10 @@ def test_a_plan_stands_for_model_cluster_and_strategy(shardwise, plan):
 
 @pytest.mark.parametrize("words", [["check"], ["check", "--from"], ["check", "-s"], ["models"], ["clusters"]])
 def test_a_newer_plan_is_told_as_such_and_once(shardwise, plan, words):
-    plan.write_text(plan.read_text().replace("shardwise/plan/1", "shardwise/plan/9"))
+    plan.write_text(plan.read_text().replace("shardwise/plan/2", "shardwise/plan/9"))
     found = shardwise(*words, plan)
     assert found.code == 2
-    assert "written by a newer Shardwise (plan schema 9, this one reads up to 1)" in found.err
+    assert "written by a newer Shardwise (plan schema 9, this one reads up to 2)" in found.err
     assert found.err.count("\n") == 1
 
 

@@ -16,8 +16,7 @@ from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.setup import setup_of
 from shardwise.pipeline.generate import SHAPES
 from shardwise.plan.file import plan_from, plan_text
-from shardwise.plan.predict import estimate_of, reordered
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.predict import estimate_of, plan_of, reordered
 
 PIPED = [case for case in drawn(seed=14, count=700) if case.strategy.pp > 1][:200]
 SMALL = [case for case in PIPED if case.strategy.microbatches * case.strategy.chunks <= 256]

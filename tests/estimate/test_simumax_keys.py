@@ -15,10 +15,11 @@ import pytest
 
 from shardwise.errors import InputError
 from shardwise.estimate.estimate import estimate
+from shardwise.estimate.predictions import predictions_of
 from shardwise.frameworks.simumax.read import _MODEL_KEYS, _STRATEGY_KEYS, read_model, read_strategy, read_system
 from shardwise.inputs.load import load_runtime
 from shardwise.plan.file import plan_from, plan_text
-from shardwise.plan.predictions import plan_of, predictions
+from shardwise.plan.predict import plan_of
 
 MODEL = {
     "model_name": "small", "model_type": "moe", "attention_type": "mla", "hidden_size": 2048, "head_num": 16,
@@ -144,7 +145,7 @@ def answer(model: dict, strategy: dict, system: dict, layouts: tuple[dict, ...] 
             )  # fmt: skip
             notes += [note for one in read for note in one.notes]
             found = estimate(read[0].model, read[2].cluster, read[1].strategy)
-            numbers.append(f"{found.cluster.name} {json.dumps(predictions(found), default=str)}")
+            numbers.append(f"{found.cluster.name} {found.cluster.gpu.memory} {predictions_of(found)}")
         except InputError as error:
             notes.append(str(error))
     return "\n".join(numbers), "\n".join(notes)
@@ -225,7 +226,7 @@ def test_the_fusions_are_kernels_of_the_runtime_and_stay_in_a_plan():
     for rank in found.memory:
         assert rank.reserved == pytest.approx(rank.peak.value / 0.9, rel=1e-5)
     again = plan_from(json.loads(plan_text(plan_of(found))), "plan.json")
-    assert predictions(estimate(again.model, again.cluster, again.strategy)) == predictions(found)
+    assert predictions_of(estimate(again.model, again.cluster, again.strategy)) == predictions_of(found)
 
 
 def test_a_measured_shape_counts_exactly():

@@ -13,7 +13,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import MODULES, Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 DENSE = Model(name="dense", layers=24, hidden=1024, heads=16, kv_heads=8, head_size=64, ffn=4096, vocab=32000)
 TALL = Model(name="tall", layers=25, hidden=1024, heads=16, kv_heads=16, head_size=128, ffn=4096, vocab=32000, mtp=1,

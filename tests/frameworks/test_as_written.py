@@ -15,7 +15,7 @@ from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
 from shardwise.frameworks.read import read_content, read_framework
 from shardwise.inputs.strategy_text import complete
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.predict import plan_of
 from shardwise.units import show_bytes, show_seconds
 
 often = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

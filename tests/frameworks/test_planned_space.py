@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardwise.frameworks.export import export
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.search.api import question_of
 from shardwise.search.question import Point
 from shardwise.search.space import AS_NEEDED, Space

@@ -18,7 +18,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
 from shardwise.pipeline.action import Schedule
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 MODELS = (
     "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "gpt-3-175b", "mixtral-8x7b", "qwen3-235b-a22b", "qwen3-8b",

@@ -12,7 +12,10 @@ import yaml
 from export_plans import DENSE, EXPERTS, TALL, plan_of
 
 from shardwise.errors import InfeasibleError, InputError
+from shardwise.estimate.estimate import estimate
+from shardwise.estimate.predictions import predictions_of
 from shardwise.frameworks.export import TARGETS, export, find
+from shardwise.frameworks.load import load_cluster
 from shardwise.frameworks.megatron.write import layout
 from shardwise.frameworks.megatron.write_model import rhythm
 from shardwise.frameworks.mindformers.write import offset, rows
@@ -22,6 +25,7 @@ from shardwise.inputs.strategy import Lora, Strategy
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.generate import generate
 from shardwise.plan.file import plan_id
+from shardwise.plan.plan import Balance, Provenance, Recomputed
 
 PIPED = Strategy(tp=2, pp=4, dp=2, global_batch=16, seq=2048)
 VEE = replace(PIPED, vpp=2, schedule="zb-v", placement="v", zero=0, runtime="zero-bubble")
@@ -35,7 +39,9 @@ def flags(made):
 @pytest.mark.parametrize("to", VERSIONS)
 def test_1_every_target_states_its_version_and_the_plan(to):
     strategy = replace(PIPED, tp=1, dp=4) if to.startswith("deepspeed") else PIPED
-    plan = plan_of(strategy, predictions={"iteration_seconds": 2.5, "mfu": 0.4, "total_bytes": 2**30})
+    found = estimate(DENSE, load_cluster(f"{strategy.world}xb200"), strategy)
+    told = replace(predictions_of(found), iteration_seconds=2.5, mfu=0.4, total_bytes=2**30)
+    plan = plan_of(strategy, predictions=told)
     made = export(plan, to)
     name, version = to.split("@")
     heads = [file.text for file in made.files if not file.name.endswith((".csv", "paddle.json"))]
@@ -43,7 +49,9 @@ def test_1_every_target_states_its_version_and_the_plan(to):
     for text in heads:
         assert TARGETS[name].versions[version] in text
         assert f"plan {plan_id(plan)}: dense on 16xb200, tp{strategy.tp} pp4" in text
-        assert "predicted: 2.5 s per iteration, 40.0% MFU, at most 1.00 GiB on a GPU" in text
+        assert re.search(
+            r"predicted: 2.5 s per iteration, 40.0% MFU, \d+ tokens/s/GPU, at most 1.00 GiB of .* on a GPU", text
+        )
 
 
 def test_1_versions_by_name():
@@ -57,9 +65,11 @@ def test_1_versions_by_name():
 def test_the_id_is_that_of_the_decisions():
     plan = plan_of(PIPED)
     assert re.fullmatch(r"[0-9a-f]{12}", plan_id(plan))
-    assert plan_id(plan) == plan_id(replace(plan, predictions={"iteration_seconds": 1.0}, run={"date": "today"}))
+    assert plan_id(plan) == plan_id(
+        replace(plan, provenance=Provenance(shardwise="1", costs=""), run={"date": "today"})
+    )
     assert plan_id(plan) != plan_id(replace(plan, strategy=replace(PIPED, tp=1, dp=4)))
-    assert plan_id(plan) != plan_id(replace(plan, schedule={"name": "auto", "rows": ["0F0,0B0"]}))
+    assert plan_id(plan) != plan_id(replace(plan, order=Schedule.parse("0F0,0B0")))
 
 
 @pytest.mark.parametrize(("version", "output"), [("0.2", "output"), ("0.3", "lm_head"), ("main", "lm_head")])
@@ -83,7 +93,7 @@ def test_3_a_csv_goes_with_the_name_that_places_the_chunks(schedule, runtime, na
     base = VEE if schedule in {"v-half", "zb-v"} else replace(PIPED, zero=0, vpp=2 if schedule == "low-memory" else 1)
     order = generate(schedule, pp=4, vpp=base.vpp, microbatches=8)
     if schedule == "v-half":  # no runtime of the catalog has it, so it comes as the rows of a plan
-        plan = plan_of(replace(VEE, runtime=runtime), schedule={"name": "v-half", "rows": order.csv().splitlines()})
+        plan = plan_of(replace(VEE, runtime=runtime), order=order)
     else:
         plan = plan_of(replace(base, schedule=schedule, runtime=runtime))
     files = readers.texts(export(plan, "torchtitan@0.2"))
@@ -166,13 +176,13 @@ def test_6_zero_bubble_v_has_rows_in_rank_order():
         export(plan_of(few), "mindformers")
 
 
-KINDS = {"none": [3, 2, 2, 1], "full": [1, 0, 1, 0], "select": [1, 2, 0, 1], "both": [2, 2, 2, 3]}
-RUNS = [{"kind": "dense", "choices": KINDS}, {"kind": "moe", "choices": {"full": [0, 0, 1, 0]}}]
+KINDS = {"none": (3, 2, 2, 1), "full": (1, 0, 1, 0), "select": (1, 2, 0, 1), "both": (2, 2, 2, 3)}
+RUNS = (Recomputed(kind="dense", choices=KINDS), Recomputed(kind="moe", choices={"full": (0, 0, 1, 0)}))
 
 
 def test_6_a_balanced_partition_has_every_kind_side_by_side():
-    parts = {"layers": [7, 6, 6, 5], "recompute": RUNS}
-    plan = plan_of(replace(PIPED, runtime="mindformers"), partition=parts)
+    strategy = replace(PIPED, runtime="mindformers", layers=(7, 6, 6, 5))
+    plan = plan_of(strategy, balance=Balance(problem="", recompute=RUNS))
     made = export(plan, "mindformers")
     data = yaml.safe_load(made.files[0].text)
     assert data["model"]["model_config"]["offset"] == [1, 0, 0, -1]
@@ -183,7 +193,8 @@ def test_6_a_balanced_partition_has_every_kind_side_by_side():
     near = export(plan, "mindformers@2.1-pynative")
     assert any("full, select, both are mixed chunk by chunk" in str(fault) for fault in near.losses)
     assert str(near.strategy.recompute) == "full:[4,4,4,4]"
-    one = export(replace(plan, partition={**parts, "recompute": [{"choices": {"full": [1, 0, 2, 0]}}]}), "mindformers")
+    kind = Balance(problem="", recompute=(Recomputed(choices={"full": (1, 0, 2, 0)}),))
+    one = export(replace(plan, balance=kind), "mindformers")
     assert yaml.safe_load(one.files[0].text)["recompute_config"]["recompute"] == [1, 0, 2, 0]
 
 
@@ -247,7 +258,8 @@ def test_9_torch_needs_losses_in_order_and_a_pipeline():
     with pytest.raises(InfeasibleError, match="is 1: there is no pipeline"):
         export(plan_of(replace(PIPED, pp=1, dp=8)), "torch-pipelining")
     swapped = ["0F0,0F1,0I0,0W0,0I1,0W1", "1F1,1F0,1I0,1W0,1I1,1W1"]
-    plan = plan_of(replace(PIPED, pp=2, dp=1, global_batch=2, zero=0), schedule={"name": "mine", "rows": swapped})
+    order = Schedule.parse("\n".join(swapped))
+    plan = plan_of(replace(PIPED, pp=2, dp=1, global_batch=2, zero=0), order=order)
     for to in ("torch-pipelining", "torchtitan"):
         with pytest.raises(InputError, match="1F1 before 1F0"):
             export(plan, to)

@@ -22,8 +22,10 @@ from shardwise.measure.rehearse.program import PROGRAM, program_text, read_resul
 from shardwise.measure.rehearse.spec import rank_number, spec_of
 from shardwise.measure.validate.case import Case
 from shardwise.measure.validate.rows import read_file, shipped_files
-from shardwise.plan.file import Plan, read_plan, write_plan
-from shardwise.plan.predictions import plan_of
+from shardwise.pipeline.generate import generate
+from shardwise.plan.file import read_plan, write_plan
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import plan_of
 
 pytestmark = pytest.mark.torch
 
@@ -118,9 +120,10 @@ def test_results_fold_back(tmp_path):
     assert {"all passes", "optimizer step", "forward, chunk 0"} <= {line.what for line in lines}
     kept = tmp_path / "plan.json"
     write_plan(folded(plan, result, lines), kept)
-    told = read_plan(kept).predictions["rehearsed"]["pp1"]
-    assert told["corrected"]["peak_bytes"] == pytest.approx(result["memory"]["peak"], rel=0.02)
-    assert told["corrected"]["alone_seconds"] > 0
+    (told,) = read_plan(kept).predictions.rehearsed
+    assert told.rank == 1
+    assert told.peak_bytes == pytest.approx(result["memory"]["peak"], rel=0.02)
+    assert told.alone_seconds > 0
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_a_result_of_another_plan_is_refused(tmp_path, capfd):
     plan, other, result = (tmp_path / name for name in ("plan.json", "other.json", "result.json"))
     made = plan_for("llama-3-8b", "4xh200", pp=4)
     write_plan(made, plan)
-    write_plan(replace(made, schedule={"rows": ["0F0"]}), other)
+    write_plan(replace(made, order=generate("gpipe", pp=4, microbatches=made.strategy.microbatches)), other)
     assert run(["rehearse", str(plan), "--rank", "pp1", "--device", "meta", "--result", str(result)]) == 0
     assert run(["rehearse", str(other), "--read", str(result)]) == 2
     assert "read it with the plan" in capfd.readouterr().err

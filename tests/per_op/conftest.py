@@ -7,7 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
+from shardwise.api import load_cluster
+from shardwise.frameworks.aceso.pricing import Aceso
+from shardwise.frameworks.aceso.rules import full_rule
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.chain import chain_of
+from shardwise.per_op.profiled import Profiled
 from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, MB, US, Band, Profile, Samples
 from shardwise.per_op.question import Question
 
@@ -83,5 +89,12 @@ def seed_profile():
 
 
 def question(found, *, layers=1, **more):
-    given = {"gpus": 4, "node": 2, "memory": 1e15, "global_batch": 8}
+    given = {"gpus": 4, "node": 2, "memory": 1e15, "global_batch": 8, "pricing": Aceso()}
     return Question(profile=found, chain=chain_of(found, layers), **(given | more))
+
+
+def full(found, *, layers=1, gpus=4, **base):
+    """The full cost model of a small profile, on GPUs whose driver and context take nothing."""
+    runtime, cluster = load_runtime("megatron"), load_cluster(f"{gpus}xa100-80gb")
+    rules = tuple(full_rule(name) for name in found.ops)
+    return Profiled(found, rules, layers, cluster, runtime, Strategy(seq=64, sp=False, **base))

@@ -18,12 +18,11 @@ from shardwise.per_op.chain import chain_of
 from shardwise.per_op.deep import search_deep
 from shardwise.per_op.evaluate import evaluate, stage_cost
 from shardwise.per_op.exact import search
-from shardwise.per_op.flavour import FULL
 from shardwise.per_op.layer_bound import layer_bound
 from shardwise.per_op.solve import solve
 from shardwise.per_op.tables import tables_of
 
-from .conftest import question, random_profile
+from .conftest import full, question, random_profile
 
 OPS = ("encoder-embedding", "enc-1st-layernorm", "enc-attention-qkv", "enc-attention-score", "enc-attention-dropout",
        "enc-attention-dense", "enc-post-MLP-dropout", "final-layernorm", "gpt-post-process")  # fmt: skip
@@ -50,7 +49,7 @@ def test_more_memory_is_never_slower_and_the_bound_stays_below(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_choice_of_a_stage_is_below_its_bound(seed):
-    asked = middling(seed, flavour=FULL if seed == 2 else question(random_profile(1)).flavour)
+    asked = middling(seed)
     draw = np.random.default_rng(seed)
     count = len(asked.chain.rows)
     for gpus in (1, 2, 4):
@@ -173,7 +172,9 @@ def test_a_measured_peak_corrects_the_search():
 
 def test_the_full_space_takes_any_number_of_gpus():
     found = random_profile(4, ops=OPS, layer=(1, 6), micro_batches=(1, 2, 4), tps=(1, 2))
-    asked = question(found, layers=3, gpus=3, node=2, global_batch=12, flavour=FULL, space="full")
+    asked = question(
+        found, layers=3, gpus=3, node=2, global_batch=12, pricing=full(found, layers=3, gpus=3), space="full"
+    )
     answer = search(asked)
     assert sum(answer.plan.gpus) == 3
     assert answer.proven

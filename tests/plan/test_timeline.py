@@ -8,8 +8,10 @@ import pytest
 
 import shardwise
 from shardwise.inputs.strategy_text import complete, parse
-from shardwise.plan.predict import estimate_of, plan_iteration
-from shardwise.plan.predictions import plan_of
+from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.generate import generate
+from shardwise.plan.file import plan_from, plan_table
+from shardwise.plan.predict import estimate_of, plan_iteration, plan_of
 
 MODEL, CLUSTER = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")
 
@@ -44,7 +46,7 @@ def test_an_order_that_the_plan_carries_is_replayed_and_estimated():
     plan = plan_of(found("pp4 gbs32 seq4096"))
     rows = [",".join(f"{rank}F{n}" for n in range(8)) + "," + ",".join(f"{rank}B{n}" for n in range(8))
             for rank in range(4)]  # fmt: skip
-    own = replace(plan, schedule={"name": "mine", "rows": rows})
+    own = replace(plan, order=Schedule.parse("\n".join(rows), name="mine"))
     timeline, plain, ordered = plan_iteration(own), estimate_of(plan), estimate_of(own)
     assert timeline.schedule.name == "mine"
     assert timeline.makespan == pytest.approx(ordered.makespan)
@@ -55,12 +57,25 @@ def test_an_order_that_the_plan_carries_is_replayed_and_estimated():
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (["0F0,0B0"] * 2, "2 ranks, 1 chunks and 1 micro batches; its strategy has 4, 4 and 8"),
-        ([7], "must be a list of texts"),
-        (["0F0"], "leave the rows out"),
+        (["0F0,0B0"] * 2, "order: the rows have 2 ranks, 1 chunks and 1 micro batches; the strategy has 4, 4 and 8"),
+        ([7], "order.0: must be a text"),
+        (["0F0"], "leave them out"),
+        (["nonsense"], "is not an action"),
+        ([], "no actions"),
+        ("0F0", "order: must be a list"),
     ],
 )
 def test_an_order_that_is_not_the_plans_is_refused(rows, said):
-    plan = replace(plan_of(found("pp4 gbs32 seq4096")), schedule={"name": "mine", "rows": rows})
+    table = plan_table(plan_of(found("pp4 gbs32 seq4096")))
     with pytest.raises(shardwise.ShardwiseError, match=said):
-        estimate_of(plan)
+        plan_from({**table, "order": rows}, "plan.json")
+
+
+def test_an_order_that_waits_for_itself_is_refused():
+    plan = plan_of(found("pp4 gbs32 seq4096"))
+    rows = generate("gpipe", pp=4, microbatches=8).csv().splitlines()
+    own = replace(plan, order=Schedule.parse("\n".join(rows)))
+    assert plan_from(plan_table(own), "plan.json") == own
+    stuck = [",".join(reversed(row.split(","))) for row in rows]
+    with pytest.raises(shardwise.ShardwiseError):
+        plan_from({**plan_table(plan), "order": stuck}, "plan.json")

@@ -10,7 +10,8 @@ from markdown_it import MarkdownIt
 
 import shardwise
 from shardwise.cli.main import run
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.plan import ProofPart
+from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.report.markdown import answer_markdown, diff_markdown, estimate_markdown, plan_markdown
 from shardwise.units import show_bytes, show_seconds
@@ -47,7 +48,7 @@ def test_an_estimate_says_its_numbers_in_tables(found):
     assert text.startswith(f"### llama-3-8b on 16xh100: {show_seconds(found.iteration_seconds)} per iteration, fits\n")
     assert [
         "iteration",
-        f"{show_seconds(found.time.value)} ({' to '.join(map(show_seconds, found.time_interval))})",
+        f"{show_seconds(found.time.value)} ({' to '.join(map(show_seconds, found.iteration_seconds_interval))})",
     ] in read
     stages = [row for row in read if len(row) == 8]
     assert [row[6] for row in stages[1:]] == [show_bytes(rank.total) for rank in found.memory]
@@ -69,10 +70,12 @@ def test_names_are_text(found):
 def test_a_plan_carries_its_proof(found):
     plan = plan_of(found)
     bound = found.iteration_seconds / 1.01
-    proven = replace(plan, predictions={**plan.predictions, "bound": bound}, proof=proof_of(plan, [{"bound": bound}]))
+    proven = replace(
+        plan, predictions=replace(plan.predictions, bound=bound), proof=proof_of(plan, [ProofPart(bound=bound)])
+    )
     assert "gap 1.00% (checked" in plan_markdown(proven)
     assert "no proof of it that could be checked" in plan_markdown(replace(proven, proof=None))
-    assert "proof" not in plan_markdown(replace(plan, predictions={"bound": "x", "gap": None}))
+    assert "proof" not in plan_markdown(plan)
 
 
 def test_two_plans_beside_each_other(found):

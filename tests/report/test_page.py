@@ -12,7 +12,7 @@ from shardwise.errors import UnknownNameError
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.predict import plan_of
 from shardwise.report import svg
 from shardwise.report.page import asset_names, asset_text, page_of, timeline_page
 from shardwise.report.page.build import linked

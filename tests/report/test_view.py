@@ -16,8 +16,7 @@ from shardwise.partition.solver import solve
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
-from shardwise.plan.file import Plan
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.predict import plan_of
 from shardwise.report.view import balance_views, plan_view, schedule_view
 from shardwise.report.view import schedule as timeline_module
 from shardwise.search.api import plan_file_of
@@ -78,25 +77,9 @@ def test_a_search_brings_its_candidates_and_its_proof():
 
 def test_a_plan_with_its_own_order_shows_that_order():
     plan = plan_of(planned("tp2 pp4 dp2 mbs1 gbs64 seq4096"))
-    rows = generate("gpipe", pp=4, microbatches=32).csv().splitlines()
-    view = plan_view(replace(plan, schedule={"name": "gpipe", "rows": rows}))
+    view = plan_view(replace(plan, order=generate("gpipe", pp=4, microbatches=32)))
     assert view["timeline"]["ranks"][0]["codes"][:32] == list(range(32))
-    assert view["numbers"]["total_bytes"] > plan.predictions["total_bytes"]
-
-
-@pytest.mark.parametrize("rows", [["0F0"], ["nonsense"], [1], "0F0"])
-def test_rows_that_cannot_run_are_refused(rows):
-    plan = plan_of(planned("tp2 pp4 dp2 mbs1 gbs64 seq4096"))
-    with pytest.raises(shardwise.ShardwiseError, match=r"rows|action"):
-        plan_view(replace(plan, schedule={"rows": rows}))
-
-
-def test_predictions_of_a_file_are_data_whatever_they_hold():
-    plan = plan_of(planned("tp2 pp4 dp2 mbs1 gbs64 seq4096"))
-    odd = {"bound": "<b>", "gap": [], "search": {"strategies": "many"}, "iteration_seconds": True, "memory_limit": {}}
-    view = plan_view(Plan(model=plan.model, cluster=plan.cluster, strategy=plan.strategy, predictions=odd))
-    assert view["numbers"]["bound"] is None
-    assert view["numbers"]["usable_memory"] is None
+    assert view["numbers"]["total_bytes"] > plan.predictions.total_bytes
 
 
 def test_a_schedule_has_its_causes_and_its_limit():

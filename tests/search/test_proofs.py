@@ -141,8 +141,8 @@ class TestCertificate:
     def test_it_holds_as_it_is_written(self, plan):
         read = plan_from(json.loads(plan_text(plan)), "plan.json")
         assert check_proof(read).fault == ""
-        assert check_proof(read).bound == plan.predictions["bound"]
-        assert min(part["bound"] for part in plan.proof["parts"]) == plan.predictions["bound"]
+        assert check_proof(read).bound == plan.predictions.bound
+        assert min(part.bound for part in plan.proof.parts) == plan.predictions.bound
 
     @pytest.mark.parametrize(
         ("change", "said"),
@@ -170,13 +170,13 @@ class TestCertificate:
             load_calibration.cache_clear()
 
     def test_bounds_that_were_raised_are_found(self, plan):
-        best = plan.predictions["iteration_seconds"]
-        high = [{**part, "bound": best * 1.01} for part in plan.proof["parts"]]
+        best = plan.predictions.iteration_seconds
+        high = tuple(replace(part, bound=best * 1.01) for part in plan.proof.parts)
         sealed = replace(plan, proof=proof_of(plan, high))
-        raised = replace(sealed, predictions={**plan.predictions, "bound": best * 1.01})
+        raised = replace(sealed, predictions=replace(plan.predictions, bound=best * 1.01))
         assert "broken: the plan takes" in check_proof(raised).fault
         assert "not the least" in check_proof(sealed).fault
-        assert "parts changed" in check_proof(replace(plan, proof={**plan.proof, "parts": high})).fault
+        assert "parts changed" in check_proof(replace(plan, proof=replace(plan.proof, parts=high))).fault
         assert "no proof of it" in check_proof(replace(plan, proof=None)).fault
 
     def test_show_and_check_tell(self, plan, tmp_path, capfd):

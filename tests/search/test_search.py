@@ -10,10 +10,10 @@ from questions import asked, small_question
 import shardwise
 from shardwise.estimate.estimate import estimate
 from shardwise.plan.file import plan_text
-from shardwise.report.estimate import searched
+from shardwise.report import estimate as report
 from shardwise.report.markdown import answer_markdown
 from shardwise.report.view import plan_view
-from shardwise.search.api import plan_file_of, proof
+from shardwise.search.api import plan_file_of
 from shardwise.search.refine import refine
 from shardwise.search.screen import Screen
 from shardwise.search.search import Search
@@ -98,14 +98,14 @@ def test_the_bound_holds_whatever_the_gap():
     loose = Search(question=question, gap=0.05).run()
     assert loose.bound <= exact.best.iteration_seconds <= loose.best.iteration_seconds
     assert loose.gap <= 0.05 + 1e-12
-    assert loose.counts.points <= exact.counts.points
+    assert loose.counts.simulated <= exact.counts.simulated
 
 
 def test_counts_add_up():
     answer = shardwise.plan("llama-3-8b", "16xh100", global_batch=64, seq=4096, only="cp=1")
     counts = answer.counts
-    assert counts.points + counts.pruned == counts.space == Space(question=answer.question).count()[0]
-    assert counts.too_large <= counts.screened <= counts.space
+    assert counts.simulated + counts.pruned == counts.strategies == Space(question=answer.question).count()[0]
+    assert counts.too_large <= counts.screened <= counts.strategies
     assert counts.left_open == 0
 
 
@@ -119,17 +119,17 @@ def test_what_a_stopped_search_left_open_is_not_pruned():
     counts = answer.counts
     assert not answer.finished
     assert answer.gap > 0.005
-    assert counts.pruned + counts.points + counts.left_open == counts.space == searches[-1].size
+    assert counts.pruned + counts.simulated + counts.left_open == counts.strategies == searches[-1].size
     assert counts.too_large <= counts.pruned
-    assert counts.left_open > counts.space / 2
-    lines = dict(searched(proof(answer)))
+    assert counts.left_open > counts.strategies / 2
+    lines = dict(report.searched(answer.counts))
     assert f"{counts.pruned:,} pruned by proof" in lines["search"]
     assert f"{counts.left_open:,} left open" in lines["search"]
     assert lines["search"] in answer_markdown(answer)
     assert dict(map(tuple, plan_view(plan_file_of(answer))["facts"]))["search"] == lines["search"]
     progress = Follower(lambda _: None)._progress(searches[-1])
     assert [progress[name] for name in ("considered", "evaluated", "pruned", "left_open")] == [
-        counts.space, counts.points, counts.pruned, counts.left_open,
+        counts.strategies, counts.simulated, counts.pruned, counts.left_open,
     ]  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_it_reports_what_it_tried_and_stops_when_told():
     assert not answer.finished
     assert not answer.interrupted
     assert seen == sorted(seen)
-    assert seen[-1] == answer.counts.points == len(answer.simulated)
+    assert seen[-1] == answer.counts.simulated == len(answer.simulated)
     assert 0 < answer.bound <= answer.best.iteration_seconds
     fitting = [one.seconds for one in answer.simulated if one.fits]
     assert fitting == sorted(fitting)
@@ -217,7 +217,7 @@ def test_what_wins_was_cut_with_care_though_its_bound_was_out_of_reach():
         other = estimate(asked_for.model, asked_for.cluster, replace(answer.best.strategy, layers=layers))
         assert answer.best.iteration_seconds <= other.iteration_seconds
     assert max(answer.best.strategy.layers) == 3
-    assert len({str(one.strategy) for one in answer.simulated}) == len(answer.simulated) == answer.counts.points
+    assert len({str(one.strategy) for one in answer.simulated}) == len(answer.simulated) == answer.counts.simulated
 
 
 def test_the_smallest_cluster_is_found_where_chunks_have_loose_bounds():

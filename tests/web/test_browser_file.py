@@ -11,7 +11,8 @@ import shardwise
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
-from shardwise.report.data import every_export, plan_data
+from shardwise.plan.file import plan_table
+from shardwise.report.data import every_export
 from shardwise.report.page import page_of, timeline_page
 from shardwise.report.view import plan_view
 from shardwise.search.api import plan_file_of
@@ -42,7 +43,7 @@ def plan_html(tmp_path_factory):
     plan = plan_file_of(answer)
     path = tmp_path_factory.mktemp("page") / "plan.html"
     views = [plan_view(plan, answer.simulated)]
-    path.write_text(page_of(views, plans=[plan_data(plan)], exports=[every_export(plan)]), encoding="utf-8")
+    path.write_text(page_of(views, plans=[plan_table(plan)], exports=[every_export(plan)]), encoding="utf-8")
     return path
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
     from shardwise.pipeline.timeline import Timeline
-    from shardwise.plan.file import Plan
-    from shardwise.plan.proof import Proof
+    from shardwise.plan.plan import Plan
+    from shardwise.plan.proof import Verdict
 
 
 def estimate(
@@ -31,7 +31,7 @@ def estimate(
     that the strategy names.
     """
     from shardwise.estimate.estimate import estimate
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
     if isinstance(model, Plan) or strategy is None:
         return _of_plan(model, cluster, strategy, runtime)
@@ -105,7 +105,7 @@ def check(
     return tuple(check(model, cluster, whole, runtime or load_runtime(whole.runtime)))
 
 
-def check_proof(plan: Plan | Source) -> Proof | None:
+def check_proof(plan: Plan | Source) -> Verdict | None:
     """Whether the proof that a plan carries still holds; None: it carries none."""
     from shardwise.api.reading import as_plan
     from shardwise.plan.proof import check_proof

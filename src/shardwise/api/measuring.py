@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shardwise.measure.calibrate import Calibrated
     from shardwise.measure.rehearse.rehearse import Device, Rehearsal
     from shardwise.measure.validate.validate import Validation
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 def validate(*files: Source) -> Validation:

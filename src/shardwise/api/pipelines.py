@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardwise.pipeline.arrays import Objective
     from shardwise.pipeline.costs import Costs
     from shardwise.pipeline.replay import Replay
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
     from shardwise.search.balance_plan import Balanced
     from shardwise.search.schedule import Scheduled
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
-    from shardwise.inputs.strategy import Strategy
+    from shardwise.inputs.strategy import Strategy, Zero
     from shardwise.per_op.answer import Answer as OperatorAnswer
     from shardwise.per_op.solve import Method
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
     from shardwise.search.question import Answer, Question
     from shardwise.search.search import Report, Stop
     from shardwise.search.sweep import Cell
@@ -73,7 +73,8 @@ def fixed_by(only: str) -> dict[str, Any]:
 def _old(model: Model | Plan | Source | None) -> Plan | None:
     """The plan that stands in place of a model."""
     from shardwise.inputs.model import Model
-    from shardwise.plan.file import Plan, is_plan, read_plan
+    from shardwise.plan.file import is_plan, read_plan
+    from shardwise.plan.plan import Plan
 
     if isinstance(model, Plan):
         return model
@@ -234,6 +235,7 @@ def plan_operators(
     seq: int = SEQ,
     runtime: Runtime | str = RUNTIME,
     memory: float | None = None,
+    zero: Zero = 1,
     stages: tuple[int, int] = (1, 0),
     most_tp: int = 0,
     method: Method = "auto",
@@ -243,28 +245,29 @@ def plan_operators(
     """Every operator with a split of its own: which stage holds it, how its GPUs are split, whether it is recomputed.
 
     `model`, `cluster`, `global_batch`, `seq`, `runtime`: as for `plan`; `memory`: bytes that one GPU may use, by
-    default its own less what the driver takes; `stages`: fewest and most stages, 0: as many as there can be;
-    `most_tp`: the largest tensor parallel size, 0: a node; `method`: auto, exact, deep or alleviate; `time_limit`:
-    CPU seconds; `workers`: processes.
+    default what `plan` allows; `zero`: sharding of the optimizer's states and more, 2 with one stage only; `stages`:
+    fewest and most stages, 0: as many as there can be; `most_tp`: the largest tensor parallel size, 0: a node;
+    `method`: auto, exact, deep or alleviate; `time_limit`: CPU seconds; `workers`: processes.
     """
-    from dataclasses import replace
-
     from shardwise.api.reading import as_cluster, as_model
     from shardwise.inputs.load import load_runtime
+    from shardwise.inputs.strategy import Strategy
     from shardwise.per_op.chain import own_chain
-    from shardwise.per_op.flavour import FULL
+    from shardwise.per_op.operators import Operators
     from shardwise.per_op.profiles.analytic import make_profile
     from shardwise.per_op.question import Question
     from shardwise.per_op.solve import solve
+    from shardwise.search.api import memory_limit
     from shardwise.search.executor import executor_of
 
-    machines = as_cluster(cluster)
+    trained, machines = as_model(model), as_cluster(cluster)
     software = load_runtime(runtime) if isinstance(runtime, str) else runtime
-    profile = make_profile(as_model(model), machines, software, seq=seq)
-    room = 0.96 * (machines.gpu.memory - machines.gpu.reserved) if memory is None else memory
+    profile = make_profile(trained, machines, software, seq=seq)
+    base = Strategy(seq=seq, zero=zero, schedule="1f1b", runtime=software.name)
     asked = Question(
         profile=profile, chain=own_chain(profile), gpus=machines.gpus, node=min(machines.node_size, machines.gpus),
-        memory=room, global_batch=global_batch, flavour=replace(FULL, zero=1), stages=stages,
+        memory=memory_limit(machines, software) if memory is None else memory, global_batch=global_batch,
+        pricing=Operators(trained, machines, software, base), stages=stages if zero < 2 else (1, 1),
         most_tp=most_tp, space="full",
     )  # fmt: skip
     pool = executor_of("processes", workers, None)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from shardwise.inputs.strategy import Strategy
     from shardwise.partition.problem import Answer as BalanceAnswer
     from shardwise.pipeline.action import Schedule
-    from shardwise.plan.file import Difference, Plan
+    from shardwise.plan.file import Difference
+    from shardwise.plan.plan import Plan
     from shardwise.search.balance_plan import Balanced
     from shardwise.search.question import Answer
     from shardwise.search.schedule import Scheduled
@@ -108,6 +109,13 @@ def read_plan(path: Source) -> Plan:
     return read_plan(path)
 
 
+def plan_table(plan: Plan) -> dict[str, Any]:
+    """What the plan's file would hold, as plain values."""
+    from shardwise.plan.file import plan_table
+
+    return plan_table(plan)
+
+
 def write_plan(plan: Plan, path: Source) -> None:
     """A plan into its file, whole or not at all."""
     from shardwise.plan.file import write_plan
@@ -128,11 +136,10 @@ def plan_of(
     `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
     """
     from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.predict import order_in
-    from shardwise.plan.predictions import plan_of
+    from shardwise.plan.predict import plan_of
 
     if isinstance(found, Estimate):
-        made = plan_of(found, None if plan is None else order_in(as_plan(plan, "an estimate")))
+        made = plan_of(found, None if plan is None else as_plan(plan, "an estimate").order)
         return made if memory_limit is None else _limited(made, memory_limit)
     return _plan_of_search(found, plan)
 
@@ -140,12 +147,13 @@ def plan_of(
 def _limited(plan: Plan, limit: float) -> Plan:
     from dataclasses import replace
 
-    return replace(plan, predictions={**(plan.predictions or {}), "memory_limit": limit})
+    told = plan.predictions
+    return replace(plan, predictions=told and replace(told, memory_limit=limit))
 
 
 def _plan_of_search(found: Answer | Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None) -> Plan:
     from shardwise.partition.problem import Answer as BalanceAnswer
-    from shardwise.plan.predictions import plan_of
+    from shardwise.plan.predict import plan_of
     from shardwise.report.balance import answer_data
     from shardwise.search.api import plan_file_of
     from shardwise.search.balance_plan import Balanced, with_layers_of
@@ -168,7 +176,8 @@ def _plan_of_search(found: Answer | Scheduled | Balanced | BalanceAnswer | WhatI
 
 def diff(left: Plan | Source, right: Plan | Source) -> tuple[Difference, ...]:
     """In what two plans differ: inputs first, then what is predicted."""
-    from shardwise.plan.file import Plan, diff
+    from shardwise.plan.file import diff
+    from shardwise.plan.plan import Plan
 
     return diff(*(one if isinstance(one, Plan) else read_plan(one) for one in (left, right)))
 
@@ -217,7 +226,7 @@ def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False)
     """
     from shardwise.frameworks.export import export, export_schedule
     from shardwise.pipeline.action import Schedule
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
     if isinstance(plan, Schedule) or (not isinstance(plan, Plan) and not str(plan).lower().endswith(".json")):
         return export_schedule(plan, target)
@@ -252,7 +261,8 @@ def as_cluster(source: Cluster | Source) -> Cluster:
 def as_plan(source: Plan | Source, verb: str) -> Plan:
     """A plan of a whole strategy, read where a file stands for it; a per-operator plan is refused."""
     from shardwise.frameworks.load import refuse_per_op
-    from shardwise.plan.file import Plan, read_plan
+    from shardwise.plan.file import read_plan
+    from shardwise.plan.plan import Plan
 
     plan = source if isinstance(source, Plan) else read_plan(source)
     refuse_per_op(plan, "plan" if plan is source else str(source), verb)

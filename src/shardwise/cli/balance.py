@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardwise.partition.compare import Compared
     from shardwise.partition.decompose import Fit
     from shardwise.partition.problem import Answer, Problem
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 @click.group("balance", invoke_without_command=True, subcommand_metavar="[guide|dryrun|quick]")

@@ -12,7 +12,7 @@ from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 @click.command("diff")

@@ -14,24 +14,30 @@ from shardwise.cli.per_op_options import contradictions, other_length, refuse_ot
 from shardwise.cli.per_op_probe import is_measured, read_measured, write_request
 from shardwise.cli.progress import Progress
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.aceso.pricing import Aceso, room
+from shardwise.frameworks.aceso.rules import full_rule
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import counted, listed, typed
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.strategy import Strategy, Zero
 from shardwise.per_op.advice import KNOWN, dimensions, measured_factor, unsupported, warnings
 from shardwise.per_op.answer import Answer
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.flavour import COMPATIBLE, FULL, Flavour
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.profiles.table import MB, Profile
-from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.question import PerOpPlan, Pricing, Question
+from shardwise.search.api import memory_limit
 from shardwise.units import show_seconds
 
 Options = Mapping[str, Any]
 MOST_GPUS = 1024
+ASSUMED = "a100-80gb"
+"""GPUs of a profile that comes without a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +121,13 @@ def resolve(options: Options, typed: frozenset[str] = frozenset()) -> Setting:
     cluster = load_cluster(options["cluster"]) if options["cluster"] else None
     profile, chain, notes = _profiled(options, model, cluster)
     gpus = options["gpus"] or (cluster.gpus if cluster else 0)
+    runtime = _runtime(options)
     node = options["gpus_per_node"] or (cluster.node_size if cluster else 8)
     if not gpus and options["gpus"] is None:
         faults.append(Fault("--gpus", "is missing; give the number of GPUs, or --cluster"))
-    memory = _memory(options, cluster, faults)
+    memory = _memory(options, cluster, runtime, faults)
+    pricing, told = _pricing(options, model, cluster, runtime, profile, chain, max(gpus, 1))
+    notes += told
     question = Question(
         profile=profile,
         chain=chain,
@@ -126,9 +135,9 @@ def resolve(options: Options, typed: frozenset[str] = frozenset()) -> Setting:
         node=max(1, min(node, max(gpus, 1))) if not options["compatible"] else max(1, node),
         memory=memory,
         global_batch=options["global_batch"],
-        flavour=_flavour(options),
+        pricing=pricing,
         micro_batches=_sizes(options, faults),
-        stages=_stage_range(options["stages"], faults),
+        stages=_stage_range(options["stages"], faults) if pricing.zero < 2 else (1, 1),
         most_tp=options["most_tp"],
         space="compatible" if options["compatible_space"] or options["compatible"] else "full",
     )
@@ -164,7 +173,7 @@ def _profiled(options: Options, model: Model | None, cluster: Cluster | None) ->
         raise InputError(
             Fault("--profiles", "is missing; give a folder of operator profiles, or MODEL and --cluster to make one")
         )
-    profile = make_profile(model, cluster, load_runtime(options.get("runtime") or "megatron"), seq=options["seq"])
+    profile = make_profile(model, cluster, _runtime(options), seq=options["seq"])
     return profile, own_chain(profile), list(profile.notes)
 
 
@@ -176,7 +185,7 @@ def _layers(options: Options, model: Model | None, profile: Profile) -> int:
     return int(layers)
 
 
-def _memory(options: Options, cluster: Cluster | None, faults: list[Fault]) -> float:
+def _memory(options: Options, cluster: Cluster | None, runtime: Runtime, faults: list[Fault]) -> float:
     if options["memory"]:
         text = options["memory"]
         try:
@@ -186,17 +195,42 @@ def _memory(options: Options, cluster: Cluster | None, faults: list[Fault]) -> f
             faults += error.faults
             return MB
     if cluster is not None:
-        return 0.96 * (cluster.gpu.memory - cluster.gpu.reserved)
+        return room(cluster.gpu) if options["compatible"] else memory_limit(cluster, runtime)
     faults.append(Fault("--memory", "is missing; say what one GPU may use, such as 28000MiB, or give --cluster"))
     return MB
 
 
-def _flavour(options: Options) -> Flavour:
+def _runtime(options: Options) -> Runtime:
+    found, overlap = load_runtime(options.get("runtime") or "megatron"), options["p2p_overlap"]
+    return found if overlap is None else replace(found, overlap=replace(found.overlap, p2p=overlap))
+
+
+def _pricing(
+    options: Options, model: Model | None, cluster: Cluster | None, runtime: Runtime, profile: Profile, chain: Chain,
+    gpus: int,
+) -> tuple[Pricing, list[str]]:  # fmt: skip
+    """The cost model that is asked for, and what should be known of it."""
     if options["compatible"]:
-        return COMPATIBLE
-    zero = 1 if options["zero"] is None else options["zero"]
-    made = replace(FULL, zero=zero, overlap=options["p2p_overlap"])
-    return replace(made, schedule="gpipe") if options["schedule"] == "gpipe" else made
+        return Aceso(), []
+    from shardwise.per_op.operators import Operators
+    from shardwise.per_op.profiled import Profiled
+
+    shape, tag = dimensions(profile), profile.tags.get("seq", "")
+    schedule = "gpipe" if options["schedule"] == "gpipe" else "1f1b"
+    zero: Zero = 1 if options["zero"] is None else options["zero"]
+    seq = int(tag) if tag.isdecimal() else shape.seq if shape else options["seq"]
+    base = Strategy(seq=seq, zero=zero, schedule=schedule, runtime=runtime.name)
+    if is_measured(options) and model is None:
+        model = load_model(profile.name)
+    ours = not options["profiles"] or profile.tags.get("source") in {"analytic", "measured"}
+    if model is not None and cluster is not None and ours:
+        made = Operators(model, cluster, runtime, base, profile if options["profiles"] else None)
+        if len(made.of_row) == len(profile.ops):
+            return made, []
+    notes = [] if cluster else [f"there is no --cluster: the update and what lasts are reckoned for {ASSUMED} GPUs"]
+    known = cluster or load_cluster(f"{gpus}x{ASSUMED}")
+    rules = tuple(full_rule(name) for name in profile.ops)
+    return Profiled(profile, rules, chain.layers, known, runtime, replace(base, sp=False)), notes
 
 
 def _sizes(options: Options, faults: list[Fault]) -> tuple[int, ...]:

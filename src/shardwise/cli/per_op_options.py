@@ -23,12 +23,19 @@ def contradictions(options: Mapping[str, Any]) -> list[Fault]:
         found.append(Fault("--micro-batch", f"{said}; say how many micro batches an iteration has with --microbatches"))
     if options["compatible"]:
         against = {
-            "--zero": options["zero"] == 1,
-            "--p2p-overlap": options["p2p_overlap"] > 0,
+            "--zero": bool(options["zero"]),
+            "--p2p-overlap": bool(options["p2p_overlap"]),
             "--schedule": options["schedule"] == "gpipe",
         }
         why = "is not part of Aceso's cost model; leave out it or --compatible (--compatible-space keeps the space)"
         found += [Fault(flag, why) for flag, wrong in against.items() if wrong]
+    if options["zero"] == 3:
+        found.append(
+            Fault("--zero", "3 gathers whole layers, whose operators then have one split: use `shardwise plan`")
+        )
+    if options["zero"] == 2 and options["stages"] not in {None, "1"}:
+        found.append(Fault("--zero", "2 reduces gradients after every micro batch: one stage only; use 1, or leave "
+                           "out --stages"))  # fmt: skip
     if options["out"] and not (options["model"] and options["cluster"]):
         found.append(Fault("--out", "a plan file holds its model and cluster: give MODEL and --cluster as well"))
     return found

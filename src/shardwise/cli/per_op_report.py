@@ -15,6 +15,7 @@ from shardwise.per_op.question import PerOpPlan, Question
 
 if TYPE_CHECKING:
     from shardwise.cli.per_op import Setting
+    from shardwise.plan.plan import Operators
 
 _HEADS = ("stage", "ops", "GPUs", "tp", "dp", "again", "ms/pass", "iteration s", "memory MB")
 _MORE = (
@@ -74,7 +75,7 @@ def _stages(plan: PerOpPlan) -> str:
 
 
 def _standing(question: Question, answer: Answer) -> str:
-    model = f"under the {question.flavour.name} cost model"
+    model = f"under the {question.pricing.name} cost model"
     if answer.proven:
         return f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s)"
     ended = "Ctrl-C" if answer.interrupted else "the time limit"
@@ -167,7 +168,7 @@ def as_json(question: Question, answer: Answer) -> dict[str, Any]:
         "bound": answer.bound,
         "gap": answer.gap,
         "proven": answer.proven,
-        "cost_model": question.flavour.name,
+        "cost_model": question.pricing.name,
         "space": question.space,
         "method": answer.method,
         "profile": {
@@ -176,7 +177,7 @@ def as_json(question: Question, answer: Answer) -> dict[str, Any]:
             "tags": question.profile.tags,
         },
         "diary": answer.diary,
-        "schedule": answer.order.name if answer.order else question.flavour.schedule,
+        "schedule": answer.order.name if answer.order else question.pricing.schedule,
         "orders": [
             {
                 "name": order.name,
@@ -214,45 +215,50 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, options: Ma
 
     from shardwise.errors import Fault, InputError
     from shardwise.inputs.strategy import Strategy
-    from shardwise.plan.file import Plan, write_plan
+    from shardwise.plan.file import write_plan
+    from shardwise.plan.plan import Plan, ProofPart, Provenance
     from shardwise.plan.proof import proof_of
     from shardwise.version import __version__
 
     if setting.model is None or setting.cluster is None:  # told by per_op_options before the search
         raise InputError(Fault("--out", "needs MODEL and --cluster"))
     first = answer.plan.stages[0].layouts[0]
-    # the nearest plain strategy; what the plan really says is in its partition
+    order = answer.order
+    # the nearest plain strategy; what the plan really says is in its operators
     strategy = Strategy(
         tp=first.tp,
         pp=len(answer.plan.stages),
         dp=first.dp,
-        zero=1 if question.flavour.zero else 0,
+        zero=question.pricing.zero,
         micro_batch=answer.plan.micro_batch // first.dp,
         global_batch=question.global_batch,
         seq=int(seq) if (seq := question.profile.tags.get("seq", "")).isdecimal() else options["seq"],
+        schedule=order.name if order else question.pricing.schedule,
     )
-    told = as_json(question, answer)
     plan = Plan(
         model=setting.model,
         cluster=setting.cluster,
         strategy=strategy,
-        partition={"space": "per-op", **told["plan"], "ops": list(question.chain.names)},
-        schedule=_schedule(question, answer),
-        predictions={"cost": told["cost"], "bound": answer.bound, "gap": answer.gap, "orders": told["orders"]},
-        provenance={"shardwise": __version__, "cost_model": question.flavour.name, "profile": told["profile"]},
-        run=told["run"],
+        order=order.schedule if order and order.name == "auto" else None,
+        operators=_operators(question, answer),
+        provenance=Provenance(shardwise=__version__, costs=question.pricing.name),
+        run={"cpu_seconds": answer.cpu_seconds},
     )
-    write_plan(replace(plan, proof=proof_of(plan, [{"bound": answer.bound}])), options["out"])
+    write_plan(replace(plan, proof=proof_of(plan, [ProofPart(bound=answer.bound)])), options["out"])
 
 
-def _schedule(question: Question, answer: Answer) -> dict[str, Any]:
-    """The order of passes; what the optimiser found is written out."""
-    order = answer.order
-    made = {
-        "name": order.name if order else question.flavour.schedule,
-        "pp": len(answer.plan.stages),
-        "vpp": 1,
-        "placement": "loop",
-        "microbatches": answer.cost.passes,
-    }
-    return made | ({"csv": order.schedule.csv()} if order and order.name == "auto" else {})
+def _operators(question: Question, answer: Answer) -> Operators:
+    """The answer as the plan file holds it."""
+    from shardwise.inputs.serialise import to_plain
+    from shardwise.inputs.typed import validated
+    from shardwise.plan.plan import Operators
+
+    told = as_json(question, answer)
+    cost, stages = told["cost"], told["plan"]["stages"]
+    data = {
+        "names": question.chain.names, "microbatches": told["plan"]["microbatches"],
+        "stages": [{**one, **its} for one, its in zip(stages, cost["stages"], strict=True)],
+        "seconds": cost["seconds"], "gpu_seconds": cost["gpu_seconds"], "bound": answer.bound, "gap": answer.gap,
+        "orders": told["orders"], "profile": told["profile"],
+    }  # fmt: skip
+    return validated(Operators, to_plain(data))

@@ -49,7 +49,7 @@ _space_options = several(
     click.option(
         "--memory",
         metavar="SIZE",
-        help="What one GPU may use, such as 28000MiB. [the GPU's, less what the driver takes]",
+        help="What one GPU may use, such as 28000MiB. [the GPU's, less the memory model's own error]",
     ),
     GLOBAL_BATCH,
     click.option(
@@ -80,8 +80,8 @@ _space_options = several(
     ),
     click.option(
         "--zero",
-        type=Number("option.switch"),
-        help="1: optimizer states sharded over replicas. [1; 0 with --compatible]",
+        type=Number("Strategy.zero"),
+        help="1: optimizer states sharded over replicas; 2: gradients too, in one stage. [1; 0 with --compatible]",
     ),
     click.option(
         "--schedule",
@@ -92,15 +92,14 @@ _space_options = several(
     click.option(
         "--p2p-overlap",
         type=Number("option.share"),
-        default=0.0,
         metavar="X",
-        help="Share of sends between stages that is hidden. [0]",
+        help="Share of sends between stages that is hidden. [the runtime's]",
     ),
 )
 
 
 _search_options = several(
-    click.option("--runtime", default="megatron", metavar="NAME", help="Software of a made profile. [megatron]"),
+    click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run the plan. [megatron]"),
     click.option(
         "--method",
         type=click.Choice(["auto", "exact", "deep", "alleviate"]),

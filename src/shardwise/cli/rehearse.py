@@ -11,7 +11,7 @@ from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 
 if TYPE_CHECKING:
-    from shardwise.measure.rehearse.compare import Line
+    from shardwise.estimate.predictions import Line
     from shardwise.measure.rehearse.rehearse import Rehearsal
 
 

@@ -14,7 +14,7 @@ from shardwise.inputs.write import write_text
 if TYPE_CHECKING:
     from shardwise.inputs.runtime import Runtime
     from shardwise.pipeline.timeline import Timeline
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
     from shardwise.search.question import Candidate
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,11 +8,10 @@ import click
 
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.report_files import report_options, reports_of, write_reports
-from shardwise.units import show_seconds
 
 if TYPE_CHECKING:
     from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 
 _LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and W) backward, micro batch")
@@ -33,18 +32,16 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import show_per_op
-    from shardwise.frameworks.load import is_per_op
-    from shardwise.plan.file import read_plan
+    from shardwise.plan.file import plan_table, read_plan
     from shardwise.plan.predict import estimate_of
     from shardwise.report import estimate as report
 
     read = read_plan(plan)
-    if is_per_op(read):
-        show_per_op(read, plan, output)
+    if read.operators:
+        show_per_op(read, read.operators, output)
         return
     found = estimate_of(read)
-    predicted = read.predictions or {}
-    output.answer({"strategy": str(read.strategy), "predictions": predicted, "partition": read.partition})
+    output.answer({"strategy": str(read.strategy), **plan_table(read)})
     output.markdown(lambda: _markdown(read, found))
     write_reports(read, reports_of(files))
     if not output.prints:
@@ -52,8 +49,9 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     output.say(f"{read.model.name} on {read.cluster.name}: {read.strategy}")
     output.say()
     output.facts(report.summary(found))
-    output.facts(_proof(read))
-    _tell_change(predicted, found.iteration_seconds, output)
+    output.facts(report.proven(read))
+    if note := report.outdated(read, found):
+        output.note(note)
     output.say()
     output.table(*report.stages(found))
     _draw(read, output)
@@ -89,18 +87,3 @@ def _draw(plan: Plan, output: Output) -> None:
     if picture:
         output.say(f"\nhow the pipeline fills and drains: {_LEGEND[plan.strategy.vpp > 1]}")
         output.say(picture)
-
-
-def _proof(plan: Plan) -> list[tuple[str, str]]:
-    from shardwise.plan.proof import check_proof
-    from shardwise.report.estimate import searched
-
-    proof = check_proof(plan)
-    return [*([("proof", str(proof))] if proof else []), *searched(plan.predictions)]
-
-
-def _tell_change(predicted: dict[str, Any], now: float, output: Output) -> None:
-    """A plan may be older than the cost model that reads it."""
-    then = predicted.get("iteration_seconds")
-    if isinstance(then, int | float) and abs(now / then - 1) > 1e-6:
-        output.note(f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise")

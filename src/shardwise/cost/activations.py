@@ -7,6 +7,7 @@ replays it first.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from shardwise.ops.op import Op
@@ -80,11 +81,20 @@ def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0
     if "ops" in modules:
         return _ops_walk(ops, grad_bytes, compiled=compiled)
     runs = _runs(ops, modules)
-    starts = dict(runs)
     # a router's input stays: where its tokens went must not depend on a second computation
     dropped = {
         end for _, end in runs if end < len(ops) and ops[end - 1].module in OUTPUT_DROPPED and ops[end].name != "router"
     }
+    return runs_walk(ops, runs, grad_bytes, dropped)
+
+
+def runs_walk(
+    ops: list[Op], runs: list[tuple[int, int]], grad_bytes: float = 0.0, dropped: AbstractSet[int] = frozenset()
+) -> Walk:
+    """Memory when runs [start, end) are recomputed, each from its own input. `dropped`: operators whose input is made
+    again too, by the run before them.
+    """
+    starts = dict(runs)
     kept = forward = 0.0
     at = ""
     live = [0.0] * len(ops)
@@ -131,7 +141,7 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
     return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, again, unsent=unsent)
 
 
-def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: set[int]) -> tuple[float, float]:
+def _keep(ops: list[Op], start: int, end: int, *, recomputed: bool, dropped: AbstractSet[int]) -> tuple[float, float]:
     """Bytes that a run leaves behind, and its highest point in forward."""
     first = ops[start]
     if not recomputed:

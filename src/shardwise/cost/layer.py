@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import sqrt
 from typing import NamedTuple
@@ -18,6 +18,8 @@ from shardwise.ops.shard import Shard
 
 # Operators whose products stay in 16 bit when the rest runs in fp8.
 WIDE = frozenset({"router", "output layer", "embedding", "mtp projection"})
+ENDS = frozenset({"embedding", "head"})
+"""Blocks that are no layers."""
 
 
 class Groups(NamedTuple):
@@ -28,6 +30,10 @@ class Groups(NamedTuple):
     ep: Group
     etp: Group
     hidden: tuple[tuple[str, float], ...]
+
+    def share(self, axis: str) -> float:
+        """How much of an axis's collectives is hidden."""
+        return next(share for name, share in self.hidden if name == axis)
 
 
 HOST_SHARE = 0.3
@@ -113,6 +119,15 @@ class Block(NamedTuple):
         return self.params + self.expert_params
 
 
+class Timed(NamedTuple):
+    """One operator with the seconds of its passes."""
+
+    op: Op
+    f: Seconds
+    i: Seconds
+    w: Seconds
+
+
 class Recipe(NamedTuple):
     """What of a layer is recomputed."""
 
@@ -143,9 +158,17 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 
 
 def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    forwards, input_grad, weight_grad = _timed(ops, shard, machine, groups)
+    return stacked(name, [timed(op, shard, machine, groups) for op in ops], machine, grads)
+
+
+def stacked(name: str, parts: Sequence[Timed], machine: Machine, grads: float, *, begins: bool = True) -> Block:
+    """Operators in a row, each with the seconds of the split that it has. `begins`: a layer begins with them, and with
+    it the framework's own code.
+    """
+    ops, forwards = [part.op for part in parts], tuple(part.f for part in parts)
     forward = _added(forwards)
-    if name not in {"embedding", "head"}:
+    input_grad, weight_grad = _added(part.i for part in parts), _added(part.w for part in parts)
+    if begins and name not in ENDS:
         forward = forward._replace(host=forward.host + machine.layer_f)
         input_grad = input_grad._replace(host=input_grad.host + machine.layer_b)
     params, expert_params = 0.0, 0.0
@@ -180,26 +203,38 @@ def _added(parts: Iterable[Seconds]) -> Seconds:
 
 
 def _recomputed(plain: Block, recipe: Recipe, shard: Shard, machine: Machine, grads: float) -> Block:
-    """The same layer with some of it computed again: other memory, and another forward pass of what is replayed."""
-    ops = list(plain.ops)
-    walk = _walk(ops, shard, recipe, grads)
+    # of a whole layer the framework's own code runs again too
+    return replayed(plain, _walk(plain, shard, recipe, grads), machine.layer_f if recipe.full else 0.0)
+
+
+def replayed(plain: Block, walk: Walk, launches: float) -> Block:
+    """The same layer with some of it computed again: other memory, and another forward pass of what is replayed.
+
+    `launches`: seconds of the host on top of those of the operators.
+    """
     forwards = [plain.forwards[index] for index in walk.replayed if index != walk.unsent]
     if walk.unsent is not None:
         forwards.append(plain.forwards[walk.unsent]._replace(tp=0.0, cp=0.0, ep=0.0))
     again = _added(forwards)
-    if recipe.full:  # the framework's own code runs again too
-        again = again._replace(host=again.host + machine.layer_f)
-    return plain._replace(again=again, walk=walk, again_flops=sum(ops[index].flops()[0] for index in walk.replayed))
+    if launches:
+        again = again._replace(host=again.host + launches)
+    flops = sum(plain.ops[index].flops()[0] for index in walk.replayed)
+    return plain._replace(again=again, walk=walk, again_flops=flops)
 
 
-def _walk(ops: list[Op], shard: Shard, recipe: Recipe, grads: float) -> Walk:
+def _walk(plain: Block, shard: Shard, recipe: Recipe, grads: float) -> Walk:
     if recipe.full:
-        # torch's own checkpointing stops replaying once the last kept tensor is there again
-        early_stop = shard.runtime.memory.gradients == "lazy"
-        return full_walk(ops, plain_walk(ops, grads), shard.residual, skip_last=early_stop, group=recipe.group)
+        return whole_walk(plain, shard, recipe.group)
     if recipe.modules:
-        return selective_walk(ops, recipe.modules, grads, compiled=shard.runtime.kernels.compiled)
-    return plain_walk(ops, grads)
+        return selective_walk(list(plain.ops), recipe.modules, grads, compiled=shard.runtime.kernels.compiled)
+    return plain.walk
+
+
+def whole_walk(plain: Block, shard: Shard, group: int = 1) -> Walk:
+    """Memory of a layer that is computed again from its input."""
+    # torch's own checkpointing stops replaying once the last kept tensor is there again
+    early_stop = shard.runtime.memory.gradients == "lazy"
+    return full_walk(list(plain.ops), plain.walk, shard.residual, skip_last=early_stop, group=group)
 
 
 _COLUMN = {"gemm": 0, "grouped": 0, "attention": 1, "memory": 2}
@@ -208,41 +243,32 @@ _AXES = {"tp": 3, "cp": 4, "ep": 5, "etp": 5}
 _HOST = 6
 
 
-def _timed(
-    ops: list[Op], shard: Shard, machine: Machine, groups: Groups
-) -> tuple[tuple[Seconds, ...], Seconds, Seconds]:
-    """Seconds of operators with their exposed collectives and their launches: F of each, I and W of all."""
-    hidden = dict(groups.hidden)
-    input_grad, weight_grad = [0.0] * 7, [0.0] * 7
-    forwards = []
-    for op in ops:
-        forward = [0.0] * 7
-        table = (forward, input_grad, weight_grad)
-        product = op.kind in {"gemm", "grouped"}
-        narrow = shard.fp8 and product and op.name not in WIDE
-        times = op_times(op, machine, narrow=narrow)
-        if narrow:
-            times = _quantised(times, op, machine)
-        column = _COLUMN[op.kind]
-        if shard.lora and product:
-            times = _frozen(times, op, shard)
-        forward[column] += times.f
-        input_grad[column] += times.i
-        weight_grad[column] += times.w
-        forward[_HOST] += op.kernels_f * machine.launch_f
-        launches = op.kernels_b * machine.launch_b
-        input_grad[_HOST] += launches / 2 if product else launches
-        weight_grad[_HOST] += launches / 2 if product else 0.0
-        for comm in op.comms:
-            row = table[_PHASES[comm.phase]]
-            row[_HOST] += machine.collective
-            if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
-                seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
-                # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
-                waits = comm.axis == "cp" and comm.kind != "ring"
-                row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
-        forwards.append(Seconds(*forward))
-    return tuple(forwards), Seconds(*input_grad), Seconds(*weight_grad)
+def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
+    """An operator with the seconds of its passes, its exposed collectives and its launches."""
+    forward, input_grad, weight_grad = [0.0] * 7, [0.0] * 7, [0.0] * 7
+    product = op.kind in {"gemm", "grouped"}
+    narrow = shard.fp8 and product and op.name not in WIDE
+    times = op_times(op, machine, narrow=narrow)
+    if narrow:
+        times = _quantised(times, op, machine)
+    if shard.lora and product:
+        times = _frozen(times, op, shard)
+    column = _COLUMN[op.kind]
+    forward[column], input_grad[column], weight_grad[column] = times
+    forward[_HOST] = op.kernels_f * machine.launch_f
+    launches = op.kernels_b * machine.launch_b
+    input_grad[_HOST] = launches / 2 if product else launches
+    weight_grad[_HOST] = launches / 2 if product else 0.0
+    table = (forward, input_grad, weight_grad)
+    for comm in op.comms:
+        row = table[_PHASES[comm.phase]]
+        row[_HOST] += machine.collective
+        if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
+            seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
+            # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+            waits = comm.axis == "cp" and comm.kind != "ring"
+            row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - groups.share(comm.axis))
+    return Timed(op, Seconds(*forward), Seconds(*input_grad), Seconds(*weight_grad))
 
 
 def _frozen(times: Times, op: Op, shard: Shard) -> Times:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shardwise.cost.chunk import Chunk
 from shardwise.cost.ledger import Ledger
@@ -12,6 +12,9 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.linear import trained_params
 from shardwise.ops.shard import Shard
+
+Fits = Literal["yes", "no", "close"]
+Pairs = list[tuple[float, Sharding]]
 
 
 class RankMemory(NamedTuple):
@@ -78,12 +81,14 @@ def footprint_of(
     runtime: Runtime,
     states: States,
     reserved: float = 0.0,
+    pairs: Pairs | None = None,
 ) -> Footprint:
     """The memory of a rank's chunks as far as it does not depend on the schedule.
 
-    `reserved`: what the driver and the context take before the first tensor.
+    `reserved`: what the driver and the context take before the first tensor. `pairs`: its parameters, where they are
+    not all spread as the strategy says.
     """
-    pairs = _split(chunks, strategy)
+    pairs = pairs or spread_params(chunks, strategy)
     trained = trained_share(chunks, shard)
     parts = tuple(part for part in _static(pairs, trained, chunks, shard, strategy, runtime, states) if part.value)
     gradients = _lazy_gradients(pairs, states, strategy, runtime) * trained
@@ -176,10 +181,7 @@ def _peak_parts(
     return at, tuple(Ledger(name, value) for name, value in parts if value)
 
 
-Pairs = list[tuple[float, Sharding]]
-
-
-def _split(chunks: list[Chunk], strategy: Strategy) -> Pairs:
+def spread_params(chunks: list[Chunk], strategy: Strategy) -> Pairs:
     """Parameters outside and inside of experts, each with the ranks that its bytes are spread over."""
     dense = sum(chunk.params for chunk in chunks)
     experts = sum(chunk.expert_params for chunk in chunks)
@@ -284,7 +286,7 @@ def _communicators(strategy: Strategy) -> float:
     return 0.25e9 * axes
 
 
-def fits(total: float, gpu: Gpu, error: float) -> str:
+def fits(total: float, gpu: Gpu, error: float) -> Fits:
     """yes, no, or close: within the memory model's own error of the limit."""
     usable = gpu.memory
     if total > usable * (1 + error):

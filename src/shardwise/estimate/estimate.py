@@ -14,6 +14,7 @@ from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Update, data_groups, hidden, update_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
+from shardwise.estimate.predictions import Figures, Stage
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -23,78 +24,23 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.action import Schedule
 
 
-class Stage(NamedTuple):
-    """One pipeline rank's share of one micro batch (all its chunks), seconds."""
-
-    rank: int
-    layers: tuple[int, ...]
-    """Layers of its chunks."""
-    forward: float
-    backward: float
-    """Gradients of inputs and weights, recompute included."""
-    recompute: float
-    communication: float
-    """Exposed tensor, context and expert parallel communication of both passes."""
-    alone: float
-    """Both passes without any communication: what the rank would take if all others answered at once."""
-    parameters: float
-    """Parameters on one of its GPUs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Figures):
     """What Shardwise predicts for one strategy."""
 
     model: Model
     cluster: Cluster
     strategy: Strategy
-    iteration_seconds: float
-    time: Ledger
-    """Where the iteration's seconds go, on the pipeline rank that is busiest."""
-    time_interval: tuple[float, float]
-    """Iteration seconds less and more by the calibration's own error."""
-    memory: tuple[RankMemory, ...]
-    """One ledger per pipeline rank."""
-    peak_bytes: float
-    """Highest allocated bytes of any rank."""
-    total_bytes: float
-    """What the device of the fullest rank must have: reserved bytes, context, communicators."""
-    memory_error: float
-    """How wrong the peak typically is: the larger of the GPU's and the runtime's figure."""
-    host_bytes: float
-    """What offloading needs of one node's memory."""
-    fits: str
-    """yes, no, or close (within the memory model's error of the limit); no as well where the host is too small."""
-    stages: tuple[Stage, ...]
-    makespan: float
-    """Seconds of all passes: first start to last end on any pipeline rank."""
-    bubble: float
-    """Synchronous bubble: 1 - work / makespan of the passes, over all pipeline ranks."""
-    tokens_per_second_per_gpu: float
-    tflops_per_gpu: float
-    """Model operations (causal attention) per second and GPU, in units of 1e12."""
-    mfu: float
-    """Model operations with causal attention over the dense peak of the compute format."""
-    mfu_full_attention: float
-    """The same with attention counted as a full square, as most reports do."""
-    hfu: float
-    """As mfu, with recomputed operations counted."""
-    forward_seconds: float
-    """Forward passes of one rank, the busiest."""
-    backward_seconds: float
-    optimizer_seconds: float
     optimizer_by_rank: tuple[float, ...]
-    update: Update
-    """Reduction, step and gathering on the pipeline rank where they take longest."""
+    """The optimizer's step on every pipeline rank."""
     calibration: str
     """What the kernel times are calibrated on."""
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from shardwise.plan.notebook import plan_html
-        from shardwise.plan.predictions import plan_of
+        from shardwise.estimate.notebook import html_of
 
-        return plan_html(plan_of(self))
+        return html_of(self.model, self.cluster, self.strategy, self)
 
 
 def estimate(
@@ -127,7 +73,7 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     """Stack a resolved setup into an estimate; `order`: its passes run in another order than the strategy's."""
     strategy = setup.strategy
     by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
-    parts = _parts(setup, by_rank)
+    parts = _parts(setup)
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
     each, footprints = seconds_of(setup), footprints_of(setup)
     done = passes_of(setup, each, footprints, order)
@@ -146,27 +92,36 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     return _estimate(setup, seconds, time, memory, stages, update, steps, done)
 
 
-def _parts(setup: Setup, by_rank: list[list[Chunk]]) -> list[RankParts]:
-    """Ranks with equal chunks share their parts."""
+def _parts(setup: Setup) -> list[RankParts]:
     plain = plain_seconds(setup)
-    groups = data_groups(setup.network, setup.strategy)
-    known: dict[tuple[int, ...], RankParts] = {}
-    keys = [tuple(map(id, chunks)) for chunks in by_rank]
-    for rank, (key, chunks) in enumerate(zip(keys, by_rank, strict=True)):
-        if key not in known:
-            stage = _stage(setup, rank, chunks, plain)
-            update = update_of(
-                chunks,
-                setup.strategy,
-                setup.runtime,
-                setup.states,
-                groups,
-                setup.machine,
-                setup.cluster.host_bandwidth,
-                trained_share(chunks, setup.shard),
-            )
-            known[key] = RankParts(stage, update)
-    return [known[key] for key in keys]
+
+    def made(rank: int) -> RankParts:
+        return RankParts(_stage(setup, rank, setup.rank_chunks(rank), plain), _update(setup, rank))
+
+    return setup.by_contents(made)
+
+
+def rank_updates(setup: Setup) -> list[Update]:
+    """The update of every rank, nothing of it hidden yet."""
+    return setup.by_contents(lambda rank: _update(setup, rank))
+
+
+def _update(setup: Setup, rank: int) -> Update:
+    """Seconds of a rank's update: operators that are split alike are reduced together, one lot after the other."""
+    found = [
+        update_of(
+            split.chunks,
+            split.strategy,
+            setup.runtime,
+            setup.states,
+            data_groups(setup.network, split.strategy),
+            setup.machine,
+            setup.cluster.host_bandwidth,
+            trained_share(split.chunks, split.shard),
+        )
+        for split in setup.splits(rank)
+    ]
+    return found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
 
 
 def _estimate(
@@ -185,8 +140,10 @@ def _estimate(
     frozen = strategy.lora is not None
     causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
     full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
-    again = sum(chunk.again_flops for chunk in setup.chunks) * strategy.microbatches * strategy.dp * strategy.tp
-    capacity = seconds * strategy.world * peak
+    shares = [rank.gpus for rank in setup.ranks] or [strategy.dp * strategy.tp * strategy.cp] * len(setup.chunks)
+    again = sum(gpus * chunk.again_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
+    world = sum(shares) // strategy.vpp
+    capacity = seconds * world * peak
     microbatches = strategy.microbatches
     total = max(one.total for one in memory)
     host = _host_bytes(setup)
@@ -200,7 +157,7 @@ def _estimate(
         strategy=strategy,
         iteration_seconds=seconds,
         time=time,
-        time_interval=(seconds / (1 + error), seconds * (1 + error)),
+        iteration_seconds_interval=(seconds / (1 + error), seconds * (1 + error)),
         memory=memory,
         peak_bytes=max(one.peak.value for one in memory),
         total_bytes=total,
@@ -210,11 +167,11 @@ def _estimate(
         stages=stages,
         makespan=done.makespan,
         bubble=1 - done.work / done.makespan,
-        tokens_per_second_per_gpu=tokens / seconds / strategy.world,
-        tflops_per_gpu=causal / seconds / strategy.world / 1e12,
+        tokens_per_second_per_gpu=tokens / seconds / world,
+        tflops_per_gpu=causal / seconds / world / 1e12,
         mfu=causal / capacity,
         mfu_full_attention=full / capacity,
-        hfu=(causal + again * strategy.cp) / capacity,
+        hfu=(causal + again * microbatches) / capacity,
         forward_seconds=microbatches * stage.forward,
         backward_seconds=microbatches * stage.backward,
         optimizer_seconds=update.optimizer,

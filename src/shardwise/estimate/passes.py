@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from shardwise.cost.chunk import Chunk
 from shardwise.cost.layer import Block
-from shardwise.cost.memory import Footprint, footprint_of, pass_bytes
+from shardwise.cost.memory import Footprint, footprint_of, pass_bytes, spread_params
 from shardwise.cost.network import hand_over
 from shardwise.cost.overlap import Behind, behind_of, pass_seconds, split_seconds
 from shardwise.cost.update import data_groups
@@ -57,10 +57,10 @@ def passes_of(setup: Setup, seconds: Seconds, footprints: Sequence[Footprint], o
         work = count * sum(sum(seconds[id(chunk)]) for chunk in setup.chunks)
         return Passes(work, 0, (1.0,), work)
     if order is None and strategy.schedule == "1f1b":
-        forward, backward, hop = _shown(setup, seconds)
+        forward, backward, hops = _shown(setup, seconds)
         busy = [f + b for f, b in zip(forward, backward, strict=True)]
         held = tuple(float(min(count, strategy.pp - rank)) for rank in range(strategy.pp))
-        makespan = one_f_one_b(forward, backward, hop, count)
+        makespan = one_f_one_b(forward, backward, hops[:-1], count)
         return Passes(makespan, busy.index(max(busy)), held, count * sum(busy) / strategy.pp)
     return _replayed(setup, timeline_of(setup, order, seconds, footprints))
 
@@ -71,8 +71,8 @@ def _flat_1f1b(pp: int, microbatches: int) -> Prepared:
     return Prepared(_schedule("1f1b", pp, 1, microbatches, 0), Costs(f=zeros, i=zeros, w=zeros))
 
 
-def one_f_one_b(forward: list[float], backward: list[float], hop: float, microbatches: int) -> float:
-    """Makespan of 1F1B over stages of unequal length."""
+def one_f_one_b(forward: list[float], backward: list[float], hop: float | list[float], microbatches: int) -> float:
+    """Makespan of 1F1B over stages of unequal length. `hop`: of all, or of each but the last."""
     pp = len(forward)
     flat = _flat_1f1b(pp, microbatches)
     flat.duration[:pp], flat.duration[3 * pp :] = forward, backward
@@ -139,9 +139,9 @@ def pass_costs(
 
     `split`: I and W run apart. `seconds` and `footprints` where they are known already.
     """
-    forward, backward, hop = _shown(setup, seconds or seconds_of(setup))
+    forward, backward, hops = _shown(setup, seconds or seconds_of(setup))
     if split:
-        i, w = _apart(setup, hop)
+        i, w = _apart(setup, hops)
     else:
         whole = {key: chunk.w.total for key, chunk in setup.distinct.items()}
         w = [min(whole[id(chunk)], back) for chunk, back in zip(setup.chunks, backward, strict=True)]
@@ -156,7 +156,7 @@ def pass_costs(
         f=tuple(forward),
         i=tuple(i),
         w=tuple(w),
-        hop=(hop,) * (len(forward) - 1),
+        hop=tuple(hops[:-1]),
         activation=tuple(kept),
         # a mean over all chunks would free less of the ends' bytes when layers keep less
         free_at_input_grad=tuple(freed[id(chunk)] for chunk in setup.chunks),
@@ -181,23 +181,24 @@ def plain_seconds(setup: Setup) -> Seconds:
 
 def footprints_of(setup: Setup) -> list[Footprint]:
     """What every rank's chunks take; ranks with equal chunks share one."""
-    known: dict[tuple[int, ...], Footprint] = {}
-    by_rank = [setup.rank_chunks(rank) for rank in range(setup.strategy.pp)]
-    keys = [tuple(map(id, chunks)) for chunks in by_rank]
-    for key, chunks in zip(keys, by_rank, strict=True):
-        if key not in known:
-            known[key] = footprint_of(
-                chunks, setup.shard, setup.strategy, setup.runtime, setup.states, setup.cluster.gpu.reserved
-            )
-    return [known[key] for key in keys]
+
+    def made(rank: int) -> Footprint:
+        splits = setup.splits(rank)
+        pairs = [pair for split in splits for pair in spread_params(split.chunks, split.strategy)]
+        return footprint_of(
+            setup.rank_chunks(rank), splits[0].shard, splits[0].strategy, setup.runtime, setup.states,
+            setup.cluster.gpu.reserved, pairs,
+        )  # fmt: skip
+
+    return setup.by_contents(made)
 
 
-def _shown(setup: Setup, seconds: Seconds) -> tuple[list[float], list[float], float]:
-    """Every chunk's forward and backward seconds with what shows of its sends, and those of a hop."""
-    hop = hop_seconds(setup)
-    shown = hop * (1 - setup.runtime.overlap.p2p)
-    both = [seconds[id(chunk)] for chunk in setup.chunks]
-    return [forward + shown for forward, _ in both], [backward + shown for _, backward in both], hop
+def _shown(setup: Setup, seconds: Seconds) -> tuple[list[float], list[float], list[float]]:
+    """Every chunk's forward and backward seconds with what shows of its sends, and its whole sends."""
+    hops = [rank.hop for rank in setup.ranks] or [hop_seconds(setup)] * len(setup.chunks)
+    shows = 1 - setup.runtime.overlap.p2p
+    both = [(*seconds[id(chunk)], hop * shows) for chunk, hop in zip(setup.chunks, hops, strict=True)]
+    return [forward + shown for forward, _, shown in both], [backward + shown for _, backward, shown in both], hops
 
 
 def hop_seconds(setup: Setup) -> float:
@@ -213,13 +214,13 @@ def _behind(setup: Setup) -> Behind:
     return behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
 
 
-def _apart(setup: Setup, hop: float) -> tuple[list[float], list[float]]:
+def _apart(setup: Setup, hops: list[float]) -> tuple[list[float], list[float]]:
     """Every chunk's I, and W with what shows of the send: the message leaves as I ends, the rank is free later."""
     behind = _behind(setup)
     found = {key: split_seconds(one, behind) for key, one in setup.distinct.items()}
-    shown = hop * (1 - setup.runtime.overlap.p2p)
-    both = [found[id(chunk)] for chunk in setup.chunks]
-    return [inputs for inputs, _ in both], [weights + shown for _, weights in both]
+    shows = 1 - setup.runtime.overlap.p2p
+    both = [(*found[id(chunk)], hop * shows) for chunk, hop in zip(setup.chunks, hops, strict=True)]
+    return [inputs for inputs, _, _ in both], [weights + shown for _, weights, shown in both]
 
 
 def freed_early(chunks: tuple[Chunk, ...]) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shardwise.cost.chunk import Chunk, Run, chunk_of, offloaded, placement_of, recomputed_layers
 from shardwise.cost.kernels import Machine, machine_of
@@ -21,6 +22,28 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Placement, Strategy
 from shardwise.ops.layer import LayerKind, layer_kinds
 from shardwise.ops.shard import Shard, shard_of
+
+T = TypeVar("T")
+
+
+class Split(NamedTuple):
+    """Operators of a rank that are split alike."""
+
+    strategy: Strategy
+    shard: Shard
+    chunks: list[Chunk]
+    """Their parameters."""
+
+
+class Rank(NamedTuple):
+    """A rank whose operators have splits of their own."""
+
+    splits: tuple[Split, ...]
+    """The widest first: its buffers are those that last."""
+    gpus: int
+    """GPUs that share its work."""
+    hop: float
+    """Seconds to hand a micro batch to the next rank, or from the one before for the last."""
 
 
 class Setup(NamedTuple):
@@ -39,6 +62,26 @@ class Setup(NamedTuple):
     """Layers of every chunk, in model order."""
     chunks: tuple[Chunk, ...]
     """Chunks in model order."""
+    ranks: tuple[Rank, ...] = ()
+    """Where operators have splits of their own; empty: all are split as the strategy says."""
+
+    def splits(self, rank: int) -> tuple[Split, ...]:
+        """How a rank's parameters are split."""
+        if self.ranks:
+            return self.ranks[rank].splits
+        return (Split(self.strategy, self.shard, self.rank_chunks(rank)),)
+
+    def by_contents(self, make: Callable[[int], T]) -> list[T]:
+        """One of each rank; ranks with equal contents share one."""
+        known: dict[tuple[int, ...], T] = {}
+        made = []
+        for rank in range(self.strategy.pp):
+            key = tuple(map(id, self.rank_chunks(rank)))
+            key += (id(self.ranks[rank].splits),) if self.ranks else ()
+            if key not in known:
+                known[key] = make(rank)
+            made.append(known[key])
+        return made
 
     @property
     def placement(self) -> Placement:
@@ -84,7 +127,7 @@ def setup_of(
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)
     if strategy.offload == "activations":
-        grads = _gradients(strategy, states)
+        grads = new_gradients(strategy, states)
         moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth, grads) for chunk in chunks}
         chunks = [moved[id(chunk)] for chunk in chunks]
     return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
@@ -106,10 +149,10 @@ def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Grou
 def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
     """One layer of a kind, recomputed so."""
     groups = layer_groups(setup.network, setup.strategy, setup.runtime)
-    return layer_block(setup.shard, kind, recipe, setup.machine, groups, _gradients(setup.strategy, setup.states))
+    return layer_block(setup.shard, kind, recipe, setup.machine, groups, new_gradients(setup.strategy, setup.states))
 
 
-def _gradients(strategy: Strategy, states: States) -> float:
+def new_gradients(strategy: Strategy, states: States) -> float:
     """Bytes per parameter that backward allocates: only a first micro batch finds no gradients yet; with several, they
     stand throughout.
     """
@@ -120,7 +163,7 @@ def _chunks(
     shard: Shard, strategy: Strategy, layers: tuple[int, ...], machine: Machine, groups: Groups, states: States
 ) -> list[Chunk]:
     kinds = layer_kinds(shard.model)
-    grads = _gradients(strategy, states)
+    grads = new_gradients(strategy, states)
     chunks: list[Chunk] = []
     known: dict[tuple[object, ...], Chunk] = {}
     start, last = 0, len(layers) - 1

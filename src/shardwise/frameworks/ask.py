@@ -21,7 +21,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, complete, derived_dp, parse
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import complete
 from shardwise.pipeline.action import Schedule
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 TORCH = "torch-pipelining@2.13"
 SPEAKS = "torch 2.13, torch.distributed.pipelining (CSV and runner)"

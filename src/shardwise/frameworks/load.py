@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.check.model import checked_model
 from shardwise.errors import Fault, FileError, InputError
@@ -25,7 +25,9 @@ from shardwise.inputs.load import (
 )
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.file import Plan, read_plan
+
+if TYPE_CHECKING:
+    from shardwise.plan.plan import Plan
 
 
 def load_model(name: str | Path) -> Model:
@@ -118,16 +120,14 @@ def plan_at(path: str | Path) -> Plan | None:
     """The plan in a file, None where the file is something else; a newer plan is refused with a sentence."""
     if not Path(path).is_file() or '"shardwise/plan/' not in read_text(path):
         return None
+    from shardwise.plan.file import read_plan
+
     return read_plan(path)
-
-
-def is_per_op(plan: Plan) -> bool:
-    return (plan.partition or {}).get("space") == "per-op"
 
 
 def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
     """Verbs that know whole strategies only would show something else than the plan."""
-    if is_per_op(plan):
+    if plan.operators:
         raise InputError(
             Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
                   "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")

@@ -13,14 +13,14 @@ from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.estimate.predictions import Figures
 from shardwise.frameworks.partition import planned
 from shardwise.inputs.layers import spread
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
-from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.file import Plan, plan_id
-from shardwise.plan.predictions import predictions
+from shardwise.plan.file import plan_id
+from shardwise.plan.plan import Plan
 from shardwise.units import show_bytes, show_percent, show_seconds
 from shardwise.version import __version__
 
@@ -157,18 +157,23 @@ class Draft:
         lines = [
             f"Written by Shardwise {__version__} for {self.speaks}.",
             f"plan {self.id}: {self.model.name} on {self.plan.cluster.name}, {planned(self.plan)}",
-            f"predicted: {prediction(self.plan.predictions)}",
+            f"predicted: {self.prediction}",
         ]
         lines += [f"as written: {self.as_written}"] if self.written else []
         lines += [f"not as planned: {fault}" for fault in self.losses]
         return lines + [f"by hand: {note}" for note in self.by_hand]
 
     @property
+    def prediction(self) -> str:
+        """The prediction of the plan, in a line."""
+        return prediction(self.plan.predictions, self.plan.cluster.gpu.memory)
+
+    @property
     def as_written(self) -> str:
         """The prediction of the files themselves, in a line."""
         if self.written is None:
             return ""
-        return f"{prediction(predictions(self.written))} (runtime {self.written.strategy.runtime})"
+        return f"{prediction(self.written, self.plan.cluster.gpu.memory)} (runtime {self.written.strategy.runtime})"
 
     def export(self, files: Iterable[File]) -> Export:
         return Export(
@@ -179,26 +184,20 @@ class Draft:
             strategy=self.strategy,
             losses=tuple(self.losses),
             by_hand=tuple(self.by_hand),
-            prediction=prediction(self.plan.predictions),
+            prediction=self.prediction,
             as_written=self.as_written,
         )
 
 
-def prediction(predictions: Plain | None) -> str:
-    """The line of what is promised."""
-    found = predictions or {}
-    if not isinstance(found.get("iteration_seconds"), int | float):
+def prediction(told: Figures | None, memory: float) -> str:
+    """The line of what is promised for a GPU of so much memory."""
+    if told is None:
         return "nothing; the plan holds no prediction"
-    parts = [f"{show_seconds(found['iteration_seconds'])} per iteration"]
-    if isinstance(found.get("mfu"), int | float):
-        parts.append(f"{show_percent(found['mfu'])} MFU")
-    if isinstance(found.get("tokens_per_second_per_gpu"), int | float):
-        parts.append(f"{found['tokens_per_second_per_gpu']:.0f} tokens/s/GPU")
-    if isinstance(found.get("total_bytes"), int | float):
-        limit = found.get("memory_limit_bytes")
-        of = f" of {show_bytes(limit)}" if isinstance(limit, int | float) else ""
-        parts.append(f"at most {show_bytes(found['total_bytes'])}{of} on a GPU")
-    return ", ".join(parts)
+    return (
+        f"{show_seconds(told.iteration_seconds)} per iteration, {show_percent(told.mfu)} MFU, "
+        f"{told.tokens_per_second_per_gpu:.0f} tokens/s/GPU, at most {show_bytes(told.total_bytes)} of "
+        f"{show_bytes(memory)} on a GPU"
+    )
 
 
 def _signed(value: float, show: Callable[[float], str]) -> str:

@@ -54,9 +54,13 @@ def describe_field(kind: type, name: str) -> FieldDoc:
 
 def texts_of(kind: type) -> dict[str, str]:
     """Field -> the string under it, of a dataclass or a named tuple."""
+    ours = [one for one in reversed(kind.__mro__) if one.__module__.startswith("shardwise.")]
+    return {name: text for one in ours for name, text in _pairs(_definition(one))}
+
+
+def _definition(kind: type) -> ast.ClassDef:
     tree = ast.parse(inspect.getsource(inspect.getmodule(kind) or kind))
-    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
-    return dict(_pairs(found))
+    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
 
 
 def _pairs(found: ast.ClassDef) -> Iterator[tuple[str, str]]:

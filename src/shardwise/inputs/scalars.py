@@ -181,7 +181,16 @@ SCALARS: dict[str, Scalar] = {
     "simumax.mem_factor": _positive(1, usual=(0.1, 1), hint="it is allocated over reserved bytes"),
     "simumax.number": _number(-1e6, 1e6),
     "simumax.counted": _number(0, TOKENS),
-    "plan.number": _number(0, 1e30),
+    # what a plan says of itself, where it is computed with
+    "Predictions.iteration_seconds": _positive(1e30),
+    **{f"Predictions.{name}": _number(0, 1e30) for name in (
+        "tokens_per_second_per_gpu", "mfu", "peak_bytes", "total_bytes", "memory_error", "host_bytes", "bound", "gap",
+        "memory_limit")},
+    **{name: _number(-1e30, 1e30) for name in (
+        "Ledger.value", "Stage.forward", "Stage.backward", "Stage.recompute", "Stage.alone", "RankMemory.total",
+        "OperatorStage.seconds", "OperatorStage.memory", "Operators.seconds", "Operators.bound")},
+    "ProofPart.bound": _number(0, 1e30),
+    "Recomputed.choices": _whole(0, LAYERS),
     # what profilers, logs and dry runs write: microseconds since some start, numbers of launches
     "trace.ts": _number(-1e17, 1e17),
     "trace.dur": _number(0, 1e12),

@@ -38,7 +38,7 @@ def _in_order(faults: list[Fault]) -> list[Fault]:
 
 def _converted(kind: Any, data: dict[str, Any], at: str, faults: list[Fault]) -> dict[str, Any]:  # noqa: ANN401
     """Numbers pass the gate, text with units becomes numbers, a recompute text its parts; the rest is as it was."""
-    if not dataclasses.is_dataclass(kind) or not isinstance(kind, type):
+    if not _is_record(kind):
         return data
     found = {}
     for key, value in data.items():
@@ -166,7 +166,12 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def _fields(kind: Any) -> list[str]:  # noqa: ANN401
-    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+    return list(typing.get_type_hints(kind)) if _is_record(kind) else []
+
+
+def _is_record(kind: Any) -> bool:  # noqa: ANN401
+    """Whether it is one of our types with named fields: a dataclass or a named tuple."""
+    return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"))
 
 
 def _type_at(kind: Any, loc: tuple[Any, ...]) -> Any:  # noqa: ANN401
@@ -177,12 +182,12 @@ def _type_at(kind: Any, loc: tuple[Any, ...]) -> Any:  # noqa: ANN401
 
 
 def _inner(kind: Any, part: str | int) -> Any:  # noqa: ANN401
-    if isinstance(part, str) and dataclasses.is_dataclass(kind) and isinstance(kind, type):
+    if isinstance(part, str) and _is_record(kind):
         kind = typing.get_type_hints(kind).get(part)
     elif typing.get_origin(kind) in {tuple, dict}:
         kind = typing.get_args(kind)[0 if isinstance(part, int) else 1]
     if isinstance(kind, types.UnionType):
-        kind = next((branch for branch in typing.get_args(kind) if dataclasses.is_dataclass(branch)), kind)
+        kind = next((branch for branch in typing.get_args(kind) if _is_record(branch)), kind)
     return kind
 
 

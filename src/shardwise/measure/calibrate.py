@@ -23,7 +23,7 @@ from shardwise.measure.fit.sanity import astray, refuse_strange
 from shardwise.measure.fit.snapshot import Snapshot, read_snapshot
 from shardwise.measure.fit.store import check_name, store
 from shardwise.measure.rehearse.spec import rank_number
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,8 +84,9 @@ class Answer:
         return self.complete and self.gap <= 1e-9
 
 
-def nothing_fits(question: Question) -> str:
+def nothing_fits(question: Question, *, proven: bool = True) -> str:
+    fits = "fits" if proven else "was found that fits"
     return (
-        f"no plan of the per-operator space fits {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
+        f"no plan of the per-operator space {fits} {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
         "give more GPUs or memory, a smaller micro batch, or more tensor parallel sizes in the profile"
     )

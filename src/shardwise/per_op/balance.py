@@ -37,8 +37,7 @@ class Balancer:
 
     def value(self, shape: Shape) -> float:
         seconds = [stage.seconds for stage in self.stages(shape)]
-        passes = max(1, self.question.global_batch // shape[0])
-        return float((passes - 1) * max(seconds) + sum(seconds)) if passes > 1 else float(sum(seconds))
+        return self.question.pricing.pace(self.question.passes(shape[0])).value(seconds)
 
     def balanced(self, shape: Shape) -> tuple[float, Shape]:
         """Move work off the slowest stage, many operators first, then few."""
@@ -111,4 +110,5 @@ def first_plans(balancer: Balancer, most: int = 3) -> list[tuple[float, Shape]]:
 def started(question: Question, deadline: Deadline) -> tuple[PerOpPlan, ...]:
     """Plans to begin with."""
     balancer = Balancer(question, deadline)
-    return tuple(balancer.plan(shape) for _, shape in first_plans(balancer))
+    balanced = tuple(balancer.plan(shape) for _, shape in first_plans(balancer))
+    return (*balanced, *question.pricing.whole_plans(question))

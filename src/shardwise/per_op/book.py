@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.per_op.evaluate import evaluate
+from shardwise.per_op.evaluate import Evaluation, evaluate
 from shardwise.per_op.question import PerOpPlan, Question
 
 
@@ -18,13 +18,13 @@ class Book:
     def best(self) -> float:
         return self.plans[0][0] if self.plans else float("inf")
 
-    def keep(self, plan: PerOpPlan) -> None:
+    def keep(self, plan: PerOpPlan) -> Evaluation:
         cost = evaluate(self.question, plan)
-        if not cost.fits(self.question.memory * (1 + 1e-12)) or any(plan == other for _, other in self.plans):
-            return
-        self.plans.append((cost.seconds, plan))
-        self.plans.sort(key=lambda item: item[0])
-        del self.plans[self.most :]
+        if cost.fits(self.question.memory * (1 + 1e-12)) and all(plan != other for _, other in self.plans):
+            self.plans.append((cost.seconds, plan))
+            self.plans.sort(key=lambda item: item[0])
+            del self.plans[self.most :]
+        return cost
 
     def note(self, text: str) -> None:
         self.diary.append(text)

@@ -50,7 +50,7 @@ class Relaxed:
         held = np.array([in_flight(question, k, micro_batch) + 1 for k in range(behind)], dtype=float)
         self.per_byte = self.nu / held[None, :]
         self.nu = np.broadcast_to(self.nu, self.per_byte.shape)
-        self.limit = question.memory / question.memory_factor
+        self.limit = question.limit - tables.fixed
         self.least_f = tables.reserved_f.min(axis=0)
         self.least_b = tables.reserved_b.min(axis=0)
         self.least_w = tables.weights.min(axis=0)
@@ -72,21 +72,18 @@ class Relaxed:
         found: Array = self.saved[before] * counted[:, None, None, None]
         return found
 
-    def enter(self, rows: Array, crossing: int, first: Array) -> Array:
+    def enter(self, rows: Array, crossing: int) -> Array:
         """[row, price, behind, layout] receiving and keeping the stage's input."""
         t = self.tables
         send = t.enter[crossing][:, rows].T[:, None, None, :]
-        if self.question.flavour.both_ways:
-            send = np.where((first == 0)[:, None, None, None], 0.0, send)
         found: Array = send + self.nu[None, :, :, None] * t.entry[:, rows].T[:, None, None, :]
         return found
 
-    def leave(self, rows: Array, crossing: int, ends: Array) -> Array:
-        """[row, 1, 1, layout] sending the output, at the best first layout."""
-        send: Array = self.tables.leave[crossing].min(axis=0)[:, rows].T[:, None, None, :]
-        if self.question.flavour.both_ways:
-            send = np.where((ends == len(self.tables.rows))[:, None, None, None], 0.0, send)
-        return send
+    def leave(self, rows: Array, crossing: int) -> Array:
+        """[row, price, behind, layout] sending the output, at the best first layout, and not keeping it."""
+        send = self.tables.leave[crossing].min(axis=0)[:, rows].T[:, None, None, :]
+        found: Array = send - self.nu[None, :, :, None] * self.tables.sent[:, rows].T[:, None, None, :]
+        return found
 
     def priced(self, paths: Array, reserve: Array) -> Array:
         """[row, behind] the best bound over all prices."""
@@ -135,11 +132,10 @@ def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, d
         starts = ranges.starts
         at = rows[starts]
         kept, again = relaxed.own(at)
-        entry = relaxed.enter(at, inside, starts)
+        entry = relaxed.enter(at, inside)
         keep, make = entry + kept, entry + again
         high_f, high_b = np.zeros(len(starts)), np.zeros(len(starts))
         weight = np.zeros(len(starts))
-        skip = relaxed.question.flavour.reserve_skips_last
         for length in range(1, ranges.longest + 1):
             deadline.check()
             live = starts + length <= count
@@ -150,21 +146,14 @@ def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, d
                 base_kept = np.minimum(keep, make)
                 base_again = np.minimum(keep, make - relaxed.saving(before, at))
                 keep, make = step(base_kept, cross) + kept, step(base_again, cross) + again
-            now_f, now_b = np.maximum(high_f, relaxed.least_f[at]), np.maximum(high_b, relaxed.least_b[at])
             weight = weight + relaxed.least_w[at]
-            reserve = _reserve(relaxed, high_f, high_b, weight) if skip else _reserve(relaxed, now_f, now_b, weight)
-            high_f, high_b = now_f, now_b
+            reserve = np.maximum(high_f + high_b, weight)  # the last operator reserves nothing
+            high_f, high_b = np.maximum(high_f, relaxed.least_f[at]), np.maximum(high_b, relaxed.least_b[at])
             best = np.minimum(keep, make)
             numbers = (np.arange(len(starts)) * ranges.longest + length - 1)[live]
             for outside in range(2):
-                paths = (best + relaxed.leave(at, outside, starts + length)).min(axis=-1)
+                paths = (best + relaxed.leave(at, outside)).min(axis=-1)
                 seconds[numbers, inside, outside] = relaxed.priced(paths, reserve)[live]
-
-
-def _reserve(relaxed: Relaxed, high_f: Array, high_b: Array, weight: Array) -> Array:
-    buffers = high_f + high_b if relaxed.question.flavour.reserve == "sum" else np.maximum(high_f, high_b)
-    found: Array = np.maximum(buffers, weight)
-    return found
 
 
 def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, deadline: Deadline) -> None:
@@ -175,7 +164,6 @@ def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, 
         shape = (len(ends), *relaxed.nu.shape, len(t.layouts))
         keep, make = np.full(shape, FAR * 1e6), np.full(shape, FAR * 1e6)
         high_f, high_b, weight = (np.zeros(len(ends)) for _ in range(3))
-        skip = relaxed.question.flavour.reserve_skips_last
         for first in range(int(ends[-1]) - 1, lowest - 1, -1):
             deadline.check()
             at = rows[first]
@@ -190,21 +178,18 @@ def _backward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, 
                 on_kept, on_made, on_again = (_step_back(x, cross) for x in (both, make, keep))
                 keep, make = on_kept + kept, np.minimum(on_made - saving, on_again) + again
             if fresh.any():
-                leave = relaxed.leave(rows[first : first + 1], outside, ends[fresh])
+                leave = relaxed.leave(rows[first : first + 1], outside)
                 keep[fresh], make[fresh] = leave + kept, leave + again
-            used = ~fresh if skip else np.ones(len(ends), dtype=bool)
-            high_f = np.where(used, np.maximum(high_f, relaxed.least_f[at]), high_f)
-            high_b = np.where(used, np.maximum(high_b, relaxed.least_b[at]), high_b)
+            high_f = np.where(fresh, 0.0, np.maximum(high_f, relaxed.least_f[at]))
+            high_b = np.where(fresh, 0.0, np.maximum(high_b, relaxed.least_b[at]))
             weight = weight + relaxed.least_w[at]
             live = ends > first
-            if fresh.any():
-                high_f[fresh], high_b[fresh] = (0.0, 0.0) if skip else (relaxed.least_f[at], relaxed.least_b[at])
-                weight[fresh] = relaxed.least_w[at]
-            reserve = _reserve(relaxed, high_f, high_b, weight)
+            weight[fresh] = relaxed.least_w[at]
+            reserve = np.maximum(high_f + high_b, weight)
             numbers = (offset + np.arange(len(ends)) * ranges.count + first)[live]
             best = np.minimum(keep, make)
             for inside in range(crossings):
-                entry = relaxed.enter(rows[first : first + 1], inside, np.array([first]))
+                entry = relaxed.enter(rows[first : first + 1], inside)
                 seconds[numbers, inside, outside] = relaxed.priced((best + entry).min(axis=-1), reserve)[live]
 
 

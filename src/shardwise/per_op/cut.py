@@ -1,12 +1,14 @@
 """The best cut of the chain into stages, given the seconds of every possible stage.
 
-A node is (stages left, first operator left, GPUs left); an arc is the next stage. The iteration takes
-(passes - 1) x slowest stage + sum of stages: for a limit on the slowest stage, the least sum is a shortest path, and
-limits fall from what the best known plan allows to what is possible at all.
+A node is (stages left, first operator left, GPUs left); an arc is the next stage. A stage waits for those before it,
+works off all micro batches, and those before it come last: whatever the order of passes, an iteration takes at least
+passes x the seconds of a stage and those of all stages before it. The most of these over all stages is a recursion from
+the end: t, then the rest, take max(passes x t, t + rest), so that a shortest path is exact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,13 +68,45 @@ def moves(question: Question, gpus: int, left: int) -> tuple[bool, int, int]:
     return legal, receives, int((used + gpus) % question.node == 0)
 
 
-def iteration(passes: int, worst: Array, total: Array) -> Array:
-    """Seconds of an iteration; with one pass the slowest stage counts once, in the sum."""
-    return (passes - 1) * worst + total if passes > 1 else total
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What stages take together: no order of passes is faster."""
+
+    passes: int
+
+    def then(self, seconds: Array, rest: Array) -> Array:
+        """A stage and what `rest` the stages after it take; a number to minimise."""
+        found: Array = np.maximum(self.passes * seconds, seconds + rest)
+        return found
+
+    def least(self, worst: Array, total: Array) -> Array:
+        """Of the least largest stage and the least of `then`: seconds that no plan is below."""
+        del worst
+        return total
+
+    def joined(self, worst: Array, before: Array, seconds: Array, after: Array) -> Array:
+        """Of the largest stage, the sum before a stage, its seconds, and `then` after it: likewise."""
+        del worst
+        found: Array = before + self.then(seconds, after)
+        return found
+
+    def best_path(self, arcs: Arcs) -> tuple[float, list[int]]:
+        """The best plan for the arcs' present seconds, exactly, and its arcs."""
+        return shortest(arcs, INF, self.then)
+
+    def value(self, seconds: Sequence[float]) -> float:
+        """Of the stages of a plan."""
+        total = 0.0
+        for own in reversed(seconds):
+            total = max(self.passes * own, own + total)
+        return total
 
 
-def shortest(arcs: Arcs, limit: float, *, worst: bool = False) -> tuple[float, list[int]]:
-    """Least sum (or least largest stage) over all plans with stages within the limit, and its arcs."""
+Combine = Callable[[Array, Array], Array]
+
+
+def shortest(arcs: Arcs, limit: float, combine: Combine) -> tuple[float, list[int]]:
+    """Least value over all plans with stages within the limit, a stage combined with what comes after it; its arcs."""
     value = np.full(arcs.nodes, INF)
     value[arcs.sink] = 0.0
     seconds = arcs.seconds[arcs.key]
@@ -82,7 +116,7 @@ def shortest(arcs: Arcs, limit: float, *, worst: bool = False) -> tuple[float, l
         if low == high:
             continue
         rest = value[arcs.after[low:high]]
-        both = np.maximum(seconds[low:high], rest) if worst else seconds[low:high] + rest
+        both = combine(seconds[low:high], rest)
         node = arcs.node[low:high]
         np.minimum.at(value, node, both)
         hit = np.flatnonzero(np.isfinite(both) & (both == value[node]))[::-1]
@@ -96,32 +130,6 @@ def shortest(arcs: Arcs, limit: float, *, worst: bool = False) -> tuple[float, l
         path.append(int(choice[at]))
         at = int(arcs.after[path[-1]])
     return float(value[best]), path
-
-
-def best_path(arcs: Arcs, passes: int) -> tuple[float, list[int]]:
-    """The path with the least (passes - 1) x largest + sum: exact for the arcs' present seconds."""
-    least, path = shortest(arcs, INF, worst=True)
-    if not path:
-        return INF, []
-    best, chosen = _value(arcs, path, passes), path
-    total, path = shortest(arcs, INF)
-    limit = INF
-    while path:
-        value = _value(arcs, path, passes)
-        if value < best:
-            best, chosen = value, path
-        largest = arcs.seconds[arcs.key[path]].max()
-        if (passes - 1) * least + total >= best or largest <= least:
-            break
-        # a better plan has a smaller largest stage, and one that pays for the sum found so far
-        limit = min(np.nextafter(largest, 0.0), (best - total) / max(passes - 1, 1), limit)
-        total, path = shortest(arcs, limit)
-    return best, chosen
-
-
-def _value(arcs: Arcs, path: list[int], passes: int) -> float:
-    seconds = arcs.seconds[arcs.key[path]]
-    return float((passes - 1) * seconds.max() + seconds.sum())
 
 
 def cut_of(arcs: Arcs, arc: int) -> Cut:

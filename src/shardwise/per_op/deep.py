@@ -8,44 +8,59 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 
+import numpy as np
+
 from shardwise.errors import InfeasibleError
 from shardwise.per_op.answer import Answer, Report, Standing, nothing_fits, silent
 from shardwise.per_op.balance import Balancer, Shape, first_plans
+from shardwise.per_op.book import Book
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.deadline import Deadline, OutOfTimeError
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import Search
 from shardwise.per_op.layer_bound import layer_bound
-from shardwise.per_op.profiles.table import Profile, Samples
+from shardwise.per_op.profiles.table import Profile
 from shardwise.per_op.question import Question
 from shardwise.per_op.space import micro_batches
+from shardwise.per_op.tables import Tables, tables_of
 from shardwise.per_op.work import plain_bound
 
 COARSE_OPS = 320
 """Operators of the coarse model, about."""
+REPAIRS = 4
+"""How often stages are filled for less memory, until a plan fits by evaluation as well as by its tables."""
+
+
+class _Thick:
+    """The tables of a pricing with several layers in one; plans are never evaluated so."""
+
+    def __init__(self, question: Question, factor: float) -> None:
+        self.inner, self.question, self.factor = question.pricing, question, factor
+        self.name, self.schedule, self.zero = self.inner.name, self.inner.schedule, self.inner.zero
+        chain = question.chain
+        self.rows = sorted({chain.rows[block.start + step] for block in chain.blocks for step in range(block.period)})
+        self.in_flight, self.pace, self.beside = self.inner.in_flight, self.inner.pace, self.inner.beside
+        self.evaluate, self.whole_plans = self.inner.evaluate, self.inner.whole_plans
+        self.pass_costs, self.iteration = self.inner.pass_costs, self.inner.iteration
+
+    def tables(self, question: Question, micro_batch: int, gpus: int) -> Tables:
+        found = tables_of(self.question, micro_batch, gpus)
+        changed = {}
+        for name in ("forward", "work", "act", "made", "static", "weights"):
+            column = getattr(found, name).copy()
+            column[:, self.rows] *= self.factor
+            changed[name] = column
+        cross, back = found.cross * self.factor, found.cross_back * self.factor
+        return replace(found, rows=np.array(question.chain.rows), cross=cross, cross_back=back, **changed)
 
 
 def coarse(question: Question) -> Question:
     """The same model with fewer, thicker layers: work, weights and activations of several in one."""
-    chain, profile = question.chain, question.profile
+    chain = question.chain
     period = sum(block.period for block in chain.blocks)
     layers = max(8, min(chain.layers, COARSE_OPS // max(period, 1)))
-    factor = chain.layers / layers
-    rows = sorted({chain.rows[block.start + step] for block in chain.blocks for step in range(block.period)})
-    values = profile.values.copy()
-    for column in (0, 1, 4, 5):  # forward, backward, weights, activations
-        values[column][..., rows] *= factor
-    slower = {
-        key: Samples(sizes=found.sizes, seconds=tuple(factor * value for value in found.seconds))
-        for key, found in profile.collectives.items()
-    }
-    thick: Profile = replace(profile, values=values, collectives=slower)
-    return replace(
-        question,
-        profile=thick,
-        chain=_rechained(thick, chain, layers),
-        flavour=replace(question.flavour, update=False),
-    )
+    thick = _Thick(question, chain.layers / layers)
+    return replace(question, chain=_rechained(question.profile, chain, layers), pricing=thick)
 
 
 def _rechained(profile: Profile, chain: Chain, layers: int) -> Chain:
@@ -62,32 +77,39 @@ def _rechained(profile: Profile, chain: Chain, layers: int) -> Chain:
 def search_deep(question: Question, limit: float = float("inf"), keep: int = 8, report: Report = silent) -> Answer:
     """The best plan found for a deep model."""
     deadline = Deadline(limit)
-    balancer = Balancer(question, deadline)
-    made = first_plans(balancer, most=2)
-    bound = _bound(question)
-    interrupted = False
+    book, bound, interrupted, solved = Book(question, keep), _bound(question), False, 0
+    for plan in question.pricing.whole_plans(question):
+        book.keep(plan)
+    tight = question
     try:
-        report(Standing(best=made[0][0] if made else None, bound=bound, solved=len(balancer.filler.known)))
-        for shape in _sketched(question, deadline):
-            made.append(balancer.balanced(shape))
+        for _ in range(REPAIRS):
+            balancer = Balancer(tight, deadline)
+            made = [balancer.plan(shape) for _, shape in first_plans(balancer, most=2)]
+            over = [max(book.keep(plan).memory) - question.memory for plan in made]
+            report(Standing(best=book.best if book.plans else None, bound=bound, solved=len(balancer.filler.known)))
+            for value, shape in map(balancer.balanced, _sketched(question, deadline)):
+                over += [max(book.keep(balancer.plan(shape)).memory) - question.memory] if isfinite(value) else []
+            solved += len(balancer.filler.known)
+            if min(over, default=0.0) <= 0:
+                break
+            tight = replace(tight, memory=tight.memory - 1.1 * min(over))
     except OutOfTimeError:
         pass
     except KeyboardInterrupt:
-        if not made:
+        if not book.plans:
             raise
         interrupted = True
-    made = sorted(item for item in dict.fromkeys(made) if isfinite(item[0]))
-    if not made:
+    if not book.plans:
         deadline.check()
         raise InfeasibleError(nothing_fits(question))
-    plans = list(dict.fromkeys(balancer.plan(shape) for _, shape in made))[:keep]
+    plan = book.plans[0][1]
     return Answer(
-        plan=plans[0],
-        cost=evaluate(question, plans[0]),
-        bound=min(bound, made[0][0]),
-        others=tuple(plans[1:]),
+        plan=plan,
+        cost=evaluate(question, plan),
+        bound=min(bound, book.best),
+        others=tuple(other for _, other in book.plans[1:]),
         method="coarse cut and balance",
-        solved=len(balancer.filler.known),
+        solved=solved,
         cpu_seconds=deadline.used,
         complete=not interrupted and not deadline.over,
         interrupted=interrupted,

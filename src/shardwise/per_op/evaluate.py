@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from shardwise.errors import Fault, InputError
-from shardwise.per_op.lookups import send_seconds
-from shardwise.per_op.question import PerOpPlan, Question, Stage
-from shardwise.per_op.tables import Array, Tables, column, tables_of
+from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.tables import Array, Tables, tables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +61,10 @@ class Evaluation:
     spare: tuple[float, ...]
     """Idle GPU seconds that could take useful work (Aceso's efficient time): who should receive operators."""
     gpu_seconds: float
+    seconds: float
+    """Of an iteration."""
     factor: float = 1.0
     """Correction of the memory by what was measured."""
-
-    @property
-    def seconds(self) -> float:
-        return max(self.times)
 
     @property
     def memory(self) -> tuple[float, ...]:
@@ -91,32 +86,16 @@ def crossings(question: Question, gpus: tuple[int, ...]) -> list[tuple[int, int]
 
 def evaluate(question: Question, plan: PerOpPlan) -> Evaluation:
     """The cost of a plan; a plan that the profile does not cover is refused."""
-    passes = max(1, question.global_batch // plan.micro_batch)
-    costs, ideals, wholes = [], [], []
-    first, count = 0, len(plan.stages)
-    for index, (stage, crossing) in enumerate(zip(plan.stages, crossings(question, plan.gpus), strict=True)):
-        costs.append(_stage_cost(question, plan, stage, first, count - 1 - index, crossing))
-        ideal, whole = _ideal(question, plan, stage, first, crossing)
-        ideals.append(ideal)
-        wholes.append(whole)
-        first += stage.size
-    total = sum(cost.seconds for cost in costs)
-    times = tuple((passes - 1) * cost.seconds + total for cost in costs)
-    made = Evaluation(
-        stages=tuple(costs),
-        passes=passes,
-        times=times,
-        ideal=tuple(ideals),
-        lost=tuple(cost.work - ideal for cost, ideal in zip(costs, ideals, strict=True)),
-        spare=(),
-        gpu_seconds=sum(cost.seconds * stage.gpus for cost, stage in zip(costs, plan.stages, strict=True))
-        * (passes - 1),
-        factor=question.memory_factor,
-    )
-    return _with_spare(question, plan, made, wholes)
+    for stage in plan.stages:
+        if missing := sorted(set(stage.layouts).difference(tables_of(question, plan.micro_batch, stage.gpus).layouts)):
+            tp, dp, variant = missing[0]
+            raise InputError(Fault("plan", f"tp {tp} x dp {dp} variant {variant} at micro batch {plan.micro_batch} on "
+                                   f"{stage.gpus} GPUs is not in the profile or not in the space"))  # fmt: skip
+    return question.pricing.evaluate(question, plan)
 
 
-def _with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: list[float]) -> Evaluation:
+def with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: list[float]) -> Evaluation:
+    """`wholes`: the work of every stage on one GPU."""
     spare = []
     for stage, cost, time, memory, whole in zip(plan.stages, made.stages, made.times, made.memory, wholes, strict=True):
         idle = made.seconds - time
@@ -130,53 +109,15 @@ def _with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: l
     return replace(made, spare=tuple(spare))
 
 
-def _ideal(
-    question: Question, plan: PerOpPlan, stage: Stage, first: int, crossing: tuple[int, int]
-) -> tuple[float, float]:
-    """Work of the stage at the least tp (1) over its GPUs; and its work and sends on one GPU."""
-    profile, rows = question.profile, np.array(question.chain.rows[first : first + stage.size])
-    variants = np.array([layout.variant for layout in stage.layouts])
-    tp = profile.tps[0]
-    work = np.zeros(stage.size)
-    sizes = {}
-    for variant in sorted(set(variants.tolist())):
-        here = variants == variant
-        for name in ("forward", "backward"):
-            work[here] += tp * column(profile, name, plan.micro_batch, tp, variant)[rows[here]]
-        sizes[variant] = [column(profile, name, plan.micro_batch, tp, variant) for name in ("input", "output")]
-    bands = (profile.intra, profile.inter or profile.intra)
-    total = float(work.sum())
-    sent = send_seconds(sizes[variants[0]][0][rows[0]], bands[crossing[0]], question.flavour)
-    sent += send_seconds(sizes[variants[-1]][1][rows[-1]], bands[crossing[1]], question.flavour)
-    return total / stage.gpus, total + sent
-
-
-def _stage_cost(
-    question: Question, plan: PerOpPlan, stage: Stage, first: int, behind: int, crossing: tuple[int, int]
-) -> StageCost:
-    tables = tables_of(question, plan.micro_batch, stage.gpus)
-    known = {layout: index for index, layout in enumerate(tables.layouts)}
-    if missing := sorted({layout for layout in stage.layouts if layout not in known}):
-        tp, dp, variant = missing[0]
-        raise InputError(Fault("plan", f"tp {tp} x dp {dp} variant {variant} at micro batch {plan.micro_batch} on "
-                               f"{stage.gpus} GPUs is not in the profile or not in the space"))  # fmt: skip
-    layouts = np.array([known[layout] for layout in stage.layouts])
-    return stage_cost(question, tables, first, layouts, np.array(stage.recompute), behind, crossing, plan.micro_batch)
-
-
 def in_flight(question: Question, behind: int, micro_batch: int) -> int:
     """Micro batches whose activations a stage holds beside the one at work."""
-    if question.flavour.exact_lookups:
-        return behind
-    passes = max(1, question.global_batch // micro_batch)
-    return passes - 1 if question.flavour.schedule == "gpipe" else min(behind, passes - 1)
+    return question.pricing.in_flight(behind, question.passes(micro_batch))
 
 
 def alike(question: Question, behind: int, micro_batch: int) -> int:
     """The fewest stages behind with which a stage costs the same."""
-    if question.flavour.exact_lookups:
-        return behind
-    return 0 if question.flavour.schedule == "gpipe" else in_flight(question, behind, micro_batch)
+    held = in_flight(question, behind, micro_batch)
+    return next(count for count in range(behind + 1) if in_flight(question, count, micro_batch) == held)
 
 
 def stage_cost(
@@ -189,50 +130,39 @@ def stage_cost(
     crossing: tuple[int, int],
     micro_batch: int,
 ) -> StageCost:
-    """Cost of one stage from layout indices and flags."""
-    flavour = question.flavour
+    """Cost of one stage as the tables add it up, from layout indices and flags; its lasting bytes stand as weights."""
     rows = tables.rows[first : first + len(layouts)]
     forth = tables.cross[rows[1:], layouts[:-1], layouts[1:]]
     back = tables.cross_back[rows[1:], layouts[:-1], layouts[1:]]
-    at_start, at_end = first == 0, first + len(layouts) == len(tables.rows)
-    receive = 0.0 if flavour.both_ways and at_start else float(tables.enter[crossing[0], layouts[0], rows[0]])
-    send = 0.0 if flavour.both_ways and at_end else float(
-        tables.leave[crossing[1], layouts[0], layouts[-1], rows[-1]]
-    )  # fmt: skip
     weights = float(tables.weights[layouts, rows].sum())
-    static = float(tables.static[layouts, rows].sum())
-    states = static - 2 * weights
-    moments = states * flavour.moments / (flavour.master + flavour.moments)
     act = tables.act[layouts, rows]
-    saved, highest = saved_and_peak(tables, rows, act, recompute, flavour.open_run_counts)
+    saved, highest = saved_and_peak(tables, rows, act, tables.made[layouts, rows], recompute)
     kept = float(tables.entry[layouts[0], rows[0]]) + float(act.sum()) - saved
+    kept -= float(tables.sent[layouts[-1], rows[-1]])
     return StageCost(
         work=float(tables.work[layouts, rows].sum()),
         again=float(tables.forward[layouts, rows][recompute].sum()),
-        receive=receive + float((forth - back).sum()),
-        send=send + float(back.sum()),
+        receive=float(tables.enter[crossing[0], layouts[0], rows[0]]) + float((forth - back).sum()),
+        send=float(tables.leave[crossing[1], layouts[0], layouts[-1], rows[-1]]) + float(back.sum()),
         reshard=float(forth.sum()),
-        weights=weights + states - moments,
-        gradients=weights,
-        states=moments,
+        weights=float(tables.static[layouts, rows].sum()),
+        gradients=0.0,
+        states=0.0,
         kept=kept * in_flight(question, behind, micro_batch),
         peak=kept + highest,
         made_again=highest,
-        reserved=_reserved(question, tables, layouts, rows, weights),
+        reserved=_reserved(tables, layouts, rows, weights) + tables.fixed,
     )
 
 
-def _reserved(question: Question, tables: Tables, layouts: Array, rows: Array, weights: float) -> float:
-    upto = len(rows) - 1 if question.flavour.reserve_skips_last else len(rows)
-    forward = float(tables.reserved_f[layouts, rows][:upto].max(initial=0.0))
-    backward = float(tables.reserved_b[layouts, rows][:upto].max(initial=0.0))
-    buffers = forward + backward if question.flavour.reserve == "sum" else max(forward, backward)
-    return max(buffers, weights)
+def _reserved(tables: Tables, layouts: Array, rows: Array, weights: float) -> float:
+    """The allocator's; Aceso does not look at the last operator, and no other pricing says so by operator."""
+    forward = float(tables.reserved_f[layouts, rows][:-1].max(initial=0.0))
+    backward = float(tables.reserved_b[layouts, rows][:-1].max(initial=0.0))
+    return max(forward + backward, weights)
 
 
-def saved_and_peak(
-    tables: Tables, rows: Array, act: Array, recompute: Array, open_run_counts: bool
-) -> tuple[float, float]:
+def saved_and_peak(tables: Tables, rows: Array, act: Array, made: Array, recompute: Array) -> tuple[float, float]:
     """Bytes of a micro batch that recompute saves, and the largest run that is made again at once.
 
     An operator's activations are saved where it and its successor are both made again. A run is cut where a layer
@@ -251,7 +181,7 @@ def saved_and_peak(
         if not pairs[index]:
             highest, run = max(highest, run), 0.0
             continue
-        run += float(act[index])
+        run += float(made[index])
         if not shared[index] and (starts[index + 1] or index == last):
             highest, run = max(highest, run), 0.0
-    return saved, max(highest, run) if open_run_counts else highest
+    return saved, highest

@@ -3,11 +3,16 @@
 For every micro batch the stages' lower bounds give a best cut, whose value is a lower bound of every plan. Its stages
 are solved exactly, their bounds become their true times, and the best cut is sought again. When a cut is all solved,
 no plan within the value under trial is better. That value grows from just above the lower bound until a plan is found.
+
+All of this is reckoned with tables, which never exceed what a plan really takes. The plans met are evaluated for
+themselves, those of whole strategies among them, and the best by evaluation is the answer. A stage that takes more
+memory than the tables say is solved once more, for less.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +21,7 @@ from shardwise.per_op.answer import Answer, Report, Standing, nothing_fits, sile
 from shardwise.per_op.balance import Shape, started
 from shardwise.per_op.book import Book
 from shardwise.per_op.bound import StageBounds, stage_bounds
-from shardwise.per_op.cut import Arcs, best_path, cut_of, iteration
+from shardwise.per_op.cut import Arcs, Flow, cut_of
 from shardwise.per_op.deadline import Deadline, OutOfTimeError
 from shardwise.per_op.evaluate import alike, evaluate
 from shardwise.per_op.grid import Grid
@@ -33,6 +38,10 @@ SAME = 1e-12
 AHEAD = 1.2
 SURVEY = 1.25
 """How far above the plainest bound the first look reaches."""
+REPAIRS = 4
+"""How often a plan is solved anew for less memory."""
+LEANER = (0.98, 0.95, 0.9, 0.8, 0.65)
+"""Shares of the memory, one after the other, for which plans are sought where none fits."""
 NEAR = 1.3
 """A plan so near to that is the end of the first look: no second one is needed."""
 
@@ -42,12 +51,14 @@ class _Trial:
     """One micro batch: its bounds so far."""
 
     micro_batch: int
-    passes: int
     bound: float
     work: np.ndarray
     """The fewest GPU seconds of every operator."""
     longest: float
     """Seconds that no stage exceeds."""
+    pace: Flow
+    beside: float
+    """Seconds beside the stages."""
     done: float = 0.0
     """All plans up to this value have been looked at."""
     cap: float = 0.0
@@ -55,7 +66,7 @@ class _Trial:
 
     def limit(self, value: float) -> float:
         """Seconds that a stage may take in a plan of so many; never more than any stage can."""
-        return min(value / self.passes, self.longest)
+        return min((value - self.beside) / self.pace.passes, self.longest)
 
 
 class Search:
@@ -76,7 +87,7 @@ class Search:
         self.book = Book(question, keep)
         self.known = known
         self.report = report
-        self.interrupted = False
+        self.interrupted = self.missed = False
         self.trials: list[_Trial] = []
 
     def run(self) -> Answer:
@@ -89,7 +100,9 @@ class Search:
         if not self.book.plans:
             if not complete:
                 self.deadline.check()
-            raise InfeasibleError(nothing_fits(self.question))
+            self._leaner()
+        if not self.book.plans:
+            raise InfeasibleError(nothing_fits(self.question, proven=not self.missed))
         return Answer(
             plan=self.book.plans[0][1],
             cost=evaluate(self.question, self.book.plans[0][1]),
@@ -101,6 +114,16 @@ class Search:
             interrupted=self.interrupted,
             diary=tuple(self.book.diary),
         )
+
+    def _leaner(self) -> None:
+        """Nothing that fits by the tables fits: seek what takes less by them, in the same book."""
+        for share in LEANER if self.missed else ():
+            other = Search(replace(self.question, memory=share * self.question.memory), self.deadline.left)
+            other.book, other.trials = self.book, [other._trial(trial.micro_batch) for trial in self.trials]
+            with suppress(InfeasibleError):
+                other._watched()
+            if self.book.plans:
+                return
 
     def _watched(self) -> bool:
         """Whether the search came to its end; Ctrl-C with a plan in hand ends it early."""
@@ -162,8 +185,8 @@ class Search:
         if grid is None or backs is None:
             trial.bound = max(trial.bound, value)
             return []
-        arcs = grid.arcs(limit, value, trial.passes, lasts, *backs)
-        cuts = [cut_of(arcs, arc) for arc in best_path(arcs, trial.passes)[1]]
+        arcs = grid.arcs(limit, value - trial.beside, lasts, *backs)
+        cuts = [cut_of(arcs, arc) for arc in trial.pace.best_path(arcs)[1]]
         return [(trial.micro_batch, tuple(c.gpus for c in cuts), tuple(c.end for c in cuts))] if cuts else []
 
     def _widen(self) -> bool:
@@ -197,14 +220,15 @@ class Search:
                 trial.bound = max(trial.bound, value)
 
     def _trial(self, micro_batch: int) -> _Trial:
-        passes = max(1, self.question.global_batch // micro_batch)
+        pricing, passes = self.question.pricing, self.question.passes(micro_batch)
         work = least_work(self.question, micro_batch)
         return _Trial(
             micro_batch,
-            passes,
-            passes * float(work.sum()) / self.question.gpus,
+            pricing.beside(passes) + passes * float(work.sum()) / self.question.gpus,
             work,
             longest_stage(self.question, micro_batch),
+            pricing.pace(passes),
+            pricing.beside(passes),
         )
 
     def _look(self, trial: _Trial, value: float) -> None:
@@ -219,7 +243,7 @@ class Search:
             trial.done = value
             trial.bound = max(trial.bound, value)
             return
-        arcs = grid.arcs(limit, value * (1 + SAME), trial.passes, lasts, *backs)
+        arcs = grid.arcs(limit, value * (1 + SAME) - trial.beside, lasts, *backs)
         before = len(self.solved)
         bound = self._refine(trial, arcs, value, limit)
         trial.done = max(trial.done, value)
@@ -239,7 +263,9 @@ class Search:
             made = stage_bounds(self.question, trial.micro_batch, gpus, most, cap, self.deadline)
             bounds += [made] if made else []
         trial.cap = cap
-        trial.grid = Grid(self.question, bounds, most, trial.work, self.deadline) if bounds and most else None
+        trial.grid = (
+            Grid(self.question, bounds, most, trial.work, trial.pace, self.deadline) if bounds and most else None
+        )
         return trial.grid
 
     def _root(
@@ -248,7 +274,7 @@ class Search:
         """Raise the bound by the best cut under the stage bounds; none: no plan is left below the value."""
         sources = (list(lasts), self.question.gpus, 0)
         worst, total = grid.backward(limit)
-        least = float(iteration(trial.passes, worst[sources], total[sources]).min())
+        least = trial.beside + float(trial.pace.least(worst[sources], total[sources]).min())
         trial.bound = max(trial.bound, min(least, value))
         return (worst, total) if least <= value else None
 
@@ -257,7 +283,8 @@ class Search:
         tasks = self._known(trial, arcs, limit)
         bound = 0.0
         while True:
-            bound, path = best_path(arcs, trial.passes)
+            bound, path = trial.pace.best_path(arcs)
+            bound += trial.beside
             trial.bound = max(trial.bound, min(bound, value))
             if not path or bound >= min(value, self.book.best) * (1 - SAME):
                 return max(bound, min(value, self.book.best))
@@ -266,10 +293,27 @@ class Search:
                 self._solve(trial, arcs, arc, limit, tasks)
             found = [self.solved[tasks[arcs.key[arc]]] for arc in path]
             if all(np.isfinite(stage.seconds) for stage in found):
-                self.book.keep(self._plan(trial, arcs, path, found))
+                self._keep(trial, arcs, path, found)
             self._tell()
             if not fresh:
                 return bound
+
+    def _keep(self, trial: _Trial, arcs: Arcs, path: list[int], found: list[Solved]) -> None:
+        """Keep the plan; where a stage holds more than the tables say, with that stage solved for less."""
+        less = [0.0] * len(path)
+        for _ in range(REPAIRS):
+            cost = self.book.keep(self._plan(trial, arcs, path, found))
+            over = [(memory - self.question.memory) / self.question.memory_factor for memory in cost.memory]
+            if max(over) <= 0:
+                return
+            self.missed = True
+            for index, more in enumerate(over):
+                if more > 0:
+                    less[index] += 1.02 * more
+                    task = self._task(trial, arcs, path[index])
+                    found[index] = self.stager.solve(task, found[index].seconds, trial.longest, less[index])
+            if not all(np.isfinite(stage.seconds) for stage in found):
+                return
 
     def _known(self, trial: _Trial, arcs: Arcs, limit: float) -> dict[int, Task]:
         """Stages that an earlier look has solved keep their times."""

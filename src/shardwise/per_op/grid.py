@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.per_op.bound import StageBounds
-from shardwise.per_op.cut import INF, Arcs, iteration, moves
+from shardwise.per_op.cut import INF, Arcs, Flow, moves
 from shardwise.per_op.deadline import Deadline
 from shardwise.per_op.question import Question
 from shardwise.per_op.ranges import Array
@@ -26,10 +26,10 @@ class Grid:
     """
 
     def __init__(
-        self, question: Question, bounds: list[StageBounds], most: int, work: Array, deadline: Deadline
+        self, question: Question, bounds: list[StageBounds], most: int, work: Array, pace: Flow, deadline: Deadline
     ) -> None:
         """`work`: the fewest GPU seconds of every operator."""
-        self.question, self.bounds, self.most, self.deadline = question, bounds, most, deadline
+        self.bounds, self.most, self.pace, self.deadline = bounds, most, pace, deadline
         self.count, self.total = len(question.chain.rows), question.gpus
         self.shape = (most + 1, self.total + 1, self.count + 1)
         self.work = np.concatenate([[0.0], np.cumsum(work)])
@@ -60,7 +60,7 @@ class Grid:
             yield step, seen[key]
 
     def backward(self, limit: float) -> tuple[Array, Array]:
-        """Least largest stage and least sum of stages from a node to the end, each stage within the limit."""
+        """Least largest stage and least value of the pace from a node to the end, each stage within the limit."""
         worst, total, bands = np.full(self.shape, INF), np.full(self.shape, INF), self.bands(limit)
         worst[0, 0, self.count] = total[0, 0, self.count] = 0.0
         for stages in range(1, self.most + 1):
@@ -75,11 +75,13 @@ class Grid:
                 here = worst[stages, step.left, rows]
                 np.minimum(here, np.maximum(matrix, worst[stages - 1, after, ends]).min(axis=1), out=here)
                 here = total[stages, step.left, rows]
-                np.minimum(here, (matrix + total[stages - 1, after, ends]).min(axis=1), out=here)
+                np.minimum(here, self.pace.then(matrix, total[stages - 1, after, ends]).min(axis=1), out=here)
         return worst, total
 
     def forward(self, limit: float, lasts: range, back: Array) -> tuple[Array, Array]:
-        """As backward, from the start of any plan with a number of stages in `lasts` to nodes that lead to the end."""
+        """Least largest stage and least sum of stages from the start of any plan with a number of stages in `lasts`
+        to nodes that lead to the end.
+        """
         worst, total, bands = np.full(self.shape, INF), np.full(self.shape, INF), self.bands(limit)
         for stages in lasts:
             worst[stages, self.total, 0] = total[stages, self.total, 0] = 0.0
@@ -99,7 +101,7 @@ class Grid:
                 np.minimum(there, (matrix + total[stages, step.left, rows, None]).min(axis=0), out=there)
         return worst, total
 
-    def arcs(self, limit: float, value: float, passes: int, lasts: range, back_worst: Array, back_sum: Array) -> Arcs:
+    def arcs(self, limit: float, value: float, lasts: range, back_worst: Array, back: Array) -> Arcs:
         """Arcs whose best plan is within `value` seconds by the bounds."""
         fore_worst, fore_sum = self.forward(limit, lasts, back_worst)
         bands = self.bands(limit)
@@ -114,8 +116,9 @@ class Grid:
                     continue
                 matrix = seconds[number]
                 worst = np.maximum(fore_worst[stages, step.left, rows, None], back_worst[stages - 1, after, ends])
-                total = matrix + fore_sum[stages, step.left, rows, None] + back_sum[stages - 1, after, ends]
-                good = (matrix <= limit) & (iteration(passes, np.maximum(worst, matrix), total) <= value)
+                before = fore_sum[stages, step.left, rows, None]
+                least = self.pace.joined(worst, before, matrix, back[stages - 1, after, ends])
+                good = (matrix <= limit) & (least <= value)
                 first, end = np.nonzero(good)
                 if len(first):
                     places = (first + rows.start, end + ends.start, number[first, end], matrix[first, end])

@@ -29,7 +29,7 @@ def layer_bound(question: Question, micro_batch: int) -> float:
     limits = _limits(question, micro_batch, stages[-1])
     if not limits:
         return float("inf")
-    passes = max(1, question.global_batch // micro_batch)
+    passes = question.passes(micro_batch)
     before = _before(question, list(limits))
     low, high = 0.0, 1.0
     while not _holds(question, limits, before, high):
@@ -39,7 +39,7 @@ def layer_bound(question: Question, micro_batch: int) -> float:
     for _ in range(STEPS):
         middle = (low + high) / 2
         low, high = (low, middle) if _holds(question, limits, before, middle) else (middle, high)
-    return passes * low
+    return question.pricing.beside(passes) + passes * low
 
 
 def _limits(question: Question, micro_batch: int, most: int) -> dict[int, tuple[Array, Array]]:
@@ -60,8 +60,7 @@ def _limits(question: Question, micro_batch: int, most: int) -> dict[int, tuple[
             keep, make = step(np.minimum(keep, make), cross) + kept, step(on_again, cross) + again
         layer = np.minimum(keep, make).min(axis=-1)[0]
         high_f, high_b = relaxed.least_f[rows[:-1]].max(initial=0.0), relaxed.least_b[rows[:-1]].max(initial=0.0)
-        reserve = high_f + high_b if question.flavour.reserve == "sum" else max(high_f, high_b)
-        found[gpus] = layer, relaxed.per_byte * (relaxed.limit - reserve)
+        found[gpus] = layer, relaxed.per_byte * (relaxed.limit - high_f - high_b)
     return found
 
 

@@ -2,21 +2,16 @@
 
 The search itself reckons with 1F1B (or GPipe) in closed form. Zero-bubble orders split backward into I and W and fill
 waits with W: as the last step the stages found are simulated in every order that fits, and the fastest is told.
-Profiles do not split backward: an operator with a weight matrix is taken to spend half of it on its weights.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
-
-import numpy as np
 
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.per_op.answer import Answer, Order
 from shardwise.per_op.evaluate import Evaluation, evaluate
 from shardwise.per_op.question import PerOpPlan, Question
-from shardwise.per_op.tables import tables_of
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import simulate
@@ -24,57 +19,16 @@ from shardwise.pipeline.generate import generate
 from shardwise.pipeline.optimise import bound_of, optimise
 from shardwise.units import show_bytes
 
-MATRIX = 2.0**17
-"""Bytes of weights from which on an operator has a matrix; norms and biases have less."""
 FIXED = ("1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
 CHOICES = (*FIXED, "auto")
 MOST_ACTIONS = 600_000
 """Larger pipelines are ordered by the published schedules only."""
 
 
-class Split(NamedTuple):
-    """Seconds of a stage's passes."""
-
-    f: float
-    i: float
-    w: float
-
-
-def splits(question: Question, plan: PerOpPlan, cost: Evaluation) -> list[Split]:
-    """F, I and W of every stage; recompute is done before I, sends belong half to F and half to I."""
-    found, first = [], 0
-    for stage, own in zip(plan.stages, cost.stages, strict=True):
-        tables = tables_of(question, plan.micro_batch, stage.gpus)
-        rows = tables.rows[first : first + stage.size]
-        layouts = np.array([tables.layouts.index(layout) for layout in stage.layouts])
-        forward = tables.forward[layouts, rows]
-        back = tables.work[layouts, rows] - forward
-        w = float((back * np.where(tables.weights[layouts, rows] >= MATRIX, 0.5, 0.0)).sum())
-        sent = (own.receive + own.send) / 2
-        f = float(forward.sum()) + sent
-        found.append(Split(f, own.seconds - f - w, w))
-        first += stage.size
-    return found
-
-
-def costs_of(question: Question, plan: PerOpPlan, cost: Evaluation) -> Costs:
-    """The plan's stages as the simulator's ranks."""
-    passes = [Split(*(max(0.0, value) for value in split)) for split in splits(question, plan, cost)]
-    kept = [float(stage.peak - stage.made_again) for stage in cost.stages]
-    limit = question.memory / question.memory_factor
-    return Costs(
-        f=tuple(split.f for split in passes),
-        i=tuple(split.i for split in passes),
-        w=tuple(split.w for split in passes),
-        activation=tuple(kept),
-        static=tuple(stage.memory - stage.kept - own for stage, own in zip(cost.stages, kept, strict=True)),
-        memory_limit=(limit,) * len(kept),
-    )
-
-
 def order_of(question: Question, plan: PerOpPlan, cost: Evaluation, name: str, seconds: float = 5.0) -> Order | None:
     """The plan under one schedule; `auto`: the best found within CPU seconds. None: it has no such order."""
-    costs, pp = costs_of(question, plan, cost), len(plan.stages)
+    pricing, pp = question.pricing, len(plan.stages)
+    costs = pricing.pass_costs(question, plan, split=name not in {"1f1b", "gpipe"})
     if 3 * pp * cost.passes > MOST_ACTIONS:
         return None
     try:
@@ -85,10 +39,10 @@ def order_of(question: Question, plan: PerOpPlan, cost: Evaluation, name: str, s
     peaks = tuple(peak * question.memory_factor for peak in timeline.peak)
     return Order(
         name=name,
-        seconds=timeline.iteration,
+        seconds=pricing.iteration(question, plan, timeline.iteration),
         memory=peaks,
         fits=max(peaks) <= question.memory * (1 + 1e-9),
-        bound=min(_bound(costs, schedule), timeline.iteration),
+        bound=pricing.iteration(question, plan, min(_bound(costs, schedule), timeline.iteration)),
         bubble=timeline.bubble,
         schedule=schedule,
     )

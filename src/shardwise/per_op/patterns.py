@@ -53,22 +53,22 @@ def flag_sets(may: Array) -> Array:
 def layer_patterns(tables: Tables, rows: Array, layout: int) -> Patterns:
     """Seconds, saved bytes and peak of all sets that no other beats."""
     flags = flag_sets(tables.may[rows])
-    act, forward = tables.act[layout, rows], tables.forward[layout, rows]
+    act, made, forward = (table[layout, rows] for table in (tables.act, tables.made, tables.forward))
     pairs = flags[:, :-1] & flags[:, 1:]
     counted = ~tables.starts[rows[1:]] | tables.shared[rows[:-1]]
     saved = (pairs & counted) @ act[:-1]
     highest = run = np.zeros(len(flags))
     for index in range(len(rows) - 1):
-        run = np.where(pairs[:, index], run + act[index], 0.0)
+        run = np.where(pairs[:, index], run + made[index], 0.0)
         highest = np.maximum(highest, run)
     found = Patterns(flags, flags @ forward, saved, highest)
     order = np.lexsort((found.peak, -found.saved, found.seconds))
     keep = _unbeaten(-saved[order], highest[order])
-    made = Patterns(*(column[order[keep]] for column in found[:4]))
-    peaks = np.unique(made.peak)
+    best = Patterns(*(column[order[keep]] for column in found[:4]))
+    peaks = np.unique(best.peak)
     chosen = sorted({*peaks[:: max(1, len(peaks) // PEAKS)].tolist(), float(peaks[-1])})
-    hulls = tuple((peak, tuple(_hull(made, np.flatnonzero(made.peak <= peak)))) for peak in chosen)
-    return made._replace(hulls=hulls)
+    hulls = tuple((peak, tuple(_hull(best, np.flatnonzero(best.peak <= peak)))) for peak in chosen)
+    return best._replace(hulls=hulls)
 
 
 def _unbeaten(first: Array, second: Array) -> Array:
@@ -137,7 +137,7 @@ class Filler:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self.limit = question.memory / question.memory_factor
+        self.limit = question.limit
         self.patterns = lru_cache(maxsize=512)(self._patterns)
         self.known: dict[Task, Solved] = {}
 

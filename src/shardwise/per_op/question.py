@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from shardwise.inputs.strategy import Zero
 from shardwise.per_op.chain import Chain
-from shardwise.per_op.flavour import COMPATIBLE, Flavour
 from shardwise.per_op.profiles.table import Profile
+
+if TYPE_CHECKING:
+    from shardwise.per_op.cut import Flow
+    from shardwise.per_op.evaluate import Evaluation
+    from shardwise.per_op.tables import Tables
+    from shardwise.pipeline.costs import Costs
 
 
 class Layout(NamedTuple):
@@ -51,6 +57,46 @@ class PerOpPlan:
         return tuple(stage.gpus for stage in self.stages)
 
 
+class Pricing(Protocol):
+    """A cost model: exact for a plan, and additive for the search, which must not exceed what a plan really costs."""
+
+    @property
+    def name(self) -> str:
+        """Compatible or full."""
+
+    @property
+    def schedule(self) -> str:
+        """1f1b, which keeps the micro batches of the stages behind, or gpipe, which keeps all."""
+
+    @property
+    def zero(self) -> Zero:
+        """1: optimizer states are sharded over replicas; 2: gradients too."""
+
+    def tables(self, question: Question, micro_batch: int, gpus: int) -> Tables:
+        """Seconds and bytes of every operator under every layout of a stage."""
+
+    def evaluate(self, question: Question, plan: PerOpPlan) -> Evaluation:
+        """Time and memory of a plan."""
+
+    def in_flight(self, behind: int, passes: int) -> int:
+        """Micro batches whose activations a stage holds beside the one at work."""
+
+    def pace(self, passes: int) -> Flow:
+        """What stages of so many seconds take together."""
+
+    def beside(self, passes: int) -> float:
+        """Seconds of an iteration beside its stages."""
+
+    def whole_plans(self, question: Question) -> tuple[PerOpPlan, ...]:
+        """Plans of one layout to begin with."""
+
+    def pass_costs(self, question: Question, plan: PerOpPlan, *, split: bool) -> Costs:
+        """A plan's stages as the simulator's ranks. `split`: I and W run apart."""
+
+    def iteration(self, question: Question, plan: PerOpPlan, makespan: float) -> float:
+        """Seconds of an iteration whose passes take so long."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What is to be planned, on what, under which limits and which cost model."""
@@ -63,7 +109,7 @@ class Question:
     memory: float
     """Bytes that one GPU may use."""
     global_batch: int
-    flavour: Flavour = COMPATIBLE
+    pricing: Pricing
     micro_batches: tuple[int, ...] = ()
     """Micro batches to try; empty: as the space allows."""
     stages: tuple[int, int] = (1, 0)
@@ -74,6 +120,15 @@ class Question:
     """compatible: Aceso's limits (1, 2, 4 or 8 GPUs a stage, none across nodes, at most 16 stages)."""
     memory_factor: float = 1.0
     """Measured over predicted memory of an earlier run: predictions are multiplied by it."""
+
+    def passes(self, micro_batch: int) -> int:
+        """Micro batches per iteration."""
+        return max(1, self.global_batch // micro_batch)
+
+    @property
+    def limit(self) -> float:
+        """Predicted bytes that a stage may have."""
+        return self.memory / self.memory_factor
 
     @property
     def stage_range(self) -> range:

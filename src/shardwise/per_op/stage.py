@@ -75,11 +75,10 @@ class Stager:
         self.question = question
         self.most = most
         self.deadline = deadline
-        self.limit = question.memory / question.memory_factor
 
-    def solve(self, task: Task, lower: float, cap: float) -> Solved:
-        """The fastest choice within `cap` seconds; `lower` is where the search begins."""
-        stage = _Stage(self.question, task, self.limit, self.most, self.deadline)
+    def solve(self, task: Task, lower: float, cap: float, less: float = 0.0) -> Solved:
+        """The fastest choice within `cap` seconds; `lower` is where the search begins, `less` bytes stay free."""
+        stage = _Stage(self.question, task, self.question.limit - less, self.most, self.deadline)
         wanted = lower * (1 + 4e-3) + 1e-9
         while True:
             wanted = min(wanted, cap)
@@ -98,17 +97,14 @@ class _Stage:
     """Labels of one stage."""
 
     def __init__(self, question: Question, task: Task, limit: float, most: int, deadline: Deadline = NEVER) -> None:
-        self.question, self.task, self.limit, self.most, self.deadline = question, task, limit, most, deadline
+        self.question, self.task, self.most, self.deadline = question, task, most, deadline
         self.tables: Tables = tables_of(question, task.micro_batch, task.gpus)
+        self.limit = limit - self.tables.fixed
         self.rows = self.tables.rows[task.first : task.end]
         self.held = in_flight(question, task.behind, task.micro_batch) + 1
         self.per_byte = prices_of(self.tables) / self.held
-        flavour = question.flavour
-        upto = len(self.rows) - 1 if flavour.reserve_skips_last else len(self.rows)
-        self.counts = np.arange(len(self.rows)) < upto
+        self.counts = np.arange(len(self.rows)) < len(self.rows) - 1
         self.leave = self.tables.leave[task.crossing[1]][:, :, self.rows[-1]]
-        if flavour.both_ways and task.end == len(self.tables.rows):
-            self.leave = np.zeros_like(self.leave)
         self.dropped = np.inf
         self._completions()
 
@@ -117,7 +113,7 @@ class _Stage:
         t, rows, per, held = self.tables, self.rows, self.per_byte[:, None], self.held
         count, size = len(rows), len(t.layouts)
         self.rest = np.zeros((count, 2, len(per), size))
-        self.rest[-1, :] = self.leave.min(axis=0)
+        self.rest[-1, :] = self.leave.min(axis=0) - per * held * t.sent[:, rows[-1]]
         self.rest_f, self.rest_b, self.rest_w = np.zeros(count), np.zeros(count), np.zeros(count)
         for at in range(count - 2, -1, -1):
             row = rows[at + 1]
@@ -159,8 +155,7 @@ class _Stage:
         flags = (False, True) if t.may[row] else (False,)
         layout = np.tile(np.arange(size), len(flags))
         again = np.repeat(np.array(flags), size)
-        inside = self.question.flavour.both_ways and self.task.first == 0
-        enter = 0.0 if inside else t.enter[self.task.crossing[0]][layout, row]
+        enter = t.enter[self.task.crossing[0]][layout, row]
         counted = bool(self.counts[0])
         zero = np.zeros(len(layout))
         return _Labels(
@@ -187,7 +182,7 @@ class _Stage:
         old = labels.take(parents)
         pair = old.again & again
         act = t.act[old.layout, before]
-        run = np.where(pair, old.run + act, old.run)
+        run = np.where(pair, old.run + t.made[old.layout, before], old.run)
         closes = ~pair | bool(not t.shared[before] and (t.starts[row] or at == len(self.rows) - 1))
         saved = np.where(pair, act, 0.0) if self._saves(at - 1) else 0.0
         counted = bool(self.counts[at])
@@ -207,8 +202,7 @@ class _Stage:
 
     def _reserve(self, labels: _Labels, rest_f: float = 0.0, rest_b: float = 0.0, rest_w: float = 0.0) -> Array:
         high_f, high_b = np.maximum(labels.high_f, rest_f), np.maximum(labels.high_b, rest_b)
-        buffers = high_f + high_b if self.question.flavour.reserve == "sum" else np.maximum(high_f, high_b)
-        found: Array = np.maximum(buffers, labels.weight + rest_w)
+        found: Array = np.maximum(high_f + high_b, labels.weight + rest_w)
         return found
 
     def _pruned(self, labels: _Labels, parents: Array, at: int, wanted: float) -> tuple[_Labels, Array]:
@@ -241,9 +235,8 @@ class _Stage:
     def _best(
         self, labels: _Labels, history: list[tuple[Array, Array, Array]], wanted: float
     ) -> tuple[float, Array, Array] | None:
-        flavour = self.question.flavour
-        peak = np.maximum(labels.peak, labels.run) if flavour.open_run_counts else labels.peak
-        memory = labels.memory + peak + self._reserve(labels)
+        memory = labels.memory + labels.peak + self._reserve(labels)
+        memory -= self.held * self.tables.sent[labels.layout, self.rows[-1]]
         time = labels.time + self.leave[labels.opened, labels.layout]
         time = np.where((memory <= self.limit) & (time <= wanted), time, np.inf)
         at = int(np.argmin(time)) if len(time) else 0

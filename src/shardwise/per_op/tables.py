@@ -1,6 +1,7 @@
 """Seconds and bytes of every operator of the chain under every layout of a stage of `gpus` GPUs.
 
-Evaluation, bounds and searches read these tables and nothing else, so that they cannot disagree.
+Bounds and searches read these tables and nothing else. They add up, and what they add up to never exceeds what the
+evaluation of a plan says, so that a bound of the one is a bound of the other.
 """
 
 from __future__ import annotations
@@ -10,11 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwise.per_op.flavour import Flavour
-from shardwise.per_op.lookups import collective_seconds, send_seconds
-from shardwise.per_op.profiles.table import Band, Profile
+from shardwise.per_op.profiles.table import Profile
 from shardwise.per_op.question import Layout, Question
-from shardwise.per_op.rules import Rule, change, spec
 
 Array = np.ndarray
 NEVER = 1e9
@@ -33,9 +31,13 @@ class Tables:
     work: Array
     """Forward, backward, and the update spread over the micro batches."""
     act: Array
-    """Kept from forward to backward, sharing counted."""
+    """Kept from forward to backward for the next operator, sharing counted."""
+    made: Array
+    """Of it, what is there again at once where a run is recomputed."""
     entry: Array
     """Input, kept by the first operator of a stage."""
+    sent: Array
+    """Of `act`, what the last operator of a stage does not keep: the next stage does."""
     static: Array
     """Weights, gradients, fp32 weights and optimizer states."""
     weights: Array
@@ -55,11 +57,13 @@ class Tables:
     """[crossing, layout, row] receiving the stage's input."""
     leave: Array
     """[crossing, layout of the first operator, layout of the last, row] sending the stage's output."""
+    fixed: float = 0.0
+    """Bytes that every stage takes."""
 
 
 @lru_cache(maxsize=256)
 def _cached(key: _Key) -> Tables:
-    return _build(key.question, key.micro_batch, key.gpus)
+    return key.question.pricing.tables(key.question, key.micro_batch, key.gpus)
 
 
 class _Key:
@@ -125,122 +129,3 @@ def column(profile: Profile, name: str, samples: float, tp: int, variant: int) -
     share = (samples - low) / (high - low)
     mixed: Array = table[above - 1] * (1 - share) + table[above] * share
     return mixed
-
-
-def _build(question: Question, micro_batch: int, gpus: int) -> Tables:
-    profile, flavour = question.profile, question.flavour
-    layouts = layouts_of(question, micro_batch, gpus)
-    rules = [flavour.rule(name) for name in profile.ops]
-
-    def stacked(name: str, *, size: bool = True) -> Array:
-        rows = [column(profile, name, micro_batch // u.dp, u.tp, u.variant) for u in layouts]
-        found = np.array(rows).reshape(len(layouts), len(profile.ops))
-        return np.maximum(found, 0.0) if size and flavour.clamp_sizes else found
-
-    forward, weights = stacked("forward", size=False), stacked("weights")
-    dps = np.array([u.dp for u in layouts], dtype=float)[:, None]
-    passes = max(1, question.global_batch // micro_batch)
-    update = _update(question, layouts, weights) / passes if flavour.update else 0.0
-    inputs, outputs = stacked("input"), stacked("output")
-    share = np.array([rule.share for rule in rules])
-    sharded = dps if flavour.zero else 1.0
-    forth, back = _crossings(question, layouts, rules, inputs)
-    return Tables(
-        layouts=layouts,
-        gpus=gpus,
-        rows=np.array(question.chain.rows),
-        forward=forward,
-        work=forward + stacked("backward", size=False) + update,
-        act=stacked("activations") * share,
-        entry=inputs,
-        static=weights * (2.0 + (flavour.master + flavour.moments) / sharded),
-        weights=weights,
-        reserved_f=stacked("reserved_f"),
-        reserved_b=stacked("reserved_b"),
-        starts=np.array([rule.starts_layer for rule in rules]),
-        may=np.array([rule.recompute for rule in rules]),
-        shared=share != 1.0,
-        cross=forth + back,
-        cross_back=back,
-        enter=_enter(question, layouts, inputs),
-        leave=_leave(question, layouts, outputs, micro_batch),
-    )
-
-
-def _update(question: Question, layouts: tuple[Layout, ...], weights: Array) -> Array:
-    """Reduction of fp32 gradients over the replicas, and the optimizer's traffic (30 bytes for 2 of weights)."""
-    profile, flavour = question.profile, question.flavour
-    rows = []
-    for layout, row in zip(layouts, weights, strict=True):
-        shards = layout.dp if flavour.zero else 1
-        reduce = [collective_seconds("all_reduce", layout.dp, 2 * size, profile, flavour) for size in row]
-        rows.append(np.array(reduce) + 15.0 * row / flavour.update_rate / shards)
-    return np.array(rows).reshape(weights.shape)
-
-
-def _crossings(
-    question: Question, layouts: tuple[Layout, ...], rules: list[Rule], inputs: Array
-) -> tuple[Array, Array]:
-    """Forward and backward seconds of resharding before every row. The row before is the one before it in the
-    profile, or the last of the layer where the layer repeats; both have equal forms in every known family.
-    """
-    profile, flavour = question.profile, question.flavour
-    count, size = len(profile.ops), len(layouts)
-    forth, back = np.zeros((count, size, size)), np.zeros((count, size, size))
-    if flavour.exact_lookups and "t5-post-process" in profile.ops:
-        return forth, back  # Aceso turns resharding off for T5
-    for row in range(1, count):
-        for a, have in enumerate(layouts):
-            before = spec(rules[row - 1].outputs, *have)
-            for b, want in enumerate(layouts):
-                step = change(before, spec(rules[row].inputs, *want))
-                if step is None:
-                    forth[row, a, b] = NEVER
-                    continue
-                forth[row, a, b] = collective_seconds(step.forward, step.gpus, inputs[b, row], profile, flavour)
-                back[row, a, b] = collective_seconds(step.backward, step.gpus, inputs[b, row], profile, flavour)
-    return forth, back
-
-
-def _bands(question: Question) -> tuple[Band, Band]:
-    return question.profile.intra, question.profile.inter or question.profile.intra
-
-
-def _enter(question: Question, layouts: tuple[Layout, ...], inputs: Array) -> Array:
-    profile, flavour = question.profile, question.flavour
-    found = np.zeros((2, *inputs.shape))
-    for crossing, band in enumerate(_bands(question)):
-        for index, layout in enumerate(layouts):
-            for row, size in enumerate(inputs[index]):
-                found[crossing, index, row] = (
-                    _both_ways(size, layout, band, profile, flavour)
-                    if flavour.both_ways
-                    else send_seconds(size, band, flavour)
-                )
-    return found
-
-
-def _both_ways(size: float, layout: Layout, band: Band, profile: Profile, flavour: Flavour) -> float:
-    """Slices over tp are sent and gathered on arrival (Megatron's scatter-gather), there and back."""
-    slices = send_seconds(size / layout.tp, band, flavour)
-    gather = collective_seconds("all_gather", layout.tp, size, profile, flavour)
-    return (1.0 - flavour.overlap) * (2 * slices + gather)
-
-
-def _leave(question: Question, layouts: tuple[Layout, ...], outputs: Array, micro_batch: int) -> Array:
-    profile, flavour = question.profile, question.flavour
-    size = len(layouts)
-    found = np.zeros((2, size, size, outputs.shape[1]))
-    for a, first in enumerate(layouts):
-        for b, last in enumerate(layouts):
-            tp = first.tp if flavour.first_tp_leaves else last.tp
-            sizes = column(profile, "output", micro_batch // last.dp, tp, last.variant)
-            sizes = np.maximum(sizes, 0.0) if flavour.clamp_sizes else sizes
-            for crossing, band in enumerate(_bands(question)):
-                found[crossing, a, b] = [
-                    _both_ways(value, last, band, profile, flavour)
-                    if flavour.both_ways
-                    else send_seconds(value, band, flavour)
-                    for value in sizes
-                ]
-    return found

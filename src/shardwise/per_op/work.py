@@ -22,8 +22,9 @@ def least_work(question: Question, micro_batch: int) -> np.ndarray:
 
 def plain_bound(question: Question, micro_batch: int) -> float:
     """The plainest bound: all GPU seconds, evenly spread."""
-    passes = max(1, question.global_batch // micro_batch)
-    return passes * float(least_work(question, micro_batch).sum()) / question.gpus
+    passes = question.passes(micro_batch)
+    spread = float(least_work(question, micro_batch).sum()) / question.gpus
+    return question.pricing.beside(passes) + passes * spread
 
 
 def longest_stage(question: Question, micro_batch: int) -> float:

@@ -40,7 +40,7 @@ class Workshop:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self.limit = question.memory / question.memory_factor
+        self.limit = question.limit
         self.filler = Filler(question)
         self.flags: dict[tuple[object, ...], tuple[bool, ...]] = {}
         self.costs: dict[Draft, tuple[PerOpPlan, Evaluation]] = {}

@@ -1,73 +1,84 @@
 """The plan file: what every verb reads and writes.
 
-{"schema": "shardwise/plan/1", "inputs": {"model", "cluster", "strategy"}, "partition", "schedule", "predictions",
-"proof", "provenance", "run"}. Parts that are not known are absent. The same plan is the same bytes, but for `run`,
-which holds what depends on the day: seconds taken, date, machine.
+{"schema": "shardwise/plan/2", "inputs": {"model", "cluster", "strategy"}, "order", "balance", "operators",
+"predictions", "proof", "provenance", "run"}. Parts that are not known are absent. The same plan is the same bytes, but
+for `run`, which holds what depends on the day: seconds taken, date, machine. Files of schema 1 are read as well.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.cost.chunk import placement_of
 from shardwise.errors import Fault, FileError, InputError
+from shardwise.estimate.predictions import Predictions, predictions_table
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import opened, read_mapping
-from shardwise.inputs.gate import wrong
-from shardwise.inputs.layers import spread
 from shardwise.inputs.model import Model
-from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.serialise import Plain, to_json, to_plain
 from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.typed import validated
 from shardwise.inputs.write import write_text
+from shardwise.pipeline.action import Schedule, placed
+from shardwise.pipeline.faults import validate
+from shardwise.plan.plan import Balance, Operators, Plan, Proof, Provenance
+from shardwise.plan.schema1 import refuse_contradictions, upgraded
 
-VERSION = 1
+VERSION = 2
 SCHEMA = f"shardwise/plan/{VERSION}"
-_INPUTS: dict[str, type] = {"model": Model, "cluster": Cluster, "strategy": Strategy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One way to train one model on one cluster, and what is known about it."""
+class Inputs:
+    """What a plan was made for, in full."""
 
     model: Model
-    """What is trained."""
     cluster: Cluster
-    """What it runs on."""
     strategy: Strategy
-    """How it is split."""
-    partition: Plain | None = field(default=None, hash=False)
-    """Layers and recompute of every chunk."""
-    schedule: Plain | None = field(default=None, hash=False)
-    """Order of the passes: rows of actions, or a generator and its parameters."""
-    predictions: Plain | None = field(default=None, hash=False)
-    """Time, memory, bubble, bound and gap."""
-    proof: Plain | None = field(default=None, hash=False)
-    """What the bound is the least of, and hashes of what it was proven for."""
-    provenance: Plain | None = field(default=None, hash=False)
-    """Version, source of the costs, calibration."""
-    run: Plain | None = field(default=None, hash=False)
-    """What differs from run to run; outside the promise of the same bytes."""
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from shardwise.plan.notebook import plan_html
-
-        return plan_html(self)
 
 
-_PARTS = tuple(item.name for item in fields(Plan) if item.name not in _INPUTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a plan file holds beside its schema."""
+
+    inputs: Inputs
+    order: tuple[str, ...] | None = None
+    """One row of actions per rank."""
+    balance: Balance | None = None
+    operators: Operators | None = None
+    predictions: Predictions | None = None
+    proof: Proof | None = None
+    provenance: Provenance | None = None
+    run: dict[str, Any] | None = None
+
+
+_PARTS = tuple(item.name for item in fields(Content) if item.name != "inputs")
+
+
+def plan_table(plan: Plan) -> Plain:
+    """What the plan's file holds."""
+    inputs = {item.name: getattr(plan, item.name) for item in fields(Inputs)}
+    parts = {name: _plain(part) for name in _PARTS if (part := getattr(plan, name)) is not None}
+    table: Plain = to_plain({"schema": SCHEMA, "inputs": inputs, **parts})
+    return table
+
+
+def _plain(part: object) -> Any:  # noqa: ANN401 - a JSON value
+    if isinstance(part, Schedule):
+        return part.csv().splitlines()
+    if isinstance(part, Predictions):
+        return predictions_table(part)
+    return part
 
 
 def plan_text(plan: Plan) -> str:
     """The file's text."""
-    inputs = {name: getattr(plan, name) for name in _INPUTS}
-    parts = {name: part for name in _PARTS if (part := getattr(plan, name)) is not None}
-    return to_json({"schema": SCHEMA, "inputs": inputs, **parts})
+    return to_json(plan_table(plan))
 
 
 def write_plan(plan: Plan, path: str | Path) -> None:
@@ -93,112 +104,69 @@ def read_plan(path: str | Path) -> Plan:
 
 def plan_from(data: Plain, path: str | Path) -> Plan:
     """A plan from what a file holds, with the same checks; `path` only names it in messages."""
-    data = dict(data)
-    _refuse_schema(data.pop("schema", None), path)
-    faults = list(_shape_faults(data))
-    if faults:
-        raise InputError(faults, title=str(path))
-    plan = Plan(**_read_inputs(data.pop("inputs"), path), **data)
-    if fault := _contradiction(plan):
-        raise InputError(fault, title=str(path))
+    old = _version(data.get("schema"), path) == 1
+    given = {name: part for name, part in data.items() if name != "schema"}
+    try:
+        content = validated(Content, upgraded(given) if old else given)
+        if faults := list(_lengths(content)):
+            raise InputError(faults)  # noqa: TRY301 - as those of the types
+        made = {name: getattr(content, name) for name in _PARTS if name != "order"}
+        inputs = {item.name: getattr(content.inputs, item.name) for item in fields(Inputs)}
+        plan = Plan(**inputs, order=_order(content), **made)
+        if old:
+            refuse_contradictions(plan, given)
+    except InputError as error:
+        raise InputError([_cured(fault) for fault in error.faults], title=str(path)) from None
     return plan
 
 
-def _contradiction(plan: Plan) -> Fault | None:
-    """Layers stand in the strategy; a list beside it must be the same."""
-    layers = (plan.partition or {}).get("layers")
-    if not isinstance(layers, list) or "space" in (plan.partition or {}):
-        return None
-    try:
-        own = spread(plan.model.layers, plan.strategy)
-    except InputError:  # told by the checks
-        return None
-    if tuple(layers) == own:
-        return None
-    said, ours = (",".join(map(str, counts)) for counts in (layers, own))
-    return Fault("partition.layers", f"are {said}, those of the strategy {ours}; change both, or leave partition out")
+def _cured(fault: Fault) -> Fault:
+    whole = fault.path.startswith("predictions.") and fault.message.endswith("add it")
+    return Fault(fault.path, f"{fault.message}, or leave predictions out: they are made anew") if whole else fault
 
 
-def _refuse_schema(schema: object, path: str | Path) -> None:
-    found = re.fullmatch(r"shardwise/plan/(\d+)", schema) if isinstance(schema, str) else None
+def _version(schema: object, path: str | Path) -> int:
+    found = re.fullmatch(r"shardwise/plan/([0-9]{1,9})", schema) if isinstance(schema, str) else None
     if found is None:
         said = f"its schema is {schema!r}" if schema is not None else "it has no schema"
         raise FileError(path, f"is not a plan: {said}, a plan says {SCHEMA!r}")
-    if int(found[1]) > VERSION:
+    version = int(found[1])
+    if version > VERSION:
         raise FileError(
-            path,
-            f"was written by a newer Shardwise (plan schema {found[1]}, this one reads up to {VERSION}); update it",
+            path, f"was written by a newer Shardwise (plan schema {version}, this one reads up to {VERSION}); update it"
         )
-    if int(found[1]) < VERSION:
-        raise FileError(path, f"has plan schema {found[1]}, which never was; a plan says {SCHEMA!r}")
+    if not version:
+        raise FileError(path, f"has plan schema {version}, which never was; a plan says {SCHEMA!r}")
+    return version
 
 
-def _shape_faults(data: Plain) -> Iterator[Fault]:
-    known = ("inputs", *_PARTS)
-    for name in sorted(data.keys() - set(known)):
-        yield Fault(name, f"is not a part of a plan; the parts are {', '.join(known)}")
-    for name in known:
-        if name in data and not isinstance(data[name], dict):
-            yield Fault(name, "must be a table of keys and values; leave the key out when nothing is known")
-    if isinstance(data.get("partition"), dict):
-        yield from _partition_faults(data["partition"])
-    if isinstance(data.get("predictions"), dict):
-        yield from _prediction_faults(data["predictions"])
-    if "inputs" not in data:
-        yield Fault("inputs", "is missing; a plan holds its model, cluster and strategy in full")
-    elif isinstance(data["inputs"], dict):
-        yield from _inputs_faults(data["inputs"])
+def _lengths(content: Content) -> Iterator[Fault]:
+    """Lists that have an entry per rank or chunk must have as many as the strategy."""
+    told, balance, strategy = content.predictions, content.balance, content.inputs.strategy
+    listed: dict[str, tuple[Sequence[object], int]] = {}
+    if told is not None:
+        listed = {f"predictions.{name}": (getattr(told, name), strategy.pp) for name in ("stages", "memory")}
+    for index, run in enumerate(balance.recompute if balance else ()):
+        for name, counts in run.choices.items():
+            listed[f"balance.recompute.{index}.choices.{name}"] = (counts, strategy.chunks)
+    for path, (entries, wanted) in listed.items():
+        if len(entries) != wanted:
+            yield Fault(path, f"must have {wanted} entries, as the strategy's pp and vpp say; not {len(entries)}")
 
 
-def _prediction_faults(predictions: Plain) -> Iterator[Fault]:
-    """Predictions are anybody's; those that are computed with must be numbers."""
-    search = predictions.get("search")
-    names = ("iteration_seconds", "bound", "gap", "memory_limit", "memory_limit_bytes", "total_bytes", "mfu")
-    held = {name: predictions.get(name) for name in names}
-    if isinstance(search, dict):
-        held |= {f"search.{name}": search.get(name) for name in ("strategies", "simulated")}
-    for name, value in held.items():
-        if value is not None and (message := wrong(value, SCALARS["plan.number"])):
-            yield Fault(f"predictions.{name}", f"{message}; leave it out where it is not known")
-
-
-def _partition_faults(partition: Plain) -> Iterator[Fault]:
-    """Counts of layers are whole numbers, whoever wrote them."""
-    if not _are_counts(partition.get("layers", [])):
-        yield Fault("partition.layers", "must be a list of whole numbers, the layers of every chunk")
-    runs = partition.get("recompute")
-    for index, run in enumerate(runs if isinstance(runs, list) else []):
-        choices = run.get("choices") if isinstance(run, dict) else None
-        if not isinstance(choices, dict) or not all(map(_are_counts, choices.values())):
-            at = f"partition.recompute.{index}.choices"
-            yield Fault(at, "must be a table of lists of whole numbers, the layers of every chunk by kind")
-
-
-def _are_counts(values: object) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 10**6 for value in values)
-
-
-def _inputs_faults(inputs: Plain) -> Iterator[Fault]:
-    for name in sorted(inputs.keys() - _INPUTS.keys()):
-        yield Fault(f"inputs.{name}", f"is not an input; the inputs are {', '.join(_INPUTS)}")
-    for name in _INPUTS:
-        if not isinstance(inputs.get(name), dict):
-            yield Fault(f"inputs.{name}", "is missing or not a table; a plan holds it in full")
-
-
-def _read_inputs(inputs: Plain, path: str | Path) -> dict[str, Any]:
-    from shardwise.inputs.typed import validated
-
-    values: dict[str, Any] = {}
-    faults: list[Fault] = []
-    for name, kind in _INPUTS.items():
-        try:
-            values[name] = validated(kind, inputs[name], at=f"inputs.{name}")
-        except InputError as error:
-            faults += error.faults
-    if faults:
-        raise InputError(faults, title=str(path))
-    return values
+def _order(content: Content) -> Schedule | None:
+    """The rows as a schedule that the strategy's ranks can run."""
+    rows, strategy = content.order, content.inputs.strategy
+    if rows is None:
+        return None
+    order = Schedule.parse("\n".join(rows), name=strategy.schedule)
+    shape, wanted = (order.pp, order.chunks, order.microbatches), (strategy.pp, strategy.chunks, strategy.microbatches)
+    if shape != wanted:
+        said = "the rows have {} ranks, {} chunks and {} micro batches; ".format(*shape)
+        cure = "the strategy has {}, {} and {}: leave them out, or order the plan anew".format(*wanted)
+        raise InputError(Fault("order", said + cure))
+    validate(order, rank_of=placed(strategy.pp, strategy.vpp, placement_of(strategy)))
+    return order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +186,8 @@ class Difference:
 
 def diff(left: Plan, right: Plan) -> tuple[Difference, ...]:
     """Everything in which two plans differ, `run` aside, in the order of the file."""
-    a, b = (
-        {name: to_plain(getattr(plan, name)) for name in (*_INPUTS, *_PARTS) if name != "run"} for plan in (left, right)
-    )
+    a, b = (plan_table(replace(plan, run=None)) for plan in (left, right))
+    a, b = ({**table.pop("inputs"), **table} for table in (a, b))
     return tuple(_differences(a, b, ""))
 
 
@@ -243,6 +210,6 @@ LENGTH = 12
 
 
 def plan_id(plan: Plan) -> str:
-    """The same for the same inputs, partition and schedule; a new prediction of them does not change it."""
+    """The same for the same inputs, order and operators; a new prediction of them does not change it."""
     decided = replace(plan, predictions=None, proof=None, provenance=None, run=None)
     return hashlib.sha256(plan_text(decided).encode()).hexdigest()[:LENGTH]

@@ -9,19 +9,18 @@ strategy that is named: a bound above any of them, or above the plan, is broken.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeGuard
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import estimate
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.load import load_runtime
-from shardwise.inputs.serialise import Plain, to_json
+from shardwise.inputs.serialise import to_json
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan, Proof, ProofPart, Subject
 from shardwise.plan.predict import estimate_of
 from shardwise.units import show_percent, show_seconds
 
@@ -33,7 +32,7 @@ CLOSE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class Verdict:
     """What a plan's proof is worth today."""
 
     bound: float
@@ -48,20 +47,22 @@ class Proof:
         return f"no strategy of the space takes less than {bound}: gap {gap} (checked; under the cost model in use)"
 
 
-def proof_of(plan: Plan, parts: list[Plain]) -> Plain:
-    """What a plan's file says of its proof. `parts`: what the bound is the least of."""
-    return {"of": {**subject(plan), "parts": _hash(parts)}, "parts": parts}
+def proof_of(plan: Plan, parts: Iterable[ProofPart]) -> Proof:
+    """The proof of a plan. `parts`: what its bound is the least of."""
+    parts = tuple(parts)
+    return Proof(of=subject(plan, parts), parts=parts)
 
 
-def subject(plan: Plan) -> dict[str, str]:
+def subject(plan: Plan, parts: tuple[ProofPart, ...]) -> Subject:
     """Hashes of all that a proof is about."""
-    runtime = load_runtime(plan.strategy.runtime)
-    return {
-        "inputs": _hash([plan.model, plan.cluster, plan.strategy, plan.partition, plan.schedule]),
-        "cost model": cost_model(),
-        "calibration": _hash(calibration_of(plan.cluster.gpu)),
-        "runtime": _hash(runtime),
-    }
+    order = plan.order and plan.order.csv()
+    return Subject(
+        inputs=_hash([plan.model, plan.cluster, plan.strategy, order, plan.balance, plan.operators]),
+        cost_model=cost_model(),
+        calibration=_hash(calibration_of(plan.cluster.gpu)),
+        runtime=_hash(load_runtime(plan.strategy.runtime)),
+        parts=_hash(parts),
+    )
 
 
 @cache
@@ -81,58 +82,46 @@ def _hash(value: object) -> str:
 
 def ended(plan: Plan) -> str:
     """Why a plan's proof no longer holds, as far as its hashes say; empty: they are today's."""
-    of = (plan.proof or {}).get("of")
-    if not isinstance(of, dict):
+    if plan.proof is None:
         return NOTHING
-    today = {**subject(plan), "parts": _hash((plan.proof or {}).get("parts"))}
-    changed = [name for name, now in today.items() if of.get(name) != now]
+    then, now = plan.proof.of, subject(plan, plan.proof.parts)
+    changed = [one.name.replace("_", " ") for one in fields(now) if getattr(then, one.name) != getattr(now, one.name)]
     return f"this proof no longer holds: {', '.join(changed)} changed since it was made" if changed else ""
 
 
-def check_proof(plan: Plan) -> Proof | None:
+def check_proof(plan: Plan) -> Verdict | None:
     """What the plan's proof is worth; none where it has no bound at all."""
-    said = plan.predictions or {}
-    bound, seconds = said.get("bound"), said.get("iteration_seconds")
-    if not _is_time(bound) or not _is_time(seconds) or not bound:
+    told = plan.predictions
+    if told is None or not told.bound:
         return None
-    fault = next(_faults(plan, float(bound)), "")
-    return Proof(bound=float(bound), gap=max(0.0, float(seconds) / float(bound) - 1), fault=fault)
+    fault = next(_faults(plan, told.iteration_seconds, told.bound), "")
+    return Verdict(bound=told.bound, gap=max(0.0, told.iteration_seconds / told.bound - 1), fault=fault)
 
 
-def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
-
-
-def _faults(plan: Plan, bound: float) -> Iterator[str]:
-    parts = (plan.proof or {}).get("parts")
-    if not isinstance(parts, list) or not all(map(_is_part, parts)):
+def _faults(plan: Plan, said: float, bound: float) -> Iterator[str]:
+    if plan.proof is None:
         yield NOTHING
         return
     if ended(plan):
         yield ended(plan)
-    if abs(min((part["bound"] for part in parts), default=bound) - bound) > CLOSE * bound:
+    parts = plan.proof.parts
+    if abs(min((part.bound for part in parts), default=bound) - bound) > CLOSE * bound:
         yield f"the proof is broken: {show_seconds(bound)} is not the least of its parts"
-    yield from _beaten(plan, bound, parts)
+    yield from _beaten(plan, said, bound, parts)
 
 
-def _is_part(part: object) -> bool:
-    return isinstance(part, dict) and _is_time(part.get("bound")) and isinstance(part.get("strategy", ""), str)
-
-
-def _beaten(plan: Plan, bound: float, parts: list[dict[str, Any]]) -> Iterator[str]:
+def _beaten(plan: Plan, said: float, bound: float, parts: tuple[ProofPart, ...]) -> Iterator[str]:
     """The plan and the named strategies, each as it stands, against the bounds."""
-    said = float((plan.predictions or {})["iteration_seconds"])
     now = estimate_of(plan).iteration_seconds
     if abs(now / said - 1) > CLOSE:
         yield f"this proof no longer holds: the plan says {show_seconds(said)}, the cost model {show_seconds(now)}"
     if now < bound * (1 - CLOSE):
         yield f"the proof is broken: the plan takes {show_seconds(now)}, less than the bound"
-    limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
     for part in parts:
         try:
-            found = estimate(plan.model, plan.cluster, Strategy.parse(part["strategy"])) if "strategy" in part else None
+            found = estimate(plan.model, plan.cluster, Strategy.parse(part.strategy)) if part.strategy else None
         except ShardwiseError:  # it cannot run as it stands, and so beats nothing
             continue
-        if found and found.total_bytes <= limit and found.iteration_seconds < part["bound"] * (1 - CLOSE):
+        if found and found.total_bytes <= plan.memory_limit and found.iteration_seconds < part.bound * (1 - CLOSE):
             took = show_seconds(found.iteration_seconds)
             yield f"the proof is broken: {found.strategy} takes {took}, less than its bound"

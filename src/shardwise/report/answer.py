@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise.report.estimate import Table, searched, summary
-from shardwise.search.api import proof
 from shardwise.search.question import COVERED, Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -15,7 +14,7 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     assert answer.best is not None  # noqa: S101 - for the type checker: an answer without one is told otherwise
     yield from summary(answer.best)
     yield "proof", f"{proven(answer)} (under the cost model in use; --explain says what the space is)"
-    for name, text in searched(proof(answer)):
+    for name, text in searched(answer.counts):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
 
 

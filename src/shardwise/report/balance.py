@@ -11,7 +11,7 @@ from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.decompose import Fit
 from shardwise.partition.lists import Table, has_lists, to_lists
 from shardwise.partition.problem import Answer, Evaluation, Problem
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.search.balance_plan import Balanced
 from shardwise.units import show_percent, show_seconds
 

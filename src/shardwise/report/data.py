@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.advice import Change
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.predictions import predictions_of, predictions_table
 from shardwise.frameworks.export import export, target_names
 from shardwise.frameworks.target import Export
 from shardwise.inputs.serialise import Plain
-from shardwise.plan.file import Plan, plan_text
-from shardwise.plan.predictions import predictions, provenance
+from shardwise.plan.file import plan_table
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import provenance_of
 from shardwise.report.page import page_of
 from shardwise.report.view import plan_view
-from shardwise.search.api import proof
 from shardwise.search.question import Answer, Candidate
 from shardwise.search.what_if import WhatIf
 from shardwise.search.why import Why, sentences
@@ -35,14 +35,14 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
     ]  # fmt: skip
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
     return {
-        "strategy": str(found.strategy), "inputs": inputs, "predictions": predictions(found), "advice": advice,
-        "provenance": provenance(found),
+        "strategy": str(found.strategy), "inputs": inputs, "predictions": predictions_table(predictions_of(found)),
+        "advice": advice, "provenance": provenance_of(found),
     }  # fmt: skip
 
 
 def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
     """The plan of a search, and the best of every layout."""
-    return {**plan_data(plan), "top": [candidate_data(one) for one in answer.top[:top]]}
+    return {**plan_table(plan), "top": [candidate_data(one) for one in answer.top[:top]]}
 
 
 def candidate_data(candidate: Candidate) -> Plain:
@@ -92,7 +92,7 @@ def _short(found: Estimate) -> dict[str, Any]:
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": False, "closest": answer.closest, "search": proof(answer)["search"]}
+    return {"fits": False, "closest": answer.closest, "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:
@@ -124,13 +124,7 @@ def _small(plan: Plan, target: str) -> Plain | None:
     return found if sum(len(file["text"]) for file in found["files"]) <= LARGEST else None
 
 
-def plan_data(plan: Plan) -> Plain:
-    """What the plan's file would hold."""
-    found: Plain = json.loads(plan_text(plan))
-    return found
-
-
 def plans_page(plans: Sequence[Plan], views: Sequence[Plain] = ()) -> str:
     """One page of one plan, or of several side by side, with their plan files and every target's files."""
     shown = views or [plan_view(plan) for plan in plans]
-    return page_of(shown, plans=[plan_data(plan) for plan in plans], exports=[every_export(plan) for plan in plans])
+    return page_of(shown, plans=[plan_table(plan) for plan in plans], exports=[every_export(plan) for plan in plans])

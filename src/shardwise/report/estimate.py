@@ -7,8 +7,10 @@ from math import ceil
 
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
-from shardwise.estimate.estimate import Estimate, Stage
-from shardwise.inputs.serialise import Plain
+from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.predictions import Searched, Stage
+from shardwise.plan.plan import Plan
+from shardwise.plan.proof import check_proof
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -22,7 +24,7 @@ _FITS = {"yes": "fits", "no": "does not fit", "close": "close: may or may not fi
 
 def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     """The lines on top: name and text."""
-    low, high = found.time_interval
+    low, high = found.iteration_seconds_interval
     strategy = found.strategy
     yield "iteration", f"{show_seconds(found.iteration_seconds)}  ({show_seconds(low)} to {show_seconds(high)})"
     tokens = strategy.global_batch * strategy.seq
@@ -44,26 +46,31 @@ def _memory_line(found: Estimate) -> str:
     return f"{_FITS[found.fits]}: {show_bytes(fullest.total)} of {show_bytes(limit)}{where}, {spare} ({margin})"
 
 
-def searched(predictions: Plain | None) -> Iterator[tuple[str, str]]:
-    """The line about the search behind a plan: pruned by proof, simulated and left open are three things.
+def searched(told: Searched | None) -> Iterator[tuple[str, str]]:
+    """The line about the search behind a plan: pruned by proof, simulated and left open are three things."""
+    if told is None:
+        return
+    if told.left_open is None:  # a plan from before: its `pruned` held both
+        yield "search", f"{told.strategies:,} strategies, {told.simulated:,} simulated"
+        return
+    left = f", {told.left_open:,} left open" if told.left_open else ""
+    cuts = f"{told.simulated:,} simulated ({told.simulations:,} cuts into stages)"
+    yield "search", f"{told.strategies:,} strategies: {told.pruned:,} pruned by proof, {cuts}{left}"
 
-    The counts are a file's: what it does not say, or not as a number, is not told.
-    """
-    told = (predictions or {}).get("search")
-    search = told if isinstance(told, dict) else {}
-    names = ("strategies", "simulated", "pruned", "simulations", "left_open")
-    counts = {name: value for name in names if type(value := search.get(name)) is int}
-    if len(counts) == len(names):
-        left = f", {counts['left_open']:,} left open" if counts["left_open"] else ""
-        yield (
-            "search",
-            (
-                f"{counts['strategies']:,} strategies: {counts['pruned']:,} pruned by proof, {counts['simulated']:,} "
-                f"simulated ({counts['simulations']:,} cuts into stages){left}"
-            ),
-        )
-    elif {"strategies", "simulated"} <= counts.keys():  # a plan from before `left_open`: its `pruned` held both
-        yield "search", f"{counts['strategies']:,} strategies, {counts['simulated']:,} simulated"
+
+def outdated(plan: Plan, found: Estimate) -> str:
+    """A plan may be older than the cost model that reads it; empty: it says what is said today."""
+    then = plan.predictions.iteration_seconds if plan.predictions else found.iteration_seconds
+    if abs(found.iteration_seconds / then - 1) <= 1e-6:
+        return ""
+    return f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise"
+
+
+def proven(plan: Plan) -> list[tuple[str, str]]:
+    """What a plan's proof is worth today, and the search behind it."""
+    proof = check_proof(plan)
+    told = plan.predictions
+    return [*([("proof", str(proof))] if proof else []), *searched(told.search if told else None)]
 
 
 def stages(found: Estimate) -> Table:

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.cost.ledger import Ledger
 from shardwise.estimate.estimate import Estimate
-from shardwise.plan.file import Plan, diff
+from shardwise.plan.file import diff
+from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
-from shardwise.plan.proof import check_proof
 from shardwise.report import estimate as report
 from shardwise.report.answer import candidates, proven
 from shardwise.report.text import ROUNDING
-from shardwise.search.api import proof
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -24,9 +23,7 @@ _DIFFERENCES = 40
 
 def plan_markdown(plan: Plan, found: Estimate | None = None) -> str:
     """A plan: estimated anew, with the proof it carries."""
-    checked = check_proof(plan)
-    facts = [*([("proof", str(checked))] if checked else []), *report.searched(plan.predictions)]
-    return estimate_markdown(found or estimate_of(plan), facts)
+    return estimate_markdown(found or estimate_of(plan), report.proven(plan))
 
 
 def estimate_markdown(found: Estimate, facts: Sequence[tuple[str, str]] = ()) -> str:
@@ -41,7 +38,7 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
         return joined(
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
-    facts = [*report.summary(best), ("proof", proven(answer)), *report.searched(proof(answer))]
+    facts = [*report.summary(best), ("proof", proven(answer)), *report.searched(answer.counts)]
     heads, rows = candidates(answer, shown)
     others = table(heads, [(_code(name), *rest) for name, *rest in rows])
     return joined([_head(best), facts_table(facts), _stages(best), folded("Other layouts", others), *_ledgers(best)])

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from html import escape
-from typing import Any
 
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
+from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime, named_cluster, named_model
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
-from shardwise.inputs.serialise import Plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import build
 from shardwise.kernels import library
-from shardwise.plan.file import Plan
-from shardwise.plan.notebook import plan_html
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.plan import Plan, plan_html
+from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
-from shardwise.search.question import COVERED, GAP, Answer, Lowest, Question
+from shardwise.search.question import GAP, Answer, Question
 from shardwise.search.search import Report, Search, Stop
 from shardwise.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
@@ -49,7 +47,7 @@ def question_of(
     cluster = named_cluster(cluster) if isinstance(cluster, str) else cluster
     wishes, other = read_wishes(only)
     runtime = _runtime(runtime, other.get("runtime"))
-    limit = _limit(cluster, runtime, memory_margin)
+    limit = memory_limit(cluster, runtime, memory_margin)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     _refuse(model, cluster, shared, limit)
@@ -79,7 +77,7 @@ def _runtime(asked: Runtime | str, wished: str | None) -> Runtime:
     return load_runtime(wished)
 
 
-def _limit(cluster: Cluster, runtime: Runtime, margin: float | str | None) -> float:
+def memory_limit(cluster: Cluster, runtime: Runtime, margin: float | str | None = None) -> float:
     """Bytes that a rank may need: the GPU's, less the memory model's own error or the margin that is asked for."""
     memory = cluster.gpu.memory
     if margin is None:
@@ -116,50 +114,21 @@ def plan_file_of(answer: Answer) -> Plan:
     if answer.best is None:
         message = "nothing fits, so there is no plan"
         raise ValueError(message)
-    found = replace(plan_of(answer.best), partition=_partition(answer), schedule=_schedule(answer))
+    found = plan_of(answer.best)
+    told = predictions_of(
+        answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
+        search=answer.counts,
+    )  # fmt: skip
     return replace(
         found,
-        predictions={**(found.predictions or {}), **proof(answer)},
-        proof=proof_of(found, [_part(one) for one in answer.lowest]),
+        predictions=told,
+        proof=proof_of(found, answer.lowest),
         run={
             "cpu_seconds": answer.cpu_seconds,
             "screen_cpu_seconds": answer.screen_seconds,
             "kernels": library() is not None,
         },
     )
-
-
-def proof(answer: Answer) -> Plain:
-    """Bound, gap, and how they were found."""
-    counts = answer.counts
-    search: dict[str, Any] = {
-        "strategies": counts.space, "screened": counts.screened, "too_large": counts.too_large,
-        "pruned": counts.pruned, "left_open": counts.left_open, "simulated": counts.points,
-        "simulations": counts.simulated,
-        "finished": answer.finished, "covers": COVERED, "axes": counts.axes,
-    }  # fmt: skip
-    return {"bound": answer.bound, "gap": answer.gap, "memory_limit": answer.question.memory_limit, "search": search}
-
-
-def _part(lowest: Lowest) -> Plain:
-    return {"strategy": str(lowest.strategy), "bound": lowest.bound} if lowest.strategy else {"bound": lowest.bound}
-
-
-def _partition(answer: Answer) -> Plain:
-    assert answer.best is not None  # noqa: S101 - for the type checker
-    from shardwise.cost.chunk import recomputed_layers
-    from shardwise.inputs.layers import spread
-
-    strategy = answer.best.strategy
-    layers = spread(answer.question.model.layers, strategy)
-    again = [recomputed_layers(strategy, chunk, layers, count) for chunk, count in enumerate(layers)]
-    return {"layers": list(layers), "recompute": str(strategy.recompute), "recomputed_layers": again}
-
-
-def _schedule(answer: Answer) -> Plain:
-    assert answer.best is not None  # noqa: S101 - for the type checker
-    s = answer.best.strategy
-    return {"name": s.schedule, "pp": s.pp, "vpp": s.vpp, "placement": s.placement, "microbatches": s.microbatches}
 
 
 _SHOWN = 10

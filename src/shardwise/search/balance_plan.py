@@ -10,17 +10,15 @@ from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.inputs.load import load_runtime
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.partition.problem import Answer, Problem
-from shardwise.plan.file import Plan
-from shardwise.plan.predict import estimate_of
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.plan import Balance, Plan, Recomputed
+from shardwise.plan.predict import estimate_of, plan_of
 from shardwise.search.cut_bound import prove
 from shardwise.search.cuts import cuts_freely
-from shardwise.search.question import Question
+from shardwise.search.question import Question, question_about
 from shardwise.search.refine import Refined, refine
 from shardwise.search.space import AS_NEEDED
 from shardwise.units import show_bytes
@@ -45,11 +43,9 @@ class Balanced:
 
 def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     """The fastest cut of a plan's strategy that fits into `limit` bytes of every rank, by default all of the GPU's."""
-    strategy, runtime = plan.strategy, load_runtime(plan.strategy.runtime)
-    question = Question(
-        model=plan.model, cluster=plan.cluster, runtime=runtime, base=strategy,
-        memory_limit=limit or plan.cluster.gpu.memory,
-    )  # fmt: skip
+    strategy = plan.strategy
+    question = question_about(plan, strategy, limit or plan.cluster.gpu.memory)
+    runtime = question.runtime
     _refuse(question, strategy)
     before = estimate_of(plan)
     free = _free(strategy, runtime)
@@ -87,11 +83,16 @@ def with_layers_of(plan: Plan, answer: Answer, data: dict[str, Any]) -> Plan:
         plan.strategy, layers=answer.best.partition.layers, first_layers=0, last_layers=0, count_embedding=False,
         count_head=False, schedule=data["schedule"],
     )  # fmt: skip
+    mixed = tuple(
+        Recomputed(kind=run["kind"], choices={name: tuple(counts) for name, counts in run["choices"].items()})
+        for run in data["counts_by_kind"]
+    )
+    found = Balance(
+        problem=answer.problem.name, recompute=mixed, simulated=answer.simulated, bound=answer.bound,
+        peak=answer.best.peak,
+    )  # fmt: skip
     made = plan_of(estimate(plan.model, plan.cluster, strategy))
-    partition = {"layers": data["layers"], "recompute": data["counts_by_kind"]}
-    kept = {**(made.predictions or {}), "balance": {name: one for name, one in data.items() if name != "seconds"}}
-    run = {**(plan.run or {}), "balance_seconds": data["seconds"]}
-    return replace(made, partition=partition, predictions=kept, run=run)
+    return replace(made, balance=found, run={**(plan.run or {}), "balance_seconds": data["seconds"]})
 
 
 def _refuse(question: Question, strategy: Strategy) -> None:

@@ -31,9 +31,9 @@ def why_nothing(answer: Answer) -> str:
     near, question = answer.closest, answer.question
     if not answer.finished:
         return "stopped before any strategy was found that fits; give it more time"
-    if not answer.counts.space:
+    if not answer.counts.strategies:
         return why_empty(question)
-    text = f"none of {answer.counts.space:,} strategies fits {question.model.name} on {question.cluster.name}"
+    text = f"none of {answer.counts.strategies:,} strategies fits {question.model.name} on {question.cluster.name}"
     if near is None:
         return f"{text}; use more or larger GPUs, or a shorter sequence"
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank:\n  {near.strategy}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.predictions import Searched
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import CpKind, Strategy, Zero
+from shardwise.plan.plan import Plan, ProofPart
 from shardwise.search.wishes import Wishes
 
 GAP = 0.005
@@ -35,6 +37,14 @@ class Question:
     """Which values of the axes are allowed."""
     memory_limit: float
     """Bytes that a rank may need in all."""
+
+
+def question_about(plan: Plan, strategy: Strategy, memory_limit: float) -> Question:
+    """One strategy for the model and the cluster of a plan: how is it best cut?"""
+    return Question(
+        model=plan.model, cluster=plan.cluster, runtime=load_runtime(strategy.runtime), base=strategy,
+        memory_limit=memory_limit,
+    )  # fmt: skip
 
 
 class Base(NamedTuple):
@@ -78,31 +88,6 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """How many strategies were looked at, and how."""
-
-    space: int
-    """Distinct valid strategies."""
-    axes: Mapping[str, Mapping[str, int]] = field(hash=False)
-    """Axis -> value -> how many strategies have it."""
-    screened: int = 0
-    """Bounded one by one."""
-    too_large: int = 0
-    """Of those, proven not to fit by the bound on memory."""
-    simulated: int = 0
-    """Estimated in full, pipeline replayed; every cut into stages counts."""
-    points: int = 0
-    """Strategies simulated, all cuts into stages of one together."""
-    pruned: int = 0
-    """Proven to be slower or too large without a simulation."""
-
-    @property
-    def left_open(self) -> int:
-        """Neither simulated nor pruned when the search was stopped; 0 of one that came to its end."""
-        return self.space - self.points - self.pruned
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A simulated strategy, its best cut into stages."""
 
@@ -127,13 +112,6 @@ class Closest:
     """A strategy that fits there."""
 
 
-class Lowest(NamedTuple):
-    """One of the lowest bounds: of a strategy, all cuts of it, or of all that was dropped without a simulation."""
-
-    bound: float
-    strategy: Strategy | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The best strategy of the space, and what is proven about it."""
@@ -143,21 +121,25 @@ class Answer:
     """None: nothing fits."""
     bound: float
     """No strategy of the space that fits takes less, under the cost model in use."""
-    counts: Counts
-    lowest: tuple[Lowest, ...] = ()
+    counts: Searched
+    """How many strategies were looked at, and how."""
+    lowest: tuple[ProofPart, ...] = ()
     """What the bound is the least of."""
     top: tuple[Candidate, ...] = ()
     """The best simulated strategies, one for every layout, best first."""
     simulated: tuple[Candidate, ...] = ()
     """What was simulated, up to MOST_SHOWN: those that fit first, fastest first, then the others, leanest first."""
     closest: Closest | None = None
-    finished: bool = True
-    """False: the time was up, or the search was told to stop; the answer is the best so far."""
     interrupted: bool = False
     """Ctrl-C was pressed."""
     cpu_seconds: float = 0.0
     screen_seconds: float = 0.0
     """CPU time of the bounds, the cost model's included."""
+
+    @property
+    def finished(self) -> bool:
+        """False: the time was up, or the search was told to stop; the answer is the best so far."""
+        return self.counts.finished
 
     @property
     def gap(self) -> float:

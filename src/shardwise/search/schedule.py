@@ -30,9 +30,8 @@ from shardwise.pipeline.optimise import Answer, bound_of, optimise
 from shardwise.pipeline.order_search import Report
 from shardwise.pipeline.prove import prove
 from shardwise.pipeline.timeline import Timeline
-from shardwise.plan.file import Plan
-from shardwise.plan.predict import reordered
-from shardwise.plan.predictions import plan_of
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import plan_of, reordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

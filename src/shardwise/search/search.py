@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.estimate.passes import SPLIT
+from shardwise.estimate.predictions import Searched
 from shardwise.inputs.layers import stage_layers
 from shardwise.inputs.strategy import Strategy
+from shardwise.plan.plan import ProofPart
 from shardwise.search.cut_bound import Paths, prove
 from shardwise.search.executor import Executor, Serial
-from shardwise.search.question import GAP, MOST_SHOWN, Answer, Base, Candidate, Counts, Lowest, Point, Question
+from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question
 from shardwise.search.refine import NEAR, Care, Refined, every_cut, refine
 from shardwise.search.screen import Rows, Screen
 from shardwise.search.space import Space, apart, axes_apart
@@ -384,24 +386,29 @@ class Search:
         question, best = self.question, self.best
         found = best and estimate(question.model, question.cluster, best.strategy, runtime=question.runtime)
         total, axes = self.space.count()
-        counts = Counts(
-            space=total, axes=axes, screened=self.screened, too_large=self.too_large, simulated=self.simulations,
-            points=self.points, pruned=self.pruned,
+        counts = Searched(
+            strategies=total, simulated=self.points, simulations=self.simulations, screened=self.screened,
+            too_large=self.too_large, pruned=self.pruned, left_open=total - self.points - self.pruned,
+            finished=self.finished, covers=COVERED, axes=axes,
         )  # fmt: skip
         tried = self._sorted()
         return Answer(
             question=question, best=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
-            simulated=tuple(tried[:MOST_SHOWN]), finished=self.finished, interrupted=self.interrupted,
+            simulated=tuple(tried[:MOST_SHOWN]), interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
 
-    def _evidence(self) -> tuple[Lowest, ...]:
+    def _evidence(self) -> tuple[ProofPart, ...]:
         """What the bound is the least of: the lowest of what was simulated, and of all the rest."""
         places = sorted(self.open, key=lambda place: (self.open[place], place))[:NAMED]
-        named = [Lowest(self.open[place], self.strategy(place)) for place in places if self.open[place] < float("inf")]
+        named = [
+            ProofPart(bound=self.open[place], strategy=str(self.strategy(place)))
+            for place in places
+            if self.open[place] < float("inf")
+        ]
         best = self.best.seconds if self.best else float("inf")
         rest = min(self.dropped, self._lowest(), best) if self.finished else self.bound
-        return (Lowest(rest, None), *named)
+        return (ProofPart(bound=rest), *named)
 
     def _sorted(self) -> list[Candidate]:
         def key(item: tuple[int, Candidate]) -> tuple[bool, float, int]:

@@ -11,7 +11,7 @@ from shardwise.inputs.gate import refusal, typed
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.nothing_fits import resized
@@ -62,8 +62,8 @@ def _level(cluster: Cluster, net: str) -> Level:
 
 def margin_of(plan: Plan) -> float | None:
     """Bytes of every GPU that the plan was asked to leave free; none: it does not say."""
-    limit = (plan.predictions or {}).get("memory_limit")
-    return plan.cluster.gpu.memory - float(limit) if isinstance(limit, int | float) else None
+    limit = plan.predictions.memory_limit if plan.predictions else None
+    return plan.cluster.gpu.memory - limit if limit is not None else None
 
 
 def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", report: Report | None = None) -> WhatIf:

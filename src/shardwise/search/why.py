@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from shardwise.estimate.advice import difference
 from shardwise.estimate.estimate import Estimate
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 from shardwise.units import show_bytes, show_seconds
 
 
@@ -72,7 +72,7 @@ def against(plan: Plan, text: str) -> Why:
 
     if not text.strip():
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
-    limit = float((plan.predictions or {}).get("memory_limit") or plan.cluster.gpu.memory)
+    limit = plan.memory_limit
     other = filled(text, plan.strategy, plan.cluster.gpus)
     faults = value_faults(other, "strategy")
     if faults:  # before anything is cut or priced with such numbers
@@ -87,14 +87,10 @@ def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
     """The strategy as the search would cut it; as it is where it cannot run at all, for the checks to say why."""
     from shardwise.check.check import check
     from shardwise.estimate.estimate import estimate
-    from shardwise.inputs.load import load_runtime
-    from shardwise.search.question import Question
+    from shardwise.search.question import question_about
     from shardwise.search.refine import refine
 
-    question = Question(
-        model=plan.model, cluster=plan.cluster, runtime=load_runtime(strategy.runtime), base=strategy,
-        memory_limit=limit,
-    )  # fmt: skip
+    question = question_about(plan, strategy, limit)
     found = refine(question, strategy)
     if found is None:
         return strategy

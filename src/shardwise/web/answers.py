@@ -15,7 +15,7 @@ from shardwise.web.question import searched
 from shardwise.web.untrusted import model_of, plan_of, read_body, runtime_of
 
 if TYPE_CHECKING:
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 Data = dict[str, Any]
 MOST_PLANS = 16
@@ -65,12 +65,11 @@ def question(body: bytes) -> Data:
 
 def view(body: bytes) -> Data:
     """A plan, or a strategy under a question, as the page shows it."""
-    from shardwise.report.data import plan_data
     from shardwise.report.view import plan_view
 
     data = _table(body, "plan", "question", "strategy")
     plan = plan_of(data["plan"]) if "plan" in data else _planned(data)
-    return {"plan": plan_data(plan), "view": plan_view(plan)}
+    return {"plan": api.plan_table(plan), "view": plan_view(plan)}
 
 
 def why(body: bytes) -> Data:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from shardwise import api
 from shardwise.errors import InfeasibleError
-from shardwise.report.data import plan_data
 from shardwise.report.view import candidate_view, plan_view
 from shardwise.web.question import searched
 from shardwise.web.stream import Frame
@@ -64,7 +63,7 @@ def _done(answer: Answer) -> Data:
     found = api.plan_of(answer) if answer.best else None
     best = str(found.strategy) if found else ""
     return {
-        "plan": plan_data(found) if found else None,
+        "plan": api.plan_table(found) if found else None,
         "view": plan_view(found, answer.simulated) if found else None,
         "top": [candidate_view(one, best=str(one.strategy) == best) for one in answer.top],
         "finished": answer.finished,

@@ -16,7 +16,7 @@ from shardwise.inputs.load import load_runtime, named_cluster, named_model, runt
 from shardwise.inputs.model import Model
 
 if TYPE_CHECKING:
-    from shardwise.plan.file import Plan
+    from shardwise.plan.plan import Plan
 
 T = TypeVar("T")
 

@@ -59,7 +59,7 @@ def _predicted(question: Question, plan: PerOpPlan) -> Plain:
             "identity": question.profile.identity,
             "tags": question.profile.tags,
         },
-        "cost_model": question.flavour.name,
+        "cost_model": question.pricing.name,
         "made_for": {
             "num_layers": question.chain.layers,
             "global_batch_size": question.global_batch,

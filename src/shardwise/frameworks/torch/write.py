@@ -16,8 +16,7 @@ from shardwise.pipeline.action import F, Schedule
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.faults import validate
 from shardwise.pipeline.generate import SHAPES, generate
-from shardwise.plan.file import Plan
-from shardwise.plan.predict import order_in
+from shardwise.plan.plan import Plan
 
 
 def write(draft: Draft) -> tuple[File, ...]:
@@ -38,9 +37,9 @@ def write(draft: Draft) -> tuple[File, ...]:
 
 def schedule_of(plan: Plan) -> Schedule:
     """The rows of the plan, else those that its schedule's name stands for."""
-    s, order = plan.strategy, order_in(plan)
-    if order is not None:
-        return order
+    s = plan.strategy
+    if plan.order is not None:
+        return plan.order
     if s.schedule not in SHAPES:
         raise InputError(
             f"the plan has no rows of a schedule, and {s.schedule} stands for none; make them with  "

@@ -17,6 +17,7 @@ from shardwise.frameworks.torchtitan.names import (
 from shardwise.frameworks.torchtitan.read_python import calls, model_module
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.gate import said
+from shardwise.inputs.load import named_model
 from shardwise.inputs.recompute import Recompute
 
 Settings = dict[str, Any]
@@ -254,9 +255,7 @@ def _model(draft: Draft, keys: Foreign) -> None:
     name, flavor = keys.text("model.name", ""), keys.text("model.flavor", "")
     ours = next((own for own, theirs in TORCHTITAN_FLAVORS.items() if theirs == (name, flavor)), None)
     if ours is not None:
-        from shardwise.frameworks.load import load_model
-
-        draft.model = load_model(ours)
+        draft.model = named_model(ours)
         draft.understood.append(f"model.name {name}, model.flavor {flavor} -> model {ours}")
     elif name or flavor:
         draft.assumed.append(f"no model: the catalog has no {name} {flavor}; give MODEL by name or file")

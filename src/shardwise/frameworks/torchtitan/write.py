@@ -33,7 +33,6 @@ from shardwise.frameworks.torchtitan.names import (
 from shardwise.frameworks.torchtitan.write_text import config, say_model
 from shardwise.inputs.recompute import Recompute
 from shardwise.pipeline.action import Schedule
-from shardwise.plan.predict import order_in
 
 Settings = dict[str, Any]
 
@@ -141,7 +140,7 @@ def _order(draft: Draft) -> Schedule | None:
     s = draft.strategy
     if s.pp == 1 or draft.refusals:
         return None
-    if s.schedule in TORCHTITAN_SCHEDULES and order_in(draft.plan) is None and not _grouped(draft):
+    if s.schedule in TORCHTITAN_SCHEDULES and draft.plan.order is None and not _grouped(draft):
         return None
     order = schedule_of(draft.plan)
     check_torch(order)

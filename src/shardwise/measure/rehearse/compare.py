@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shardwise.cost.chunk import Chunk, combined
+from shardwise.errors import InputError
 from shardwise.estimate.estimate import assemble
+from shardwise.estimate.predictions import Line, Rehearsed
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.runtime import Overheads, Runtime
 from shardwise.measure.rehearse.megatron import LOCAL, megatron_setup
 from shardwise.ops.moe import EAGER_ROUTING
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 # What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
 # take the way over a temporary, bytes each; tokens are sorted by plain kernels: bytes a layer (an H200's 0.15 ms).
@@ -23,20 +25,6 @@ OVERHEADS = Overheads(launch=20e-6, launch_backward=12e-6, layer=0.8e-3, layer_b
 
 UNFUSED_ADAM = 4.0
 """Bytes per parameter that the program's Adam holds in its step where it is not fused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One number of a rehearsal."""
-
-    what: str
-    predicted: float
-    measured: float
-    unit: str
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.measured - 1 if self.measured else 0.0
 
 
 def rehearsed(runtime: Runtime) -> Runtime:
@@ -127,22 +115,17 @@ def folded(plan: Plan, result: dict[str, Any], lines: list[Line]) -> Plan:
 
     The plan's own runtime may have other kernels than the program: the ratio measured / predicted is what carries over.
     """
-    rank = int(result["rank"])
+    told, rank = plan.predictions, int(result["rank"])
+    if told is None:
+        raise InputError("the plan holds no predictions to correct; write it anew with `shardwise estimate PLAN --out`")
     factors = {line.what: line.measured / line.predicted for line in lines if line.predicted}
-    told = dict(plan.predictions or {})
-    rehearsal = {
-        "device": result["device"],
-        "lines": [{"what": line.what, "predicted": line.predicted, "measured": line.measured} for line in lines],
-    }
     corrected: dict[str, float] = {}
-    memory = told.get("memory")
-    if isinstance(memory, list) and rank < len(memory) and "peak" in factors:
-        corrected["peak_bytes"] = memory[rank]["peak"]["value"] * factors["peak"]
-        corrected["total_bytes"] = memory[rank]["total"] + memory[rank]["peak"]["value"] * (factors["peak"] - 1)
-    stages = told.get("stages")
-    if isinstance(stages, list) and rank < len(stages) and "all passes" in factors:
-        corrected["alone_seconds"] = stages[rank]["alone"] * factors["all passes"]
-    rehearsal["corrected"] = corrected
-    known = dict(told.get("rehearsed") or {})
-    known[f"pp{rank}"] = rehearsal
-    return replace(plan, predictions={**told, "rehearsed": known})
+    if "peak" in factors:
+        memory = told.memory[rank]
+        corrected["peak_bytes"] = memory.peak.value * factors["peak"]
+        corrected["total_bytes"] = memory.total + memory.peak.value * (factors["peak"] - 1)
+    if "all passes" in factors:
+        corrected["alone_seconds"] = told.stages[rank].alone * factors["all passes"]
+    others = tuple(one for one in told.rehearsed if one.rank != rank)
+    one = Rehearsed(rank=rank, device=result["device"], lines=tuple(lines), **corrected)
+    return replace(plan, predictions=replace(told, rehearsed=(*others, one)))

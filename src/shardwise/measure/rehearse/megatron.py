@@ -7,7 +7,7 @@ from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.runtime import Runtime
 from shardwise.measure.rehearse.spec import SCHEMA, Spec, identity_of, model_values, short, strategy_values
-from shardwise.plan.file import Plan
+from shardwise.plan.plan import Plan
 
 LOCAL = "megatron-local"
 """The runtime of Megatron-Core without Transformer Engine, which is what the program builds."""

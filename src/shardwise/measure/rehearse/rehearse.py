@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardwise.errors import Fault, InputError, MissingExtraError
+from shardwise.estimate.predictions import Line
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_now, write_text
-from shardwise.measure.rehearse.compare import Line, compare, folded
+from shardwise.measure.rehearse.compare import compare, folded
 from shardwise.measure.rehearse.megatron import megatron_spec
 from shardwise.measure.rehearse.program import read_result, run_program
 from shardwise.measure.rehearse.spec import Spec, rank_number, spec_of
-from shardwise.plan.file import Plan, plan_id
+from shardwise.plan.file import plan_id
+from shardwise.plan.plan import Plan
 
 Device = Literal["cuda", "meta"]
 

@@ -16,8 +16,8 @@ from shardwise.ops.embedding import padded_vocab
 from shardwise.ops.layer import layer_kinds
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.generate import generate
-from shardwise.plan.file import Plan, plan_id
-from shardwise.plan.predict import order_in
+from shardwise.plan.file import plan_id
+from shardwise.plan.plan import Plan
 
 SCHEMA = "shardwise/rehearsal/1"
 Spec = dict[str, Any]
@@ -163,9 +163,8 @@ def _actions(plan: Plan, setup: Setup, rank: int) -> list[tuple[int, str, int]]:
 
 def _schedule(plan: Plan, setup: Setup) -> Schedule:
     strategy = setup.strategy
-    order = order_in(plan)
-    if order is not None:
-        return order
+    if plan.order is not None:
+        return plan.order
     if strategy.schedule == "auto":
         raise InputError(
             "the plan's schedule is auto and not yet in it; write it with `shardwise schedule auto --plan`"

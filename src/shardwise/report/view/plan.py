@@ -10,20 +10,20 @@ from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.estimate import Estimate, assemble
 from shardwise.estimate.passes import timeline_of
+from shardwise.estimate.predictions import ledger_table
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
-from shardwise.plan.file import Plan, plan_id
-from shardwise.plan.predict import order_in
-from shardwise.plan.predictions import ledger_dict
+from shardwise.plan.file import plan_id
+from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
-from shardwise.report.estimate import searched
+from shardwise.report.estimate import outdated, searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
 from shardwise.search.question import Candidate
-from shardwise.units import show_bytes, show_count, show_percent, show_seconds
+from shardwise.units import show_bytes, show_count, show_percent
 
 _AXES = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "sp", "micro_batch", "global_batch", "seq", "microbatches",
@@ -41,8 +41,7 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
     runtime = runtime or load_runtime(strategy.runtime)
     ensure(plan.model, plan.cluster, strategy, runtime)
     setup = setup_of(plan.model, plan.cluster, strategy, runtime)
-    order = order_in(plan)
-    found, timeline = assemble(setup, order), timeline_of(setup, order)
+    found, timeline = assemble(setup, plan.order), timeline_of(setup, plan.order)
     return {
         "kind": "plan",
         "id": plan_id(plan),
@@ -55,7 +54,7 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
         "facts": [list(fact) for fact in _facts(found, plan)],
         "stages": stages_data(found, setup, timeline),
         "timeline": timeline_data(timeline),
-        "ledger": {"time": ledger_dict(found.time), "memory": [_memory(rank) for rank in found.memory]},
+        "ledger": {"time": ledger_table(found.time), "memory": [_memory(rank) for rank in found.memory]},
         "candidates": _points(candidates, str(strategy)),
         "notes": [*_notes(found, plan), *filter(None, [too_long(timeline)])],
     }
@@ -66,20 +65,15 @@ def _axis(value: object) -> Any:  # noqa: ANN401 - a JSON value
 
 
 def _numbers(found: Estimate, plan: Plan) -> Plain:
-    predicted, proof = plan.predictions or {}, check_proof(plan)
+    told, proof = plan.predictions, check_proof(plan)
     return {
         **{name: getattr(found, name) for name in _NUMBERS},
-        "interval": list(found.time_interval),
+        "interval": list(found.iteration_seconds_interval),
         "memory_limit": found.cluster.gpu.memory,
-        "usable_memory": _number(predicted.get("memory_limit")),
+        "usable_memory": told.memory_limit if told else None,
         "bound": proof.bound if proof and not proof.fault else None,
         "gap": proof.gap if proof and not proof.fault else None,
     }
-
-
-def _number(value: object) -> float | None:
-    """A number of a file, whatever else may stand there."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
@@ -90,14 +84,13 @@ def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "cluster", f"{cluster.name}: {cluster.gpus} x {cluster.gpu.name}, {show_bytes(cluster.gpu.memory)}"
     yield "runtime", strategy.runtime
     yield "batch", f"{strategy.global_batch:,} x {strategy.seq:,} = {strategy.global_batch * strategy.seq:,} tokens"
-    yield from searched(plan.predictions)
+    yield from searched(plan.predictions.search if plan.predictions else None)
     yield "calibration", found.calibration
 
 
 def _notes(found: Estimate, plan: Plan) -> Iterator[str]:
-    then = _number((plan.predictions or {}).get("iteration_seconds"))
-    if then and abs(found.iteration_seconds / then - 1) > 1e-6:
-        yield f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise"
+    if note := outdated(plan, found):
+        yield note
     proof = check_proof(plan)
     if proof and proof.fault:
         yield str(proof)
@@ -117,4 +110,4 @@ def _memory(rank: RankMemory) -> Plain:
         Ledger("context and communicators", rank.total - rank.reserved),
     )
     parts = (*rank.peak.parts, *(part for part in outside if part.value))
-    return ledger_dict(Ledger(f"rank {rank.rank}", rank.total, parts, rank.at))
+    return ledger_table(Ledger(f"rank {rank.rank}", rank.total, parts, rank.at))
