@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise import api
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.report_files import report_options, reports_of, write_reports
 
@@ -32,16 +33,14 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.cli.per_op_show import show_per_op
-    from shardwise.plan.file import plan_table, read_plan
-    from shardwise.plan.predict import estimate_of
     from shardwise.report import estimate as report
 
-    read = read_plan(plan)
+    read = api.read_plan(plan)
     if read.operators:
         show_per_op(read, read.operators, output)
         return
-    found = estimate_of(read)
-    output.answer({"strategy": str(read.strategy), **plan_table(read)})
+    found = api.estimate(read)
+    output.answer({"strategy": str(read.strategy), **api.plan_table(read)})
     output.markdown(lambda: _markdown(read, found))
     write_reports(read, reports_of(files))
     if not output.prints:
@@ -80,10 +79,9 @@ def _draw(plan: Plan, output: Output) -> None:
     """How the pipeline fills and drains."""
     if plan.strategy.pp == 1:
         return
-    from shardwise.plan.predict import plan_iteration
     from shardwise.report.text import draw_ends
 
-    picture = draw_ends(plan_iteration(plan), terminal_width() or 120)
+    picture = draw_ends(api.timeline(plan), terminal_width() or 120)
     if picture:
         output.say(f"\nhow the pipeline fills and drains: {_LEGEND[plan.strategy.vpp > 1]}")
         output.say(picture)
