@@ -31,7 +31,7 @@ VERBS = {
     "plan": "model cluster global_batch seq runtime only memory memory_margin base gap time_limit workers executor "
     "address report stop",
     "plan_of": "found plan memory_limit",
-    "plan_operators": "model cluster global_batch seq runtime memory stages most_tp method time_limit workers",
+    "plan_operators": "model cluster global_batch seq runtime memory zero stages most_tp method time_limit workers",
     "read_plan": "path",
     "rehearse": "plan rank device builder read repeats result",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "

@@ -133,7 +133,10 @@ def test_plan(cli, tmp_path):
             assert page_plan(**question)["plan"] is None
             continue
         said, data = cli("plan", model, "-c", question["cluster"], *words, "--out", tmp_path / "plan.json")
-        done, ours = page_plan(**question), plain(shardwise.api.read_plan(tmp_path / "plan.json").predictions)
+        done, ours = (
+            page_plan(**question),
+            shardwise.api.plan_table(shardwise.read_plan(tmp_path / "plan.json"))["predictions"],
+        )
         assert data["predictions"] == done["plan"]["predictions"] == ours
         assert ours["iteration_seconds"] == found.best.iteration_seconds
         assert (ours["bound"], ours["gap"]) == (found.bound, found.gap)

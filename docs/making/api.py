@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "shardwise.estimate.estimate": ("Stage",),
     "shardwise.cost.memory": ("RankMemory",),
     "shardwise.cost.ledger": ("Ledger",),
-    "shardwise.search.question": ("Candidate", "Counts"),
+    "shardwise.search.question": ("Candidate",),
     "shardwise.pipeline.generate": ("generate",),
     "shardwise.pipeline.costs": ("costs",),
     "shardwise.report.markdown": ("plan_markdown", "estimate_markdown", "diff_markdown"),

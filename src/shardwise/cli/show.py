@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise import api
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.report_files import report_options, reports_of, write_reports
 from shardwise.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
+    from shardwise.estimate.estimate import Estimate
     from shardwise.plan.plan import Operators, OperatorStage, Plan
 
 
 def show_per_op(plan: Plan, operators: Operators, output: Output) -> None:
     """Stages, layouts, predictions and bound, as they were written."""
-    from shardwise.plan.file import plan_table
     from shardwise.plan.proof import ended
 
-    output.answer(plan_table(plan))
+    output.answer(api.plan_table(plan))
     count, stale = len(operators.stages), ended(plan)
     output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count} stage{'s'[: count > 1]}, "
                f"{operators.microbatches} micro batches of a global batch of {plan.strategy.global_batch}")  # fmt: skip
@@ -41,11 +42,6 @@ def _row(index: int, stage: OperatorStage) -> list[str]:
     ]  # fmt: skip
 
 
-if TYPE_CHECKING:
-    from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.plan import Plan
-
-
 _LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and W) backward, micro batch")
 
 
@@ -63,16 +59,14 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     shardwise show plan.json --explain
     shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.plan.file import plan_table, read_plan
-    from shardwise.plan.predict import estimate_of
     from shardwise.report import estimate as report
 
-    read = read_plan(plan)
+    read = api.read_plan(plan)
     if read.operators:
         show_per_op(read, read.operators, output)
         return
-    found = estimate_of(read)
-    output.answer({"strategy": str(read.strategy), **plan_table(read)})
+    found = api.estimate(read)
+    output.answer({"strategy": str(read.strategy), **api.plan_table(read)})
     output.markdown(lambda: _markdown(read, found))
     write_reports(read, reports_of(files))
     if not output.prints:
@@ -111,10 +105,9 @@ def _draw(plan: Plan, output: Output) -> None:
     """How the pipeline fills and drains."""
     if plan.strategy.pp == 1:
         return
-    from shardwise.plan.predict import plan_iteration
     from shardwise.report.text import draw_ends
 
-    picture = draw_ends(plan_iteration(plan), terminal_width() or 120)
+    picture = draw_ends(api.timeline(plan), terminal_width() or 120)
     if picture:
         output.say(f"\nhow the pipeline fills and drains: {_LEGEND[plan.strategy.vpp > 1]}")
         output.say(picture)

@@ -23,7 +23,7 @@ _ONLY_LENGTH = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class Wanted:
     """What a request asks for, in the words of `api.plan`."""
 
     question: dict[str, Any]
@@ -31,7 +31,7 @@ class Searched:
     effort: dict[str, Any]
 
 
-def searched(data: object) -> Searched:
+def searched(data: object) -> Wanted:
     """Read a question; InputError with every fault."""
     if not isinstance(data, dict):
         raise InputError(Fault("question", f"must be a table with the keys {', '.join(FIELDS)}"))
@@ -50,7 +50,7 @@ def searched(data: object) -> Searched:
     if table.faults or model is None or cluster is None:
         raise InputError(table.faults)
     effort = {name: numbers.pop(name) for name in ("gap", "time_limit")}
-    return Searched(question={"model": model, "cluster": cluster, **numbers}, effort=effort)
+    return Wanted(question={"model": model, "cluster": cluster, **numbers}, effort=effort)
 
 
 def _numbers(table: Foreign) -> dict[str, Any]:
