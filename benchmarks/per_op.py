@@ -20,7 +20,7 @@ from shardwise.frameworks.aceso.read_profile import read_profile
 from shardwise.per_op.chain import chain_of
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.profiles.table import MB
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.solve import solve
 from shardwise.per_op.start import Balancer, balanced, uniform_shapes
 
@@ -41,9 +41,9 @@ SEED = (
 )
 
 
-def asked(folder: Path, name: str, layers: int, gpus: int, **more) -> Question:
+def asked(folder: Path, name: str, layers: int, gpus: int, **more) -> OperatorQuestion:
     profile = read_profile(folder, name)
-    return Question(
+    return OperatorQuestion(
         profile=profile,
         chain=chain_of(profile, layers),
         gpus=gpus,

@@ -19,7 +19,7 @@ from shardwise.pipeline.costs import Costs, costs, limit_of
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import generate
-from shardwise.pipeline.optimise import Answer, optimise
+from shardwise.pipeline.optimise import OrderAnswer, optimise
 
 COST_SETS = {
     "unit": (10, 10, 10, 0), "w0.8": (10, 10, 8, 0), "seed": (10, 11, 9, 1), "sail16": (14407, 14380, 9676, 1610),
@@ -35,7 +35,7 @@ def limited(given: Costs, pp: int, vpp: int, times: float | None, placement: str
     return dataclasses.replace(given, memory_limit=limit_of(given, placed(pp, vpp, placement), times))
 
 
-def solved(given: Costs, pp: int, vpp: int, m: int, **options) -> Answer:
+def solved(given: Costs, pp: int, vpp: int, m: int, **options) -> OrderAnswer:
     answer = optimise(given, pp=pp, vpp=vpp, microbatches=m, **options)
     fault = find_fault(answer.schedule, given)
     if fault is not None:
@@ -61,7 +61,7 @@ def read_cells() -> list[tuple[int, int, str, float | None, dict[str, float], st
 
 def grid(*, quick: bool) -> bool:
     gaps: dict[str, list[float]] = {"ours": [], "official": [], "paddle": []}
-    behind, slowest, cache = list[str](), 0.0, dict[tuple[object, ...], Answer]()
+    behind, slowest, cache = list[str](), 0.0, dict[tuple[object, ...], OrderAnswer]()
     for pp, m, name, times, rivals, who in read_cells():
         if quick and pp > 8:
             continue

@@ -58,9 +58,8 @@ if TYPE_CHECKING:
     from shardwise.measure.calibrate import Calibrated
     from shardwise.measure.rehearse.rehearse import Rehearsal
     from shardwise.measure.validate.validate import Validation
-    from shardwise.partition.problem import Answer as BalanceAnswer
-    from shardwise.partition.problem import Problem
-    from shardwise.per_op.answer import Answer as OperatorAnswer
+    from shardwise.partition.problem import BalanceAnswer, Problem
+    from shardwise.per_op.answer import OperatorAnswer
     from shardwise.pipeline.action import Schedule
     from shardwise.pipeline.costs import Costs
     from shardwise.pipeline.replay import Replay
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
 # Loaded when first asked for, so that `shardwise --help` and a script that needs one name pay for nothing else.
 _HOMES = {
     "Answer": "search.question",
-    "BalanceAnswer": "partition.problem:Answer",
+    "BalanceAnswer": "partition.problem",
     "Balanced": "search.balance_plan",
     "Calibrated": "measure.calibrate",
     "Cluster": "inputs.cluster",
@@ -85,7 +84,7 @@ _HOMES = {
     "InfeasibleError": "errors",
     "InputError": "errors",
     "Model": "inputs.model",
-    "OperatorAnswer": "per_op.answer:Answer",
+    "OperatorAnswer": "per_op.answer",
     "Plan": "plan.plan",
     "Problem": "partition.problem",
     "Rehearsal": "measure.rehearse.rehearse",

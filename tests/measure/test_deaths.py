@@ -89,9 +89,9 @@ def test_a_poisoned_gpu_is_left_to_a_fresh_process(monkeypatch):
     def fail():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    case = probe.Case(fields={"a": 1}, build=fail)
+    case = probe.KernelCase(fields={"a": 1}, build=fail)
     assert "illegal" in probe.attempt(bench, case, 1.0).skipped
-    monkeypatch.setattr(probe.Bench, "synchronize", lambda _: fail())
+    monkeypatch.setattr(probe.KernelBench, "synchronize", lambda _: fail())
     with pytest.raises(probe.PoisonedError, match="illegal memory access"):
         probe.attempt(bench, case, 1.0)
     with pytest.raises(probe.PoisonedError, match="illegal memory access"):

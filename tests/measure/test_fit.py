@@ -19,7 +19,7 @@ from shardwise.inputs.calibrations import load_calibration
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.fit import samples
-from shardwise.measure.fit.fit import Task, fit_probe, machine_for, tasks
+from shardwise.measure.fit.fit import FitTask, fit_probe, machine_for, tasks
 from shardwise.measure.fit.minimise import minimise, number, with_numbers
 from shardwise.measure.fit.probe_file import Probe, read_probe
 
@@ -116,7 +116,7 @@ def test_a_shape_far_outside_is_flagged(fit):
 def test_a_correction_is_named(fit):
     corrected = replace(fit.calibration, corrections={"gemm": 1.1}, source="trace t.json")
     assert "x1.1 (trace t.json)" in kernel_notes((), corrected)["gemm"]
-    task = Task(name="", rows=[])
+    task = FitTask(name="", rows=[])
     assert machine_for(task, GPU, corrected).wide == pytest.approx(machine_for(task, GPU, fit.calibration).wide / 1.1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.measure.validate import summary
 from shardwise.measure.validate import summary as regret
-from shardwise.measure.validate.case import Case, Skipped
+from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, network_rate, runtime_for
 from shardwise.measure.validate.rows import read_file, shipped_files, sources_of
 from shardwise.measure.validate.validate import Outcome, row_of, validate
@@ -213,4 +213,4 @@ def test_rows_of_the_answer(case):
 def test_every_reader_gives_cases():
     for path in shipped_files():
         found = read_file(path)
-        assert sum(isinstance(one, Case) for one in found) > 0.95 * len(found)
+        assert sum(isinstance(one, MeasuredRun) for one in found) > 0.95 * len(found)

@@ -102,7 +102,7 @@ def test_a_failing_case_is_skipped_with_its_reason():
     def fail():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
 
-    probe.run_cases(bench, [probe.Case(fields={"a": 1}, build=fail)], 1e3)
+    probe.run_cases(bench, [probe.KernelCase(fields={"a": 1}, build=fail)], 1e3)
     assert bench.journal.in_order() == [
         {"a": 1, "skipped": "out of memory: CUDA out of memory. Tried to allocate 9 GiB"}
     ]
@@ -112,7 +112,7 @@ def test_passes_that_disagree_are_measured_a_third_time(monkeypatch):
     medians = iter((1.0, 2.0, 1.5))
     monkeypatch.setattr(probe, "attempt", lambda *_: probe.Pass(times=[next(medians)] * 4, calls=4))
     bench = probe.make_bench("cpu", quick=True)
-    probe.run_cases(bench, [probe.Case(fields={}, build=list)], 1e3, passes=3)
+    probe.run_cases(bench, [probe.KernelCase(fields={}, build=list)], 1e3, passes=3)
     (row,) = bench.journal.in_order()
     assert row == {"seconds": 1.5, "spread": 0.0, "passes": 3, "agreement": pytest.approx(2 / 3, abs=1e-4), "calls": 12}
 

@@ -20,7 +20,7 @@ from shardwise.measure.rehearse.compare import compare, folded
 from shardwise.measure.rehearse.megatron import megatron_spec
 from shardwise.measure.rehearse.program import PROGRAM, program_text, read_result, run_program
 from shardwise.measure.rehearse.spec import rank_number, spec_of
-from shardwise.measure.validate.case import Case
+from shardwise.measure.validate.case import MeasuredRun
 from shardwise.measure.validate.rows import read_file, shipped_files
 from shardwise.pipeline.generate import generate
 from shardwise.plan.file import read_plan, write_plan
@@ -37,9 +37,9 @@ MEGATRON = ("llama7b-tp1-pp1-dp8-st0-m4-b1-none", "llama13b-tp2-pp4v2-dp1-st0-m8
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[str, Case]:
+def cases() -> dict[str, MeasuredRun]:
     rows = [row for path in shipped_files() if "h200" in path.name for row in read_file(path)]
-    return {row.id: row for row in rows if isinstance(row, Case)}
+    return {row.id: row for row in rows if isinstance(row, MeasuredRun)}
 
 
 def rehearsed(plan: Plan, rank: int = 0) -> dict:

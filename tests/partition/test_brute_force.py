@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from improve_slowly import improve_slowly
 
 from shardwise.errors import InfeasibleError
-from shardwise.partition import Choice, End, Kind, Problem, Run, evaluate, solve
+from shardwise.partition import Choice, End, Kind, KindRun, Problem, evaluate, solve
 from shardwise.partition.graph import Ready, critical_slowly, longest_slowly
 from shardwise.partition.improve import improve
 from shardwise.partition.least_memory import spread_evenly
@@ -32,7 +32,7 @@ def problems(draw):
             extra = draw(st.integers(1, 3))
             choices.append(Choice(name="full", f=f, i=choices[0].i + extra, w=w, activation=float(held // 2)))
         kind = Kind(name=f"kind {k}", choices=tuple(choices), static=float(draw(st.integers(0, 3))))
-        runs.append(Run(kind=kind, count=draw(st.integers(1, 4))))
+        runs.append(KindRun(kind=kind, count=draw(st.integers(1, 4))))
     m = draw(st.sampled_from([2, 4])) if vpp > 1 else draw(st.integers(1, 4))
     empty = tuple(range(pp * vpp)) if sum(run.count for run in runs) < pp * vpp or draw(st.booleans()) else ()
     return Problem(

@@ -14,7 +14,7 @@ from shardwise.errors import InfeasibleError, InputError
 from shardwise.partition.decompose import Measured, decompose
 from shardwise.partition.guide import KINDS, design, measurements
 from shardwise.partition.lists import counted
-from shardwise.partition.quick import Stage, quick
+from shardwise.partition.quick import QuickStage, quick
 from shardwise.partition.readers.init_file import Profiling
 from shardwise.partition.readers.peaks import read_peaks
 from shardwise.partition.readers.traces import read_times
@@ -118,7 +118,7 @@ def test_designs_that_cannot_be(pp, layers, word):
 
 def test_the_quick_rule_of_four_stages():
     stages = [
-        Stage(limit=45000, base=(1459, 0, 0, 3329)[s], layer=400, kept=743, recomputed=131, flight=4 - s)
+        QuickStage(limit=45000, base=(1459, 0, 0, 3329)[s], layer=400, kept=743, recomputed=131, flight=4 - s)
         for s in range(4)
     ]
     found = quick(stages, 80, head=0.2, tail=1.2)
@@ -126,7 +126,7 @@ def test_the_quick_rule_of_four_stages():
     assert found.recompute == (8, 5, 0, 0)
     assert found.times[0] == pytest.approx(3 * 18.2 + 8)
     with pytest.raises(InfeasibleError, match="infeasible"):
-        quick([Stage(limit=9000, base=0, layer=400, kept=743, recomputed=131, flight=4 - s) for s in range(4)], 80)
+        quick([QuickStage(limit=9000, base=0, layer=400, kept=743, recomputed=131, flight=4 - s) for s in range(4)], 80)
 
 
 def trace(folder, name, layers, *, steps=4, m=8, form=list, packed=False, backward=0.0, extra=()):

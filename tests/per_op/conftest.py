@@ -14,8 +14,8 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.chain import chain_of
 from shardwise.per_op.profiled import Profiled
-from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, MB, US, Band, Profile, Samples
-from shardwise.per_op.question import Question
+from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, MB, US, Band, CollectiveSamples, Profile
+from shardwise.per_op.question import OperatorQuestion
 
 OPS = ("encoder-embedding", "enc-1st-layernorm", "enc-attention-qkv", "enc-attention-dropout", "gpt-post-process")
 
@@ -46,7 +46,7 @@ def random_profile(seed, *, ops=OPS, layer=(1, 3), micro_batches=(1, 2), tps=(1,
     for index, size in enumerate(micro_batches):  # more samples take longer and keep more
         values[[0, 1, 2, 3, 5], index] *= size
     collectives = {
-        (kind, gpus): Samples(
+        (kind, gpus): CollectiveSamples(
             sizes=tuple(MB * n for n in range(1, 200)), seconds=tuple(1e-5 * n for n in range(1, 200))
         )
         for kind in COLLECTIVES
@@ -90,7 +90,7 @@ def seed_profile():
 
 def question(found, *, layers=1, **more):
     given = {"gpus": 4, "node": 2, "memory": 1e15, "global_batch": 8, "pricing": Aceso()}
-    return Question(profile=found, chain=chain_of(found, layers), **(given | more))
+    return OperatorQuestion(profile=found, chain=chain_of(found, layers), **(given | more))
 
 
 def full(found, *, layers=1, gpus=4, **base):

@@ -11,7 +11,7 @@ import pytest
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.frameworks.aceso.plan_file import from_aceso, to_aceso
 from shardwise.per_op.advice import measured_factor
-from shardwise.per_op.alleviate import Budget, alleviate, starts_of
+from shardwise.per_op.alleviate import HopBudget, alleviate, starts_of
 from shardwise.per_op.bound import stage_bounds
 from shardwise.per_op.chain import chain_of
 from shardwise.per_op.deep import search_deep
@@ -83,7 +83,7 @@ def test_nothing_fits_is_said():
 def test_alleviation_improves_its_start_and_keeps_a_diary(seed):
     asked = middling(seed)
     best = search(asked).cost.seconds
-    found = alleviate(asked, budget=Budget(plans=400, trials=8))
+    found = alleviate(asked, budget=HopBudget(plans=400, trials=8))
     fitting = [cost.seconds for plan in starts_of(asked) if (cost := evaluate(asked, plan)).fits(asked.memory)]
     assert found.cost.fits(asked.memory)
     assert best * (1 - 1e-9) <= found.cost.seconds <= min(fitting, default=np.inf)
@@ -91,13 +91,13 @@ def test_alleviation_improves_its_start_and_keeps_a_diary(seed):
     assert all("is short of" in line for line in found.diary[1:-1])
     assert found.bound <= found.cost.seconds
     assert not found.proven or found.cost.seconds == pytest.approx(best)
-    assert alleviate(asked, budget=Budget(plans=400, trials=8)).plan == found.plan
+    assert alleviate(asked, budget=HopBudget(plans=400, trials=8)).plan == found.plan
 
 
 def test_starts_can_run_in_processes_of_their_own():
     from shardwise.search.executor import executor_of
 
-    asked, budget = middling(1), Budget(plans=60, trials=3)
+    asked, budget = middling(1), HopBudget(plans=60, trials=3)
     pool = executor_of("processes", 2)
     try:
         alone, together = alleviate(asked, budget=budget), alleviate(asked, budget=budget, executor=pool)

@@ -21,9 +21,9 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.chain import own_chain
 from shardwise.per_op.evaluate import crossings, evaluate, stage_cost
 from shardwise.per_op.exact import search
-from shardwise.per_op.operators import Operators
+from shardwise.per_op.operators import OperatorPricing
 from shardwise.per_op.profiles.analytic import make_profile
-from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.tables import NEVER, layouts_of, micro_batches, tables_of
 from shardwise.per_op.whole import whole_plan, whole_plans
 from shardwise.search.api import memory_limit
@@ -42,9 +42,9 @@ def asked(model, cluster, runtime, base, sizes, tps, **more):
     made = make_profile(model, cluster, runtime, seq=base.seq, micro_batches=sizes, tps=tps, flash=base.flash)
     given = {
         "gpus": cluster.gpus, "node": cluster.node_size, "memory": memory_limit(cluster, runtime), "space": "full",
-        "global_batch": base.global_batch, "pricing": Operators(model, cluster, runtime, base),
+        "global_batch": base.global_batch, "pricing": OperatorPricing(model, cluster, runtime, base),
     }  # fmt: skip
-    return Question(profile=made, chain=own_chain(made), **(given | more))
+    return OperatorQuestion(profile=made, chain=own_chain(made), **(given | more))
 
 
 def drawn_strategies(seed, count):
@@ -81,7 +81,7 @@ def test_a_uniform_plan_is_an_estimate():
         wanted = estimate(model, cluster, strategy, runtime=runtime, checked=True)
         base = replace(strategy, tp=1, dp=1, pp=1, micro_batch=1, layers=(), recompute=Recompute())
         question = asked(model, cluster, runtime, base, (strategy.micro_batch,), (strategy.tp,))
-        layout, size = Layout(strategy.tp, strategy.dp), strategy.micro_batch * strategy.dp
+        layout, size = OperatorLayout(strategy.tp, strategy.dp), strategy.micro_batch * strategy.dp
         again = (strategy.recompute.full,) * strategy.pp
         found = evaluate(question, whole_plan(question, spread(model.layers, strategy), layout, size, again))
         told = f"{model.name} on {cluster.name}: {strategy}"
@@ -163,7 +163,7 @@ def drawn_plan(rng, question):
         may = tables_of(question, size, own).may
         main, share = rng.choice(layouts), rng.choice((0.0, 0.5, 1.0))
         stages.append(
-            Stage(
+            SplitStage(
                 gpus=own,
                 layouts=tuple(main if rng.random() < loose else rng.choice(layouts) for _ in range(first, end)),
                 recompute=tuple(bool(may[row]) and rng.random() < share for row in question.chain.rows[first:end]),
@@ -220,7 +220,7 @@ def test_the_tables_of_a_profile_never_exceed_its_plans():
 def test_operators_with_splits_of_their_own_pay_for_the_exchange():
     model, cluster, runtime = load_model("llama-3-8b"), load_cluster("4xh100"), load_runtime("megatron")
     question = asked(model, cluster, runtime, Strategy(global_batch=16), (1, 2, 4), (1, 2))
-    one, two = Layout(1, 4), Layout(2, 2)
+    one, two = OperatorLayout(1, 4), OperatorLayout(2, 2)
     plain = whole_plan(question, (32,), one, 4)
     half = replace(plain.stages[0], layouts=(one,) * 150 + (two,) * (len(question.chain.rows) - 150))
     mixed, whole = (evaluate(question, replace(plain, stages=(stage,))) for stage in (half, plain.stages[0]))

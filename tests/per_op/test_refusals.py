@@ -12,9 +12,9 @@ from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.aceso.write_profile import write_profile
 from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.exact import Search
+from shardwise.per_op.exact import ExactSearch
 from shardwise.per_op.layer_bound import longest_stage
-from shardwise.per_op.question import PerOpPlan, Stage
+from shardwise.per_op.question import PerOpPlan, SplitStage
 from shardwise.per_op.tables import layouts_of, micro_batches
 from shardwise.plan.file import read_plan
 
@@ -27,7 +27,7 @@ from .test_verb import folder, plan  # noqa: F401 - fixtures
 @pytest.mark.parametrize("part", [0.01, 0.1])
 def test_too_little_memory_is_proven_without_solving_a_stage(space, part):
     asked = middling(1, space=space, layers=2)
-    work = Search(replace(asked, memory=part * asked.memory))
+    work = ExactSearch(replace(asked, memory=part * asked.memory))
     with pytest.raises(InfeasibleError, match="no plan of the per-operator space fits"):
         work.run()
     assert len(work.solved) == 0
@@ -45,7 +45,7 @@ def test_no_stage_takes_longer_than_the_longest(seed):
         for _ in range(20):
             picks = tuple(layouts[index] for index in draw.integers(0, len(layouts), count))
             again = tuple(bool(flag) for flag in draw.integers(0, 2, count))
-            made = PerOpPlan(stages=(Stage(gpus=asked.gpus, layouts=picks, recompute=again),), micro_batch=size)
+            made = PerOpPlan(stages=(SplitStage(gpus=asked.gpus, layouts=picks, recompute=again),), micro_batch=size)
             assert evaluate(asked, made).stages[0].seconds <= longest_stage(asked, size)
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.per_op.alleviate import Budget, alleviate
+from shardwise.per_op.alleviate import HopBudget, alleviate
 from shardwise.per_op.answer import Deadline, OutOfTimeError
 from shardwise.per_op.deep import search_deep
-from shardwise.per_op.exact import Search, search
+from shardwise.per_op.exact import ExactSearch, search
 from shardwise.per_op.solve import solve
 
 from .test_engines import middling
@@ -49,7 +49,7 @@ def test_a_deadline_in_the_middle_keeps_best_and_bound():
             return self.steps < 0
 
     for steps in (1, 5, 20, 60, 200, 600):
-        run = Search(asked)
+        run = ExactSearch(asked)
         run.deadline = run.stager.deadline = Steps(steps)
         try:
             found = run.run()
@@ -78,7 +78,7 @@ def test_ctrl_c_in_a_search_keeps_the_best_so_far():
 
 def test_alleviation_shares_its_seconds_among_its_starts():
     asked = middling(0)
-    found = alleviate(asked, budget=Budget(seconds=0.0))
+    found = alleviate(asked, budget=HopBudget(seconds=0.0))
     assert found.cost.fits(asked.memory)
     assert not found.complete
     assert "the time limit ended it" in found.diary[-1]

@@ -19,7 +19,7 @@ from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
 from shardwise.pipeline.optimise import bound_of, optimise
 from shardwise.pipeline.prove import prove
-from shardwise.pipeline.rederive import Case, Chunks, rederived
+from shardwise.pipeline.rederive import Chunks, MixCase, rederived
 
 OPTIONS = {"pp": 2, "vpp": 2, "microbatches": 4, "effort": 0.05}
 
@@ -105,7 +105,7 @@ def test_the_rules_of_the_checker_are_as_strong_as_the_optimisers():
         if seed % 4:
             limit = limit_of(given, ranks, max(1 / pp, dice.choice((0.5, 0.75, 1))))
             given = dataclasses.replace(given, memory_limit=limit)
-        case = Case(
+        case = MixCase(
             chunks=Chunks(given.f, given.i, given.w, given.activation), rank_of=ranks, microbatches=m, hop=given.hop,
             free=given.free_at_input_grad, room=given.limits(pp) if given.memory_limit else (),
         )  # fmt: skip

@@ -15,7 +15,7 @@ from shardwise.pipeline.action import placed
 from shardwise.pipeline.alternatives import optimise_alternatives
 from shardwise.pipeline.arrays import make_problem
 from shardwise.pipeline.bounds import lower_bound, tails
-from shardwise.pipeline.build import Builder, Rule, build_slowly
+from shardwise.pipeline.build import Builder, BuildRule, build_slowly
 from shardwise.pipeline.costs import costs, limit_of
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import generate
@@ -191,7 +191,9 @@ def test_compiled_and_plain_builder_agree_and_keep_every_rule(seed):
         given_costs = dataclasses.replace(given_costs, memory_limit=limit_of(given_costs, ranks, limit))
     problem = make_problem(given_costs, ranks, m)
     bound = lower_bound(problem).value
-    rule = Rule(horizon=bound * dice.choice((0.5, 1, 1.1)), reserve=dice.choice((0, 1)), inherit=dice.uniform(-1, 1))
+    rule = BuildRule(
+        horizon=bound * dice.choice((0.5, 1, 1.1)), reserve=dice.choice((0, 1)), inherit=dice.uniform(-1, 1)
+    )
     builder, tail = Builder(problem), tails(problem).ravel()
     built = builder.build(rule, tail)
     rows, start = np.zeros(problem.actions, dtype=np.int32), np.zeros(problem.actions)

@@ -15,7 +15,7 @@ from cases import DENSE, MOE, cluster, strategies
 
 from shardwise.errors import FileError, InputError
 from shardwise.estimate.estimate import estimate
-from shardwise.estimate.predictions import Line, Rehearsed, Searched, predictions_of
+from shardwise.estimate.predictions import Rehearsed, RehearsedLine, Searched, predictions_of
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.write import write_text
@@ -32,7 +32,7 @@ WHOLE = replace(
     predictions=replace(
         FIGURES, bound=FIGURES.iteration_seconds / 2, gap=1.0, memory_limit=8e10,
         search=Searched(strategies=9, simulated=3, left_open=0, axes={"tp": {"8": 9}}),
-        rehearsed=(Rehearsed(rank=0, device="h100", lines=(Line(what="peak", predicted=1.0, measured=2.0),)),),
+        rehearsed=(Rehearsed(rank=0, device="h100", lines=(RehearsedLine(what="peak", predicted=1.0, measured=2.0),)),),
     ),
     balance=Balance(problem="mine", recompute=(Recomputed(choices={"full": (1,)}),), simulated=2.5, peak=(3.0,)),
     provenance=Provenance(shardwise="0.1.0", costs="roofline"),

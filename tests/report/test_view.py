@@ -11,7 +11,7 @@ import pytest
 import shardwise
 from shardwise.inputs.serialise import to_plain
 from shardwise.partition.compare import Compared
-from shardwise.partition.problem import Choice, Kind, Problem, Run
+from shardwise.partition.problem import Choice, Kind, KindRun, Problem
 from shardwise.partition.solver import solve
 from shardwise.pipeline.costs import costs
 from shardwise.pipeline.engine import simulate
@@ -118,7 +118,7 @@ def test_a_balance_stands_beside_what_it_is_compared_with():
     kind = Kind(name="layer", static=1.0, choices=(
         Choice(name="none", f=1, i=1, w=1, activation=2), Choice(name="full", f=1, i=2, w=1, activation=1),
     ))  # fmt: skip
-    problem = Problem(pp=2, microbatches=4, runs=(Run(kind=kind, count=6),), limits=(12.0,), name="toy")
+    problem = Problem(pp=2, microbatches=4, runs=(KindRun(kind=kind, count=6),), limits=(12.0,), name="toy")
     answer = solve(problem, seconds=5)
     views = balance_views(answer, [Compared(name="other", problem=problem, evaluation=answer.best)])
     assert [view["title"] for view in views] == ["toy", "other"]

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.strategy import Placement
     from shardwise.partition.compare import Compared
     from shardwise.partition.guide import Design
-    from shardwise.partition.problem import Answer as BalanceAnswer
-    from shardwise.partition.problem import Problem
+    from shardwise.partition.problem import BalanceAnswer, Problem
     from shardwise.partition.quick import Quick
     from shardwise.pipeline.action import Schedule
     from shardwise.pipeline.arrays import Objective

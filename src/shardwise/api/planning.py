@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy, Zero
-    from shardwise.per_op.answer import Answer as OperatorAnswer
+    from shardwise.per_op.answer import OperatorAnswer
     from shardwise.per_op.solve import Method
     from shardwise.plan.plan import Plan
     from shardwise.search.question import Answer, Question
@@ -218,12 +218,12 @@ def sweep(
     from collections.abc import Mapping
 
     from shardwise.api.reading import as_model, load_cluster
-    from shardwise.search.sweep import Run, sweep
+    from shardwise.search.sweep import TrainingRun, sweep
 
     machines = clusters if isinstance(clusters, Mapping) else {name: load_cluster(name) for name in clusters}
     return sweep(
         as_model(model), machines, batches=batches, sequences=sequences, runtime=runtime, only=only, gap=gap,
-        run=Run(tokens=tokens, price=price, mtbf=mtbf, save=checkpoint, store=store), told=told,
+        run=TrainingRun(tokens=tokens, price=price, mtbf=mtbf, save=checkpoint, store=store), told=told,
     )  # fmt: skip
 
 
@@ -253,9 +253,9 @@ def plan_operators(
     from shardwise.inputs.load import load_runtime
     from shardwise.inputs.strategy import Strategy
     from shardwise.per_op.chain import own_chain
-    from shardwise.per_op.operators import Operators
+    from shardwise.per_op.operators import OperatorPricing
     from shardwise.per_op.profiles.analytic import make_profile
-    from shardwise.per_op.question import Question
+    from shardwise.per_op.question import OperatorQuestion
     from shardwise.per_op.solve import solve
     from shardwise.search.api import memory_limit
     from shardwise.search.executor import executor_of
@@ -264,10 +264,10 @@ def plan_operators(
     software = load_runtime(runtime) if isinstance(runtime, str) else runtime
     profile = make_profile(trained, machines, software, seq=seq)
     base = Strategy(seq=seq, zero=zero, schedule="1f1b", runtime=software.name)
-    asked = Question(
+    asked = OperatorQuestion(
         profile=profile, chain=own_chain(profile), gpus=machines.gpus, node=min(machines.node_size, machines.gpus),
         memory=memory_limit(machines, software) if memory is None else memory, global_batch=global_batch,
-        pricing=Operators(trained, machines, software, base), stages=stages if zero < 2 else (1, 1),
+        pricing=OperatorPricing(trained, machines, software, base), stages=stages if zero < 2 else (1, 1),
         most_tp=most_tp, space="full",
     )  # fmt: skip
     pool = executor_of("processes", workers, None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.load import Loaded
     from shardwise.inputs.model import Model
     from shardwise.inputs.strategy import Strategy
-    from shardwise.partition.problem import Answer as BalanceAnswer
+    from shardwise.partition.problem import BalanceAnswer
     from shardwise.pipeline.action import Schedule
     from shardwise.plan.file import Difference
     from shardwise.plan.plan import Plan
@@ -152,7 +152,7 @@ def _limited(plan: Plan, limit: float) -> Plan:
 
 
 def _plan_of_search(found: Answer | Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None) -> Plan:
-    from shardwise.partition.problem import Answer as BalanceAnswer
+    from shardwise.partition.problem import BalanceAnswer
     from shardwise.plan.predict import plan_of
     from shardwise.report.balance import answer_data
     from shardwise.search.api import plan_file_of

@@ -9,7 +9,7 @@ from shardwise.check import pipeline as check_pipeline
 from shardwise.check import runtime as check_runtime
 from shardwise.check import split as check_split
 from shardwise.check import world as check_world
-from shardwise.check.rule import Case
+from shardwise.check.rule import Combination
 from shardwise.check.values import value_faults
 from shardwise.check.world import with_dp
 from shardwise.errors import Fault, InputError
@@ -36,7 +36,7 @@ def check(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime) 
         *value_faults(cluster, "cluster"),
         *value_faults(strategy, "strategy"),
     ]
-    case = Case(model=model, cluster=cluster, strategy=strategy, runtime=runtime)
+    case = Combination(model=model, cluster=cluster, strategy=strategy, runtime=runtime)
     broken = _fields(own)
     crossed = [fault for rule in _RULES if not rule.reads & broken for fault in rule.find(case)]
     return tuple(dict.fromkeys([*own, *crossed]))

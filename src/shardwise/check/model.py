@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from shardwise.check.rule import Case, divisors_near, either, rule
+from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.model import Model
@@ -14,14 +14,14 @@ _FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 
 
 @rule("model.heads", "model.kv_heads", "model.mla")
-def kv_heads_divide_heads(case: Case) -> Iterator[Fault]:
+def kv_heads_divide_heads(case: Combination) -> Iterator[Fault]:
     heads, kv = case.model.heads, case.model.kv_heads
     if case.model.mla is None and heads % kv:
         yield Fault("model.kv_heads", f"{kv} does not divide heads {heads}; use {either(divisors_near(heads, kv))}")
 
 
 @rule("model.moe")
-def experts_visited(case: Case) -> Iterator[Fault]:
+def experts_visited(case: Combination) -> Iterator[Fault]:
     moe = case.model.moe
     if moe and moe.top_k > moe.experts:
         yield Fault(
@@ -30,14 +30,14 @@ def experts_visited(case: Case) -> Iterator[Fault]:
 
 
 @rule("model.moe", "model.layers")
-def dense_layers(case: Case) -> Iterator[Fault]:
+def dense_layers(case: Combination) -> Iterator[Fault]:
     moe, layers = case.model.moe, case.model.layers
     if moe and moe.first_dense > layers:
         yield Fault("model.moe.first_dense", f"{moe.first_dense} dense layers of {layers}; use at most {layers}")
 
 
 @rule("model.moe", "model.layers", "model.ffn")
-def ffn_of_dense_layers(case: Case) -> Iterator[Fault]:
+def ffn_of_dense_layers(case: Combination) -> Iterator[Fault]:
     model = case.model
     if model.ffn >= 1:
         return
@@ -49,7 +49,7 @@ def ffn_of_dense_layers(case: Case) -> Iterator[Fault]:
 
 
 @rule("model.position", "model.max_positions")
-def position_table(case: Case) -> Iterator[Fault]:
+def position_table(case: Combination) -> Iterator[Fault]:
     if case.model.position == "learned" and case.model.max_positions < 1:
         yield Fault(
             "model.max_positions", "learned positions need the number of rows of their table; give for example 2048"
@@ -57,7 +57,7 @@ def position_table(case: Case) -> Iterator[Fault]:
 
 
 @rule("model.position", "model.head_size", "model.mla")
-def rotary_pairs(case: Case) -> Iterator[Fault]:
+def rotary_pairs(case: Combination) -> Iterator[Fault]:
     model = case.model
     size = model.mla.rope_size if model.mla else model.head_size
     if model.position == "rope" and size % 2:
@@ -66,7 +66,7 @@ def rotary_pairs(case: Case) -> Iterator[Fault]:
 
 
 @rule("model.norms_per_layer")
-def norms(case: Case) -> Iterator[Fault]:
+def norms(case: Combination) -> Iterator[Fault]:
     if case.model.norms_per_layer not in {1, 2, 4}:
         yield Fault(
             "model.norms_per_layer", f"{case.model.norms_per_layer} norms a layer are not modelled; use 1, 2 or 4"
@@ -74,13 +74,13 @@ def norms(case: Case) -> Iterator[Fault]:
 
 
 @rule("model.dropout")
-def dropout(case: Case) -> Iterator[Fault]:
+def dropout(case: Combination) -> Iterator[Fault]:
     if case.model.dropout >= 1:
         yield Fault("model.dropout", f"{case.model.dropout:g} drops everything; it is a probability below 1")
 
 
 @rule("cluster.gpus", "cluster.levels")
-def network_reaches(case: Case) -> Iterator[Fault]:
+def network_reaches(case: Combination) -> Iterator[Fault]:
     cluster = case.cluster
     reach = cluster.levels[-1].size if cluster.levels else 1
     if reach < cluster.gpus:
@@ -92,7 +92,7 @@ def network_reaches(case: Case) -> Iterator[Fault]:
 
 
 @rule("cluster.levels")
-def levels_nest(case: Case) -> Iterator[Fault]:
+def levels_nest(case: Combination) -> Iterator[Fault]:
     levels = case.cluster.levels
     for index, (inner, outer) in enumerate(pairwise(levels), start=1):
         if outer.size % inner.size:
@@ -104,7 +104,7 @@ def levels_nest(case: Case) -> Iterator[Fault]:
 
 
 @rule("cluster.gpu")
-def number_formats(case: Case) -> Iterator[Fault]:
+def number_formats(case: Combination) -> Iterator[Fault]:
     formats = case.cluster.gpu.flops
     for name in formats:
         if name not in _FORMATS:
@@ -114,7 +114,7 @@ def number_formats(case: Case) -> Iterator[Fault]:
 
 
 @rule("cluster.gpu")
-def memory_left(case: Case) -> Iterator[Fault]:
+def memory_left(case: Combination) -> Iterator[Fault]:
     gpu = case.cluster.gpu
     if gpu.reserved >= gpu.memory:
         yield Fault("cluster.gpu.reserved", f"{gpu.reserved:g} bytes leave nothing of {gpu.memory:g}; lower it")

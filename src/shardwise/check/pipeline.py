@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.check.rule import Case, either, multiples_near, nearest, rule
+from shardwise.check.rule import Combination, either, multiples_near, nearest, rule
 from shardwise.errors import Fault
 from shardwise.inputs.layers import is_uneven, layer_faults, spread, stage_layers
 from shardwise.inputs.recompute import MODULES
@@ -26,12 +26,12 @@ _LAYERS = (
 
 
 @rule(*_LAYERS)
-def layers_fit(case: Case) -> Iterator[Fault]:
+def layers_fit(case: Combination) -> Iterator[Fault]:
     yield from layer_faults(case.model.layers, case.strategy)
 
 
 @rule(*_LAYERS)
-def layers_divide(case: Case) -> Iterator[Fault]:
+def layers_divide(case: Combination) -> Iterator[Fault]:
     """An uneven spread is asked for in so many words, because every layer more on one stage is time."""
     s, layers = case.strategy, case.model.layers
     if any(layer_faults(layers, s)) or not is_uneven(layers, s):
@@ -50,7 +50,7 @@ def layers_divide(case: Case) -> Iterator[Fault]:
 
 
 @rule("pp", "vpp", "schedule")
-def chunks_of_schedule(case: Case) -> Iterator[Fault]:
+def chunks_of_schedule(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     if s.vpp > 1 and s.pp == 1:
         yield Fault("strategy.vpp", f"{s.vpp} chunks per rank need a pipeline, but pp is 1; use vpp 1 or pp 2 and more")
@@ -67,7 +67,7 @@ def chunks_of_schedule(case: Case) -> Iterator[Fault]:
 
 
 @rule("schedule", "placement", "vpp")
-def placement_of_schedule(case: Case) -> Iterator[Fault]:
+def placement_of_schedule(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     if s.schedule in V_SCHEDULES and s.placement != "v":
         yield Fault("strategy.placement", f"{s.schedule} runs back and forth, but placement is {s.placement}; use v")
@@ -76,7 +76,7 @@ def placement_of_schedule(case: Case) -> Iterator[Fault]:
 
 
 @rule("schedule", "group", "pp", "vpp", "global_batch", "dp", "micro_batch")
-def interleaved_groups(case: Case) -> Iterator[Fault]:
+def interleaved_groups(case: Combination) -> Iterator[Fault]:
     """Megatron: groups of at least pp micro batches; a last, smaller group must still hold pp."""
     s = case.strategy
     if s.schedule != "interleaved":
@@ -103,7 +103,7 @@ def _group_message(s: Strategy, count: int, group: int) -> str:
 
 
 @rule("schedule", "pp", "vpp", "global_batch", "dp", "micro_batch")
-def enough_microbatches(case: Case) -> Iterator[Fault]:
+def enough_microbatches(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     if s.schedule == "dualpipe-v" and s.microbatches < 2 * s.pp:
         least = 2 * s.pp * s.dp * s.micro_batch
@@ -115,7 +115,7 @@ def enough_microbatches(case: Case) -> Iterator[Fault]:
 
 
 @rule("recompute", "model.mla", "model.moe")
-def modules_exist(case: Case) -> Iterator[Fault]:
+def modules_exist(case: Combination) -> Iterator[Fault]:
     recompute, model, path = case.strategy.recompute, case.model, "strategy.recompute.modules"
     for name in recompute.modules:
         if name not in MODULES:
@@ -133,7 +133,7 @@ def modules_exist(case: Case) -> Iterator[Fault]:
 
 
 @rule("recompute", *_LAYERS)
-def recomputed_layers(case: Case) -> Iterator[Fault]:
+def recomputed_layers(case: Combination) -> Iterator[Fault]:
     s, given = case.strategy, case.strategy.recompute.layers
     if not given or any(layer_faults(case.model.layers, s)):
         return
@@ -151,7 +151,7 @@ def recomputed_layers(case: Case) -> Iterator[Fault]:
 
 
 @rule("recompute", *_LAYERS)
-def recomputed_groups(case: Case) -> Iterator[Fault]:
+def recomputed_groups(case: Combination) -> Iterator[Fault]:
     s, group = case.strategy, case.strategy.recompute.group
     if group == 1:
         return

@@ -17,7 +17,7 @@ from shardwise.inputs.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Combination:
     """The inputs that are checked against each other."""
 
     model: Model
@@ -31,7 +31,7 @@ class Case:
 
 
 _REACH = 20_000
-Find = Callable[[Case], Iterator[Fault]]
+Find = Callable[[Combination], Iterator[Fault]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.check.rule import Case, either, rule
+from shardwise.check.rule import Combination, either, rule
 from shardwise.errors import Fault
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.layers import layer_faults, stage_layers
@@ -15,7 +15,7 @@ _HARDWARE = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp4", "nvfp
 
 
 @rule("runtime", "tp", "pp", "cp", "ep", "etp", "cp_kind")
-def axes(case: Case) -> Iterator[Fault]:
+def axes(case: Combination) -> Iterator[Fault]:
     s, can, name = case.strategy, case.can, case.runtime.base
     allowed = {"tp": can.tp, "pp": can.pp, "cp": bool(can.cp), "ep": can.ep, "etp": can.etp}
     for axis, able in allowed.items():
@@ -29,7 +29,7 @@ def axes(case: Case) -> Iterator[Fault]:
 
 
 @rule("runtime", "zero", "zero_group", "pp", "dp", "cp")
-def sharding(case: Case) -> Iterator[Fault]:
+def sharding(case: Combination) -> Iterator[Fault]:
     s, can, name = case.strategy, case.can, case.runtime.base
     if s.zero not in can.zero:
         yield Fault("strategy.zero", f"{s.zero} is not in runtime {name}; use {either(can.zero)}")
@@ -47,7 +47,7 @@ def sharding(case: Case) -> Iterator[Fault]:
 
 
 @rule("runtime", "schedule", "pp")
-def schedule(case: Case) -> Iterator[Fault]:
+def schedule(case: Combination) -> Iterator[Fault]:
     s, can = case.strategy, case.can
     if s.pp > 1 and s.schedule not in can.schedules:
         yield Fault(
@@ -56,7 +56,7 @@ def schedule(case: Case) -> Iterator[Fault]:
 
 
 @rule("runtime", "model.layers", "pp", "vpp", "layers", "first_layers", "last_layers", "count_embedding", "count_head")
-def equal_stages(case: Case) -> Iterator[Fault]:
+def equal_stages(case: Combination) -> Iterator[Fault]:
     s, layers = case.strategy, case.model.layers
     if case.can.uneven_layers or any(layer_faults(layers, s)):
         return
@@ -71,7 +71,7 @@ def equal_stages(case: Case) -> Iterator[Fault]:
 
 
 @rule("runtime", "recompute")
-def recompute_kind(case: Case) -> Iterator[Fault]:
+def recompute_kind(case: Combination) -> Iterator[Fault]:
     recompute, can = case.strategy.recompute, case.can.recompute
     kinds = []
     if recompute.modules:
@@ -92,7 +92,7 @@ def recompute_kind(case: Case) -> Iterator[Fault]:
 
 
 @rule("runtime", "dtype", "cluster.gpu")
-def number_format(case: Case) -> Iterator[Fault]:
+def number_format(case: Combination) -> Iterator[Fault]:
     dtype, gpu, path = case.strategy.dtype, case.cluster.gpu, "strategy.dtype"
     possible = [name for name in case.can.dtypes if _HARDWARE.get(name, "fp32") in {"fp32", *gpu.flops}]
     if dtype not in case.can.dtypes:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from shardwise.check.rule import Case, divisors_near, either, multiples_near, rule
+from shardwise.check.rule import Combination, divisors_near, either, multiples_near, rule
 from shardwise.errors import Fault
 
 _SHAPE = ("model.heads", "model.kv_heads", "model.hidden", "model.ffn", "model.moe", "model.mla", "model.layers")
 
 
-def _split_by_tp(case: Case) -> dict[str, int]:
+def _split_by_tp(case: Combination) -> dict[str, int]:
     """What tensor parallel cuts into equal parts, by name."""
     model, moe = case.model, case.model.moe
     parts = {"heads": model.heads}
@@ -26,7 +26,7 @@ def _split_by_tp(case: Case) -> dict[str, int]:
 
 
 @rule("tp", *_SHAPE)
-def shape_by_tp(case: Case) -> Iterator[Fault]:
+def shape_by_tp(case: Combination) -> Iterator[Fault]:
     tp, parts = case.strategy.tp, _split_by_tp(case)
     uneven = [f"{name} {size}" for name, size in parts.items() if size % tp]
     if not uneven:
@@ -39,7 +39,7 @@ def shape_by_tp(case: Case) -> Iterator[Fault]:
 
 
 @rule("tp", "model.vocab")
-def vocabulary(case: Case) -> Iterator[Fault]:
+def vocabulary(case: Combination) -> Iterator[Fault]:
     if case.model.vocab < case.strategy.tp:
         yield Fault(
             "strategy.tp", f"{case.strategy.tp} ranks cannot share a vocabulary of {case.model.vocab}; lower tp"
@@ -47,7 +47,7 @@ def vocabulary(case: Case) -> Iterator[Fault]:
 
 
 @rule("seq", "tp", "cp", "sp")
-def sequence_parts(case: Case) -> Iterator[Fault]:
+def sequence_parts(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     # Context parallel gives every rank an early and a late piece so that causal work is even: two pieces each.
     step = math.lcm(2 * s.cp if s.cp > 1 else 1, s.cp * s.tp if s.sp else 1)
@@ -61,7 +61,7 @@ def sequence_parts(case: Case) -> Iterator[Fault]:
 
 
 @rule("seq", "model.position", "model.max_positions")
-def position_rows(case: Case) -> Iterator[Fault]:
+def position_rows(case: Combination) -> Iterator[Fault]:
     rows = case.model.max_positions
     if case.model.position == "learned" and case.strategy.seq > rows >= 1:
         yield Fault(
@@ -70,7 +70,7 @@ def position_rows(case: Case) -> Iterator[Fault]:
 
 
 @rule("cp", "cp_kind", "tp", "model.heads", "model.kv_heads", "model.mla")
-def heads_by_cp(case: Case) -> Iterator[Fault]:
+def heads_by_cp(case: Combination) -> Iterator[Fault]:
     s, model = case.strategy, case.model
     if s.cp == 1 or s.cp_kind != "all-to-all":
         return
@@ -85,7 +85,7 @@ def heads_by_cp(case: Case) -> Iterator[Fault]:
 
 
 @rule("ep", "etp", "model.moe")
-def experts_by_ep(case: Case) -> Iterator[Fault]:
+def experts_by_ep(case: Combination) -> Iterator[Fault]:
     s, moe = case.strategy, case.model.moe
     if moe is None:
         for name in ("ep", "etp"):
@@ -105,7 +105,7 @@ def experts_by_ep(case: Case) -> Iterator[Fault]:
 
 
 @rule("lora", *_SHAPE, "model.head_size")
-def adapters(case: Case) -> Iterator[Fault]:
+def adapters(case: Combination) -> Iterator[Fault]:
     lora = case.strategy.lora
     if lora is None:
         return
@@ -120,7 +120,7 @@ def adapters(case: Case) -> Iterator[Fault]:
         yield Fault("strategy.lora.rank", message)
 
 
-def _adapted_widths(case: Case) -> list[int]:
+def _adapted_widths(case: Combination) -> list[int]:
     """The sides of the matrices that carry adapters: an adapter of a higher rank is larger than what it replaces."""
     model, targets = case.model, case.strategy.lora.targets if case.strategy.lora else ()
     widths = [model.hidden]
@@ -132,7 +132,7 @@ def _adapted_widths(case: Case) -> list[int]:
 
 
 @rule("dtype", "master")
-def fp32_everywhere(case: Case) -> Iterator[Fault]:
+def fp32_everywhere(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     if s.dtype == "fp32" and s.master == "autocast":
         yield Fault(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.check.rule import Case, divisors_near, either, multiples_near, rule
+from shardwise.check.rule import Combination, divisors_near, either, multiples_near, rule
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.strategy import Strategy
@@ -40,7 +40,7 @@ def _model_parallel_fault(s: Strategy, gpus: int) -> Fault | None:
 
 
 @rule("tp", "pp", "cp", "dp", "cluster.gpus")
-def world_size(case: Case) -> Iterator[Fault]:
+def world_size(case: Combination) -> Iterator[Fault]:
     s, gpus = case.strategy, case.cluster.gpus
     fault = _model_parallel_fault(s, gpus)
     if fault:
@@ -55,7 +55,7 @@ def world_size(case: Case) -> Iterator[Fault]:
 
 
 @rule("tp", "cp", "pp", "dp", "ep", "etp", "cluster.gpus")
-def experts_over_ranks(case: Case) -> Iterator[Fault]:
+def experts_over_ranks(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     if _model_parallel_fault(s, case.cluster.gpus):
         return  # dp has no meaning yet
@@ -70,7 +70,7 @@ def experts_over_ranks(case: Case) -> Iterator[Fault]:
 
 
 @rule("tp", "cp", "pp", "global_batch", "dp", "micro_batch", "cluster.gpus")
-def batch_divides(case: Case) -> Iterator[Fault]:
+def batch_divides(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     if _model_parallel_fault(s, case.cluster.gpus):
         return
@@ -84,7 +84,7 @@ def batch_divides(case: Case) -> Iterator[Fault]:
 
 
 @rule("zero_group", "dp", "cp", "zero")
-def sharding_group(case: Case) -> Iterator[Fault]:
+def sharding_group(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     ranks = s.dp * s.cp
     if s.zero_group and ranks % s.zero_group:

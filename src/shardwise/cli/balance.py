@@ -19,8 +19,8 @@ from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
     from shardwise.partition.compare import Compared
-    from shardwise.partition.decompose import Fit
-    from shardwise.partition.problem import Answer, Problem
+    from shardwise.partition.decompose import MemoryFit
+    from shardwise.partition.problem import BalanceAnswer, Problem
     from shardwise.plan.plan import Plan
 
 
@@ -172,7 +172,7 @@ def _into(given: dict[str, Any], problem: Problem) -> Plan | None:
     return plan
 
 
-def _say_fit(fit: Fit, output: Output) -> None:
+def _say_fit(fit: MemoryFit, output: Output) -> None:
     from shardwise.report import balance as report
 
     output.table(["part of memory", "MB", "+-"], report.fit_rows(fit))
@@ -181,7 +181,7 @@ def _say_fit(fit: Fit, output: Output) -> None:
     output.say()
 
 
-def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
+def _say(answer: BalanceAnswer, compared: list[Compared], output: Output) -> None:
     from shardwise.report import balance as report
 
     output.table(*report.plan_rows(answer.problem, answer.best))
@@ -195,7 +195,7 @@ def _say(answer: Answer, compared: list[Compared], output: Output) -> None:
         output.table(*report.compared_rows(compared))
 
 
-def _markdown(answer: Answer, compared: list[Compared]) -> str:
+def _markdown(answer: BalanceAnswer, compared: list[Compared]) -> str:
     from shardwise.report.markdown_pipeline import balance_markdown
 
     return balance_markdown(answer, compared[1:] and compared)
@@ -212,7 +212,7 @@ def _refuse_same(svg: str | None, others: list[Compared]) -> None:
         names.append(Path(one.file_name).name)
 
 
-def _write_pictures(files: Reports, answer: Answer, compared: list[Compared]) -> None:
+def _write_pictures(files: Reports, answer: BalanceAnswer, compared: list[Compared]) -> None:
     """The figure of all strategies, one of each that names a file, the page and the trace."""
     from shardwise.report.page import page_of
     from shardwise.report.svg import compared_svg, timeline_svg

@@ -20,7 +20,7 @@ from shardwise.inputs.write import once_written, together, write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shardwise.cli.tables import Piece
+    from shardwise.cli.tables import TablePiece
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMES = 14
@@ -90,7 +90,7 @@ class Output:
                 self.say()
             self._print(piece)
 
-    def _print(self, piece: Piece) -> None:
+    def _print(self, piece: TablePiece) -> None:
         from shardwise.cli.tables import hung, sides, styled
 
         if piece.hanging:

@@ -31,12 +31,12 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy, Zero
 from shardwise.per_op.advice import KNOWN, dimensions, measured_factor, unsupported, warnings
-from shardwise.per_op.answer import Answer
+from shardwise.per_op.answer import OperatorAnswer
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.profiles.table import MB, Profile
-from shardwise.per_op.question import PerOpPlan, Pricing, Question
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan, Pricing
 from shardwise.search.api import memory_limit
 from shardwise.units import show_seconds
 
@@ -50,7 +50,7 @@ ASSUMED = "a100-80gb"
 class Setting:
     """What was asked, resolved."""
 
-    question: Question
+    question: OperatorQuestion
     model: Model | None
     cluster: Cluster | None
     notes: tuple[str, ...]
@@ -83,14 +83,16 @@ def run(options: Options, output: Output, typed: frozenset[str] = frozenset()) -
     return 130 if answer.interrupted else 0
 
 
-def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...], output: Output) -> Answer:
+def _solved(
+    options: Options, question: OperatorQuestion, starts: tuple[PerOpPlan, ...], output: Output
+) -> OperatorAnswer:
     """Search, followed by a line on a terminal; Ctrl-C keeps the best so far."""
-    from shardwise.per_op.alleviate import Budget
+    from shardwise.per_op.alleviate import HopBudget
     from shardwise.per_op.answer import Standing
     from shardwise.per_op.solve import solve
     from shardwise.search.executor import executor_of
 
-    budget = Budget(hops=options["hops"], trials=options["trials"])
+    budget = HopBudget(hops=options["hops"], trials=options["trials"])
     limit = float("inf") if options["time_limit"] is None else options["time_limit"]
     executor = executor_of(options["executor"], options["workers"], options["address"])
     state = Progress(title="stages", show=show_seconds, live=not output.quiet and sys.stderr.isatty())
@@ -109,7 +111,7 @@ def _solved(options: Options, question: Question, starts: tuple[PerOpPlan, ...],
         executor.close()
 
 
-def _ordered(options: Options, question: Question, answer: Answer) -> Answer:
+def _ordered(options: Options, question: OperatorQuestion, answer: OperatorAnswer) -> OperatorAnswer:
     """The last step: the order of passes, by simulation of the plans that were found."""
     name = options["schedule"]
     if name in {"1f1b", "gpipe"} and not (options["explain"] and len(answer.plan.stages) > 1):
@@ -134,7 +136,7 @@ def resolve(options: Options, typed: frozenset[str] = frozenset()) -> Setting:
     memory = _memory(options, cluster, runtime, faults)
     pricing, told = _pricing(options, model, cluster, runtime, profile, chain, max(gpus, 1))
     notes += told
-    question = Question(
+    question = OperatorQuestion(
         profile=profile,
         chain=chain,
         gpus=max(gpus, 1),
@@ -218,7 +220,7 @@ def _pricing(
     """The cost model that is asked for, and what should be known of it."""
     if options["compatible"]:
         return Aceso(), []
-    from shardwise.per_op.operators import Operators
+    from shardwise.per_op.operators import OperatorPricing
     from shardwise.per_op.profiled import Profiled
 
     shape, tag = dimensions(profile), profile.tags.get("seq", "")
@@ -230,7 +232,7 @@ def _pricing(
         model = load_model(profile.name)
     ours = not options["profiles"] or profile.tags.get("source") in {"analytic", "measured"}
     if model is not None and cluster is not None and ours:
-        made = Operators(model, cluster, runtime, base, profile if options["profiles"] else None)
+        made = OperatorPricing(model, cluster, runtime, base, profile if options["profiles"] else None)
         if len(made.of_row) == len(profile.ops):
             return made, []
     notes = [] if cluster else [f"there is no --cluster: the update and what lasts are reckoned for {ASSUMED} GPUs"]
@@ -287,7 +289,7 @@ def _pairs(text: str | None, faults: list[Fault]) -> dict[str, str]:
     return {key: value for key, _, value in words}
 
 
-def _checked(question: Question) -> list[Fault]:
+def _checked(question: OperatorQuestion) -> list[Fault]:
     found = []
     if question.gpus > MOST_GPUS:
         said = f"{question.gpus:,} GPUs; operators are planned for up to {MOST_GPUS:,}"
@@ -298,7 +300,7 @@ def _checked(question: Question) -> list[Fault]:
     return found
 
 
-def _starts(options: Options, question: Question) -> tuple[PerOpPlan, ...]:
+def _starts(options: Options, question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
     """Starts of alleviate, or to be shown: a kind for every number of stages, or the user's own plan."""
     from shardwise.per_op.alleviate import starts_of
     from shardwise.per_op.start import STARTS
@@ -311,14 +313,16 @@ def _starts(options: Options, question: Question) -> tuple[PerOpPlan, ...]:
     return (read_start(kind, question),)
 
 
-def read_start(path: str, question: Question) -> PerOpPlan:
+def read_start(path: str, question: OperatorQuestion) -> PerOpPlan:
     from shardwise.frameworks.aceso.plan_file import from_aceso
     from shardwise.inputs.files import read_mapping
 
     return from_aceso(read_mapping(path), question, title=path)
 
 
-def _corrected(options: Options, question: Question, starts: tuple[PerOpPlan, ...], output: Output) -> Question:
+def _corrected(
+    options: Options, question: OperatorQuestion, starts: tuple[PerOpPlan, ...], output: Output
+) -> OperatorQuestion:
     if not options["start"] or len(starts) != 1:
         raise InputError(Fault("--measured-memory", "needs the plan that was run: give its file as --start"))
     factor, told = measured_factor(options["measured_memory"], evaluate(question, starts[0]))

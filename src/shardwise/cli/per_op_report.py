@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from shardwise.cli.output import Output
 from shardwise.inputs.write import write_text
 from shardwise.per_op.advice import megabytes
-from shardwise.per_op.answer import Answer
-from shardwise.per_op.evaluate import Evaluation, evaluate
-from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.answer import OperatorAnswer
+from shardwise.per_op.evaluate import PerOpCost, evaluate
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 
 if TYPE_CHECKING:
     from shardwise.cli.per_op import Setting
@@ -34,7 +34,7 @@ _MORE = (
 )
 
 
-def answered(question: Question, answer: Answer, output: Output, *, explain: bool) -> None:
+def answered(question: OperatorQuestion, answer: OperatorAnswer, output: Output, *, explain: bool) -> None:
     """The plan in a table, its bound, and the diary where asked for."""
     cost = answer.cost
     output.say(f"{cost.seconds:.5f} s per iteration, {question.global_batch / cost.seconds:.2f} samples/s, "
@@ -53,7 +53,7 @@ def answered(question: Question, answer: Answer, output: Output, *, explain: boo
     output.answer(as_json(question, answer))
 
 
-def _orders(answer: Answer, output: Output) -> None:
+def _orders(answer: OperatorAnswer, output: Output) -> None:
     """The order that was chosen, and its rivals."""
     if not answer.orders:
         return
@@ -74,7 +74,7 @@ def _stages(plan: PerOpPlan) -> str:
     return f"{len(plan.stages)} stage{'s' if len(plan.stages) > 1 else ''}"
 
 
-def _standing(question: Question, answer: Answer) -> str:
+def _standing(question: OperatorQuestion, answer: OperatorAnswer) -> str:
     model = f"under the {question.pricing.name} cost model"
     if answer.proven:
         return f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s)"
@@ -83,11 +83,11 @@ def _standing(question: Question, answer: Answer) -> str:
     return f"bound {answer.bound:.5f} s {model}, gap {answer.gap:.2%}{said}"
 
 
-def _table(plan: PerOpPlan, cost: Evaluation, output: Output) -> None:
+def _table(plan: PerOpPlan, cost: PerOpCost, output: Output) -> None:
     output.table(_HEADS, [_row(plan, cost, index) for index in range(len(plan.stages))])
 
 
-def _row(plan: PerOpPlan, cost: Evaluation, index: int) -> list[str]:
+def _row(plan: PerOpPlan, cost: PerOpCost, index: int) -> list[str]:
     stage, parts = plan.stages[index], cost.stages[index]
     tps, dps = (sorted({getattr(layout, name) for layout in stage.layouts}) for name in ("tp", "dp"))
     counts = [str(index), str(stage.size), str(stage.gpus), _joined(tps), _joined(dps), str(sum(stage.recompute))]
@@ -99,7 +99,7 @@ def _joined(values: list[int]) -> str:
     return "/".join(map(str, values))
 
 
-def _parts(cost: Evaluation, output: Output) -> None:
+def _parts(cost: PerOpCost, output: Output) -> None:
     rows = []
     for index, stage in enumerate(cost.stages):
         times = (stage.work, stage.again, stage.receive, stage.send, stage.reshard, cost.ideal[index], cost.lost[index])
@@ -114,7 +114,7 @@ def _parts(cost: Evaluation, output: Output) -> None:
     output.table(("stage", *_MORE), rows, title="ms per pass; MB")
 
 
-def starts(question: Question, plans: tuple[PerOpPlan, ...], output: Output) -> None:
+def starts(question: OperatorQuestion, plans: tuple[PerOpPlan, ...], output: Output) -> None:
     """Every start with its stages, as the seed's author printed them; a plan of the user's own likewise."""
     told = []
     for plan in plans:
@@ -128,12 +128,12 @@ def starts(question: Question, plans: tuple[PerOpPlan, ...], output: Output) -> 
     output.answer({"starts": told})
 
 
-def _batches(question: Question, plan: PerOpPlan) -> str:
+def _batches(question: OperatorQuestion, plan: PerOpPlan) -> str:
     count = question.global_batch // plan.micro_batch
     return f"{count} micro batch{'' if count == 1 else 'es'} of {plan.micro_batch} samples"
 
 
-def plan_json(question: Question, plan: PerOpPlan) -> dict[str, Any]:
+def plan_json(question: OperatorQuestion, plan: PerOpPlan) -> dict[str, Any]:
     return {
         "microbatches": question.global_batch // plan.micro_batch,
         "stages": [
@@ -148,7 +148,7 @@ def plan_json(question: Question, plan: PerOpPlan) -> dict[str, Any]:
     }
 
 
-def cost_json(cost: Evaluation) -> dict[str, Any]:
+def cost_json(cost: PerOpCost) -> dict[str, Any]:
     return {
         "seconds": cost.seconds,
         "gpu_seconds": cost.gpu_seconds,
@@ -161,7 +161,7 @@ def cost_json(cost: Evaluation) -> dict[str, Any]:
     }
 
 
-def as_json(question: Question, answer: Answer) -> dict[str, Any]:
+def as_json(question: OperatorQuestion, answer: OperatorAnswer) -> dict[str, Any]:
     return {
         "plan": plan_json(question, answer.plan),
         "cost": cost_json(answer.cost),
@@ -193,7 +193,9 @@ def as_json(question: Question, answer: Answer) -> dict[str, Any]:
     }
 
 
-def written(setting: Setting, question: Question, answer: Answer, options: Mapping[str, Any], output: Output) -> None:
+def written(
+    setting: Setting, question: OperatorQuestion, answer: OperatorAnswer, options: Mapping[str, Any], output: Output
+) -> None:
     """The best plans as Aceso's JSON, and the plan file."""
     from shardwise.frameworks.aceso.plan_file import to_aceso
     from shardwise.inputs.serialise import to_json
@@ -210,7 +212,9 @@ def written(setting: Setting, question: Question, answer: Answer, options: Mappi
         _plan_file(setting, question, answer, options)
 
 
-def _plan_file(setting: Setting, question: Question, answer: Answer, options: Mapping[str, Any]) -> None:
+def _plan_file(
+    setting: Setting, question: OperatorQuestion, answer: OperatorAnswer, options: Mapping[str, Any]
+) -> None:
     from dataclasses import replace
 
     from shardwise.errors import Fault, InputError
@@ -247,7 +251,7 @@ def _plan_file(setting: Setting, question: Question, answer: Answer, options: Ma
     write_plan(replace(plan, proof=proof_of(plan, [ProofPart(bound=answer.bound)])), options["out"])
 
 
-def _operators(question: Question, answer: Answer) -> Operators:
+def _operators(question: OperatorQuestion, answer: OperatorAnswer) -> Operators:
     """The answer as the plan file holds it."""
     from shardwise.inputs.serialise import to_plain
     from shardwise.inputs.typed import validated

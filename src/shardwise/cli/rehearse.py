@@ -11,7 +11,7 @@ from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
 
 if TYPE_CHECKING:
-    from shardwise.estimate.predictions import Line
+    from shardwise.estimate.predictions import RehearsedLine
     from shardwise.measure.rehearse.rehearse import Rehearsal
 
 
@@ -78,7 +78,7 @@ def _say(found: Rehearsal, output: Output) -> None:
         output.say(f"({result['faked_seconds']:.3g} s of filling in for other ranks are taken off)")
 
 
-def _row(line: Line) -> tuple[str, ...]:
+def _row(line: RehearsedLine) -> tuple[str, ...]:
     from shardwise.units import show_bytes, show_seconds
 
     show = show_bytes if line.unit == "bytes" else show_seconds

@@ -20,7 +20,7 @@ _INDENT = "  "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TablePiece:
     """A table that is printed in one go."""
 
     heads: tuple[str, ...]
@@ -29,33 +29,33 @@ class Piece:
     """The first column stands on lines of its own, the others below it."""
 
 
-def fitted(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[Piece]:
+def fitted(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[TablePiece]:
     """One table, or the pieces that together say the same in `width` columns; no width: one, however wide.
 
     A column in which nothing stands is left out.
     """
-    whole = Piece(heads=tuple(heads), rows=tuple(map(tuple, rows)))
+    whole = TablePiece(heads=tuple(heads), rows=tuple(map(tuple, rows)))
     said = [index for index in range(len(heads)) if not index or any(row[index] for row in whole.rows)]
     whole = _columns(whole, said) if whole.rows else whole
     if width is None or _wide(whole) <= width:
         return [whole]
-    bare = Piece(heads=whole.heads, rows=tuple(tuple(_BAR.sub("", cell) for cell in row) for row in whole.rows))
+    bare = TablePiece(heads=whole.heads, rows=tuple(tuple(_BAR.sub("", cell) for cell in row) for row in whole.rows))
     if _wide(bare) <= width:
         return [bare]
     sizes = _sizes(bare)
     if sizes[0] > width // 2 and sum(sizes[1:]) + _BETWEEN * len(sizes) <= width:
-        return [Piece(heads=bare.heads, rows=bare.rows, hanging=True)]
+        return [TablePiece(heads=bare.heads, rows=bare.rows, hanging=True)]
     return [_columns(bare, chosen) for chosen in _banks(sizes, width)]
 
 
-def _sizes(piece: Piece) -> list[int]:
+def _sizes(piece: TablePiece) -> list[int]:
     from rich.cells import cell_len
 
     columns = zip(piece.heads, *piece.rows, strict=True) if piece.rows else ((head,) for head in piece.heads)
     return [max(map(cell_len, column)) for column in columns]
 
 
-def _wide(piece: Piece) -> int:
+def _wide(piece: TablePiece) -> int:
     sizes = _sizes(piece)
     return sum(sizes) + _BETWEEN * (len(sizes) - 1)
 
@@ -71,12 +71,12 @@ def _banks(sizes: list[int], width: int) -> list[list[int]]:
     return [[0, *bank] for bank in banks]
 
 
-def _columns(piece: Piece, chosen: list[int]) -> Piece:
+def _columns(piece: TablePiece, chosen: list[int]) -> TablePiece:
     heads, *rows = (tuple(row[index] for index in chosen) for row in (piece.heads, *piece.rows))
-    return Piece(heads=heads, rows=tuple(rows))
+    return TablePiece(heads=heads, rows=tuple(rows))
 
 
-def hung(piece: Piece) -> list[str]:
+def hung(piece: TablePiece) -> list[str]:
     """The lines of a hanging piece, its heads first: the first cell, and the others aligned below it."""
     sizes = _sizes(piece)[1:]
     lines = list[str]()
@@ -88,7 +88,7 @@ def hung(piece: Piece) -> list[str]:
     return lines
 
 
-def sides(piece: Piece) -> list[str]:
+def sides(piece: TablePiece) -> list[str]:
     """Where the cells of every column stand: texts to the left, numbers to the right."""
     columns = list(zip(*piece.rows, strict=True))[1:] if piece.rows else [()] * (len(piece.heads) - 1)
     return ["left", *("right" if any(map(_NUMBER.match, cells)) or not any(cells) else "left" for cells in columns)]

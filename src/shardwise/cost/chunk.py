@@ -10,7 +10,7 @@ from shardwise.inputs.layers import chunk_rank, rank_chunks
 from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
 
 
-class Run(NamedTuple):
+class BlockRun(NamedTuple):
     """Equal blocks in a row."""
 
     block: Block
@@ -20,7 +20,7 @@ class Run(NamedTuple):
 class Chunk(NamedTuple):
     """The layers that one rank runs in one go."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[BlockRun, ...]
     f: Seconds
     i: Seconds
     w: Seconds
@@ -65,7 +65,7 @@ def combined(*parts: Seconds) -> Seconds:
     return Seconds(*found)
 
 
-def chunk_of(runs: tuple[Run, ...], grads: float) -> Chunk:
+def chunk_of(runs: tuple[BlockRun, ...], grads: float) -> Chunk:
     """Stack blocks. `grads`: bytes per parameter that backward allocates as it goes."""
     kept, forward, backward, at, at_forward = _climb(runs, grads)
     f, i, w, again = [0.0] * 7, [0.0] * 7, [0.0] * 7, [0.0] * 7
@@ -107,7 +107,7 @@ def offloaded(chunk: Chunk, host_bandwidth: float, grads: float) -> Chunk:
     )
 
 
-def _climb(runs: tuple[Run, ...], grads: float, most: float = inf) -> tuple[float, float, float, str, str]:
+def _climb(runs: tuple[BlockRun, ...], grads: float, most: float = inf) -> tuple[float, float, float, str, str]:
     """Kept bytes and the highest points. Inside a run the height is linear in the position: its ends suffice.
 
     `most`: kept bytes that stay on the device, a layer's own included; the rest is on the host, and heights bend.

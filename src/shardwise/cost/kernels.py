@@ -71,7 +71,7 @@ class Machine(NamedTuple):
         return hash((self.gemm, self.attention_f, self.bandwidth, self.launch_f))
 
 
-class Times(NamedTuple):
+class KernelTimes(NamedTuple):
     """Seconds of the forward pass, the gradient of inputs and the gradient of weights, on the device."""
 
     f: float
@@ -152,12 +152,12 @@ def shape_key(kind: str, phase: str, *sizes: float) -> str:
     return " ".join((kind, phase, *(f"{size:.0f}" for size in sizes)))
 
 
-def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> Times:
+def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> KernelTimes:
     """Device seconds of an operator. `narrow`: its products run in the compute format, else in 16 bit."""
     if op.kind == "memory":
         bandwidth, fixed = machine.bandwidth, machine.kernel_fixed
         forward = op.bytes_f / bandwidth + op.kernels_f * fixed
-        return Times(forward, op.bytes_b / bandwidth + op.kernels_b * fixed, 0.0)
+        return KernelTimes(forward, op.bytes_b / bandwidth + op.kernels_b * fixed, 0.0)
     if op.kind == "attention":
         return _attention(op, machine)
     rate = machine.gemm if narrow else machine.wide
@@ -172,7 +172,7 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> Times:
     elif not machine.average:
         gradient *= ACCUMULATING
     beside_f, beside_b = op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth
-    return Times(
+    return KernelTimes(
         _product("F", rows, columns, depth, machine, rate) + beside_f,
         _product("I", rows, depth, columns, machine, rate) + beside_b,
         gradient,
@@ -209,7 +209,7 @@ def _unaligned(width: float, machine: Machine, odd: float) -> float:
     return max(1.0, machine.misaligned * odd) if width % 2 else sqrt(machine.misaligned)
 
 
-def _grouped(op: Op, machine: Machine, rate: float) -> Times:
+def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     rows, columns, depth, groups = op.shape
     each = max(rows / groups, 1.0)
     rate *= machine.grouped
@@ -219,7 +219,7 @@ def _grouped(op: Op, machine: Machine, rate: float) -> Times:
         keys = [shape_key("grouped", phase, groups, columns, depth, each) for phase in "FIW"]
         plain = 2.0 * rows * columns * depth / rate
         seconds = (max(traffic, plain / machine.shapes.get(key, 1.0)) + machine.gemm_fixed for key in keys)
-        return Times(*seconds)
+        return KernelTimes(*seconds)
     tiles = groups * ceil(each / TILE) * ceil(columns / TILE)
     # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh
     # routers: 550 TFLOP/s with 256 tokens an expert, 645 with 768)
@@ -230,21 +230,21 @@ def _grouped(op: Op, machine: Machine, rate: float) -> Times:
     # the weight gradient's depth is the tokens of one expert
     gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
     fixed = machine.gemm_fixed
-    return Times(max(compute, traffic) + fixed, max(compute, traffic) + fixed, max(gradient, traffic) + fixed)
+    return KernelTimes(max(compute, traffic) + fixed, max(compute, traffic) + fixed, max(gradient, traffic) + fixed)
 
 
-def _attention(op: Op, machine: Machine) -> Times:
+def _attention(op: Op, machine: Machine) -> KernelTimes:
     forward, backward, _ = op.flops()
     queries, keys, size_qk, share = op.shape[1], op.shape[2], op.shape[3], op.shape[5]
     if op.bytes_f:  # scores stored: two batched products and a chain of memory-bound kernels
-        chain = Times(op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth, 0.0)
+        chain = KernelTimes(op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth, 0.0)
         rate = machine.wide * 0.6
         backward *= 4.0 / 5.0  # scores are not computed again
-        return Times(forward / rate + chain.f, backward / rate + chain.i, 0.0)
+        return KernelTimes(forward / rate + chain.f, backward / rate + chain.i, 0.0)
     if machine.average:
         sizes = (op.shape[0], op.shape[6] * op.shape[0], queries, size_qk, op.shape[4])
         f, b = (machine.shapes.get(shape_key("attention", phase, *sizes), 1.0) for phase in "FI")
-        return Times(forward / (machine.attention_f * f), backward / (machine.attention_b * b), 0.0)
+        return KernelTimes(forward / (machine.attention_f * f), backward / (machine.attention_b * b), 0.0)
     length = keys * share * 2.0 if share < 0.5 else min(queries, keys)
     slow = 1.0 if size_qk >= 128 else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - 64.0) / 64.0
     # kernels are built for head sizes 64 and 128: one between them pays for 128
@@ -255,7 +255,7 @@ def _attention(op: Op, machine: Machine) -> Times:
     # few heads and short sequences leave compute units idle, in forward more than in backward
     blocks = op.shape[0] * queries / TILE
     idle_f, idle_b = 1.0 + 2.0 * machine.sms / blocks, 1.0 + 0.7 * machine.sms / blocks
-    return Times(
+    return KernelTimes(
         masked_f * forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length) * idle_f,
         masked_b * backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length) * idle_b,
         0.0,

@@ -8,7 +8,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from shardwise.cost.activations import Walk, full_walk, plain_walk, selective_walk
-from shardwise.cost.kernels import Machine, Times, op_times
+from shardwise.cost.kernels import KernelTimes, Machine, op_times
 from shardwise.cost.network import Group, collective
 from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import LayerKind, layer_ops
@@ -271,15 +271,15 @@ def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
     return Timed(op, Seconds(*forward), Seconds(*input_grad), Seconds(*weight_grad))
 
 
-def _frozen(times: Times, op: Op, shard: Shard) -> Times:
+def _frozen(times: KernelTimes, op: Op, shard: Shard) -> KernelTimes:
     """A frozen layer has no weight gradient; its adapter adds two thin products to every pass."""
     share = adapter_params(op, shard) / max(op.params, 1.0)
-    return Times(times.f * (1 + share), times.i * (1 + share), times.w * share)
+    return KernelTimes(times.f * (1 + share), times.i * (1 + share), times.w * share)
 
 
-def _quantised(times: Times, op: Op, machine: Machine) -> Times:
+def _quantised(times: KernelTimes, op: Op, machine: Machine) -> KernelTimes:
     """fp8 adds a cast of each operand, and of the gradient twice (two layouts)."""
     rows, columns, depth = op.shape[:3]
     cast = 3.0 * rows * depth / machine.bandwidth + 2 * machine.kernel_fixed
     cast_back = 4.0 * rows * columns / machine.bandwidth + 2 * machine.kernel_fixed
-    return Times(times.f + cast, times.i + cast_back, times.w)
+    return KernelTimes(times.f + cast, times.i + cast_back, times.w)

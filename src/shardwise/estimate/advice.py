@@ -117,7 +117,7 @@ def _change(base: Estimate, kind: str, strategy: Strategy, runtime: Runtime) -> 
     )
 
 
-class Step(NamedTuple):
+class NeighbourStep(NamedTuple):
     """One change of a strategy."""
 
     kind: str
@@ -139,29 +139,29 @@ _MODULES: tuple[tuple[str, ...], ...] = (
 )
 
 
-def neighbours(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[Step]:
+def neighbours(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
     """Every strategy one step away, valid or not, in a fixed order, the given one not among them."""
     for step in _steps(model, strategy, runtime):
         if step.strategy != strategy:
             yield step
 
 
-def _steps(model: Model, s: Strategy, runtime: Runtime) -> Iterator[Step]:
-    yield from (Step("recompute", replace(s, recompute=choice)) for choice in _recomputes(model, s))
+def _steps(model: Model, s: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
+    yield from (NeighbourStep("recompute", replace(s, recompute=choice)) for choice in _recomputes(model, s))
     for size in (s.micro_batch * 2, s.micro_batch // 2):
         if size and s.global_batch % (size * s.dp) == 0:
-            yield Step("micro batch", replace(s, micro_batch=size))
+            yield NeighbourStep("micro batch", replace(s, micro_batch=size))
     yield from _splits(s)
     if s.dp * s.cp > 1:
-        yield from (Step("zero", replace(s, zero=zero)) for zero in runtime.can.zero)  # type: ignore[arg-type]
-    yield from (Step("vpp", chunked) for chunked in _chunked(model, s))
-    yield from (Step("experts", changed) for changed in _experts(model, s))
+        yield from (NeighbourStep("zero", replace(s, zero=zero)) for zero in runtime.can.zero)  # type: ignore[arg-type]
+    yield from (NeighbourStep("vpp", chunked) for chunked in _chunked(model, s))
+    yield from (NeighbourStep("experts", changed) for changed in _experts(model, s))
     if s.tp > 1 and not s.sp:
-        yield Step("sequence parallel", replace(s, sp=True))
+        yield NeighbourStep("sequence parallel", replace(s, sp=True))
     if not s.flash:
-        yield Step("attention", replace(s, flash=True))
+        yield NeighbourStep("attention", replace(s, flash=True))
     if s.cp > 1:
-        yield from (Step("context", replace(s, cp_kind=kind)) for kind in runtime.can.cp)  # type: ignore[arg-type]
+        yield from (NeighbourStep("context", replace(s, cp_kind=kind)) for kind in runtime.can.cp)  # type: ignore[arg-type]
     yield from _moved_layer(model, s, runtime)
 
 
@@ -182,12 +182,12 @@ def _applies(modules: tuple[str, ...], model: Model, s: Strategy) -> bool:
     return ("mla-up" not in modules or model.mla is not None) and ("moe-act" not in modules or model.moe is not None)
 
 
-def _splits(s: Strategy) -> Iterator[Step]:
+def _splits(s: Strategy) -> Iterator[NeighbourStep]:
     """A factor of two moved from one axis to another, both ways."""
     for one, other in _EXCHANGES:
         for source, target in ((one, other), (other, one)):
             if getattr(s, source) % 2 == 0:
-                yield Step("split", _moved(s, source, target))
+                yield NeighbourStep("split", _moved(s, source, target))
 
 
 def _moved(s: Strategy, source: str, target: str) -> Strategy:
@@ -222,7 +222,7 @@ def _experts(model: Model, s: Strategy) -> Iterator[Strategy]:
         yield replace(s, etp=1)
 
 
-def _moved_layer(model: Model, s: Strategy, runtime: Runtime) -> Iterator[Step]:
+def _moved_layer(model: Model, s: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
     """One layer from the last stage, which has the output layer, or the first to the one with fewest."""
     if s.pp < 2 or s.vpp > 1 or not runtime.can.uneven_layers or any(layer_faults(model.layers, s)):
         return
@@ -237,7 +237,7 @@ def _moved_layer(model: Model, s: Strategy, runtime: Runtime) -> Iterator[Step]:
         layers[source] -= 1
         layers[rank_chunks(target, s.pp, s.vpp)[0]] += 1
         plain = replace(s, first_layers=0, last_layers=0, count_embedding=False, count_head=False)
-        yield Step("layers", replace(plain, layers=tuple(layers)))
+        yield NeighbourStep("layers", replace(plain, layers=tuple(layers)))
 
 
 def difference(old: Strategy, new: Strategy) -> str:

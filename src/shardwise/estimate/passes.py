@@ -26,7 +26,7 @@ from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import Prepared, replay, simulate
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import generate, split_costs
-from shardwise.pipeline.optimise import Answer, bound_of, optimise, published, value_of
+from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise, published, value_of
 from shardwise.pipeline.timeline import Timeline
 
 Seconds = dict[int, tuple[float, float]]
@@ -237,7 +237,7 @@ def _needed_by_weights(block: Block) -> float:
     return sum(2.0 * op.shape[0] * (op.shape[1] + op.shape[2]) for op in linear if op.name != "output layer")
 
 
-def best_order(setup: Setup, limits: tuple[float, ...] = (), **options: Any) -> Answer:  # noqa: ANN401 - of optimise
+def best_order(setup: Setup, limits: tuple[float, ...] = (), **options: Any) -> OrderAnswer:  # noqa: ANN401 - of optimise
     """The best order that the memory of every rank allows; `limits`: another memory than the device's.
 
     Orders that run I and W apart are searched. Those that keep backwards whole, which take less so, are the named ones.

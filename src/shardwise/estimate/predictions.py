@@ -104,7 +104,7 @@ class Searched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RehearsedLine:
     """One number of a rehearsal beside its prediction."""
 
     what: str
@@ -125,7 +125,7 @@ class Rehearsed:
     rank: int
     device: str
     """What it ran on."""
-    lines: tuple[Line, ...]
+    lines: tuple[RehearsedLine, ...]
     peak_bytes: float | None = None
     total_bytes: float | None = None
     alone_seconds: float | None = None

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
-from shardwise.cost.chunk import Chunk, Run, chunk_of, offloaded, placement_of, recomputed_layers
+from shardwise.cost.chunk import BlockRun, Chunk, chunk_of, offloaded, placement_of, recomputed_layers
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
 from shardwise.cost.network import Network, network_of
@@ -35,7 +35,7 @@ class Split(NamedTuple):
     """Their parameters."""
 
 
-class Rank(NamedTuple):
+class RankSetup(NamedTuple):
     """A rank whose operators have splits of their own."""
 
     splits: tuple[Split, ...]
@@ -62,7 +62,7 @@ class Setup(NamedTuple):
     """Layers of every chunk, in model order."""
     chunks: tuple[Chunk, ...]
     """Chunks in model order."""
-    ranks: tuple[Rank, ...] = ()
+    ranks: tuple[RankSetup, ...] = ()
     """Where operators have splits of their own; empty: all are split as the strategy says."""
 
     def splits(self, rank: int) -> tuple[Split, ...]:
@@ -175,13 +175,13 @@ def _chunks(
         if key not in known:
             runs = _runs(own, again, shard, strategy, machine, groups, grads)
             if index == 0:
-                runs.insert(0, Run(embedding_block(shard, machine, groups, grads), 1))
+                runs.insert(0, BlockRun(embedding_block(shard, machine, groups, grads), 1))
             if index == last:
                 # tied weights are the embedding's where both ends share a rank; else the last rank has a copy
                 own_weights = not (shard.model.tied and len(layers) == 1)
-                runs.append(Run(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
+                runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
                 if shard.model.mtp:  # every token further ahead passes the same output layer again
-                    runs.append(Run(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
+                    runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
             known[key] = chunk_of(tuple(runs), grads)
         chunks.append(known[key])
     return chunks
@@ -195,13 +195,13 @@ def _runs(
     machine: Machine,
     groups: Groups,
     grads: float,
-) -> list[Run]:
+) -> list[BlockRun]:
     """Equal neighbours folded: the first `again` layers are recomputed."""
     recompute = strategy.recompute
     recipe = Recipe(recompute.full, frozenset(recompute.modules), recompute.group)
-    runs: list[Run] = []
+    runs: list[BlockRun] = []
     for part, used in ((kinds[:again], recipe), (kinds[again:], PLAIN)):
         for kind, members in groupby(part):
             block = layer_block(shard, kind, used, machine, groups, grads)
-            runs.append(Run(block, len(list(members))))
+            runs.append(BlockRun(block, len(list(members))))
     return runs

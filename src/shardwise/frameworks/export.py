@@ -13,7 +13,7 @@ from shardwise.errors import InputError, ShardwiseError, UnknownNameError
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.frameworks.partition import mixture
 from shardwise.frameworks.read import read_content
-from shardwise.frameworks.target import Draft, Export, File, Target, runtime_of
+from shardwise.frameworks.target import Export, ExportDraft, File, Target, runtime_of
 from shardwise.inputs.files import read_text
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
@@ -97,7 +97,7 @@ def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
     """
     target, version = find(to)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
-    write = cast("Callable[[Draft], tuple[File, ...]]", importlib.import_module(target.module).write)
+    write = cast("Callable[[ExportDraft], tuple[File, ...]]", importlib.import_module(target.module).write)
     first = _draft(plan, target, version, strict=strict)
     written = as_written(write(first), first.strategy, plan, target)
     draft = _draft(plan, target, version, strict=strict)  # once more, with what the files say in their headers
@@ -118,13 +118,13 @@ def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:
     return schedule_export(schedule)
 
 
-def _draft(plan: Plan, target: Target, version: str, *, strict: bool) -> Draft:
-    draft = Draft(plan=plan, target=target, version=version, strict=strict)
+def _draft(plan: Plan, target: Target, version: str, *, strict: bool) -> ExportDraft:
+    draft = ExportDraft(plan=plan, target=target, version=version, strict=strict)
     _say_mixture(draft)
     return draft
 
 
-def _say_mixture(draft: Draft) -> None:
+def _say_mixture(draft: ExportDraft) -> None:
     """MindFormers' lists hold every kind of recompute side by side; no other target's words do."""
     text = mixture(draft.plan)
     if text and draft.version != "2.1-graph":

@@ -56,7 +56,7 @@ class Imported:
 
 
 @dataclass(slots=True, kw_only=True)
-class Draft:
+class ImportDraft:
     """Gathers the fields of a strategy while a file is read."""
 
     framework: str

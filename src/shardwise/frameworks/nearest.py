@@ -9,19 +9,19 @@ from typing import Any
 from shardwise.check.check import check
 from shardwise.check.rule import either
 from shardwise.cost.chunk import recomputed_layers
-from shardwise.frameworks.target import Draft
+from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.layers import rank_chunks, stage_layers
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.recompute import MODULES, Recompute
 from shardwise.inputs.strategy import Strategy
 
 
-def without_lora(draft: Draft) -> None:
+def without_lora(draft: ExportDraft) -> None:
     if draft.strategy.lora is not None:
         draft.refuse("strategy.lora", "adapters are not a setting of this target; plan without lora")
 
 
-def choose(draft: Draft, name: str, known: Collection[object], instead: object, why: str = "") -> None:
+def choose(draft: ExportDraft, name: str, known: Collection[object], instead: object, why: str = "") -> None:
     """Keep a field where the target knows its value, else write `instead` and say so."""
     value = getattr(draft.strategy, name)
     if value not in known:
@@ -29,7 +29,7 @@ def choose(draft: Draft, name: str, known: Collection[object], instead: object, 
         draft.lose(f"strategy.{name}", text, **{name: instead})
 
 
-def without(draft: Draft, **defaults: tuple[object, str]) -> None:
+def without(draft: ExportDraft, **defaults: tuple[object, str]) -> None:
     """Fields that the target has no word for: anything but the default is lost, with a sentence."""
     for name, (default, why) in defaults.items():
         value = getattr(draft.strategy, name)
@@ -37,20 +37,20 @@ def without(draft: Draft, **defaults: tuple[object, str]) -> None:
             draft.lose(f"strategy.{name}", f"{value} cannot be said: {why}", **{name: default})
 
 
-def recomputed(draft: Draft) -> tuple[int, ...]:
+def recomputed(draft: ExportDraft) -> tuple[int, ...]:
     """Recomputed layers of every chunk, in model order."""
     layers = draft.layers
     return tuple(recomputed_layers(draft.strategy, chunk, layers, count) for chunk, count in enumerate(layers))
 
 
-def plain_pipeline(draft: Draft) -> None:
+def plain_pipeline(draft: ExportDraft) -> None:
     """Without a pipeline the words for one say nothing."""
     s = draft.strategy
     if s.pp == 1:
         draft.strategy = replace(s, schedule="1f1b", placement="loop", vpp=1, group=0, layers=())
 
 
-def known_schedule(draft: Draft, known: Collection[str], *, chunks: bool = True) -> None:
+def known_schedule(draft: ExportDraft, known: Collection[str], *, chunks: bool = True) -> None:
     """Keep a schedule that the target has; else the nearest that runs round and round, with one or all chunks."""
     plain_pipeline(draft)
     s = draft.strategy
@@ -78,7 +78,7 @@ _PIPELINE = (
 )  # fmt: skip
 
 
-def _looped(draft: Draft, *, chunks: bool) -> list[Strategy]:
+def _looped(draft: ExportDraft, *, chunks: bool) -> list[Strategy]:
     """Interleaved 1F1B over the same chunks, then plain 1F1B over whole stages; those that pass the checks."""
     s, model = draft.strategy, draft.model
     near = [replace(s, schedule="interleaved", placement="loop")] if chunks and s.vpp > 1 else []
@@ -91,7 +91,7 @@ def _looped(draft: Draft, *, chunks: bool) -> list[Strategy]:
     ]
 
 
-def whole_stages(draft: Draft) -> Strategy:
+def whole_stages(draft: ExportDraft) -> Strategy:
     """1F1B with one chunk a rank: every rank keeps its number of layers, and of recomputed ones."""
     s = draft.strategy
     if s.vpp == 1:
@@ -107,7 +107,7 @@ def whole_stages(draft: Draft) -> Strategy:
     )  # fmt: skip
 
 
-def all_layers(draft: Draft, why: str) -> None:
+def all_layers(draft: ExportDraft, why: str) -> None:
     """Recompute in every layer where the target cannot count them: never less is freed than planned."""
     s = draft.strategy
     given = s.recompute.layers
@@ -123,7 +123,7 @@ def all_layers(draft: Draft, why: str) -> None:
         )
 
 
-def known_modules(draft: Draft, wider: Mapping[str, str], known: Collection[str], where: str) -> None:
+def known_modules(draft: ExportDraft, wider: Mapping[str, str], known: Collection[str], where: str) -> None:
     """Put each module that the target lacks into the smallest one of the target's that holds it, else all: full."""
     recompute = draft.strategy.recompute
     if not recompute.modules or set(recompute.modules) <= set(known):
@@ -141,7 +141,7 @@ def known_modules(draft: Draft, wider: Mapping[str, str], known: Collection[str]
     )
 
 
-def even_layers(draft: Draft, why: str) -> None:
+def even_layers(draft: ExportDraft, why: str) -> None:
     """Equal chunks where the target cannot place layers; refused where they do not divide."""
     layers = draft.layers
     if len(set(layers)) == 1:

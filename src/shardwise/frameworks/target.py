@@ -78,7 +78,7 @@ class Export:
 
 
 @dataclass(kw_only=True)
-class Draft:
+class ExportDraft:
     """A plan on its way to a target."""
 
     plan: Plan

@@ -16,7 +16,7 @@ from shardwise.inputs.load import Loaded
 from shardwise.partition.compare import Compared, manual, naive
 from shardwise.partition.graph import Ready
 from shardwise.partition.lists import has_lists, settled
-from shardwise.partition.problem import Answer, Problem
+from shardwise.partition.problem import BalanceAnswer, Problem
 from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
 from shardwise.partition.readers.manual_file import read_manual
 from shardwise.partition.readers.peaks import Which, read_peaks
@@ -97,7 +97,9 @@ def others_of(
     return found, notes
 
 
-def balance(problem: Problem, *, time_limit: float, effort: float, seed: int, report: Report | None = None) -> Answer:
+def balance(
+    problem: Problem, *, time_limit: float, effort: float, seed: int, report: Report | None = None
+) -> BalanceAnswer:
     """The best partition; where MindFormers' lists cannot say it, the one that they say, if that is as good.
 
     MindFormers cannot run select alone and comm alone in one chunk.
@@ -112,7 +114,7 @@ def balance(problem: Problem, *, time_limit: float, effort: float, seed: int, re
     return replace(answer, best=best) if as_good else answer
 
 
-def mixes(answer: Answer) -> bool:
+def mixes(answer: BalanceAnswer) -> bool:
     """Whether chunks mix what MindFormers' lists, which could say the problem, cannot say together."""
     problem, partition = answer.problem, answer.best.partition
     return has_lists(problem) and settled(problem, partition) != partition

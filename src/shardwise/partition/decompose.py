@@ -38,7 +38,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class MemoryFit:
     """The parts of memory, how sure they are, and how well they explain what was measured."""
 
     values: dict[str, float]
@@ -83,7 +83,7 @@ def equations(measured: Sequence[Measured], pp: int, names: Sequence[str]) -> Fl
     return np.array([columns[name] for name in names]).T
 
 
-def decompose(measured: Sequence[Measured], pp: int) -> Fit:
+def decompose(measured: Sequence[Measured], pp: int) -> MemoryFit:
     """Fit the parts of memory; unknowns that cannot be told apart are refused by name."""
     names, notes = unknowns(measured, pp), list[str]()
     table = equations(measured, pp, names)
@@ -101,7 +101,7 @@ def decompose(measured: Sequence[Measured], pp: int) -> Fit:
     if zero:
         notes.append(f"{', '.join(zero)} would come out negative and is held at 0: check those measurements")
     residuals = peaks - table @ values
-    return Fit(
+    return MemoryFit(
         values=dict(zip(names, values.tolist(), strict=True)), errors=_errors(table, residuals, names, active),
         residuals=tuple(residuals.tolist()), measured=tuple(measured), condition=condition(table),
         notes=(*notes, *_odd_notes(measured, residuals)),

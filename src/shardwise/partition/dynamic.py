@@ -36,7 +36,7 @@ _MANY = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class RecomputeMix:
     """A way to choose for some layers: their time and memory, and the layers of every option."""
 
     time: float
@@ -45,7 +45,7 @@ class Mix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cut:
+class BestCut:
     """The best cut and the bound that it reaches."""
 
     counts: Ints
@@ -59,14 +59,14 @@ def applies(ready: Ready) -> bool:
     return ready.problem.vpp == 1 and in_order and ready.schedule.fused and small
 
 
-def best_cut(ready: Ready) -> Cut | None:
+def best_cut(ready: Ready) -> BestCut | None:
     """None where no cut fits."""
     stages = Stages(ready)
     plan = stages.plan(float("inf"))
     if plan is None:
         return None
     best, bound = _walked(stages, plan)
-    return Cut(counts=stages.counts(best), bound=bound)
+    return BestCut(counts=stages.counts(best), bound=bound)
 
 
 def _walked(stages: Stages, plan: list[int]) -> tuple[list[int], float]:
@@ -131,9 +131,9 @@ class Stages:
     def __init__(self, ready: Ready, first: First | None = None) -> None:
         self.ready, self.first = ready, first or First(0, 0.0, 0.0)
         self._runs = np.repeat(np.arange(len(ready.run_counts)), ready.run_counts)
-        self._frontiers: dict[tuple[int, ...], tuple[Mix, ...]] = {}
+        self._frontiers: dict[tuple[int, ...], tuple[RecomputeMix, ...]] = {}
         self._single = [_single(ready, run) for run in range(len(ready.run_counts))]
-        self._grown: list[list[tuple[Mix, ...]]] = [[(_nothing(ready),)] for _ in self._single]
+        self._grown: list[list[tuple[RecomputeMix, ...]]] = [[(_nothing(ready),)] for _ in self._single]
         self._least_held = [min(mix.held for mix in mixes) for mixes in self._single]
         self._static = [run.kind.static for run in ready.problem.runs]
         self._parts, self._part_of, self._backwards = _stretches(tuple(ready.run_counts.tolist()))
@@ -176,7 +176,7 @@ class Stages:
         flight = float(ready.rows[ready.row_rank == s][:, s].max())
         return float(ready.limits[s] - ready.fixed_static[s] - flight * ready.fixed_held[s]), flight
 
-    def _best(self, part: tuple[int, ...], room: float, flight: float) -> Mix | None:
+    def _best(self, part: tuple[int, ...], room: float, flight: float) -> RecomputeMix | None:
         """The fastest choice for these layers that fits."""
         left = room - sum(n * static for n, static in zip(part, self._static, strict=True))
         least = sum(n * held for n, held in zip(part, self._least_held, strict=True))
@@ -188,16 +188,16 @@ class Stages:
         fitting = bisect_left(frontier, -left / flight, key=lambda mix: -mix.held)
         return frontier[min(fitting, len(frontier) - 1)]
 
-    def _frontier(self, part: tuple[int, ...]) -> tuple[Mix, ...]:
+    def _frontier(self, part: tuple[int, ...]) -> tuple[RecomputeMix, ...]:
         if part not in self._frontiers:
-            mixes: tuple[Mix, ...] = (_nothing(self.ready),)
+            mixes: tuple[RecomputeMix, ...] = (_nothing(self.ready),)
             for run, count in enumerate(part):
                 if count:
                     mixes = _pareto([_sum(a, b) for a in mixes for b in self._of_run(run, count)])
             self._frontiers[part] = mixes
         return self._frontiers[part]
 
-    def _of_run(self, run: int, count: int) -> tuple[Mix, ...]:
+    def _of_run(self, run: int, count: int) -> tuple[RecomputeMix, ...]:
         """For so many layers of a run: the mixes of choices that nothing else beats in both time and memory."""
         grown = self._grown[run]
         while len(grown) <= count:
@@ -280,27 +280,29 @@ def _dwelling(ready: Ready, s: int) -> list[tuple[float, float, float, float]]:
     return found
 
 
-def _nothing(ready: Ready) -> Mix:
-    return Mix(time=0.0, held=0.0, counts=(0,) * ready.options)
+def _nothing(ready: Ready) -> RecomputeMix:
+    return RecomputeMix(time=0.0, held=0.0, counts=(0,) * ready.options)
 
 
-def _single(ready: Ready, run: int) -> list[Mix]:
+def _single(ready: Ready, run: int) -> list[RecomputeMix]:
     """One layer of a run, by choice."""
     time = (ready.option_time[0] + ready.option_time[3]).tolist()
     return [
-        Mix(time=time[o], held=float(ready.option_held[o]), counts=tuple(int(k == o) for k in range(ready.options)))
+        RecomputeMix(
+            time=time[o], held=float(ready.option_held[o]), counts=tuple(int(k == o) for k in range(ready.options))
+        )
         for o in np.flatnonzero(ready.run_of == run).tolist()
     ]
 
 
-def _sum(a: Mix, b: Mix) -> Mix:
+def _sum(a: RecomputeMix, b: RecomputeMix) -> RecomputeMix:
     counts = tuple(x + y for x, y in zip(a.counts, b.counts, strict=True))
-    return Mix(time=a.time + b.time, held=a.held + b.held, counts=counts)
+    return RecomputeMix(time=a.time + b.time, held=a.held + b.held, counts=counts)
 
 
-def _pareto(mixes: list[Mix]) -> tuple[Mix, ...]:
+def _pareto(mixes: list[RecomputeMix]) -> tuple[RecomputeMix, ...]:
     """Fastest first, each with less memory than all before it."""
-    kept, least = list[Mix](), float("inf")
+    kept, least = list[RecomputeMix](), float("inf")
     for mix in sorted(mixes, key=lambda m: (m.time, m.held, m.counts)):
         if mix.held < least - 1e-9 * (1 + abs(mix.held)):
             kept.append(mix)

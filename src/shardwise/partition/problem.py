@@ -50,7 +50,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class KindRun:
     """Equal layers that follow each other in the model."""
 
     kind: Kind
@@ -75,7 +75,7 @@ class Problem:
     pp: int
     vpp: int = 1
     microbatches: int
-    runs: tuple[Run, ...]
+    runs: tuple[KindRun, ...]
     head: End = End()
     tail: End = End()
     limits: tuple[float, ...] = ()
@@ -237,7 +237,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class BalanceAnswer:
     """The best partition found, and what is proven about it under the given costs and order."""
 
     problem: Problem

@@ -29,7 +29,7 @@ class Quick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class QuickStage:
     """The memory of a stage: what is there anyway, a layer's parameters and activations, and the limit."""
 
     limit: float
@@ -54,10 +54,10 @@ class Stage:
 
 def stages_of(
     count: int, *, memory: float, layer: float, kept: float, recomputed: float, head: float, tail: float
-) -> list[Stage]:
+) -> list[QuickStage]:
     """Stages of equal devices; `head` and `tail` are more bytes on the first and the last."""
     return [
-        Stage(
+        QuickStage(
             limit=memory, base=head if s == 0 else tail if s == count - 1 else 0.0, layer=layer, kept=kept,
             recomputed=recomputed, flight=count - s,
         )
@@ -65,7 +65,7 @@ def stages_of(
     ]  # fmt: skip
 
 
-def quick(stages: Sequence[Stage], layers: int, *, head: float = 0.0, tail: float = 0.0) -> Quick:
+def quick(stages: Sequence[QuickStage], layers: int, *, head: float = 0.0, tail: float = 0.0) -> Quick:
     """The split whose slowest stage is fastest, then with the smallest sum; exact by dynamic programme."""
     if len(stages) not in {2, 4}:
         raise InputError(
@@ -92,7 +92,7 @@ def _time(n: int, r: int, more: float) -> float:
 
 
 def _with_stage(
-    best: dict[int, tuple[float, float, tuple[tuple[int, int], ...]]], stage: Stage, more: float, layers: int
+    best: dict[int, tuple[float, float, tuple[tuple[int, int], ...]]], stage: QuickStage, more: float, layers: int
 ) -> dict[int, tuple[float, float, tuple[tuple[int, int], ...]]]:
     found: dict[int, tuple[float, float, tuple[tuple[int, int], ...]]] = {}
     for done, (slowest, total, chosen) in best.items():
@@ -107,7 +107,7 @@ def _with_stage(
     return found
 
 
-def _missing(stages: Sequence[Stage], layers: int) -> str:
+def _missing(stages: Sequence[QuickStage], layers: int) -> str:
     room = [max((n for n in range(layers + 1) if stage.needed(n) is not None), default=-1) for stage in stages]
     return (
         f"infeasible: with everything recomputed the stages hold at most {', '.join(map(str, room))} layers, "

@@ -21,7 +21,7 @@ from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Ints, Ready
 from shardwise.partition.improve import improve, roundings, starts
 from shardwise.partition.least_memory import refuse, tightest
-from shardwise.partition.problem import CLOSE, Answer, Evaluation, Partition, Problem, check_problem
+from shardwise.partition.problem import CLOSE, BalanceAnswer, Evaluation, Partition, Problem, check_problem
 
 Report = Callable[[float, float, int], None]
 """Called with the best time, the bound and the number of evaluations."""
@@ -126,7 +126,7 @@ def solve(
     seed: int = 1,
     prove: bool = True,
     report: Report = lambda *_: None,
-) -> Answer:
+) -> BalanceAnswer:
     """The best partition found, its bound and gap. Raises InfeasibleError where nothing fits.
 
     `seconds` is CPU time; `effort` scales the steps of the search (0.1: a glance, for many candidates); `prove` False
@@ -211,11 +211,11 @@ def _steps(ready: Ready) -> int:
     return int(min(150_000 + 1000 * cells, 1e9 / len(ready.before)) + 100)
 
 
-def _answer(search: _Search, seconds: float) -> Answer:
+def _answer(search: _Search, seconds: float) -> BalanceAnswer:
     """The simulator has the last word on time and memory."""
     best = search.ready.evaluate(search.counts)
     bound = min(search.bound, best.simulated)
-    return Answer(
+    return BalanceAnswer(
         problem=search.ready.problem, best=best, bound=bound, seconds=seconds, evaluations=search.evaluations,
         method=search.method or "the work spread evenly", interrupted=search.interrupted,
         out_of_time=search.out_of_time,

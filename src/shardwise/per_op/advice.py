@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.model import Model
-from shardwise.per_op.evaluate import Evaluation
+from shardwise.per_op.evaluate import PerOpCost
 from shardwise.per_op.profiles.table import MB, Profile
 from shardwise.units import parse_bytes, show_bytes
 
@@ -101,7 +101,7 @@ def unsupported(model: Model) -> Iterator[str]:
         yield "Aceso's runtime has no mixture of experts"
 
 
-def measured_factor(text: str, cost: Evaluation) -> tuple[float, list[str]]:
+def measured_factor(text: str, cost: PerOpCost) -> tuple[float, list[str]]:
     """`stage0=58.8GiB,stage1=40GB` -> what predictions must be multiplied by, and a sentence for every stage."""
     faults, told, factors = [], [], []
     for word in text.split(","):

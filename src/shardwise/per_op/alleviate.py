@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.answer import Answer, Deadline, Report, Standing, nothing_fits, silent
-from shardwise.per_op.evaluate import Evaluation, evaluate
+from shardwise.per_op.answer import Deadline, OperatorAnswer, Report, Standing, nothing_fits, silent
+from shardwise.per_op.evaluate import PerOpCost, evaluate
 from shardwise.per_op.layer_bound import layer_bound, plain_bound
-from shardwise.per_op.primitives import PRIMITIVES, Bench, Primitive
-from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.primitives import PRIMITIVES, Primitive, Situation
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.per_op.start import STARTS
 from shardwise.per_op.tables import micro_batches
 from shardwise.per_op.together import each
-from shardwise.per_op.workshop import Draft, Workshop, draft_of
+from shardwise.per_op.workshop import PlanDraft, Workshop, draft_of
 from shardwise.search.executor import Executor, Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class HopBudget:
     """When to stop."""
 
     hops: int = 7
@@ -45,10 +45,10 @@ class _Walk:
     """One descent from one start."""
 
     shop: Workshop
-    budget: Budget
+    budget: HopBudget
     deadline: Deadline
-    seen: set[Draft] = field(default_factory=set)
-    pool: dict[Draft, float] = field(default_factory=dict)
+    seen: set[PlanDraft] = field(default_factory=set)
+    pool: dict[PlanDraft, float] = field(default_factory=dict)
     plans: int = 0
     path: list[str] = field(default_factory=list)
 
@@ -56,17 +56,17 @@ class _Walk:
     def over(self) -> bool:
         return self.plans >= self.budget.plans or self.deadline.over
 
-    def value(self, draft: Draft) -> float:
+    def value(self, draft: PlanDraft) -> float:
         """Seconds of what fits; what does not fit is worse than everything, by how much it is over."""
         cost = self.shop.made(draft)[1]
         over = max(cost.memory) / self.shop.question.memory
         return cost.seconds if over <= 1 else 1e9 * over
 
-    def descend(self, draft: Draft, target: float, hops: int) -> Draft | None:
+    def descend(self, draft: PlanDraft, target: float, hops: int) -> PlanDraft | None:
         """A draft that beats the target within so many hops."""
         cost = self.shop.made(draft)[1]
         for stage in _bottlenecks(self.shop.question, cost)[:2]:
-            bench = Bench(self.shop.question, draft, cost, stage)
+            bench = Situation(self.shop.question, draft, cost, stage)
             for group in groups(bench):
                 made = self._candidates(bench, group)
                 if made and made[0][0] < target * (1 - 1e-12):
@@ -81,7 +81,7 @@ class _Walk:
                         return found
         return None
 
-    def _candidates(self, bench: Bench, group: list[Primitive]) -> list[tuple[float, str, Draft]]:
+    def _candidates(self, bench: Situation, group: list[Primitive]) -> list[tuple[float, str, PlanDraft]]:
         """All drafts of a group's primitives that are legal and new, best first."""
         made = []
         for primitive in group:
@@ -96,13 +96,13 @@ class _Walk:
         return sorted(made, key=lambda item: item[0])
 
 
-def _bottlenecks(question: Question, cost: Evaluation) -> list[int]:
+def _bottlenecks(question: OperatorQuestion, cost: PerOpCost) -> list[int]:
     """Stages by what is short: memory where anything is over the limit, else time."""
     values = cost.memory if max(cost.memory) > question.memory else cost.times
     return sorted(range(len(values)), key=lambda index: (-values[index], index))
 
 
-def groups(bench: Bench) -> list[list[Primitive]]:
+def groups(bench: Situation) -> list[list[Primitive]]:
     """Primitives in the order of what the bottleneck suffers from most."""
     if max(bench.cost.memory) > bench.question.memory:
         return [[primitive for primitive in PRIMITIVES if primitive.memory == "-"]]
@@ -114,7 +114,7 @@ def groups(bench: Bench) -> list[list[Primitive]]:
     return [group for group in [*ordered, left] if group]
 
 
-def shares(bench: Bench) -> list[tuple[float, str]]:
+def shares(bench: Situation) -> list[tuple[float, str]]:
     """The bottleneck's part of all stages' compute, lost efficiency and recompute: which resource is to be lowered."""
     again = [stage.again for stage in bench.cost.stages]
     found = []
@@ -127,7 +127,7 @@ def shares(bench: Bench) -> list[tuple[float, str]]:
 _RESOURCE = {"time": "compute", "communication": "lost efficiency", "memory": "recompute"}
 
 
-def _entry(bench: Bench, made: tuple[float, str, Draft], before: float) -> str:
+def _entry(bench: Situation, made: tuple[float, str, PlanDraft], before: float) -> str:
     value, told, _ = made
     over = max(bench.cost.memory) > bench.question.memory
     share, resource = max(shares(bench))
@@ -144,13 +144,13 @@ class Descent:
     """The best plan that hops from a start reach, and how it was reached."""
 
     plan: PerOpPlan
-    cost: Evaluation
+    cost: PerOpCost
     diary: tuple[str, ...]
     interrupted: bool = False
     out_of_time: bool = False
 
 
-def descend_from(question: Question, start: PerOpPlan, budget: Budget) -> Descent:
+def descend_from(question: OperatorQuestion, start: PerOpPlan, budget: HopBudget) -> Descent:
     """Hop from a start until nothing helps any more, the budget is spent, or Ctrl-C."""
     shop = Workshop(question)
     walk = _Walk(shop, budget, Deadline(budget.seconds))
@@ -179,7 +179,7 @@ def descend_from(question: Question, start: PerOpPlan, budget: Budget) -> Descen
     )  # fmt: skip
 
 
-def _next(walk: _Walk, current: Draft, best: Draft) -> Draft | None:
+def _next(walk: _Walk, current: PlanDraft, best: PlanDraft) -> PlanDraft | None:
     """Where to go back to: the best draft met that is near the best of all."""
     walk.pool.pop(current, None)
     most = walk.budget.pool * walk.value(best)
@@ -200,21 +200,21 @@ def _end(walk: _Walk, interrupted: bool) -> str:
     return "the number of plans ended it" if walk.over else "no primitive helps any more"
 
 
-def _one(job: tuple[Question, PerOpPlan, Budget]) -> Descent:
+def _one(job: tuple[OperatorQuestion, PerOpPlan, HopBudget]) -> Descent:
     """One start, for a process of its own."""
     return descend_from(*job)
 
 
 def alleviate(
-    question: Question,
+    question: OperatorQuestion,
     starts: tuple[PerOpPlan, ...] = (),
-    budget: Budget | None = None,
+    budget: HopBudget | None = None,
     keep: int = 8,
     executor: Executor | None = None,
     report: Report = silent,
-) -> Answer:
+) -> OperatorAnswer:
     """Alleviation from given starts, or from the balanced one of every number of stages, side by side."""
-    budget, deadline = budget or Budget(), Deadline((budget or Budget()).seconds)
+    budget, deadline = budget or HopBudget(), Deadline((budget or HopBudget()).seconds)
     descents: list[Descent] = []
     interrupted = False
     try:
@@ -233,7 +233,7 @@ def alleviate(
             raise KeyboardInterrupt
         raise InfeasibleError(nothing_fits(question))
     best = found[0]
-    return Answer(
+    return OperatorAnswer(
         plan=best.plan,
         cost=evaluate(question, best.plan),
         bound=min(_bound(question, deadline), best.cost.seconds),
@@ -248,8 +248,12 @@ def alleviate(
 
 
 def _shared(
-    question: Question, starts: tuple[PerOpPlan, ...], budget: Budget, deadline: Deadline, executor: Executor | None
-) -> Iterator[tuple[Question, PerOpPlan, Budget]]:
+    question: OperatorQuestion,
+    starts: tuple[PerOpPlan, ...],
+    budget: HopBudget,
+    deadline: Deadline,
+    executor: Executor | None,
+) -> Iterator[tuple[OperatorQuestion, PerOpPlan, HopBudget]]:
     """A job per start; the seconds that are left are shared among those that are left, and among processes."""
     workers = executor.workers if isinstance(executor, Pool) else 1
     for index, start in enumerate(starts):
@@ -257,13 +261,13 @@ def _shared(
         yield question, start, replace(budget, seconds=seconds)
 
 
-def _bound(question: Question, deadline: Deadline) -> float:
+def _bound(question: OperatorQuestion, deadline: Deadline) -> float:
     sizes = micro_batches(question)
     plain = min(plain_bound(question, size) for size in sizes)
     return plain if deadline.over else max(plain, min(layer_bound(question, size) for size in sizes))
 
 
-def starts_of(question: Question, kind: str = "balanced") -> tuple[PerOpPlan, ...]:
+def starts_of(question: OperatorQuestion, kind: str = "balanced") -> tuple[PerOpPlan, ...]:
     """One start per number of stages; numbers that the GPUs do not divide into are left out."""
     made = (STARTS[kind](question, stages) for stages in question.stage_range)
     return tuple(plan for plan in made if plan is not None)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.evaluate import Evaluation, evaluate
-from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.evaluate import PerOpCost, evaluate
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.pipeline.action import Schedule
 from shardwise.units import show_bytes
 
@@ -53,11 +53,11 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class OperatorAnswer:
     """The best plan found, its cost, and how good it can be at most."""
 
     plan: PerOpPlan
-    cost: Evaluation
+    cost: PerOpCost
     bound: float
     """Seconds that no plan of the space is below, under this cost model."""
     others: tuple[PerOpPlan, ...] = ()
@@ -86,7 +86,7 @@ class Answer:
         return self.complete and self.gap <= 1e-9
 
 
-def nothing_fits(question: Question, *, proven: bool = True) -> str:
+def nothing_fits(question: OperatorQuestion, *, proven: bool = True) -> str:
     fits = "fits" if proven else "was found that fits"
     return (
         f"no plan of the per-operator space {fits} {show_bytes(question.memory)} per GPU on {question.gpus} GPUs; "
@@ -97,7 +97,7 @@ def nothing_fits(question: Question, *, proven: bool = True) -> str:
 class Book:
     """Keeps the best few plans; every one is evaluated by the cost model before it is written down."""
 
-    def __init__(self, question: Question, most: int) -> None:
+    def __init__(self, question: OperatorQuestion, most: int) -> None:
         self.question, self.most = question, most
         self.plans: list[tuple[float, PerOpPlan]] = []
         self.diary: list[str] = []
@@ -106,7 +106,7 @@ class Book:
     def best(self) -> float:
         return self.plans[0][0] if self.plans else float("inf")
 
-    def keep(self, plan: PerOpPlan) -> Evaluation:
+    def keep(self, plan: PerOpPlan) -> PerOpCost:
         cost = evaluate(self.question, plan)
         if cost.fits(self.question.memory * (1 + 1e-12)) and all(plan != other for _, other in self.plans):
             self.plans.append((cost.seconds, plan))

@@ -18,17 +18,17 @@ from shardwise.cost.layer import HOST_SHARE, SHOWN, meet, stacked, whole_walk
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.update import data_groups, update_of
 from shardwise.ops.op import Op
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.tables import Array, Tables, layouts_of
 
 if TYPE_CHECKING:
-    from shardwise.per_op.priced import Bench, Priced
+    from shardwise.per_op.priced import Priced, PricedSplit
 
 BARE = chunk_of((), 0.0)
 Slope = tuple[float, float]
 
 
-def tables_below(pricing: Priced, question: Question, micro_batch: int, gpus: int) -> Tables:
+def tables_below(pricing: Priced, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
     """Of all layouts of a stage of so many GPUs."""
     made = _Maker(pricing, question, micro_batch, gpus)
     rows, starts = range(made.shape[1]), {part.first for part in pricing.parts}
@@ -64,7 +64,7 @@ def tables_below(pricing: Priced, question: Question, micro_batch: int, gpus: in
 class _Maker:
     """The operators of a stage in all of its layouts."""
 
-    def __init__(self, pricing: Priced, question: Question, micro_batch: int, gpus: int) -> None:
+    def __init__(self, pricing: Priced, question: OperatorQuestion, micro_batch: int, gpus: int) -> None:
         self.pricing, self.question, self.gpus = pricing, question, gpus
         self.passes = question.passes(micro_batch)
         self.chain = question.chain.rows
@@ -111,7 +111,7 @@ class _Maker:
         best = totals.index(min(totals))
         return _slope(f[0][best], f[1][best]), _slope(b[0][best], b[1][best])
 
-    def _again(self, bench: Bench, slope: Slope) -> list[float]:
+    def _again(self, bench: PricedSplit, slope: Slope) -> list[float]:
         """Of every row's second forward pass, a part of backward; a layer made again whole may stop early."""
         found = []
         for part in self.pricing.parts:
@@ -185,7 +185,7 @@ class _Maker:
         return self._array([[share * row.op.params * rate[row.op.expert] for row in bench.rows]
                             for bench in self.benches for rate in [self._rates(pricing, bench)]])  # fmt: skip
 
-    def _rates(self, pricing: Priced, bench: Bench) -> list[float]:
+    def _rates(self, pricing: Priced, bench: PricedSplit) -> list[float]:
         """Seconds of update per parameter, of layers and of experts."""
         overlap, rates = pricing.runtime.overlap, []
         alike = [one for one in self.benches if one.strategy == bench.strategy]  # variants of one split

@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.per_op.answer import NEVER, Deadline
 from shardwise.per_op.chain import Ranges, ranges_of
 from shardwise.per_op.evaluate import alike, in_flight
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.tables import Array, Tables, tables_of
 
 INFINITE = 1e-3
@@ -111,7 +111,9 @@ class StageBounds:
 class Relaxed:
     """The arrays of one relaxation, [price, behind] in front."""
 
-    def __init__(self, question: Question, tables: Tables, micro_batch: int, behind: int, prices: int = 5) -> None:
+    def __init__(
+        self, question: OperatorQuestion, tables: Tables, micro_batch: int, behind: int, prices: int = 5
+    ) -> None:
         self.tables = tables
         self.question = question
         self.nu = prices_of(tables, prices)[:, None]
@@ -168,7 +170,7 @@ def step(base: Array, cross: Array) -> Array:
 
 
 def stage_bounds(
-    question: Question, micro_batch: int, gpus: int, behind: int, cap: float, deadline: Deadline = NEVER
+    question: OperatorQuestion, micro_batch: int, gpus: int, behind: int, cap: float, deadline: Deadline = NEVER
 ) -> StageBounds | None:
     """Bounds of all ranges that can take at most `cap` seconds; none where the profile has no layout."""
     tables = tables_of(question, micro_batch, gpus)

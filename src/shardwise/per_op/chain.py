@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.errors import Fault, InputError
-from shardwise.per_op.profiles.table import Profile, Run
+from shardwise.per_op.profiles.table import LayerRun, Profile
 
 LAYERS: tuple[tuple[str, str], ...] = (
     ("enc-1st-layernorm", "enc-post-MLP-dropout"),  # Aceso's GPT and T5 encoder
@@ -24,7 +24,7 @@ MOST_OPS = 100_000
 """Operators of a chain: 7,000 layers of Aceso's GPT."""
 
 
-class Block(NamedTuple):
+class ChainBlock(NamedTuple):
     """Where the chain repeats: `repeats` times `period` operators from `start`."""
 
     start: int
@@ -44,7 +44,7 @@ class Chain:
     """Row of the profile, per operator."""
     names: tuple[str, ...]
     """Name, per operator."""
-    blocks: tuple[Block, ...]
+    blocks: tuple[ChainBlock, ...]
     """Where it repeats."""
     layers: int
     """Layers of each block."""
@@ -68,7 +68,7 @@ def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = 
                                f"first and the last, such as {profile.ops[1]},{profile.ops[-2]}"))  # fmt: skip
     if layers < 1:
         raise InputError(Fault("--layers", f"is {layers}; it must be 1 or more"))
-    return _chained(profile, tuple(Run((span,), layers) for span in spans), layers)
+    return _chained(profile, tuple(LayerRun((span,), layers) for span in spans), layers)
 
 
 def own_chain(profile: Profile) -> Chain:
@@ -76,12 +76,12 @@ def own_chain(profile: Profile) -> Chain:
     return _chained(profile, profile.runs, sum(run.repeats for run in profile.runs))
 
 
-def _chained(profile: Profile, runs: tuple[Run, ...], layers: int) -> Chain:
+def _chained(profile: Profile, runs: tuple[LayerRun, ...], layers: int) -> Chain:
     """The runs, and between them what stands once."""
     if (count := sum(len(run.rows) * run.repeats for run in runs)) > MOST_OPS:
         raise InputError(Fault("--layers", f"is {layers:,}: {count:,} operators; up to {MOST_OPS:,} are planned"))
     rows: list[int] = []
-    blocks: list[Block] = []
+    blocks: list[ChainBlock] = []
     at = 0
     for run in runs:
         own = run.rows
@@ -96,10 +96,10 @@ def _chained(profile: Profile, runs: tuple[Run, ...], layers: int) -> Chain:
     return Chain(rows=tuple(rows), names=names, blocks=repeated, layers=layers)
 
 
-def _inner(start: int, period: int, layers: int, *, ends: bool) -> Block:
+def _inner(start: int, period: int, layers: int, *, ends: bool) -> ChainBlock:
     """Layers that are truly alike: the model's very first and very last operator differ in what they send."""
     head = int(start == 0)
-    return Block(start + head * period, period, layers - head - int(ends))
+    return ChainBlock(start + head * period, period, layers - head - int(ends))
 
 
 def _spans(profile: Profile, layer_ops: tuple[str, str] | None) -> list[tuple[int, int]]:

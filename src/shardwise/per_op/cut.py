@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.per_op.chain import Array
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 
 INF = np.inf
 
 
-class Cut(NamedTuple):
+class StageCut(NamedTuple):
     """One stage of a path: which range, on how many GPUs, with how many stages behind, over which boundaries."""
 
     first: int
@@ -57,7 +57,7 @@ class Arcs:
     """Slices of arcs by stages left."""
 
 
-def moves(question: Question, gpus: int, left: int) -> tuple[bool, int, int]:
+def moves(question: OperatorQuestion, gpus: int, left: int) -> tuple[bool, int, int]:
     """Whether a stage of `gpus` may be next with `left` GPUs left, and whether it receives and sends across nodes."""
     used = question.gpus - left
     inside = used % question.node
@@ -132,9 +132,9 @@ def shortest(arcs: Arcs, limit: float, combine: Combine) -> tuple[float, list[in
     return float(value[best]), path
 
 
-def cut_of(arcs: Arcs, arc: int) -> Cut:
+def cut_of(arcs: Arcs, arc: int) -> StageCut:
     crossing = int(arcs.crossing[arc])
-    return Cut(
+    return StageCut(
         first=int(arcs.first[arc]),
         end=int(arcs.end[arc]),
         gpus=int(arcs.gpus[arc]),

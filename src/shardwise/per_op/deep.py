@@ -11,13 +11,22 @@ from math import isfinite
 import numpy as np
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.answer import Answer, Book, Deadline, OutOfTimeError, Report, Standing, nothing_fits, silent
+from shardwise.per_op.answer import (
+    Book,
+    Deadline,
+    OperatorAnswer,
+    OutOfTimeError,
+    Report,
+    Standing,
+    nothing_fits,
+    silent,
+)
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.exact import Search
+from shardwise.per_op.exact import ExactSearch
 from shardwise.per_op.layer_bound import layer_bound, plain_bound
 from shardwise.per_op.profiles.table import Profile
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.start import Balancer, Shape, first_plans
 from shardwise.per_op.tables import Tables, micro_batches, tables_of
 
@@ -30,7 +39,7 @@ REPAIRS = 4
 class _Thick:
     """The tables of a pricing with several layers in one; plans are never evaluated so."""
 
-    def __init__(self, question: Question, factor: float) -> None:
+    def __init__(self, question: OperatorQuestion, factor: float) -> None:
         self.inner, self.question, self.factor = question.pricing, question, factor
         self.name, self.schedule, self.zero = self.inner.name, self.inner.schedule, self.inner.zero
         chain = question.chain
@@ -39,7 +48,7 @@ class _Thick:
         self.evaluate, self.whole_plans = self.inner.evaluate, self.inner.whole_plans
         self.pass_costs, self.iteration = self.inner.pass_costs, self.inner.iteration
 
-    def tables(self, question: Question, micro_batch: int, gpus: int) -> Tables:
+    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
         found = tables_of(self.question, micro_batch, gpus)
         changed = {}
         for name in ("forward", "work", "act", "made", "static", "weights"):
@@ -50,7 +59,7 @@ class _Thick:
         return replace(found, rows=np.array(question.chain.rows), cross=cross, cross_back=back, **changed)
 
 
-def coarse(question: Question) -> Question:
+def coarse(question: OperatorQuestion) -> OperatorQuestion:
     """The same model with fewer, thicker layers: work, weights and activations of several in one."""
     chain = question.chain
     period = sum(block.period for block in chain.blocks)
@@ -70,7 +79,9 @@ def _rechained(profile: Profile, chain: Chain, layers: int) -> Chain:
     return chain_of(profile, layers, names if len(chain.blocks) == 1 else None)
 
 
-def search_deep(question: Question, limit: float = float("inf"), keep: int = 8, report: Report = silent) -> Answer:
+def search_deep(
+    question: OperatorQuestion, limit: float = float("inf"), keep: int = 8, report: Report = silent
+) -> OperatorAnswer:
     """The best plan found for a deep model."""
     deadline = Deadline(limit)
     book, bound, interrupted, solved = Book(question, keep), _bound(question), False, 0
@@ -99,7 +110,7 @@ def search_deep(question: Question, limit: float = float("inf"), keep: int = 8, 
         deadline.check()
         raise InfeasibleError(nothing_fits(question))
     plan = book.plans[0][1]
-    return Answer(
+    return OperatorAnswer(
         plan=plan,
         cost=evaluate(question, plan),
         bound=min(bound, book.best),
@@ -112,16 +123,16 @@ def search_deep(question: Question, limit: float = float("inf"), keep: int = 8, 
     )
 
 
-def _bound(question: Question) -> float:
+def _bound(question: OperatorQuestion) -> float:
     return min(max(layer_bound(question, size), plain_bound(question, size)) for size in micro_batches(question))
 
 
-def _sketched(question: Question, deadline: Deadline) -> list[Shape]:
+def _sketched(question: OperatorQuestion, deadline: Deadline) -> list[Shape]:
     """Cuts of the coarse model under its stage bounds, one per micro batch that may win."""
     thick = coarse(question)
     factor = question.chain.layers / thick.chain.layers
     shapes = []
-    for size, gpus, ends in Search(thick, deadline.left).sketch():
+    for size, gpus, ends in ExactSearch(thick, deadline.left).sketch():
         moved = [_thin(question.chain, thick.chain, end, factor) for end in ends]
         spans = [b - a for a, b in zip([0, *moved[:-1]], moved, strict=True)]
         if min(spans) > 0:

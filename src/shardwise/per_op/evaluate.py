@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError
-from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.per_op.tables import Array, Tables, tables_of
 
 
@@ -46,7 +46,7 @@ class StageCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class PerOpCost:
     """A plan's cost: one entry a stage."""
 
     stages: tuple[StageCost, ...]
@@ -74,7 +74,7 @@ class Evaluation:
         return max(self.memory) <= limit
 
 
-def crossings(question: Question, gpus: tuple[int, ...]) -> list[tuple[int, int]]:
+def crossings(question: OperatorQuestion, gpus: tuple[int, ...]) -> list[tuple[int, int]]:
     """Whether each stage receives from, and sends to, another node."""
     found, used = [], 0
     for count in gpus:
@@ -84,7 +84,7 @@ def crossings(question: Question, gpus: tuple[int, ...]) -> list[tuple[int, int]
     return found
 
 
-def evaluate(question: Question, plan: PerOpPlan) -> Evaluation:
+def evaluate(question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
     """The cost of a plan; a plan that the profile does not cover is refused."""
     for stage in plan.stages:
         if missing := sorted(set(stage.layouts).difference(tables_of(question, plan.micro_batch, stage.gpus).layouts)):
@@ -94,7 +94,7 @@ def evaluate(question: Question, plan: PerOpPlan) -> Evaluation:
     return question.pricing.evaluate(question, plan)
 
 
-def with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: list[float]) -> Evaluation:
+def with_spare(question: OperatorQuestion, plan: PerOpPlan, made: PerOpCost, wholes: list[float]) -> PerOpCost:
     """`wholes`: the work of every stage on one GPU."""
     spare = []
     for stage, cost, time, memory, whole in zip(plan.stages, made.stages, made.times, made.memory, wholes, strict=True):
@@ -109,19 +109,19 @@ def with_spare(question: Question, plan: PerOpPlan, made: Evaluation, wholes: li
     return replace(made, spare=tuple(spare))
 
 
-def in_flight(question: Question, behind: int, micro_batch: int) -> int:
+def in_flight(question: OperatorQuestion, behind: int, micro_batch: int) -> int:
     """Micro batches whose activations a stage holds beside the one at work."""
     return question.pricing.in_flight(behind, question.passes(micro_batch))
 
 
-def alike(question: Question, behind: int, micro_batch: int) -> int:
+def alike(question: OperatorQuestion, behind: int, micro_batch: int) -> int:
     """The fewest stages behind with which a stage costs the same."""
     held = in_flight(question, behind, micro_batch)
     return next(count for count in range(behind + 1) if in_flight(question, count, micro_batch) == held)
 
 
 def stage_cost(
-    question: Question,
+    question: OperatorQuestion,
     tables: Tables,
     first: int,
     layouts: Array,

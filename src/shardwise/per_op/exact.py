@@ -17,14 +17,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.answer import Answer, Book, Deadline, OutOfTimeError, Report, Standing, nothing_fits, silent
+from shardwise.per_op.answer import (
+    Book,
+    Deadline,
+    OperatorAnswer,
+    OutOfTimeError,
+    Report,
+    Standing,
+    nothing_fits,
+    silent,
+)
 from shardwise.per_op.bound import StageBounds, stage_bounds
 from shardwise.per_op.cut import Arcs, Flow, cut_of
 from shardwise.per_op.evaluate import alike, evaluate
 from shardwise.per_op.grid import Grid
 from shardwise.per_op.layer_bound import layer_bound, least_work, longest_stage
-from shardwise.per_op.question import PerOpPlan, Question, Stage
-from shardwise.per_op.stage import Solved, Stager, Task
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan, SplitStage
+from shardwise.per_op.stage import SolvedStage, Stager, StageTask
 from shardwise.per_op.start import Shape, started
 from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches
 
@@ -65,12 +74,12 @@ class _Trial:
         return min((value - self.beside) / self.pace.passes, self.longest)
 
 
-class Search:
+class ExactSearch:
     """One search; holds what was solved."""
 
     def __init__(
         self,
-        question: Question,
+        question: OperatorQuestion,
         limit: float = float("inf"),
         keep: int = 8,
         report: Report = silent,
@@ -79,14 +88,14 @@ class Search:
         self.question = question
         self.deadline = Deadline(limit)
         self.stager = Stager(question, deadline=self.deadline)
-        self.solved: dict[Task, Solved] = {}
+        self.solved: dict[StageTask, SolvedStage] = {}
         self.book = Book(question, keep)
         self.known = known
         self.report = report
         self.interrupted = self.missed = False
         self.trials: list[_Trial] = []
 
-    def run(self) -> Answer:
+    def run(self) -> OperatorAnswer:
         self.trials = [
             trial for size in micro_batches(self.question) if np.isfinite((trial := self._trial(size)).bound)
         ]
@@ -99,7 +108,7 @@ class Search:
             self._leaner()
         if not self.book.plans:
             raise InfeasibleError(nothing_fits(self.question, proven=not self.missed))
-        return Answer(
+        return OperatorAnswer(
             plan=self.book.plans[0][1],
             cost=evaluate(self.question, self.book.plans[0][1]),
             bound=self.bound,
@@ -114,7 +123,7 @@ class Search:
     def _leaner(self) -> None:
         """Nothing that fits by the tables fits: seek what takes less by them, in the same book."""
         for share in LEANER if self.missed else ():
-            other = Search(replace(self.question, memory=share * self.question.memory), self.deadline.left)
+            other = ExactSearch(replace(self.question, memory=share * self.question.memory), self.deadline.left)
             other.book, other.trials = self.book, [other._trial(trial.micro_batch) for trial in self.trials]
             with suppress(InfeasibleError):
                 other._watched()
@@ -294,7 +303,7 @@ class Search:
             if not fresh:
                 return bound
 
-    def _keep(self, trial: _Trial, arcs: Arcs, path: list[int], found: list[Solved]) -> None:
+    def _keep(self, trial: _Trial, arcs: Arcs, path: list[int], found: list[SolvedStage]) -> None:
         """Keep the plan; where a stage holds more than the tables say, with that stage solved for less."""
         less = [0.0] * len(path)
         for _ in range(REPAIRS):
@@ -311,9 +320,9 @@ class Search:
             if not all(np.isfinite(stage.seconds) for stage in found):
                 return
 
-    def _known(self, trial: _Trial, arcs: Arcs, limit: float) -> dict[int, Task]:
+    def _known(self, trial: _Trial, arcs: Arcs, limit: float) -> dict[int, StageTask]:
         """Stages that an earlier look has solved keep their times."""
-        tasks: dict[int, Task] = {}
+        tasks: dict[int, StageTask] = {}
         if not self.solved:
             return tasks
         _, where = np.unique(arcs.key, return_index=True)
@@ -327,13 +336,13 @@ class Search:
                 tasks[arcs.key[arc]] = task
         return tasks
 
-    def _task(self, trial: _Trial, arcs: Arcs, arc: int) -> Task:
+    def _task(self, trial: _Trial, arcs: Arcs, arc: int) -> StageTask:
         cut = cut_of(arcs, arc)
         first, end = self.question.chain.fold(cut.first, cut.end)
         behind = alike(self.question, cut.behind, trial.micro_batch)
-        return Task(first, end, cut.gpus, behind, cut.crossing, trial.micro_batch)
+        return StageTask(first, end, cut.gpus, behind, cut.crossing, trial.micro_batch)
 
-    def _solve(self, trial: _Trial, arcs: Arcs, arc: int, limit: float, tasks: dict[int, Task]) -> None:
+    def _solve(self, trial: _Trial, arcs: Arcs, arc: int, limit: float, tasks: dict[int, StageTask]) -> None:
         task = self._task(trial, arcs, arc)
         key = arcs.key[arc]
         found = self.stager.solve(task, float(arcs.seconds[key]), limit)
@@ -343,13 +352,13 @@ class Search:
         if not np.isfinite(found.seconds) and found.lower < limit:  # labels were dropped: only a bound is known
             arcs.seconds[key] = max(found.lower, 0.0)
 
-    def _plan(self, trial: _Trial, arcs: Arcs, path: list[int], found: list[Solved]) -> PerOpPlan:
+    def _plan(self, trial: _Trial, arcs: Arcs, path: list[int], found: list[SolvedStage]) -> PerOpPlan:
         stages = []
         for arc, stage in zip(path, found, strict=True):
             gpus = int(arcs.gpus[arc])
             layouts = layouts_of(self.question, trial.micro_batch, gpus)
             stages.append(
-                Stage(
+                SplitStage(
                     gpus=gpus,
                     layouts=tuple(layouts[index] for index in stage.layouts),
                     recompute=tuple(bool(flag) for flag in stage.recompute),
@@ -359,14 +368,14 @@ class Search:
 
 
 def search(
-    question: Question,
+    question: OperatorQuestion,
     limit: float = float("inf"),
     keep: int = 8,
     report: Report = silent,
     known: tuple[PerOpPlan, ...] = (),
-) -> Answer:
+) -> OperatorAnswer:
     """The best plan of the space, with a bound; `limit` in CPU seconds ends the search early.
 
     `known`: plans to begin with; they may have other numbers of stages than the question asks for.
     """
-    return Search(question, limit, keep, report, known).run()
+    return ExactSearch(question, limit, keep, report, known).run()

@@ -12,7 +12,7 @@ from shardwise.per_op.answer import Deadline
 from shardwise.per_op.bound import StageBounds
 from shardwise.per_op.chain import Array
 from shardwise.per_op.cut import INF, Arcs, Flow, moves
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 
 MOST = 8192
 """More GPUs of a stage, and stages, than there are."""
@@ -26,7 +26,13 @@ class Grid:
     """
 
     def __init__(
-        self, question: Question, bounds: list[StageBounds], most: int, work: Array, pace: Flow, deadline: Deadline
+        self,
+        question: OperatorQuestion,
+        bounds: list[StageBounds],
+        most: int,
+        work: Array,
+        pace: Flow,
+        deadline: Deadline,
     ) -> None:
         """`work`: the fewest GPU seconds of every operator."""
         self.bounds, self.most, self.pace, self.deadline = bounds, most, pace, deadline

@@ -14,11 +14,11 @@ import numpy as np
 from shardwise.per_op.bound import Relaxed, step
 from shardwise.per_op.chain import Array
 from shardwise.per_op.cut import moves
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.tables import NEVER, gpu_counts, tables_of
 
 
-def least_work(question: Question, micro_batch: int) -> np.ndarray:
+def least_work(question: OperatorQuestion, micro_batch: int) -> np.ndarray:
     """The fewest GPU seconds of every operator of the chain; infinite where no stage can run the micro batch."""
     least = np.full(len(question.profile.ops), np.inf)
     for gpus in gpu_counts(question):
@@ -29,14 +29,14 @@ def least_work(question: Question, micro_batch: int) -> np.ndarray:
     return found
 
 
-def plain_bound(question: Question, micro_batch: int) -> float:
+def plain_bound(question: OperatorQuestion, micro_batch: int) -> float:
     """The plainest bound: all GPU seconds, evenly spread."""
     passes = question.passes(micro_batch)
     spread = float(least_work(question, micro_batch).sum()) / question.gpus
     return question.pricing.beside(passes) + passes * spread
 
 
-def longest_stage(question: Question, micro_batch: int) -> float:
+def longest_stage(question: OperatorQuestion, micro_batch: int) -> float:
     """Seconds that no stage exceeds, whatever its operators, layouts and flags: above it no bound need be believed."""
     most = 0.0
     for gpus in gpu_counts(question):
@@ -53,7 +53,7 @@ def longest_stage(question: Question, micro_batch: int) -> float:
 STEPS = 40
 
 
-def layer_bound(question: Question, micro_batch: int) -> float:
+def layer_bound(question: OperatorQuestion, micro_batch: int) -> float:
     """Seconds that no plan with this micro batch is below; 0 where the model is not one run of equal layers."""
     stages = question.stage_range
     if len(question.chain.blocks) != 1 or not len(stages):
@@ -74,7 +74,7 @@ def layer_bound(question: Question, micro_batch: int) -> float:
     return question.pricing.beside(passes) + passes * low
 
 
-def _limits(question: Question, micro_batch: int, most: int) -> dict[int, tuple[Array, Array]]:
+def _limits(question: OperatorQuestion, micro_batch: int, most: int) -> dict[int, tuple[Array, Array]]:
     """GPUs -> [price, behind] cost of one layer, and price of the memory that is there."""
     block = question.chain.blocks[0]
     found = {}
@@ -96,7 +96,7 @@ def _limits(question: Question, micro_batch: int, most: int) -> dict[int, tuple[
     return found
 
 
-def _holds(question: Question, limits: dict[int, tuple[Array, Array]], before: Array, seconds: float) -> bool:
+def _holds(question: OperatorQuestion, limits: dict[int, tuple[Array, Array]], before: Array, seconds: float) -> bool:
     """Whether stages of at most so many seconds can hold all layers."""
     block, stages = question.chain.blocks[0], question.stage_range
     held = np.array([np.floor(((seconds + room) / layer).min(axis=0) + 1e-9) for layer, room in limits.values()])
@@ -111,7 +111,7 @@ def _holds(question: Question, limits: dict[int, tuple[Array, Array]], before: A
     return False
 
 
-def _before(question: Question, counts: list[int]) -> Array:
+def _before(question: OperatorQuestion, counts: list[int]) -> Array:
     """[GPUs left, choice] GPUs left after a stage of so many; one more than all where it may not be."""
     return np.array(
         [

@@ -14,15 +14,15 @@ from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import layer_kinds, layer_ops
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
-from shardwise.per_op.priced import Bench, Part, Priced, widest
+from shardwise.per_op.priced import ChainPart, Priced, PricedSplit, widest
 from shardwise.per_op.profiles.analytic import communication
 from shardwise.per_op.profiles.table import Profile
-from shardwise.per_op.question import Layout, PerOpPlan, Question
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan
 from shardwise.per_op.tables import column
 from shardwise.per_op.whole import planned
 
 
-class Operators(Priced):
+class OperatorPricing(Priced):
     """The full cost model of a known model."""
 
     def __init__(
@@ -34,11 +34,11 @@ class Operators(Priced):
         parts, at = [], 0
         shard = shard_of(model, base, runtime)
         for name, ops in self._ops(model, shard, own_weights=True):
-            parts.append(Part(name, at, at + len(ops)))
+            parts.append(ChainPart(name, at, at + len(ops)))
             at += len(ops)
         super().__init__(model, cluster, runtime, base, tuple(parts))
 
-    def whole_plans(self, question: Question) -> tuple[PerOpPlan, ...]:
+    def whole_plans(self, question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
         even = super().whole_plans(question)
         if self.cluster.gpus != question.gpus or question.space == "compatible":
             return even
@@ -52,7 +52,9 @@ class Operators(Priced):
     def shard_of(self, strategy: Strategy) -> Shard:
         return shard_of(self.model, strategy, self.runtime)
 
-    def make_rows(self, bench: Bench, layout: Layout, machine: Machine, *, own_weights: bool) -> tuple[Timed, ...]:
+    def make_rows(
+        self, bench: PricedSplit, layout: OperatorLayout, machine: Machine, *, own_weights: bool
+    ) -> tuple[Timed, ...]:
         groups = layer_groups(self.network, bench.strategy, self.runtime)
         ops = [op for _, own in self._ops(self.model, bench.shard, own_weights=own_weights) for op in own]
         rows = [timed(op, bench.shard, machine, groups) for op in ops]
@@ -76,18 +78,18 @@ class Operators(Priced):
             w=row.w._replace(**{kind: backward * (1 - share)}),
         )
 
-    def reshard(self, row: int, have: Layout, want: Layout, bench: Bench) -> tuple[float, float]:
+    def reshard(self, row: int, have: OperatorLayout, want: OperatorLayout, bench: PricedSplit) -> tuple[float, float]:
         """Every rank has its share of the tensor and wants another: an exchange among the ranks of the wider split."""
         size = bench.shard.hidden / (1 if bench.shard.sp else bench.shard.tp)
         size += self._inside(row, bench)
         seconds = all_to_all(self.network.group(widest((have, want)), 1), size)
         return seconds, seconds
 
-    def _inside(self, row: int, bench: Bench) -> float:
+    def _inside(self, row: int, bench: PricedSplit) -> float:
         """Bytes that travel beside the residual stream where a layer is cut in two."""
         return 0.0 if row == self.parts[self.of_row[row]].first else bench.rows[row].op.kept
 
-    def hop(self, row: int, layout: Layout, bench: Bench, gpus: int, *, crosses: bool) -> float:
+    def hop(self, row: int, layout: OperatorLayout, bench: PricedSplit, gpus: int, *, crosses: bool) -> float:
         del layout, crosses
         inside = self._inside(row, bench)
         more = send(self.network, gpus, inside) if inside else 0.0

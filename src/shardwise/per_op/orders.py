@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.errors import InfeasibleError, InputError
-from shardwise.per_op.answer import Answer, Order
-from shardwise.per_op.evaluate import Evaluation, evaluate
-from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.answer import OperatorAnswer, Order
+from shardwise.per_op.evaluate import PerOpCost, evaluate
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import simulate
@@ -25,7 +25,9 @@ MOST_ACTIONS = 600_000
 """Larger pipelines are ordered by the published schedules only."""
 
 
-def order_of(question: Question, plan: PerOpPlan, cost: Evaluation, name: str, seconds: float = 5.0) -> Order | None:
+def order_of(
+    question: OperatorQuestion, plan: PerOpPlan, cost: PerOpCost, name: str, seconds: float = 5.0
+) -> Order | None:
     """The plan under one schedule; `auto`: the best found within CPU seconds. None: it has no such order."""
     pricing, pp = question.pricing, len(plan.stages)
     costs = pricing.pass_costs(question, plan, split=name not in {"1f1b", "gpipe"})
@@ -63,7 +65,9 @@ def _bound(costs: Costs, schedule: Schedule) -> float:
         return 0.0
 
 
-def ordered(question: Question, answer: Answer, names: tuple[str, ...], choose: str = "") -> Answer:
+def ordered(
+    question: OperatorQuestion, answer: OperatorAnswer, names: tuple[str, ...], choose: str = ""
+) -> OperatorAnswer:
     """An answer with the orders of its plan. `choose`: the plan, of all that were found, that one order (`auto`: any)
     serves best; empty: the plan stays.
     """
@@ -79,7 +83,9 @@ def ordered(question: Question, answer: Answer, names: tuple[str, ...], choose: 
     return replace(answer, orders=tuple(found), order=wanted[0] if wanted else None)
 
 
-def _rechosen(question: Question, answer: Answer, names: tuple[str, ...], choose: str) -> Answer:
+def _rechosen(
+    question: OperatorQuestion, answer: OperatorAnswer, names: tuple[str, ...], choose: str
+) -> OperatorAnswer:
     """The answer with the plan that the schedule serves best in front."""
     best: tuple[float, PerOpPlan] | None = None
     for plan in (answer.plan, *answer.others):
@@ -94,7 +100,9 @@ def _rechosen(question: Question, answer: Answer, names: tuple[str, ...], choose
     return replace(answer, plan=best[1], cost=evaluate(question, best[1]), others=others)
 
 
-def orders(question: Question, plan: PerOpPlan, cost: Evaluation, names: tuple[str, ...] = CHOICES) -> list[Order]:
+def orders(
+    question: OperatorQuestion, plan: PerOpPlan, cost: PerOpCost, names: tuple[str, ...] = CHOICES
+) -> list[Order]:
     """The plan under every schedule it can have: those that fit first, then by time, least memory, plainest."""
     found = [order for name in names if (order := order_of(question, plan, cost, name)) is not None]
     return sorted(found, key=lambda order: (not order.fits, _rounded(order.seconds), _rounded(max(order.memory))))

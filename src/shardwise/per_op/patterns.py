@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.per_op.evaluate import in_flight, stage_cost
-from shardwise.per_op.question import Question
-from shardwise.per_op.stage import Solved, Task
+from shardwise.per_op.question import OperatorQuestion
+from shardwise.per_op.stage import SolvedStage, StageTask
 from shardwise.per_op.tables import Array, Tables, tables_of
 
 MOST_OPS = 14
@@ -83,7 +83,7 @@ def _unbeaten(first: Array, second: Array) -> Array:
     return np.array(chosen)
 
 
-class Mix(NamedTuple):
+class PatternMix(NamedTuple):
     """So many layers by one pattern, the next by another."""
 
     seconds: float
@@ -94,11 +94,11 @@ class Mix(NamedTuple):
     """Layers of the first pattern; the rest have the second."""
 
 
-def best_mix(patterns: Patterns, layers: int, held: int, excess: float) -> Mix | None:
+def best_mix(patterns: Patterns, layers: int, held: int, excess: float) -> PatternMix | None:
     """The fastest mix that saves the excess, its own peak counted; none: it cannot be saved so."""
     if excess <= 0:
-        return Mix(0.0, 0, 0, 0)
-    best: Mix | None = None
+        return PatternMix(0.0, 0, 0, 0)
+    best: PatternMix | None = None
     for peak, hull in patterns.hulls:
         need = (excess + peak) / held
         for low, high in hull:
@@ -109,7 +109,7 @@ def best_mix(patterns: Patterns, layers: int, held: int, excess: float) -> Mix |
                 continue
             seconds = float(count * patterns.seconds[high] + (layers - count) * patterns.seconds[low])
             if best is None or seconds < best.seconds:
-                best = Mix(seconds, int(high), int(low), count)
+                best = PatternMix(seconds, int(high), int(low), count)
             break
     return best
 
@@ -135,34 +135,34 @@ def _above(p: Patterns, a: int, b: int, c: int) -> bool:
 class Filler:
     """Solves stages with one layout each."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: OperatorQuestion) -> None:
         self.question = question
         self.limit = question.limit
         self.patterns = lru_cache(maxsize=512)(self._patterns)
-        self.known: dict[Task, Solved] = {}
+        self.known: dict[StageTask, SolvedStage] = {}
 
     def _patterns(self, micro_batch: int, gpus: int, layout: int, block: int) -> Patterns:
         tables, found = tables_of(self.question, micro_batch, gpus), self.question.chain.blocks[block]
         return layer_patterns(tables, tables.rows[found.start : found.start + found.period], layout)
 
-    def solve(self, task: Task) -> Solved:
+    def solve(self, task: StageTask) -> SolvedStage:
         first, end = self.question.chain.fold(task.first, task.end)
         task = task._replace(first=first, end=end)
         if task not in self.known:
             self.known[task] = self._solve(task)
         return self.known[task]
 
-    def _solve(self, task: Task) -> Solved:
+    def _solve(self, task: StageTask) -> SolvedStage:
         tables = tables_of(self.question, task.micro_batch, task.gpus)
         none = np.empty(0, dtype=int)
-        best = Solved(seconds=np.inf, lower=0.0, layouts=none, recompute=none)
+        best = SolvedStage(seconds=np.inf, lower=0.0, layouts=none, recompute=none)
         for layout in range(len(tables.layouts)):
             made = self.fill(task, tables, layout)
             if made is not None and made.seconds < best.seconds:
                 best = made
         return best
 
-    def fill(self, task: Task, tables: Tables, layout: int) -> Solved | None:
+    def fill(self, task: StageTask, tables: Tables, layout: int) -> SolvedStage | None:
         """A stage with this one layout, recompute chosen where it does not fit; none: it never does."""
         size = task.end - task.first
         layouts, flags = np.full(size, layout), np.zeros(size, dtype=bool)
@@ -177,9 +177,9 @@ class Filler:
         cost = stage_cost(self.question, tables, task.first, layouts, flags, *args) if excess > 0 else plain
         if cost.memory > self.limit:
             return None
-        return Solved(seconds=cost.seconds, lower=0.0, layouts=layouts, recompute=flags)
+        return SolvedStage(seconds=cost.seconds, lower=0.0, layouts=layouts, recompute=flags)
 
-    def _recomputed(self, task: Task, layout: int, flags: Array, excess: float) -> Array | None:
+    def _recomputed(self, task: StageTask, layout: int, flags: Array, excess: float) -> Array | None:
         """Flags of the whole layers inside the stage, block by block."""
         held = in_flight(self.question, task.behind, task.micro_batch) + 1
         flags = flags.copy()

@@ -18,7 +18,7 @@ from math import lcm
 from typing import Any, NamedTuple
 
 from shardwise.cost.activations import runs_walk
-from shardwise.cost.chunk import Chunk, Run, chunk_of
+from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import Block, Timed, replayed, stacked, whole_walk
 from shardwise.cost.network import network_of
@@ -26,7 +26,7 @@ from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
 from shardwise.estimate.estimate import assemble, rank_updates
 from shardwise.estimate.passes import pass_costs
-from shardwise.estimate.setup import Rank, Setup, Split, new_gradients
+from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -36,8 +36,8 @@ from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 from shardwise.per_op.below import tables_below
 from shardwise.per_op.cut import Flow
-from shardwise.per_op.evaluate import Evaluation, StageCost, crossings, with_spare
-from shardwise.per_op.question import Layout, PerOpPlan, Question
+from shardwise.per_op.evaluate import PerOpCost, StageCost, crossings, with_spare
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan
 from shardwise.per_op.tables import Tables
 from shardwise.per_op.whole import whole_plans
 from shardwise.pipeline.costs import Costs
@@ -45,7 +45,7 @@ from shardwise.pipeline.costs import Costs
 KEPT_SETUPS = 64
 
 
-class Bench(NamedTuple):
+class PricedSplit(NamedTuple):
     """All rows of the operator table in one split."""
 
     strategy: Strategy
@@ -54,7 +54,7 @@ class Bench(NamedTuple):
     """Each as it is, its collectives included."""
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """A layer, or an end, among the rows of the operator table."""
 
     name: str
@@ -62,15 +62,15 @@ class Part(NamedTuple):
     end: int
 
 
-class Piece(NamedTuple):
+class StagePiece(NamedTuple):
     """Neighbouring operators of one stage and one layer: what a block is made of."""
 
     part: int
     first: int
     """Row."""
-    layouts: tuple[Layout, ...]
+    layouts: tuple[OperatorLayout, ...]
     again: tuple[bool, ...]
-    before: Layout | None
+    before: OperatorLayout | None
     """Split of the operator before it in the stage, where that is another."""
     opens: bool
     """Whether a stage begins with it, and that changes what it keeps."""
@@ -84,7 +84,7 @@ class Priced(ABC):
     """Whether the first operator of a stage keeps something else than in the middle of one."""
 
     def __init__(
-        self, model: Model, cluster: Cluster, runtime: Runtime, base: Strategy, parts: tuple[Part, ...]
+        self, model: Model, cluster: Cluster, runtime: Runtime, base: Strategy, parts: tuple[ChainPart, ...]
     ) -> None:
         """`base`: all that a strategy says beside its split; `parts`: of the operator table, in order."""
         self.model, self.cluster, self.runtime, self.base, self.parts = model, cluster, runtime, base, parts
@@ -99,18 +99,20 @@ class Priced(ABC):
     # what a subclass knows
 
     @abstractmethod
-    def make_rows(self, bench: Bench, layout: Layout, machine: Machine, *, own_weights: bool) -> tuple[Timed, ...]:
+    def make_rows(
+        self, bench: PricedSplit, layout: OperatorLayout, machine: Machine, *, own_weights: bool
+    ) -> tuple[Timed, ...]:
         """The operators of a split. `own_weights`: the output layer has a matrix of its own."""
 
     @abstractmethod
-    def reshard(self, row: int, have: Layout, want: Layout, bench: Bench) -> tuple[float, float]:
+    def reshard(self, row: int, have: OperatorLayout, want: OperatorLayout, bench: PricedSplit) -> tuple[float, float]:
         """Seconds of a change of splits before a row, forward and backward."""
 
     @abstractmethod
-    def hop(self, row: int, layout: Layout, bench: Bench, gpus: int, *, crosses: bool) -> float:
+    def hop(self, row: int, layout: OperatorLayout, bench: PricedSplit, gpus: int, *, crosses: bool) -> float:
         """Seconds to send what stands before a row from a stage of so many GPUs to the next."""
 
-    def at_entry(self, op: Op, row: int, layout: Layout, bench: Bench) -> Op:
+    def at_entry(self, op: Op, row: int, layout: OperatorLayout, bench: PricedSplit) -> Op:
         """The first operator of a stage."""
         del row, layout, bench
         return op
@@ -131,12 +133,12 @@ class Priced(ABC):
     def beside(self, passes: int) -> float:
         return self.runtime.overheads.iteration + self.runtime.overheads.microbatch * passes
 
-    def whole_plans(self, question: Question) -> tuple[PerOpPlan, ...]:
+    def whole_plans(self, question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
         return whole_plans(question)
 
     # benches and blocks
 
-    def bench(self, question: Question, micro_batch: int, layout: Layout, stages: int) -> Bench:
+    def bench(self, question: OperatorQuestion, micro_batch: int, layout: OperatorLayout, stages: int) -> PricedSplit:
         """`stages`: of the pipeline; only whether it is one matters to an operator."""
         alone = stages == 1
         key = (micro_batch, question.global_batch, layout, alone)
@@ -144,10 +146,10 @@ class Priced(ABC):
             strategy = replace(self.base, tp=layout.tp, dp=layout.dp, pp=1 if alone else 2,
                                micro_batch=micro_batch // layout.dp, global_batch=question.global_batch)  # fmt: skip
             own = not (self.model.tied and alone)
-            made = Bench(strategy, self.shard_of(strategy), ())
+            made = PricedSplit(strategy, self.shard_of(strategy), ())
             rows = self.make_rows(made, layout, self.machine(question.passes(micro_batch)), own_weights=own)
             self._known[key] = made._replace(rows=rows)
-        found: Bench = self._known[key]
+        found: PricedSplit = self._known[key]
         return found
 
     @abstractmethod
@@ -156,7 +158,7 @@ class Priced(ABC):
     def machine(self, passes: int) -> Machine:
         return machine_of(self.cluster.gpu, self.calibration, self.runtime, self.base.dtype, accumulating=passes > 1)
 
-    def _timed(self, question: Question, micro_batch: int, stages: int, piece: Piece) -> list[Timed]:
+    def _timed(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> list[Timed]:
         """The operators of a piece with their resharding."""
         made, before = [], piece.before
         for step, layout in enumerate(piece.layouts):
@@ -173,14 +175,14 @@ class Priced(ABC):
             before = layout
         return made
 
-    def _block(self, question: Question, micro_batch: int, stages: int, piece: Piece) -> Block:
+    def _block(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> Block:
         key = (micro_batch, question.global_batch, stages == 1, piece)
         if key not in self._known:
             self._known[key] = self._made(question, micro_batch, stages, piece)
         found: Block = self._known[key]
         return found
 
-    def _made(self, question: Question, micro_batch: int, stages: int, piece: Piece) -> Block:
+    def _made(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> Block:
         part = self.parts[piece.part]
         bench = self.bench(question, micro_batch, piece.layouts[0], stages)
         machine, grads = self.machine(question.passes(micro_batch)), new_gradients(bench.strategy, self.states)
@@ -194,7 +196,7 @@ class Priced(ABC):
 
     # a plan as a setup
 
-    def setup(self, question: Question, plan: PerOpPlan) -> Setup:
+    def setup(self, question: OperatorQuestion, plan: PerOpPlan) -> Setup:
         key = (plan, question.global_batch, question.node)
         if key not in self._setups:
             if len(self._setups) >= KEPT_SETUPS:
@@ -202,11 +204,11 @@ class Priced(ABC):
             self._setups[key] = self._setup(question, plan)
         return self._setups[key]
 
-    def _setup(self, question: Question, plan: PerOpPlan) -> Setup:
+    def _setup(self, question: OperatorQuestion, plan: PerOpPlan) -> Setup:
         count, first = len(plan.stages), 0
         machine = self.machine(question.passes(plan.micro_batch))
         chunks, layers = [], []
-        ranks: list[Rank] = []
+        ranks: list[RankSetup] = []
         across = crossings(question, plan.gpus)
         for index, stage in enumerate(plan.stages):
             pieces = list(self._pieces(question, plan, index, first))
@@ -222,14 +224,14 @@ class Priced(ABC):
             if first < len(question.chain.rows):
                 row = question.chain.rows[first]
                 hop = self.hop(row, last, bench, stage.gpus, crosses=bool(across[index][1]))
-            ranks.append(Rank(splits, stage.gpus, hop))
+            ranks.append(RankSetup(splits, stage.gpus, hop))
             layers.append(sum(self.parts[piece.part].first == piece.first for piece in pieces
                               if self.may(piece.first)))  # fmt: skip
         head = ranks[0].splits[0]
         return Setup(self.model, self.cluster, head.strategy, self.runtime, self.calibration, head.shard, machine,
                      self.network, self.states, tuple(layers), tuple(chunks), tuple(ranks))  # fmt: skip
 
-    def _pieces(self, question: Question, plan: PerOpPlan, index: int, first: int) -> Iterator[Piece]:
+    def _pieces(self, question: OperatorQuestion, plan: PerOpPlan, index: int, first: int) -> Iterator[StagePiece]:
         stage = plan.stages[index]
         rows = question.chain.rows[first : first + stage.size]
         start = 0
@@ -238,10 +240,10 @@ class Priced(ABC):
                 continue
             own, flags = stage.layouts[start:at], stage.recompute[start:at]
             before = stage.layouts[start - 1] if start and stage.layouts[start - 1] != own[0] else None
-            yield Piece(self.of_row[rows[start]], rows[start], own, flags, before, self.opens and not start)
+            yield StagePiece(self.of_row[rows[start]], rows[start], own, flags, before, self.opens and not start)
             start = at
 
-    def _further_heads(self, question: Question, plan: PerOpPlan) -> list[Run]:
+    def _further_heads(self, question: OperatorQuestion, plan: PerOpPlan) -> list[BlockRun]:
         """Every token further ahead passes the same output layer again."""
         if not self.model.mtp:
             return []
@@ -249,13 +251,13 @@ class Priced(ABC):
         bench = self.bench(question, plan.micro_batch, stage.layouts[-1], len(plan.stages))
         machine = self.machine(question.passes(plan.micro_batch))
         rows = self.make_rows(bench, stage.layouts[-1], machine, own_weights=False)[part.first : part.end]
-        return [Run(stacked(part.name, rows, machine, new_gradients(bench.strategy, self.states)), self.model.mtp)]
+        return [BlockRun(stacked(part.name, rows, machine, new_gradients(bench.strategy, self.states)), self.model.mtp)]
 
-    def _chunk(self, runs: list[Run], strategy: Strategy) -> Chunk:
+    def _chunk(self, runs: list[BlockRun], strategy: Strategy) -> Chunk:
         return chunk_of(tuple(runs), new_gradients(strategy, self.states))
 
     def _splits(
-        self, question: Question, plan: PerOpPlan, index: int, pieces: list[Piece], runs: list[Run]
+        self, question: OperatorQuestion, plan: PerOpPlan, index: int, pieces: list[StagePiece], runs: list[BlockRun]
     ) -> tuple[Split, ...]:
         """The operators of a stage by their splits, the widest first."""
         stage, count = plan.stages[index], len(plan.stages)
@@ -271,14 +273,14 @@ class Priced(ABC):
                            if own[:2] == kind)  # fmt: skip
             alike = [(self.bench(question, plan.micro_batch, own, count).rows[row], times)
                      for (row, own), times in rows.items()]  # fmt: skip
-            made = [Run(stacked("", [row], self.machine(2), 0.0, begins=False), times)
+            made = [BlockRun(stacked("", [row], self.machine(2), 0.0, begins=False), times)
                     for row, times in alike if row.op.params]  # fmt: skip
             found.append(Split(strategy, bench.shard, [chunk_of(tuple(made), 0.0)]))
         return tuple(found)
 
     # evaluation
 
-    def evaluate(self, question: Question, plan: PerOpPlan) -> Evaluation:
+    def evaluate(self, question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
         """An estimate of the plan's setup, stage by stage."""
         setup = self.setup(question, plan)
         found = assemble(setup)
@@ -303,7 +305,7 @@ class Priced(ABC):
             ideals.append(self._ideal(question, plan, index, first))
             first += stage.size
         gpu_seconds = passes * sum(cost.seconds * stage.gpus for cost, stage in zip(costs, plan.stages, strict=True))
-        made = Evaluation(
+        made = PerOpCost(
             stages=tuple(costs), passes=passes, times=tuple(times), seconds=found.iteration_seconds,
             ideal=tuple(ideals), lost=tuple(cost.work - ideal for cost, ideal in zip(costs, ideals, strict=True)),
             spare=(), gpu_seconds=gpu_seconds, factor=question.memory_factor,
@@ -311,7 +313,7 @@ class Priced(ABC):
         wholes = [ideal * stage.gpus for ideal, stage in zip(ideals, plan.stages, strict=True)]
         return with_spare(question, plan, made, wholes)
 
-    def _resharded(self, question: Question, plan: PerOpPlan, index: int, first: int) -> float:
+    def _resharded(self, question: OperatorQuestion, plan: PerOpPlan, index: int, first: int) -> float:
         stage, total = plan.stages[index], 0.0
         for at in range(1, stage.size):
             have, want = stage.layouts[at - 1 : at + 1]
@@ -320,24 +322,24 @@ class Priced(ABC):
                 total += sum(self.reshard(question.chain.rows[first + at], have, want, bench))
         return total
 
-    def _ideal(self, question: Question, plan: PerOpPlan, index: int, first: int) -> float:
+    def _ideal(self, question: OperatorQuestion, plan: PerOpPlan, index: int, first: int) -> float:
         """Work of the stage at the least tp over its GPUs."""
         stage = plan.stages[index]
-        bench = self.bench(question, plan.micro_batch, Layout(question.profile.tps[0], 1), len(plan.stages))
+        bench = self.bench(question, plan.micro_batch, OperatorLayout(question.profile.tps[0], 1), len(plan.stages))
         work = [row.f.device + row.i.device + row.w.device for row in bench.rows]
         return sum(work[row] for row in question.chain.rows[first : first + stage.size]) / stage.gpus
 
-    def pass_costs(self, question: Question, plan: PerOpPlan, *, split: bool) -> Costs:
+    def pass_costs(self, question: OperatorQuestion, plan: PerOpPlan, *, split: bool) -> Costs:
         made = pass_costs(self.setup(question, plan), split=split)
         return replace(made, memory_limit=(question.limit,) * len(plan.stages))
 
-    def iteration(self, question: Question, plan: PerOpPlan, makespan: float) -> float:
+    def iteration(self, question: OperatorQuestion, plan: PerOpPlan, makespan: float) -> float:
         """Seconds of an iteration whose passes take so long."""
         setup = self.setup(question, plan)
         updates = (hidden(one, setup.strategy, self.runtime, makespan).exposed for one in rank_updates(setup))
         return makespan + max(updates) + self.beside(question.passes(plan.micro_batch))
 
-    def tables(self, question: Question, micro_batch: int, gpus: int) -> Tables:
+    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
         return tables_below(self, question, micro_batch, gpus)
 
 
@@ -348,17 +350,17 @@ def _runs(flags: tuple[bool, ...]) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def _folded(blocks: list[Block]) -> list[Run]:
+def _folded(blocks: list[Block]) -> list[BlockRun]:
     """Equal neighbours in one run; equal blocks are one object."""
-    runs: list[Run] = []
+    runs: list[BlockRun] = []
     for block in blocks:
         if runs and runs[-1].block is block:
-            runs[-1] = Run(block, runs[-1].repeat + 1)
+            runs[-1] = BlockRun(block, runs[-1].repeat + 1)
         else:
-            runs.append(Run(block, 1))
+            runs.append(BlockRun(block, 1))
     return runs
 
 
-def widest(layouts: tuple[Layout, ...]) -> int:
+def widest(layouts: tuple[OperatorLayout, ...]) -> int:
     """GPUs over which a change between these splits moves anything."""
     return reduce(lcm, (layout.tp for layout in layouts))

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from shardwise.per_op.evaluate import Evaluation
-from shardwise.per_op.question import Layout, Question
+from shardwise.per_op.evaluate import PerOpCost
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion
 from shardwise.per_op.tables import layouts_of, micro_batches
-from shardwise.per_op.workshop import Draft, Part
+from shardwise.per_op.workshop import PlanDraft, StagePart
 
 
-class Bench(NamedTuple):
+class Situation(NamedTuple):
     """What a primitive sees: the draft, its cost, and the stage that is the bottleneck."""
 
-    question: Question
-    draft: Draft
-    cost: Evaluation
+    question: OperatorQuestion
+    draft: PlanDraft
+    cost: PerOpCost
     stage: int
 
 
@@ -31,10 +31,10 @@ class Primitive(NamedTuple):
     time: str
     memory: str
     communication: str
-    apply: Callable[[Bench], Iterator[tuple[str, Draft]]]
+    apply: Callable[[Situation], Iterator[tuple[str, PlanDraft]]]
 
 
-def move_operators(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def move_operators(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     """Operators leave the bottleneck for the stages with most room, through all stages between."""
     over = max(bench.cost.memory) > bench.question.memory
     room = [-memory for memory in bench.cost.memory] if over else list(bench.cost.spare)
@@ -48,7 +48,7 @@ def move_operators(bench: Bench) -> Iterator[tuple[str, Draft]]:
             count = count + 1 if count < 4 else count * 2
 
 
-def shifted(draft: Draft, source: int, target: int, count: int) -> Draft | None:
+def shifted(draft: PlanDraft, source: int, target: int, count: int) -> PlanDraft | None:
     """Every boundary between two stages shifts by `count` operators; newcomers take their neighbour's layout."""
     parts = list(draft.parts)
     step = 1 if target > source else -1
@@ -65,7 +65,7 @@ def shifted(draft: Draft, source: int, target: int, count: int) -> Draft | None:
     return draft._replace(parts=tuple(parts))
 
 
-def _scaled(part: Part, dimension: str, *, up: bool) -> Part | None:
+def _scaled(part: StagePart, dimension: str, *, up: bool) -> StagePart | None:
     """A stage with twice or half its GPUs, in tp or dp of every operator."""
     made = []
     for tp, dp, variant in part.layouts:
@@ -74,11 +74,11 @@ def _scaled(part: Part, dimension: str, *, up: bool) -> Part | None:
             return None
         size = size * 2 if up else size // 2
         tp, dp = (size, dp) if dimension == "tp" else (tp, size)  # noqa: PLW2901 - the same names for the same things
-        made.append(Layout(tp, dp, variant if tp > 1 else 0))
-    return Part(part.gpus * 2 if up else part.gpus // 2, tuple(made))
+        made.append(OperatorLayout(tp, dp, variant if tp > 1 else 0))
+    return StagePart(part.gpus * 2 if up else part.gpus // 2, tuple(made))
 
 
-def _regrouped(bench: Bench, dimension: str, *, up: bool) -> Iterator[tuple[str, Draft]]:
+def _regrouped(bench: Situation, dimension: str, *, up: bool) -> Iterator[tuple[str, PlanDraft]]:
     """Double (or halve) the bottleneck's GPUs and let others give (or take) as many."""
     own = _scaled(bench.draft.parts[bench.stage], dimension, up=up)
     if own is None:
@@ -106,23 +106,23 @@ def _regrouped(bench: Bench, dimension: str, *, up: bool) -> Iterator[tuple[str,
                 break
 
 
-def more_tp(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def more_tp(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _regrouped(bench, "tp", up=True)
 
 
-def more_dp(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def more_dp(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _regrouped(bench, "dp", up=True)
 
 
-def less_tp(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def less_tp(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _regrouped(bench, "tp", up=False)
 
 
-def less_dp(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def less_dp(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _regrouped(bench, "dp", up=False)
 
 
-def _next_batch(bench: Bench, step: int) -> Iterator[tuple[str, Draft]]:
+def _next_batch(bench: Situation, step: int) -> Iterator[tuple[str, PlanDraft]]:
     """The next or previous micro batch; every stage picks its fastest uniform layout anew."""
     sizes = micro_batches(bench.question)
     place = sizes.index(bench.draft.micro_batch) + step if bench.draft.micro_batch in sizes else -1
@@ -138,19 +138,19 @@ def _next_batch(bench: Bench, step: int) -> Iterator[tuple[str, Draft]]:
             if not found:
                 return
             layout = found[min(pick, len(found) - 1)]
-            parts.append(Part(part.gpus, (layout,) * len(part.layouts)))
-        yield f"set the micro batch to {size}, tp {parts[bench.stage].layouts[0].tp}", Draft(size, tuple(parts))
+            parts.append(StagePart(part.gpus, (layout,) * len(part.layouts)))
+        yield f"set the micro batch to {size}, tp {parts[bench.stage].layouts[0].tp}", PlanDraft(size, tuple(parts))
 
 
-def larger_batch(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def larger_batch(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _next_batch(bench, 1)
 
 
-def smaller_batch(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def smaller_batch(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _next_batch(bench, -1)
 
 
-def _exchange(bench: Bench, towards: str) -> Iterator[tuple[str, Draft]]:
+def _exchange(bench: Situation, towards: str) -> Iterator[tuple[str, PlanDraft]]:
     part = bench.draft.parts[bench.stage]
     more = _scaled(part, towards, up=True)
     made = _scaled(more, "dp" if towards == "tp" else "tp", up=False) if more else None
@@ -161,11 +161,11 @@ def _exchange(bench: Bench, towards: str) -> Iterator[tuple[str, Draft]]:
         )
 
 
-def dp_for_tp(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def dp_for_tp(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _exchange(bench, "tp")
 
 
-def tp_for_dp(bench: Bench) -> Iterator[tuple[str, Draft]]:
+def tp_for_dp(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
     return _exchange(bench, "dp")
 
 

@@ -18,9 +18,9 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
-from shardwise.per_op.priced import Bench, Part, Priced
-from shardwise.per_op.profiles.table import Band, Profile, Samples
-from shardwise.per_op.question import Layout
+from shardwise.per_op.priced import ChainPart, Priced, PricedSplit
+from shardwise.per_op.profiles.table import Band, CollectiveSamples, Profile
+from shardwise.per_op.question import OperatorLayout
 from shardwise.per_op.tables import NEVER, Array, column
 
 
@@ -43,7 +43,7 @@ def collective_seconds(kind: str, gpus: int, size: float, profile: Profile) -> f
     return _modelled(kind, gpus, size, profile) if found is None else float(_linear(found, max(size, 0.0)))
 
 
-def _linear(found: Samples, size: float) -> float:
+def _linear(found: CollectiveSamples, size: float) -> float:
     """Linear between measured sizes and beyond them; never below 0."""
     sizes, seconds = found.sizes, found.seconds
     if len(sizes) == 1:
@@ -63,7 +63,7 @@ def _modelled(kind: str, gpus: int, size: float, profile: Profile) -> float:
     return rounds * size * (gpus - 1) / gpus / band.rates[-1] if size > 0 else 0.0
 
 
-class Rule(NamedTuple):
+class OperatorRule(NamedTuple):
     """One operator's properties."""
 
     inputs: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ def spec(forms: tuple[str, ...], tp: int, dp: int, variant: int) -> Spec | None:
     return Spec(1 if "t" in form else tp, pieces)
 
 
-class Change(NamedTuple):
+class Reshard(NamedTuple):
     """Collectives that turn one layout into another: forward, backward, and over how many GPUs."""
 
     forward: str
@@ -103,17 +103,17 @@ class Change(NamedTuple):
     gpus: int
 
 
-NOTHING = Change("", "", 1)
+NOTHING = Reshard("", "", 1)
 
 
-def change(have: Spec | None, want: Spec | None) -> Change | None:
+def change(have: Spec | None, want: Spec | None) -> Reshard | None:
     """How to get from one layout to the next; none: there is no single collective for it."""
     if have is None or want is None or have == want:
         return NOTHING
     more = [w > h for h, w in zip(have.pieces, want.pieces, strict=True)]
     if have.copies > want.copies:
         ratio, rest = divmod(have.copies, want.copies)
-        return Change("split", "all_gather", ratio) if any(more) and not rest else None
+        return Reshard("split", "all_gather", ratio) if any(more) and not rest else None
     for index, (h, w) in enumerate(zip(have.pieces, want.pieces, strict=True)):
         if h <= w:
             continue
@@ -121,9 +121,9 @@ def change(have: Spec | None, want: Spec | None) -> Change | None:
         if rest:
             return None
         if have.copies < want.copies:
-            return Change("all_gather", "split", ratio)
+            return Reshard("all_gather", "split", ratio)
         if any(flag for other, flag in enumerate(more) if other != index):
-            return Change("all_to_all", "all_to_all", ratio)
+            return Reshard("all_to_all", "all_to_all", ratio)
     return None
 
 
@@ -150,7 +150,13 @@ class Profiled(Priced):
     opens = True
 
     def __init__(
-        self, profile: Profile, rules: tuple[Rule, ...], layers: int, cluster: Cluster, runtime: Runtime, base: Strategy
+        self,
+        profile: Profile,
+        rules: tuple[OperatorRule, ...],
+        layers: int,
+        cluster: Cluster,
+        runtime: Runtime,
+        base: Strategy,
     ) -> None:
         self.profile, self.rules = profile, rules
         super().__init__(_stand_in(profile, rules, layers, base.seq), cluster, runtime, base, tuple(_parts(rules)))
@@ -165,11 +171,11 @@ class Profiled(Priced):
         """Launches are in what was measured."""
         return super().machine(passes)._replace(layer_f=0.0, layer_b=0.0)
 
-    def _column(self, name: str, layout: Layout, samples: int) -> Array:
+    def _column(self, name: str, layout: OperatorLayout, samples: int) -> Array:
         found: Array = np.maximum(column(self.profile, name, samples, layout.tp, layout.variant), 0.0)
         return found
 
-    def _sizes(self, layout: Layout, samples: int) -> _Sizes:
+    def _sizes(self, layout: OperatorLayout, samples: int) -> _Sizes:
         key = ("sizes", layout, samples)
         if key not in self._known:
             inputs, acts = (self._column(name, layout, samples) for name in ("input", "activations"))
@@ -183,7 +189,9 @@ class Profiled(Priced):
         found: _Sizes = self._known[key]
         return found
 
-    def make_rows(self, bench: Bench, layout: Layout, machine: Machine, *, own_weights: bool) -> tuple[Timed, ...]:
+    def make_rows(
+        self, bench: PricedSplit, layout: OperatorLayout, machine: Machine, *, own_weights: bool
+    ) -> tuple[Timed, ...]:
         del machine, own_weights
         samples = bench.strategy.micro_batch
         sizes = self._sizes(layout, samples)
@@ -201,11 +209,11 @@ class Profiled(Priced):
             found.append(Timed(op, Seconds(memory=forward), Seconds(memory=backward - w), Seconds(memory=w)))
         return tuple(found)
 
-    def at_entry(self, op: Op, row: int, layout: Layout, bench: Bench) -> Op:
+    def at_entry(self, op: Op, row: int, layout: OperatorLayout, bench: PricedSplit) -> Op:
         """Its input comes from outside, whatever else the row before keeps."""
         return op._replace(kept=float(self._sizes(layout, bench.strategy.micro_batch).inputs[row]))
 
-    def reshard(self, row: int, have: Layout, want: Layout, bench: Bench) -> tuple[float, float]:
+    def reshard(self, row: int, have: OperatorLayout, want: OperatorLayout, bench: PricedSplit) -> tuple[float, float]:
         step = change(spec(self.rules[row - 1].outputs, *have), spec(self.rules[row].inputs, *want))
         if step is None:
             return NEVER, 0.0
@@ -213,7 +221,7 @@ class Profiled(Priced):
         forth, back = (collective_seconds(kind, step.gpus, size, self.profile) for kind in step[:2])
         return forth, back
 
-    def hop(self, row: int, layout: Layout, bench: Bench, gpus: int, *, crosses: bool) -> float:
+    def hop(self, row: int, layout: OperatorLayout, bench: PricedSplit, gpus: int, *, crosses: bool) -> float:
         """Slices over tp are sent and gathered on arrival."""
         del gpus
         size = float(self._sizes(layout, bench.strategy.micro_batch).inputs[row])
@@ -221,14 +229,14 @@ class Profiled(Priced):
         return send_seconds(size / layout.tp, band) + collective_seconds("all_gather", layout.tp, size, self.profile)
 
 
-def _parts(rules: tuple[Rule, ...]) -> list[Part]:
+def _parts(rules: tuple[OperatorRule, ...]) -> list[ChainPart]:
     """Where a layer starts, and where layers begin and end."""
     starts = [row for row, rule in enumerate(rules)
               if row == 0 or rule.starts_layer or rule.recompute != rules[row - 1].recompute]  # fmt: skip
-    return [Part("rows", first, end) for first, end in zip(starts, [*starts[1:], len(rules)], strict=True)]
+    return [ChainPart("rows", first, end) for first, end in zip(starts, [*starts[1:], len(rules)], strict=True)]
 
 
-def _stand_in(profile: Profile, rules: tuple[Rule, ...], layers: int, seq: int) -> Model:
+def _stand_in(profile: Profile, rules: tuple[OperatorRule, ...], layers: int, seq: int) -> Model:
     """A model whose hidden state has the bytes of a profiled layer's input."""
     row = next((index for index, rule in enumerate(rules) if rule.starts_layer), 0)
     size = float(profile.column("input")[0, 0, 0, row]) / profile.micro_batches[0]

@@ -11,12 +11,12 @@ from shardwise.per_op.profiles.table import Profile
 
 if TYPE_CHECKING:
     from shardwise.per_op.cut import Flow
-    from shardwise.per_op.evaluate import Evaluation
+    from shardwise.per_op.evaluate import PerOpCost
     from shardwise.per_op.tables import Tables
     from shardwise.pipeline.costs import Costs
 
 
-class Layout(NamedTuple):
+class OperatorLayout(NamedTuple):
     """How one operator is split over the GPUs of its stage."""
 
     tp: int
@@ -25,12 +25,12 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class SplitStage:
     """Neighbouring operators on a group of GPUs."""
 
     gpus: int
     """GPUs of the stage; tp x dp of every operator."""
-    layouts: tuple[Layout, ...]
+    layouts: tuple[OperatorLayout, ...]
     """One per operator."""
     recompute: tuple[bool, ...]
     """Operators whose results are made again in backward."""
@@ -44,7 +44,7 @@ class Stage:
 class PerOpPlan:
     """Stages in model order and the micro batch that passes through them."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[SplitStage, ...]
     micro_batch: int
     """Samples of one micro batch over all replicas of a stage."""
 
@@ -72,10 +72,10 @@ class Pricing(Protocol):
     def zero(self) -> Zero:
         """1: optimizer states are sharded over replicas; 2: gradients too."""
 
-    def tables(self, question: Question, micro_batch: int, gpus: int) -> Tables:
+    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
         """Seconds and bytes of every operator under every layout of a stage."""
 
-    def evaluate(self, question: Question, plan: PerOpPlan) -> Evaluation:
+    def evaluate(self, question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
         """Time and memory of a plan."""
 
     def in_flight(self, behind: int, passes: int) -> int:
@@ -87,18 +87,18 @@ class Pricing(Protocol):
     def beside(self, passes: int) -> float:
         """Seconds of an iteration beside its stages."""
 
-    def whole_plans(self, question: Question) -> tuple[PerOpPlan, ...]:
+    def whole_plans(self, question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
         """Plans of one layout to begin with."""
 
-    def pass_costs(self, question: Question, plan: PerOpPlan, *, split: bool) -> Costs:
+    def pass_costs(self, question: OperatorQuestion, plan: PerOpPlan, *, split: bool) -> Costs:
         """A plan's stages as the simulator's ranks. `split`: I and W run apart."""
 
-    def iteration(self, question: Question, plan: PerOpPlan, makespan: float) -> float:
+    def iteration(self, question: OperatorQuestion, plan: PerOpPlan, makespan: float) -> float:
         """Seconds of an iteration whose passes take so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class OperatorQuestion:
     """What is to be planned, on what, under which limits and which cost model."""
 
     profile: Profile

@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 
 from shardwise.errors import InfeasibleError
-from shardwise.per_op.alleviate import Budget, alleviate
-from shardwise.per_op.answer import Answer, Deadline, OutOfTimeError, Report, nothing_fits, silent
+from shardwise.per_op.alleviate import HopBudget, alleviate
+from shardwise.per_op.answer import Deadline, OperatorAnswer, OutOfTimeError, Report, nothing_fits, silent
 from shardwise.per_op.deep import search_deep
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import search
 from shardwise.per_op.layer_bound import plain_bound
-from shardwise.per_op.question import PerOpPlan, Question
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.per_op.start import started
 from shardwise.per_op.tables import micro_batches
 from shardwise.per_op.together import each
@@ -28,22 +28,22 @@ LAST_RESORT = 0.7
 
 
 def solve(
-    question: Question,
+    question: OperatorQuestion,
     method: Method = "auto",
     *,
     starts: tuple[PerOpPlan, ...] = (),
-    budget: Budget | None = None,
+    budget: HopBudget | None = None,
     limit: float = float("inf"),
     keep: int = 8,
     more: int = 1,
     executor: Executor | None = None,
     report: Report = silent,
-) -> Answer:
+) -> OperatorAnswer:
     """The best plan by the asked method, and `more` plans in all. `limit`: CPU seconds."""
     deadline = Deadline(limit)
     if method == "alleviate":
         return alleviate(
-            question, starts, replace(budget or Budget(), seconds=limit), max(keep, more), executor, report
+            question, starts, replace(budget or HopBudget(), seconds=limit), max(keep, more), executor, report
         )
     found = _in_time(question, method, deadline, keep, executor, report)
     if more > 1 and not found.interrupted:
@@ -52,8 +52,8 @@ def solve(
 
 
 def _in_time(
-    question: Question, method: Method, deadline: Deadline, keep: int, executor: Executor | None, report: Report
-) -> Answer:
+    question: OperatorQuestion, method: Method, deadline: Deadline, keep: int, executor: Executor | None, report: Report
+) -> OperatorAnswer:
     """The engine's answer; where its time was too short for any, what alleviation finds at once."""
     try:
         if isinstance(executor, Pool | Ray) and len(question.stage_range) > 1:
@@ -61,30 +61,32 @@ def _in_time(
         return _searched(question, method, deadline.left, keep, report)
     except OutOfTimeError as error:
         try:
-            found = alleviate(question, budget=Budget(plans=200, trials=5, seconds=LAST_RESORT), keep=keep)
+            found = alleviate(question, budget=HopBudget(plans=200, trials=5, seconds=LAST_RESORT), keep=keep)
         except InfeasibleError:
             raise error from None
         return replace(found, complete=False, notes=("the time limit was too short for the exact engine",))
 
 
 def _searched(
-    question: Question,
+    question: OperatorQuestion,
     method: Method,
     limit: float,
     keep: int,
     report: Report = silent,
     known: tuple[PerOpPlan, ...] = (),
-) -> Answer:
+) -> OperatorAnswer:
     deep = method == "deep" or (method == "auto" and len(question.chain.rows) > DEEP_OPS)
     if deep and len(question.chain.blocks):
         return search_deep(question, limit, keep, report)
     return search(question, limit, keep, report, known)
 
 
-_Job = tuple[Question, Method, float, int, Report, tuple[PerOpPlan, ...]]
+_Job = tuple[OperatorQuestion, Method, float, int, Report, tuple[PerOpPlan, ...]]
 
 
-def _side_by_side(question: Question, method: Method, deadline: Deadline, keep: int, executor: Pool | Ray) -> Answer:
+def _side_by_side(
+    question: OperatorQuestion, method: Method, deadline: Deadline, keep: int, executor: Pool | Ray
+) -> OperatorAnswer:
     """Groups of numbers of stages, a job each, all begun with the same plans; the answer is the best of them.
 
     Groups, not single numbers: within one a bound found for one number of stages serves the others.
@@ -113,7 +115,7 @@ def _side_by_side(question: Question, method: Method, deadline: Deadline, keep: 
     )
 
 
-def _part(job: _Job) -> Answer | None:
+def _part(job: _Job) -> OperatorAnswer | None:
     """One job, in its process; none: nothing fits, or there was no time."""
     try:
         return _searched(*job)
@@ -121,12 +123,12 @@ def _part(job: _Job) -> Answer | None:
         return None
 
 
-def _plainest(question: Question) -> float:
+def _plainest(question: OperatorQuestion) -> float:
     return min(plain_bound(question, size) for size in micro_batches(question))
 
 
 def _alternatives(
-    question: Question, found: Answer, method: Method, deadline: Deadline, more: int
+    question: OperatorQuestion, found: OperatorAnswer, method: Method, deadline: Deadline, more: int
 ) -> tuple[PerOpPlan, ...]:
     """Plans met on the way, and where they are too few the best of other numbers of stages."""
     plans = dict.fromkeys(found.others)

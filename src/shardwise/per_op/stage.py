@@ -17,7 +17,7 @@ import numpy as np
 from shardwise.per_op.answer import NEVER, Deadline
 from shardwise.per_op.bound import prices_of
 from shardwise.per_op.evaluate import in_flight
-from shardwise.per_op.question import Question
+from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.tables import Array, Tables, tables_of
 
 MOST_LABELS = 6_000
@@ -25,7 +25,7 @@ SAME_BYTES = 1.0
 """Sums in another order differ by rounding: less than a byte is the same."""
 
 
-class Task(NamedTuple):
+class StageTask(NamedTuple):
     """One stage to solve."""
 
     first: int
@@ -37,7 +37,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solved:
+class SolvedStage:
     """The best choice for a stage."""
 
     seconds: float
@@ -71,12 +71,12 @@ class _Labels(NamedTuple):
 class Stager:
     """Solves stages of one question."""
 
-    def __init__(self, question: Question, most: int = MOST_LABELS, deadline: Deadline = NEVER) -> None:
+    def __init__(self, question: OperatorQuestion, most: int = MOST_LABELS, deadline: Deadline = NEVER) -> None:
         self.question = question
         self.most = most
         self.deadline = deadline
 
-    def solve(self, task: Task, lower: float, cap: float, less: float = 0.0) -> Solved:
+    def solve(self, task: StageTask, lower: float, cap: float, less: float = 0.0) -> SolvedStage:
         """The fastest choice within `cap` seconds; `lower` is where the search begins, `less` bytes stay free."""
         stage = _Stage(self.question, task, self.question.limit - less, self.most, self.deadline)
         wanted = lower * (1 + 4e-3) + 1e-9
@@ -88,15 +88,17 @@ class Stager:
             wanted = wanted + 2 * (wanted - lower)
         if found is None:
             none = np.empty(0, dtype=int)
-            return Solved(seconds=np.inf, lower=min(cap, stage.dropped), layouts=none, recompute=none)
+            return SolvedStage(seconds=np.inf, lower=min(cap, stage.dropped), layouts=none, recompute=none)
         seconds, layouts, again = found
-        return Solved(seconds=seconds, lower=min(seconds, stage.dropped), layouts=layouts, recompute=again)
+        return SolvedStage(seconds=seconds, lower=min(seconds, stage.dropped), layouts=layouts, recompute=again)
 
 
 class _Stage:
     """Labels of one stage."""
 
-    def __init__(self, question: Question, task: Task, limit: float, most: int, deadline: Deadline = NEVER) -> None:
+    def __init__(
+        self, question: OperatorQuestion, task: StageTask, limit: float, most: int, deadline: Deadline = NEVER
+    ) -> None:
         self.question, self.task, self.most, self.deadline = question, task, most, deadline
         self.tables: Tables = tables_of(question, task.micro_batch, task.gpus)
         self.limit = limit - self.tables.fixed

@@ -7,12 +7,12 @@ import numpy as np
 from shardwise.per_op.answer import NEVER, Deadline
 from shardwise.per_op.evaluate import crossings
 from shardwise.per_op.patterns import Filler
-from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
-from shardwise.per_op.stage import Solved, Task
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
+from shardwise.per_op.stage import SolvedStage, StageTask
 from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches
 
 
-def balanced(question: Question, stages: int) -> PerOpPlan | None:
+def balanced(question: OperatorQuestion, stages: int) -> PerOpPlan | None:
     """GPUs by doubling from the left, operators by number with the rest at the end, tp everywhere; none: GPUs do not
     divide so.
     """
@@ -25,7 +25,7 @@ def balanced(question: Question, stages: int) -> PerOpPlan | None:
     return uniform(question, sizes, gpus)
 
 
-def by_share(question: Question, stages: int) -> PerOpPlan | None:
+def by_share(question: OperatorQuestion, stages: int) -> PerOpPlan | None:
     """As `balanced`, with operators in proportion to the GPUs."""
     gpus = _doubled(question, stages)
     count = len(question.chain.rows)
@@ -36,7 +36,7 @@ def by_share(question: Question, stages: int) -> PerOpPlan | None:
     return uniform(question, sizes, gpus) if min(sizes) > 0 else None
 
 
-def tail_heavy(question: Question, stages: int) -> PerOpPlan | None:
+def tail_heavy(question: OperatorQuestion, stages: int) -> PerOpPlan | None:
     """As `balanced`, with the GPUs doubled from the right and one stage at a time (Aceso's imbalance_gpu)."""
     made = balanced(question, stages)
     gpus = [1] * stages
@@ -54,20 +54,22 @@ def tail_heavy(question: Question, stages: int) -> PerOpPlan | None:
 STARTS = {"balanced": balanced, "by-share": by_share, "tail-heavy": tail_heavy}
 
 
-def uniform(question: Question, sizes: list[int], gpus: list[int]) -> PerOpPlan | None:
+def uniform(question: OperatorQuestion, sizes: list[int], gpus: list[int]) -> PerOpPlan | None:
     """Tp on all GPUs of a stage, as far as it goes, and the smallest micro batch that its replicas can share."""
-    splits = [Layout(min(count, question.tp_limit), -(-count // min(count, question.tp_limit))) for count in gpus]
+    splits = [
+        OperatorLayout(min(count, question.tp_limit), -(-count // min(count, question.tp_limit))) for count in gpus
+    ]
     for size in micro_batches(question):
         if all(split in layouts_of(question, size, count) for split, count in zip(splits, gpus, strict=True)):
             stages = tuple(
-                Stage(gpus=count, layouts=(split,) * own, recompute=(False,) * own)
+                SplitStage(gpus=count, layouts=(split,) * own, recompute=(False,) * own)
                 for own, count, split in zip(sizes, gpus, splits, strict=True)
             )
             return PerOpPlan(stages=stages, micro_batch=size)
     return None
 
 
-def _doubled(question: Question, stages: int) -> list[int] | None:
+def _doubled(question: OperatorQuestion, stages: int) -> list[int] | None:
     gpus = [1] * stages
     moved = True
     while sum(gpus) < question.gpus and moved:
@@ -86,16 +88,16 @@ Shape = tuple[int, tuple[int, ...], tuple[int, ...]]
 class Balancer:
     """Moves the ends of stages while the iteration gets shorter."""
 
-    def __init__(self, question: Question, deadline: Deadline = NEVER) -> None:
+    def __init__(self, question: OperatorQuestion, deadline: Deadline = NEVER) -> None:
         self.question, self.deadline = question, deadline
         self.filler = Filler(question)
 
-    def stages(self, shape: Shape) -> list[Solved]:
+    def stages(self, shape: Shape) -> list[SolvedStage]:
         size, gpus, ends = shape
         found = []
         for index, crossing in enumerate(crossings(self.question, gpus)):
             first = ends[index - 1] if index else 0
-            task = Task(first, ends[index], gpus[index], len(gpus) - 1 - index, crossing, size)
+            task = StageTask(first, ends[index], gpus[index], len(gpus) - 1 - index, crossing, size)
             found.append(self.filler.solve(task))
         return found
 
@@ -137,7 +139,7 @@ class Balancer:
         for count, found in zip(gpus, self.stages(shape), strict=True):
             layouts = layouts_of(self.question, size, count)
             stages.append(
-                Stage(
+                SplitStage(
                     gpus=count,
                     layouts=tuple(layouts[index] for index in found.layouts),
                     recompute=tuple(bool(flag) for flag in found.recompute),
@@ -146,7 +148,7 @@ class Balancer:
         return PerOpPlan(stages=tuple(stages), micro_batch=size)
 
 
-def uniform_shapes(question: Question) -> list[Shape]:
+def uniform_shapes(question: OperatorQuestion) -> list[Shape]:
     """Plans with equal stages: what is called uniform elsewhere, and where balancing may begin as well."""
     count, made = len(question.chain.rows), []
     for stages in question.stage_range:
@@ -171,7 +173,7 @@ def first_plans(balancer: Balancer, most: int = 3) -> list[tuple[float, Shape]]:
     return sorted(dict.fromkeys(made))
 
 
-def started(question: Question, deadline: Deadline) -> tuple[PerOpPlan, ...]:
+def started(question: OperatorQuestion, deadline: Deadline) -> tuple[PerOpPlan, ...]:
     """Plans to begin with."""
     balancer = Balancer(question, deadline)
     balanced = tuple(balancer.plan(shape) for _, shape in first_plans(balancer))

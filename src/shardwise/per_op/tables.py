@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwise.per_op.profiles.table import Profile
-from shardwise.per_op.question import Layout, Question
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion
 
 Array = np.ndarray
 NEVER = 1e9
@@ -23,7 +23,7 @@ NEVER = 1e9
 class Tables:
     """[layout, row of the profile] unless said otherwise; SI."""
 
-    layouts: tuple[Layout, ...]
+    layouts: tuple[OperatorLayout, ...]
     gpus: int
     rows: Array
     """Row of the profile per operator of the chain."""
@@ -71,7 +71,7 @@ class _Key:
 
     __slots__ = ("gpus", "micro_batch", "question")
 
-    def __init__(self, question: Question, micro_batch: int, gpus: int) -> None:
+    def __init__(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> None:
         self.question, self.micro_batch, self.gpus = question, micro_batch, gpus
 
     def __hash__(self) -> int:
@@ -83,11 +83,11 @@ class _Key:
         )  # fmt: skip
 
 
-def tables_of(question: Question, micro_batch: int, gpus: int) -> Tables:
+def tables_of(question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
     return _cached(_Key(question, micro_batch, gpus))
 
 
-def layouts_of(question: Question, micro_batch: int, gpus: int) -> tuple[Layout, ...]:
+def layouts_of(question: OperatorQuestion, micro_batch: int, gpus: int) -> tuple[OperatorLayout, ...]:
     """All ways to split an operator over a stage's GPUs that the profile covers.
 
     At tp 1 nothing is split and the variants are one kernel measured twice: choosing the luckier one would only mine
@@ -99,13 +99,13 @@ def layouts_of(question: Question, micro_batch: int, gpus: int) -> tuple[Layout,
         if rest or tp > question.tp_limit or not covers(question, micro_batch, dp):
             continue
         found += [
-            Layout(tp, dp, variant)
+            OperatorLayout(tp, dp, variant)
             for variant in (question.profile.variants if tp > 1 else question.profile.variants[:1])
         ]
     return tuple(found)
 
 
-def covers(question: Question, micro_batch: int, dp: int) -> bool:
+def covers(question: OperatorQuestion, micro_batch: int, dp: int) -> bool:
     """Whether each of dp replicas gets whole samples, as many as the profile knows."""
     samples, rest = divmod(micro_batch, dp) if dp else (0, 1)
     known = question.profile.micro_batches
@@ -134,7 +134,7 @@ def column(profile: Profile, name: str, samples: float, tp: int, variant: int) -
 MOST_MICRO_BATCH = 256
 
 
-def micro_batches(question: Question) -> tuple[int, ...]:
+def micro_batches(question: OperatorQuestion) -> tuple[int, ...]:
     """Micro batches to try: those of the profile, and in the full space what replicas make of them."""
     if question.micro_batches:
         return tuple(sorted(set(question.micro_batches)))
@@ -146,7 +146,7 @@ def micro_batches(question: Question) -> tuple[int, ...]:
     return tuple(sorted(size for size in made if size <= most and question.global_batch % size == 0))
 
 
-def gpu_counts(question: Question) -> tuple[int, ...]:
+def gpu_counts(question: OperatorQuestion) -> tuple[int, ...]:
     """GPUs that a stage may have."""
     if question.space == "compatible":
         return tuple(count for count in (1, 2, 4, 8) if count <= min(question.gpus, question.node))

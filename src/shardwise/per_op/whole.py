@@ -13,7 +13,7 @@ from shardwise.inputs.layers import spread
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches, tables_of
 
 BEST = 16
@@ -21,7 +21,11 @@ BEST = 16
 
 
 def whole_plan(
-    question: Question, layers: tuple[int, ...], layout: Layout, micro_batch: int, again: tuple[bool, ...] = ()
+    question: OperatorQuestion,
+    layers: tuple[int, ...],
+    layout: OperatorLayout,
+    micro_batch: int,
+    again: tuple[bool, ...] = (),
 ) -> PerOpPlan | None:
     """Stages of so many layers, all in one split; `again`: stages whose layers are recomputed. None: the model has not
     so many layers.
@@ -35,7 +39,7 @@ def whole_plan(
         return None
     cuts = [0, *(starts[end] for end in ends[:-1]), len(rows)]
     stages = tuple(
-        Stage(
+        SplitStage(
             gpus=gpus,
             layouts=(layout,) * (end - first),
             recompute=tuple(bool(made and tables.may[row]) for row in rows[first:end]),
@@ -45,7 +49,7 @@ def whole_plan(
     return PerOpPlan(stages=stages, micro_batch=micro_batch)
 
 
-def whole_plans(question: Question) -> tuple[PerOpPlan, ...]:
+def whole_plans(question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
     """All that the space holds, layers spread evenly."""
     found: list[PerOpPlan | None] = []
     for stages, size in product(question.stage_range, micro_batches(question)):
@@ -62,7 +66,7 @@ def whole_plans(question: Question) -> tuple[PerOpPlan, ...]:
 
 
 def planned(
-    question: Question, model: Model, cluster: Cluster, runtime: Runtime, base: Strategy
+    question: OperatorQuestion, model: Model, cluster: Cluster, runtime: Runtime, base: Strategy
 ) -> tuple[PerOpPlan, ...]:
     """The best that `plan` finds in the same space, its layers cut as it cuts them."""
     from shardwise.search.api import answer_of, question_of
@@ -82,7 +86,7 @@ def planned(
         return ()
     found = []
     for own in (candidate.strategy for candidate in answer.simulated[:BEST]):
-        size, layout = own.micro_batch * own.dp, Layout(own.tp, own.dp)
+        size, layout = own.micro_batch * own.dp, OperatorLayout(own.tp, own.dp)
         if size in micro_batches(question) and layout in layouts_of(question, size, own.tp * own.dp):
             again = (own.recompute.full,) * own.pp
             found.append(whole_plan(question, spread(model.layers, own), layout, size, again))

@@ -7,45 +7,45 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.per_op.cut import moves
-from shardwise.per_op.evaluate import Evaluation, crossings, evaluate, stage_cost
+from shardwise.per_op.evaluate import PerOpCost, crossings, evaluate, stage_cost
 from shardwise.per_op.patterns import Filler
-from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
-from shardwise.per_op.stage import Task
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
+from shardwise.per_op.stage import StageTask
 from shardwise.per_op.tables import Array, layouts_of, tables_of
 
 
-class Part(NamedTuple):
+class StagePart(NamedTuple):
     """A stage of a draft: what it holds, not yet what it recomputes."""
 
     gpus: int
-    layouts: tuple[Layout, ...]
+    layouts: tuple[OperatorLayout, ...]
 
 
-class Draft(NamedTuple):
+class PlanDraft(NamedTuple):
     """A plan without its recompute flags, which follow from it."""
 
     micro_batch: int
-    parts: tuple[Part, ...]
+    parts: tuple[StagePart, ...]
 
-    def changed(self, index: int, part: Part) -> Draft:
+    def changed(self, index: int, part: StagePart) -> PlanDraft:
         return self._replace(parts=(*self.parts[:index], part, *self.parts[index + 1 :]))
 
 
-def draft_of(plan: PerOpPlan) -> Draft:
-    return Draft(plan.micro_batch, tuple(Part(stage.gpus, stage.layouts) for stage in plan.stages))
+def draft_of(plan: PerOpPlan) -> PlanDraft:
+    return PlanDraft(plan.micro_batch, tuple(StagePart(stage.gpus, stage.layouts) for stage in plan.stages))
 
 
 class Workshop:
     """Turns drafts into plans."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: OperatorQuestion) -> None:
         self.question = question
         self.limit = question.limit
         self.filler = Filler(question)
         self.flags: dict[tuple[object, ...], tuple[bool, ...]] = {}
-        self.costs: dict[Draft, tuple[PerOpPlan, Evaluation]] = {}
+        self.costs: dict[PlanDraft, tuple[PerOpPlan, PerOpCost]] = {}
 
-    def legal(self, draft: Draft) -> bool:
+    def legal(self, draft: PlanDraft) -> bool:
         """Whether the GPUs add up, fall on nodes as the space wants, and the profile covers all layouts."""
         left = self.question.gpus
         for part in draft.parts:
@@ -57,7 +57,7 @@ class Workshop:
             left -= part.gpus
         return left == 0
 
-    def made(self, draft: Draft) -> tuple[PerOpPlan, Evaluation]:
+    def made(self, draft: PlanDraft) -> tuple[PerOpPlan, PerOpCost]:
         """The plan of a draft, recompute chosen where it does not fit, and its cost."""
         if draft not in self.costs:
             first, stages, count = 0, [], len(draft.parts)
@@ -65,14 +65,18 @@ class Workshop:
             for index, (part, crossing) in enumerate(
                 zip(draft.parts, crossings(self.question, gpus), strict=True)
             ):  # fmt: skip
-                task = Task(first, first + len(part.layouts), part.gpus, count - 1 - index, crossing, draft.micro_batch)
-                stages.append(Stage(gpus=part.gpus, layouts=part.layouts, recompute=self._flags(task, part.layouts)))
+                task = StageTask(
+                    first, first + len(part.layouts), part.gpus, count - 1 - index, crossing, draft.micro_batch
+                )
+                stages.append(
+                    SplitStage(gpus=part.gpus, layouts=part.layouts, recompute=self._flags(task, part.layouts))
+                )
                 first += len(part.layouts)
             plan = PerOpPlan(stages=tuple(stages), micro_batch=draft.micro_batch)
             self.costs[draft] = plan, evaluate(self.question, plan)
         return self.costs[draft]
 
-    def _flags(self, task: Task, layouts: tuple[Layout, ...]) -> tuple[bool, ...]:
+    def _flags(self, task: StageTask, layouts: tuple[OperatorLayout, ...]) -> tuple[bool, ...]:
         first, end = self.question.chain.fold(task.first, task.end)
         task = task._replace(first=first, end=end)
         key = (task, layouts)
@@ -80,7 +84,7 @@ class Workshop:
             self.flags[key] = tuple(bool(flag) for flag in self._chosen(task, layouts))
         return self.flags[key]
 
-    def _chosen(self, task: Task, layouts: tuple[Layout, ...]) -> Array:
+    def _chosen(self, task: StageTask, layouts: tuple[OperatorLayout, ...]) -> Array:
         tables = tables_of(self.question, task.micro_batch, task.gpus)
         indices = np.array([tables.layouts.index(layout) for layout in layouts])
         if len(set(layouts)) == 1:
@@ -89,7 +93,7 @@ class Workshop:
                 return made.recompute
         return self._cheapest_runs(task, indices)
 
-    def _cheapest_runs(self, task: Task, layouts: Array) -> Array:
+    def _cheapest_runs(self, task: StageTask, layouts: Array) -> Array:
         """Runs of recomputed operators by seconds per byte until the stage fits, or none are left."""
         tables = tables_of(self.question, task.micro_batch, task.gpus)
         rows = tables.rows[task.first : task.end]

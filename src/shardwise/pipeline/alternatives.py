@@ -19,8 +19,8 @@ from shardwise.pipeline.arrays import Objective, make_problem
 from shardwise.pipeline.bounds import lower_bound
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.mixes import Choice, Mixes, mix
-from shardwise.pipeline.optimise import Answer, optimise
-from shardwise.pipeline.order_search import Report, Search
+from shardwise.pipeline.optimise import OrderAnswer, optimise
+from shardwise.pipeline.order_search import OrderSearch, Report
 
 _NONE = float("inf")
 _ROUNDS = 4
@@ -85,7 +85,7 @@ class _Comparison:
         self.bounds[choice] = lower_bound(problem, mixes.objective).value
         if self.bounds[choice] >= self.best:  # it cannot be better
             return self.bounds[choice]
-        search = Search(problem=problem, objective=mixes.objective, bound=self.bounds[choice])
+        search = OrderSearch(problem=problem, objective=mixes.objective, bound=self.bounds[choice])
         search.glance()
         return search.best.value
 
@@ -150,7 +150,7 @@ def optimise_alternatives(
     effort: float = 1.0,
     time_limit: float | None = None,
     report: Report | None = None,
-) -> Answer:
+) -> OrderAnswer:
     """The best schedule over the choices that were tried; never worse than any alternative taken everywhere.
 
     Its bound holds for every order of every choice.
@@ -170,7 +170,7 @@ def optimise_alternatives(
         if report is not None:
             report(value, mixes.bound.value, looked)
 
-    def full(choice: Choice, share: float) -> Answer:
+    def full(choice: Choice, share: float) -> OrderAnswer:
         left = max(0.05, found.deadline - time.process_time()) if time_limit else None
         answer = optimise(
             mix(alternatives, choice), pp=pp, vpp=vpp, microbatches=microbatches, placement=placement,
@@ -183,9 +183,9 @@ def optimise_alternatives(
     return replace(best, bound=bound, cases=mixes.cover(), seconds=time.process_time() - began)
 
 
-def _best(found: _Comparison, full: Callable[[Choice, float], Answer]) -> Answer:
+def _best(found: _Comparison, full: Callable[[Choice, float], OrderAnswer]) -> OrderAnswer:
     """The best of the finalists; those whose own bound says that they cannot be are passed over."""
-    answers = list[Answer]()
+    answers = list[OrderAnswer]()
 
     def tried(choice: Choice, share: float = 1.0) -> float:
         least = min((answer.value for answer in answers), default=_NONE)

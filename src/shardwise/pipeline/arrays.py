@@ -23,7 +23,7 @@ _MOST_CHUNKS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
+class OrderArrays:
     """Chunks on ranks, their times and bytes, and the room of every rank."""
 
     pp: int
@@ -77,7 +77,7 @@ class Problem:
         return np.concatenate(schedule.codes).astype(np.int32)
 
 
-def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> Problem:
+def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> OrderArrays:
     """The problem of these costs; says the smallest feasible limit where there is no room for one micro batch."""
     pp, chunks = 1 + max(rank_of), len(rank_of)
     if costs.chunks != chunks or chunks % pp:
@@ -95,7 +95,7 @@ def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> Pro
     held = np.array([costs.held(c) for c in range(chunks)])
     room = np.minimum(np.array(costs.limits(pp)) * (1 + ROUNDING), NEVER)
     _check_room(costs, held[chunk_of].sum(axis=1), room)
-    return Problem(
+    return OrderArrays(
         pp=pp, vpp=chunks // pp, microbatches=microbatches, rank_of=ranks, position=position, chunk_of=chunk_of,
         f=np.array(costs.f), i=np.array(costs.i), w=np.array(costs.w), hop=_hops(costs, ranks),
         held=held, freed=np.array([costs.freed(c) for c in range(chunks)]), room=room,

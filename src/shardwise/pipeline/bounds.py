@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.pipeline.arrays import NEVER, Floats, Objective, Problem
+from shardwise.pipeline.arrays import NEVER, Floats, Objective, OrderArrays
 from shardwise.pipeline.costs import ROUNDING
 
 _PASSES, _PASSED = 64, 200_000
@@ -43,7 +43,7 @@ class Bound:
     """What it holds for."""
 
 
-def lower_bound(problem: Problem, objective: Objective = "makespan") -> Bound:
+def lower_bound(problem: OrderArrays, objective: Objective = "makespan") -> Bound:
     """The largest bound over all ranks."""
     if objective == "period":
         return max((_span_bound(problem, rank) for rank in range(problem.pp)), key=lambda b: (b.value, -b.rank))
@@ -51,7 +51,7 @@ def lower_bound(problem: Problem, objective: Objective = "makespan") -> Bound:
     return max((_rank_bound(problem, rank, head, tail) for rank in range(problem.pp)), key=lambda b: (b.value, -b.rank))
 
 
-def _rank_bound(problem: Problem, rank: int, head: Floats, tail: Floats) -> Bound:
+def _rank_bound(problem: OrderArrays, rank: int, head: Floats, tail: Floats) -> Bound:
     own = problem.chunk_of[rank]
     duration = np.repeat(problem.duration.reshape(3, -1)[:, own, None], problem.microbatches, axis=2).ravel()
     first, after = head[:, own].ravel(), tail[:, own].ravel()
@@ -63,7 +63,7 @@ def _rank_bound(problem: Problem, rank: int, head: Floats, tail: Floats) -> Boun
     return Bound(value=max(chain, machine), rank=rank, kind="chain" if chain >= machine else "machine")
 
 
-def _span_bound(problem: Problem, rank: int) -> Bound:
+def _span_bound(problem: OrderArrays, rank: int) -> Bound:
     """For the period: rank's own span, from its own first forward, counting only its own end."""
     own = problem.chunk_of[rank]
     work = float(sum(problem.duration.reshape(3, -1)[:, own].sum(axis=0)) * problem.microbatches)
@@ -96,7 +96,7 @@ def jackson(head: Floats, duration: Floats, tail: Floats) -> float:
     return worst
 
 
-def tails(problem: Problem, lag: Floats | None = None) -> Floats:
+def tails(problem: OrderArrays, lag: Floats | None = None) -> Floats:
     """Least time from the end of every action to the end of all, by kind, chunk and micro batch.
 
     `lag`: by rank, how much later than the others it may end without harm.
@@ -112,7 +112,7 @@ def tails(problem: Problem, lag: Floats | None = None) -> Floats:
     return tail
 
 
-def _input_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
+def _input_tail(problem: OrderArrays, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
     rank, j = problem.rank_of[c], problem.position[c]
     own = problem.chunk_of[rank]
     g, w, early = problem.i, problem.w, own[: j + 1]
@@ -125,7 +125,7 @@ def _input_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: in
     return _backward_scan(base, g[c])
 
 
-def _held_back(problem: Problem, rank: int, j: int, left: Floats) -> Floats | float:
+def _held_back(problem: OrderArrays, rank: int, j: int, left: Floats) -> Floats | float:
     """Least time of the forwards that cannot run before a gradient of position j, for want of memory.
 
     Until then this rank's chunks up to j have freed at most m micro batches each, the later ones all of theirs.
@@ -138,12 +138,12 @@ def _held_back(problem: Problem, rank: int, j: int, left: Floats) -> Floats | fl
     return np.asarray(np.maximum(over, 0.0) * _cheapest(problem, own))
 
 
-def _cheapest(problem: Problem, own: np.ndarray) -> float:
+def _cheapest(problem: OrderArrays, own: np.ndarray) -> float:
     held = problem.held[own]
     return float((problem.f[own][held > 0] / held[held > 0]).min()) if (held > 0).any() else 0.0
 
 
-def _forward_tail(problem: Problem, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
+def _forward_tail(problem: OrderArrays, tail: Floats, lag: Floats, left: Floats, c: int) -> Floats:
     rank, j = problem.rank_of[c], problem.position[c]
     own = problem.chunk_of[rank]
     f, g, late = problem.f, problem.i, own[j:]
@@ -170,7 +170,7 @@ def _forward_scan(base: Floats, step: float) -> Floats:
     return np.asarray(np.maximum.accumulate(base - slope) + slope)
 
 
-def heads(problem: Problem, first: int = 0) -> Floats:
+def heads(problem: OrderArrays, first: int = 0) -> Floats:
     """Earliest start of every action, by kind, chunk and micro batch; `first`: the chunk whose inputs are all there."""
     head = np.zeros((3, problem.chunks, problem.microbatches))
     over = [_must_free(problem, c) for c in range(problem.chunks)]
@@ -186,7 +186,7 @@ def heads(problem: Problem, first: int = 0) -> Floats:
     return head
 
 
-def _must_free(problem: Problem, c: int) -> Floats:
+def _must_free(problem: OrderArrays, c: int) -> Floats:
     """Per micro batch: bytes that the rank's chunks up to this one must have given back before F fits.
 
     What later chunks of the rank give back they took themselves before, so it makes no room.
@@ -198,7 +198,7 @@ def _must_free(problem: Problem, c: int) -> Floats:
     return np.asarray(np.maximum(taken - problem.room[rank], 0.0))
 
 
-def _freed_by(problem: Problem, head: Floats, c: int, over: Floats) -> Floats:
+def _freed_by(problem: OrderArrays, head: Floats, c: int, over: Floats) -> Floats:
     """The earliest time at which so many bytes can have been given back: I and W of the chunks at their earliest."""
     early = problem.chunk_of[problem.rank_of[c]][: problem.position[c] + 1]
     ends = np.concatenate((head[1, early] + problem.i[early, None], head[2, early] + problem.w[early, None])).ravel()
@@ -209,7 +209,7 @@ def _freed_by(problem: Problem, head: Floats, c: int, over: Floats) -> Floats:
     return np.asarray(ends[order][np.minimum(place, len(order) - 1)])
 
 
-def _forward_head(problem: Problem, head: Floats, c: int, first: int, over: Floats) -> Floats:
+def _forward_head(problem: OrderArrays, head: Floats, c: int, first: int, over: Floats) -> Floats:
     rank, j = problem.rank_of[c], problem.position[c]
     own = problem.chunk_of[rank]
     f, count = problem.f, 1.0 + np.arange(problem.microbatches)
@@ -222,7 +222,7 @@ def _forward_head(problem: Problem, head: Floats, c: int, first: int, over: Floa
     return _forward_scan(base, f[c])
 
 
-def _input_head(problem: Problem, head: Floats, c: int, first: int) -> Floats:
+def _input_head(problem: OrderArrays, head: Floats, c: int, first: int) -> Floats:
     rank, j = problem.rank_of[c], problem.position[c]
     own = problem.chunk_of[rank]
     g, count = problem.i, 1.0 + np.arange(problem.microbatches)

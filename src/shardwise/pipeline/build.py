@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.kernels import library
-from shardwise.pipeline.arrays import NEVER, Floats, Ints, Objective, Problem
+from shardwise.pipeline.arrays import NEVER, Floats, Ints, Objective, OrderArrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class BuildRule:
     """How the builder decides; see build.c."""
 
     horizon: float
@@ -53,7 +53,7 @@ class _Rule(ctypes.Structure):
 class Builder:
     """A problem made ready for many builds."""
 
-    def __init__(self, problem: Problem, objective: Objective = "makespan", *, lag: Floats | None = None) -> None:
+    def __init__(self, problem: OrderArrays, objective: Objective = "makespan", *, lag: Floats | None = None) -> None:
         self.problem, self.objective = problem, objective
         self.lag = np.zeros(problem.pp) if lag is None else lag
         self.kernel = _kernel()
@@ -65,7 +65,7 @@ class Builder:
         sizes = (problem.pp, problem.chunks, problem.microbatches, problem.vpp)
         self._view = _Problem(*sizes, *(array.ctypes.data for array in self._arrays))
 
-    def build(self, rule: Rule, tail: Floats) -> Built:
+    def build(self, rule: BuildRule, tail: Floats) -> Built:
         """A schedule by this rule; `tail` by code."""
         rows = np.zeros(self.problem.actions, dtype=np.int32)
         if self.kernel is None:
@@ -113,7 +113,7 @@ _Offer = tuple[int, float, float]
 
 
 class _Build:
-    def __init__(self, problem: Problem, rule: Rule, tail: Floats, lag: Floats) -> None:
+    def __init__(self, problem: OrderArrays, rule: BuildRule, tail: Floats, lag: Floats) -> None:
         self.rule = rule
         self.tail: list[float] = tail.tolist()
         self.lag: list[float] = lag.tolist()
@@ -230,7 +230,7 @@ class _Build:
             self.stale[self.rank_of[c - 1]] = True
 
 
-def build_slowly(problem: Problem, rule: Rule, tail: Floats, lag: Floats, rows: Ints, start: Floats) -> float:
+def build_slowly(problem: OrderArrays, rule: BuildRule, tail: Floats, lag: Floats, rows: Ints, start: Floats) -> float:
     """Fill in rows and start; the last end, or -1 when memory leaves no way on."""
     state = _Build(problem, rule, tail, lag)
     for _ in range(problem.actions):

@@ -14,7 +14,7 @@ import json
 from math import prod
 from typing import Any
 
-from shardwise.pipeline.rederive import SLACK, Case, Chunks, Key, rederived
+from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, rederived
 
 SCHEMA = "shardwise/schedule-proof/1"
 MOST_STEPS = 10_000_000
@@ -62,7 +62,7 @@ def _value_faults(proof: dict[str, Any], value: float) -> list[str]:
     return faults
 
 
-def _case(question: dict[str, Any], options: list[list[int]]) -> Case:
+def _case(question: dict[str, Any], options: list[list[int]]) -> MixCase:
     """The least of what every chunk may take."""
     table = question["alternatives"]
     least = (
@@ -70,7 +70,7 @@ def _case(question: dict[str, Any], options: list[list[int]]) -> Case:
         for name in Chunks._fields
     )
     room = [limit - static for limit, static in zip(question["memory_limit"], question["static"], strict=False)]
-    return Case(
+    return MixCase(
         chunks=Chunks(*least), rank_of=question["rank_of"], microbatches=question["microbatches"],
         hop=question["hop"], free=question["free_at_input_grad"], room=room,
     )  # fmt: skip
@@ -96,7 +96,7 @@ def _text(key: Key) -> str:
     return f"{key[1]}{key[0]}{key[2]}"
 
 
-def _ready(case: Case, key: Key, ends: dict[Key, float]) -> float | None:
+def _ready(case: MixCase, key: Key, ends: dict[Key, float]) -> float | None:
     """When the input of an action is there; None: not yet."""
     kind, c, m = key
     if kind == "W":
@@ -111,12 +111,12 @@ def _ready(case: Case, key: Key, ends: dict[Key, float]) -> float | None:
     return None if source is None else source + case.message(c, c + 1)
 
 
-def _length(case: Case, key: Key) -> float:
+def _length(case: MixCase, key: Key) -> float:
     kind, c, _ = key
     return case.chunks.i[c] + case.chunks.w[c] if kind == "B" else case.length[kind][c]
 
 
-def _replay(case: Case, rows: list[list[Key]]) -> tuple[dict[Key, float], list[str]]:
+def _replay(case: MixCase, rows: list[list[Key]]) -> tuple[dict[Key, float], list[str]]:
     """The end of every action in the order of the rows, and which ranks never come to theirs."""
     ends, at, clock, moved = dict[Key, float](), [0] * len(rows), [0.0] * len(rows), True
     while moved:
@@ -129,7 +129,7 @@ def _replay(case: Case, rows: list[list[Key]]) -> tuple[dict[Key, float], list[s
     return ends, [f"rank {rank} waits for ever at {_text(key)}" for rank, key in stuck]
 
 
-def _unsound(case: Case, rows: list[list[Key]]) -> list[str]:
+def _unsound(case: MixCase, rows: list[list[Key]]) -> list[str]:
     """Every action once, on the rank of its chunk."""
     wrong = [f"{_text(key)} is on rank {r}" for r, row in enumerate(rows) for key in row if case.rank_of[key[1]] != r]
     flat = [key for row in rows for key in row]
@@ -144,7 +144,7 @@ def _unsound(case: Case, rows: list[list[Key]]) -> list[str]:
     return wrong[:8]
 
 
-def _over(case: Case, rows: list[list[Key]]) -> list[str]:
+def _over(case: MixCase, rows: list[list[Key]]) -> list[str]:
     """Ranks that hold more than they have room for."""
     shares, faults = {"F": 1.0, "I": -case.free, "W": case.free - 1.0, "B": -1.0}, list[str]()
     for rank, room in enumerate(case.room):
@@ -157,7 +157,7 @@ def _over(case: Case, rows: list[list[Key]]) -> list[str]:
     return faults
 
 
-def _value(case: Case, rows: list[list[Key]], ends: dict[Key, float], objective: str) -> float:
+def _value(case: MixCase, rows: list[list[Key]], ends: dict[Key, float], objective: str) -> float:
     begins = [ends[row[0]] - _length(case, row[0]) for row in rows]
     last = [ends[row[-1]] for row in rows]
     if objective == "period":

@@ -9,15 +9,15 @@ import numpy as np
 from shardwise.pipeline.action import B, F, I, Schedule
 
 if TYPE_CHECKING:
-    from shardwise.pipeline.timeline import Step, Timeline
+    from shardwise.pipeline.timeline import TimedAction, Timeline
 
 _REASONS = ("start", "rank", "data")
 
 
-def critical_path(timeline: Timeline) -> tuple[Step, ...]:
-    from shardwise.pipeline.timeline import Step
+def critical_path(timeline: Timeline) -> tuple[TimedAction, ...]:
+    from shardwise.pipeline.timeline import TimedAction
 
-    schedule, steps = timeline.schedule, list["Step"]()
+    schedule, steps = timeline.schedule, list["TimedAction"]()
     where = _positions(schedule)
     rank = max(range(schedule.pp), key=lambda r: (float(timeline.end[r][-1]), -r))
     index = len(schedule.codes[rank]) - 1
@@ -26,7 +26,7 @@ def critical_path(timeline: Timeline) -> tuple[Step, ...]:
         why = int(timeline.cause[rank][index])
         times = float(timeline.start[rank][index]), float(timeline.end[rank][index])
         steps.append(
-            Step(rank=rank, action=schedule.decode(code), start=times[0], end=times[1], waited_for=_REASONS[why])
+            TimedAction(rank=rank, action=schedule.decode(code), start=times[0], end=times[1], waited_for=_REASONS[why])
         )
         if why == 0:
             break

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from shardwise.errors import InputError
 from shardwise.pipeline.action import Schedule, placed
-from shardwise.pipeline.arrays import Objective, Problem, make_problem
+from shardwise.pipeline.arrays import Objective, OrderArrays, make_problem
 from shardwise.pipeline.bounds import Bound, lower_bound
 from shardwise.pipeline.build import Built
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import simulate
-from shardwise.pipeline.order_search import Report, Search
+from shardwise.pipeline.order_search import OrderSearch, Report
 from shardwise.pipeline.timeline import Timeline
 
 _PLANNED = frozenset({"v-half", "v-min", "zb-1p", "zb-2p"})
@@ -24,7 +24,7 @@ MOST_PLANNED = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
+class OrderAnswer:
     """A schedule, what it reaches, and how far from the bound that is at most."""
 
     timeline: Timeline
@@ -71,7 +71,7 @@ def optimise(
     time_limit: float | None = None,
     report: Report | None = None,
     known: Sequence[Schedule] = (),
-) -> Answer:
+) -> OrderAnswer:
     """The best schedule found. `costs.memory_limit` is never exceeded; InfeasibleError names the smallest that is.
 
     `effort` scales the number of tries, `time_limit` is in CPU seconds; `known` are schedules to start from.
@@ -81,7 +81,7 @@ def optimise(
     began = time.process_time()
     problem = make_problem(costs, placed(pp, vpp, placement), microbatches)
     bound = lower_bound(problem, objective)
-    search = Search(problem=problem, objective=objective, bound=bound.value, effort=effort)
+    search = OrderSearch(problem=problem, objective=objective, bound=bound.value, effort=effort)
     search.report = report or search.report
     search.deadline = began + time_limit if time_limit else float("inf")
     for schedule in known:
@@ -90,7 +90,7 @@ def optimise(
     return _answer(search, bound, costs, began)
 
 
-def _solve(search: Search, costs: Costs, placement: str) -> None:
+def _solve(search: OrderSearch, costs: Costs, placement: str) -> None:
     """Rules first; where they leave a gap, the published schedules of the same placement are offered as starts.
 
     So the answer is never slower than they are, and annealing may begin from the patterns for little memory.
@@ -120,11 +120,11 @@ def published(costs: Costs, *, pp: int, vpp: int, microbatches: int, placement: 
             yield generate(name, pp=pp, vpp=vpp, microbatches=microbatches, costs=costs)
 
 
-def _answer(search: Search, bound: Bound, costs: Costs, began: float) -> Answer:
+def _answer(search: OrderSearch, bound: Bound, costs: Costs, began: float) -> OrderAnswer:
     if search.best.value == float("inf"):
         raise InputError("no schedule was found in the time given; allow more")
     timeline = simulate(search.problem.schedule(search.best.rows, "auto"), costs)
-    return Answer(
+    return OrderAnswer(
         timeline=timeline,
         objective=search.objective,
         value=value_of(timeline, search.objective),
@@ -145,11 +145,11 @@ def bound_of(costs: Costs, *, schedule: Schedule, objective: Objective = "makesp
     return lower_bound(_split_problem(costs, schedule), objective)
 
 
-def _split_problem(costs: Costs, schedule: Schedule) -> Problem:
+def _split_problem(costs: Costs, schedule: Schedule) -> OrderArrays:
     return make_problem(costs, schedule.rank_of, schedule.microbatches)
 
 
-def _offer(search: Search, schedule: Schedule, costs: Costs) -> None:
+def _offer(search: OrderSearch, schedule: Schedule, costs: Costs) -> None:
     """Take a known schedule as a start if it has split backwards, the same ranks and fits."""
     from shardwise.pipeline.faults import find_fault
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.pipeline.arrays import Floats, Objective, Problem
+from shardwise.pipeline.arrays import Floats, Objective, OrderArrays
 from shardwise.pipeline.bounds import heads, tails
-from shardwise.pipeline.build import Builder, Built, Rule
+from shardwise.pipeline.build import Builder, BuildRule, Built
 
 Report = Callable[[float, float, int], None]
 """Called with the best value, the bound, and how many schedules were looked at."""
@@ -36,7 +36,7 @@ _COOL = ((0.3, 0.0), (0.15, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Point:
+class OrderPoint:
     """A rule and the bias on the tails, in typical action times."""
 
     horizon: float
@@ -47,10 +47,10 @@ class Point:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Search:
+class OrderSearch:
     """State of one search: the best schedule so far and how it was made."""
 
-    problem: Problem
+    problem: OrderArrays
     objective: Objective
     bound: float
     effort: float = 1.0
@@ -58,12 +58,12 @@ class Search:
     """CPU seconds of this process at which to stop."""
     report: Report = lambda *_: None
     best: Built = field(init=False)
-    point: Point = field(init=False)
+    point: OrderPoint = field(init=False)
     looked: int = 0
     interrupted: bool = False
     out_of_time: bool = False
     _point_value: float = float("inf")
-    _left: tuple[Point, float] = field(init=False)
+    _left: tuple[OrderPoint, float] = field(init=False)
     _builder: Builder = field(init=False)
     _tail: Floats = field(init=False)
     _sizes: int = field(init=False)
@@ -80,7 +80,7 @@ class Search:
         self._random = random.Random(20240503)  # noqa: S311 - a search, not a secret
         empty = np.zeros(self.problem.actions, dtype=np.int32)
         self.best = Built(value=float("inf"), rows=empty)
-        self.point = Point(horizon=1.0, reserve=1.0, inherit=0.0, bias=np.zeros(self._sizes))
+        self.point = OrderPoint(horizon=1.0, reserve=1.0, inherit=0.0, bias=np.zeros(self._sizes))
 
     @property
     def proven(self) -> bool:
@@ -135,25 +135,25 @@ class Search:
             for k, (heat, anywhere) in enumerate(runs):
                 yield partial(self._anneal, work / len(runs), heat, anywhere, 10 * turn + k)
 
-    def _plain(self) -> Iterator[Point]:
+    def _plain(self) -> Iterator[OrderPoint]:
         zero = np.zeros(self._sizes)
         for reserve in (1.0, 0.0, 2.0, 3.0) if self.problem.limited else (0.0,):
             for horizon in (1.0, 0.9, 0.97, 1.03, 0.5, 1.1):
-                yield Point(horizon=horizon, reserve=reserve, inherit=0.0, bias=zero)
+                yield OrderPoint(horizon=horizon, reserve=reserve, inherit=0.0, bias=zero)
 
-    def _learned(self) -> Iterator[Point]:
+    def _learned(self) -> Iterator[OrderPoint]:
         """starts.json knows the first and the last chunk of a rank; those between get what lies between."""
         place = np.linspace(0.0, 1.0, self.problem.vpp)[None, :, None]
         for entry in json.loads(_STARTS.read_text())["points"]:
             ends = np.array(entry["bias"]).reshape(3, 2, 3)
             bias = (ends[:, :1] * (1 - place) + ends[:, 1:] * place).ravel()
             reserve = entry["reserve"] if self.problem.limited else 0.0
-            yield Point(horizon=entry["horizon"], reserve=reserve, inherit=entry["inherit"], bias=bias)
+            yield OrderPoint(horizon=entry["horizon"], reserve=reserve, inherit=entry["inherit"], bias=bias)
 
-    def _try(self, point: Point) -> None:
+    def _try(self, point: OrderPoint) -> None:
         scale = self.problem.unit
         tail = self._tail + _shift(self.problem, point.bias) * scale if point.bias.any() else self._tail
-        rule = Rule(horizon=self.bound * point.horizon, reserve=point.reserve, inherit=point.inherit * scale)
+        rule = BuildRule(horizon=self.bound * point.horizon, reserve=point.reserve, inherit=point.inherit * scale)
         built = self._builder.build(rule, tail)
         if built.value <= self._point_value:
             self.point, self._point_value = point, built.value
@@ -176,21 +176,21 @@ class Search:
         if value < self._point_value:
             self.point, self._point_value = point, value
 
-    def _fresh(self) -> Point:
+    def _fresh(self) -> OrderPoint:
         """A random point."""
         dice = self._random
         size = dice.choice((0.5, 1, 2, 4, 8))
         bias = np.array([size * dice.gauss(0, 1) for _ in range(self._sizes)])
         if dice.random() < 0.5:
             bias.reshape(-1, 3)[:, 1:] = 0.0
-        return Point(
+        return OrderPoint(
             horizon=dice.choice((0.5, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1)),
             reserve=dice.choice((0, 1, 1, 2, 3)) if self.problem.limited else 0.0,
             inherit=dice.choice((0, 0, 0.5, 1, 2, -1)),
             bias=bias,
         )
 
-    def _near(self) -> Point:
+    def _near(self) -> OrderPoint:
         """A step away from the best point."""
         dice, at = self._random, self.point
         horizon, reserve, inherit = at.horizon, at.reserve, at.inherit
@@ -202,7 +202,7 @@ class Search:
             inherit += dice.gauss(0, 1)
         size, share = dice.choice((0.1, 0.3, 1, 3)), dice.choice((0.1, 0.3, 0.6))
         moved = np.array([size * dice.gauss(0, 1) if dice.random() < share else 0.0 for _ in at.bias])
-        return Point(horizon=horizon, reserve=reserve, inherit=inherit, bias=at.bias + moved)
+        return OrderPoint(horizon=horizon, reserve=reserve, inherit=inherit, bias=at.bias + moved)
 
     def _anneal(self, work: float, heat: float, anywhere: float, seed: int) -> None:
         target, heat = self.bound * (1 + 1e-9), heat * self.problem.unit
@@ -210,7 +210,7 @@ class Search:
         self.offer(run)
 
 
-def _shift(problem: Problem, bias: Floats) -> Floats:
+def _shift(problem: OrderArrays, bias: Floats) -> Floats:
     """The sum of the shapes, by code: for each kind and position 1, the rank and the micro batch from -0.5 to 0.5."""
     rank = problem.rank_of / max(1, problem.pp - 1) - 0.5
     batch = np.arange(problem.microbatches) / max(1, problem.microbatches - 1) - 0.5

@@ -34,7 +34,7 @@ class Chunks(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class MixCase:
     """One set of costs on ranks."""
 
     chunks: Chunks
@@ -87,7 +87,7 @@ class Case:
         return clock
 
 
-def rederived(case: Case, objective: str) -> float:
+def rederived(case: MixCase, objective: str) -> float:
     """A lower bound for every order of the case, derived rule by rule."""
     ranks = range(len(case.own))
     if objective == "period":
@@ -96,14 +96,14 @@ def rederived(case: Case, objective: str) -> float:
     return max(_machine(case, rank, head, tail) for rank in ranks)
 
 
-def _machine(case: Case, rank: int, head: Times, tail: Times) -> float:
+def _machine(case: MixCase, rank: int, head: Times, tail: Times) -> float:
     own = [key for key in head if case.rank_of[key[1]] == rank and head[key] > -inf and tail[key] > -inf]
     chain = max(head[key] + case.length[key[0]][key[1]] + tail[key] for key in own)
     sets = (case.through([key for key in own if tail[key] >= least], head) + least for least in {tail[k] for k in own})
     return max(chain, *sets)
 
 
-def _heads(case: Case, first: int) -> Times:
+def _heads(case: MixCase, first: int) -> Times:
     """Earliest starts, counted from the first forward of chunk `first`; of the chunks before it nothing is known."""
     count, chunks = range(case.microbatches), range(len(case.rank_of))
     head: Times = {(kind, c, m): -inf if kind == "F" and c < first else 0.0
@@ -120,7 +120,7 @@ def _heads(case: Case, first: int) -> Times:
     return head
 
 
-def _arrival(case: Case, key: Key, head: Times) -> float:
+def _arrival(case: MixCase, key: Key, head: Times) -> float:
     kind, c, m = key
     if kind == "F":
         source = ("F", c - 1, m)
@@ -131,7 +131,7 @@ def _arrival(case: Case, key: Key, head: Times) -> float:
     return head[source] + case.length[source[0]][source[1]] + case.message(source[1], c) if source[1] >= 0 else 0.0
 
 
-def _room_from(case: Case, key: Key, head: Times) -> float:
+def _room_from(case: MixCase, key: Key, head: Times) -> float:
     """When a forward can have room: its rank's chunks up to it took m + 1 micro batches each, less what they freed."""
     kind, c, m = key
     if kind != "F" or not case.room:
@@ -155,7 +155,7 @@ def _room_from(case: Case, key: Key, head: Times) -> float:
     return when
 
 
-def _tails(case: Case, only: int | None) -> Times:
+def _tails(case: MixCase, only: int | None) -> Times:
     """Least time after each action; `only`: to the end of this rank, else of all."""
     count, chunks = range(case.microbatches), range(len(case.rank_of))
     tail: Times = {}
@@ -169,7 +169,7 @@ def _tails(case: Case, only: int | None) -> Times:
     return tail
 
 
-def _onward(case: Case, key: Key, tail: Times) -> float:
+def _onward(case: MixCase, key: Key, tail: Times) -> float:
     """What follows on the way of the message."""
     kind, c, m = key
     last = len(case.rank_of) - 1
@@ -179,7 +179,7 @@ def _onward(case: Case, key: Key, tail: Times) -> float:
     return tail[to] + case.length[to[0]][to[1]] + case.message(c, to[1])
 
 
-def _kept_back(case: Case, key: Key) -> float:
+def _kept_back(case: MixCase, key: Key) -> float:
     """Least time of the forwards that have no room before a gradient."""
     kind, c, m = key
     rank, bytes_ = case.rank_of[c], case.chunks.activation

@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TimedAction:
     """One action on the critical path."""
 
     rank: int
@@ -107,7 +107,7 @@ class Timeline:
         begin = np.array([self._static(rank)])
         return np.concatenate(([0.0], times)), np.concatenate((begin, begin + np.cumsum(taken)))
 
-    def critical_path(self) -> tuple[Step, ...]:
+    def critical_path(self) -> tuple[TimedAction, ...]:
         """The chain of actions, each starting when the one before it lets it, that ends last."""
         from shardwise.pipeline.critical_path import critical_path
 

@@ -8,9 +8,9 @@ from typing import Any
 from shardwise.frameworks.megatron.write import layout
 from shardwise.partition.balance import mixes
 from shardwise.partition.compare import Compared, bubble_of
-from shardwise.partition.decompose import Fit
+from shardwise.partition.decompose import MemoryFit
 from shardwise.partition.lists import Table, has_lists, to_lists
-from shardwise.partition.problem import Answer, Evaluation, Problem
+from shardwise.partition.problem import BalanceAnswer, Evaluation, Problem
 from shardwise.plan.plan import Plan
 from shardwise.search.balance_plan import Balanced
 from shardwise.units import show_percent, show_seconds
@@ -79,18 +79,18 @@ def plan_data(found: Balanced) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fit_rows(fit: Fit) -> Rows:
+def fit_rows(fit: MemoryFit) -> Rows:
     return [(name, f"{value:,.1f}", f"{fit.errors[name]:,.0f}") for name, value in fit.values.items()]
 
 
-def residual_rows(fit: Fit) -> Rows:
+def residual_rows(fit: MemoryFit) -> Rows:
     """In the order of rounds and stages, whatever the order in the file."""
     order = sorted(range(len(fit.measured)), key=lambda k: (fit.measured[k].round, fit.measured[k].stage))
     shown = ((fit.measured[k], fit.residuals[k], "does not fit" if k in fit.odd else "") for k in order)
     return [(str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{rest:+,.0f}", odd) for m, rest, odd in shown]
 
 
-def beside(answer: Answer, others: Iterable[Compared]) -> list[Compared]:
+def beside(answer: BalanceAnswer, others: Iterable[Compared]) -> list[Compared]:
     """The answer first, then what it is compared with."""
     return [Compared(name="balanced", problem=answer.problem, evaluation=answer.best), *others]
 
@@ -102,7 +102,7 @@ def plan_notes(plan: Plan, problem: Problem) -> Iterator[str]:
         yield f"micro batches are {theirs}: another split may be best for the plan"
 
 
-def answer_lines(answer: Answer) -> Iterator[str]:
+def answer_lines(answer: BalanceAnswer) -> Iterator[str]:
     """What is said below the table: how good it is, and how to hand it over."""
     problem, best = answer.problem, answer.best
     said = "proven optimal" if answer.proven else f"gap {100 * answer.gap:.2f}%"
@@ -116,7 +116,7 @@ def answer_lines(answer: Answer) -> Iterator[str]:
         yield f"Megatron --pipeline-model-parallel-layout {layout(best.partition.layers)}"
 
 
-def answer_notes(answer: Answer) -> Iterator[str]:
+def answer_notes(answer: BalanceAnswer) -> Iterator[str]:
     """What a reader of the answer must know beside it."""
     problem, used = answer.problem, answer.best.timeline.schedule.name
     if mixes(answer):
@@ -129,7 +129,7 @@ def answer_notes(answer: Answer) -> Iterator[str]:
         yield "interrupted: this is the best so far"
 
 
-def answer_data(answer: Answer, compared: Iterable[Compared] = ()) -> dict[str, Any]:
+def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dict[str, Any]:
     """The JSON answer."""
     problem, best = answer.problem, answer.best
     bubble = bubble_of(problem, best)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.lists import has_lists
-from shardwise.partition.problem import Answer
+from shardwise.partition.problem import BalanceAnswer
 from shardwise.pipeline.timeline import Timeline
 from shardwise.report.balance import compared_rows, paste_block, plan_rows
 from shardwise.report.markdown import facts_table, folded, joined, plain, table
@@ -44,7 +44,7 @@ def _row(one: Timeline, seconds: bool) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def balance_markdown(answer: Answer, compared: Iterable[Compared] = ()) -> str:
+def balance_markdown(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> str:
     """The partition, its proof, the lists to paste, and what it was compared with."""
     problem, best = answer.problem, answer.best
     proof = "proven optimal" if answer.proven else f"gap {show_percent(answer.gap, 2)}"

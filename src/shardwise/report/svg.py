@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from math import ceil, floor, log10
 
-from shardwise.measure.fit.result import Family, Fit, Point
+from shardwise.measure.fit.result import Fit, FitPoint, FittedFamily
 from shardwise.partition.compare import Compared
 from shardwise.pipeline.timeline import Timeline
 from shardwise.units import show_bytes, show_seconds
@@ -177,7 +177,7 @@ def fit_svg(fit: Fit) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _panel(family: Family, x: float, y: float) -> Iterator[str]:
+def _panel(family: FittedFamily, x: float, y: float) -> Iterator[str]:
     low = floor(log10(min(point.measured for point in family.points)))
     high = max(low + 1, ceil(log10(max(point.measured for point in family.points))))
     wide, tall = _WIDE - _PAD - 14, _HIGH - 56
@@ -196,7 +196,7 @@ def _panel(family: Family, x: float, y: float) -> Iterator[str]:
         yield _dot(point, left + wide * (log10(point.measured) - low) / (high - low), top, tall)
 
 
-def _dot(point: Point, x: float, top: float, tall: float) -> str:
+def _dot(point: FitPoint, x: float, top: float, tall: float) -> str:
     error = max(-_MOST, min(_MOST, point.error))
     told = escape(f"{point.label}: {point.measured:.3g} s, {100 * point.error:+.1f}%")
     return (

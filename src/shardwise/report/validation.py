@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from shardwise.measure.validate import summary
-from shardwise.measure.validate.summary import Confusion, Errors, Regret, mean_regret
+from shardwise.measure.validate.summary import Confusion, ErrorRow, Regret, mean_regret
 from shardwise.measure.validate.validate import Outcome, Validation, row_of
 
 HEADS = ("rows", "mean", "median", "max", "bias", "worst row")
@@ -96,11 +96,11 @@ def _parts(outcomes: list[Outcome]) -> Iterator[Listing]:
         yield _errors(name, "source", summary.table(outcomes, quantity, summary.by_source))
 
 
-def _errors(title: str, word: str, lines: Iterable[Errors], below: str = "") -> Listing:
+def _errors(title: str, word: str, lines: Iterable[ErrorRow], below: str = "") -> Listing:
     return Listing(title, (word, *HEADS), [(x.name, str(x.rows), *_numbers(x), x.worst) for x in lines], below)
 
 
-def _numbers(errors: Errors) -> tuple[str, ...]:
+def _numbers(errors: ErrorRow) -> tuple[str, ...]:
     sizes = (f"{100 * value:.1f}%" for value in (errors.mean, errors.median, errors.max))
     return (*sizes, f"{100 * errors.bias:+.1f}%")
 

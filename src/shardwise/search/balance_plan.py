@@ -13,7 +13,7 @@ from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.partition.problem import Answer, Problem
+from shardwise.partition.problem import BalanceAnswer, Problem
 from shardwise.plan.plan import Balance, Plan, Recomputed
 from shardwise.plan.predict import estimate_of, plan_of
 from shardwise.search.cut_bound import prove
@@ -76,7 +76,7 @@ def refuse_other_pipeline(plan: Plan, problem: Problem) -> None:
         raise InputError(faults)
 
 
-def with_layers_of(plan: Plan, answer: Answer, data: dict[str, Any]) -> Plan:
+def with_layers_of(plan: Plan, answer: BalanceAnswer, data: dict[str, Any]) -> Plan:
     """The plan with the layers of a balanced problem, predicted anew by the cost model; `data`: the answer in JSON."""
     refuse_other_pipeline(plan, answer.problem)
     strategy = replace(

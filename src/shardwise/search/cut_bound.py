@@ -15,7 +15,7 @@ from itertools import groupby
 
 import numpy as np
 
-from shardwise.cost.chunk import Run, chunk_of, combined
+from shardwise.cost.chunk import BlockRun, chunk_of, combined
 from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
 from shardwise.cost.overlap import behind_of, covered
 from shardwise.cost.update import data_groups, hidden
@@ -28,8 +28,7 @@ from shardwise.partition import dynamic
 from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level
-from shardwise.partition.problem import Choice, End, Kind, Problem
-from shardwise.partition.problem import Run as Layers
+from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
 from shardwise.pipeline.action import B, F, I, Schedule, W
 from shardwise.search.cuts import cuts_freely, tail_of
 from shardwise.search.frame import buffers_of, mean_update, rates_of
@@ -143,10 +142,10 @@ def _ready(setup: Setup, limit: float) -> Ready:
     ready = Ready(Problem(
         pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, order=order, hop=hop_seconds(setup),
         runs=tuple(
-            Layers(kind=relaxed.kind([block_of(setup, kind, recipe) for recipe in recipes]), count=count)
+            KindRun(kind=relaxed.kind([block_of(setup, kind, recipe) for recipe in recipes]), count=count)
             for kind, count in runs
         ),
-        head=relaxed.end((Run(setup.chunks[0].runs[0].block, 1),)), tail=relaxed.end(tail_of(setup)),
+        head=relaxed.end((BlockRun(setup.chunks[0].runs[0].block, 1),)), tail=relaxed.end(tail_of(setup)),
         limits=(limit / GIB,), static=relaxed.beside(),
         free_at_input_grad=relaxed.freed,
     ))  # fmt: skip
@@ -174,7 +173,9 @@ def _first(setup: Setup) -> dynamic.First | None:
         return None
     relaxed = _Relaxed(setup, split=False)
     kinds = dict.fromkeys(layer_kinds(setup.model)[: setup.model.layers])
-    pairs = [[relaxed.end((Run(block_of(setup, kind, one), 1),)) for one in (PLAIN, _recipe(setup))] for kind in kinds]
+    pairs = [
+        [relaxed.end((BlockRun(block_of(setup, kind, one), 1),)) for one in (PLAIN, _recipe(setup))] for kind in kinds
+    ]
     return dynamic.First(
         recompute.layers[0],
         max(0.0, min(again.i - plain.i for plain, again in pairs)),
@@ -192,11 +193,11 @@ class _Relaxed:
         kinds = layer_kinds(setup.model)[: setup.model.layers]
         main = block_of(setup, max(dict.fromkeys(kinds), key=kinds.count), PLAIN)
         self.tangents = [tangent(seconds) for seconds in self._covered(main)]
-        self.rates = rates_of(setup, setup.strategy, chunk_of((Run(main, 1),), 0.0))
+        self.rates = rates_of(setup, setup.strategy, chunk_of((BlockRun(main, 1),), 0.0))
         self.stretch = 1 + setup.runtime.memory.fragmentation
         self.on_device = 0.0 if setup.strategy.offload == "activations" else 1.0
         blocks = [block_of(setup, kind, recipe) for kind in dict.fromkeys(kinds) for recipe in _recipes(setup)]
-        self.freed = max(freed_early((chunk_of((Run(block, 1),), 0.0),)) for block in blocks)
+        self.freed = max(freed_early((chunk_of((BlockRun(block, 1),), 0.0),)) for block in blocks)
         """Share of a layer's bytes that I frees, at most."""
 
     def _covered(self, block: Block) -> list[Seconds]:
@@ -212,13 +213,13 @@ class _Relaxed:
 
     def kind(self, blocks: list[Block]) -> Kind:
         """A kind of layer with its ways to run."""
-        choices = [self.end((Run(block, 1),)) for block in blocks]
+        choices = [self.end((BlockRun(block, 1),)) for block in blocks]
         return Kind(
             name=blocks[0].name, static=choices[0].static,
             choices=tuple(Choice(name="", f=one.f, i=one.i, w=one.w, activation=one.activation) for one in choices),
         )  # fmt: skip
 
-    def end(self, runs: tuple[Run, ...]) -> End:
+    def end(self, runs: tuple[BlockRun, ...]) -> End:
         """Blocks that stay together."""
         f, i, w = (sum(count * self._passes(block)[k] for block, count in runs) for k in range(3))
         return End(
@@ -226,7 +227,7 @@ class _Relaxed:
             activation=self.stretch * self.on_device * self._kept(runs) / GIB,
         )  # fmt: skip
 
-    def _kept(self, runs: tuple[Run, ...]) -> float:
+    def _kept(self, runs: tuple[BlockRun, ...]) -> float:
         """Bytes from F to I; where I frees more of these blocks than of a layer, so few that W finds no more."""
         chunk = chunk_of(runs, 0.0)
         left = chunk.kept * (1 - freed_early((chunk,)))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.cost.chunk import Run, chunk_of, recomputed_layers
+from shardwise.cost.chunk import BlockRun, chunk_of, recomputed_layers
 from shardwise.cost.layer import PLAIN, Block, Recipe
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.overlap import Behind, behind_of, pass_seconds, split_seconds
@@ -30,8 +30,7 @@ from shardwise.partition import dynamic
 from shardwise.partition.graph import Ints, Ready
 from shardwise.partition.improve import Improved, improve, repaired, starts
 from shardwise.partition.least_memory import laid_out
-from shardwise.partition.problem import Choice, End, Kind, Problem
-from shardwise.partition.problem import Run as Layers
+from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
 from shardwise.pipeline.action import B, F, W
 from shardwise.search.question import Question
 from shardwise.search.space import AS_NEEDED
@@ -172,7 +171,7 @@ def problem_of(setup: Setup) -> Problem:
     kinds = layer_kinds(model)[: model.layers]
     first, last = setup.chunks[0].runs[0].block, tail_of(setup)
     runs = tuple(
-        Layers(
+        KindRun(
             kind=_kind(setup, [block_of(setup, kind, recipe) for recipe in _recipes(setup)], behind),
             count=len(list(same)),
         )
@@ -180,7 +179,7 @@ def problem_of(setup: Setup) -> Problem:
     )
     return Problem(
         pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, runs=runs,
-        head=_end(setup, (Run(first, 1),), behind), tail=_end(setup, last, behind), order=order_of(strategy),
+        head=_end(setup, (BlockRun(first, 1),), behind), tail=_end(setup, last, behind), order=order_of(strategy),
         schedule=strategy.schedule, hop=hop_seconds(setup), free_at_input_grad=freed_early(setup.chunks),
     )  # fmt: skip
 
@@ -194,29 +193,29 @@ def _recipes(setup: Setup) -> tuple[Recipe, ...]:
     return (PLAIN, recipe) if recompute.layers else (recipe,)
 
 
-def tail_of(setup: Setup) -> tuple[Run, ...]:
+def tail_of(setup: Setup) -> tuple[BlockRun, ...]:
     """Output layer, loss and multi-token-prediction layers."""
     return tuple(run for run in setup.chunks[-1].runs if run.block.name == "head" or run.block.name.startswith("mtp "))
 
 
 def _kind(setup: Setup, blocks: list[Block], behind: Behind) -> Kind:
     choices = [_choice(setup, block, behind) for block in blocks]
-    return Kind(name=blocks[0].name, choices=tuple(choices), static=_lasting(setup, (Run(blocks[0], 1),)))
+    return Kind(name=blocks[0].name, choices=tuple(choices), static=_lasting(setup, (BlockRun(blocks[0], 1),)))
 
 
 def _choice(setup: Setup, block: Block, behind: Behind) -> Choice:
-    f, i, w = _passes(setup, (Run(block, 1),), behind)
+    f, i, w = _passes(setup, (BlockRun(block, 1),), behind)
     return Choice(
-        name="again" if block.again.total else "none", f=f, i=i, w=w, activation=_kept(setup, (Run(block, 1),))
+        name="again" if block.again.total else "none", f=f, i=i, w=w, activation=_kept(setup, (BlockRun(block, 1),))
     )
 
 
-def _end(setup: Setup, runs: tuple[Run, ...], behind: Behind) -> End:
+def _end(setup: Setup, runs: tuple[BlockRun, ...], behind: Behind) -> End:
     f, i, w = _passes(setup, runs, behind)
     return End(f=f, i=i, w=w, static=_lasting(setup, runs), activation=_kept(setup, runs))
 
 
-def _passes(setup: Setup, runs: tuple[Run, ...], behind: Behind) -> tuple[float, float, float]:
+def _passes(setup: Setup, runs: tuple[BlockRun, ...], behind: Behind) -> tuple[float, float, float]:
     """Seconds of F, I and W as the estimate has them, recomputation and sharded parameters included."""
     chunk = chunk_of(runs, 0.0)
     f, back = pass_seconds(chunk, behind)
@@ -226,12 +225,12 @@ def _passes(setup: Setup, runs: tuple[Run, ...], behind: Behind) -> tuple[float,
     return f, back - w, w
 
 
-def _kept(setup: Setup, runs: tuple[Run, ...]) -> float:
+def _kept(setup: Setup, runs: tuple[BlockRun, ...]) -> float:
     stretch = 1 + setup.runtime.memory.fragmentation
     return stretch * sum(count * block.walk.kept for block, count in runs)
 
 
-def _lasting(setup: Setup, runs: tuple[Run, ...]) -> float:
+def _lasting(setup: Setup, runs: tuple[BlockRun, ...]) -> float:
     """Bytes that blocks take whatever passes are in flight."""
     stretch = 1 + setup.runtime.memory.fragmentation
     found = footprint_of([chunk_of(runs, 0.0)], setup.shard, setup.strategy, setup.runtime, setup.states)

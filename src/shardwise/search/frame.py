@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.cost.chunk import Chunk, Run, chunk_of
+from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.layer import Block
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.states import states_of
@@ -21,7 +21,7 @@ from shardwise.pipeline.action import B, F, I
 from shardwise.pipeline.generate import generate
 from shardwise.search.question import Base, Layout, Point
 from shardwise.search.space import Space
-from shardwise.search.stage_work import Cell
+from shardwise.search.stage_work import StageCell
 from shardwise.search.table import Floats, Table
 
 Ints = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
     layouts: tuple[Layout, ...]
     of_pair: Ints
     """Index of each pair's pipeline."""
-    cells: list[Cell]
+    cells: list[StageCell]
     tracks: list[tuple[int, int]]
     """Distinct (pipeline, cell): what the passes depend on."""
     track_of_pair: Ints
@@ -110,14 +110,14 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
     """The pairs over a base; `choices`: how many recompute choices there are in all."""
     layouts = space.layouts(base)
     pairs = [(index, one, sharding) for index, one in enumerate(layouts) for sharding in space.shardings(base, one)]
-    cells: dict[Cell, int] = {}
+    cells: dict[StageCell, int] = {}
     tracks: dict[tuple[int, int], int] = {}
     track_of_pair, updates_, rates, shares = [], [], [], []
-    whole = chunk_of(tuple(Run(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
-    chunks = _Chunks(whole, chunk_of((Run(table.main.blocks[0], 1),), 0.0))
+    whole = chunk_of(tuple(BlockRun(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
+    chunks = _Chunks(whole, chunk_of((BlockRun(table.main.blocks[0], 1),), 0.0))
     for index, layout, sharding in pairs:
         shown = sharding if sharding.zero == 3 else None
-        cell = cells.setdefault(Cell(layout.pp, layout.dp, shown, layout.schedule in V_SCHEDULES), len(cells))
+        cell = cells.setdefault(StageCell(layout.pp, layout.dp, shown, layout.schedule in V_SCHEDULES), len(cells))
         track_of_pair.append(tracks.setdefault((index, cell), len(tracks)))
         point = Point(base, layout, sharding, Recompute())
         updates_.append(_update(space, point, table, chunks, known))
@@ -205,7 +205,7 @@ def _bare(chunk: Chunk, params: float, expert_params: float) -> Chunk:
 
 def buffers_of(ground: Setup, kinds: Iterable[Block]) -> float:
     """Workspaces and buffers of a rank that has at least one layer of these kinds."""
-    chunks = [chunk_of((Run(block, 1),), 0.0) for block in kinds]
+    chunks = [chunk_of((BlockRun(block, 1),), 0.0) for block in kinds]
     found = [footprint_of([one], ground.shard, ground.strategy, ground.runtime, ground.states) for one in chunks]
     return min(sum(p.value for p in one.parts if p.name == "workspace and buffers") for one in found)
 

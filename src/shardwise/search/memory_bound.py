@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from shardwise.search.frame import Flight, Frame, Rates, buffers_of
 from shardwise.search.stage_work import Choices
-from shardwise.search.table import Floats, Piece, Table
+from shardwise.search.table import Floats, LayerPiece, Table
 
 
 class _Case(NamedTuple):
@@ -35,11 +35,11 @@ class _Case(NamedTuple):
     def at(self, pairs: npt.NDArray[np.int64]) -> _Case:
         return self._replace(passes=(self.passes[0][pairs], self.passes[1][pairs]))
 
-    def of(self, piece: Piece) -> Floats:
+    def of(self, piece: LayerPiece) -> Floats:
         block = piece.blocks[0]
         return self.passes[0] * block.params + self.passes[1] * block.expert_params
 
-    def sum_of(self, pieces: tuple[Piece, ...]) -> Floats:
+    def sum_of(self, pieces: tuple[LayerPiece, ...]) -> Floats:
         params = sum(piece.number * piece.blocks[0].params for piece in pieces)
         experts = sum(piece.number * piece.blocks[0].expert_params for piece in pieces)
         return self.passes[0] * params + self.passes[1] * experts

@@ -9,7 +9,7 @@ from math import ceil
 
 import numpy as np
 
-from shardwise.check.rule import Case
+from shardwise.check.rule import Combination
 from shardwise.check.runtime import number_format
 from shardwise.errors import InputError
 from shardwise.inputs.cluster import Cluster
@@ -47,7 +47,7 @@ def why_empty(question: Question) -> str:
     """Why no strategy at all is valid, and what to change."""
     base, gpus = question.base, question.cluster.gpus
     text = f"no strategy is valid: {question.model.name} "
-    case = Case(model=question.model, cluster=question.cluster, strategy=base, runtime=question.runtime)
+    case = Combination(model=question.model, cluster=question.cluster, strategy=base, runtime=question.runtime)
     for fault in number_format.find(case):
         return f"{text}cannot be trained with {base.dtype}: {fault.message}; give the number format as a condition"
     text += (

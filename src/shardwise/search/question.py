@@ -71,7 +71,7 @@ class Layout(NamedTuple):
     microbatches: int
 
 
-class Sharding(NamedTuple):
+class ShardingChoice(NamedTuple):
     """ZeRO stage, and ranks that one copy is spread over (0: all)."""
 
     zero: Zero
@@ -83,7 +83,7 @@ class Point(NamedTuple):
 
     base: Base
     layout: Layout
-    sharding: Sharding
+    sharding: ShardingChoice
     recompute: Recompute
 
 

@@ -26,7 +26,7 @@ from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import SHAPES, generate, split_costs
-from shardwise.pipeline.optimise import Answer, bound_of, optimise
+from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise
 from shardwise.pipeline.order_search import Report
 from shardwise.pipeline.prove import prove
 from shardwise.pipeline.timeline import Timeline
@@ -207,7 +207,7 @@ def _auto(ask: Ask, pipeline: Pipeline, report: Report | None) -> Scheduled:
     )  # fmt: skip
 
 
-def _optimised(ask: Ask, pipeline: Pipeline, report: Report | None) -> Answer:
+def _optimised(ask: Ask, pipeline: Pipeline, report: Report | None) -> OrderAnswer:
     effort: Any = {
         "objective": ask.objective, "effort": ask.effort, "time_limit": ask.time_limit, "report": report,
     }  # fmt: skip

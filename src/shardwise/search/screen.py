@@ -22,13 +22,13 @@ from shardwise.search.pipeline_bound import Pipes, makespan, mixed_passes, pipes
 from shardwise.search.question import Base, Point
 from shardwise.search.space import Space
 from shardwise.search.stage_work import Choices, Work, choices_of, works_of
-from shardwise.search.table import Floats, Quick, Table, least_seconds, recipes_of, table_of, whole_work
+from shardwise.search.table import Floats, QuickTable, Table, least_seconds, recipes_of, table_of, whole_work
 
 ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
 
 
-class Rows(NamedTuple):
+class ScreenRows(NamedTuple):
     """The strategies over one base, in the order of `Space.points`."""
 
     base: Base
@@ -54,8 +54,8 @@ class Screen:
         return max(lists, key=len)
 
     @cached_property
-    def _quick(self) -> Quick:
-        return Quick(self.space)
+    def _quick(self) -> QuickTable:
+        return QuickTable(self.space)
 
     def glance(self, base: Base) -> float:
         """Seconds that all strategies over a base take at least, from its most common layer alone."""
@@ -67,11 +67,11 @@ class Screen:
         self._grounds[base] = table.ground
         return ROUNDED * least_seconds(self.space.question, base, whole_work(table))
 
-    def rows(self, base: Base) -> Rows:
+    def rows(self, base: Base) -> ScreenRows:
         """Bounds of every strategy over a base."""
         return self.rows_of([base])[0]
 
-    def rows_of(self, bases: Sequence[Base]) -> list[Rows]:
+    def rows_of(self, bases: Sequence[Base]) -> list[ScreenRows]:
         """The same for several bases: their stages are settled together, which numpy does at the price of one."""
         if not bases:
             return []
@@ -84,7 +84,7 @@ class Screen:
         works = works_of(self.space, bases, tables, cells, choices)
         return [self._rows(*each, choices) for each in zip(bases, tables, frames, works, strict=True)]
 
-    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices) -> Rows:
+    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices) -> ScreenRows:
         question = self.space.question
         passes = self._passes(table, frame, work)[frame.track_of_pair]
         if choices.mix.any():
@@ -92,7 +92,7 @@ class Screen:
             passes = np.maximum(passes, mixed_passes(self._pipes(table, frame), frame, work, freed))
         seconds = self._seconds(table, frame, passes)
         bytes_ = memory(table, frame, choices, question.model.layers)
-        return Rows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
+        return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
     def _frame(self, base: Base, table: Table) -> Frame:
         key = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single)

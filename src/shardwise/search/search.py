@@ -22,7 +22,7 @@ from shardwise.search.cut_bound import Paths, prove
 from shardwise.search.executor import Executor, Serial
 from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question
 from shardwise.search.refine import NEAR, Care, Refined, every_cut, refine
-from shardwise.search.screen import Rows, Screen
+from shardwise.search.screen import Screen, ScreenRows
 from shardwise.search.space import Space, apart, axes_apart
 from shardwise.search.table import Floats
 
@@ -102,7 +102,7 @@ class Search:
         self._starts = np.empty(0, dtype=np.int64)
         self._paths: Paths = {}
         self._glance: Floats = np.empty(0)
-        self._rows: dict[int, Rows] = {}
+        self._rows: dict[int, ScreenRows] = {}
         self._seen = set[Strategy]()
 
     @property

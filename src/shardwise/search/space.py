@@ -17,7 +17,7 @@ from typing import Any
 from shardwise.check.check import check
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
-from shardwise.search.question import Base, Layout, Point, Question, Sharding
+from shardwise.search.question import Base, Layout, Point, Question, ShardingChoice
 
 LEAST_TOKENS = 1024
 MOST_SAMPLES = 16
@@ -89,11 +89,11 @@ class Space:
         found: tuple[Layout, ...] = self._known[key]
         return found
 
-    def shardings(self, base: Base, layout: Layout) -> tuple[Sharding, ...]:
+    def shardings(self, base: Base, layout: Layout) -> tuple[ShardingChoice, ...]:
         key = ("shardings", base.tp, base.cp, base.ep, base.etp, layout.dp, layout.pp > 1)
         if key not in self._known:
             self._known[key] = tuple(self._shardings(base, layout))
-        found: tuple[Sharding, ...] = self._known[key]
+        found: tuple[ShardingChoice, ...] = self._known[key]
         return found
 
     def recomputes(self, layout: Layout) -> tuple[Recompute, ...]:
@@ -130,7 +130,7 @@ class Space:
         shapes: dict[tuple[object, ...], list[Base]] = {}
         for base in self.bases:  # what is stacked over a base depends on these alone
             shapes.setdefault((base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single), []).append(base)
-        stacked = Counter[tuple[Layout, tuple[Sharding, ...]]]()
+        stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...]]]()
         for bases in shapes.values():
             for layout in self.layouts(bases[0]):
                 stacked[layout._replace(microbatches=0), self.shardings(bases[0], layout)] += len(bases)
@@ -254,7 +254,7 @@ class Space:
         limits = [pp * number for number in self.question.runtime.can.v_microbatches]
         return not limits or (limits[0] <= count and (len(limits) == 1 or count <= limits[1]))
 
-    def _shardings(self, base: Base, layout: Layout) -> Iterator[Sharding]:
+    def _shardings(self, base: Base, layout: Layout) -> Iterator[ShardingChoice]:
         q, can = self.question, self.question.runtime.can
         stages = [zero for zero in can.zero if layout.pp == 1 or zero in can.zero_with_pp]
         if base.ep > 1 and base.cp > 1:
@@ -267,7 +267,7 @@ class Space:
             stages = stages[:1] if can.shards_over_cp else [zero for zero in stages if not zero]
         for zero in stages:
             groups = q.wishes.kept("hsdp", self._groups(base, layout, ranks) if zero else [0])
-            yield from (Sharding(zero, group) for group in groups)  # type: ignore[arg-type]
+            yield from (ShardingChoice(zero, group) for group in groups)  # type: ignore[arg-type]
 
     def _groups(self, base: Base, layout: Layout, ranks: int) -> list[int]:
         """Ranks that one copy may be spread over: all of them (0), and those inside a node."""

@@ -15,20 +15,20 @@ import numpy as np
 from shardwise.cost.overlap import Behind, behind_of
 from shardwise.cost.update import data_groups
 from shardwise.inputs.recompute import Recompute
-from shardwise.search.question import Base, Layout, Point, Sharding
+from shardwise.search.question import Base, Layout, Point, ShardingChoice
 from shardwise.search.space import AS_NEEDED, Space
-from shardwise.search.table import Floats, Piece, Table
+from shardwise.search.table import Floats, LayerPiece, Table
 
 ROUNDS = 14
 """Halvings of the interval, a few layers wide, that holds the least slowest stage."""
 
 
-class Cell(NamedTuple):
+class StageCell(NamedTuple):
     """A depth of the pipeline, and the sharding whose traffic shows inside passes (none below ZeRO 3)."""
 
     pp: int
     dp: int
-    sharding: Sharding | None
+    sharding: ShardingChoice | None
     folded: bool
     """A v: rank 0 has both ends of the model."""
 
@@ -86,7 +86,7 @@ def choices_of(table: Table, recomputes: tuple[Recompute, ...]) -> Choices:
 
 
 def works_of(
-    space: Space, bases: Sequence[Base], tables: list[Table], cells: list[list[Cell]], choices: Choices
+    space: Space, bases: Sequence[Base], tables: list[Table], cells: list[list[StageCell]], choices: Choices
 ) -> list[Work]:
     """For every base the stages of its cells under all choices, and their least slowest one."""
     f, b = [], []
@@ -103,7 +103,7 @@ def works_of(
     return [Work(*parts) for parts in zip(*split, strict=True)]
 
 
-def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[float, Floats | float]]:
+def _sharded(space: Space, base: Base, table: Table, cell: StageCell) -> list[tuple[float, Floats | float]]:
     """What gathering and scattering shows of itself per piece (cost.behind): forward, backward by recipe."""
     ground = table.ground
     if cell.sharding is None:
@@ -115,7 +115,7 @@ def _sharded(space: Space, base: Base, table: Table, cell: Cell) -> list[tuple[f
     return [_shown(piece, behind) for piece in table.pieces]
 
 
-def _shown(piece: Piece, behind: Behind) -> tuple[float, Floats]:
+def _shown(piece: LayerPiece, behind: Behind) -> tuple[float, Floats]:
     """What traffic adds to the device's seconds, weighed as these are: the tangent of a sum of passes is below it."""
     gather, scatter = behind.traffic(piece.blocks[0])
     (forward, backward), (ahead, back) = piece.devices, piece.tangents
@@ -133,7 +133,7 @@ def _added(kernels: Floats | float, traffic: float, overlap: float) -> Floats:
 def _settled(
     layers: int,
     tables: list[Table],
-    own: list[list[Cell]],
+    own: list[list[StageCell]],
     choices: Choices,
     forward: Floats,
     back: Floats,
@@ -167,7 +167,7 @@ def _settled(
     return _bottleneck(parts, total, total_forward, share, _price(tables, own, choices, back))
 
 
-def _price(tables: list[Table], cells: list[list[Cell]], choices: Choices, back: Floats) -> Floats:
+def _price(tables: list[Table], cells: list[list[StageCell]], choices: Choices, back: Floats) -> Floats:
     """By cell and choice: the cheapest kind of layer decides; 0 where no layer may choose."""
     at = [index for index, piece in enumerate(tables[0].pieces) if piece in (*tables[0].layers, *tables[0].extra)]
     freed = []

@@ -20,7 +20,7 @@ STATES = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """The run that days and cost are for."""
 
     tokens: float = 0.0
@@ -65,14 +65,14 @@ def sweep(
     runtime: str = "megatron",
     only: str = "",
     gap: float = 0.02,
-    run: Run | None = None,
+    run: TrainingRun | None = None,
     told: Callable[[Cell], None] = lambda _: None,
 ) -> tuple[Cell, ...]:
     """Plan every point of the grid; Ctrl-C ends it with the points so far, unless there are none.
 
     `clusters`: by the names that they are shown with.
     """
-    run = run or Run()
+    run = run or TrainingRun()
     read_wishes(only)  # what is wrong with every point is told at once; what is wrong with one, at that point
     load_runtime(runtime)
     cells: list[Cell] = []
@@ -87,7 +87,15 @@ def sweep(
 
 
 def _cell(
-    model: Model, name: str, machines: Cluster, batch: int, seq: int, runtime: str, only: str, gap: float, run: Run
+    model: Model,
+    name: str,
+    machines: Cluster,
+    batch: int,
+    seq: int,
+    runtime: str,
+    only: str,
+    gap: float,
+    run: TrainingRun,
 ) -> Cell:
     where: dict[str, Any] = {"cluster": name, "gpus": machines.gpus, "global_batch": batch, "seq": seq}
     try:
@@ -109,7 +117,9 @@ def _cell(
     )  # fmt: skip
 
 
-def _budget(model: Model, seconds: float, tokens_per_step: int, gpus: int, node: int, run: Run) -> Budget | None:
+def _budget(
+    model: Model, seconds: float, tokens_per_step: int, gpus: int, node: int, run: TrainingRun
+) -> Budget | None:
     if not run.tokens:
         return None
     save = run.save or checkpoint_seconds(model, gpus, node, run.store)

@@ -21,7 +21,7 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
 from shardwise.ops.shard import shard_of
-from shardwise.search.question import Base, Layout, Point, Question, Sharding
+from shardwise.search.question import Base, Layout, Point, Question, ShardingChoice
 from shardwise.search.space import Space
 
 Floats = npt.NDArray[np.float64]
@@ -50,7 +50,7 @@ def backward(block: Block) -> Seconds:
     return combined(block.i, block.w, block.again)
 
 
-class Piece(NamedTuple):
+class LayerPiece(NamedTuple):
     """One kind of layer, or an end: how many there are, and its block under every recipe."""
 
     number: int
@@ -74,25 +74,25 @@ class Table(NamedTuple):
     ground: Setup
     """Of the whole model on one stage; shard, machine, network and states are those of every strategy over the base."""
     recipes: tuple[Recipe, ...]
-    main: Piece
+    main: LayerPiece
     """The most common kind of layer."""
-    others: tuple[Piece, ...]
+    others: tuple[LayerPiece, ...]
     """Other kinds of layer."""
     leading: bool
     """The other kinds all stand before the main one."""
-    first: Piece
+    first: LayerPiece
     """Embedding."""
-    last: tuple[Piece, ...]
+    last: tuple[LayerPiece, ...]
     """Output layer and loss, and again for every multi-token-prediction layer."""
-    extra: tuple[Piece, ...]
+    extra: tuple[LayerPiece, ...]
     """Multi-token-prediction layers, on the last chunk."""
 
     @property
-    def layers(self) -> tuple[Piece, ...]:
+    def layers(self) -> tuple[LayerPiece, ...]:
         return (self.main, *self.others)
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
+    def pieces(self) -> tuple[LayerPiece, ...]:
         return (*self.layers, self.first, *self.last, *self.extra)
 
 
@@ -117,12 +117,12 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), g
     first = next(block for block in plain.values() if block.name == main)
     tangents = tangent(first.f), tangent(backward(first))
     offloads = space.question.base.offload == "activations"
-    pieces: dict[tuple[str, float], Piece] = {}
+    pieces: dict[tuple[str, float], LayerPiece] = {}
     for key, block in plain.items():
         same = [block_of(ground, kinds[block.name], recipe) for recipe in recipes] if block.name in kinds else []
         pieces[key] = _piece(numbers[key], tuple(same) or (block,) * len(recipes), tangents, offloads=offloads)
 
-    def named(*names: str) -> tuple[Piece, ...]:
+    def named(*names: str) -> tuple[LayerPiece, ...]:
         return tuple(piece for (name, _), piece in pieces.items() if name in names)
 
     others = tuple(name for name in dict.fromkeys(order) if name != main)
@@ -141,16 +141,16 @@ def ground_of(space: Space, base: Base) -> Setup:
 def _probe(space: Space, base: Base) -> Strategy:
     """The whole model on one stage and one replica, nothing recomputed."""
     zero = min(space.question.runtime.can.zero)
-    layout, sharding = Layout(1, 1, "1f1b", 1, 1), Sharding(zero, 0)  # type: ignore[arg-type]
+    layout, sharding = Layout(1, 1, "1f1b", 1, 1), ShardingChoice(zero, 0)  # type: ignore[arg-type]
     strategy = space.strategy(Point(base, layout, sharding, Recompute()))
     # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated
     return replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
 
 
-def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights], *, offloads: bool) -> Piece:
+def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights], *, offloads: bool) -> LayerPiece:
     backwards = [backward(block) for block in blocks]
     on_device = 0.0 if offloads else 1.0  # what goes to the host is not counted, nor is the time that shows of it
-    return Piece(
+    return LayerPiece(
         number,
         blocks,
         tangents[0].of(blocks[0].f),
@@ -162,7 +162,7 @@ def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weig
     )
 
 
-class Quick:
+class QuickTable:
     """Seconds of a base's most common layer, asked for alone: the first look at a base."""
 
     def __init__(self, space: Space) -> None:

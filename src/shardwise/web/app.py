@@ -15,7 +15,7 @@ from shardwise.web import assets
 from shardwise.web import guard as bodies
 from shardwise.web.guard import Guard, Refusal, Shield, error_data
 from shardwise.web.searches import Searches
-from shardwise.web.stream import EventStream, Frame
+from shardwise.web.stream import Event, EventStream
 from shardwise.web.workers import Workers
 
 _LIMITS = {"model": bodies.LARGEST_MODEL}
@@ -54,7 +54,7 @@ class App:
     async def _catalog(self, request: Request) -> Response:
         del request
         if self.catalog is None:
-            frame = await self.workers.answer(Frame("catalog"))
+            frame = await self.workers.answer(Event("catalog"))
             if frame.word != "200":
                 return _answer(frame)
             self.catalog = frame.body
@@ -63,12 +63,12 @@ class App:
     def _answered(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             body = await bodies.read(request, _LIMITS.get(name, bodies.LARGEST))
-            return _answer(await self.workers.answer(Frame(name, body)))
+            return _answer(await self.workers.answer(Event(name, body)))
 
         return endpoint
 
     async def _report(self, request: Request) -> Response:
-        frame = await self.workers.answer(Frame("report", await bodies.read(request)))
+        frame = await self.workers.answer(Event("report", await bodies.read(request)))
         if frame.word != "200":
             return _answer(frame)
         headers = {"Content-Disposition": 'attachment; filename="shardwise-report.html"', **_NO_STORE}
@@ -77,11 +77,11 @@ class App:
 
     async def _plan(self, request: Request) -> Response:
         question = await bodies.read(request)
-        checked = await self.workers.answer(Frame("question", question))
+        checked = await self.workers.answer(Event("question", question))
         if checked.word != "200":
             return _answer(checked)
 
-        async def work(emit: Callable[[Frame | None], Awaitable[None]]) -> None:
+        async def work(emit: Callable[[Event | None], Awaitable[None]]) -> None:
             async with self.searches.enter() as search:
                 await self.searches.follow(search, question, emit)
 
@@ -96,7 +96,7 @@ class App:
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
-def _answer(frame: Frame) -> Response:
+def _answer(frame: Event) -> Response:
     return Response(frame.body, int(frame.word), media_type="application/json", headers=_NO_STORE)
 
 

@@ -16,7 +16,7 @@ import threading
 import traceback
 from typing import BinaryIO
 
-from shardwise.web.stream import Frame, read_frame
+from shardwise.web.stream import Event, read_frame
 
 MEMORY = 6 * 2**30
 """Bytes that one child may take."""
@@ -28,7 +28,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the server, which ends us
     out = _own_output()
     _limit_memory()
-    tasks: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[Event] = queue.SimpleQueue()
     stop = threading.Event()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, tasks, stop), daemon=True).start()
 
@@ -40,7 +40,7 @@ def main() -> None:
         _work(desk, tasks.get(), out)
 
 
-def _work(desk: object, task: Frame, out: BinaryIO) -> None:
+def _work(desk: object, task: Event, out: BinaryIO) -> None:
     from shardwise.web.tasks import Desk
 
     assert isinstance(desk, Desk)  # noqa: S101 - for the type checker; tasks is imported late
@@ -48,12 +48,12 @@ def _work(desk: object, task: Frame, out: BinaryIO) -> None:
         desk.do(task)
     except MemoryError:
         # Whatever is left half done goes with the process; the server starts another.
-        _write(out, Frame("failed" if task.word == "plan" else "422", _too_large()))
+        _write(out, Event("failed" if task.word == "plan" else "422", _too_large()))
         os._exit(1)
     except Exception as error:  # noqa: BLE001 - the last line of defence; told in a sentence
         if os.environ.get(DEBUG):
             traceback.print_exc()
-        _write(out, Frame("failed" if task.word == "plan" else "500", _fault_of_ours(error)))
+        _write(out, Event("failed" if task.word == "plan" else "500", _fault_of_ours(error)))
 
 
 def _too_large() -> bytes:
@@ -78,7 +78,7 @@ def _own_output() -> BinaryIO:
     return os.fdopen(own, "wb")
 
 
-def _write(out: BinaryIO, frame: Frame) -> None:
+def _write(out: BinaryIO, frame: Event) -> None:
     try:
         out.write(frame.encode())
         out.flush()
@@ -95,7 +95,7 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
-def _listen(stream: BinaryIO, tasks: queue.SimpleQueue[Frame], stop: threading.Event) -> None:
+def _listen(stream: BinaryIO, tasks: queue.SimpleQueue[Event], stop: threading.Event) -> None:
     """Hand tasks on; `stop` is meant for the task that came before it."""
     while (frame := read_frame(stream)) is not None:
         if frame.word == "stop":

@@ -40,7 +40,7 @@ def admit(scope: Scope) -> None:
     scope.setdefault("state", {})[_ADMITTED] = True
 
 
-class Line(H11Protocol):
+class ConnectionLine(H11Protocol):
     """One connection."""
 
     address = ""
@@ -96,9 +96,9 @@ def drop_overdue(connections: Iterable[object], now: float) -> None:
             line.transport.abort()
 
 
-def _oldest(lines: list[Line]) -> Line:
+def _oldest(lines: list[ConnectionLine]) -> ConnectionLine:
     return min(lines, key=lambda line: line.born)
 
 
-def _lines(connections: Iterable[object]) -> list[Line]:
-    return [line for line in connections if isinstance(line, Line)]
+def _lines(connections: Iterable[object]) -> list[ConnectionLine]:
+    return [line for line in connections if isinstance(line, ConnectionLine)]

@@ -11,7 +11,7 @@ from shardwise import api
 from shardwise.errors import InfeasibleError
 from shardwise.report.view import candidate_view, plan_view
 from shardwise.web.question import searched
-from shardwise.web.stream import Frame
+from shardwise.web.stream import Event
 from shardwise.web.tasks import Data, Say, encode
 from shardwise.web.untrusted import read_body
 
@@ -32,8 +32,8 @@ class Follower:
         fresh = [one for _, one in search.tried[self.sent :]]
         self.sent += len(fresh)
         if fresh:
-            self.say(Frame("point", encode({"points": [candidate_view(one) for one in fresh]})))
-        self.say(Frame("progress", encode(self._progress(search))))
+            self.say(Event("point", encode({"points": [candidate_view(one) for one in fresh]})))
+        self.say(Event("progress", encode(self._progress(search))))
 
     def _progress(self, search: Search) -> Data:
         best, bound = search.best, search.bound if math.isfinite(search.bound) and search.bound > 0 else None
@@ -56,7 +56,7 @@ def run(body: bytes, say: Say, stop: Callable[[], bool]) -> None:
     answer = api.plan(**asked.question, **asked.effort, report=Follower(say), stop=stop)
     if answer.best is None and not answer.finished:
         raise InfeasibleError(api.why_nothing(answer))
-    say(Frame("done", encode(_done(answer))))
+    say(Event("done", encode(_done(answer))))
 
 
 def _done(answer: Answer) -> Data:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from shardwise.web.guard import Refusal, error_data
-from shardwise.web.stream import Frame
+from shardwise.web.stream import Event
 from shardwise.web.workers import Worker, Workers
 
 MOST_WAITING = 100
@@ -28,12 +28,12 @@ BEAT = 5.0
 _STOPPED = "the server was stopped"
 _NOTHING = "stopped before any strategy was found that fits"
 _ENDED = f"the process that searched ended, or was ended after {LONGEST:g} s; ask for something smaller"
-Emit = Callable[[Frame | None], Awaitable[None]]
+Emit = Callable[[Event | None], Awaitable[None]]
 """Sends an event to the reader; None: a line that says nothing."""
 
 
 @dataclass(eq=False)
-class Search:
+class RunningSearch:
     """One search from its question to its end."""
 
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
@@ -53,23 +53,23 @@ class Searches:
 
     workers: Workers
     most: int
-    running: dict[str, Search] = field(default_factory=dict)
-    waiting: deque[Search] = field(default_factory=deque)
+    running: dict[str, RunningSearch] = field(default_factory=dict)
+    waiting: deque[RunningSearch] = field(default_factory=deque)
     closed: bool = False
 
-    def position(self, search: Search) -> int:
+    def position(self, search: RunningSearch) -> int:
         """0: it may run; else its place in the queue."""
         return 0 if search.id in self.running else self.waiting.index(search) + 1
 
     @asynccontextmanager
-    async def enter(self) -> AsyncIterator[Search]:
+    async def enter(self) -> AsyncIterator[RunningSearch]:
         """A place among those that run or wait; refused where the queue is full."""
         if self.closed:
             raise Refusal(503, "the server is stopping")
         if len(self.waiting) >= MOST_WAITING:
             message = f"{len(self.running)} searches run and {len(self.waiting)} wait already; try again in a minute"
             raise Refusal(429, message, {"Retry-After": "60"})
-        search = Search()
+        search = RunningSearch()
         self.waiting.append(search)
         self._admit()
         try:
@@ -77,7 +77,7 @@ class Searches:
         finally:
             self._leave(search)
 
-    def _leave(self, search: Search) -> None:
+    def _leave(self, search: RunningSearch) -> None:
         if self.running.pop(search.id, None) is None:
             self.waiting.remove(search)
         self._admit()
@@ -99,7 +99,7 @@ class Searches:
         search.turn.set()
         if search.worker:
             search.end = min(search.end, asyncio.get_running_loop().time() + GRACE)
-            await search.worker.send(Frame("stop"))
+            await search.worker.send(Event("stop"))
         return True
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Searches:
             if search.worker:
                 search.worker.kill()
 
-    async def follow(self, search: Search, question: bytes, emit: Emit) -> None:
+    async def follow(self, search: RunningSearch, question: bytes, emit: Emit) -> None:
         """Wait for its turn, run it, and tell everything that happens; the last event is `done` or `failed`."""
         told = 0
         while position := self.position(search):
@@ -119,17 +119,17 @@ class Searches:
                 return
             search.turn.clear()
             if position != told:
-                await emit(Frame("queued", _json({"position": position, "id": search.id})))
+                await emit(Event("queued", _json({"position": position, "id": search.id})))
                 told = position
             await self._wait(search, emit)
-        await emit(Frame("started", _json({"id": search.id})))
+        await emit(Event("started", _json({"id": search.id})))
         last = await self._with_child(search, question, emit)
         if last is None and not (search.heard or search.stopped or self.closed):  # an idle child that had been ended
             last = await self._with_child(search, question, emit)
         if last is None:
             await emit(_failed(_STOPPED if self.closed else _NOTHING if search.stopped else _ENDED))
 
-    async def _with_child(self, search: Search, question: bytes, emit: Emit) -> Frame | None:
+    async def _with_child(self, search: RunningSearch, question: bytes, emit: Emit) -> Event | None:
         worker, last = await self.workers.take(), None
         try:
             search.worker = worker
@@ -139,7 +139,7 @@ class Searches:
             self.workers.give_back(worker, sound=last is not None)
         return last
 
-    async def _wait(self, search: Search, emit: Emit) -> None:
+    async def _wait(self, search: RunningSearch, emit: Emit) -> None:
         while not search.turn.is_set():
             try:
                 async with asyncio.timeout(BEAT):
@@ -147,11 +147,11 @@ class Searches:
             except TimeoutError:
                 await emit(None)
 
-    async def _run(self, search: Search, worker: Worker, question: bytes, emit: Emit) -> Frame | None:
+    async def _run(self, search: RunningSearch, worker: Worker, question: bytes, emit: Emit) -> Event | None:
         """The last message of the child; None where it ended without one, or took too long."""
         if search.stopped or self.closed:  # while the child was started
             return await _told(emit, _failed(_STOPPED if self.closed else "stopped before it began"))
-        await worker.ask(Frame("plan", question))
+        await worker.ask(Event("plan", question))
         clock = asyncio.get_running_loop().time
         search.end = min(search.end, clock() + LONGEST)
         while (left := search.end - clock()) > 0:
@@ -169,7 +169,7 @@ class Searches:
         return None
 
 
-async def _told(emit: Emit, frame: Frame) -> Frame:
+async def _told(emit: Emit, frame: Event) -> Event:
     await emit(frame)
     return frame
 
@@ -178,5 +178,5 @@ def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def _failed(message: str) -> Frame:
-    return Frame("failed", _json(error_data(message)))
+def _failed(message: str) -> Event:
+    return Event("failed", _json(error_data(message)))

@@ -17,7 +17,7 @@ import uvicorn
 from shardwise.errors import Fault, InputError
 from shardwise.web.app import App
 from shardwise.web.guard import is_loopback
-from shardwise.web.lines import BACKLOG, MOST, Line, drop_overdue
+from shardwise.web.lines import BACKLOG, MOST, ConnectionLine, drop_overdue
 
 GRACE = 3
 """Seconds that answers on their way have when the server is stopped."""
@@ -72,7 +72,7 @@ def run(listener: socket.socket, app: App, ready: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     allow_files(2 * MOST)
     config = uvicorn.Config(
-        app.asgi, loop="asyncio", http=Line, backlog=BACKLOG, ws="none", lifespan="off", log_config=None,
+        app.asgi, loop="asyncio", http=ConnectionLine, backlog=BACKLOG, ws="none", lifespan="off", log_config=None,
         log_level="critical", access_log=False, proxy_headers=False, server_header=False,
         timeout_graceful_shutdown=GRACE,
     )  # fmt: skip

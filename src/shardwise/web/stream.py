@@ -16,7 +16,7 @@ FINAL = frozenset({"done", "failed"})
 """Events after which a search says nothing more; an answer's word is its HTTP status."""
 
 
-class Frame(NamedTuple):
+class Event(NamedTuple):
     """One message."""
 
     word: str
@@ -31,28 +31,28 @@ class Frame(NamedTuple):
         return f"{self.word} {len(self.body)}\n".encode() + self.body
 
 
-def read_frame(stream: BinaryIO) -> Frame | None:
+def read_frame(stream: BinaryIO) -> Event | None:
     """The next message; None at the end."""
     head = stream.readline()
     if not head.endswith(b"\n"):
         return None
     word, length = head.split()
     body = stream.read(int(length))
-    return Frame(word.decode(), body) if len(body) == int(length) else None
+    return Event(word.decode(), body) if len(body) == int(length) else None
 
 
-async def next_frame(stream: StreamReader) -> Frame | None:
+async def next_frame(stream: StreamReader) -> Event | None:
     """The next message; None where the other side has ended or speaks something else."""
     try:
         word, length = (await stream.readuntil(b"\n")).split()
-        return Frame(word.decode(), await stream.readexactly(int(length)))
+        return Event(word.decode(), await stream.readexactly(int(length)))
     except (IncompleteReadError, LimitOverrunError, ValueError, ConnectionError):
         return None
 
 
 PATIENCE = 30.0
 """Seconds that a reader may take to accept one event."""
-Work = Callable[[Callable[[Frame | None], Awaitable[None]]], Awaitable[None]]
+Work = Callable[[Callable[[Event | None], Awaitable[None]]], Awaitable[None]]
 
 
 class EventStream(Response):
@@ -81,7 +81,7 @@ class EventStream(Response):
             raise failure
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def emit(frame: Frame | None) -> None:
+        async def emit(frame: Event | None) -> None:
             async with asyncio.timeout(PATIENCE):
                 await self._begin(send)
                 await send({"type": "http.response.body", "body": _event(frame), "more_body": True})
@@ -107,6 +107,6 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _event(frame: Frame | None) -> bytes:
+def _event(frame: Event | None) -> bytes:
     """JSON holds no line breaks, so one data line is enough."""
     return b": still here\n\n" if frame is None else b"event: %s\ndata: %s\n\n" % (frame.word.encode(), frame.body)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.errors import Fault, InputError, ShardwiseError
-from shardwise.web.stream import Frame
+from shardwise.web.stream import Event
 
 _NOT_FINITE = "these numbers lead to no finite answer; correct those that no machine has"
 MOST_FAULTS = 50
 """Faults that one answer lists."""
-Say = Callable[[Frame], None]
+Say = Callable[[Event], None]
 Data = dict[str, Any]
 
 
@@ -30,7 +30,7 @@ class Desk:
         assert answers  # noqa: S101 - imported for its weight
         assert search  # noqa: S101
 
-    def do(self, task: Frame) -> None:
+    def do(self, task: Event) -> None:
         """Do one task; what is wrong with the question is its answer."""
         from shardwise.web import answers, search
 
@@ -38,16 +38,16 @@ class Desk:
             if task.word == "plan":
                 search.run(task.body, self.say, self.stop)
             elif task.word in answers.TEXT:
-                self.say(Frame("200", answers.TEXT[task.word](task.body).encode()))
+                self.say(Event("200", answers.TEXT[task.word](task.body).encode()))
             else:
-                self.say(Frame("200", encode(answers.JSON[task.word](task.body))))
+                self.say(Event("200", encode(answers.JSON[task.word](task.body))))
         except ShardwiseError as error:
             self._fail(task, error)
         except (OverflowError, ZeroDivisionError):
             self._fail(task, InputError(_NOT_FINITE))
 
-    def _fail(self, task: Frame, error: ShardwiseError) -> None:
-        self.say(Frame("failed" if task.word == "plan" else "422", encode(error_of(error))))
+    def _fail(self, task: Event, error: ShardwiseError) -> None:
+        self.say(Event("failed" if task.word == "plan" else "422", encode(error_of(error))))
 
 
 def encode(value: object) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from shardwise.web.child import DEBUG
 from shardwise.web.guard import Refusal
-from shardwise.web.stream import Frame, next_frame
+from shardwise.web.stream import Event, next_frame
 
 QUICK_LIMIT = 30.0
 """Seconds that an answer other than a search may take."""
@@ -30,7 +30,7 @@ class Worker:
     process: Process
     tasks: int = 0
     killed: bool = False
-    coming: asyncio.Task[Frame | None] | None = None
+    coming: asyncio.Task[Event | None] | None = None
 
     @property
     def alive(self) -> bool:
@@ -38,12 +38,12 @@ class Worker:
         stdout = self.process.stdout
         return not self.killed and self.process.returncode is None and stdout is not None and not stdout.at_eof()
 
-    async def ask(self, task: Frame) -> None:
+    async def ask(self, task: Event) -> None:
         """Hand over a task; `hear` then gives its messages, up to the last."""
         self.tasks += 1
         await self.send(task)
 
-    async def hear(self, limit: float) -> Frame | None:
+    async def hear(self, limit: float) -> Event | None:
         """The next message, None where the process has ended; TimeoutError after so many seconds, to be asked again."""
         assert self.process.stdout is not None  # noqa: S101 - piped in `start`
         # Reading goes on where the wait for it ends, so that no message is read by half.
@@ -54,7 +54,7 @@ class Worker:
         frame, self.coming = self.coming.result(), None
         return frame
 
-    async def send(self, frame: Frame) -> None:
+    async def send(self, frame: Event) -> None:
         assert self.process.stdin is not None  # noqa: S101 - piped in `start`
         with contextlib.suppress(ConnectionError):  # an ended child is noticed where its answer is read
             self.process.stdin.write(frame.encode())
@@ -121,7 +121,7 @@ class Workers:
         """Start a child before it is asked."""
         self.give_back(await self.take(), sound=True)
 
-    async def answer(self, task: Frame, limit: float = QUICK_LIMIT) -> Frame:
+    async def answer(self, task: Event, limit: float = QUICK_LIMIT) -> Event:
         """The one message that answers a quick task."""
         if self.waiting >= MOST_WAITING:
             raise Refusal(429, f"{self.waiting} questions wait already; try again in a moment")
@@ -132,14 +132,14 @@ class Workers:
         finally:
             self.waiting -= 1
 
-    async def _answer(self, task: Frame, limit: float) -> Frame:
+    async def _answer(self, task: Event, limit: float) -> Event:
         # An idle child may have been ended by somebody else without our notice; then a second one is asked.
         frame = await self._asked(task, limit) or await self._asked(task, limit)
         if frame is None:
             raise Refusal(500, "the process that worked on it ended; ask for something smaller, or report it")
         return frame
 
-    async def _asked(self, task: Frame, limit: float) -> Frame | None:
+    async def _asked(self, task: Event, limit: float) -> Event | None:
         worker, frame = await self.take(), None
         try:
             await worker.ask(task)

@@ -11,7 +11,7 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.per_op.advice import dimensions, megabytes
 from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 
 Plain = dict[str, Any]
 _PER_OP = {
@@ -23,7 +23,7 @@ _PER_OP = {
 _SHAPE = {"seq_length": "seq", "hidden_size": "hidden", "num_attention_heads": "heads"}
 
 
-def to_aceso(question: Question, plan: PerOpPlan) -> Plain:
+def to_aceso(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
     """The runtime's keys in its order, then `shardwise`."""
     name, _, size = question.profile.name.partition("_")
     shape = dimensions(question.profile)
@@ -49,7 +49,7 @@ def to_aceso(question: Question, plan: PerOpPlan) -> Plain:
     }
 
 
-def _predicted(question: Question, plan: PerOpPlan) -> Plain:
+def _predicted(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
     cost = evaluate(question, plan)
     shape = dimensions(question.profile)
     return {
@@ -74,7 +74,7 @@ def _predicted(question: Question, plan: PerOpPlan) -> Plain:
     }
 
 
-def from_aceso(data: Plain, question: Question, *, title: str = "") -> PerOpPlan:
+def from_aceso(data: Plain, question: OperatorQuestion, *, title: str = "") -> PerOpPlan:
     """Read a plan; everything that is wrong with it is told at once."""
     faults = [*_key_faults(data)] or [*_shape_faults(data, question), *_stage_faults(data, question)]
     if faults:
@@ -82,8 +82,8 @@ def from_aceso(data: Plain, question: Question, *, title: str = "") -> PerOpPlan
     columns = [data[key] for key in _PER_OP]
     stages = []
     for gpus, tps, dps, flags, variants in zip(data["num_gpus"], *columns, strict=True):
-        layouts = tuple(Layout(*each) for each in zip(tps, dps, variants, strict=True))
-        stages.append(Stage(gpus=gpus, layouts=layouts, recompute=tuple(bool(flag) for flag in flags)))
+        layouts = tuple(OperatorLayout(*each) for each in zip(tps, dps, variants, strict=True))
+        stages.append(SplitStage(gpus=gpus, layouts=layouts, recompute=tuple(bool(flag) for flag in flags)))
     plan = PerOpPlan(stages=tuple(stages), micro_batch=data["micro_batch_size"])
     evaluate(question, plan)  # refuses what the profile does not cover
     return plan
@@ -129,7 +129,7 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _shape_faults(data: Plain, question: Question) -> Iterator[Fault]:
+def _shape_faults(data: Plain, question: OperatorQuestion) -> Iterator[Fault]:
     """Shapes and batches cannot be edited in a plan: its times and its memory belong to the profiled ones."""
     shape = dimensions(question.profile)
     own = data.get("shardwise", {})
@@ -150,7 +150,7 @@ def _shape_faults(data: Plain, question: Question) -> Iterator[Fault]:
             yield Fault(key, f"{said}: {why}; profile it at {data[key]} and plan again")
 
 
-def _stage_faults(data: Plain, question: Question) -> Iterator[Fault]:
+def _stage_faults(data: Plain, question: OperatorQuestion) -> Iterator[Fault]:
     counts = [len(row) for row in data["recompute_ops"]]
     total = len(question.chain.rows)
     if sum(counts) != total:

@@ -15,10 +15,10 @@ from shardwise.frameworks.aceso.rules import collective_seconds, compatible_rule
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.strategy import Zero
 from shardwise.per_op.cut import Arcs, Flow, shortest
-from shardwise.per_op.evaluate import Evaluation, StageCost, crossings, stage_cost, with_spare
-from shardwise.per_op.profiled import Rule, change, spec
+from shardwise.per_op.evaluate import PerOpCost, StageCost, crossings, stage_cost, with_spare
+from shardwise.per_op.profiled import OperatorRule, change, spec
 from shardwise.per_op.profiles.table import Band
-from shardwise.per_op.question import Layout, PerOpPlan, Question, Stage
+from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.tables import NEVER, Array, Tables, column, layouts_of, tables_of
 from shardwise.pipeline.costs import Costs
 
@@ -94,11 +94,11 @@ class Aceso:
         del passes
         return 0.0
 
-    def whole_plans(self, question: Question) -> tuple[PerOpPlan, ...]:
+    def whole_plans(self, question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
         del question
         return ()
 
-    def tables(self, question: Question, micro_batch: int, gpus: int) -> Tables:
+    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
         profile = question.profile
         layouts = layouts_of(question, micro_batch, gpus)
         rules = [compatible_rule(name) for name in profile.ops]
@@ -135,7 +135,7 @@ class Aceso:
             leave=_leave(question, layouts, micro_batch),
         )  # fmt: skip
 
-    def evaluate(self, question: Question, plan: PerOpPlan) -> Evaluation:
+    def evaluate(self, question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
         passes = question.passes(plan.micro_batch)
         costs, ideals, wholes = [], [], []
         first, count = 0, len(plan.stages)
@@ -148,14 +148,14 @@ class Aceso:
         total = sum(cost.seconds for cost in costs)
         times = tuple((passes - 1) * cost.seconds + total for cost in costs)
         gpu_seconds = sum(cost.seconds * stage.gpus for cost, stage in zip(costs, plan.stages, strict=True))
-        made = Evaluation(
+        made = PerOpCost(
             stages=tuple(costs), passes=passes, times=times, seconds=max(times), ideal=tuple(ideals),
             lost=tuple(cost.work - ideal for cost, ideal in zip(costs, ideals, strict=True)), spare=(),
             gpu_seconds=gpu_seconds * (passes - 1), factor=question.memory_factor,
         )  # fmt: skip
         return with_spare(question, plan, made, wholes)
 
-    def pass_costs(self, question: Question, plan: PerOpPlan, *, split: bool) -> Costs:
+    def pass_costs(self, question: OperatorQuestion, plan: PerOpPlan, *, split: bool) -> Costs:
         """The plan's stages as the simulator's ranks; recompute is done before I, sends belong half to F and half to I.
 
         Profiles do not split backward: an operator with a weight matrix is taken to spend half of it on its weights.
@@ -182,13 +182,13 @@ class Aceso:
             memory_limit=(question.limit,) * len(kept),
         )
 
-    def iteration(self, question: Question, plan: PerOpPlan, makespan: float) -> float:
+    def iteration(self, question: OperatorQuestion, plan: PerOpPlan, makespan: float) -> float:
         del question, plan
         return makespan
 
 
 def _crossings(
-    question: Question, layouts: tuple[Layout, ...], rules: list[Rule], inputs: Array
+    question: OperatorQuestion, layouts: tuple[OperatorLayout, ...], rules: list[OperatorRule], inputs: Array
 ) -> tuple[Array, Array]:
     """Forward and backward seconds of resharding before every row. The row before is the one before it in the
     profile, or the last of the layer where the layer repeats; both have equal forms in every known family.
@@ -211,11 +211,11 @@ def _crossings(
     return forth, back
 
 
-def _bands(question: Question) -> tuple[Band, Band]:
+def _bands(question: OperatorQuestion) -> tuple[Band, Band]:
     return question.profile.intra, question.profile.inter or question.profile.intra
 
 
-def _leave(question: Question, layouts: tuple[Layout, ...], micro_batch: int) -> Array:
+def _leave(question: OperatorQuestion, layouts: tuple[OperatorLayout, ...], micro_batch: int) -> Array:
     found = np.zeros((2, len(layouts), len(layouts), len(question.profile.ops)))
     for a, first in enumerate(layouts):
         for b, last in enumerate(layouts):
@@ -225,14 +225,14 @@ def _leave(question: Question, layouts: tuple[Layout, ...], micro_batch: int) ->
     return found
 
 
-def _indices(question: Question, plan: PerOpPlan, stage: Stage) -> tuple[Tables, Array]:
+def _indices(question: OperatorQuestion, plan: PerOpPlan, stage: SplitStage) -> tuple[Tables, Array]:
     tables = tables_of(question, plan.micro_batch, stage.gpus)
     known = {layout: index for index, layout in enumerate(tables.layouts)}
     return tables, np.array([known[layout] for layout in stage.layouts])
 
 
 def _stage_cost(
-    question: Question, plan: PerOpPlan, stage: Stage, first: int, behind: int, crossing: tuple[int, int]
+    question: OperatorQuestion, plan: PerOpPlan, stage: SplitStage, first: int, behind: int, crossing: tuple[int, int]
 ) -> StageCost:
     tables, layouts = _indices(question, plan, stage)
     made = stage_cost(question, tables, first, layouts, np.array(stage.recompute), behind, crossing, plan.micro_batch)
@@ -243,7 +243,7 @@ def _stage_cost(
 
 
 def _ideal(
-    question: Question, plan: PerOpPlan, stage: Stage, first: int, crossing: tuple[int, int]
+    question: OperatorQuestion, plan: PerOpPlan, stage: SplitStage, first: int, crossing: tuple[int, int]
 ) -> tuple[float, float]:
     """Work of the stage at the least tp (1) over its GPUs; and its work and sends on one GPU."""
     profile, rows = question.profile, np.array(question.chain.rows[first : first + stage.size])

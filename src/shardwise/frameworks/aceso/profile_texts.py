@@ -14,7 +14,7 @@ from typing import IO
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import opened
 from shardwise.inputs.streams import streamed
-from shardwise.per_op.profiles.table import COLUMNS, MB, MS, US, Band, Samples
+from shardwise.per_op.profiles.table import COLUMNS, MB, MS, US, Band, CollectiveSamples
 from shardwise.units import show_bytes
 
 MOST_BYTES = 64 * 2**20
@@ -185,7 +185,7 @@ def _op_row(
     return tuple(scaled)
 
 
-def samples(name: str, text: str, faults: list[Fault]) -> Samples | None:
+def samples(name: str, text: str, faults: list[Fault]) -> CollectiveSamples | None:
     """Times of one collective."""
     lines = _lines(text)
     if len(lines) < 2:
@@ -198,7 +198,7 @@ def samples(name: str, text: str, faults: list[Fault]) -> Samples | None:
             faults.append(Fault(name, f"line {number} is {','.join(cells)!r}; write MB,ms as two numbers"))
             continue
         pairs[(values[0] or 0.0) * MB] = (values[1] or 0.0) * MS
-    return Samples(sizes=tuple(sorted(pairs)), seconds=tuple(pairs[size] for size in sorted(pairs)))
+    return CollectiveSamples(sizes=tuple(sorted(pairs)), seconds=tuple(pairs[size] for size in sorted(pairs)))
 
 
 def band(name: str, text: str, faults: list[Fault]) -> Band | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
 from shardwise.frameworks.aceso.profile_texts import OpRows, band, op_rows, read_texts, samples
 from shardwise.per_op.profiles.analytic import ANALYTIC
-from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, Band, Profile, Run, Samples
+from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, Band, CollectiveSamples, LayerRun, Profile
 
 _OPS = re.compile(r"(?P<name>.+)_mbs(?P<mbs>\d{1,6})_tp(?P<tp>\d{1,6})_algo(?P<algo>\d{1,3})\.csv")
 _PRIM = re.compile(r"prim_(?P<name>.+)_(?P<kind>" + "|".join(COLLECTIVES) + r")_(?P<gpus>\d{1,6})gpus\.csv")
@@ -99,8 +99,8 @@ class _Reader:
                 grid[key] = op_rows(file, text, self.faults, self.notes)
         return grid
 
-    def _collectives(self) -> dict[tuple[str, int], Samples]:
-        found: dict[tuple[str, int], Samples] = {}
+    def _collectives(self) -> dict[tuple[str, int], CollectiveSamples]:
+        found: dict[tuple[str, int], CollectiveSamples] = {}
         for file, text in self.texts.items():
             named = _PRIM.fullmatch(file)
             if named and named["name"] == self.name and (read := samples(file, text, self.faults)):
@@ -136,17 +136,17 @@ class _Reader:
             self.notes.append(ANALYTIC)
         return _Side(said, (str(layer[0]), str(layer[1])) if layer else None, data.get("runs", []))
 
-    def _runs(self, side: _Side, ops: tuple[str, ...]) -> tuple[Run, ...]:
+    def _runs(self, side: _Side, ops: tuple[str, ...]) -> tuple[LayerRun, ...]:
         """Layers in a row, each by the names of its first and last operator."""
         places = {name: index for index, name in enumerate(ops)}
         try:
-            runs = tuple(Run(tuple((places[a], places[b]) for a, b in run["layers"]), run["repeats"])
+            runs = tuple(LayerRun(tuple((places[a], places[b]) for a, b in run["layers"]), run["repeats"])
                          for run in side.runs)  # fmt: skip
         except KeyError as error:
             self.faults.append(Fault("profile.toml", f"runs: {error} is no operator of {self.name}, or a missing key"))
             return ()
         except (TypeError, ValueError):
-            runs = (Run((), 0),)
+            runs = (LayerRun((), 0),)
         if not all(run.spans and _whole(run.repeats) and all(a <= b for a, b in run.spans) for run in runs):
             self.faults.append(Fault("profile.toml", 'runs must be tables such as layers = [["first operator", "last '
                                      'operator"]], repeats = 24'))  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.errors import Fault
-from shardwise.frameworks.imported import Draft, Imported
+from shardwise.frameworks.imported import ImportDraft, Imported
 from shardwise.inputs.foreign import Foreign
 
 DEEPSPEED_OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "sgd": "SGD"}
@@ -19,7 +19,7 @@ _OPTIMIZERS = {
 
 def read_deepspeed(data: dict[str, Any], *, title: str = "deepspeed") -> Imported:
     """The batch, the sharding and the number format; everything else is the training script's."""
-    draft = Draft(framework="deepspeed")
+    draft = ImportDraft(framework="deepspeed")
     keys = Foreign(data, "", draft.faults)
     keys.read.add("_shardwise")
     for part in (_batch, _zero, _format, _optimizer, _parallel):
@@ -30,7 +30,7 @@ def read_deepspeed(data: dict[str, Any], *, title: str = "deepspeed") -> Importe
     return draft.finish(title)
 
 
-def _given(draft: Draft, keys: Foreign, key: str, row: str) -> int | None:
+def _given(draft: ImportDraft, keys: Foreign, key: str, row: str) -> int | None:
     """A number of theirs; `auto` and nothing leave it open."""
     keys.read.add(key)
     if keys.data.get(key) == "auto":
@@ -39,7 +39,7 @@ def _given(draft: Draft, keys: Foreign, key: str, row: str) -> int | None:
     return draft.whole(keys.path(key), keys.data[key], row=row) if keys.has(key) else None
 
 
-def _batch(draft: Draft, keys: Foreign) -> None:
+def _batch(draft: ImportDraft, keys: Foreign) -> None:
     total = _given(draft, keys, "train_batch_size", "Strategy.global_batch")
     micro = _given(draft, keys, "train_micro_batch_size_per_gpu", "Strategy.micro_batch")
     steps = _given(draft, keys, "gradient_accumulation_steps", "Strategy.microbatches")
@@ -58,7 +58,7 @@ def _batch(draft: Draft, keys: Foreign) -> None:
         draft.take("dp", total // (micro * steps), "train_batch_size / micro batch / accumulation steps")
 
 
-def _zero(draft: Draft, keys: Foreign) -> None:
+def _zero(draft: ImportDraft, keys: Foreign) -> None:
     table = keys.table("zero_optimization")
     draft.take("zero", table.whole("stage", 0, row="Strategy.zero"), "zero_optimization.stage")
     group = table.whole("mics_shard_size", -1, row="foreign.group")
@@ -73,7 +73,7 @@ def _zero(draft: Draft, keys: Foreign) -> None:
     draft.ignored += table.idle()
 
 
-def _format(draft: Draft, keys: Foreign) -> None:
+def _format(draft: ImportDraft, keys: Foreign) -> None:
     auto = []
     for name in ("bf16", "fp16"):
         table = keys.table(name)
@@ -90,7 +90,7 @@ def _format(draft: Draft, keys: Foreign) -> None:
         draft.assume("dtype", "bf16" if auto else "fp32", "auto" if auto else "neither bf16 nor fp16 is enabled")
 
 
-def _optimizer(draft: Draft, keys: Foreign) -> None:
+def _optimizer(draft: ImportDraft, keys: Foreign) -> None:
     table = keys.table("optimizer")
     kind = table.text("type", "AdamW")
     ours = _OPTIMIZERS.get(kind.lower())
@@ -101,7 +101,7 @@ def _optimizer(draft: Draft, keys: Foreign) -> None:
     draft.ignored += table.idle()
 
 
-def _parallel(draft: Draft, keys: Foreign) -> None:
+def _parallel(draft: ImportDraft, keys: Foreign) -> None:
     tensor, pipeline = keys.table("tensor_parallel"), keys.table("pipeline")
     if size := _given(draft, tensor, "autotp_size", "Strategy.group"):
         draft.take("tp", size, "tensor_parallel.autotp_size")

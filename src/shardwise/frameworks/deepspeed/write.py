@@ -26,13 +26,13 @@ from shardwise.frameworks.nearest import (
     without,
     without_lora,
 )
-from shardwise.frameworks.target import Draft, File
+from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.serialise import to_json
 
 Settings = dict[str, Any]
 
 
-def write(draft: Draft) -> tuple[File, ...]:
+def write(draft: ExportDraft) -> tuple[File, ...]:
     """`ds_config.json`; JSON has no comments, so the header is its key `_shardwise`, which DeepSpeed does not read."""
     for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers):
         bend(draft)
@@ -42,13 +42,13 @@ def write(draft: Draft) -> tuple[File, ...]:
     return (File(name="ds_config.json", text=to_json(head | _config(draft))),)
 
 
-def _pipeline(draft: Draft) -> None:
+def _pipeline(draft: ExportDraft) -> None:
     known_schedule(draft, ("1f1b",), chunks=False)
     if draft.strategy.pp > 1:
         even_layers(draft, "DeepSpeed partitions by count or by parameters, not by a list")
 
 
-def _states(draft: Draft) -> None:
+def _states(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.pp > 1 and s.zero > 1:
         draft.refuse(
@@ -67,7 +67,7 @@ def _states(draft: Draft) -> None:
         draft.lose("strategy.offload", "host memory is for sharded states only (zero 1 to 3)", offload="none")
 
 
-def _axes(draft: Draft) -> None:
+def _axes(draft: ExportDraft) -> None:
     s = draft.strategy
     used = [f"{name} {getattr(s, name)}" for name in ("tp", "cp", "pp") if getattr(s, name) > 1]
     if len(used) > 1:
@@ -89,13 +89,13 @@ def _axes(draft: Draft) -> None:
         draft.lose("strategy.etp", "experts are not split over ranks", etp=1)
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: ExportDraft) -> None:
     known_modules(draft, {}, (), "DeepSpeed")
     if draft.strategy.recompute.full:
         all_layers(draft, "DeepSpeed has an interval, not a number of layers")
 
 
-def _numbers(draft: Draft) -> None:
+def _numbers(draft: ExportDraft) -> None:
     choose(draft, "dtype", ("fp32", "bf16", "fp16"), "bf16")
     choose(draft, "optimizer", tuple(DEEPSPEED_OPTIMIZERS), "adamw")
     if draft.strategy.dtype != "fp32":
@@ -106,7 +106,7 @@ def _numbers(draft: Draft) -> None:
         draft.lose("strategy.offload", text, offload="none")
 
 
-def _by_hand(draft: Draft) -> None:
+def _by_hand(draft: ExportDraft) -> None:
     s = draft.strategy
     draft.by_hand.append(f"tokens per sample, {s.seq}, are the program's")
     if s.pp > 1:
@@ -123,7 +123,7 @@ def _by_hand(draft: Draft) -> None:
         draft.by_hand.append("attention that stores its scores is the model's own switch")
 
 
-def _config(draft: Draft) -> Settings:
+def _config(draft: ExportDraft) -> Settings:
     s = draft.strategy
     found: Settings = {
         "train_batch_size": s.global_batch,
@@ -153,7 +153,7 @@ def _config(draft: Draft) -> Settings:
     return found
 
 
-def _zero(draft: Draft) -> Settings:
+def _zero(draft: ExportDraft) -> Settings:
     s = draft.strategy
     one = s.zero == 0 and s.dtype != "fp32" and s.grad_dtype == "fp32"  # a single rank: stage 1 shards nothing
     found: Settings = {"stage": 1 if one else s.zero}

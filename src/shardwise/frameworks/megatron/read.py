@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from shardwise.errors import Fault, InputError
-from shardwise.frameworks.imported import Draft, Imported, back
+from shardwise.frameworks.imported import ImportDraft, Imported, back
 from shardwise.frameworks.megatron.names import (
     MEGATRON_ALSO,
     MEGATRON_CP_KINDS,
@@ -40,9 +40,9 @@ def read_arguments(text: str, *, title: str = "megatron", beside: Iterable[str] 
     return draft.finish(title)
 
 
-def drafted(found: Flags) -> Draft:
+def drafted(found: Flags) -> ImportDraft:
     """What flags say; what they leave open is marked as a guess."""
-    draft = Draft(framework="megatron")
+    draft = ImportDraft(framework="megatron")
     _drop_unresolved(draft, found)
     for flag, ours in _NUMBERS.items():
         if flag in found:
@@ -59,7 +59,7 @@ def drafted(found: Flags) -> Draft:
     return draft
 
 
-def _drop_unresolved(draft: Draft, found: Flags) -> None:
+def _drop_unresolved(draft: ImportDraft, found: Flags) -> None:
     """Flags whose value only the shell knows are named; a word after a switch is none of its own."""
     for flag, value in list(found.items()):
         if not value:
@@ -77,7 +77,7 @@ def _drop_unresolved(draft: Draft, found: Flags) -> None:
             draft.ignored.append(f"--{flag} {value}: the value is not set in the script")
 
 
-def _world(draft: Draft, found: Flags) -> None:
+def _world(draft: ImportDraft, found: Flags) -> None:
     if "nproc-per-node" not in found:
         return
     node = draft.whole("--nproc-per-node", found["nproc-per-node"], row="Cluster.gpus")
@@ -91,7 +91,7 @@ def _world(draft: Draft, found: Flags) -> None:
         draft.derive_dp()
 
 
-def _precision(draft: Draft, found: Flags) -> None:
+def _precision(draft: ImportDraft, found: Flags) -> None:
     if "fp4-format" in found:
         draft.word("--fp4-format", found["fp4-format"], ("e2m1",))
         draft.take("dtype", "nvfp4", "--fp4-format")
@@ -103,7 +103,7 @@ def _precision(draft: Draft, found: Flags) -> None:
         draft.assume("dtype", "fp32", "neither --bf16 nor --fp16 is given")
 
 
-def _sharding(draft: Draft, found: Flags) -> None:
+def _sharding(draft: ImportDraft, found: Flags) -> None:
     if "use-torch-fsdp2" in found:
         draft.take("zero", 3, "--use-torch-fsdp2")
     elif "use-megatron-fsdp" in found:
@@ -125,7 +125,7 @@ def _sharding(draft: Draft, found: Flags) -> None:
         draft.take("zero_group", ranks // copies, f"--{flag} {copies}")
 
 
-def _context(draft: Draft, found: Flags) -> None:
+def _context(draft: ImportDraft, found: Flags) -> None:
     if draft.number("cp") == 1:
         return  # the flag is named as without effect
     if "cp-comm-type" not in found:
@@ -139,7 +139,7 @@ def _context(draft: Draft, found: Flags) -> None:
     draft.take("cp_kind", CP_KINDS[kinds[0]], f"--cp-comm-type {kinds[0]}")
 
 
-def _kernels(draft: Draft, found: Flags) -> None:
+def _kernels(draft: ImportDraft, found: Flags) -> None:
     impl = draft.word("--transformer-impl", found.get("transformer-impl", "transformer_engine"), _IMPLEMENTATIONS)
     local = impl == "local"
     if "transformer-impl" in found:
@@ -164,7 +164,7 @@ def _kernels(draft: Draft, found: Flags) -> None:
         draft.take("offload", "activations", f"--{flag}")
 
 
-def _pipeline(draft: Draft, found: Flags) -> None:
+def _pipeline(draft: ImportDraft, found: Flags) -> None:
     _chunks(draft, found)
     if found.get("pipeline-model-parallel-layout"):
         _layout(draft, str(found["pipeline-model-parallel-layout"]), draft.number("pp"))
@@ -178,7 +178,7 @@ def _pipeline(draft: Draft, found: Flags) -> None:
         draft.guesses.add("schedule")
 
 
-def _chunks(draft: Draft, found: Flags) -> None:
+def _chunks(draft: ImportDraft, found: Flags) -> None:
     """Chunks of a rank from the layers of one."""
     flag, pp = "num-layers-per-virtual-pipeline-stage", draft.number("pp")
     if flag not in found:
@@ -199,7 +199,7 @@ def _chunks(draft: Draft, found: Flags) -> None:
         draft.take("vpp", chunks // pp, f"--{flag} {size}")
 
 
-def _layout(draft: Draft, text: str, pp: int) -> None:
+def _layout(draft: ImportDraft, text: str, pp: int) -> None:
     """Count the layers of every chunk of a layout such as Et*3|(tt|)*29,m|L."""
     pieces = expand_layout(text).split("|")
     strange = set("".join(pieces)) - set("EtmL")
@@ -227,7 +227,7 @@ def expand_layout(text: str) -> str:
     return text
 
 
-def _recompute(draft: Draft, found: Flags) -> None:
+def _recompute(draft: ImportDraft, found: Flags) -> None:
     granularity = found.get("recompute-granularity") or ("selective" if "recompute-activations" in found else None)
     if granularity is None:
         return
@@ -245,7 +245,7 @@ def _recompute(draft: Draft, found: Flags) -> None:
     draft.take("recompute", value, f"--recompute-granularity {granularity}")
 
 
-def _full(draft: Draft, found: Flags) -> Recompute:
+def _full(draft: ImportDraft, found: Flags) -> Recompute:
     flag = "recompute-num-layers"
     number = draft.whole(f"--{flag}", found[flag], row="Recompute.layers") or 0 if flag in found else 1
     method = draft.word("--recompute-method", found.get("recompute-method", "uniform"), ("uniform", "block"))
@@ -254,12 +254,12 @@ def _full(draft: Draft, found: Flags) -> Recompute:
     return Recompute(full=True, group=max(1, number))
 
 
-def _experts(draft: Draft, found: Flags) -> None:
+def _experts(draft: ImportDraft, found: Flags) -> None:
     if "num-experts" in found and "etp" not in draft.fields and draft.number("tp") > 1:
         draft.assume("etp", draft.number("tp"), "Megatron takes tp where --expert-tensor-parallel-size is not given")
 
 
-def _defaults(draft: Draft) -> None:
+def _defaults(draft: ImportDraft) -> None:
     if "sp" not in draft.fields:
         draft.assume("sp", value=False, why="--sequence-parallel is not given")
     if "micro_batch" not in draft.fields:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from shardwise.errors import Fault, InputError
-from shardwise.frameworks.imported import Draft
+from shardwise.frameworks.imported import ImportDraft
 from shardwise.frameworks.megatron.names import MEGATRON_SWITCHES
 from shardwise.frameworks.shell import Flags
 from shardwise.inputs.gate import typed
@@ -60,7 +60,7 @@ _POSITIONS: dict[str, Position] = {
 _LONGEST = 10_000
 
 
-def read_model(draft: Draft, found: Flags) -> Model | None:
+def read_model(draft: ImportDraft, found: Flags) -> Model | None:
     """The model, or None where its three essential flags are not there."""
     if not {"num-layers", "hidden-size", "num-attention-heads"} <= found.keys():
         draft.assumed.append("no model: --num-layers, --hidden-size and --num-attention-heads are not all given")
@@ -116,7 +116,7 @@ def _activation(found: Flags) -> Activation:
     return next((ours for flag, ours in named.items() if flag in found), "gelu")
 
 
-def _vocab(draft: Draft, found: Flags) -> int:
+def _vocab(draft: ImportDraft, found: Flags) -> int:
     for flag in ("padded-vocab-size", "vocab-size"):
         if flag in found:
             return draft.whole(f"--{flag}", found[flag], row=_ROWS[flag]) or 1
@@ -127,7 +127,7 @@ def _vocab(draft: Draft, found: Flags) -> int:
 _DROPOUTS = ("attention-dropout", "hidden-dropout")
 
 
-def _number(draft: Draft, found: Flags, flag: str, default: str | None, row: str) -> float | None:
+def _number(draft: ImportDraft, found: Flags, flag: str, default: str | None, row: str) -> float | None:
     text = found.get(flag, default)
     if text is None and flag not in found:
         return None
@@ -149,7 +149,7 @@ def _mla(whole: Any) -> Mla:  # noqa: ANN401 - the reader of numbers above
     )
 
 
-def _moe(draft: Draft, found: Flags, whole: Any, *, bias: bool) -> Moe:  # noqa: ANN401
+def _moe(draft: ImportDraft, found: Flags, whole: Any, *, bias: bool) -> Moe:  # noqa: ANN401
     frequency = found.get("moe-layer-freq") or "1"
     rhythm = _rhythm(frequency)
     if rhythm is None:
@@ -199,7 +199,7 @@ def _listed(node: ast.expr) -> list[int]:
     raise ValueError(ast.unparse(node))
 
 
-def _windows(draft: Draft, found: Flags) -> tuple[int, ...]:
+def _windows(draft: ImportDraft, found: Flags) -> tuple[int, ...]:
     """Sliding windows: a size to the left, and after how many layers one has full attention."""
     if "window-size" not in found:
         return ()

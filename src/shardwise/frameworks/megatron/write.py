@@ -36,7 +36,7 @@ from shardwise.frameworks.nearest import (
     without,
     without_lora,
 )
-from shardwise.frameworks.target import Draft, File, runtime_of, start_lines
+from shardwise.frameworks.target import ExportDraft, File, runtime_of, start_lines
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
@@ -46,7 +46,7 @@ _WIDER = {"ffn": "mlp", "activation": "mlp"}
 Groups = dict[str, list[Flag]]
 
 
-def write(draft: Draft) -> tuple[File, ...]:
+def write(draft: ExportDraft) -> tuple[File, ...]:
     """`train.sh` and `model_config.yaml`."""
     for bend in (without_lora, _pipeline, _recompute, _states, _numbers, _experts, model_losses):
         bend(draft)
@@ -58,11 +58,11 @@ def write(draft: Draft) -> tuple[File, ...]:
     )
 
 
-def _pipeline(draft: Draft) -> None:
+def _pipeline(draft: ExportDraft) -> None:
     known_schedule(draft, ("1f1b", "interleaved"))
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: ExportDraft) -> None:
     recompute = draft.strategy.recompute
     if "comm" in recompute.modules:  # what tensor parallel gathers is always gathered again
         rest = tuple(name for name in recompute.modules if name != "comm")
@@ -84,7 +84,7 @@ def _recompute(draft: Draft) -> None:
         _block(draft)
 
 
-def _block(draft: Draft) -> None:
+def _block(draft: ExportDraft) -> None:
     """One number for the first layers of every chunk: the largest of the list."""
     counts, layers = recomputed(draft), draft.layers
     most = max(counts)
@@ -103,7 +103,7 @@ def _block(draft: Draft) -> None:
         )
 
 
-def _states(draft: Draft) -> None:
+def _states(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.zero_group and s.dp * s.cp % s.shard_group:
         all_ranks = f"{s.zero_group} does not divide the {s.dp * s.cp} ranks of dp x cp; all of them are written"
@@ -117,14 +117,14 @@ def _states(draft: Draft) -> None:
         draft.by_hand.append("--offload-modules: which modules' activations go to host memory; core_attn is written")
 
 
-def _numbers(draft: Draft) -> None:
+def _numbers(draft: ExportDraft) -> None:
     why = "Megatron-LM keeps 16-bit parameters and fp32 copies"
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed",), "mixed", why)
     without(draft, compile=(False, "Megatron-LM brings its own fused kernels"))
 
 
-def _experts(draft: Draft) -> None:
+def _experts(draft: ExportDraft) -> None:
     s = draft.strategy
     if draft.model.moe and s.world % (s.etp * s.ep * s.pp):
         draft.refuse(
@@ -133,7 +133,7 @@ def _experts(draft: Draft) -> None:
         )
 
 
-def arguments(draft: Draft) -> Groups:
+def arguments(draft: ExportDraft) -> Groups:
     """Every flag, by what it is about."""
     s = draft.strategy
     return {
@@ -146,7 +146,7 @@ def arguments(draft: Draft) -> Groups:
     }
 
 
-def _parallel(draft: Draft) -> Iterator[Flag]:
+def _parallel(draft: ExportDraft) -> Iterator[Flag]:
     s = draft.strategy
     yield from ((MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("tp", "pp", "cp"))
     if draft.model.moe:  # the expert tensor degree would be tp if it were left out
@@ -178,7 +178,7 @@ def _piece(count: int) -> str:
     return "t" * count if count < 3 else f"t*{count}"
 
 
-def _state_flags(draft: Draft) -> Iterator[Flag]:
+def _state_flags(draft: ExportDraft) -> Iterator[Flag]:
     s = draft.strategy
     yield "optimizer", MEGATRON_OPTIMIZERS.get(s.optimizer, "adam")
     if s.zero > 1:
@@ -204,7 +204,7 @@ def _state_flags(draft: Draft) -> Iterator[Flag]:
             yield "overlap-param-gather", None
 
 
-def _number_flags(draft: Draft) -> Iterator[Flag]:
+def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
     s = draft.strategy
     if s.dtype != "fp32":
         yield "fp16" if s.dtype == "fp16" else "bf16", None
@@ -226,7 +226,7 @@ def _number_flags(draft: Draft) -> Iterator[Flag]:
         yield "attention-backend", "unfused"
 
 
-def _recompute_flags(draft: Draft) -> Iterator[Flag]:
+def _recompute_flags(draft: ExportDraft) -> Iterator[Flag]:
     recompute = draft.strategy.recompute
     if recompute.full:
         yield "recompute-granularity", "full"
@@ -256,12 +256,12 @@ _MANY = {"recompute-modules"}
 """Flags that take several words."""
 
 
-def _environment(draft: Draft) -> dict[str, Any]:
+def _environment(draft: ExportDraft) -> dict[str, Any]:
     s = draft.strategy
     return {"CUDA_DEVICE_MAX_CONNECTIONS": 1} if (s.tp > 1 or s.cp > 1) and s.zero < 2 else {}
 
 
-def _script(draft: Draft, groups: Groups) -> str:
+def _script(draft: ExportDraft, groups: Groups) -> str:
     lines = ["#!/bin/bash", draft.header().rstrip("\n"), "# Flags after the script's name are added to the end.", ""]
     lines += [f"export {name}={value}" for name, value in _environment(draft).items()]
     lines += ["# A stand-in so that it starts: replace it by your data, tokenizer and learning rate."]
@@ -280,7 +280,7 @@ def _script(draft: Draft, groups: Groups) -> str:
 _DATA = ("--mock-data", "--tokenizer-type NullTokenizer", "--train-iters 20", "--lr 1e-4", "--eval-iters 0")
 
 
-def _yaml(draft: Draft, groups: Groups) -> str:
+def _yaml(draft: ExportDraft, groups: Groups) -> str:
     given = {f"--{flag}": True if value is None else value for flags in groups.values() for flag, value in flags}
     document: dict[str, Any] = {"ENV_VARS": _environment(draft)} if _environment(draft) else {}
     document["MODEL_ARGS"] = given

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.frameworks.target import Draft
+from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.model import Mla, Model, Moe
 
 Flag = tuple[str, str | int | float | None]
@@ -13,7 +13,7 @@ Flag = tuple[str, str | int | float | None]
 _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 
 
-def model_losses(draft: Draft) -> None:
+def model_losses(draft: ExportDraft) -> None:
     """What of the model the flags cannot say: they then describe another model, so it must be told."""
     model = draft.model
     strange = {

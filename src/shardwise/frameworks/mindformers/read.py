@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import Fault, InputError
-from shardwise.frameworks.imported import Draft, Imported, back
+from shardwise.frameworks.imported import ImportDraft, Imported, back
 from shardwise.frameworks.mindformers.names import (
     MINDFORMERS_CP_KINDS,
     MINDFORMERS_DEGREES,
@@ -23,7 +23,7 @@ _PATTERNS = back(MINDFORMERS_PATTERNS)
 
 def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imported:
     """Degrees, batch, layers and recompute of every stage, and the model where it is described."""
-    draft = Draft(framework="mindformers")
+    draft = ImportDraft(framework="mindformers")
     keys = Foreign(data, "", draft.faults)
     tables = _Tables(keys)
     for ours, theirs in MINDFORMERS_DEGREES.items():
@@ -53,13 +53,13 @@ class _Tables:
         yield from (self.config, self.runner, self.recompute, self.parallel, self.pipeline, self.optimizer, self.outer)
 
 
-def _degree(draft: Draft, table: Foreign, ours: str, theirs: str) -> None:
+def _degree(draft: ImportDraft, table: Foreign, ours: str, theirs: str) -> None:
     if table.has(theirs):
         table.read.add(theirs)
         draft.take_whole(ours, table.path(theirs), table.data[theirs])
 
 
-def _batch(draft: Draft, tables: _Tables) -> None:
+def _batch(draft: ImportDraft, tables: _Tables) -> None:
     size = tables.runner.whole("batch_size", 1, row="Strategy.micro_batch")
     draft.take("micro_batch", size, "runner_config.batch_size")
     # micro_batch_num is a count, and counts only where there is a pipeline.
@@ -74,7 +74,7 @@ def _batch(draft: Draft, tables: _Tables) -> None:
         draft.take("seq", tables.model.whole("seq_length", row="Strategy.seq"), "model_config.seq_length")
 
 
-def _sharding(draft: Draft, tables: _Tables) -> None:
+def _sharding(draft: ImportDraft, tables: _Tables) -> None:
     sharded = tables.parallel.switch("enable_parallel_optimizer", default=False)
     draft.take("zero", 1 if sharded else 0, f"parallel.enable_parallel_optimizer {str(sharded).lower()}")
     if sharded:
@@ -88,7 +88,7 @@ def _sharding(draft: Draft, tables: _Tables) -> None:
         draft.take("cp_kind", _CP_KINDS.get(kind, "ring"), f"context_parallel_algo {kind}")
 
 
-def _pipeline(draft: Draft, tables: _Tables) -> None:
+def _pipeline(draft: ImportDraft, tables: _Tables) -> None:
     if tables.pipeline.switch("pipeline_interleave", default=False):
         draft.take(
             "vpp", tables.model.whole("pp_interleave_num", 1, row="Strategy.vpp"), "model_config.pp_interleave_num"
@@ -102,7 +102,7 @@ def _pipeline(draft: Draft, tables: _Tables) -> None:
     draft.take("schedule", ours, f"pipeline_scheduler {name}")
 
 
-def _layers(draft: Draft, tables: _Tables) -> None:
+def _layers(draft: ImportDraft, tables: _Tables) -> None:
     """`offset` is what every stage holds beyond the even share, one row per chunk of a rank."""
     model, pp, vpp = tables.model, draft.number("pp"), draft.number("vpp")
     offset = model.data.get("offset", 0)
@@ -128,7 +128,7 @@ def _layers(draft: Draft, tables: _Tables) -> None:
     draft.take("layers", tuple(item for row in layers for item in row), "model_config.offset")
 
 
-def _rows(draft: Draft, value: object, at: str, row: str) -> list[list[int]] | None:
+def _rows(draft: ImportDraft, value: object, at: str, row: str) -> list[list[int]] | None:
     """A list of one number per stage, or one such list per chunk of a rank; anything else is a fault."""
     pp, vpp = draft.number("pp"), draft.number("vpp")
     rows = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
@@ -143,7 +143,7 @@ def _rows(draft: Draft, value: object, at: str, row: str) -> list[list[int]] | N
     return sound if all(len(one) == pp for one in sound) else None
 
 
-def _recompute(draft: Draft, tables: _Tables) -> None:
+def _recompute(draft: ImportDraft, tables: _Tables) -> None:
     keys = tables.recompute
     full, comm = (_chosen(draft, keys, name) for name in ("recompute", "select_comm_recompute"))
     selective = _selected(draft, keys)
@@ -166,7 +166,7 @@ def _recompute(draft: Draft, tables: _Tables) -> None:
         draft.take("recompute", value, "recompute_config.select_recompute")
 
 
-def _selected(draft: Draft, keys: Foreign) -> dict[str, tuple[int, ...]]:
+def _selected(draft: ImportDraft, keys: Foreign) -> dict[str, tuple[int, ...]]:
     """Parts of a layer that are recomputed, each with its layers: a choice for the activation, or one by pattern."""
     value = keys.data.get("select_recompute")
     if not isinstance(value, dict):
@@ -179,7 +179,7 @@ def _selected(draft: Draft, keys: Foreign) -> dict[str, tuple[int, ...]]:
     return {module: chosen for module, chosen in found.items() if chosen is not None}
 
 
-def _chosen(draft: Draft, keys: Foreign, name: str) -> tuple[int, ...] | None:
+def _chosen(draft: ImportDraft, keys: Foreign, name: str) -> tuple[int, ...] | None:
     """Layers that a choice names, of every stage or chunk; empty: all of them, none: it chooses nothing."""
     keys.read.add(name)
     value = keys.data.get(name)
@@ -200,7 +200,7 @@ def _chosen(draft: Draft, keys: Foreign, name: str) -> tuple[int, ...] | None:
     return counts if any(counts) else None
 
 
-def _model(draft: Draft, tables: _Tables) -> None:
+def _model(draft: ImportDraft, tables: _Tables) -> None:
     """The model's keys are Hugging Face's, with a few spellings of its own."""
     from shardwise.frameworks.huggingface.read import read_config
 

@@ -27,7 +27,7 @@ from shardwise.frameworks.mindformers.names import (
 from shardwise.frameworks.mindformers.write_model import TYPES, model_keys, say_model
 from shardwise.frameworks.nearest import choose, known_modules, known_schedule, recomputed, without, without_lora
 from shardwise.frameworks.partition import mindformers_lists, mixture
-from shardwise.frameworks.target import Draft, File
+from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Placement
 
@@ -56,14 +56,14 @@ def dump(document: Settings) -> str:
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
-def write(draft: Draft) -> tuple[File, ...]:
+def write(draft: ExportDraft) -> tuple[File, ...]:
     """`mindformers.yaml` for either mode."""
     settings = mindformers_pynative.document if draft.version == "2.1-pynative" else _graph
     document = settings(draft)  # first, for the header tells what was lost on the way
     return (File(name="mindformers.yaml", text=draft.header() + dump(document)),)
 
 
-def _graph(draft: Draft) -> Settings:
+def _graph(draft: ExportDraft) -> Settings:
     for bend in (without_lora, _schedule, _states, _axes, _recompute, numbers, say_model):
         bend(draft)
     draft.settle()
@@ -84,7 +84,7 @@ def _graph(draft: Draft) -> Settings:
     }
 
 
-def _schedule(draft: Draft) -> None:
+def _schedule(draft: ExportDraft) -> None:
     known_schedule(draft, ("interleaved", *MINDFORMERS_SCHEDULES))
     s = draft.strategy
     if s.pp > 1 and s.schedule == "zb-v" and s.microbatches < 2 * s.pp:
@@ -94,7 +94,7 @@ def _schedule(draft: Draft) -> None:
         )
 
 
-def _states(draft: Draft) -> None:
+def _states(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.zero > 1:
         draft.refuse(
@@ -105,12 +105,12 @@ def _states(draft: Draft) -> None:
     choose(draft, "offload", ("none",), "none", "swap_config wants every layer named")
 
 
-def _axes(draft: Draft) -> None:
+def _axes(draft: ExportDraft) -> None:
     if draft.strategy.cp > 1:
         choose(draft, "cp_kind", tuple(MINDFORMERS_CP_KINDS), "ring")
 
 
-def numbers(draft: Draft) -> None:
+def numbers(draft: ExportDraft) -> None:
     choose(draft, "dtype", tuple(TYPES), "bf16")
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed", "pure"), "mixed")
@@ -119,7 +119,7 @@ def numbers(draft: Draft) -> None:
     without(draft, compile=(False, "MindSpore compiles graphs itself"), grad_dtype=("fp32", why))
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: ExportDraft) -> None:
     default, patterns = {"activation", "comm"}, set(MINDFORMERS_PATTERNS)
     known_modules(draft, _WIDER, default | patterns, "MindFormers")
     modules = set(draft.strategy.recompute.modules)
@@ -131,7 +131,7 @@ def _recompute(draft: Draft) -> None:
         draft.lose("strategy.recompute", text, recompute=Recompute(full=True, layers=recompute.layers))
 
 
-def _parallel(draft: Draft) -> Settings:
+def _parallel(draft: ExportDraft) -> Settings:
     s = draft.strategy
     found: Settings = {"parallel_mode": 1, "full_batch": False, "enable_parallel_optimizer": s.zero > 0}
     if s.zero and s.zero_group:
@@ -142,7 +142,7 @@ def _parallel(draft: Draft) -> Settings:
     return found
 
 
-def _degrees(draft: Draft) -> Settings:
+def _degrees(draft: ExportDraft) -> Settings:
     s = draft.strategy
     found: Settings = {
         theirs: getattr(s, ours)
@@ -158,7 +158,7 @@ def _degrees(draft: Draft) -> Settings:
     return found
 
 
-def _layer_keys(draft: Draft) -> Settings:
+def _layer_keys(draft: ExportDraft) -> Settings:
     s = draft.strategy
     found: Settings = {MINDFORMERS_DEGREES["etp"]: s.etp} if draft.model.moe else {}
     if s.pp > 1:
@@ -166,7 +166,7 @@ def _layer_keys(draft: Draft) -> Settings:
     return found
 
 
-def _recompute_keys(draft: Draft) -> Settings:
+def _recompute_keys(draft: ExportDraft) -> Settings:
     s = draft.strategy
     if s.pp > 1 and mixture(draft.plan):
         return {key: rows(counts, s.pp, s.placement) for key, counts in mindformers_lists(draft.plan).items()}

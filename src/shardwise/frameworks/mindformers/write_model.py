@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.frameworks.target import Draft
+from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.model import Mla, Model, Moe
 
 Settings = dict[str, Any]
@@ -25,7 +25,7 @@ def model_type(model: Model) -> str:
     return "deepseek_v3" if model.mla else "qwen3_moe" if model.moe else "qwen3"
 
 
-def say_model(draft: Draft) -> None:
+def say_model(draft: ExportDraft) -> None:
     model, name = draft.model, model_type(draft.model)
     draft.by_hand.append(f"model_type and architectures: {name} is written as the nearest to {model.name}")
     if not model.mla and model.qk_norm == "none":
@@ -36,7 +36,7 @@ def say_model(draft: Draft) -> None:
         draft.lose("model", "windows, parallel residuals and learned positions are not among the keys; use your own")
 
 
-def model_keys(draft: Draft) -> Settings:
+def model_keys(draft: ExportDraft) -> Settings:
     model, s = draft.model, draft.strategy
     found: Settings = {
         "model_type": model_type(model),
@@ -64,7 +64,7 @@ def model_keys(draft: Draft) -> Settings:
     return found
 
 
-def _architecture(draft: Draft) -> str | list[str]:
+def _architecture(draft: ExportDraft) -> str | list[str]:
     name = _ARCHITECTURES[model_type(draft.model)]
     return name if draft.version == "2.1-pynative" else [name]
 

@@ -16,7 +16,7 @@ from shardwise.frameworks.mindformers.names import (
 )
 from shardwise.frameworks.mindformers.write_model import TYPES, model_keys, say_model
 from shardwise.frameworks.nearest import choose, known_modules, known_schedule, recomputed, without, without_lora
-from shardwise.frameworks.target import Draft
+from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.layers import rank_chunks
 from shardwise.inputs.recompute import Recompute
 
@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 _WIDER = {"ffn": "mlp", "activation": "mlp", "moe-act": "mlp", "mla-up": "attention"}
 
 
-def document(draft: Draft) -> Settings:
+def document(draft: ExportDraft) -> Settings:
     """The settings that a plan decides."""
     for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers, say_model):
         bend(draft)
@@ -42,13 +42,13 @@ def document(draft: Draft) -> Settings:
     }
 
 
-def _pipeline(draft: Draft) -> None:
+def _pipeline(draft: ExportDraft) -> None:
     known_schedule(draft, tuple(PYNATIVE_SCHEDULES))
     if draft.strategy.pp > 1 and 0 in draft.layers:
         draft.refuse("strategy.layers", f"{','.join(map(str, draft.layers))}: a range of layers cannot be empty here")
 
 
-def _states(draft: Draft) -> None:
+def _states(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.zero < 2 and s.dp * s.cp > 1:
         text = f"zero {s.zero}: FSDP shards gradients too; zero 2 is written, so memory is at most as planned"
@@ -56,7 +56,7 @@ def _states(draft: Draft) -> None:
     choose(draft, "offload", ("none", "optimizer"), "none", "swap wants every operator named")
 
 
-def _axes(draft: Draft) -> None:
+def _axes(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.tp > 1 and not s.sp:
         draft.lose("strategy.sp", "PyNative refuses tensor parallel without sequence parallel", sp=True)
@@ -66,7 +66,7 @@ def _axes(draft: Draft) -> None:
         draft.refuse("strategy.etp", f"{s.etp}: PyNative has no tensor parallel of experts; use etp 1, or @2.1-graph")
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: ExportDraft) -> None:
     known_modules(draft, _WIDER, tuple(MINDFORMERS_PATTERNS), "PyNative")
     recompute = draft.strategy.recompute
     if recompute.group > 1:
@@ -74,7 +74,7 @@ def _recompute(draft: Draft) -> None:
         draft.lose("strategy.recompute", text, recompute=Recompute(full=True, layers=recompute.layers))
 
 
-def _numbers(draft: Draft) -> None:
+def _numbers(draft: ExportDraft) -> None:
     choose(draft, "dtype", tuple(TYPES), "bf16")
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed", "pure"), "mixed")
@@ -82,7 +82,7 @@ def _numbers(draft: Draft) -> None:
     without(draft, compile=(False, "PyNative runs operator by operator"), grad_dtype=("fp32", "gradients are fp32"))
 
 
-def _parallelism(draft: Draft) -> Settings:
+def _parallelism(draft: ExportDraft) -> Settings:
     s = draft.strategy
     found: Settings = {
         "data_parallel_shard": s.dp,
@@ -106,7 +106,7 @@ def _parallelism(draft: Draft) -> Settings:
     return found
 
 
-def _stages(draft: Draft) -> list[str]:
+def _stages(draft: ExportDraft) -> list[str]:
     """A text per rank: `0-3,16-19`, a range per chunk."""
     s, layers = draft.strategy, draft.layers
     starts = [sum(layers[:chunk]) for chunk in range(len(layers))]
@@ -114,7 +114,7 @@ def _stages(draft: Draft) -> list[str]:
     return [",".join(ranges[chunk] for chunk in rank_chunks(rank, s.pp, s.vpp, "loop")) for rank in range(s.pp)]
 
 
-def _recompute_keys(draft: Draft) -> Settings:
+def _recompute_keys(draft: ExportDraft) -> Settings:
     recompute, counts = draft.strategy.recompute, recomputed(draft)
     if not any(counts):
         return {"mode": "None"}

@@ -16,7 +16,7 @@ from shardwise.frameworks.nearest import (
     without,
     without_lora,
 )
-from shardwise.frameworks.target import Draft, File
+from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.serialise import to_json
 
@@ -34,7 +34,7 @@ PADDLE_RECOMPUTED = {"core-attention": "core_attn", "attention": "full_attn"}
 Settings = dict[str, Any]
 
 
-def write(draft: Draft) -> tuple[File, ...]:
+def write(draft: ExportDraft) -> tuple[File, ...]:
     """`paddle.json` and the script that starts it."""
     for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers):
         bend(draft)
@@ -46,7 +46,7 @@ def write(draft: Draft) -> tuple[File, ...]:
     )
 
 
-def _pipeline(draft: Draft) -> None:
+def _pipeline(draft: ExportDraft) -> None:
     known_schedule(draft, tuple(PADDLE_SCHEDULES))
     s = draft.strategy
     if s.pp == 1:
@@ -58,7 +58,7 @@ def _pipeline(draft: Draft) -> None:
     even_layers(draft, "Paddle cuts stages of equal numbers of layers")
 
 
-def _states(draft: Draft) -> None:
+def _states(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.pp > 1 and s.zero > 1:
         draft.refuse("strategy.zero", f"zero {s.zero} with pp {s.pp}: only stage 1 goes with a pipeline; use zero 1")
@@ -68,7 +68,7 @@ def _states(draft: Draft) -> None:
     choose(draft, "offload", ("none",), "none")
 
 
-def _axes(draft: Draft) -> None:
+def _axes(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.cp > 1:
         choose(draft, "cp_kind", tuple(PADDLE_CP_KINDS), "ring")
@@ -76,7 +76,7 @@ def _axes(draft: Draft) -> None:
         draft.refuse("strategy.ep", f"ep {s.ep}, etp {s.etp}: this program has no expert parallel; use 1")
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: ExportDraft) -> None:
     recompute = draft.strategy.recompute
     if len(recompute.modules) > 1:
         known_modules(draft, {}, (), "Paddle (one module at most)")
@@ -87,7 +87,7 @@ def _recompute(draft: Draft) -> None:
         draft.lose("strategy.recompute", text, recompute=Recompute(full=True, layers=recompute.layers))
 
 
-def _numbers(draft: Draft) -> None:
+def _numbers(draft: ExportDraft) -> None:
     choose(draft, "dtype", ("fp32", "bf16", "fp16"), "bf16")
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed", "autocast"), "mixed")
@@ -96,7 +96,7 @@ def _numbers(draft: Draft) -> None:
     without(draft, compile=(False, "static graphs are compiled in any case"), grad_dtype=("fp32", why))
 
 
-def _arguments(draft: Draft) -> Settings:
+def _arguments(draft: ExportDraft) -> Settings:
     s = draft.strategy
     found: Settings = {
         "enable_auto_parallel": True,  # the program stops without it
@@ -121,7 +121,7 @@ def _arguments(draft: Draft) -> Settings:
     return found | _recompute_keys(draft)
 
 
-def _recompute_keys(draft: Draft) -> Settings:
+def _recompute_keys(draft: ExportDraft) -> Settings:
     """`no_recompute_layers` names the others, so that any list can be said."""
     recompute, counts = draft.strategy.recompute, recomputed(draft)
     if not any(counts):
@@ -136,7 +136,7 @@ def _recompute_keys(draft: Draft) -> Settings:
     return found | ({"no_recompute_layers": kept} if kept else {})
 
 
-def _script(draft: Draft) -> str:
+def _script(draft: ExportDraft) -> str:
     lines = ["#!/bin/bash", draft.header().rstrip("\n")]
     lines.append('python -m paddle.distributed.launch --gpus "${GPUS:-0,1,2,3,4,5,6,7}" \\')
     return "\n".join([*lines, '    run_pretrain_auto.py paddle.json "$@"', ""])

@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.errors import InputError
 from shardwise.frameworks.export import SPEAKS, TORCH
 from shardwise.frameworks.folder import write_export
-from shardwise.frameworks.target import Draft, Export, File
+from shardwise.frameworks.target import Export, ExportDraft, File
 from shardwise.pipeline.action import F, Schedule
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.faults import validate
@@ -19,7 +19,7 @@ from shardwise.pipeline.generate import SHAPES, generate
 from shardwise.plan.plan import Plan
 
 
-def write(draft: Draft) -> tuple[File, ...]:
+def write(draft: ExportDraft) -> tuple[File, ...]:
     """`schedule.csv`, which cannot hold a comment, and `run_pipeline.py`."""
     s = draft.strategy
     if s.pp == 1:

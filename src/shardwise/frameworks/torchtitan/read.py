@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from shardwise.errors import FileError, InputError
-from shardwise.frameworks.imported import Draft, Imported, back
+from shardwise.frameworks.imported import ImportDraft, Imported, back
 from shardwise.frameworks.torchtitan.names import (
     TORCHTITAN_CP_KINDS,
     TORCHTITAN_DEGREES,
@@ -69,7 +69,7 @@ def read_python(text: str, *, entry: str = "", title: str = "torchtitan") -> Imp
 
 
 def _read(settings: Settings, title: str) -> Imported:
-    draft = Draft(framework="torchtitan")
+    draft = ImportDraft(framework="torchtitan")
     keys = Foreign(settings, "", draft.faults)
     for name, ours in _DEGREES.items():
         if keys.has(name):
@@ -81,7 +81,7 @@ def _read(settings: Settings, title: str) -> Imported:
     return draft.finish(title)
 
 
-def _data(draft: Draft, keys: Foreign) -> None:
+def _data(draft: ImportDraft, keys: Foreign) -> None:
     replicate = keys.whole("parallelism.data_parallel_replicate_degree", 1, row="Strategy.dp")
     ranks = keys.whole("parallelism.data_parallel_shard_degree", -1, row="foreign.group")
     reshard = keys.text(
@@ -108,7 +108,7 @@ def _data(draft: Draft, keys: Foreign) -> None:
         draft.take("zero_group", ranks * draft.number("cp"), "data_parallel_shard_degree x context_parallel_degree")
 
 
-def _pipeline(draft: Draft, keys: Foreign) -> None:
+def _pipeline(draft: ImportDraft, keys: Foreign) -> None:
     if draft.number("pp") == 1:
         return  # what is said about a pipeline that is not there is named as without effect
     name = keys.text("parallelism.pipeline_parallel_schedule", "1F1B", choices=_SCHEDULES)
@@ -127,7 +127,7 @@ def _pipeline(draft: Draft, keys: Foreign) -> None:
         )
 
 
-def _parts(draft: Draft, keys: Foreign, parts: object) -> None:
+def _parts(draft: ImportDraft, keys: Foreign, parts: object) -> None:
     name, pp = "parallelism.module_fqns_per_model_part", draft.number("pp")
     sound = isinstance(parts, list) and all(
         isinstance(part, list) and all(isinstance(module, str) for module in part) for part in parts
@@ -143,7 +143,7 @@ def _layers_in(part: list[str]) -> int:
     return sum(module.startswith("layers.") for module in part)
 
 
-def _batch(draft: Draft, keys: Foreign) -> None:
+def _batch(draft: ImportDraft, keys: Foreign) -> None:
     if keys.has("training.num_tokens_per_microbatch_per_dp_rank"):
         _batch_in_tokens(draft, keys)
         return
@@ -163,7 +163,7 @@ def _batch(draft: Draft, keys: Foreign) -> None:
         draft.assume_batch(passes, "local_batch_size x dp, no gradient accumulation")
 
 
-def _total(draft: Draft, keys: Foreign, name: str, row: str, tokens: int) -> bool:
+def _total(draft: ImportDraft, keys: Foreign, name: str, row: str, tokens: int) -> bool:
     """The global batch where it is given; -1 leaves it open."""
     total = keys.whole(name, -1, row=row)
     if total == -1:
@@ -174,7 +174,7 @@ def _total(draft: Draft, keys: Foreign, name: str, row: str, tokens: int) -> boo
     return True
 
 
-def _batch_in_tokens(draft: Draft, keys: Foreign) -> None:
+def _batch_in_tokens(draft: ImportDraft, keys: Foreign) -> None:
     """The main branch counts tokens where 0.3 counted samples."""
     seq = draft.number("seq", 2048)
     name = "training.num_tokens_per_microbatch_per_dp_rank"
@@ -187,7 +187,7 @@ def _batch_in_tokens(draft: Draft, keys: Foreign) -> None:
         draft.assume_batch(passes, "micro batches x dp")
 
 
-def _recompute(draft: Draft, keys: Foreign) -> None:
+def _recompute(draft: ImportDraft, keys: Foreign) -> None:
     modes = ("selective", "full", "none", "memory_budget")
     mode = keys.text("activation_checkpoint.mode", "selective", choices=modes)
     if mode == "selective":
@@ -198,7 +198,7 @@ def _recompute(draft: Draft, keys: Foreign) -> None:
         draft.assume("recompute", Recompute(), f"activation_checkpoint.mode {mode} cannot be said")
 
 
-def _selective(draft: Draft, keys: Foreign) -> None:
+def _selective(draft: ImportDraft, keys: Foreign) -> None:
     name = "activation_checkpoint.selective_ac_option"
     keys.read.add(name)
     option = keys.data.get(name, "op")
@@ -216,7 +216,7 @@ def _selective(draft: Draft, keys: Foreign) -> None:
         )
 
 
-def _rest(draft: Draft, keys: Foreign) -> None:
+def _rest(draft: ImportDraft, keys: Foreign) -> None:
     draft.take("runtime", "torchtitan", "torchtitan")
     if keys.switch("training.enable_cpu_offload", default=False):
         draft.take("offload", "optimizer", "training.enable_cpu_offload")
@@ -236,7 +236,7 @@ def _rest(draft: Draft, keys: Foreign) -> None:
     _model(draft, keys)
 
 
-def _converters(draft: Draft, keys: Foreign) -> None:
+def _converters(draft: ImportDraft, keys: Foreign) -> None:
     converters = keys.data.get("model.converters") or []
     keys.read.add("model.converters")
     if not isinstance(converters, list):
@@ -250,7 +250,7 @@ def _converters(draft: Draft, keys: Foreign) -> None:
     draft.ignored += [f"model.converters {name}" for name in words if "float8" not in name and "mx" not in name]
 
 
-def _model(draft: Draft, keys: Foreign) -> None:
+def _model(draft: ImportDraft, keys: Foreign) -> None:
     """The file names a model of torchtitan's; our catalog has most of those that people train."""
     name, flavor = keys.text("model.name", ""), keys.text("model.flavor", "")
     ours = next((own for own, theirs in TORCHTITAN_FLAVORS.items() if theirs == (name, flavor)), None)

@@ -22,7 +22,7 @@ from shardwise.frameworks.nearest import (
     without,
     without_lora,
 )
-from shardwise.frameworks.target import Draft, File
+from shardwise.frameworks.target import ExportDraft, File
 from shardwise.frameworks.torch.write import check_torch, schedule_of
 from shardwise.frameworks.torchtitan.names import (
     TORCHTITAN_CP_KINDS,
@@ -37,7 +37,7 @@ from shardwise.pipeline.action import Schedule
 Settings = dict[str, Any]
 
 
-def write(draft: Draft) -> tuple[File, ...]:
+def write(draft: ExportDraft) -> tuple[File, ...]:
     """The configuration, and `schedule.csv` where the order is one of our own."""
     for bend in (
         without_lora,
@@ -58,7 +58,7 @@ def write(draft: Draft) -> tuple[File, ...]:
     return (*made, *csv)
 
 
-def _states(draft: Draft) -> None:
+def _states(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.shard_group == 1:  # spread over one rank is not spread
         draft.strategy = s = replace(s, zero=0, zero_group=0)
@@ -79,7 +79,7 @@ def _states(draft: Draft) -> None:
         draft.lose("strategy.zero_group", text, zero_group=0)
 
 
-def _axes(draft: Draft) -> None:
+def _axes(draft: ExportDraft) -> None:
     s = draft.strategy
     if s.tp > 1 and not s.sp and draft.version == "0.2":
         draft.lose("strategy.sp", "0.2 always runs sequence parallel with tensor parallel", sp=True)
@@ -93,7 +93,7 @@ def _axes(draft: Draft) -> None:
         draft.refuse("strategy.schedule", "pieces of sequences are not in torch's pipelining; use 1f1b")
 
 
-def _experts(draft: Draft) -> None:
+def _experts(draft: ExportDraft) -> None:
     s = draft.strategy
     if not draft.model.moe:
         return
@@ -111,7 +111,7 @@ def _experts(draft: Draft) -> None:
         draft.lose("strategy.etp", f"without expert parallel experts are split over tp {s.tp}", etp=s.tp)
 
 
-def _recompute(draft: Draft) -> None:
+def _recompute(draft: ExportDraft) -> None:
     known_modules(draft, {}, ("ops",), "torchtitan")
     if draft.strategy.recompute.modules or draft.strategy.recompute.full:
         all_layers(draft, "torchtitan has no number of recomputed layers")
@@ -121,7 +121,7 @@ def _recompute(draft: Draft) -> None:
         draft.lose("strategy.recompute", text, recompute=Recompute(full=True))
 
 
-def _numbers(draft: Draft) -> None:
+def _numbers(draft: ExportDraft) -> None:
     choose(draft, "dtype", ("fp32", "bf16", "fp8", "mxfp8"), "bf16")
     s = draft.strategy
     if s.master == "autocast":  # FSDP's fp32 shards, gathered in 16 bits, are both
@@ -135,7 +135,7 @@ def _numbers(draft: Draft) -> None:
     without(draft, flash=(True, "attention is torch's scaled dot product"))
 
 
-def _order(draft: Draft) -> Schedule | None:
+def _order(draft: ExportDraft) -> Schedule | None:
     """The rows of a schedule that torchtitan has no name for, or that the plan wrote out."""
     s = draft.strategy
     if s.pp == 1 or draft.refusals:
@@ -147,7 +147,7 @@ def _order(draft: Draft) -> Schedule | None:
     return order
 
 
-def _grouped(draft: Draft) -> bool:
+def _grouped(draft: ExportDraft) -> bool:
     """Whether interleaved runs other groups than torch's own, which makes all groups equal and at least pp."""
     s = draft.strategy
     if s.schedule != "interleaved":
@@ -156,7 +156,7 @@ def _grouped(draft: Draft) -> bool:
     return s.microbatches % rounds != 0 or (s.group or s.pp) != s.microbatches // rounds
 
 
-def _named(draft: Draft, order: Schedule | None) -> str:
+def _named(draft: ExportDraft, order: Schedule | None) -> str:
     """The schedule's name, which also places the chunks."""
     s = draft.strategy
     if s.placement == "v" and s.vpp > 1:
@@ -166,12 +166,12 @@ def _named(draft: Draft, order: Schedule | None) -> str:
     return TORCHTITAN_SCHEDULES["interleaved" if s.vpp > 1 else "1f1b"]
 
 
-def _shard(draft: Draft) -> int:
+def _shard(draft: ExportDraft) -> int:
     s = draft.strategy
     return max(1, s.shard_group // s.cp) if s.zero else 1
 
 
-def _training(draft: Draft) -> Settings:
+def _training(draft: ExportDraft) -> Settings:
     s = draft.strategy
     found: Settings = {"local_batch_size": s.micro_batch * (s.microbatches if s.pp > 1 else 1)}
     found |= {"global_batch_size": s.global_batch, "seq_len": s.seq}
@@ -191,7 +191,7 @@ def _training(draft: Draft) -> Settings:
     return found
 
 
-def _parallelism(draft: Draft, order: Schedule | None) -> Settings:
+def _parallelism(draft: ExportDraft, order: Schedule | None) -> Settings:
     s, shard = draft.strategy, _shard(draft)
     found: Settings = {
         "data_parallel_replicate_degree": s.dp // shard,
@@ -209,7 +209,7 @@ def _parallelism(draft: Draft, order: Schedule | None) -> Settings:
     return found | (_pipeline(draft, order) if s.pp > 1 else {})
 
 
-def _pipeline(draft: Draft, order: Schedule | None) -> Settings:
+def _pipeline(draft: ExportDraft, order: Schedule | None) -> Settings:
     s = draft.strategy
     found: Settings = {"pipeline_parallel_schedule": _named(draft, order)}
     if order:

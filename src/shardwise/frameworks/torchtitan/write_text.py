@@ -8,13 +8,13 @@ from typing import Any
 
 import tomli_w
 
-from shardwise.frameworks.target import Draft, File, start_lines
+from shardwise.frameworks.target import ExportDraft, File, start_lines
 from shardwise.frameworks.torchtitan.names import TORCHTITAN_FLAVORS
 
 Settings = dict[str, Any]
 
 
-def say_model(draft: Draft) -> None:
+def say_model(draft: ExportDraft) -> None:
     """What of the model cannot be said, and where to say it."""
     s, (name, _) = draft.strategy, flavor(draft)
     if draft.model.name not in TORCHTITAN_FLAVORS:
@@ -26,7 +26,7 @@ def say_model(draft: Draft) -> None:
         draft.lose("model.mtp", f"{draft.model.mtp}: multi-token prediction {why}; it is trained without")
 
 
-def config(draft: Draft, tables: dict[str, Settings]) -> tuple[File, File]:
+def config(draft: ExportDraft, tables: dict[str, Settings]) -> tuple[File, File]:
     """The configuration file of a version, and what starts it."""
     if draft.version == "0.2":
         file = File(name="torchtitan.toml", text=_toml(draft, tables))
@@ -35,7 +35,7 @@ def config(draft: Draft, tables: dict[str, Settings]) -> tuple[File, File]:
     return file, _start(draft, "--module shardwise_config --config shardwise")
 
 
-def _toml(draft: Draft, tables: dict[str, Settings]) -> str:
+def _toml(draft: ExportDraft, tables: dict[str, Settings]) -> str:
     s, (name, known) = draft.strategy, flavor(draft)
     model: Settings = {"name": name, "flavor": known or draft.model.name}
     if s.dtype in {"fp8", "mxfp8"}:
@@ -53,7 +53,7 @@ def _toml(draft: Draft, tables: dict[str, Settings]) -> str:
     return draft.header() + tomli_w.dumps(document)
 
 
-def _start(draft: Draft, flags: str) -> File:
+def _start(draft: ExportDraft, flags: str) -> File:
     """The files are found from their own folder: the module by Python, the CSV and the TOML by their names."""
     lines = ["#!/bin/bash", draft.header().rstrip("\n"), "# Flags after the script's name are added to the end.", ""]
     lines += ['cd "$(dirname "${BASH_SOURCE[0]}")"', *start_lines(draft.strategy.world)]
@@ -64,19 +64,19 @@ def _start(draft: Draft, flags: str) -> File:
 _CONVERTERS = {"fp8": "Float8", "mxfp8": "MXFP8"}
 
 
-def flavor(draft: Draft) -> tuple[str, str]:
+def flavor(draft: ExportDraft) -> tuple[str, str]:
     """Their model and flavor; without a flavor where the model is not known to be one of theirs."""
     return TORCHTITAN_FLAVORS.get(draft.model.name, ("llama3", ""))
 
 
-def mtp(draft: Draft) -> int:
+def mtp(draft: ExportDraft) -> int:
     """Extra layers that can be said: only DeepSeek's model has them, and only without stages and context parallel."""
     s = draft.strategy
     able = draft.version != "0.2" and flavor(draft)[0] == "deepseek_v3" and s.pp == 1 and s.cp == 1
     return draft.model.mtp if able else 0
 
 
-def python(draft: Draft, tables: dict[str, Settings]) -> str:
+def python(draft: ExportDraft, tables: dict[str, Settings]) -> str:
     """The file, with one function `shardwise`."""
     name, known = flavor(draft)
     known = known or "debugmodel"
@@ -87,7 +87,7 @@ def python(draft: Draft, tables: dict[str, Settings]) -> str:
     return draft.header() + "\n".join(lines)
 
 
-def _imports(draft: Draft, name: str, base: str) -> Iterator[str]:
+def _imports(draft: ExportDraft, name: str, base: str) -> Iterator[str]:
     converters, policy = _converters(draft), _policy(draft)
     if converters:
         yield f"from torchtitan.components.quantization import {', '.join(converters)}"
@@ -102,18 +102,18 @@ def _imports(draft: Draft, name: str, base: str) -> Iterator[str]:
         yield f"from torchtitan.models.{name}.mtp import MTPLoss"
 
 
-def _policy(draft: Draft) -> str:
+def _policy(draft: ExportDraft) -> str:
     recompute = draft.strategy.recompute
     return "FullAC" if recompute.full else "SelectiveAC" if recompute.modules else ""
 
 
-def _converters(draft: Draft) -> list[str]:
+def _converters(draft: ExportDraft) -> list[str]:
     start = _CONVERTERS.get(draft.strategy.dtype)
     kinds = ("LinearConverter", "GroupedExpertsConverter") if draft.model.moe else ("LinearConverter",)
     return [f"{start}{kind}" for kind in kinds] if start else []
 
 
-def _model(draft: Draft, known: str) -> str:
+def _model(draft: ExportDraft, known: str) -> str:
     words = [repr(known)]
     if mtp(draft):
         words.append(f"num_mtp_layers={mtp(draft)}")
@@ -123,14 +123,14 @@ def _model(draft: Draft, known: str) -> str:
     return ", ".join(words)
 
 
-def _guard(draft: Draft) -> list[str]:
+def _guard(draft: ExportDraft) -> list[str]:
     """A model of another depth would train with stages that hold nothing, without a word."""
     model = draft.model
     text = f"the plan is for {model.name} of {model.layers} layers: name that model in this file"
     return [f"    if len(model_spec.model.layers) != {model.layers}:", f"        raise ValueError({text!r})"]
 
 
-def _body(draft: Draft, tables: dict[str, Settings]) -> Iterator[str]:
+def _body(draft: ExportDraft, tables: dict[str, Settings]) -> Iterator[str]:
     policy = _policy(draft)
     yield "        model_spec=model_spec,"
     if mtp(draft):

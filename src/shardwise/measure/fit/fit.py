@@ -19,7 +19,7 @@ from shardwise.measure.fit import samples
 from shardwise.measure.fit.links import fit_links
 from shardwise.measure.fit.minimise import Bounds, minimise, number, off, with_numbers
 from shardwise.measure.fit.probe_file import Probe
-from shardwise.measure.fit.result import Family, Fit, Point
+from shardwise.measure.fit.result import Fit, FitPoint, FittedFamily
 from shardwise.measure.fit.samples import Sample
 from shardwise.measure.fit.steps import fit_steps
 
@@ -31,7 +31,7 @@ REFERENCE_LAUNCH = 6.79e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class FitTask:
     """One family: its rows, the numbers to move, and how the machine is set up for it."""
 
     name: str
@@ -42,32 +42,32 @@ class Task:
     flash2: bool = False
 
 
-def tasks(probe: Probe) -> Iterator[Task]:
+def tasks(probe: Probe) -> Iterator[FitTask]:
     """All families in the order in which they are fitted."""
-    yield Task(
+    yield FitTask(
         name="streaming kernels", rows=samples.streams(probe),
         bounds={"bandwidth": (0.3, 1.0), "kernel_fixed": (2e-7, 2e-5)},
     )  # fmt: skip
-    yield Task(
+    yield FitTask(
         name="products bf16", rows=samples.products(probe, "bf16"),
         bounds={"gemm.bf16": (0.1, 1.0), "gemm_depth": (5.0, 400.0), "gemm_fixed": (5e-7, 3e-5), "wave": (0.005, 1.0)},
     )  # fmt: skip
     for dtype in ("fp16", "fp32", "tf32", "fp8"):
         rows = samples.products(probe, dtype)
-        yield Task(name=f"products {dtype}", rows=rows, bounds={f"gemm.{dtype}": (0.05, 1.0)}, dtype=dtype)
+        yield FitTask(name=f"products {dtype}", rows=rows, bounds={f"gemm.{dtype}": (0.05, 1.0)}, dtype=dtype)
     odd = samples.products(probe, "bf16", odd=True)
-    yield Task(name="misaligned products", rows=odd, bounds={"misaligned": (1.0, 20.0)})
-    yield Task(name="grouped products", rows=samples.grouped(probe), bounds={"grouped": (0.2, 1.3)})
-    yield Task(
+    yield FitTask(name="misaligned products", rows=odd, bounds={"misaligned": (1.0, 20.0)})
+    yield FitTask(name="grouped products", rows=samples.grouped(probe), bounds={"grouped": (0.2, 1.3)})
+    yield FitTask(
         name="attention", rows=samples.attention(probe, ("default", "cudnn")),
         bounds={"attention.0": (0.05, 1.0), "attention.1": (0.05, 1.0), "attention_half.0": (20.0, 4000.0),
                 "attention_half.1": (20.0, 4000.0), "narrow_head": (0.3, 1.0)},
     )  # fmt: skip
-    yield Task(
+    yield FitTask(
         name="attention (flash 2)", rows=samples.attention(probe, ("flash",)),
         bounds={"flash2.0": (0.05, 1.0), "flash2.1": (0.05, 1.0)}, flash2=True,
     )  # fmt: skip
-    yield Task(name="norms and rotary", rows=list(samples.chains(probe)))
+    yield FitTask(name="norms and rotary", rows=list(samples.chains(probe)))
 
 
 def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str, cluster: Cluster | None = None) -> Fit:
@@ -92,7 +92,7 @@ def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str, cluster: Clu
     return Fit(calibration=found, families=(*families, *(one for one in (steps, links) if one)), notes=tuple(notes))
 
 
-def machine_for(task: Task, gpu: Gpu, calibration: Calibration) -> Machine:
+def machine_for(task: FitTask, gpu: Gpu, calibration: Calibration) -> Machine:
     kernels = Kernels(attention="flash2" if task.flash2 else "best")
     # no cache: the search asks for each machine once
     return machine_of.__wrapped__(
@@ -100,7 +100,7 @@ def machine_for(task: Task, gpu: Gpu, calibration: Calibration) -> Machine:
     )
 
 
-def _fitted(task: Task, gpu: Gpu, calibration: Calibration) -> Calibration:
+def _fitted(task: FitTask, gpu: Gpu, calibration: Calibration) -> Calibration:
     rows = [row for index, row in enumerate(task.rows) if not _held_out(index, task.rows)]
     start = {name: min(high, max(low, number(calibration, name))) for name, (low, high) in task.bounds.items()}
 
@@ -117,16 +117,16 @@ def _held_out(index: int, rows: Sequence[Sample]) -> bool:
     return len(rows) >= 2 * FIFTH and index % FIFTH == FIFTH - 1
 
 
-def _family(task: Task, gpu: Gpu, calibration: Calibration) -> Family:
+def _family(task: FitTask, gpu: Gpu, calibration: Calibration) -> FittedFamily:
     machine = machine_for(task, gpu, calibration)
     points = tuple(
-        Point(
+        FitPoint(
             label=row.label, measured=row.seconds, predicted=row.predicted(machine),
             held_out=bool(task.bounds) and _held_out(index, task.rows),
         )
         for index, row in enumerate(task.rows)
     )  # fmt: skip
-    return Family(name=task.name, points=points, fitted=bool(task.bounds) and len(task.rows) >= ENOUGH)
+    return FittedFamily(name=task.name, points=points, fitted=bool(task.bounds) and len(task.rows) >= ENOUGH)
 
 
 def _host(probe: Probe, base: Calibration, notes: list[str]) -> float:

@@ -14,7 +14,7 @@ from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.measure.fit.minimise import minimise, off
 from shardwise.measure.fit.probe_file import Probe, Row
-from shardwise.measure.fit.result import Family, Point
+from shardwise.measure.fit.result import FitPoint, FittedFamily
 
 ENOUGH = 4
 """Rows below which a level keeps the base's share."""
@@ -25,7 +25,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", SENDS)
 
 def fit_links(
     probe: Probe, cluster: Cluster | None, calibration: Calibration, notes: list[str]
-) -> tuple[Calibration, Family | None]:
+) -> tuple[Calibration, FittedFamily | None]:
     """The calibration with what the probe's groups of ranks show of each level of the network."""
     rows = [row for row in probe.rows("distributed") if row["op"] in OPS and row["ranks"] > 1]
     if not rows or cluster is None:
@@ -40,14 +40,14 @@ def fit_links(
             notes.append(f"collectives over {level.name}: {len(own)} rows are too few; the base's share stays")
     network = Network(cluster, calibration)
     points = tuple(
-        Point(
+        FitPoint(
             label=f"{row['op']} of {row['bytes']:,} bytes over {row['ranks']}",
             measured=row["seconds"],
             predicted=_seconds(row, world, network),
         )
         for row in rows
     )
-    return calibration, Family(name="collectives", points=points, fitted=len(rows) >= ENOUGH)
+    return calibration, FittedFamily(name="collectives", points=points, fitted=len(rows) >= ENOUGH)
 
 
 def _fitted(rows: list[Row], world: int, cluster: Cluster, place: int, calibration: Calibration) -> Calibration:

@@ -10,7 +10,7 @@ from shardwise.inputs.calibration import Calibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class FitPoint:
     """One measured kernel beside its prediction."""
 
     label: str
@@ -25,11 +25,11 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class FittedFamily:
     """One kind of kernel: its points, and whether any of its numbers were fitted."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[FitPoint, ...]
     fitted: bool
     """False: predicted with numbers that were fitted on other kernels; a check."""
 
@@ -52,11 +52,11 @@ class Family:
         return fmean(point.error for point in self.points)
 
     @property
-    def worst(self) -> Point:
+    def worst(self) -> FitPoint:
         return max(self.points, key=lambda point: abs(point.error))
 
 
-def _mean(points: Sequence[Point]) -> float:
+def _mean(points: Sequence[FitPoint]) -> float:
     return fmean(abs(point.error) for point in points)
 
 
@@ -65,6 +65,6 @@ class Fit:
     """A calibration with the evidence for it."""
 
     calibration: Calibration
-    families: tuple[Family, ...]
+    families: tuple[FittedFamily, ...]
     notes: tuple[str, ...] = ()
     """What could not be fitted and was taken from the base, and why."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from shardwise.errors import InputError
 from shardwise.measure.fit.fit import ENOUGH
-from shardwise.measure.fit.result import Family, Fit
+from shardwise.measure.fit.result import Fit, FittedFamily
 
 FAR = 0.5
 """Median error from which a family does not follow its formula at all."""
 TOLD = 3
 
 
-def astray(fit: Fit) -> list[Family]:
+def astray(fit: Fit) -> list[FittedFamily]:
     """Fitted families whose kernels the best fit still misses by half and more."""
     return [one for one in fit.families if _fitted(one) and one.median > FAR]
 
@@ -31,5 +31,5 @@ def refuse_strange(fit: Fit, base: str) -> None:
     )
 
 
-def _fitted(family: Family) -> bool:
+def _fitted(family: FittedFamily) -> bool:
     return family.fitted and len(family.points) >= ENOUGH

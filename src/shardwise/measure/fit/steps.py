@@ -23,7 +23,7 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.fit.minimise import minimise, off
 from shardwise.measure.fit.probe_file import Probe, Row
-from shardwise.measure.fit.result import Family, Point
+from shardwise.measure.fit.result import FitPoint, FittedFamily
 from shardwise.measure.fit.samples import rested
 from shardwise.ops.layer import LayerKind
 from shardwise.ops.shard import Shard, shard_of
@@ -36,7 +36,7 @@ _ALONE = Group(1, (), 0.0)
 _GROUPS = Groups(_ALONE, _ALONE, _ALONE, _ALONE, (("tp", 0.0), ("cp", 0.0), ("ep", 0.0), ("etp", 0.0)))
 
 
-class Step(NamedTuple):
+class MeasuredStep(NamedTuple):
     """One measured pass of a stack of layers."""
 
     label: str
@@ -47,7 +47,7 @@ class Step(NamedTuple):
     seconds: float
 
 
-def fit_steps(probe: Probe, gpu: Gpu, calibration: Calibration) -> tuple[Calibration, Family | None]:
+def fit_steps(probe: Probe, gpu: Gpu, calibration: Calibration) -> tuple[Calibration, FittedFamily | None]:
     """The calibration with its product shares relieved, and how steps follow it; steps held out: every second."""
     rows = [row for row in probe.rows("step") if row["clock"] == "device" and row["hidden"] >= SMALL]
     steps = [_step(row) for row in rows]
@@ -64,10 +64,10 @@ def fit_steps(probe: Probe, gpu: Gpu, calibration: Calibration) -> tuple[Calibra
     found = _relieved(calibration, relief)
     machine = _machine(gpu, found)
     points = tuple(
-        Point(label=step.label, measured=step.seconds, predicted=_seconds(step, machine), held_out=index % 2 == 1)
+        FitPoint(label=step.label, measured=step.seconds, predicted=_seconds(step, machine), held_out=index % 2 == 1)
         for index, step in enumerate(steps)
     )
-    return found, Family(name="steps of layers", points=points, fitted=True)
+    return found, FittedFamily(name="steps of layers", points=points, fitted=True)
 
 
 def _relieved(calibration: Calibration, relief: float) -> Calibration:
@@ -79,7 +79,7 @@ def _machine(gpu: Gpu, calibration: Calibration) -> Machine:
     return machine_of.__wrapped__(gpu, calibration, load_runtime("huggingface"), "bf16", accumulating=False)
 
 
-def _step(row: Row) -> Step:
+def _step(row: Row) -> MeasuredStep:
     runtime = _runtime(row["norm"])
     heads, vocabulary = int(row["heads"]), int(row["vocabulary"])
     model = Model(
@@ -94,7 +94,7 @@ def _step(row: Row) -> Step:
     label = f"{row['phase']} of {row['layers']} layers of {row['hidden']}, {row['norm']} norms"
     label += ", autocast" if row["autocast"] else ""
     shard = shard_of(model, strategy, runtime)
-    return Step(label, row["phase"], shard, model.layers, bool(vocabulary), row["seconds"])
+    return MeasuredStep(label, row["phase"], shard, model.layers, bool(vocabulary), row["seconds"])
 
 
 def _runtime(norm: Literal["eager", "native"]) -> Runtime:
@@ -102,7 +102,7 @@ def _runtime(norm: Literal["eager", "native"]) -> Runtime:
     return replace(runtime, kernels=replace(runtime.kernels, norm=norm))
 
 
-def _seconds(step: Step, machine: Machine) -> float:
+def _seconds(step: MeasuredStep, machine: Machine) -> float:
     kind = LayerKind(moe=False, window=0)
     layer = layer_block.__wrapped__(step.shard, kind, PLAIN, machine, _GROUPS, 0.0)
     blocks = [layer] * step.layers

@@ -81,7 +81,7 @@ NAMES = {BF16: "bf16", FP16: "fp16", FP32: "fp32", torch.float8_e4m3fn: "fp8"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class KernelCase:
     """One thing to measure. `build` returns calls over different buffers, which take turns."""
 
     fields: Row
@@ -184,7 +184,7 @@ def kind_of(fields: Row) -> object:
 
 
 @dataclass(kw_only=True)
-class Bench:
+class KernelBench:
     """The device, what is known of it, and where tensors come from."""
 
     device: torch.device
@@ -289,7 +289,7 @@ def host_batches(calls: Sequence[Call], count: int, batches: int, synchronize: C
     return times
 
 
-class Samples(NamedTuple):
+class TimedSamples(NamedTuple):
     """Seconds per call of each batch, how many calls they are of, and the device's clock in Hz where it was seen."""
 
     times: list[float]
@@ -309,7 +309,7 @@ def guess(calls: Sequence[Call]) -> tuple[float, float]:
     return on_device, min(total, on_host)
 
 
-def rested_samples(bench: Bench, calls: Sequence[Call], window: float) -> Samples:
+def rested_samples(bench: KernelBench, calls: Sequence[Call], window: float) -> TimedSamples:
     """Bursts between rests; the first two see the clock of what ran before. Where what ran before still holds the
     clock down, the GPU rests more, and once more.
     """
@@ -326,10 +326,10 @@ def rested_samples(bench: Bench, calls: Sequence[Call], window: float) -> Sample
         if clock > AWAKE * bench.full:
             break
         torch.cuda._sleep(int(COOLING * CYCLES))
-    return Samples(times=times[2:], calls=count * batches, clock=clock)
+    return TimedSamples(times=times[2:], calls=count * batches, clock=clock)
 
 
-def sustained_samples(calls: Sequence[Call], window: float, lead: float) -> Samples:
+def sustained_samples(calls: Sequence[Call], window: float, lead: float) -> TimedSamples:
     """Without rests; the first half lets the clock settle under the power limit."""
     on_device, on_host = guess(calls)
     batches = max(10, min(40 if lead else 400, int(window / on_device)))
@@ -338,18 +338,18 @@ def sustained_samples(calls: Sequence[Call], window: float, lead: float) -> Samp
         lead = max(lead, min(1.3 * count * on_host, 2e-3))
     times, clocks = device_batches(calls, count, batches, lead or READABLE)
     half = batches // 2
-    return Samples(times=times[half:], calls=count * (batches - half), clock=statistics.median(clocks[half:]))
+    return TimedSamples(times=times[half:], calls=count * (batches - half), clock=statistics.median(clocks[half:]))
 
 
-def host_samples(bench: Bench, calls: Sequence[Call], window: float) -> Samples:
+def host_samples(bench: KernelBench, calls: Sequence[Call], window: float) -> TimedSamples:
     host_batches(calls, 2, 2, bench.synchronize)
     once = min(host_batches(calls, 2, 3, bench.synchronize))
     count = max(1, min(200, int(window / 11 / once)))
     batches = max(3, min(11, int(window / once / count)))
-    return Samples(times=host_batches(calls, count, batches, bench.synchronize), calls=count * batches)
+    return TimedSamples(times=host_batches(calls, count, batches, bench.synchronize), calls=count * batches)
 
 
-def samples(bench: Bench, case: Case, calls: Sequence[Call], window: float) -> Samples:
+def samples(bench: KernelBench, case: KernelCase, calls: Sequence[Call], window: float) -> TimedSamples:
     if case.clock == "host" or not bench.cuda:
         return host_samples(bench, calls, window)
     if case.clock in {"sustained", "step"}:
@@ -424,7 +424,7 @@ class Pass:
     skipped: str = ""
 
 
-def measure(bench: Bench, case: Case, window: float) -> Pass:
+def measure(bench: KernelBench, case: KernelCase, window: float) -> Pass:
     calls = case.build()
     traffic = traffic_of(calls[0]) if case.count_traffic else {}
     found = samples(bench, case, calls, window)
@@ -432,7 +432,7 @@ def measure(bench: Bench, case: Case, window: float) -> Pass:
     return Pass(times=times, calls=found.calls, clock=found.clock, traffic=traffic)
 
 
-def attempt(bench: Bench, case: Case, window: float) -> Pass:
+def attempt(bench: KernelBench, case: KernelCase, window: float) -> Pass:
     try:
         return measure(bench, case, window)
     except FAILURES as error:
@@ -451,7 +451,7 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {said[:140]}"
 
 
-def refuse_poison(bench: Bench, error: Exception) -> None:
+def refuse_poison(bench: KernelBench, error: Exception) -> None:
     """An illegal access or a failed assertion on the GPU makes every later call fail: leave it to a fresh process."""
     try:
         bench.synchronize()
@@ -476,7 +476,7 @@ def timing(passes: Sequence[Pass]) -> Row:
     return found | {"calls": sum(one.calls for one in passes)}
 
 
-def row_of(case: Case, passes: Sequence[Pass]) -> Row:
+def row_of(case: KernelCase, passes: Sequence[Pass]) -> Row:
     """The fields with a time, or with the reason why there is none."""
     good = [one for one in passes if one.times]
     if not good:
@@ -485,16 +485,16 @@ def row_of(case: Case, passes: Sequence[Pass]) -> Row:
     return case.fields | extra | timing(good)
 
 
-def thinned(cases: Iterable[Case]) -> list[Case]:
+def thinned(cases: Iterable[KernelCase]) -> list[KernelCase]:
     """The first case of each kind: names and switches, not sizes."""
-    kinds: dict[tuple[object, ...], Case] = {}
+    kinds: dict[tuple[object, ...], KernelCase] = {}
     for case in cases:
         kind = tuple(value for value in case.fields.values() if isinstance(value, str | bool))
         kinds.setdefault((*kind, case.clock), case)
     return list(kinds.values())
 
 
-def run_cases(bench: Bench, cases: Sequence[Case], budget: float, passes: int = 3) -> None:
+def run_cases(bench: KernelBench, cases: Sequence[KernelCase], budget: float, passes: int = 3) -> None:
     """Every case gets its window in every pass, or less when the family's time is short; from the third pass on only
     cases whose medians disagree are measured again. What was never reached is skipped and says so.
     """
@@ -523,7 +523,7 @@ def unsettled(passes: Sequence[Pass]) -> bool:
     return len(good) > 1 and agreement(good) > SETTLED
 
 
-def release(bench: Bench, limit: float = 0.4) -> None:
+def release(bench: KernelBench, limit: float = 0.4) -> None:
     """Give memory back when much is held; optimizers sit in reference cycles, so collect them first."""
     if bench.cuda and torch.cuda.memory_reserved() > limit * bench.memory:
         gc.collect()
@@ -555,7 +555,7 @@ SCANNED = ((1024, 4096), (2048, 2048), (4096, 4096), (4096, 14336), (8192, 8192)
 CORE = ((2048, 2048), (2048, 5632), (4096, 4096), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 28672))
 
 
-def operands(bench: Bench, layout: str, m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def operands(bench: KernelBench, layout: str, m: int, n: int, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """For y[m,n] = x[m,k] W[n,k]^T: F gives y, I gives dx = dy W, W gives dW = dy^T x; both stored row-major."""
     if layout == "F":
         return bench.slice(m, k, dtype), bench.slice(n, k, dtype).t()
@@ -564,7 +564,7 @@ def operands(bench: Bench, layout: str, m: int, n: int, k: int, dtype: torch.dty
     return bench.slice(m, n, dtype).t(), bench.slice(m, k, dtype)
 
 
-def gemm_call(bench: Bench, layout: str, m: int, n: int, k: int, dtype: torch.dtype, how: str) -> Call:
+def gemm_call(bench: KernelBench, layout: str, m: int, n: int, k: int, dtype: torch.dtype, how: str) -> Call:
     a, b = operands(bench, layout, m, n, k, dtype)
     if how == "bias":
         bias = bench.randn(b.shape[1], dtype=dtype)
@@ -586,9 +586,9 @@ def with_tf32(call: Call, allowed: bool) -> Call:
 
 
 def gemm_case(
-    bench: Bench, m: int, n: int, k: int, layout: str, dtype: torch.dtype = BF16, how: str = "plain",
+    bench: KernelBench, m: int, n: int, k: int, layout: str, dtype: torch.dtype = BF16, how: str = "plain",
     clock: str = "device", *, tf32: bool = False,
-) -> Case:  # fmt: skip
+) -> KernelCase:  # fmt: skip
     m, n, k = bench.dim(m), bench.dim(n), bench.dim(k)
     name = "tf32" if tf32 else NAMES[dtype]
     load = {"device": "rested"}.get(clock, clock)
@@ -600,7 +600,7 @@ def gemm_case(
         return with_tf32(call, tf32) if dtype == FP32 else call
 
     window = 0.6 if clock == "sustained" else 0.04
-    return Case(fields=fields, build=lambda: bench.sets(size, make), clock=clock, window=window)
+    return KernelCase(fields=fields, build=lambda: bench.sets(size, make), clock=clock, window=window)
 
 
 def gemm_shapes() -> Iterator[tuple[int, int, int, str]]:
@@ -626,7 +626,7 @@ def gemm_waves() -> Iterator[tuple[int, int, int, str]]:
     yield from ((4096, n, 4096, layout) for n in (4090, 4097) for layout in "IW")
 
 
-def gemm_cases(bench: Bench) -> Iterator[Case]:
+def gemm_cases(bench: KernelBench) -> Iterator[KernelCase]:
     yield from (gemm_case(bench, *shape) for shape in gemm_shapes())
     yield from (gemm_case(bench, *shape) for shape in gemm_waves())
     for k, n in CORE:
@@ -639,7 +639,7 @@ def gemm_cases(bench: Bench) -> Iterator[Case]:
         yield from (gemm_case(bench, *shape, FP32, tf32=tf32) for shape in small)
 
 
-def scaled_case(bench: Bench, m: int, n: int, k: int, scaling: str) -> Case:
+def scaled_case(bench: KernelBench, m: int, n: int, k: int, scaling: str) -> KernelCase:
     """fp8 runs in one layout only (both operands contiguous along k), so I and W are this with dimensions swapped."""
     m, n, k = bench.dim(m), bench.dim(n), bench.dim(k)
 
@@ -651,16 +651,16 @@ def scaled_case(bench: Bench, m: int, n: int, k: int, scaling: str) -> Case:
         return lambda: torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=BF16, use_fast_accum=True)
 
     fields = {"dtype": "fp8", "layout": "F", "m": m, "n": n, "k": k, "how": scaling, "load": "rested"}
-    return Case(fields=fields, build=lambda: bench.sets(m * k + n * k + 2 * m * n, make), window=0.04)
+    return KernelCase(fields=fields, build=lambda: bench.sets(m * k + n * k + 2 * m * n, make), window=0.04)
 
 
-def fp8_cases(bench: Bench) -> Iterator[Case]:
+def fp8_cases(bench: KernelBench) -> Iterator[KernelCase]:
     for scaling in ("tensorwise", "rowwise"):
         for k, n in (*CORE, (16384, 16384)):
             yield from (scaled_case(bench, m, n, k, scaling) for m in (1024, 4096, 16384))
 
 
-def power_trace(bench: Bench) -> None:
+def power_trace(bench: KernelBench) -> None:
     """The same GEMM for two seconds: how far the clock falls under the power limit, and how soon."""
     side = 8192
 
@@ -675,13 +675,13 @@ def power_trace(bench: Bench) -> None:
         bench.once(fields, trace)
 
 
-def loaded_cases(bench: Bench) -> Iterator[Case]:
+def loaded_cases(bench: KernelBench) -> Iterator[KernelCase]:
     """Products without rests: what the power limit leaves of them."""
     loads = [(4096, n, k) for k, n in CORE] + [(16384, 768, 768), (8192, 8192, 8192), (512, 4096, 4096)]
     return (gemm_case(bench, *shape, "F", clock="sustained") for shape in loads)
 
 
-def gemm(bench: Bench, budget: float) -> None:
+def gemm(bench: KernelBench, budget: float) -> None:
     run_cases(bench, [*gemm_cases(bench), *fp8_cases(bench)], 0.85 * budget)
     run_cases(bench, list(loaded_cases(bench)), 0.15 * budget)  # last: they leave a slow clock behind
     power_trace(bench)
@@ -696,13 +696,13 @@ EXPERTS = (
 )  # fmt: skip
 
 
-def offsets(bench: Bench, experts: int, rows: int, balance: str) -> Tensor:
+def offsets(bench: KernelBench, experts: int, rows: int, balance: str) -> Tensor:
     weights = torch.ones(experts) if balance == "even" else torch.linspace(2.0, 0.05, experts)
     ends = (weights.cumsum(0) / weights.sum() * rows).round().to(torch.int32)
     return ends.to(bench.device)
 
 
-def grouped_call(bench: Bench, experts: int, k: int, n: int, rows: int, layout: str, balance: str) -> Call:
+def grouped_call(bench: KernelBench, experts: int, k: int, n: int, rows: int, layout: str, balance: str) -> Call:
     ends = offsets(bench, experts, rows, balance)
     x, dy = bench.randn(rows, k), bench.randn(rows, n)
     weight = bench.randn(experts, n, k)
@@ -713,16 +713,16 @@ def grouped_call(bench: Bench, experts: int, k: int, n: int, rows: int, layout: 
     return lambda: torch._grouped_mm(dy.t(), x, offs=ends)
 
 
-def grouped_case(bench: Bench, experts: int, k: int, n: int, rows: int, layout: str, balance: str) -> Case:
+def grouped_case(bench: KernelBench, experts: int, k: int, n: int, rows: int, layout: str, balance: str) -> KernelCase:
     experts, k, n, rows = (bench.dim(size) for size in (experts, k, n, rows))
     fields: Row = {"kernel": "grouped_mm", "dtype": "bf16", "layout": layout, "balance": balance}
     fields |= {"experts": experts, "rows": rows, "n": n, "k": k}
     size = 2 * (rows * (n + k) + experts * n * k)
     make = lambda: grouped_call(bench, experts, k, n, rows, layout, balance)  # noqa: E731
-    return Case(fields=fields, build=lambda: bench.sets(size, make), window=0.04)
+    return KernelCase(fields=fields, build=lambda: bench.sets(size, make), window=0.04)
 
 
-def batched_call(bench: Bench, kernel: str, batch: int, seq: int, dim: int) -> Call:
+def batched_call(bench: KernelBench, kernel: str, batch: int, seq: int, dim: int) -> Call:
     q, k = bench.randn(batch, seq, dim), bench.randn(batch, seq, dim)
     p = bench.randn(batch, seq, seq) if kernel != "bmm_qk" else bench.randn(1, 1, 1)
     if kernel == "bmm_qk":
@@ -734,14 +734,16 @@ def batched_call(bench: Bench, kernel: str, batch: int, seq: int, dim: int) -> C
     return lambda: torch.bmm(p.transpose(1, 2), q)
 
 
-def batched_case(bench: Bench, kernel: str, batch: int, seq: int, dim: int) -> Case:
+def batched_case(bench: KernelBench, kernel: str, batch: int, seq: int, dim: int) -> KernelCase:
     batch, seq, dim = bench.dim(batch), bench.dim(seq), bench.dim(dim)
     fields = {"kernel": kernel, "dtype": "bf16", "batch": batch, "seq": seq, "dim": dim}
     size = 2 * batch * seq * (seq + 2 * dim)
-    return Case(fields=fields, build=lambda: bench.sets(size, lambda: batched_call(bench, kernel, batch, seq, dim)))
+    return KernelCase(
+        fields=fields, build=lambda: bench.sets(size, lambda: batched_call(bench, kernel, batch, seq, dim))
+    )
 
 
-def grouped_cases(bench: Bench) -> Iterator[Case]:
+def grouped_cases(bench: KernelBench) -> Iterator[KernelCase]:
     for experts, k, n in EXPERTS:
         for rows in (8192, 32768) if experts < 32 else (8192, 32768, 49152):
             yield from (grouped_case(bench, experts, k, n, rows, layout, "even") for layout in "FIW")
@@ -752,7 +754,7 @@ def grouped_cases(bench: Bench) -> Iterator[Case]:
         yield from (batched_case(bench, kernel, batch, seq, dim) for kernel in kernels)
 
 
-def grouped(bench: Bench, budget: float) -> None:
+def grouped(bench: KernelBench, budget: float) -> None:
     run_cases(bench, list(grouped_cases(bench)), budget)
 
 
@@ -792,7 +794,7 @@ def attention_forward(shape: Heads, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend()
 
 
-def attention_call(bench: Bench, shape: Heads, phase: str) -> Call:
+def attention_call(bench: KernelBench, shape: Heads, phase: str) -> Call:
     """q, k, v are views of [batch, seq, heads, dim], as projections leave them."""
     sizes = ((shape.heads, shape.dim), (shape.kv_heads, shape.dim), (shape.kv_heads, shape.v_dim))
     leaves = [bench.randn(shape.batch, shape.seq, heads, dim, grad=True) for heads, dim in sizes]
@@ -804,14 +806,16 @@ def attention_call(bench: Bench, shape: Heads, phase: str) -> Call:
     return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
 
 
-def attention_case(bench: Bench, phase: str, **sizes: Any) -> Case:  # noqa: ANN401
+def attention_case(bench: KernelBench, phase: str, **sizes: Any) -> KernelCase:  # noqa: ANN401
     sizes = {name: bench.dim(value) if type(value) is int else value for name, value in sizes.items()}
     if not bench.cuda:
         sizes |= {"batch": 1, "heads": 4, "kv_heads": 2}
     shape = Heads(**{"v_dim": sizes["dim"], **sizes})
     fields = {"phase": phase, "dtype": "bf16", **vars(shape)}
     size = 2 * shape.batch * shape.seq * (shape.heads + shape.kv_heads) * (shape.dim + shape.v_dim)
-    return Case(fields=fields, build=lambda: bench.sets(size, lambda: attention_call(bench, shape, phase)), window=0.04)
+    return KernelCase(
+        fields=fields, build=lambda: bench.sets(size, lambda: attention_call(bench, shape, phase)), window=0.04
+    )
 
 
 def attention_shapes() -> Iterator[Row]:
@@ -843,7 +847,7 @@ def attention_shapes() -> Iterator[Row]:
         yield {"seq": seq, "batch": batch, "heads": heads, "kv_heads": heads, "dim": dim, "dropout": 0.1}
 
 
-def attention(bench: Bench, budget: float) -> None:
+def attention(bench: KernelBench, budget: float) -> None:
     phases = ("forward", "backward")
     cases = [attention_case(bench, phase, **sizes) for sizes in attention_shapes() for phase in phases]
     run_cases(bench, cases, budget)
@@ -851,11 +855,11 @@ def attention(bench: Bench, budget: float) -> None:
 
 # --- memory-bound kernels ---------------------------------------------------------------------------------------
 
-Prepare = Callable[[Bench, int, int], Call]
+Prepare = Callable[[KernelBench, int, int], Call]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class KernelRecipe:
     """A kernel, or the chain of kernels an eager framework runs, over a [rows, width] tensor."""
 
     kernel: str
@@ -869,7 +873,7 @@ class Recipe:
 def forward(dtypes: Sequence[torch.dtype], work: Callable[..., object], vectors: int = 0) -> Prepare:
     """Full tensors of these dtypes, then `vectors` bf16 vectors of `width`."""
 
-    def prepare(bench: Bench, rows: int, width: int) -> Call:
+    def prepare(bench: KernelBench, rows: int, width: int) -> Call:
         tensors = [bench.randn(rows, width, dtype=dtype) for dtype in dtypes]
         tensors += [bench.randn(width) for _ in range(vectors)]
         return lambda: work(*tensors)
@@ -878,7 +882,7 @@ def forward(dtypes: Sequence[torch.dtype], work: Callable[..., object], vectors:
 
 
 def backward(dtypes: Sequence[torch.dtype], work: Callable[..., Tensor], vectors: int = 0) -> Prepare:
-    def prepare(bench: Bench, rows: int, width: int) -> Call:
+    def prepare(bench: KernelBench, rows: int, width: int) -> Call:
         tensors = [bench.randn(rows, width, dtype=dtype, grad=True) for dtype in dtypes]
         tensors += [bench.randn(width, grad=True) for _ in range(vectors)]
         out = work(*tensors)
@@ -890,10 +894,10 @@ def backward(dtypes: Sequence[torch.dtype], work: Callable[..., Tensor], vectors
 
 def both(
     kernel: str, dtypes: Sequence[torch.dtype], work: Callable[..., Tensor], sizes: str, vectors: int = 0
-) -> list[Recipe]:
+) -> list[KernelRecipe]:
     return [
-        Recipe(kernel=kernel, prepare=forward(dtypes, work, vectors), sizes=sizes),
-        Recipe(kernel=kernel, prepare=backward(dtypes, work, vectors), phase="backward", sizes=sizes),
+        KernelRecipe(kernel=kernel, prepare=forward(dtypes, work, vectors), sizes=sizes),
+        KernelRecipe(kernel=kernel, prepare=backward(dtypes, work, vectors), phase="backward", sizes=sizes),
     ]
 
 
@@ -938,7 +942,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def rotary(phase: str, order: str) -> Prepare:
     """Eager rotary embedding of heads of 128: `bhsd` on transposed views as Hugging Face, `sbhd` as Megatron."""
 
-    def prepare(bench: Bench, rows: int, width: int) -> Call:
+    def prepare(bench: KernelBench, rows: int, width: int) -> Call:
         dim = min(128, width)
         leaf = bench.randn(1, rows, width // dim, dim, grad=True) if order == "bhsd" else None
         x = leaf.transpose(1, 2) if leaf is not None else bench.randn(rows, 1, width // dim, dim, grad=True)
@@ -956,7 +960,7 @@ def rotary(phase: str, order: str) -> Prepare:
 def cross_entropy(phase: str, *, upcast: bool) -> Prepare:
     """Loss over [tokens, vocabulary]; upcast: from bf16 logits through fp32, as frameworks do."""
 
-    def prepare(bench: Bench, rows: int, width: int) -> Call:
+    def prepare(bench: KernelBench, rows: int, width: int) -> Call:
         logits = bench.randn(rows, width, dtype=BF16 if upcast else FP32, grad=True)
         labels = bench.integers(width, rows)
         if phase == "forward":
@@ -967,7 +971,7 @@ def cross_entropy(phase: str, *, upcast: bool) -> Prepare:
     return prepare
 
 
-def cross_entropy_pieces(bench: Bench, rows: int, width: int) -> Call:
+def cross_entropy_pieces(bench: KernelBench, rows: int, width: int) -> Call:
     """Forward of a vocabulary-parallel loss, kernel by kernel (Megatron's order), softmax kept for backward."""
     logits, labels = bench.randn(rows, width), bench.integers(width, rows, 1)
 
@@ -990,21 +994,21 @@ def bias_dropout_add(x: Tensor, residual: Tensor, bias: Tensor) -> Tensor:
     return residual + fn.dropout(x + bias, 0.1)
 
 
-def masked_softmax(bench: Bench, rows: int, width: int) -> Call:
+def masked_softmax(bench: KernelBench, rows: int, width: int) -> Call:
     """Unfused attention's scores [heads, seq, seq]: mask, then softmax in fp32 and back."""
     scores = bench.randn(max(1, rows // width), width, width)
     mask = torch.ones(1, width, width, dtype=torch.bool, device=bench.device).triu(1)
     return lambda: torch.softmax(scores.masked_fill(mask, -10000.0).float(), dim=-1).to(BF16)
 
 
-def masked_fill(bench: Bench, rows: int, width: int) -> Call:
+def masked_fill(bench: KernelBench, rows: int, width: int) -> Call:
     scores = bench.randn(max(1, rows // width), width, width)
     mask = torch.ones(1, width, width, dtype=torch.bool, device=bench.device).triu(1)
     return lambda: scores.masked_fill(mask, -10000.0)
 
 
 def embedding(phase: str, vocabulary: int) -> Prepare:
-    def prepare(bench: Bench, rows: int, width: int) -> Call:
+    def prepare(bench: KernelBench, rows: int, width: int) -> Call:
         size = bench.dim(vocabulary)
         table, tokens = bench.randn(size, width), bench.integers(size, rows)
         if phase == "forward":
@@ -1018,7 +1022,7 @@ def embedding(phase: str, vocabulary: int) -> Prepare:
 def gather(kind: str) -> Prepare:
     """Moving tokens to experts and back: each of rows / 4 tokens is wanted by four experts."""
 
-    def prepare(bench: Bench, rows: int, width: int) -> Call:
+    def prepare(bench: KernelBench, rows: int, width: int) -> Call:
         tokens = max(1, rows // 4)
         index = torch.arange(rows, device=bench.device)[torch.randperm(rows, device=bench.device)] % tokens
         few, many = bench.randn(tokens, width, grad=True), bench.randn(rows, width)
@@ -1041,12 +1045,12 @@ def moved_bytes(rows: int, width: int) -> int:
     return 2 * 2 * rows * width
 
 
-def top_k(bench: Bench, rows: int, width: int) -> Call:
+def top_k(bench: KernelBench, rows: int, width: int) -> Call:
     logits = bench.randn(rows, width)
     return lambda: torch.topk(torch.softmax(logits.float(), dim=-1), min(8, width), dim=-1)
 
 
-def sort_rows(bench: Bench, rows: int, width: int) -> Call:
+def sort_rows(bench: KernelBench, rows: int, width: int) -> Call:
     keys = bench.integers(width, rows)
     return lambda: torch.argsort(keys)
 
@@ -1060,7 +1064,7 @@ def swap_heads(x: Tensor) -> Tensor:
     return x.view(x.shape[0], -1, min(128, x.shape[1])).transpose(0, 1).contiguous()
 
 
-def simple_recipes() -> list[Recipe]:
+def simple_recipes() -> list[KernelRecipe]:
     table: list[tuple[str, Sequence[torch.dtype], Callable[..., object], str, int]] = [
         ("clone_bf16", (BF16,), Tensor.clone, "huge", 0),
         ("add_bf16", (BF16, BF16), torch.add, "huge", 0),
@@ -1086,10 +1090,10 @@ def simple_recipes() -> list[Recipe]:
         ("max_fp32", (FP32,), lambda x: x.max(dim=-1).values, "plain", 0),
         ("exp_fp32_", (FP32,), Tensor.exp_, "plain", 0),
     ]
-    return [Recipe(kernel=name, prepare=forward(dtypes, work, v), sizes=s) for name, dtypes, work, s, v in table]
+    return [KernelRecipe(kernel=name, prepare=forward(dtypes, work, v), sizes=s) for name, dtypes, work, s, v in table]
 
 
-def fused_recipes() -> list[Recipe]:
+def fused_recipes() -> list[KernelRecipe]:
     softmax = lambda x: torch.softmax(x, dim=-1)  # noqa: E731
     return [
         *both("silu_mul", (BF16, BF16), silu_mul, "plain"),
@@ -1107,39 +1111,41 @@ def fused_recipes() -> list[Recipe]:
         *both("rms_norm_eager_fp32", (FP32,), rms_norm_eager, "norm", 1),
         *both("softmax_bf16", (BF16,), softmax, "scores"),
         *both("softmax_fp32", (FP32,), softmax, "scores"),
-        Recipe(kernel="masked_softmax", prepare=masked_softmax, sizes="scores"),
-        Recipe(kernel="masked_fill", prepare=masked_fill, sizes="scores"),
+        KernelRecipe(kernel="masked_softmax", prepare=masked_softmax, sizes="scores"),
+        KernelRecipe(kernel="masked_fill", prepare=masked_fill, sizes="scores"),
     ]
 
 
-def embedding_recipe(size: int, phase: str) -> Recipe:
+def embedding_recipe(size: int, phase: str) -> KernelRecipe:
     def moved(rows: int, width: int) -> int:
         return moved_bytes(rows, width) + (2 * size * width if phase == "backward" else 0)
 
     work = embedding(phase, size)
-    return Recipe(kernel=f"embedding_{size}", prepare=work, sizes="tokens", phase=phase, bytes_of=moved)
+    return KernelRecipe(kernel=f"embedding_{size}", prepare=work, sizes="tokens", phase=phase, bytes_of=moved)
 
 
-def gather_recipe(kind: str) -> Recipe:
+def gather_recipe(kind: str) -> KernelRecipe:
     phase = "backward" if kind == "index_backward" else "forward"
-    return Recipe(kernel=kind, prepare=gather(kind), phase=phase, sizes="tokens", bytes_of=moved_bytes)
+    return KernelRecipe(kernel=kind, prepare=gather(kind), phase=phase, sizes="tokens", bytes_of=moved_bytes)
 
 
-def token_recipes() -> list[Recipe]:
+def token_recipes() -> list[KernelRecipe]:
     phases = ("forward", "backward")
     found = [
-        Recipe(kernel=f"rotary_{order}", prepare=rotary(phase, order), phase=phase, sizes="plain")
+        KernelRecipe(kernel=f"rotary_{order}", prepare=rotary(phase, order), phase=phase, sizes="plain")
         for order in ("bhsd", "sbhd")
         for phase in phases
     ]
     for upcast, name in ((True, "cross_entropy_bf16"), (False, "cross_entropy_fp32")):
-        found += [Recipe(kernel=name, prepare=cross_entropy(p, upcast=upcast), phase=p, sizes="logits") for p in phases]
-    found += [Recipe(kernel="cross_entropy_pieces", prepare=cross_entropy_pieces, sizes="logits")]
+        found += [
+            KernelRecipe(kernel=name, prepare=cross_entropy(p, upcast=upcast), phase=p, sizes="logits") for p in phases
+        ]
+    found += [KernelRecipe(kernel="cross_entropy_pieces", prepare=cross_entropy_pieces, sizes="logits")]
     found += [embedding_recipe(size, phase) for size in (32000, 128256) for phase in phases]
     kinds = ("index", "index_backward", "index_select", "index_add", "scatter_add")
     found += [gather_recipe(kind) for kind in kinds]
     routing = (("top_k", top_k), ("argsort", sort_rows))
-    return found + [Recipe(kernel=name, prepare=work, sizes="router") for name, work in routing]
+    return found + [KernelRecipe(kernel=name, prepare=work, sizes="router") for name, work in routing]
 
 
 PLAIN = tuple((rows, 4096) for rows in (8192, 32768, 2048, 512, 128, 131072))
@@ -1159,17 +1165,17 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
 }  # fmt: skip
 
 
-def recipe_case(bench: Bench, recipe: Recipe, rows: int, width: int, cache: str) -> Case:
+def recipe_case(bench: KernelBench, recipe: KernelRecipe, rows: int, width: int, cache: str) -> KernelCase:
     rows, width = bench.dim(rows), bench.dim(width)
     fields: Row = {"kernel": recipe.kernel, "phase": recipe.phase, "rows": rows, "width": width, "cache": cache}
     if recipe.bytes_of:
         fields["bytes"] = recipe.bytes_of(rows, width)
     make = lambda: recipe.prepare(bench, rows, width)  # noqa: E731
     build = lambda: bench.sets(4 * rows * width, make, hot=cache == "hot")  # noqa: E731
-    return Case(fields=fields, build=build, window=0.02, count_traffic=True)
+    return KernelCase(fields=fields, build=build, window=0.02, count_traffic=True)
 
 
-def memory_cases(bench: Bench) -> Iterator[Case]:
+def memory_cases(bench: KernelBench) -> Iterator[KernelCase]:
     """Cold for every size; also hot where the tensors fit the L2 cache, as after the kernel that made them."""
     recipes = simple_recipes() + fused_recipes() + token_recipes()
     longest = max(len(sizes) for sizes in SIZES.values())
@@ -1183,7 +1189,7 @@ def memory_cases(bench: Bench) -> Iterator[Case]:
                     yield recipe_case(bench, recipe, rows, width, "hot")
 
 
-def memory(bench: Bench, budget: float) -> None:
+def memory(bench: KernelBench, budget: float) -> None:
     cases = list(memory_cases(bench))
     run_cases(bench, cases if bench.cuda else thinned(cases), budget)
 
@@ -1204,19 +1210,19 @@ PARAMETERS = {
 }
 
 
-def parameters(bench: Bench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Tensor]:
+def parameters(bench: KernelBench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> list[Tensor]:
     found = [bench.randn(*map(bench.dim, shape), dtype=dtype, grad=True) for shape in shapes]
     for tensor in found:
         tensor.grad = bench.randn(*tensor.shape, dtype=dtype)
     return found
 
 
-def adam_call(bench: Bench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, how: str) -> Call:
+def adam_call(bench: KernelBench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, how: str) -> Call:
     fused, foreach = how == "fused", how == "foreach"
     return torch.optim.AdamW(parameters(bench, shapes, dtype), lr=1e-4, fused=fused, foreach=foreach).step
 
 
-def gradient_call(bench: Bench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, how: str) -> Call:
+def gradient_call(bench: KernelBench, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, how: str) -> Call:
     tensors = parameters(bench, shapes, dtype)
     grads = [tensor.grad for tensor in tensors if tensor.grad is not None]
     if how == "clip":
@@ -1233,16 +1239,18 @@ def gradient_call(bench: Bench, shapes: Sequence[tuple[int, ...]], dtype: torch.
     return lambda: [target.copy_(grad) for target, grad in zip(other, grads, strict=True)]
 
 
-def optimizer_case(bench: Bench, size: str, dtype: torch.dtype, how: str, make: Callable[..., Call]) -> Case:
+def optimizer_case(
+    bench: KernelBench, size: str, dtype: torch.dtype, how: str, make: Callable[..., Call]
+) -> KernelCase:
     shapes = PARAMETERS[size] if bench.cuda else PARAMETERS[size][:6]
     count = sum(math.prod(map(bench.dim, shape)) for shape in shapes)
     kernel = "adamw" if make is adam_call else "gradients"
     fields: Row = {"kernel": kernel, "how": how, "dtype": NAMES[dtype], "size": size}
     fields |= {"parameters": count, "tensors": len(shapes)}
-    return Case(fields=fields, build=lambda: [make(bench, shapes, dtype, how)], window=0.1)
+    return KernelCase(fields=fields, build=lambda: [make(bench, shapes, dtype, how)], window=0.1)
 
 
-def optimizer_cases(bench: Bench) -> Iterator[Case]:
+def optimizer_cases(bench: KernelBench) -> Iterator[KernelCase]:
     for size in PARAMETERS:
         for dtype, how in itertools.product((BF16, FP32), ("fused", "foreach", "loop")):
             if how != "loop" or size != "4B":
@@ -1253,7 +1261,7 @@ def optimizer_cases(bench: Bench) -> Iterator[Case]:
     yield optimizer_case(bench, "1B", BF16, "copy", gradient_call)
 
 
-def optimizer(bench: Bench, budget: float) -> None:
+def optimizer(bench: KernelBench, budget: float) -> None:
     run_cases(bench, list(optimizer_cases(bench)), budget)
 
 
@@ -1284,7 +1292,7 @@ def node_backward(step: Callable[[Tensor], Tensor], x: Tensor, wanted: Sequence[
     return lambda: torch.autograd.grad(out, wanted, grad, retain_graph=True)
 
 
-def autocast(bench: Bench, call: Call) -> Call:
+def autocast(bench: KernelBench, call: Call) -> Call:
     def inside() -> object:
         with torch.autocast(bench.device.type, dtype=BF16, cache_enabled=False):
             return call()
@@ -1292,7 +1300,7 @@ def autocast(bench: Bench, call: Call) -> Call:
     return inside
 
 
-def launch_calls(bench: Bench) -> dict[str, tuple[Call, int]]:
+def launch_calls(bench: KernelBench) -> dict[str, tuple[Call, int]]:
     """Name to (call, ops in it). Tensors are tiny: the GPU keeps up, so the time is the CPU's."""
     side = 64 if bench.cuda else 8
     x, y = bench.randn(side, side), bench.randn(side, side)
@@ -1336,20 +1344,20 @@ def launch_calls(bench: Bench) -> dict[str, tuple[Call, int]]:
     }
 
 
-def launch_cases(bench: Bench) -> Iterator[Case]:
+def launch_cases(bench: KernelBench) -> Iterator[KernelCase]:
     calls = launch_calls(bench)
     for name, (call, ops) in calls.items():
-        yield Case(fields={"op": name, "side": "host"}, build=always(call), clock="host", divide=ops, window=0.25)
+        yield KernelCase(fields={"op": name, "side": "host"}, build=always(call), clock="host", divide=ops, window=0.25)
     if bench.cuda:  # the GPU's own floor for a kernel that does nothing much, queued back to back
         for name in ("add", "add_", "cast", "mm", "softmax"):
-            yield Case(fields={"op": name, "side": "device"}, build=always(calls[name][0]))
+            yield KernelCase(fields={"op": name, "side": "device"}, build=always(calls[name][0]))
 
 
 def always(call: Call) -> Callable[[], list[Call]]:
     return lambda: [call]
 
 
-def launch(bench: Bench, budget: float) -> None:
+def launch(bench: KernelBench, budget: float) -> None:
     run_cases(bench, list(launch_cases(bench)), budget)
 
 
@@ -1380,7 +1388,7 @@ def workspace(work: Call) -> Row:
     return {"allocated": after[0] - before[0], "outside": after[1] - before[1]}
 
 
-def allocator(bench: Bench, _budget: float) -> None:
+def allocator(bench: KernelBench, _budget: float) -> None:
     """The context and the library workspaces must still be untouched: true in a child of its own."""
     once, mib = bench.once, 2**20
     if not bench.cuda:
@@ -1422,7 +1430,7 @@ class Stack:
     dim: int = 0
 
 
-class Norm(nn.Module):
+class NormCase(nn.Module):
     def __init__(self, width: int, kind: str) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
@@ -1437,7 +1445,7 @@ class Layer(nn.Module):
         super().__init__()
         self.dim = stack.dim or stack.hidden // stack.heads
         line = lambda k, n: nn.Linear(k, n, bias=False)  # noqa: E731
-        self.norm1, self.norm2 = Norm(stack.hidden, stack.norm), Norm(stack.hidden, stack.norm)
+        self.norm1, self.norm2 = NormCase(stack.hidden, stack.norm), NormCase(stack.hidden, stack.norm)
         self.q = line(stack.hidden, stack.heads * self.dim)
         self.k = line(stack.hidden, stack.kv_heads * self.dim)
         self.v = line(stack.hidden, stack.kv_heads * self.dim)
@@ -1463,7 +1471,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.stack = stack
         self.layers = nn.ModuleList(Layer(stack) for _ in range(stack.layers))
-        self.norm = Norm(stack.hidden, stack.norm)
+        self.norm = NormCase(stack.hidden, stack.norm)
         self.head = nn.Linear(stack.hidden, stack.vocabulary, bias=False) if stack.vocabulary else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, labels: Tensor) -> Tensor:
@@ -1475,7 +1483,7 @@ class Decoder(nn.Module):
         return fn.cross_entropy(self.head(x).float().flatten(0, 1), labels)
 
 
-def stack_calls(bench: Bench, stack: Stack) -> tuple[Callable[[], Tensor], Callable[[Tensor], object]]:
+def stack_calls(bench: KernelBench, stack: Stack) -> tuple[Callable[[], Tensor], Callable[[Tensor], object]]:
     dtype = FP32 if stack.autocast else BF16
     with torch.device(bench.device):
         model = Decoder(stack).to(dtype)
@@ -1497,7 +1505,7 @@ def stack_calls(bench: Bench, stack: Stack) -> tuple[Callable[[], Tensor], Calla
     return ahead, back
 
 
-def step_calls(bench: Bench, stack: Stack, phase: str) -> list[Call]:
+def step_calls(bench: KernelBench, stack: Stack, phase: str) -> list[Call]:
     ahead, back = stack_calls(bench, stack)
     if phase == "forward":
         return [ahead]
@@ -1507,13 +1515,15 @@ def step_calls(bench: Bench, stack: Stack, phase: str) -> list[Call]:
     return [lambda: back(ahead())]
 
 
-def step_case(bench: Bench, stack: Stack, phase: str, clock: str) -> Case:
+def step_case(bench: KernelBench, stack: Stack, phase: str, clock: str) -> KernelCase:
     fields: Row = {**vars(stack), "phase": phase, "clock": "host" if clock == "host" else "device"}
     build = lambda: step_calls(bench, stack, phase)  # noqa: E731
-    return Case(fields=fields, build=build, clock=clock, window=0.25 if clock == "host" else 0.8, count_traffic=True)
+    return KernelCase(
+        fields=fields, build=build, clock=clock, window=0.25 if clock == "host" else 0.8, count_traffic=True
+    )
 
 
-def stacks(bench: Bench) -> list[Stack]:
+def stacks(bench: KernelBench) -> list[Stack]:
     tiny = Stack(hidden=64, ffn=128, heads=2, kv_heads=1, layers=4, seq=64, batch=1)
     if not bench.cuda:
         return [tiny]
@@ -1530,7 +1540,7 @@ def stacks(bench: Bench) -> list[Stack]:
     return [*eager, tiny, *native, *amp]
 
 
-def step(bench: Bench, budget: float) -> None:
+def step(bench: KernelBench, budget: float) -> None:
     phases = ("forward", "backward", "both")
     cases = [step_case(bench, stack, phase, "step") for stack in stacks(bench) for phase in phases]
     small = [stack for stack in stacks(bench) if stack.hidden == 64]
@@ -1572,7 +1582,7 @@ def ring_neighbours(group: Any, x: Tensor, y: Tensor) -> object:  # noqa: ANN401
     return [work.wait() for work in dist.batch_isend_irecv([send, receive])]
 
 
-def collective_calls(bench: Bench, group: Any, size: int, count: int) -> dict[str, Call]:  # noqa: ANN401
+def collective_calls(bench: KernelBench, group: Any, size: int, count: int) -> dict[str, Call]:  # noqa: ANN401
     """`count` bf16 elements are the whole tensor: what all_reduce holds, all_gather makes, reduce_scatter takes."""
     import torch.distributed as dist
 
@@ -1586,7 +1596,7 @@ def collective_calls(bench: Bench, group: Any, size: int, count: int) -> dict[st
     }
 
 
-def collective_time(bench: Bench, call: Call, nbytes: int) -> Row:
+def collective_time(bench: KernelBench, call: Call, nbytes: int) -> Row:
     """A fixed number of repeats: all ranks must issue the same collectives, so nothing here may depend on a clock."""
     repeats = 5 if bench.quick or nbytes >= 2**28 else 20
     host_batches([call], 1, 3, bench.synchronize)
@@ -1597,7 +1607,7 @@ def collective_time(bench: Bench, call: Call, nbytes: int) -> Row:
     return {"seconds": short(statistics.median(times)), "spread": short(spread_of(times)), "calls": repeats}
 
 
-def distributed(bench: Bench, _budget: float) -> None:
+def distributed(bench: KernelBench, _budget: float) -> None:
     import torch.distributed as dist
 
     once = bench.once
@@ -1628,7 +1638,7 @@ PART_FIELDS = {
 MOST_SIZE = 2**48
 
 
-class Passes(NamedTuple):
+class PassTimes(NamedTuple):
     """One part of an operator: seconds of both passes, bytes kept between them, most bytes of results at once."""
 
     forward: float
@@ -1637,14 +1647,14 @@ class Passes(NamedTuple):
     reserved: int
 
 
-def seconds_of(bench: Bench, build: Callable[[], Sequence[Call]], window: float = 0.03) -> float:
-    case = Case(fields={}, build=build)
+def seconds_of(bench: KernelBench, build: Callable[[], Sequence[Call]], window: float = 0.03) -> float:
+    case = KernelCase(fields={}, build=build)
     found = [measure(bench, case, 0.002 if bench.quick else window) for _ in range(1 if bench.quick else 2)]
     release(bench)
     return statistics.median(statistics.median(one.times) for one in found)
 
 
-def gemm_part(bench: Bench, part: Row) -> Passes:
+def gemm_part(bench: KernelBench, part: Row) -> PassTimes:
     """A product and both of its gradients; `batch` products at once multiply two activations."""
     m, n, k, batch = (part[name] for name in PART_FIELDS["gemm"])
     x, weight, y = 2 * batch * m * k, 2 * batch * n * k, 2 * batch * m * n
@@ -1656,17 +1666,17 @@ def gemm_part(bench: Bench, part: Row) -> Passes:
         return bench.sets(x + weight + y, lambda: batched_gemm(bench, layout, batch, m, n, k))
 
     forward, inputs, weights = (seconds_of(bench, lambda way=way: calls(way)) for way in "FIW")  # type: ignore[misc]
-    return Passes(forward, inputs + weights, x + (weight if batch > 1 else 0), max(y, x + weight))
+    return PassTimes(forward, inputs + weights, x + (weight if batch > 1 else 0), max(y, x + weight))
 
 
-def batched_gemm(bench: Bench, layout: str, batch: int, m: int, n: int, k: int) -> Call:
+def batched_gemm(bench: KernelBench, layout: str, batch: int, m: int, n: int, k: int) -> Call:
     x, weight, grad = bench.randn(batch, m, k), bench.randn(batch, n, k), bench.randn(batch, m, n)
     if layout == "F":
         return lambda: torch.bmm(x, weight.transpose(1, 2))
     return (lambda: torch.bmm(grad, weight)) if layout == "I" else (lambda: torch.bmm(grad.transpose(1, 2), x))
 
 
-def attention_part(bench: Bench, part: Row) -> Passes:
+def attention_part(bench: KernelBench, part: Row) -> PassTimes:
     batch, heads, kv_heads, seq, dim = (part[name] for name in PART_FIELDS["attention"])
     q, k = (2 * batch * seq * dim * count for count in (heads, kv_heads))
     shape = Heads(
@@ -1677,10 +1687,10 @@ def attention_part(bench: Bench, part: Row) -> Passes:
         seconds_of(bench, lambda way=way: bench.sets(2 * (q + k), lambda: attention_call(bench, shape, way)))  # type: ignore[misc]
         for way in ("forward", "backward")
     )
-    return Passes(forward, backward, 2 * q + 2 * k + 4 * batch * heads * seq, q + 2 * k)
+    return PassTimes(forward, backward, 2 * q + 2 * k + 4 * batch * heads * seq, q + 2 * k)
 
 
-def stream(bench: Bench, read: int, written: int) -> Call:
+def stream(bench: KernelBench, read: int, written: int) -> Call:
     """A kernel that copies, and reads or fills what is left over."""
     source, target = bench.randn(max(1, read // 2)), bench.randn(max(1, written // 2))
     both = min(source.numel(), target.numel())
@@ -1695,7 +1705,7 @@ def stream(bench: Bench, read: int, written: int) -> Call:
     return call
 
 
-def elementwise_part(bench: Bench, part: Row) -> Passes:
+def elementwise_part(bench: KernelBench, part: Row) -> PassTimes:
     """Backward reads the result's gradient and what forward read, and writes the gradient of that, unless told."""
     read, written = (part[name] for name in PART_FIELDS["elementwise"])
     back = part.get("backward_read", read + written), part.get("backward_written", read)
@@ -1704,10 +1714,10 @@ def elementwise_part(bench: Bench, part: Row) -> Passes:
         seconds_of(bench, lambda a=a, b=b: bench.sets(a + b, lambda: stream(bench, min(a, most), min(b, most))))  # type: ignore[misc]
         for a, b in ((read, written), back)
     )
-    return Passes(forward, backward, read, max(written, back[1]))
+    return PassTimes(forward, backward, read, max(written, back[1]))
 
 
-PARTS: dict[str, Callable[[Bench, Row], Passes]] = {
+PARTS: dict[str, Callable[[KernelBench, Row], PassTimes]] = {
     "gemm": gemm_part,
     "attention": attention_part,
     "elementwise": elementwise_part,
@@ -1751,7 +1761,7 @@ def request_faults(request: object) -> list[str]:
     return faults
 
 
-def operator_row(bench: Bench, operator: Row, known: dict[str, Passes]) -> Row:
+def operator_row(bench: KernelBench, operator: Row, known: dict[str, PassTimes]) -> Row:
     """The sum of its parts; equal parts are measured once."""
     found = []
     for part in operator["parts"]:
@@ -1767,8 +1777,8 @@ def operator_row(bench: Bench, operator: Row, known: dict[str, Passes]) -> Row:
     }
 
 
-def measure_operators(bench: Bench, asked: Sequence[Row]) -> None:
-    known: dict[str, Passes] = {}
+def measure_operators(bench: KernelBench, asked: Sequence[Row]) -> None:
+    known: dict[str, PassTimes] = {}
     started = time.monotonic()
     for number, operator in enumerate(asked, start=1):
         fields = {name: operator[name] for name in OPERATOR_FIELDS}
@@ -1790,7 +1800,7 @@ def read_request(path: Path) -> Row:
 
 # --- the run ----------------------------------------------------------------------------------------------------
 
-Family = Callable[[Bench, float], None]
+Family = Callable[[KernelBench, float], None]
 # Shares divide the time.
 FAMILIES: dict[str, tuple[Family, float]] = {
     "allocator": (allocator, 0.01),
@@ -1867,7 +1877,7 @@ def processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def hardware(bench: Bench) -> Row:
+def hardware(bench: KernelBench) -> Row:
     found: Row = {"device": bench.device.type, "cpu": processor(), "cpu_count": os.cpu_count(), "ranks": world_size()}
     if bench.cuda:
         p = torch.cuda.get_device_properties(0)
@@ -1876,7 +1886,7 @@ def hardware(bench: Bench) -> Row:
     return found
 
 
-def software(bench: Bench) -> Row:
+def software(bench: KernelBench) -> Row:
     found: Row = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
     if bench.cuda:
         found |= {"driver": driver_version(), "cudnn": torch.backends.cudnn.version()}
@@ -2076,13 +2086,15 @@ def run_operators(options: argparse.Namespace, request: Row) -> int:
     return code or int(bool(lost))
 
 
-def make_bench(device: str, *, quick: bool) -> Bench:
+def make_bench(device: str, *, quick: bool) -> KernelBench:
     torch.manual_seed(0)
     if device == "cpu":
-        return Bench(device=torch.device("cpu"), quick=quick, l2=2**10, memory=2**30)
+        return KernelBench(device=torch.device("cpu"), quick=quick, l2=2**10, memory=2**30)
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return Bench(device=torch.device("cuda"), quick=quick, l2=properties.L2_cache_size, memory=properties.total_memory)
+    return KernelBench(
+        device=torch.device("cuda"), quick=quick, l2=properties.L2_cache_size, memory=properties.total_memory
+    )
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.cost.chunk import Chunk, combined
 from shardwise.errors import InputError
 from shardwise.estimate.estimate import assemble
-from shardwise.estimate.predictions import Line, Rehearsed
+from shardwise.estimate.predictions import Rehearsed, RehearsedLine
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.runtime import Overheads, Runtime
@@ -47,7 +47,7 @@ def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
     return setup_of(plan.model, plan.cluster, plan.strategy, rehearsed(load_runtime(plan.strategy.runtime)))
 
 
-def compare(plan: Plan, result: dict[str, Any]) -> list[Line]:
+def compare(plan: Plan, result: dict[str, Any]) -> list[RehearsedLine]:
     """Memory always; seconds where a GPU measured them, what was faked taken off."""
     setup, rank = setup_for(plan, result), int(result["rank"])
     lines = _memory(setup, rank, result["memory"])
@@ -56,7 +56,7 @@ def compare(plan: Plan, result: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def _memory(setup: Setup, rank: int, measured: dict[str, float]) -> list[Line]:
+def _memory(setup: Setup, rank: int, measured: dict[str, float]) -> list[RehearsedLine]:
     found = assemble(setup).memory[rank]
     told = {
         "static": found.static,
@@ -67,13 +67,13 @@ def _memory(setup: Setup, rank: int, measured: dict[str, float]) -> list[Line]:
     words = {"static": "memory between iterations", "peak_forward_backward": "peak of the passes",
              "peak_optimizer": "peak of the optimizer step", "peak": "peak"}  # fmt: skip
     return [
-        Line(what=words[name], predicted=value, measured=measured[name], unit="bytes")
+        RehearsedLine(what=words[name], predicted=value, measured=measured[name], unit="bytes")
         for name, value in told.items()
         if name in measured
     ]
 
 
-def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[Line]:
+def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[RehearsedLine]:
     measured, lines = result["seconds"], []
     added = 0.0
     for index, chunk in enumerate(setup.rank_chunks(rank)):
@@ -87,16 +87,18 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[Line]:
             if f"{index}{kind}" in measured:
                 value = combined(*seconds).alone + {"F": routing, "I": 0.0}.get(kind, adds)
                 lines.append(
-                    Line(what=f"{word}, chunk {index}", predicted=value, measured=measured[f"{index}{kind}"], unit="s")
+                    RehearsedLine(
+                        what=f"{word}, chunk {index}", predicted=value, measured=measured[f"{index}{kind}"], unit="s"
+                    )
                 )
     estimate = assemble(setup)
     passes = setup.strategy.microbatches * (estimate.stages[rank].alone + added)
     faked = float(result.get("faked_seconds", 0.0))
-    lines.append(Line(what="all passes", predicted=passes, measured=measured["passes"] - faked, unit="s"))
+    lines.append(RehearsedLine(what="all passes", predicted=passes, measured=measured["passes"] - faked, unit="s"))
     step = estimate.optimizer_by_rank[rank]
-    lines.append(Line(what="optimizer step", predicted=step, measured=measured["optimizer"], unit="s"))
+    lines.append(RehearsedLine(what="optimizer step", predicted=step, measured=measured["optimizer"], unit="s"))
     total = measured["passes"] - faked + measured["optimizer"]
-    lines.append(Line(what="iteration of the rank alone", predicted=passes + step, measured=total, unit="s"))
+    lines.append(RehearsedLine(what="iteration of the rank alone", predicted=passes + step, measured=total, unit="s"))
     return lines
 
 
@@ -110,7 +112,7 @@ def _beside_experts(setup: Setup, chunk: Chunk) -> tuple[float, float]:
     return layers * ROUTING / setup.machine.bandwidth, adds / setup.machine.bandwidth
 
 
-def folded(plan: Plan, result: dict[str, Any], lines: list[Line]) -> Plan:
+def folded(plan: Plan, result: dict[str, Any], lines: list[RehearsedLine]) -> Plan:
     """The plan with what was rehearsed among its predictions: memory of the rank corrected, its time scaled.
 
     The plan's own runtime may have other kernels than the program: the ratio measured / predicted is what carries over.

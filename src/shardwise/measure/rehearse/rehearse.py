@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardwise.errors import Fault, InputError, MissingExtraError
-from shardwise.estimate.predictions import Line
+from shardwise.estimate.predictions import RehearsedLine
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_now, write_text
 from shardwise.measure.rehearse.compare import compare, folded
@@ -28,7 +28,7 @@ class Rehearsal:
 
     rank: int
     device: str
-    lines: tuple[Line, ...]
+    lines: tuple[RehearsedLine, ...]
     """Memory always; seconds where a GPU measured them."""
     plan: Plan
     """The plan with what was rehearsed among its predictions."""

@@ -182,7 +182,7 @@ def modules(spec: dict[str, Any], config) -> list[Any]:
     return found
 
 
-class Rank:
+class MegatronRank:
     """Megatron's model, optimizer and schedule of one rank."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -239,7 +239,7 @@ def rehearse(spec: dict[str, Any], repeats: int) -> dict[str, Any]:
     fakes.install()
     import megatron.core
 
-    rank = Rank(spec)
+    rank = MegatronRank(spec)
     memory: dict[str, int] = {}
     times: dict[str, list[float]] = {"passes": [], "optimizer": []}
     for iteration in range(2 + repeats):

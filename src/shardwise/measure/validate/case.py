@@ -13,7 +13,7 @@ from shardwise.inputs.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class MeasuredRun:
     """A measured run."""
 
     id: str

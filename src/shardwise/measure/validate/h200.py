@@ -9,12 +9,12 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
-from shardwise.measure.validate.case import Case, Skipped
+from shardwise.measure.validate.case import MeasuredRun, Skipped
 
 Row = dict[str, Any]
 
 
-def read_huggingface(row: Row) -> Case | Skipped:
+def read_huggingface(row: Row) -> MeasuredRun | Skipped:
     """A training step of a Hugging Face model on one GPU."""
     runtime = load_runtime("huggingface")
     strategy = Strategy(
@@ -37,7 +37,7 @@ def read_huggingface(row: Row) -> Case | Skipped:
     sizes = {"peak_bytes": "peak_allocated", "after_forward_bytes": "after_forward", "static_bytes": "static"}
     measured |= {name: float(row[key]) for name, key in sizes.items() if key in row}
     measured["fits"] = True
-    return Case(
+    return MeasuredRun(
         id=str(row["id"]),
         source="h200_huggingface",
         gpu="H200",
@@ -90,7 +90,7 @@ def _moe(row: Row) -> Moe | None:
     )
 
 
-def read_megatron_rank(row: Row) -> Case | Skipped:
+def read_megatron_rank(row: Row) -> MeasuredRun | Skipped:
     """One rank of Megatron-Core with all others faked: its compute and its memory."""
     tp, pp, dp = int(row["tp"]), int(row["pp"]), int(row["dp"])
     vpp = int(row.get("vpp") or 1)
@@ -124,7 +124,7 @@ def read_megatron_rank(row: Row) -> Case | Skipped:
     measured |= {name: float(row[key]) for name, key in sizes.items() if key in row}
     measured["fits"] = True
     measured["spread"] = float(row.get("spread", 0.0))
-    return Case(
+    return MeasuredRun(
         id=str(row["id"]),
         source="h200_megatron_rank",
         gpu="H200",

@@ -12,7 +12,7 @@ from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.measure.validate.case import Case, Skipped
+from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, runtime_for, with_overlap
 
 Row = dict[str, Any]
@@ -27,12 +27,12 @@ SCHEDULES = {
 }
 
 
-def read(row: Row) -> Case | Skipped:
+def read(row: Row) -> MeasuredRun | Skipped:
     """One row, its fields already checked, as a case, or the reason why it cannot be one."""
     return _case(row, {"id": str(row.get("id", "?")), "source": str(row.get("source_key", "?"))})
 
 
-def _case(row: Row, identity: dict[str, Any]) -> Case | Skipped:
+def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
     runtime = runtime_for(row["framework"], str((row.get("source") or {}).get("path", "")))
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
@@ -48,7 +48,7 @@ def _case(row: Row, identity: dict[str, Any]) -> Case | Skipped:
         model, strategy = simumax.read_model(theirs).model, simumax.read_strategy(settings).strategy
         runtime = load_runtime(strategy.runtime)
     strategy = with_layers(model.layers, strategy)
-    return Case(
+    return MeasuredRun(
         **identity,
         gpu=str(row["gpu"].get("family")),
         precision=str(row["precision"]["compute"]),

@@ -14,10 +14,10 @@ from typing import Any
 from shardwise.errors import FileError, ShardwiseError
 from shardwise.inputs.files import read_json
 from shardwise.measure.validate import h200, published
-from shardwise.measure.validate.case import Case, Skipped, row_faults
+from shardwise.measure.validate.case import MeasuredRun, Skipped, row_faults
 
 Row = dict[str, Any]
-Read = Callable[[Row], Case | Skipped]
+Read = Callable[[Row], MeasuredRun | Skipped]
 
 SHIPPED = Path(__file__).parent / "data"
 FORMS: dict[str, tuple[frozenset[str], Read]] = {
@@ -33,7 +33,7 @@ def shipped_files() -> tuple[Path, ...]:
     return tuple(sorted(SHIPPED.glob("*.json.gz")))
 
 
-def read_file(path: str | Path) -> list[Case | Skipped]:
+def read_file(path: str | Path) -> list[MeasuredRun | Skipped]:
     """Every row of a file as a case, or the reason why it cannot be one; an unreadable file is an error."""
     rows = _rows(read_json(path), path)
     form = _form(rows, path)
@@ -70,7 +70,7 @@ def _has(row: object, keys: Iterable[str]) -> bool:
     return isinstance(row, dict) and all(key in row for key in keys)
 
 
-def _read(row: object, form: str, number: int) -> Case | Skipped:
+def _read(row: object, form: str, number: int) -> MeasuredRun | Skipped:
     """One row; what is wrong with it is its own reason, not the file's."""
     if not isinstance(row, dict):
         return Skipped(id=f"row {number}", source=form, reason="the row is not a table of keys and values")

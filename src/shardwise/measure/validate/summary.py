@@ -16,7 +16,7 @@ ENOUGH = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class ErrorRow:
     """Errors (predicted / measured - 1) of one quantity over some rows."""
 
     name: str
@@ -67,13 +67,13 @@ class Confusion:
         return self.oom_oom / oom if oom else None
 
 
-def errors_of(outcomes: Iterable[Outcome], quantity: str, name: str = "all") -> Errors | None:
+def errors_of(outcomes: Iterable[Outcome], quantity: str, name: str = "all") -> ErrorRow | None:
     """Errors of a quantity over the rows that have it; none where no row has."""
     found = [(outcome.error[quantity], outcome.case.id) for outcome in outcomes if quantity in outcome.error]
     if not found:
         return None
     sizes = [abs(error) for error, _ in found]
-    return Errors(
+    return ErrorRow(
         name=name,
         rows=len(found),
         mean=fmean(sizes),
@@ -84,7 +84,7 @@ def errors_of(outcomes: Iterable[Outcome], quantity: str, name: str = "all") -> 
     )
 
 
-def table(outcomes: Iterable[Outcome], quantity: str, key: Key) -> list[Errors]:
+def table(outcomes: Iterable[Outcome], quantity: str, key: Key) -> list[ErrorRow]:
     """Errors of a quantity for every value of a key, in the order of their names."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
@@ -116,7 +116,7 @@ def scored(outcomes: Iterable[Outcome]) -> list[Outcome]:
     ]
 
 
-def headline(outcomes: Iterable[Outcome], quantity: str = "iteration_seconds") -> Errors | None:
+def headline(outcomes: Iterable[Outcome], quantity: str = "iteration_seconds") -> ErrorRow | None:
     """The mean over sources of the mean error of their scored rows, sources with fewer than 5 rows left out.
 
     Sources weigh the same, so that a sweep of hundreds of runs does not drown the others.
@@ -125,7 +125,7 @@ def headline(outcomes: Iterable[Outcome], quantity: str = "iteration_seconds") -
     if not sources:
         return None
     worst = max(sources, key=lambda errors: errors.max)
-    return Errors(
+    return ErrorRow(
         name="mean over sources",
         rows=sum(errors.rows for errors in sources),
         mean=fmean(errors.mean for errors in sources),

@@ -12,7 +12,7 @@ from shardwise.estimate.estimate import Estimate, assemble
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
-from shardwise.measure.validate.case import Case, Skipped
+from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.rows import read_file, shipped_files
 
 
@@ -37,7 +37,7 @@ def validate(files: Iterable[str | Path] = ()) -> Validation:
     return Validation(results=tuple(_predicted(row) for row in rows))
 
 
-def _predicted(row: Case | Skipped) -> Outcome | Skipped:
+def _predicted(row: MeasuredRun | Skipped) -> Outcome | Skipped:
     if isinstance(row, Skipped):
         return row
     try:
@@ -74,13 +74,13 @@ Values = dict[str, float | bool]
 class Outcome:
     """A prediction beside its measurement."""
 
-    case: Case
+    case: MeasuredRun
     predicted: Values
     error: dict[str, float]
     """predicted / measured - 1 for every number that has both."""
 
 
-def predict(case: Case) -> Outcome | Skipped:
+def predict(case: MeasuredRun) -> Outcome | Skipped:
     """Estimate a case and compare."""
     try:
         setup = setup_of(case.model, case.cluster, case.strategy, case.runtime, _calibration(case))
@@ -101,14 +101,14 @@ def predict(case: Case) -> Outcome | Skipped:
 UNSET_DATA = 1.14
 
 
-def _calibration(case: Case) -> Calibration:
+def _calibration(case: MeasuredRun) -> Calibration:
     calibration = calibration_of(case.cluster.gpu)
     if case.rank is None or case.strategy.tp == 1:
         return calibration
     return replace(calibration, gemm={dtype: share * UNSET_DATA for dtype, share in calibration.gemm.items()})
 
 
-def _whole(case: Case, estimate: Estimate) -> Values:
+def _whole(case: MeasuredRun, estimate: Estimate) -> Values:
     fullest = max(estimate.memory, key=lambda rank: rank.total)
     peak = {
         "allocated": max(rank.peak.value for rank in estimate.memory),
@@ -130,7 +130,7 @@ def _whole(case: Case, estimate: Estimate) -> Values:
     return values
 
 
-def _rank(case: Case, estimate: Estimate) -> Values:
+def _rank(case: MeasuredRun, estimate: Estimate) -> Values:
     """One rank alone: its own compute, no communication and no waiting."""
     rank = case.rank or 0
     stage, memory = estimate.stages[rank], estimate.memory[rank]

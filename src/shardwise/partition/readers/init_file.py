@@ -68,14 +68,14 @@ def read_init(
         data["memory_usage"] = _usage(peaks)
     if times:
         data["time_config"] = dict(zip(("head", "body", "tail"), times, strict=True))
-    reader = _Reader(data)
+    reader = _InitReader(data)
     init = reader.read()
     if reader.faults or init is None:
         raise InputError(reader.faults, title=str(path))
     return init
 
 
-class _Reader:
+class _InitReader:
     """Collects faults on the way."""
 
     def __init__(self, data: Table) -> None:

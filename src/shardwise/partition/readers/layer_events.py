@@ -30,7 +30,7 @@ _LIKELY = re.compile(r"layer|block|embed|head|norm", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TracePiece:
     """A layer (or a part of head or tail) in one phase: ms of one pass."""
 
     part: str
@@ -48,7 +48,7 @@ Named = tuple[str, str, str, object, object]
 
 
 @dataclass(slots=True)
-class _File:
+class _TraceFile:
     """What is kept of a file while it is read: numbers in arrays, names once."""
 
     named: dict[Named, int] = field(default_factory=dict)
@@ -63,9 +63,9 @@ class _File:
         self.span.extend(span)
 
 
-def pieces_of(path: Path, profiling: Profiling) -> tuple[list[Piece], list[str]]:
+def pieces_of(path: Path, profiling: Profiling) -> tuple[list[TracePiece], list[str]]:
     """What a file shows; and names in it that may be layers, for the message when nothing is found."""
-    file, scope_pid = _File(), None
+    file, scope_pid = _TraceFile(), None
     for event in events(path):
         name = str(event.get("name", ""))
         if name == "process_name" and "Scope Layer" in str(event.get("args")):
@@ -82,7 +82,7 @@ def pieces_of(path: Path, profiling: Profiling) -> tuple[list[Piece], list[str]]
             file.likely[re.sub(r"\d+", "#", name.rsplit("/", 1)[-1])] += 1
     likely = [name for name, _ in file.likely.most_common(6)]
     if file.torch.used:
-        return [Piece(**found) for found in file.torch.pieces(profiling.microbatches, path)], likely
+        return [TracePiece(**found) for found in file.torch.pieces(profiling.microbatches, path)], likely
     return _Shown(file).pieces(profiling.microbatches, path), likely
 
 
@@ -117,7 +117,7 @@ def _phase(name: str) -> int:
 class _Shown:
     """The events of a file, grouped by part, layer and phase."""
 
-    def __init__(self, file: _File) -> None:
+    def __init__(self, file: _TraceFile) -> None:
         self.named = list(file.named)
         self.which = np.array(file.which, dtype=np.int64)
         self.begin, self.end = np.array(file.span, dtype=float).reshape(-1, 2).T
@@ -127,7 +127,7 @@ class _Shown:
         self.groups, self.group = list(groups), np.array(of_name, dtype=int).reshape(-1, 3)[self.which, phase]
         self._drop_norms()
 
-    def _around(self, file: _File) -> Ints:
+    def _around(self, file: _TraceFile) -> Ints:
         """The phase of the scope around every event."""
         if not file.scopes:
             return np.zeros(len(self.which), dtype=np.int64)
@@ -145,8 +145,8 @@ class _Shown:
         kept = body | ~inside
         self.which, self.group, self.begin, self.end = (x[kept] for x in (self.which, self.group, self.begin, self.end))
 
-    def pieces(self, microbatches: int, path: Path) -> list[Piece]:
-        turns, found = self._turns(), list[Piece]()
+    def pieces(self, microbatches: int, path: Path) -> list[TracePiece]:
+        turns, found = self._turns(), list[TracePiece]()
         for group in sorted(set(self.group.tolist()), key=lambda k: self.groups[k]):
             (part, layer, phase), own = self.groups[group], self.group == group
             names = [self.named[k][2] for k in np.unique(self.which[own])]
@@ -158,7 +158,7 @@ class _Shown:
                 )
             talks = {kind_of(name.rsplit("/", 1)[-1]) == "communication" for name in names}
             shown = len(set(names)) > 1
-            found.append(Piece(
+            found.append(TracePiece(
                 part=part, layer=layer, phase=PHASES[phase], time=self._time(own) / passes, passes=passes,
                 talks=(True in talks) if shown else None, computes=(False in talks) if shown else None,
             ))  # fmt: skip

@@ -11,7 +11,7 @@ from shardwise.errors import InputError
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
-from shardwise.partition.decompose import Fit, decompose
+from shardwise.partition.decompose import MemoryFit, decompose
 from shardwise.partition.readers.init_file import Init, read_init
 from shardwise.partition.readers.problem_file import RECOMPUTE, model_faults
 from shardwise.partition.readers.traces import read_times
@@ -24,7 +24,7 @@ class LayerModel:
     """A layer model with the fit it came from."""
 
     data: dict[str, Any]
-    fit: Fit | None = None
+    fit: MemoryFit | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -19,7 +19,7 @@ from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES
-from shardwise.partition.problem import MOST_CHUNKS, Choice, End, Kind, Problem, Run, check_problem
+from shardwise.partition.problem import MOST_CHUNKS, Choice, End, Kind, KindRun, Problem, check_problem
 
 RECOMPUTE = {
     "select": ("memory_select_rec", "select_rec", 0.04),
@@ -123,7 +123,7 @@ def make_problem(
     parts = model_parts(model, kinds)
     runs = parts["BODY"]
     if layers is not None and len(runs) == 1 and runs[0].count != layers:
-        runs = (Run(kind=runs[0].kind, count=layers),)
+        runs = (KindRun(kind=runs[0].kind, count=layers),)
     elif layers is not None and sum(run.count for run in runs) != layers:
         raise InputError(Fault("layers", f"is {layers}, the BODY entries have {sum(r.count for r in runs)} together"))
     problem = Problem(
@@ -156,7 +156,7 @@ def model_parts(model: Table, kinds: list[str] | None = None) -> dict[str, Any]:
     entries = list(model["layers_description"])
     ends = {name: [e for e in entries if e.get("type") == name] for name in ("HEAD", "TAIL")}
     body = [e for e in entries if e.get("type") == "BODY"]
-    runs = tuple(Run(kind=_kind(e, kinds), count=int(e.get("nb_layer", 1))) for e in body)
+    runs = tuple(KindRun(kind=_kind(e, kinds), count=int(e.get("nb_layer", 1))) for e in body)
     return {"BODY": runs, **{name: _end(found) for name, found in ends.items()}}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwise.errors import FileError, InputError
 from shardwise.partition.readers.init_file import Profiling
-from shardwise.partition.readers.layer_events import Piece, pieces_of
+from shardwise.partition.readers.layer_events import TracePiece, pieces_of
 
 _PATTERNS = ("trace_view*.json", "trace_view*.json.gz", "msprof*.json", "msprof*.json.gz", "*.pt.trace.json",
              "*.pt.trace.json.gz")  # fmt: skip
@@ -19,7 +19,7 @@ _UNLIKE = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class LayerTimes:
     """ms of one micro batch; None or not there: the traces do not show it."""
 
     head: float
@@ -33,10 +33,10 @@ class Times:
     notes: tuple[str, ...] = ()
 
 
-def read_times(profiling: Profiling, kinds: Sequence[str] = ()) -> Times:
+def read_times(profiling: Profiling, kinds: Sequence[str] = ()) -> LayerTimes:
     """Mean times over all traces of a folder; `kinds`: the recompute kinds that may be in them."""
     paths = trace_files(profiling.folder)
-    pieces, likely = list[Piece](), dict[str, None]()
+    pieces, likely = list[TracePiece](), dict[str, None]()
     for path in paths:
         found, names = pieces_of(path, profiling)
         pieces += found
@@ -50,7 +50,7 @@ def read_times(profiling: Profiling, kinds: Sequence[str] = ()) -> Times:
     if backward["body_backward"] is None:
         notes.append("the traces show no backward of the body: it is taken as twice the forward")
     notes += _unlike(pieces)
-    return Times(
+    return LayerTimes(
         head=parts["head"] or 0.0, body=parts["body"] or 0.0, tail=parts["tail"] or 0.0, **backward,
         recompute=recompute, notes=tuple(notes),
     )  # fmt: skip
@@ -77,7 +77,7 @@ def _not_found(missing: list[str], profiling: Profiling, files: int, likely: lis
     )
 
 
-def _time(pieces: Iterable[Piece], part: str, phase: str) -> float | None:
+def _time(pieces: Iterable[TracePiece], part: str, phase: str) -> float | None:
     """The mean over layers of the body, the sum over the operators of head and tail; each the mean of its files."""
     times: dict[str, list[float]] = {}
     for piece in pieces:
@@ -93,7 +93,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _recompute(pieces: list[Piece], kinds: Sequence[str]) -> tuple[dict[str, float], list[str]]:
+def _recompute(pieces: list[TracePiece], kinds: Sequence[str]) -> tuple[dict[str, float], list[str]]:
     """What recomputing adds to a layer, by kind: told apart by how much of the forward runs again, and what."""
     forward = {p.layer: p.time for p in pieces if (p.part, p.phase) == ("body", "forward")}
     usual = _mean(list(forward.values())) if forward else 0.0
@@ -112,7 +112,7 @@ def _recompute(pieces: list[Piece], kinds: Sequence[str]) -> tuple[dict[str, flo
     return {kind: _mean(times) for kind, times in found.items()}, notes
 
 
-def _kind(piece: Piece, forward: float, kinds: Sequence[str]) -> str:
+def _kind(piece: TracePiece, forward: float, kinds: Sequence[str]) -> str:
     partial = [kind for kind in kinds if kind != "full"]
     if piece.time >= _WHOLE * forward and ("full" in kinds or not partial):
         return "full"
@@ -124,7 +124,7 @@ def _kind(piece: Piece, forward: float, kinds: Sequence[str]) -> str:
     return kind if kind in partial else ""
 
 
-def _unlike(pieces: list[Piece]) -> list[str]:
+def _unlike(pieces: list[TracePiece]) -> list[str]:
     """A note where layers of the body are not alike."""
     times: dict[str, list[float]] = {}
     for piece in pieces:

@@ -20,7 +20,7 @@ from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import LayerKind, layer_kinds, layer_ops
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
-from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, MB, Band, Profile, Run, Samples
+from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, MB, Band, CollectiveSamples, LayerRun, Profile
 
 ANALYTIC = "the profile is made by our analytic model, not measured"
 MICRO_BATCHES = (1, 2, 4, 8)
@@ -28,7 +28,7 @@ SIZES = tuple(MB * 2**power for power in range(11))
 _NAMES = dict(zip(COLLECTIVES, ("all-gather", "all-reduce", "reduce-scatter", "all-to-all"), strict=True))
 
 
-class Rows(NamedTuple):
+class OperatorRows(NamedTuple):
     """The operators of a model at one micro batch and one tp."""
 
     micro_batch: int
@@ -43,14 +43,14 @@ class Rows(NamedTuple):
 def operator_rows(
     model: Model, runtime: Runtime, *, seq: int, dtype: str, micro_batches: tuple[int, ...], tps: tuple[int, ...],
     flash: bool = True,
-) -> Iterator[Rows]:  # fmt: skip
+) -> Iterator[OperatorRows]:  # fmt: skip
     """All micro batches, and all tps of each."""
     kinds = list(dict.fromkeys(layer_kinds(model)))
     for size in micro_batches:
         for tp in tps:
             strategy = Strategy(tp=tp, micro_batch=size, seq=seq, dtype=dtype, flash=flash)  # type: ignore[arg-type]
             shard = shard_of(model, strategy, runtime)
-            yield Rows(size, tp, shard, *_rows(shard, kinds))
+            yield OperatorRows(size, tp, shard, *_rows(shard, kinds))
 
 
 def make_profile(
@@ -137,7 +137,7 @@ def _rows(shard: Shard, kinds: list[LayerKind]) -> tuple[list[Op], list[str], li
     return ops, names, ends
 
 
-def table_of(rows: Rows, machine: Machine, network: Network) -> list[list[float]]:
+def table_of(rows: OperatorRows, machine: Machine, network: Network) -> list[list[float]]:
     """One row per operator in the order of COLUMNS."""
     shard, ops, ends = rows.shard, rows.ops, rows.ends
     starts = [0, *ends[:-1]]
@@ -165,7 +165,7 @@ def _entry(op: Op, shard: Shard, *, first: bool) -> float:
     return shard.residual if first else shard.residual + op.kept
 
 
-def _runs(shard: Shard, kinds: list[LayerKind]) -> tuple[Run, ...]:
+def _runs(shard: Shard, kinds: list[LayerKind]) -> tuple[LayerRun, ...]:
     """Neighbouring equal layers, or a repeating pattern of kinds."""
     _, _, ends = _rows(shard, kinds)
     spans = {kind: (ends[index], ends[index + 1] - 1) for index, kind in enumerate(kinds)}
@@ -173,17 +173,17 @@ def _runs(shard: Shard, kinds: list[LayerKind]) -> tuple[Run, ...]:
     period = next(p for p in range(1, len(every) + 1) if all(a == b for a, b in zip(every, every[p:], strict=False)))
     if 1 < period <= len(every) // 2:
         pattern, left = every[:period], every[len(every) // period * period :]
-        return (Run(tuple(spans[kind] for kind in pattern), len(every) // period), *_alike(spans, left))
+        return (LayerRun(tuple(spans[kind] for kind in pattern), len(every) // period), *_alike(spans, left))
     return _alike(spans, every)
 
 
-def _alike(spans: dict[LayerKind, tuple[int, int]], kinds: Sequence[LayerKind]) -> tuple[Run, ...]:
-    return tuple(Run((spans[kind],), len(list(members))) for kind, members in groupby(kinds))
+def _alike(spans: dict[LayerKind, tuple[int, int]], kinds: Sequence[LayerKind]) -> tuple[LayerRun, ...]:
+    return tuple(LayerRun((spans[kind],), len(list(members))) for kind, members in groupby(kinds))
 
 
-def _collectives(network: Network, tps: tuple[int, ...]) -> dict[tuple[str, int], Samples]:
+def _collectives(network: Network, tps: tuple[int, ...]) -> dict[tuple[str, int], CollectiveSamples]:
     return {
-        (kind, gpus): Samples(
+        (kind, gpus): CollectiveSamples(
             sizes=SIZES, seconds=tuple(collective(_NAMES[kind], network.group(gpus, 1), size) for size in SIZES)
         )
         for kind in COLLECTIVES

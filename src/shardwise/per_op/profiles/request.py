@@ -15,7 +15,7 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.ops.op import Op
-from shardwise.per_op.profiles.analytic import MICRO_BATCHES, Rows, operator_rows, table_of, tensor_parallels
+from shardwise.per_op.profiles.analytic import MICRO_BATCHES, OperatorRows, operator_rows, table_of, tensor_parallels
 from shardwise.per_op.profiles.table import COLUMNS
 
 FORMAT, VERSION = "shardwise-operator-request", 1
@@ -48,7 +48,7 @@ def operator_request(
     }
 
 
-def _operator(rows: Rows, index: int, row: dict[str, float]) -> Plain:
+def _operator(rows: OperatorRows, index: int, row: dict[str, float]) -> Plain:
     return {
         "name": rows.names[index],
         "micro_batch": rows.micro_batch,

@@ -28,14 +28,14 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class CollectiveSamples:
     """Seconds of one collective over one number of GPUs, by bytes, in ascending order."""
 
     sizes: tuple[float, ...]
     seconds: tuple[float, ...]
 
 
-class Run(NamedTuple):
+class LayerRun(NamedTuple):
     """Equal layers in a row, or a pattern of several that repeats."""
 
     spans: tuple[tuple[int, int], ...]
@@ -63,7 +63,7 @@ class Profile:
     """Ways to split an operator's matrix."""
     values: np.ndarray = field(hash=False, compare=False, repr=False)
     """[column, micro batch, tp, variant, operator], SI."""
-    collectives: dict[tuple[str, int], Samples] = field(hash=False, repr=False)
+    collectives: dict[tuple[str, int], CollectiveSamples] = field(hash=False, repr=False)
     """Kind and number of GPUs -> measured times."""
     intra: Band
     """Between GPUs of one node."""
@@ -73,7 +73,7 @@ class Profile:
     """What was measured: attention kernel, dtype, framework, device, seq ..."""
     layer_ops: tuple[str, str] | None = None
     """First and last operator of the layer, where the profile says so itself."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[LayerRun, ...] = ()
     """How the layers follow one another, where the profile says so itself; all other rows stand once."""
     identity: str = ""
     """Short hash of everything that was read."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwise.inputs.serialise import Plain
 from shardwise.partition.compare import Compared, bubble_of
-from shardwise.partition.problem import Answer, Evaluation, Problem
+from shardwise.partition.problem import BalanceAnswer, Evaluation, Problem
 from shardwise.pipeline.action import KINDS
 from shardwise.pipeline.timeline import Timeline
 
@@ -128,14 +128,14 @@ def _short(values: np.ndarray) -> list[float]:
     return [float(f"{value:.9g}") for value in values.tolist()]
 
 
-def balance_view(answer: Answer) -> Plain:
+def balance_view(answer: BalanceAnswer) -> Plain:
     """The view of a balanced pipeline."""
     proof = "proven" if answer.proven else f"{100 * answer.gap:.2f}%"
     facts = {"gap": proof, "method": answer.method, "bubble": str(bubble_of(answer.problem, answer.best))}
     return _view(answer.problem, answer.best, answer.problem.name or "balanced", facts, answer.bound)
 
 
-def balance_views(answer: Answer, compared: Iterable[Compared] = ()) -> list[Plain]:
+def balance_views(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> list[Plain]:
     """The balanced pipeline first, then the others, `compared` without it."""
     others = [
         _view(one.problem, one.evaluation, one.name, {"bubble": str(bubble_of(one.problem, one.evaluation))})

@@ -1,0 +1,43 @@
+"""The house: one class for one name, every room explained, and files that are thoughts, neither fragments nor books."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "shardwise"
+ALONE = {"shardwise_probe.py", "shardwise_rehearse.py", "shardwise_rehearse_megatron.py"}
+"""Programs that are copied alone to GPU nodes, so that they must be one file each."""
+
+
+def trees():
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+
+
+def test_a_name_of_a_class_means_one_thing():
+    names = Counter(node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_file_says_what_it_is_about():
+    assert [path for path, tree in trees().items() if ast.get_docstring(tree) is None] == []
+
+
+def test_every_room_stands_in_the_page_about_the_house():
+    page = (ROOT / "docs" / "explain" / "house.md").read_text(encoding="utf-8")
+    rooms = [path.parent.name for path in SOURCE.glob("*/__init__.py")]
+    assert [room for room in rooms if f"`{room}`" not in page] == []
+
+
+def test_functions_and_files_stay_small():
+    lengths = [
+        node.end_lineno - node.lineno + 1
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert max(lengths) <= 60
+    long = [p.name for p in trees() if p.name not in ALONE and len(p.read_text(encoding="utf-8").splitlines()) > 430]
+    assert long == []
