@@ -137,11 +137,15 @@ def plan_of(
     """
     from shardwise.estimate.estimate import Estimate
     from shardwise.plan.predict import plan_of
+    from shardwise.search.api import plan_file_of
+    from shardwise.search.question import Answer
 
+    if isinstance(found, Answer):
+        return plan_file_of(found)
     if isinstance(found, Estimate):
         made = plan_of(found, None if plan is None else as_plan(plan, "an estimate").order)
         return made if memory_limit is None else _limited(made, memory_limit)
-    return _plan_of_search(found, plan)
+    return _plan_of_other(found, plan)
 
 
 def _limited(plan: Plan, limit: float) -> Plan:
@@ -151,18 +155,17 @@ def _limited(plan: Plan, limit: float) -> Plan:
     return replace(plan, predictions=told and replace(told, memory_limit=limit))
 
 
-def _plan_of_search(found: Answer | Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None) -> Plan:
+def _plan_of_other(found: Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None) -> Plan:
     from shardwise.partition.problem import BalanceAnswer
     from shardwise.plan.predict import plan_of
     from shardwise.report.balance import answer_data
     from shardwise.search.api import plan_file_of
     from shardwise.search.balance_plan import Balanced, with_layers_of
-    from shardwise.search.question import Answer
     from shardwise.search.schedule import Scheduled, in_order
     from shardwise.search.what_if import WhatIf
 
-    if isinstance(found, Answer | WhatIf):
-        return plan_file_of(found if isinstance(found, Answer) else found.again)
+    if isinstance(found, WhatIf):
+        return plan_file_of(found.again)
     if isinstance(found, Balanced):
         return plan_of(found.after)
     if plan is None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.advice import Change
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.predictions import predictions_of, predictions_table
-from shardwise.frameworks.export import export, target_names
-from shardwise.frameworks.target import Export
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, searched, summary
-from shardwise.report.page import page_of
-from shardwise.report.view import plan_view
 from shardwise.search.question import COVERED, Answer, Candidate
-from shardwise.search.what_if import WhatIf
-from shardwise.search.why import Why, sentences
 from shardwise.units import show_bytes, show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.estimate.advice import Change
+    from shardwise.frameworks.target import Export
+    from shardwise.search.what_if import WhatIf
+    from shardwise.search.why import Why
 
 
 def facts(answer: Answer) -> Iterator[tuple[str, str]]:
@@ -92,6 +91,8 @@ def candidate_data(candidate: Candidate) -> Plain:
 
 def why_lines(found: Why) -> list[str]:
     """Why a strategy lost, in sentences."""
+    from shardwise.search.why import sentences
+
     return list(sentences(found))
 
 
@@ -150,10 +151,14 @@ LARGEST = 200_000
 
 def every_export(plan: Plan) -> list[Plain]:
     """All targets, as far as their files are small; one that cannot say the plan has its refusal as `error`."""
+    from shardwise.frameworks.export import target_names
+
     return [found for target in target_names() if (found := _small(plan, target)) is not None]
 
 
 def _small(plan: Plan, target: str) -> Plain | None:
+    from shardwise.frameworks.export import export
+
     try:
         found = export_data(export(plan, target))
     except ShardwiseError as error:
@@ -163,5 +168,8 @@ def _small(plan: Plan, target: str) -> Plain | None:
 
 def plans_page(plans: Sequence[Plan], views: Sequence[Plain] = ()) -> str:
     """One page of one plan, or of several side by side, with their plan files and every target's files."""
+    from shardwise.report.page import page_of
+    from shardwise.report.view import plan_view
+
     shown = views or [plan_view(plan) for plan in plans]
     return page_of(shown, plans=[plan_table(plan) for plan in plans], exports=[every_export(plan) for plan in plans])
