@@ -158,7 +158,9 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 
 
 def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    return stacked(name, [timed(op, shard, machine, groups) for op in ops], machine, grads)
+    input_grad, weight_grad = [0.0] * 7, [0.0] * 7
+    forwards = tuple(_add(op, shard, machine, groups, input_grad, weight_grad) for op in ops)
+    return _stacked(name, ops, forwards, Seconds(*input_grad), Seconds(*weight_grad), machine, grads)
 
 
 def stacked(name: str, parts: Sequence[Timed], machine: Machine, grads: float, *, begins: bool = True) -> Block:
@@ -166,8 +168,15 @@ def stacked(name: str, parts: Sequence[Timed], machine: Machine, grads: float, *
     it the framework's own code.
     """
     ops, forwards = [part.op for part in parts], tuple(part.f for part in parts)
-    forward = _added(forwards)
     input_grad, weight_grad = _added(part.i for part in parts), _added(part.w for part in parts)
+    return _stacked(name, ops, forwards, input_grad, weight_grad, machine, grads, begins=begins)
+
+
+def _stacked(
+    name: str, ops: list[Op], forwards: tuple[Seconds, ...], input_grad: Seconds, weight_grad: Seconds,
+    machine: Machine, grads: float, *, begins: bool = True,
+) -> Block:  # fmt: skip
+    forward = _added(forwards)
     if begins and name not in ENDS:
         forward = forward._replace(host=forward.host + machine.layer_f)
         input_grad = input_grad._replace(host=input_grad.host + machine.layer_b)
@@ -194,12 +203,8 @@ def stacked(name: str, parts: Sequence[Timed], machine: Machine, grads: float, *
 
 
 def _added(parts: Iterable[Seconds]) -> Seconds:
-    total = [0.0] * len(Seconds._fields)
-    for part in parts:
-        for column, value in enumerate(part):
-            if value:
-                total[column] += value
-    return Seconds(*total)
+    columns = zip(*parts, strict=True)
+    return Seconds(*map(sum, columns))
 
 
 def _recomputed(plain: Block, recipe: Recipe, shard: Shard, machine: Machine, grads: float) -> Block:
@@ -245,7 +250,16 @@ _HOST = 6
 
 def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
     """An operator with the seconds of its passes, its exposed collectives and its launches."""
-    forward, input_grad, weight_grad = [0.0] * 7, [0.0] * 7, [0.0] * 7
+    input_grad, weight_grad = [0.0] * 7, [0.0] * 7
+    forward = _add(op, shard, machine, groups, input_grad, weight_grad)
+    return Timed(op, forward, Seconds(*input_grad), Seconds(*weight_grad))
+
+
+def _add(
+    op: Op, shard: Shard, machine: Machine, groups: Groups, input_grad: list[float], weight_grad: list[float]
+) -> Seconds:
+    """The forward pass of an operator; its other passes are added to those of its layer."""
+    forward = [0.0] * 7
     product = op.kind in {"gemm", "grouped"}
     narrow = shard.fp8 and product and op.name not in WIDE
     times = op_times(op, machine, narrow=narrow)
@@ -254,11 +268,13 @@ def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
     if shard.lora and product:
         times = _frozen(times, op, shard)
     column = _COLUMN[op.kind]
-    forward[column], input_grad[column], weight_grad[column] = times
+    forward[column] = times.f
+    input_grad[column] += times.i
+    weight_grad[column] += times.w
     forward[_HOST] = op.kernels_f * machine.launch_f
     launches = op.kernels_b * machine.launch_b
-    input_grad[_HOST] = launches / 2 if product else launches
-    weight_grad[_HOST] = launches / 2 if product else 0.0
+    input_grad[_HOST] += launches / 2 if product else launches
+    weight_grad[_HOST] += launches / 2 if product else 0.0
     table = (forward, input_grad, weight_grad)
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]
@@ -268,7 +284,7 @@ def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
             # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
             waits = comm.axis == "cp" and comm.kind != "ring"
             row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - groups.share(comm.axis))
-    return Timed(op, Seconds(*forward), Seconds(*input_grad), Seconds(*weight_grad))
+    return Seconds(*forward)
 
 
 def _frozen(times: KernelTimes, op: Op, shard: Shard) -> KernelTimes:
