@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Mla
-from shardwise.ops.attention import context_shape, unfused_core
+from shardwise.ops.attention import FLASH_KERNELS, context_shape, unfused_core
 from shardwise.ops.linear import linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
@@ -73,14 +74,15 @@ def _rope(shard: Shard, mla: Mla) -> Op:
     elements = shard.tokens * heads * 2 * (mla.nope_size + mla.rope_size)
     size = shard.element * elements
     plain = shard.runtime.kernels.rope != "fused"
+    kernels = ASSUMED.launches["latent rope" if plain else "fused latent rope"]
     return Op(
         "rope and concatenation",
         "mla-up",
         "memory",
         bytes_f=EAGER_ROPE_BYTES[0] * elements if plain else 2.0 * size,
         bytes_b=EAGER_ROPE_BYTES[1] * elements if plain else 2.0 * size,
-        kernels_f=12.0 if plain else 3.0,
-        kernels_b=16.0 if plain else 3.0,
+        kernels_f=kernels[0],
+        kernels_b=kernels[1],
         extra_f=2 * size,
         extra_b=shard.residual + 2 * size,
     )
@@ -101,8 +103,8 @@ def _core(shard: Shard, mla: Mla, window: int) -> Op:
         "core-attention",
         "attention",
         shape,
-        kernels_f=1.0,
-        kernels_b=3.0,
+        kernels_f=FLASH_KERNELS[0],
+        kernels_b=FLASH_KERNELS[1],
         kept=2 * query + held + value + 4 * heads * shard.tokens,
         stays=2 * query + held + value,
         extra_f=value,

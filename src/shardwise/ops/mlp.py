@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.ops.linear import linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
+
+# GELU composed of plain kernels, weighted bytes per element and kernels (H200 probe: 8192 x 4096).
+GELU_BYTES, GELU_KERNELS = (38.0, 58.0), (8.0, 11.0)
 
 
 def mlp(shard: Shard) -> list[Op]:
@@ -67,17 +71,16 @@ def activation(
     if kernels.activation == "compiled":
         kept = gate * size
     staging = min(8.0 * elements, kernels.reduce_staging) if bias else 0.0
-    # GELU composed of plain kernels (H200 probe: 36 bytes per element over 8 kernels, backward 56 over 11)
     composed = kernels.activation == "eager" and kernels.gelu_kept > 1
     return [
         Op(
             prefix + "activation",
             module,
             "memory",
-            bytes_f=38.0 * elements if composed else (gate + 1) * size,
-            bytes_b=58.0 * elements if composed else (2 * gate + 1) * size + (2 * size if bias else 0.0),
-            kernels_f=8.0 if composed else 1.0,
-            kernels_b=11.0 if composed else 1.0 + (1.0 if bias else 0.0),
+            bytes_f=GELU_BYTES[0] * elements if composed else (gate + 1) * size,
+            bytes_b=GELU_BYTES[1] * elements if composed else (2 * gate + 1) * size + (2 * size if bias else 0.0),
+            kernels_f=GELU_KERNELS[0] if composed else 1.0,
+            kernels_b=GELU_KERNELS[1] if composed else 1.0 + (1.0 if bias else 0.0),
             kept=kept,
             extra_f=size,
             extra_b=live + (gate + 1) * size + staging,
@@ -88,9 +91,9 @@ def activation(
 def _eager_gated(size: float, module: str, prefix: str, live: float, *, halves: bool) -> list[Op]:
     """Silu, then the product with the up branch: two kernels, each keeping its inputs.
 
-    Halves of one tensor are read with a stride, at less than half the speed (H200 probe), and concatenated in backward.
+    Halves of one tensor are read with a stride, and concatenated in backward.
     """
-    slow = 2.4 if halves else 1.0
+    slow = ASSUMED.strided_halves if halves else 1.0
     silu = Op(
         prefix + "silu",
         module,
