@@ -56,26 +56,22 @@ class Assumed:
     """Bytes outside the allocator for every axis that spans ranks. NCCL's buffers grow with channels,
     peers and protocols: a few hundred MB for a communicator."""
     per_tensor: float = 1.5
-    """Launches a tensor that show where an optimizer is not fused. The probe's AdamW, tensor by tensor, takes 12 us a
-    tensor longer than in passes over many: two launches, of which some hide."""
+    """Launches a tensor that show where an optimizer is not fused. The probe's AdamW, tensor by tensor, takes 11 to
+    12 us a tensor longer than in passes over many: two launches, of which some hide."""
     offload_layers: float = 2.0
     """Layers whose activations stay on the device when they are offloaded: one at work and one on its way."""
-    strided_halves: float = 2.4
-    """Traffic of silu and product on halves of one tensor over that on two tensors, in eager experts. Came with the
-    experts' kernels; the probe's halves of 4096 columns lose only 1.1."""
     head_norm: Passes = (2.0, 1.5)
     """Traffic of a norm over one head, over that of a norm over the hidden state, in one kernel. Short rows leave a
     block of threads idle; the probe's native norm over 128 elements loses more: 3.4 and 2.0."""
     dropout_mask: float = 1.5
     """Bytes an element that dropout adds to the forward residual addition: its mask, and drawing it."""
     fused_loss: Passes = (8.0, 6.0)
-    """Traffic of a fused loss, bytes a logit. Counted: logits of 16 bit read three times and written once; backward
-    once less."""
+    """Traffic of a fused loss, bytes a logit: four and three passes over logits of 16 bit."""
     compiled_loss: Passes = (8.0, 8.0)
-    """The same of a compiled loss."""
+    """The same of a compiled loss: four passes each way."""
     launches: dict[str, Passes] = field(default_factory=_launches)
-    """Kernels that these operators launch, as far as the host is kept busy by them. Read off what the frameworks call,
-    not counted in a trace; the library's loss alone has 3 and 4 in the probe."""
+    """Kernels that these operators launch, as far as the host is kept busy by them. From what the operators do, not
+    counted in a trace; the probe counts 3 and 4 for the library's loss without what stands around it."""
     restart: float = 600.0
     """Seconds from a failure until training goes on: found, rescheduled, started and loaded in ten minutes."""
     checkpoint_bytes: float = 16.0

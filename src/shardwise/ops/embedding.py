@@ -8,14 +8,14 @@ from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
 # The gradient of a table: weighted bytes per byte of its tokens' gradients and of the table (zeros, then a scatter),
-# and those of sorting the tokens (H200 probe: 4096 tokens, 32,000 x 4096 take 0.40 ms, 128,256 x 4096 0.64, 16,384 tokens
-# and 32,000 x 1024 0.34; 512 tokens take less than this says, 32,768 more).
+# and those of sorting the tokens (H200 probe: 4096 tokens into 32,000 x 4096 take 0.40 ms, into 128,256 x 4096 0.64,
+# 16,384 tokens into 32,000 x 1024 0.34; 512 tokens take less than this says, 32,768 more).
 SCATTER, ZEROS, SORT = 6, 1.5, 1.2e9
 # Weighted traffic of losses per logit, both passes (H200 probe). The library's in fp32 (18 bytes at 2.95 TB/s, 26 at
 # 4.0): upcast, log-softmax kept, the gradient of the loss and of log-softmax each in fresh fp32.
 LIBRARY_LOSS = (25.5, 27.5)
-# Megatron's pieces (42 bytes at 3.3 TB/s): one fp32 copy, exponentials in place; backward a scaling of rows (12.2) and a
-# cast to 16 bit (5.9).
+# Megatron's pieces (42 bytes at 3.3 TB/s): one fp32 copy, exponentials in place; backward a scaling of rows (12.2) and
+# a cast to 16 bit (5.9).
 PIECES_LOSS = (53.0, 18.0)
 
 
