@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
-from shardwise.ops.linear import NORM_BYTES, NORM_KERNELS, linear, norm, norm_kind, residual_add
+from shardwise.ops.linear import NORM_BYTES, NORM_KERNELS, Linear, linear, norm, norm_kind, residual_add
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -51,19 +51,8 @@ def query_width(shard: Shard) -> float:
 def _qkv(shard: Shard) -> Op:
     model = shard.model
     outputs = query_width(shard) + 2 * kv_width(shard)
-    return linear(
-        shard,
-        "qkv",
-        "attention",
-        rows=shard.tokens,
-        inputs=model.hidden,
-        outputs=outputs,
-        kept=shard.hidden,
-        split="column",
-        bias=model.qkv_bias,
-        live=shard.residual,
-        casts=3,
-    )
+    layer = Linear("qkv", "attention", model.hidden, outputs, "column", shard.hidden, shard.residual)
+    return linear(shard, layer._replace(bias=model.qkv_bias, projections=3))
 
 
 def _qk_norm(shard: Shard) -> Op:
@@ -213,16 +202,6 @@ def unfused_core(
 
 
 def _output(shard: Shard) -> Op:
-    model = shard.model
-    return linear(
-        shard,
-        "output",
-        "attention",
-        rows=shard.tokens,
-        inputs=query_width(shard),
-        outputs=model.hidden,
-        kept=0.0,  # attention keeps its output already
-        split="row",
-        bias=model.out_bias,
-        live=shard.residual if shard.sp else 0.0,
-    )
+    live = shard.residual if shard.sp else 0.0
+    layer = Linear("output", "attention", query_width(shard), shard.model.hidden, "row", live=live)
+    return linear(shard, layer._replace(bias=shard.model.out_bias))  # attention keeps its output already

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
-from shardwise.ops.linear import linear, norm
+from shardwise.ops.linear import Linear, linear, norm
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -60,18 +60,9 @@ def embedding(shard: Shard) -> list[Op]:
 def head(shard: Shard, *, own_weights: bool) -> list[Op]:
     """Final norm, output layer and loss; `own_weights`: its matrix lives here and is not the embedding's."""
     model = shard.model
-    output = linear(
-        shard,
-        "output layer",
-        "head",
-        rows=shard.tokens,
-        inputs=model.embedding_size or model.hidden,
-        outputs=padded_vocab(shard),
-        kept=shard.hidden,
-        split="column",
-        bias=model.head_bias,
-        live=0.0,
-    )
+    inputs = model.embedding_size or model.hidden
+    layer = Linear("output layer", "head", inputs, padded_vocab(shard), "column", shard.hidden, bias=model.head_bias)
+    output = linear(shard, layer)
     if not own_weights:
         output = output._replace(params=padded_vocab(shard) if model.head_bias else 0.0)
     return [norm(shard, "final norm", "head"), output, loss(shard)]

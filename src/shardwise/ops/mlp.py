@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwise.ops.linear import linear, norm, residual_add
+from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 
@@ -29,33 +29,12 @@ def dense_ffn(shard: Shard, ffn: float, module: str, activation_module: str, pre
     model = shard.model
     inner = ffn / shard.tp
     gate = 2 if model.gated else 1
-    first = linear(
-        shard,
-        prefix + "up",
-        module,
-        rows=shard.tokens,
-        inputs=model.hidden,
-        outputs=gate * inner,
-        kept=0.0 if prefix else shard.hidden,
-        split="column",
-        bias=model.mlp_bias,
-        live=shard.residual,
-        casts=gate,
-    )
-    second = linear(
-        shard,
-        prefix + "down",
-        module,
-        rows=shard.tokens,
-        inputs=inner,
-        outputs=model.hidden,
-        kept=shard.element * shard.tokens * inner,
-        split="row",
-        bias=model.mlp_bias,
-        live=shard.residual if shard.sp else 0.0,
-    )
-    middle = activation(shard, shard.tokens * inner, activation_module, prefix, shard.residual, bias=model.mlp_bias)
-    return [first, *middle, second]
+    kept, live, bias = 0.0 if prefix else shard.hidden, shard.residual, model.mlp_bias
+    up = Linear(prefix + "up", module, model.hidden, gate * inner, "column", kept, live, bias, projections=gate)
+    wide, live = shard.element * shard.tokens * inner, shard.residual if shard.sp else 0.0
+    down = Linear(prefix + "down", module, inner, model.hidden, "row", wide, live, bias)
+    middle = activation(shard, shard.tokens * inner, activation_module, prefix, shard.residual, bias=bias)
+    return [linear(shard, up), *middle, linear(shard, down)]
 
 
 def activation(
