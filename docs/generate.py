@@ -11,13 +11,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from making import DOCS, answers, api, commands, console, fields, memory, pictures
+from making import DOCS, answers, api, assumed, commands, console, fields, memory, pictures
 
 PAGES: dict[str, Callable[[], str]] = {
     **{f"reference/{name}.md": partial(fields.page, name) for name in fields.PAGES},
     "reference/commands.md": commands.page,
     "reference/answers.md": answers.page,
     "reference/python.md": api.page,
+    "reference/assumed.md": assumed.page,
     "explain/memory-examples.md": memory.memory_examples,
 }
 """File -> what makes its text."""

@@ -6,6 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from shardwise.cost.layer import Block, Seconds
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.layers import chunk_rank, rank_chunks
 from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
 
@@ -86,11 +87,11 @@ def chunk_of(runs: tuple[BlockRun, ...], grads: float) -> Chunk:
 
 
 def offloaded(chunk: Chunk, host_bandwidth: float, grads: float) -> Chunk:
-    """The chunk with its kept activations moved to host memory and back, two layers' worth staying on the device.
+    """The chunk with its kept activations moved to host memory and back; some layers' worth stays on the device.
 
     Copies run behind the kernels; what is longer than them shows.
     """
-    stays = min(chunk.kept, 2 * max((run.block.walk.kept for run in chunk.runs), default=0.0))
+    stays = min(chunk.kept, ASSUMED.offload_layers * max((run.block.walk.kept for run in chunk.runs), default=0.0))
     moved = chunk.kept - stays
     seconds = moved / host_bandwidth
     back = combined(chunk.i, chunk.w, chunk.again).device

@@ -15,18 +15,30 @@ from math import ceil, sqrt
 from typing import NamedTuple
 
 from shardwise.errors import Fault, InputError
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
 from shardwise.ops.op import Op
 
+# Tiles of a product's result and blocks of an attention's queries: 128 x 128 and its like (NVIDIA, Matrix
+# Multiplication Background User's Guide, tile sizes); the calibrations were fitted with it.
 TILE = 128.0
+# Attention kernels are built for heads of 64 and 128, and one between them pays for the next (H200 probe: over 2048
+# tokens, heads of 80 reach 35% of the peak and those of 128 49%).
+HEAD = 64.0
 # Attention with an explicit mask over the same square without one, both passes (a compiled step on an H200).
 EXPLICIT_MASK = (2.0, 1.5)
+# Compute units that few blocks leave idle, in forward more than in backward (fitted to the H200 probe: 8 heads of 4096
+# tokens reach 38 and 31% of the peak, 32 heads 55 and 46%).
+IDLE = (2.0, 0.7)
 # A product that adds into an fp32 buffer over a plain one (H200 probe: 606 against 663 TFLOP/s).
 ACCUMULATING = 1.09
 # An operand of odd width over a result of odd width (H200 probe: 141 to 149 TFLOP/s against 95 to 104).
 READ_ODD = 0.7
+# Adding a gradient to its buffer, weighted bytes per weight (H200 probe): 16 bit to fp32 14.8 to 15.3, at two thirds of
+# streaming speed; 16 bit to 16 bit 5.8. A gradient that is made and not added to is next to nothing, yet no fused sum.
+ADD_WIDE, ADD_NARROW, ADD_NOTHING = 15.0, 6.0, 1e-9
 # Weight gradients of experts (H200 probe): one of few tokens takes this many over its tokens longer than a deep one,
 # less what is hidden behind the next expert's.
 GRADIENT_DEPTH, GRADIENT_HIDDEN = 270.0, 0.12
@@ -91,8 +103,8 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
     narrow_format = _FORMAT.get(dtype, dtype)
     wide = "bf16" if narrow_format in {"fp8", "fp4"} else narrow_format
     slow = runtime.overheads.slowdown
-    share = calibration.gemm.get(narrow_format, calibration.gemm.get("bf16", 0.7))
-    wide_share = calibration.gemm.get(wide, 0.7)
+    share = calibration.gemm.get(narrow_format, calibration.gemm.get("bf16", ASSUMED.gemm_share))
+    wide_share = calibration.gemm.get(wide, ASSUMED.gemm_share)
     generations = {"best": calibration.attention, "flash2": calibration.flash2, "flash1": calibration.flash1}
     flash = generations[runtime.kernels.attention]
     # attention kernels keep 16-bit operands under fp8; without any 16-bit format they are matrix products in fp32
@@ -180,12 +192,12 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> KernelTimes:
 
 
 def _grad_add(runtime: Runtime, *, accumulating: bool) -> float:
-    """fp32 += 16 bit streams at two thirds of full speed; a lazy gradient is only added to from the second pass on."""
+    """A lazy gradient is only added to from the second pass on."""
     if runtime.kernels.weight_grad_fusion:
         return 0.0
     if runtime.memory.gradients == "buffer":
-        return 6.0 if runtime.memory.gradient_bytes == 2.0 else 15.0
-    return 6.0 if accumulating else 1e-9
+        return ADD_NARROW if runtime.memory.gradient_bytes == 2.0 else ADD_WIDE
+    return ADD_NARROW if accumulating else ADD_NOTHING
 
 
 def _product(phase: str, rows: float, columns: float, depth: float, machine: Machine, rate: float) -> float:
@@ -224,7 +236,7 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh
     # routers: 550 TFLOP/s with 256 tokens an expert, 645 with 768)
     filled = each / (each + TILE / 2)
-    compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) / max(filled, 0.05)
+    compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) / max(filled, ASSUMED.least_filled)
     waves = tiles / machine.sms
     compute *= 1.0 + machine.wave * (ceil(waves) - waves) / waves
     # the weight gradient's depth is the tokens of one expert
@@ -238,7 +250,7 @@ def _attention(op: Op, machine: Machine) -> KernelTimes:
     queries, keys, size_qk, share = op.shape[1], op.shape[2], op.shape[3], op.shape[5]
     if op.bytes_f:  # scores stored: two batched products and a chain of memory-bound kernels
         chain = KernelTimes(op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth, 0.0)
-        rate = machine.wide * 0.6
+        rate = machine.wide * ASSUMED.scores_stored
         backward *= 4.0 / 5.0  # scores are not computed again
         return KernelTimes(forward / rate + chain.f, backward / rate + chain.i, 0.0)
     if machine.average:
@@ -246,15 +258,12 @@ def _attention(op: Op, machine: Machine) -> KernelTimes:
         f, b = (machine.shapes.get(shape_key("attention", phase, *sizes), 1.0) for phase in "FI")
         return KernelTimes(forward / (machine.attention_f * f), backward / (machine.attention_b * b), 0.0)
     length = keys * share * 2.0 if share < 0.5 else min(queries, keys)
-    slow = 1.0 if size_qk >= 128 else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - 64.0) / 64.0
-    # kernels are built for head sizes 64 and 128: one between them pays for 128
-    padded = size_qk if size_qk % 64 == 0 else ceil(size_qk / 64.0) * 64.0
-    slow *= size_qk / padded
-    causal = 1.0 if share <= 0.5 else 0.45
+    slow = 1.0 if size_qk >= 2 * HEAD else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - HEAD) / HEAD
+    slow *= size_qk / (ceil(size_qk / HEAD) * HEAD)
+    causal = 1.0 if share <= 0.5 else ASSUMED.full_square
     masked_f, masked_b = EXPLICIT_MASK if share >= 1.0 else (1.0, 1.0)
-    # few heads and short sequences leave compute units idle, in forward more than in backward
     blocks = op.shape[0] * queries / TILE
-    idle_f, idle_b = 1.0 + 2.0 * machine.sms / blocks, 1.0 + 0.7 * machine.sms / blocks
+    idle_f, idle_b = (1.0 + idle * machine.sms / blocks for idle in IDLE)
     return KernelTimes(
         masked_f * forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length) * idle_f,
         masked_b * backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length) * idle_b,

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 from shardwise.cost.chunk import Chunk
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.states import Sharding, States, sharding_of
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -281,9 +282,9 @@ def _gathered(chunks: list[Chunk], strategy: Strategy, runtime: Runtime, states:
 
 
 def _communicators(strategy: Strategy) -> float:
-    """Buffers of communicators: a few hundred MB per axis that spans ranks."""
+    """Buffers of communicators, for every axis that spans ranks."""
     axes = sum(degree > 1 for degree in (strategy.tp, strategy.pp, strategy.cp, strategy.dp, strategy.ep))
-    return 0.25e9 * axes
+    return ASSUMED.communicator * axes
 
 
 def fits(total: float, gpu: Gpu, error: float) -> Fits:

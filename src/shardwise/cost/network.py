@@ -11,11 +11,12 @@ from functools import lru_cache
 from math import log2
 from typing import NamedTuple
 
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.ops.shard import Shard
 
-DEFAULT_SHARE = 0.8
+DEFAULT_SHARE = ASSUMED.network_share
 
 
 class Hop(NamedTuple):
@@ -160,7 +161,7 @@ def all_reduce(group: Group, size: float) -> float:
         return 0.0
     hops, fixed = group.of("all-reduce")
     rate = min(hop.bandwidth * hop.members for hop in hops)
-    tree = 2 * size / rate * 1.15 + sum(2 * log2(max(hop.domains, 2)) * hop.latency for hop in hops)
+    tree = 2 * size / rate * ASSUMED.tree_traffic + sum(2 * log2(max(hop.domains, 2)) * hop.latency for hop in hops)
     return min(2 * _around(group.size, hops, size), tree) + fixed
 
 

@@ -9,9 +9,11 @@ from shardwise.inputs.calibration import Calibration
 from shardwise.ops.op import Op
 
 MOST = 4096
+"""Blocks that are remembered."""
 FAR = 4.0
 """Times the largest, or a share of the smallest probed size, beyond which a kernel is flagged."""
 
+# Where in `Op.shape` they are.
 _SIZES = {
     "gemm": (("rows", 0), ("columns", 1), ("depth", 2)),
     "grouped": (("rows", 0), ("columns", 1), ("depth", 2)),

@@ -21,6 +21,7 @@ class States(NamedTuple):
     """Gradients are made by the backward pass and dropped after the step."""
 
 
+# Two moments in fp32 or bf16 for Adam; one in fp32 for Muon and SGD.
 _MOMENTS = {"adamw": 8.0, "adamw-bf16": 4.0, "muon": 4.0, "sgd": 4.0}
 
 

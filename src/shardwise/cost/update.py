@@ -9,6 +9,7 @@ from shardwise.cost.kernels import Machine
 from shardwise.cost.layer import Block
 from shardwise.cost.network import Group, Network, all_reduce, ring
 from shardwise.cost.states import States, sharding_of
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.op import Op
@@ -21,8 +22,8 @@ FUSED, UNFUSED = (0.86, 10.0), (2.68, 17.0)
 NORM, SCALE, COPY, ZEROING = 5.1, 9.5, 7.3, 3.6
 # I and W each take about as long as F: the part of a micro batch's passes that is backward.
 BACKWARD = 2 / 3
-# Kernels that an optimizer of several passes launches tensor by tensor, those that hide behind others left out.
-PER_TENSOR = 1.5
+# Iterations with which Muon orthogonalises a matrix (Jordan et al. 2024).
+NEWTON_SCHULZ = 5
 
 
 class Update(NamedTuple):
@@ -121,7 +122,7 @@ def hidden(update: Update, strategy: Strategy, runtime: Runtime, makespan: float
 
 
 def _newton_schulz(chunks: list[Chunk], strategy: Strategy, machine: Machine) -> float:
-    """Muon's five iterations that orthogonalise every matrix: 4 k k l + 2 k k k operations each, k its shorter side."""
+    """Muon's iterations that orthogonalise every matrix: 4 k k l + 2 k k k operations each, k its shorter side."""
     flops = 0.0
     for chunk in chunks:
         for run in chunk.runs:
@@ -130,7 +131,7 @@ def _newton_schulz(chunks: list[Chunk], strategy: Strategy, machine: Machine) ->
                     short, long = sorted(op.shape[1:3])
                     count = op.shape[3] if op.kind == "grouped" else 1.0
                     flops += run.repeat * count * (4 * short * short * long + 2 * short**3)
-    return 5 * flops / machine.wide / sharding_of(strategy, expert=False).states
+    return NEWTON_SCHULZ * flops / machine.wide / sharding_of(strategy, expert=False).states
 
 
 def sharded_traffic(block: Block, groups: DataGroups, size: float) -> float:
@@ -177,7 +178,7 @@ def _step(
     zeroing = 0.0
     if runtime.memory.gradients == "buffer":
         moved, zeroing = moved + NORM + SCALE, ZEROING
-    host = 0.0 if fused else PER_TENSOR * machine.launch_f * _tensors(chunks)
+    host = 0.0 if fused else ASSUMED.per_tensor * machine.launch_f * _tensors(chunks)
     return (own * moved + here * zeroing) / machine.bandwidth + host
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, sqrt
 
+from shardwise.inputs.assumed import ASSUMED
+
 DAY = 86400.0
-RESTART = 600.0
-"""Seconds from a failure until training goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Budget:
     goodput: float
 
 
-def goodput(gpus: int, mtbf: float, save: float, restart: float = RESTART) -> Goodput:
+def goodput(gpus: int, mtbf: float, save: float, restart: float = ASSUMED.restart) -> Goodput:
     """`mtbf`: seconds between failures of one GPU; `save`: seconds that a checkpoint stops training."""
     if mtbf <= 0:
         return Goodput(share=1.0, interval=inf, failures_per_day=0.0)

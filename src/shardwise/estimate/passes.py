@@ -32,6 +32,7 @@ from shardwise.pipeline.timeline import Timeline
 Seconds = dict[int, tuple[float, float]]
 """The forward and backward pass of every distinct chunk, by its identity."""
 SEQUENCE_PIECES = 2
+"""Pieces of a sample in seq-1f1b: the fewest that there can be."""
 EFFORT = 0.2
 """Of the optimiser, for an estimate: a fifth of what a schedule asked for alone takes."""
 SPLIT = frozenset({"zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe-v"})

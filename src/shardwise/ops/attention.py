@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shardwise.ops.linear import NORM_BYTES, linear, norm, norm_kind, residual_add
+from shardwise.inputs.assumed import ASSUMED
+from shardwise.ops.linear import NORM_BYTES, NORM_KERNELS, Linear, linear, norm, norm_kind, residual_add
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -10,6 +11,10 @@ from shardwise.ops.shard import Shard
 # kernels, backward 28 at 1.85 over 7; streaming 4.2).
 EAGER_ROPE_BYTES = (53.0, 62.0)
 EAGER_ROPE_KERNELS = (10.0, 14.0)
+# Eager norms over one head, over those over the hidden state (H200 probe: 1.1 and 1.25 with heads of 128).
+EAGER_HEAD_NORM = (1.0, 1.2)
+# FlashAttention's kernels: one forward; backward prepares, computes and converts the gradient of queries.
+FLASH_KERNELS = (1.0, 3.0)
 # Compiled with an explicit mask, keys and values are spread to all heads and their gradients summed (H200, tinyllama).
 SPREAD_ROPE_BYTES = (27.0, 36.0)
 
@@ -46,36 +51,26 @@ def query_width(shard: Shard) -> float:
 def _qkv(shard: Shard) -> Op:
     model = shard.model
     outputs = query_width(shard) + 2 * kv_width(shard)
-    return linear(
-        shard,
-        "qkv",
-        "attention",
-        rows=shard.tokens,
-        inputs=model.hidden,
-        outputs=outputs,
-        kept=shard.hidden,
-        split="column",
-        bias=model.qkv_bias,
-        live=shard.residual,
-        casts=3,
-    )
+    layer = Linear("qkv", "attention", model.hidden, outputs, "column", shard.hidden, shard.residual)
+    return linear(shard, layer._replace(bias=model.qkv_bias, projections=3))
 
 
 def _qk_norm(shard: Shard) -> Op:
     elements = shard.tokens * (query_width(shard) + kv_width(shard))
     size = shard.element * elements
     eager = shard.runtime.kernels.norm == "eager"
-    model = shard.model
+    model, kind = shard.model, norm_kind(shard)
+    slow = EAGER_HEAD_NORM if eager else ASSUMED.head_norm
+    kernels = NORM_KERNELS["eager" if eager else "fused"]  # of queries, and of keys
     params = 2 * model.head_size if model.qk_norm == "head" else query_width(shard) + kv_width(shard)
     return Op(
         "qk norm",
         "attention",
         "memory",
-        # rows of one head are short: a norm over them runs at half the speed of one over the hidden state
-        bytes_f=NORM_BYTES[norm_kind(shard)][0] * elements * (1.0 if eager else 2.0),
-        bytes_b=NORM_BYTES[norm_kind(shard)][1] * elements * (1.2 if eager else 1.5),
-        kernels_f=16.0 if eager else 2.0,
-        kernels_b=32.0 if eager else 4.0,
+        bytes_f=NORM_BYTES[kind][0] * elements * slow[0],
+        bytes_b=NORM_BYTES[kind][1] * elements * slow[1],
+        kernels_f=2 * kernels[0],
+        kernels_b=2 * kernels[1],
         kept=6.0 * elements if eager else size,
         extra_f=6.0 * elements if eager else size,
         extra_b=shard.residual + (10.0 if eager else 4.0) * elements,
@@ -90,6 +85,7 @@ def _rope(shard: Shard) -> Op:
     # unfused Megatron computes sines and cosines anew for queries and keys of every layer and keeps all four
     tables = 4 * shard.seq * shard.model.head_size * 2.0 if kind == "unfused" else 0.0
     plain = kind != "fused"
+    more = ASSUMED.launches["rotary tables"] if tables else (0.0, 0.0)
     forward, backward = EAGER_ROPE_BYTES if plain else (2 * shard.element, 2 * shard.element)
     kernels = shard.runtime.kernels
     if kernels.compiled and kernels.compiled_full_attention:
@@ -100,8 +96,8 @@ def _rope(shard: Shard) -> Op:
         "memory",
         bytes_f=forward * elements,
         bytes_b=backward * elements,
-        kernels_f=EAGER_ROPE_KERNELS[0] + (8.0 if tables else 0.0) if plain else 2.0,
-        kernels_b=EAGER_ROPE_KERNELS[1] + (6.0 if tables else 0.0) if plain else 2.0,
+        kernels_f=EAGER_ROPE_KERNELS[0] + more[0] if plain else 2.0,
+        kernels_b=EAGER_ROPE_KERNELS[1] + more[1] if plain else 2.0,
         kept=tables,
         extra_f=2 * size,
         extra_b=shard.residual + 2 * size + shard.element * shard.tokens * kv_width(shard),
@@ -136,8 +132,8 @@ def _core(shard: Shard, window: int) -> Op:
         "core-attention",
         "attention",
         shape,
-        kernels_f=1.0,
-        kernels_b=3.0,
+        kernels_f=FLASH_KERNELS[0],
+        kernels_b=FLASH_KERNELS[1],
         kept=kept_qkv(shard) + query + 4 * heads * shard.tokens,
         stays=kept_qkv(shard) + query,
         extra_f=query + gathered_keys(shard, kv),
@@ -186,7 +182,7 @@ def unfused_core(
     shard: Shard, heads: float, query: float, kv: float, shape: tuple[float, ...], comms: tuple[Comm, ...]
 ) -> Op:
     """Attention that stores its scores (Korthikanti et al. 2022, eq. 1: 5 bytes per score with dropout)."""
-    kernels = shard.runtime.kernels
+    kernels, launches = shard.runtime.kernels, ASSUMED.launches["scores stored"]
     scores = shard.samples * heads * shard.seq * shard.whole_seq
     return Op(
         "attention (scores stored)",
@@ -195,8 +191,8 @@ def unfused_core(
         (*shape[:5], 1.0, shape[6]),  # the whole square is computed
         bytes_f=scores * kernels.softmax_traffic[0],
         bytes_b=scores * kernels.softmax_traffic[1],
-        kernels_f=6.0,
-        kernels_b=9.0,
+        kernels_f=launches[0],
+        kernels_b=launches[1],
         kept=kept_qkv(shard) + kernels.softmax_bytes * scores + query,
         stays=kept_qkv(shard) + query,
         extra_f=2.0 * scores,
@@ -206,16 +202,6 @@ def unfused_core(
 
 
 def _output(shard: Shard) -> Op:
-    model = shard.model
-    return linear(
-        shard,
-        "output",
-        "attention",
-        rows=shard.tokens,
-        inputs=query_width(shard),
-        outputs=model.hidden,
-        kept=0.0,  # attention keeps its output already
-        split="row",
-        bias=model.out_bias,
-        live=shard.residual if shard.sp else 0.0,
-    )
+    live = shard.residual if shard.sp else 0.0
+    layer = Linear("output", "attention", query_width(shard), shard.model.hidden, "row", live=live)
+    return linear(shard, layer._replace(bias=shard.model.out_bias))  # attention keeps its output already

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from shardwise.ops.linear import linear, norm
+from shardwise.inputs.assumed import ASSUMED
+from shardwise.ops.linear import Linear, linear, norm
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
+
+# The gradient of a table: weighted bytes per byte of its tokens' gradients and of the table (zeros, then a scatter),
+# and those of sorting the tokens (H200 probe: 4096 tokens into 32,000 x 4096 take 0.40 ms, into 128,256 x 4096 0.64,
+# 16,384 tokens into 32,000 x 1024 0.34; 512 tokens take less than this says, 32,768 more).
+SCATTER, ZEROS, SORT = 6, 1.5, 1.2e9
+# Weighted traffic of losses per logit, both passes (H200 probe). The library's in fp32 (18 bytes at 2.95 TB/s, 26 at
+# 4.0): upcast, log-softmax kept, the gradient of the loss and of log-softmax each in fresh fp32.
+LIBRARY_LOSS = (25.5, 27.5)
+# Megatron's pieces (42 bytes at 3.3 TB/s): one fp32 copy, exponentials in place; backward a scaling of rows (12.2) and
+# a cast to 16 bit (5.9).
+PIECES_LOSS = (53.0, 18.0)
 
 
 def padded_vocab(shard: Shard) -> float:
@@ -27,15 +39,15 @@ def embedding(shard: Shard) -> list[Op]:
         comms = (Comm(kind, "tp", shard.gathered, "F"), *back)  # type: ignore[arg-type]
     params = table + (model.max_positions * model.hidden if model.position == "learned" else 0)
     params += 2 * width * model.hidden if model.embedding_size else 0
+    kernels = ASSUMED.launches["embedding"]
     op = Op(
         "embedding",
         "embedding",
         "memory",
         bytes_f=2 * shard.gathered + stream,
-        # the gradient of the table: zeros, a sort of the tokens and a scatter (H200 probe: about 0.3 ms of its own)
-        bytes_b=6 * shard.gathered + 1.5 * shard.weight * table + 1.2e9,
-        kernels_f=3.0,
-        kernels_b=6.0,
+        bytes_b=SCATTER * shard.gathered + ZEROS * shard.weight * table + SORT,
+        kernels_f=kernels[0],
+        kernels_b=kernels[1],
         kept=16.0 * shard.tokens,
         extra_f=shard.gathered + stream,
         extra_b=shard.gathered + stream + shard.grad_temporary * table,
@@ -48,18 +60,9 @@ def embedding(shard: Shard) -> list[Op]:
 def head(shard: Shard, *, own_weights: bool) -> list[Op]:
     """Final norm, output layer and loss; `own_weights`: its matrix lives here and is not the embedding's."""
     model = shard.model
-    output = linear(
-        shard,
-        "output layer",
-        "head",
-        rows=shard.tokens,
-        inputs=model.embedding_size or model.hidden,
-        outputs=padded_vocab(shard),
-        kept=shard.hidden,
-        split="column",
-        bias=model.head_bias,
-        live=0.0,
-    )
+    inputs = model.embedding_size or model.hidden
+    layer = Linear("output layer", "head", inputs, padded_vocab(shard), "column", shard.hidden, bias=model.head_bias)
+    output = linear(shard, layer)
     if not own_weights:
         output = output._replace(params=padded_vocab(shard) if model.head_bias else 0.0)
     return [norm(shard, "final norm", "head"), output, loss(shard)]
@@ -68,7 +71,10 @@ def head(shard: Shard, *, own_weights: bool) -> list[Op]:
 def loss(shard: Shard) -> Op:
     """Cross entropy over the (sharded) vocabulary; logits L = tokens x vocabulary / tp."""
     logits = shard.tokens * padded_vocab(shard)
-    kept, extra_f, extra_b, passes, kernels = _LOSS[shard.runtime.kernels.loss]
+    kind = shard.runtime.kernels.loss
+    kept, extra_f, extra_b, passes = _loss_bytes(kind)
+    kernels = ASSUMED.launches[f"{kind} loss"]
+    # of every token, in fp32: the largest logit, that of its target, the sum of exponentials
     comms: tuple[Comm, ...] = (Comm("all-reduce", "tp", 12.0 * shard.tokens, "F"),) if shard.tp > 1 else ()
     if shard.runtime.kernels.gathered_logits and shard.tp > 1:
         logits *= shard.tp
@@ -88,13 +94,11 @@ def loss(shard: Shard) -> Op:
     )
 
 
-# bytes per logit: kept, live in forward, live in backward beside what is kept, weighted traffic (forward, backward);
-# kernels. Traffic from the H200 probe: library loss 18 at 2.95 TB/s, backward 26 at 4.0; Megatron's pieces 42 at 3.3.
-_LOSS: dict[str, tuple[float, float, float, tuple[float, float], tuple[float, float]]] = {
-    # library loss in fp32: upcast, log-softmax kept; gradient of the loss and of log-softmax each in fresh fp32
-    "fp32": (4.0, 6.0, 8.0, (25.5, 27.5), (6.0, 6.0)),
-    # Megatron: one fp32 copy, exponentials in place, gradient in place, cast to 16 bit
-    "in-place": (4.0, 2.0, 2.0, (53.0, 18.0), (14.0, 5.0)),
-    "fused": (2.0, 2.0, 0.0, (8.0, 6.0), (3.0, 2.0)),
-    "compiled": (2.0, 6.0, 4.0, (8.0, 8.0), (3.0, 3.0)),
-}
+def _loss_bytes(kind: str) -> tuple[float, float, float, tuple[float, float]]:
+    """Bytes per logit: kept, live in forward, live in backward beside what is kept, weighted traffic of both passes."""
+    return {
+        "fp32": (4.0, 6.0, 8.0, LIBRARY_LOSS),
+        "in-place": (4.0, 2.0, 2.0, PIECES_LOSS),
+        "fused": (2.0, 2.0, 0.0, ASSUMED.fused_loss),
+        "compiled": (2.0, 6.0, 4.0, ASSUMED.compiled_loss),
+    }[kind]

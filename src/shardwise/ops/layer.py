@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shardwise.inputs.model import Model
 from shardwise.ops.attention import attention
-from shardwise.ops.linear import linear, norm
+from shardwise.ops.linear import Linear, linear, norm
 from shardwise.ops.mla import latent_attention
 from shardwise.ops.mlp import mlp
 from shardwise.ops.moe import moe_block
@@ -52,15 +52,6 @@ def layer_ops(shard: Shard, kind: LayerKind) -> list[Op]:
 def _mtp_entry(shard: Shard) -> list[Op]:
     """Norms of the hidden state and of the next token's embedding, and the projection of both to one."""
     hidden = shard.model.hidden
-    project = linear(
-        shard,
-        "mtp projection",
-        "mtp",
-        rows=shard.tokens,
-        inputs=2 * hidden,
-        outputs=hidden / shard.tp,
-        kept=2 * shard.hidden,
-        split="column",
-        live=shard.residual,
-    )
-    return [norm(shard, "mtp hidden norm", "mtp"), norm(shard, "mtp embedding norm", "mtp"), project]
+    layer = Linear("mtp projection", "mtp", 2 * hidden, hidden / shard.tp, "column", 2 * shard.hidden, shard.residual)
+    norms = [norm(shard, "mtp hidden norm", "mtp"), norm(shard, "mtp embedding norm", "mtp")]
+    return [*norms, linear(shard, layer)]

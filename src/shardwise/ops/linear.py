@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -10,6 +13,10 @@ from shardwise.ops.shard import Shard
 # 1.45; eager 36 at 2.6 and 92 at 3.0 over 8 and 16 kernels; streaming 4.2).
 NORM_BYTES = {"fused": (4.5, 9.0), "native": (6.2, 16.0), "layer": (8.3, 17.0), "eager": (57.0, 128.0)}
 NORM_KERNELS = {"fused": (1.0, 2.0), "native": (1.0, 2.0), "layer": (1.0, 2.0), "eager": (8.0, 16.0)}
+# With an fp32 stream the eager chain skips two casts (H200 probe: 47 and 125 bytes for 59 and 132).
+AUTOCAST_NORM = 0.9
+# Copies to 16 bit, and gradients back to fp32 at half the speed, weighted bytes per element (H200 probe: 5.9 and 11.8).
+CAST, CAST_BACK = 6.0, 12.0
 
 
 def norm_kind(shard: Shard) -> str:
@@ -32,8 +39,8 @@ def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op
     else:
         statistics = 8.0 * elements / (width or model.hidden)
         kept, extra_f, extra_b = stream + statistics, stream, 2 * stream
-    # the eager chain runs in fp32 whatever the stream is; with an fp32 stream it skips two casts
-    scale = elements * (0.9 if shard.autocast else 1.0) if kind == "eager" else elements * shard.stream / 2
+    # the eager chain runs in fp32 whatever the stream is
+    scale = elements * (AUTOCAST_NORM if shard.autocast else 1.0) if kind == "eager" else elements * shard.stream / 2
     return Op(
         name,
         module,
@@ -61,7 +68,7 @@ def residual_add(shard: Shard, name: str, module: str) -> Op:
         name,
         module,
         "memory",
-        bytes_f=3 * stream + (1.5 * elements if mask else 0),
+        bytes_f=3 * stream + (ASSUMED.dropout_mask * elements if mask else 0),
         bytes_b=(2 * stream + elements if mask else 0.0) + added,
         kernels_f=2.0 if mask and shard.runtime.kernels.activation == "eager" else 1.0,
         kernels_b=(1.0 if mask else 0.0) + (1.0 if added else 0.0),
@@ -72,58 +79,69 @@ def residual_add(shard: Shard, name: str, module: str) -> Op:
     )
 
 
-def linear(
-    shard: Shard,
-    name: str,
-    module: str,
-    *,
-    rows: float,
-    inputs: float,
-    outputs: float,
-    kept: float,
-    split: str,
-    bias: bool = False,
-    live: float = 0.0,
-    casts: int = 1,
-) -> Op:
-    """A linear layer on this rank: `inputs` and `outputs` are its widths after tensor parallel has cut.
+class Linear(NamedTuple):
+    """A linear layer on one rank: its widths are those after tensor parallel has cut."""
 
-    split: `column` (input gathered), `row` (output reduced), `none`. `kept` is what it keeps of its input.
-    `live`: gradient of the residual stream that is live beside it in backward.
-    """
-    element = shard.element
-    weights = inputs * outputs
-    grad_out, grad_in = element * rows * outputs, element * rows * inputs
-    temporary = weights * shard.grad_temporary
-    gathered = element * rows * (inputs if split == "column" else outputs)
-    parallel = shard.tp > 1 and split != "none"
+    name: str
+    module: str
+    inputs: float
+    outputs: float
+    split: Literal["column", "row", "none"]
+    """column: its input is gathered; row: its output is reduced."""
+    kept: float = 0.0
+    """Bytes that it keeps of its input."""
+    live: float = 0.0
+    """Gradient of the residual stream that is live beside it in backward."""
+    bias: bool = False
+    projections: int = 1
+    """Matrices that plain runtimes hold apart: each casts the input and gives it a gradient."""
+
+    @property
+    def weights(self) -> float:
+        return self.inputs * self.outputs
+
+
+def linear(shard: Shard, layer: Linear) -> Op:
+    """A linear layer on all of the rank's tokens."""
+    rows, inputs, outputs, weights = shard.tokens, layer.inputs, layer.outputs, layer.weights
+    column = layer.split == "column"
+    grad_out, grad_in = shard.element * rows * outputs, shard.element * rows * inputs
+    gathered = grad_in if column else grad_out
+    parallel = shard.tp > 1 and layer.split != "none"
     # a row layer's incoming gradient is the gathered one and grad_out already counts it; a column layer's outgoing
     # gradient is full-size and then scattered into a sharded copy
-    scatter = gathered / shard.tp if parallel and shard.sp and split == "column" else 0.0
-    if shard.runtime.kernels.gathered_input_kept and shard.sp and split == "column":
-        kept *= shard.tp
-    # separate projections of one input each give it a gradient: they are added up
-    parts = 3.0 * (casts - 1) * grad_in if shard.runtime.kernels.activation == "eager" else 0.0
-    if shard.fp8 and shard.runtime.kernels.fp8_inputs and module != "head":
-        kept /= 2
-    autocast_weight = 2.0 * weights if shard.autocast else 0.0
-    autocast_input = casts * grad_in if shard.autocast and split == "column" else 0.0
+    scatter = gathered / shard.tp if parallel and shard.sp and column else 0.0
+    added = 3.0 * (layer.projections - 1) * grad_in if shard.runtime.kernels.activation == "eager" else 0.0
+    copied = weights + layer.projections * rows * inputs if shard.autocast else 0.0
+    casts = 2.0 if shard.autocast else 0.0
     return Op(
-        name,
-        module,
+        layer.name,
+        layer.module,
         "gemm",
         (rows, outputs, inputs),
-        # autocast copies inputs and weights to 16 bit, and their gradients back at half the speed
-        bytes_f=6.0 * (weights + casts * rows * inputs) if shard.autocast else 0.0,
-        bytes_b=parts + (12.0 * (weights + casts * rows * inputs) if shard.autocast else 0.0),
-        kernels_f=1.0 + (2.0 if shard.autocast else 0.0),
-        kernels_b=2.0 + (2.0 if shard.autocast else 0.0),
-        kept=(autocast_input or kept) + autocast_weight,
-        extra_f=grad_out + (gathered if parallel and split == "row" else 0.0),
-        extra_b=live + grad_out + grad_in + scatter + temporary,
-        params=weights + (outputs if bias else 0),
-        comms=_linear_comms(shard, split, gathered) if parallel else (),
+        bytes_f=CAST * copied,
+        bytes_b=added + CAST_BACK * copied,
+        kernels_f=1.0 + casts,
+        kernels_b=2.0 + casts,
+        kept=_kept(shard, layer),
+        extra_f=grad_out + (gathered if parallel and not column else 0.0),
+        extra_b=layer.live + grad_out + grad_in + scatter + weights * shard.grad_temporary,
+        params=weights + (outputs if layer.bias else 0),
+        comms=_linear_comms(shard, layer.split, gathered) if parallel else (),
     )
+
+
+def _kept(shard: Shard, layer: Linear) -> float:
+    """Its input, as the runtime keeps it; under autocast the copies in 16 bit of the weights and of a whole input."""
+    kernels, column, kept = shard.runtime.kernels, layer.split == "column", layer.kept
+    if kernels.gathered_input_kept and shard.sp and column:
+        kept *= shard.tp
+    if shard.fp8 and kernels.fp8_inputs and layer.module != "head":
+        kept /= 2
+    if not shard.autocast:
+        return kept
+    copies = layer.projections * (shard.element * shard.tokens * layer.inputs) if column else kept
+    return copies + 2.0 * layer.weights
 
 
 def _linear_comms(shard: Shard, split: str, gathered: float) -> tuple[Comm, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Mla
-from shardwise.ops.attention import context_shape, unfused_core
-from shardwise.ops.linear import linear, norm, residual_add
+from shardwise.ops.attention import FLASH_KERNELS, context_shape, unfused_core
+from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 
@@ -27,44 +28,28 @@ def latent_attention(shard: Shard, window: int) -> list[Op]:
 
 def _queries(shard: Shard, mla: Mla) -> list[Op]:
     width = shard.model.heads / shard.tp * (mla.nope_size + mla.rope_size)
+    hidden, kept, live = shard.model.hidden, shard.hidden, shard.residual
     if not mla.q_rank:
-        return [_projection(shard, "q", "attention", shard.model.hidden, width, shard.hidden, "column", casts=2)]
+        return [linear(shard, Linear("q", "attention", hidden, width, "column", kept, live, projections=2))]
     return [
-        _projection(shard, "q down", "attention", shard.model.hidden, mla.q_rank, shard.hidden, "none", casts=2),
+        linear(shard, Linear("q down", "attention", hidden, mla.q_rank, "none", kept, live, projections=2)),
         norm(shard, "q norm", "mla-up", mla.q_rank),
-        _projection(shard, "q up", "mla-up", mla.q_rank, width, _small(shard, mla.q_rank), "column"),
+        linear(shard, Linear("q up", "mla-up", mla.q_rank, width, "column", _small(shard, mla.q_rank), live)),
     ]
 
 
 def _keys_values(shard: Shard, mla: Mla) -> list[Op]:
     width = shard.model.heads / shard.tp * (mla.nope_size + mla.value_size)
-    latent = mla.kv_rank + mla.rope_size
+    latent, live = mla.kv_rank + mla.rope_size, shard.residual
     return [
-        _projection(shard, "kv down", "attention", shard.model.hidden, latent, 0.0, "none"),
+        linear(shard, Linear("kv down", "attention", shard.model.hidden, latent, "none", live=live)),
         norm(shard, "kv norm", "mla-up", mla.kv_rank),
-        _projection(shard, "kv up", "mla-up", mla.kv_rank, width, _small(shard, mla.kv_rank), "column"),
+        linear(shard, Linear("kv up", "mla-up", mla.kv_rank, width, "column", _small(shard, mla.kv_rank), live)),
     ]
 
 
 def _small(shard: Shard, width: float) -> float:
     return shard.element * shard.tokens * width / (shard.tp if shard.sp else 1)
-
-
-def _projection(
-    shard: Shard, name: str, module: str, inputs: float, outputs: float, kept: float, split: str, casts: int = 1
-) -> Op:
-    return linear(
-        shard,
-        name,
-        module,
-        rows=shard.tokens,
-        inputs=inputs,
-        outputs=outputs,
-        kept=kept,
-        split=split,
-        live=shard.residual,
-        casts=casts,
-    )
 
 
 def _rope(shard: Shard, mla: Mla) -> Op:
@@ -73,14 +58,15 @@ def _rope(shard: Shard, mla: Mla) -> Op:
     elements = shard.tokens * heads * 2 * (mla.nope_size + mla.rope_size)
     size = shard.element * elements
     plain = shard.runtime.kernels.rope != "fused"
+    kernels = ASSUMED.launches["latent rope" if plain else "fused latent rope"]
     return Op(
         "rope and concatenation",
         "mla-up",
         "memory",
         bytes_f=EAGER_ROPE_BYTES[0] * elements if plain else 2.0 * size,
         bytes_b=EAGER_ROPE_BYTES[1] * elements if plain else 2.0 * size,
-        kernels_f=12.0 if plain else 3.0,
-        kernels_b=16.0 if plain else 3.0,
+        kernels_f=kernels[0],
+        kernels_b=kernels[1],
         extra_f=2 * size,
         extra_b=shard.residual + 2 * size,
     )
@@ -101,8 +87,8 @@ def _core(shard: Shard, mla: Mla, window: int) -> Op:
         "core-attention",
         "attention",
         shape,
-        kernels_f=1.0,
-        kernels_b=3.0,
+        kernels_f=FLASH_KERNELS[0],
+        kernels_b=FLASH_KERNELS[1],
         kept=2 * query + held + value + 4 * heads * shard.tokens,
         stays=2 * query + held + value,
         extra_f=value,
@@ -112,14 +98,5 @@ def _core(shard: Shard, mla: Mla, window: int) -> Op:
 
 
 def _output(shard: Shard, mla: Mla) -> Op:
-    return linear(
-        shard,
-        "output",
-        "attention",
-        rows=shard.tokens,
-        inputs=shard.model.heads / shard.tp * mla.value_size,
-        outputs=shard.model.hidden,
-        kept=0.0,
-        split="row",
-        live=shard.residual if shard.sp else 0.0,
-    )
+    inputs, live = shard.model.heads / shard.tp * mla.value_size, shard.residual if shard.sp else 0.0
+    return linear(shard, Linear("output", "attention", inputs, shard.model.hidden, "row", live=live))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from shardwise.ops.linear import linear, norm, residual_add
+from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
+
+# GELU composed of plain kernels, weighted bytes per element and kernels (H200 probe: 8192 x 4096).
+GELU_BYTES, GELU_KERNELS = (38.0, 58.0), (8.0, 11.0)
+# Halves of one tensor, read with a stride, over two tensors (H200 probe, silu and product: 22 to 24 bytes per element
+# of the result for 10 to 11, backward 38 to 42 for 17 to 19).
+STRIDED = 2.4
 
 
 def mlp(shard: Shard) -> list[Op]:
@@ -23,33 +29,12 @@ def dense_ffn(shard: Shard, ffn: float, module: str, activation_module: str, pre
     model = shard.model
     inner = ffn / shard.tp
     gate = 2 if model.gated else 1
-    first = linear(
-        shard,
-        prefix + "up",
-        module,
-        rows=shard.tokens,
-        inputs=model.hidden,
-        outputs=gate * inner,
-        kept=0.0 if prefix else shard.hidden,
-        split="column",
-        bias=model.mlp_bias,
-        live=shard.residual,
-        casts=gate,
-    )
-    second = linear(
-        shard,
-        prefix + "down",
-        module,
-        rows=shard.tokens,
-        inputs=inner,
-        outputs=model.hidden,
-        kept=shard.element * shard.tokens * inner,
-        split="row",
-        bias=model.mlp_bias,
-        live=shard.residual if shard.sp else 0.0,
-    )
-    middle = activation(shard, shard.tokens * inner, activation_module, prefix, shard.residual, bias=model.mlp_bias)
-    return [first, *middle, second]
+    kept, live, bias = 0.0 if prefix else shard.hidden, shard.residual, model.mlp_bias
+    up = Linear(prefix + "up", module, model.hidden, gate * inner, "column", kept, live, bias, projections=gate)
+    wide, live = shard.element * shard.tokens * inner, shard.residual if shard.sp else 0.0
+    down = Linear(prefix + "down", module, inner, model.hidden, "row", wide, live, bias)
+    middle = activation(shard, shard.tokens * inner, activation_module, prefix, shard.residual, bias=bias)
+    return [linear(shard, up), *middle, linear(shard, down)]
 
 
 def activation(
@@ -67,17 +52,16 @@ def activation(
     if kernels.activation == "compiled":
         kept = gate * size
     staging = min(8.0 * elements, kernels.reduce_staging) if bias else 0.0
-    # GELU composed of plain kernels (H200 probe: 36 bytes per element over 8 kernels, backward 56 over 11)
     composed = kernels.activation == "eager" and kernels.gelu_kept > 1
     return [
         Op(
             prefix + "activation",
             module,
             "memory",
-            bytes_f=38.0 * elements if composed else (gate + 1) * size,
-            bytes_b=58.0 * elements if composed else (2 * gate + 1) * size + (2 * size if bias else 0.0),
-            kernels_f=8.0 if composed else 1.0,
-            kernels_b=11.0 if composed else 1.0 + (1.0 if bias else 0.0),
+            bytes_f=GELU_BYTES[0] * elements if composed else (gate + 1) * size,
+            bytes_b=GELU_BYTES[1] * elements if composed else (2 * gate + 1) * size + (2 * size if bias else 0.0),
+            kernels_f=GELU_KERNELS[0] if composed else 1.0,
+            kernels_b=GELU_KERNELS[1] if composed else 1.0 + (1.0 if bias else 0.0),
             kept=kept,
             extra_f=size,
             extra_b=live + (gate + 1) * size + staging,
@@ -88,9 +72,9 @@ def activation(
 def _eager_gated(size: float, module: str, prefix: str, live: float, *, halves: bool) -> list[Op]:
     """Silu, then the product with the up branch: two kernels, each keeping its inputs.
 
-    Halves of one tensor are read with a stride, at less than half the speed (H200 probe), and concatenated in backward.
+    Halves of one tensor are read with a stride, and concatenated in backward.
     """
-    slow = 2.4 if halves else 1.0
+    slow = STRIDED if halves else 1.0
     silu = Op(
         prefix + "silu",
         module,

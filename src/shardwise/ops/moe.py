@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Moe
 from shardwise.ops.linear import norm, residual_add
 from shardwise.ops.mlp import activation, dense_ffn
@@ -16,7 +17,7 @@ EAGER_MASK = (15.6, 15.8)
 # Combine: mask and copy 16, fp32 product with the router's weight 18, gather back 9, sum 6; backward product 13,
 # gradient of the weights 19, indexed sum 14, spread copy 9, mask and copy 16, zeros 4.
 EAGER_COMBINE = (48.0, 75.0)
-# Weighted bytes of the router's softmax, top-k, two sorts and counting: about 0.15 ms whatever the size.
+# The router's softmax, top-k, two sorts and counting: about 0.15 ms whatever the size.
 EAGER_ROUTING = 6e8
 
 
@@ -50,13 +51,14 @@ def routed_tokens(shard: Shard, moe: Moe) -> float:
 def _router(shard: Shard, moe: Moe) -> Op:
     tokens, hidden = local_tokens(shard), shard.model.hidden
     logits = tokens * moe.experts
+    kernels = ASSUMED.launches["router"]
     return Op(
         "router",
         "mlp",
         "gemm",
         (tokens, moe.experts, hidden),
-        kernels_f=10.0,
-        kernels_b=14.0,
+        kernels_f=kernels[0],
+        kernels_b=kernels[1],
         kept=shard.hidden + 8.0 * logits,
         extra_f=12.0 * logits,
         extra_b=2 * shard.residual + 12.0 * logits,
@@ -72,14 +74,15 @@ def _permute(shard: Shard, moe: Moe) -> Op:
     passes = 2.0 if shard.ep > 1 else 1.0
     eager = shard.runtime.kernels.activation == "eager"
     elements = copies / shard.element
+    kernels = ASSUMED.launches["permute"]
     return Op(
         "permute",
         "mlp",
         "memory",
         bytes_f=EAGER_DISPATCH[0] * elements + EAGER_ROUTING if eager else passes * 2 * copies,
         bytes_b=(EAGER_DISPATCH[1] * elements if eager else passes * 2 * copies) + shard.residual,
-        kernels_f=5.0 * passes,
-        kernels_b=4.0 * passes,
+        kernels_f=kernels[0] * passes,
+        kernels_b=kernels[1] * passes,
         extra_f=copies + received,
         extra_b=2 * shard.residual + copies + received,
         comms=comms,
@@ -127,14 +130,14 @@ def _grouped(
     moe: Moe,
 ) -> Op:
     weights = groups * inputs * outputs
-    element = shard.element
+    element, kernels = shard.element, ASSUMED.launches["experts"]
     return Op(
         name,
         "mlp",
         "grouped",
         (rows, outputs, inputs, groups),
-        kernels_f=2.0,
-        kernels_b=4.0,
+        kernels_f=kernels[0],
+        kernels_b=kernels[1],
         kept=kept + (2.0 * weights if shard.autocast else 0.0),
         extra_f=element * rows * outputs,
         extra_b=live + element * rows * (inputs + outputs) + weights * shard.grad_temporary,
@@ -156,14 +159,15 @@ def _combine(shard: Shard, moe: Moe) -> Op:
     eager = shard.runtime.kernels.activation == "eager"
     passes = 2.0 if shard.ep > 1 else 1.0
     elements = copies / shard.element
+    kernels = ASSUMED.launches["combine"]
     return Op(
         "combine",
         "mlp",
         "memory",
         bytes_f=(EAGER_COMBINE[0] * elements if eager else passes * 2 * copies) + shard.residual,
         bytes_b=EAGER_COMBINE[1] * elements if eager else passes * 3 * copies,
-        kernels_f=4.0 * passes,
-        kernels_b=5.0 * passes,
+        kernels_f=kernels[0] * passes,
+        kernels_b=kernels[1] * passes,
         kept=kept,
         extra_f=copies + shard.residual,
         extra_b=shard.residual + 2 * copies,

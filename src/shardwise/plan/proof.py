@@ -24,7 +24,7 @@ from shardwise.plan.plan import Plan, Proof, ProofPart, Subject
 from shardwise.plan.predict import estimate_of
 from shardwise.units import show_percent, show_seconds
 
-COST_MODEL = ("cost", "ops", "pipeline", "estimate")
+COST_MODEL = ("inputs/assumed.py", "cost", "ops", "pipeline", "estimate")
 """The sources that decide what a strategy takes."""
 NOTHING = "the file has a bound but no proof of it that could be checked"
 CLOSE = 1e-6

@@ -8,15 +8,13 @@ from itertools import product
 from typing import Any
 
 from shardwise.errors import InputError
-from shardwise.estimate.goodput import RESTART, Budget, budget, goodput
+from shardwise.estimate.goodput import Budget, budget, goodput
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.wishes import read_wishes
-
-STATES = 16.0
-"""Bytes per parameter of a checkpoint: weights, fp32 copies and moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +29,9 @@ class TrainingRun:
     """Seconds between failures of one GPU; 0: none."""
     save: float = 0.0
     """Seconds that a checkpoint stops training; 0: from the model's size and the store."""
-    store: float = 2e9
+    store: float = ASSUMED.store
     """Bytes per second and node that a checkpoint is written with."""
-    restart: float = RESTART
+    restart: float = ASSUMED.restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +129,7 @@ def checkpoint_seconds(model: Model, gpus: int, node: int, store: float) -> floa
     """Seconds to write weights and optimizer states, all nodes at once."""
     from shardwise.inputs.parameters import count
 
-    return count(model).total * STATES / (store * max(1, gpus // node))
+    return count(model).total * ASSUMED.checkpoint_bytes / (store * max(1, gpus // node))
 
 
 def goals_of(cell: Cell) -> tuple[float, float]:
