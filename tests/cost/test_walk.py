@@ -42,7 +42,7 @@ class TestPlain:
         assert plain_walk(ops, 2.0).backward == 201
 
     def test_nothing_is_replayed(self):
-        assert plain_walk([A, B, C]).replayed == ()
+        assert plain_walk([A, B, C]).recomputed == ()
 
 
 class TestFull:
@@ -50,7 +50,7 @@ class TestFull:
         ops = [A, B, C]
         walk = full_walk(ops, plain_walk(ops), 4.0, skip_last=False)
         assert walk.kept == 4.0
-        assert walk.replayed == (0, 1, 2)
+        assert walk.recomputed == (0, 1, 2)
 
     def test_a_group_shares_one_entry(self):
         ops = [A, B, C]
@@ -67,14 +67,14 @@ class TestSelective:
     def test_a_recomputed_operator_keeps_what_stays(self):
         walk = selective_walk([A, B, C], frozenset({"core-attention"}))
         assert walk.kept == 10 + 8 + 5
-        assert walk.replayed == (1,)
+        assert walk.recomputed == (1,)
 
     def test_modules_that_are_not_there_change_nothing(self):
         assert selective_walk([A, C], frozenset({"moe-act"})) == plain_walk([A, C])
 
     def test_attention_takes_its_core_with_it(self):
         walk = selective_walk([A, B, C], frozenset({"attention"}))
-        assert walk.replayed == (0, 1)
+        assert walk.recomputed == (0, 1)
         assert walk.kept == 10 + 5
 
 
@@ -96,7 +96,7 @@ def test_more_recompute_never_keeps_more(ops, some, more):
     whole, part = selective_walk(ops, some | more), selective_walk(ops, some)
     assert whole.kept <= part.kept + 1e-3
     assert part.kept <= plain_walk(ops).kept + 1e-3
-    assert set(part.replayed) <= set(whole.replayed)
+    assert set(part.recomputed) <= set(whole.recomputed)
 
 
 @given(some_ops)

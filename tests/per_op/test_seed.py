@@ -44,9 +44,9 @@ def test_every_printed_figure_comes_out(seed_profile, stages):
     times, memory, compute, total, ideal, lost, spare = PRINTED[stages]
     close(cost.times, times, 1e-3)
     close(cost.memory, memory, MB)
-    close([stage.work + stage.again for stage in cost.stages], compute, 1e-3)
+    close([stage.work + stage.recompute for stage in cost.stages], compute, 1e-3)
     close([cost.gpu_seconds], [total], 1e-3)
     close(cost.ideal, ideal, 1e-3)
     close(cost.lost, lost, 1e-3)
     close(cost.spare, spare, 1e-3)
-    assert all(stage.again == 0 for stage in cost.stages)
+    assert all(stage.recompute == 0 for stage in cost.stages)

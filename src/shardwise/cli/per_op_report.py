@@ -102,7 +102,15 @@ def _joined(values: list[int]) -> str:
 def _parts(cost: PerOpCost, output: Output) -> None:
     rows = []
     for index, stage in enumerate(cost.stages):
-        times = (stage.work, stage.again, stage.receive, stage.send, stage.reshard, cost.ideal[index], cost.lost[index])
+        times = (
+            stage.work,
+            stage.recompute,
+            stage.receive,
+            stage.send,
+            stage.reshard,
+            cost.ideal[index],
+            cost.lost[index],
+        )
         sizes = (stage.weights + stage.gradients, stage.states, stage.kept, stage.peak, stage.reserved)
         rows.append(
             [

@@ -27,7 +27,7 @@ class Walk(NamedTuple):
     """Highest point of the backward pass above where the forward pass began, kept bytes included."""
     at: str
     """Operator at the highest point of backward."""
-    replayed: tuple[int, ...]
+    recomputed: tuple[int, ...]
     """Operators that are computed again."""
     at_forward: str = ""
     """Operator at the highest point of forward."""
@@ -49,7 +49,7 @@ def plain_walk(ops: list[Op], grad_bytes: float = 0.0) -> Walk:
 
 
 def _backward(
-    ops: list[Op], live: list[float], kept: float, forward: float, grad_bytes: float, replayed: tuple[int, ...]
+    ops: list[Op], live: list[float], kept: float, forward: float, grad_bytes: float, recomputed: tuple[int, ...]
 ) -> Walk:
     backward, at, grads = kept, "", 0.0
     for index in range(len(ops) - 1, -1, -1):
@@ -58,7 +58,7 @@ def _backward(
         if here > backward:
             backward, at = here, op.name
         grads += grad_bytes * op.params
-    return Walk(kept, forward, backward, at, replayed)
+    return Walk(kept, forward, backward, at, recomputed)
 
 
 def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, group: int = 1) -> Walk:
@@ -67,13 +67,13 @@ def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, grou
     `skip_last`: the last product is not repeated, since nothing that backward keeps comes after it.
     """
     last = max((i for i, op in enumerate(ops) if op.kind != "memory"), default=len(ops))
-    replayed = tuple(i for i in range(len(ops)) if not (skip_last and i >= last))
+    recomputed = tuple(i for i in range(len(ops)) if not (skip_last and i >= last))
     # the first operator's kept bytes hold the entry itself, or a copy of another width beside it
     shared = entry if ops[0].kept >= entry else 0.0
     others = (group - 1) * whole.kept
     high = max(whole.forward, whole.backward) + others + entry - shared
     forward = whole.forward - shared + entry
-    return Walk(entry / group, forward, high, whole.at, replayed, whole.at_forward)
+    return Walk(entry / group, forward, high, whole.at, recomputed, whole.at_forward)
 
 
 def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0, *, compiled: bool = False) -> Walk:
@@ -110,8 +110,8 @@ def runs_walk(
             forward, at = kept + high, ops[index].name
         kept += stays
         index = end
-    replayed = tuple(i for start, end in runs for i in range(start, end))
-    return _backward(ops, live, kept, forward, grad_bytes, replayed)._replace(at_forward=at)
+    recomputed = tuple(i for start, end in runs for i in range(start, end))
+    return _backward(ops, live, kept, forward, grad_bytes, recomputed)._replace(at_forward=at)
 
 
 def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
@@ -119,24 +119,24 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
     output; all else is computed again. A compiler sees that nobody reads the last product again.
     """
     plain = plain_walk(ops, grad_bytes)
-    kept, replayed, turn = ops[0].kept, [], 0
+    kept, recomputed, turn = ops[0].kept, [], 0
     last = max(i for i, op in enumerate(ops) if op.kind != "memory")
     for index, op in enumerate(ops):
         if op.kind == "attention":
             rows, queries, _, _, size_v, _, _ = op.shape
             kept += 2.0 * rows * queries * size_v
         elif op.kind == "memory":
-            replayed.append(index)
+            recomputed.append(index)
         else:
             kept += 2.0 * op.shape[0] * op.shape[1] / 2
             turn += 1
             if turn % 2 == 0:
-                replayed.append(index)
+                recomputed.append(index)
     if compiled:
         kept -= 2.0 * ops[last].shape[0] * ops[last].shape[1]
     # replaying stops once the last kept tensor is there again: what the last product makes is not sent again, nor are
     # experts' results put together
-    again = tuple(index for index in replayed if index <= last or ops[index].name == "residual")
+    again = tuple(index for index in recomputed if index <= last or ops[index].name == "residual")
     unsent = last if last in again else None
     return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, again, unsent=unsent)
 

@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     f: Seconds
     i: Seconds
     w: Seconds
-    again: Seconds
+    recompute: Seconds
     kept: float
     """Bytes of one micro batch that stay until its backward pass."""
     forward: float
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
     params: float
     expert_params: float
     flops: float
-    again_flops: float
+    recompute_flops: float
     offloaded: float = 0.0
     """Bytes of one micro batch that live in host memory until their backward pass."""
 
@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
     @property
     def backward_seconds(self) -> float:
         """I, W and what is computed again, in one go."""
-        return combined(self.i, self.w, self.again).total
+        return combined(self.i, self.w, self.recompute).total
 
     @property
     def all_params(self) -> float:
@@ -69,20 +69,20 @@ def combined(*parts: Seconds) -> Seconds:
 def chunk_of(runs: tuple[BlockRun, ...], grads: float) -> Chunk:
     """Stack blocks. `grads`: bytes per parameter that backward allocates as it goes."""
     kept, forward, backward, at, at_forward = _climb(runs, grads)
-    f, i, w, again = [0.0] * 7, [0.0] * 7, [0.0] * 7, [0.0] * 7
-    params = expert_params = flops = again_flops = 0.0
+    f, i, w, recompute = [0.0] * 7, [0.0] * 7, [0.0] * 7, [0.0] * 7
+    params = expert_params = flops = recompute_flops = 0.0
     for block, repeat in runs:
-        for total, part in ((f, block.f), (i, block.i), (w, block.w), (again, block.again)):
+        for total, part in ((f, block.f), (i, block.i), (w, block.w), (recompute, block.recompute)):
             for column, value in enumerate(part):
                 if value:
                     total[column] += repeat * value
         params += repeat * block.params
         expert_params += repeat * block.expert_params
         flops += repeat * block.flops
-        again_flops += repeat * block.again_flops
+        recompute_flops += repeat * block.recompute_flops
     return Chunk(
-        runs, Seconds(*f), Seconds(*i), Seconds(*w), Seconds(*again),
-        kept, forward, backward, at, at_forward, params, expert_params, flops, again_flops,
+        runs, Seconds(*f), Seconds(*i), Seconds(*w), Seconds(*recompute),
+        kept, forward, backward, at, at_forward, params, expert_params, flops, recompute_flops,
     )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def offloaded(chunk: Chunk, host_bandwidth: float, grads: float) -> Chunk:
     stays = min(chunk.kept, ASSUMED.offload_layers * max((run.block.walk.kept for run in chunk.runs), default=0.0))
     moved = chunk.kept - stays
     seconds = moved / host_bandwidth
-    back = combined(chunk.i, chunk.w, chunk.again).device
+    back = combined(chunk.i, chunk.w, chunk.recompute).device
     _, forward, backward, at, at_forward = _climb(chunk.runs, grads, stays)
     return chunk._replace(
         f=chunk.f._replace(memory=chunk.f.memory + max(0.0, seconds - chunk.f.device)),

@@ -100,7 +100,7 @@ class Block(NamedTuple):
     f: Seconds
     i: Seconds
     w: Seconds
-    again: Seconds
+    recompute: Seconds
     """What backward computes again before it starts."""
     walk: Walk
     params: float
@@ -109,7 +109,7 @@ class Block(NamedTuple):
     """Parameters of this rank's experts."""
     flops: float
     """Operations of F, I and W on this rank, without recompute."""
-    again_flops: float
+    recompute_flops: float
     ops: tuple[Op, ...]
     forwards: tuple[Seconds, ...] = ()
     """The forward pass of every operator."""
@@ -191,12 +191,12 @@ def _stacked(
         f=forward,
         i=input_grad,
         w=weight_grad,
-        again=Seconds(),
+        recompute=Seconds(),
         walk=plain_walk(ops, grads),
         params=params,
         expert_params=expert_params,
         flops=sum(f + i + w for f, i, w in (op.flops() for op in ops)),
-        again_flops=0,
+        recompute_flops=0,
         ops=tuple(ops),
         forwards=forwards,
     )
@@ -209,22 +209,22 @@ def _added(parts: Iterable[Seconds]) -> Seconds:
 
 def _recomputed(plain: Block, recipe: Recipe, shard: Shard, machine: Machine, grads: float) -> Block:
     # of a whole layer the framework's own code runs again too
-    return replayed(plain, _walk(plain, shard, recipe, grads), machine.layer_f if recipe.full else 0.0)
+    return with_recompute(plain, _walk(plain, shard, recipe, grads), machine.layer_f if recipe.full else 0.0)
 
 
-def replayed(plain: Block, walk: Walk, launches: float) -> Block:
+def with_recompute(plain: Block, walk: Walk, launches: float) -> Block:
     """The same layer with some of it computed again: other memory, and another forward pass of what is replayed.
 
     `launches`: seconds of the host on top of those of the operators.
     """
-    forwards = [plain.forwards[index] for index in walk.replayed if index != walk.unsent]
+    forwards = [plain.forwards[index] for index in walk.recomputed if index != walk.unsent]
     if walk.unsent is not None:
         forwards.append(plain.forwards[walk.unsent]._replace(tp=0.0, cp=0.0, ep=0.0))
-    again = _added(forwards)
+    recompute = _added(forwards)
     if launches:
-        again = again._replace(host=again.host + launches)
-    flops = sum(plain.ops[index].flops()[0] for index in walk.replayed)
-    return plain._replace(again=again, walk=walk, again_flops=flops)
+        recompute = recompute._replace(host=recompute.host + launches)
+    flops = sum(plain.ops[index].flops()[0] for index in walk.recomputed)
+    return plain._replace(recompute=recompute, walk=walk, recompute_flops=flops)
 
 
 def _walk(plain: Block, shard: Shard, recipe: Recipe, grads: float) -> Walk:

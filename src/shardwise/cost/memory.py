@@ -53,7 +53,7 @@ class Footprint(NamedTuple):
     """Sum of the parts."""
     gradients: float
     """Gradients that the backward pass makes and the step drops."""
-    standing: float
+    kept_gradients: float
     """Of these, what a pass finds already there: a later micro batch finds those of the first."""
     gathered: float
     """Layers gathered for use (ZeRO 3)."""
@@ -99,7 +99,7 @@ def footprint_of(
         parts=parts,
         static=sum(part.value for part in parts),
         gradients=gradients,
-        standing=gradients if strategy.microbatches > 1 else 0.0,
+        kept_gradients=gradients if strategy.microbatches > 1 else 0.0,
         gathered=_gathered(chunks, strategy, runtime, states),
         optimizer=runtime.kernels.optimizer_work * sum(count / spread.states for count, spread in pairs) * trained,
         kept=kept,
@@ -130,7 +130,7 @@ def pass_bytes(footprint: Footprint) -> PassBytes:
     high = max(footprint.first.forward, footprint.top.backward) - footprint.each
     mean = footprint.kept / footprint.chunks
     return PassBytes(
-        lasting + over * (footprint.gathered + footprint.standing + high),
+        lasting + over * (footprint.gathered + footprint.kept_gradients + high),
         over * footprint.each / mean if mean else 0.0,
         lasting + over * (footprint.gradients + footprint.optimizer),
     )
@@ -139,7 +139,7 @@ def pass_bytes(footprint: Footprint) -> PassBytes:
 def rank_memory(rank: int, in_flight: float, footprint: Footprint) -> RankMemory:
     """Memory of a pipeline rank with `in_flight` chunk passes at once."""
     static = footprint.static
-    base = static + (in_flight - 1) * footprint.each + footprint.gathered + footprint.standing
+    base = static + (in_flight - 1) * footprint.each + footprint.gathered + footprint.kept_gradients
     forward, backward = base + footprint.first.forward, base + footprint.top.backward
     optimizer = static + footprint.gradients + footprint.optimizer
     peak = max(forward, backward, optimizer)
@@ -177,7 +177,7 @@ def _peak_parts(
         ("activations in flight", (in_flight - 1) * footprint.each + high - working),
         ("working set of the pass", working),
         ("gathered layers", footprint.gathered),
-        ("gradients", footprint.standing),
+        ("gradients", footprint.kept_gradients),
     ]
     return at, tuple(Ledger(name, value) for name, value in parts if value)
 

@@ -55,11 +55,11 @@ def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
     forward = backward = 0.0
     for block, repeat in chunk.runs:
         gather, scatter = behind.traffic(block)
-        back = combined(block.i, block.w, block.again).device
+        back = combined(block.i, block.w, block.recompute).device
         forward += repeat * covered(block.f.device, gather, behind.overlap)
         backward += repeat * covered(back, gather + scatter, behind.overlap)
     copied = chunk.offloaded / behind.host_bandwidth
-    host = chunk.i.host + chunk.w.host + chunk.again.host
+    host = chunk.i.host + chunk.w.host + chunk.recompute.host
     return meet(max(forward, copied), chunk.f.host), meet(max(backward, copied), host)
 
 
@@ -72,7 +72,7 @@ def split_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
     inputs = weights = 0.0
     for block, repeat in chunk.runs:
         gather, scatter = behind.traffic(block)
-        inputs += repeat * covered(block.i.device + block.again.device, gather, behind.overlap)
+        inputs += repeat * covered(block.i.device + block.recompute.device, gather, behind.overlap)
         weights += repeat * covered(block.w.device, scatter, behind.overlap)
     copied = chunk.offloaded / behind.host_bandwidth
-    return meet(max(inputs, copied), chunk.i.host + chunk.again.host), meet(weights, chunk.w.host)
+    return meet(max(inputs, copied), chunk.i.host + chunk.recompute.host), meet(weights, chunk.w.host)

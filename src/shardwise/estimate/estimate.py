@@ -141,7 +141,7 @@ def _estimate(
     causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
     full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
     shares = [rank.gpus for rank in setup.ranks] or [strategy.dp * strategy.tp * strategy.cp] * len(setup.chunks)
-    again = sum(gpus * chunk.again_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
+    again = sum(gpus * chunk.recompute_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
     world = sum(shares) // strategy.vpp
     capacity = seconds * world * peak
     microbatches = strategy.microbatches
@@ -195,15 +195,15 @@ def _host_bytes(setup: Setup) -> float:
 
 def _stage(setup: Setup, rank: int, chunks: list[Chunk], plain: Seconds) -> Stage:
     layers = tuple(setup.layers[index] for index in setup.rank_indices(rank))
-    parts = [combined(chunk.f, chunk.i, chunk.w, chunk.again) for chunk in chunks]
+    parts = [combined(chunk.f, chunk.i, chunk.w, chunk.recompute) for chunk in chunks]
     return Stage(
         rank=rank,
         layers=layers,
         forward=sum(plain[id(chunk)][0] for chunk in chunks),
         backward=sum(plain[id(chunk)][1] for chunk in chunks),
-        recompute=sum(chunk.again.total for chunk in chunks),
+        recompute=sum(chunk.recompute.total for chunk in chunks),
         communication=sum(part.communication for part in parts),
-        alone=sum(chunk.f.alone + combined(chunk.i, chunk.w, chunk.again).alone for chunk in chunks),
+        alone=sum(chunk.f.alone + combined(chunk.i, chunk.w, chunk.recompute).alone for chunk in chunks),
         parameters=sum(chunk.all_params for chunk in chunks),
     )
 
@@ -222,7 +222,7 @@ def _time_ledger(
     passes = {
         "forward": combined(*(chunk.f for chunk in chunks)),
         "backward": combined(*(part for chunk in chunks for part in (chunk.i, chunk.w))),
-        "recompute": combined(*(chunk.again for chunk in chunks)),
+        "recompute": combined(*(chunk.recompute for chunk in chunks)),
     }
     notes = kernel_notes((run.block for chunk in chunks for run in chunk.runs), setup.calibration)
     parts = [

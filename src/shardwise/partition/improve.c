@@ -18,10 +18,10 @@ typedef struct {
     const int *rank_of;             /* per chunk */
     const int *least;               /* per chunk: fewest layers */
     const double *time;             /* per kind and option */
-    const double *held, *stock;     /* per option: activation, static memory */
+    const double *held, *static_;     /* per option: activation, static memory */
     const double *fixed_time;       /* per kind and chunk */
     const double *fixed_held;       /* per chunk */
-    const double *fixed_stock;      /* per rank */
+    const double *fixed_static;      /* per rank */
     const double *row;              /* rows x chunks: micro batches in flight */
     const int *first_row;           /* per rank + 1 */
     const double *limit;            /* per rank */
@@ -79,14 +79,14 @@ static void put(const Task *t, State *s, int c, int option, int by) {
 
 /* The share of its limit by which a rank is over. */
 static double over(const Task *t, const State *s, int rank) {
-    double stock = t->fixed_stock[rank], most = 0.0, limit = t->limit[rank];
+    double base = t->fixed_static[rank], most = 0.0, limit = t->limit[rank];
     if (isinf(limit)) return 0.0;
     for (int c = 0; c < t->chunks; c++) {
         if (t->rank_of[c] != rank) continue;
-        for (int o = 0; o < t->options; o++) stock += s->counts[c * t->options + o] * t->stock[o];
+        for (int o = 0; o < t->options; o++) base += s->counts[c * t->options + o] * t->static_[o];
     }
     for (int k = t->first_row[rank]; k < t->first_row[rank + 1]; k++) {
-        double level = stock;
+        double level = base;
         for (int c = 0; c < t->chunks; c++)
             if (t->rank_of[c] == rank) level += t->row[k * t->chunks + c] * s->held[c];
         if (level > most) most = level;

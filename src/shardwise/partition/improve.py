@@ -31,7 +31,7 @@ class _Task(ctypes.Structure):
         ("graph", GraphView),
         *((name, ctypes.c_int) for name in ("chunks", "options", "ranks", "rows")),
         *((name, ctypes.c_void_p) for name in (
-            "run_of", "rank_of", "least", "time", "held", "stock", "fixed_time", "fixed_held", "fixed_stock", "row",
+            "run_of", "rank_of", "least", "time", "held", "static", "fixed_time", "fixed_held", "fixed_static", "row",
             "first_row", "limit",
         )),
     )  # fmt: skip

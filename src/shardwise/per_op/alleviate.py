@@ -116,7 +116,7 @@ def groups(bench: Situation) -> list[list[Primitive]]:
 
 def shares(bench: Situation) -> list[tuple[float, str]]:
     """The bottleneck's part of all stages' compute, lost efficiency and recompute: which resource is to be lowered."""
-    again = [stage.again for stage in bench.cost.stages]
+    again = [stage.recompute for stage in bench.cost.stages]
     found = []
     for values, resource in ((bench.cost.ideal, "time"), (bench.cost.lost, "communication"), (again, "memory")):
         total = sum(values)

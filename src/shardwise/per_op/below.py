@@ -116,7 +116,7 @@ class _Maker:
         found = []
         for part in self.pricing.parts:
             rows = bench.rows[part.first : part.end]
-            made = whole_walk(stacked(part.name, rows, self.pricing.machine(2), 0.0), bench.shard).replayed
+            made = whole_walk(stacked(part.name, rows, self.pricing.machine(2), 0.0), bench.shard).recomputed
             found += [slope[0] * row.f.device + slope[1] * row.f.host if step in made else 0.0
                       for step, row in enumerate(rows)]  # fmt: skip
         return found
@@ -169,7 +169,7 @@ class _Maker:
                              pricing.runtime, pricing.states, pricing.cluster.gpu.reserved)
                 for params, experts in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
             )  # fmt: skip
-            each = [lasting * (one.static - none.static) + over * one.standing for one in (dense, expert)]
+            each = [lasting * (one.static - none.static) + over * one.kept_gradients for one in (dense, expert)]
             own = [row.op.params * each[row.op.expert] for row in bench.rows]
             # the model's last operator finds all that its stage keeps, and its own working set on top
             own[last] += over * bench.rows[last].op.extra_b

@@ -129,12 +129,12 @@ class Relaxed:
             x.T[:, None, None, :] for x in (tables.work, tables.static, tables.act, tables.forward)
         )
         self.kept = work + self.nu[None, :, :, None] * act + self.per_byte[None, :, :, None] * static
-        self.again = np.where(tables.may[:, None, None, None], self.kept + forward, FAR * 1e6)
+        self.recompute = np.where(tables.may[:, None, None, None], self.kept + forward, FAR * 1e6)
         self.saved = self.nu[None, :, :, None] * act
 
     def own(self, rows: Array) -> tuple[Array, Array]:
         """[row, price, behind, layout] cost of an operator, kept and made again."""
-        return self.kept[rows], self.again[rows]
+        return self.kept[rows], self.recompute[rows]
 
     def saving(self, before: Array, rows: Array) -> Array:
         """[row, price, behind, layout before] what recompute of both saves."""

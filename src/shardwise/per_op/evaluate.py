@@ -15,7 +15,7 @@ class StageCost:
 
     work: float
     """Forward and backward."""
-    again: float
+    recompute: float
     """Recomputed forward."""
     receive: float
     """Receiving inputs, and resharding forward."""
@@ -33,12 +33,12 @@ class StageCost:
     peak: float
     """The micro batch at work, and what is made again at once."""
     reserved: float
-    made_again: float = 0.0
+    recomputed_peak: float = 0.0
     """The part of `peak` that is made again at once."""
 
     @property
     def seconds(self) -> float:
-        return self.work + self.receive + self.send + self.again
+        return self.work + self.receive + self.send + self.recompute
 
     @property
     def memory(self) -> float:
@@ -141,7 +141,7 @@ def stage_cost(
     kept -= float(tables.sent[layouts[-1], rows[-1]])
     return StageCost(
         work=float(tables.work[layouts, rows].sum()),
-        again=float(tables.forward[layouts, rows][recompute].sum()),
+        recompute=float(tables.forward[layouts, rows][recompute].sum()),
         receive=float(tables.enter[crossing[0], layouts[0], rows[0]]) + float((forth - back).sum()),
         send=float(tables.leave[crossing[1], layouts[0], layouts[-1], rows[-1]]) + float(back.sum()),
         reshard=float(forth.sum()),
@@ -150,7 +150,7 @@ def stage_cost(
         states=0.0,
         kept=kept * in_flight(question, behind, micro_batch),
         peak=kept + highest,
-        made_again=highest,
+        recomputed_peak=highest,
         reserved=_reserved(tables, layouts, rows, weights) + tables.fixed,
     )
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from shardwise.cost.activations import runs_walk
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.kernels import Machine, machine_of
-from shardwise.cost.layer import Block, Timed, replayed, stacked, whole_walk
+from shardwise.cost.layer import Block, Timed, stacked, whole_walk, with_recompute
 from shardwise.cost.network import network_of
 from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
@@ -69,7 +69,7 @@ class StagePiece(NamedTuple):
     first: int
     """Row."""
     layouts: tuple[OperatorLayout, ...]
-    again: tuple[bool, ...]
+    recompute: tuple[bool, ...]
     before: OperatorLayout | None
     """Split of the operator before it in the stage, where that is another."""
     opens: bool
@@ -188,11 +188,11 @@ class Priced(ABC):
         machine, grads = self.machine(question.passes(micro_batch)), new_gradients(bench.strategy, self.states)
         timed = self._timed(question, micro_batch, stages, piece)
         plain = stacked(part.name, timed, machine, grads, begins=piece.first == part.first)
-        if not any(piece.again):
+        if not any(piece.recompute):
             return plain
-        if all(piece.again) and len(timed) == part.end - part.first:
-            return replayed(plain, whole_walk(plain, bench.shard), machine.layer_f)
-        return replayed(plain, runs_walk(list(plain.ops), _runs(piece.again), grads), 0.0)
+        if all(piece.recompute) and len(timed) == part.end - part.first:
+            return with_recompute(plain, whole_walk(plain, bench.shard), machine.layer_f)
+        return with_recompute(plain, runs_walk(list(plain.ops), _runs(piece.recompute), grads), 0.0)
 
     # a plan as a setup
 
@@ -294,7 +294,7 @@ class Priced(ABC):
             kept = parts.get("activations in flight", 0.0)
             working = parts.get("working set of the pass", 0.0) + parts.get("optimizer temporaries", 0.0)
             cost = StageCost(
-                work=own.forward + own.backward - own.recompute, again=own.recompute, receive=hop / 2, send=hop / 2,
+                work=own.forward + own.backward - own.recompute, recompute=own.recompute, receive=hop / 2, send=hop / 2,
                 reshard=self._resharded(question, plan, index, first), weights=lasting[0] + lasting[1],
                 gradients=lasting[2], states=lasting[3], kept=kept, peak=working,
                 reserved=memory.total - sum(lasting) - kept - working,

@@ -52,7 +52,7 @@ class _Labels(NamedTuple):
     """Columns of all labels at one operator."""
 
     layout: Array
-    again: Array
+    recompute: Array
     time: Array
     memory: Array
     """Weights and what they bring, and kept activations of all micro batches held."""
@@ -142,12 +142,12 @@ class _Stage:
         self.dropped = np.inf
         labels = self._first()
         labels, _ = self._pruned(labels, np.arange(len(labels.time)), 0, wanted)
-        history: list[tuple[Array, Array, Array]] = [(labels.layout, labels.again, np.arange(0))]
+        history: list[tuple[Array, Array, Array]] = [(labels.layout, labels.recompute, np.arange(0))]
         for at in range(1, len(self.rows)):
             self.deadline.check()
             labels, parents = self._extended(labels, at)
             labels, parents = self._pruned(labels, parents, at, wanted)
-            history.append((labels.layout, labels.again, parents))
+            history.append((labels.layout, labels.recompute, parents))
             if not len(labels.time):
                 return None
         return self._best(labels, history, wanted)
@@ -162,7 +162,7 @@ class _Stage:
         zero = np.zeros(len(layout))
         return _Labels(
             layout=layout,
-            again=again,
+            recompute=again,
             time=enter + t.work[layout, row] + again * t.forward[layout, row],
             memory=t.static[layout, row] + self.held * (t.entry[layout, row] + t.act[layout, row]),
             weight=t.weights[layout, row],
@@ -182,7 +182,7 @@ class _Stage:
         layout = np.tile(np.arange(size), count * flags)
         again = np.tile(np.repeat(np.array([False, True])[:flags], size), count)
         old = labels.take(parents)
-        pair = old.again & again
+        pair = old.recompute & again
         act = t.act[old.layout, before]
         run = np.where(pair, old.run + t.made[old.layout, before], old.run)
         closes = ~pair | bool(not t.shared[before] and (t.starts[row] or at == len(self.rows) - 1))
@@ -190,7 +190,7 @@ class _Stage:
         counted = bool(self.counts[at])
         made = _Labels(
             layout=layout,
-            again=again,
+            recompute=again,
             time=old.time + t.work[layout, row] + again * t.forward[layout, row] + t.cross[row, old.layout, layout],
             memory=old.memory + t.static[layout, row] + self.held * (t.act[layout, row] - saved),
             weight=old.weight + t.weights[layout, row],
@@ -210,7 +210,7 @@ class _Stage:
     def _pruned(self, labels: _Labels, parents: Array, at: int, wanted: float) -> tuple[_Labels, Array]:
         reserve = self._reserve(labels, self.rest_f[at], self.rest_b[at], self.rest_w[at])
         over = labels.memory + labels.peak + reserve - self.limit
-        rest = self.rest[at][labels.again.astype(int), :, labels.layout]
+        rest = self.rest[at][labels.recompute.astype(int), :, labels.layout]
         reach = (labels.time[:, None] + self.per_byte[None, :] * over[:, None] + rest).max(axis=1)
         good = np.flatnonzero(reach <= wanted)
         good = good[self._undominated(labels.take(good))]
@@ -255,7 +255,7 @@ class _Stage:
 
 def _hashed(labels: _Labels) -> Array:
     """One 64-bit number per discrete state: layouts, flag, reserves, peak, run and weights, to the byte."""
-    columns = (labels.layout, labels.again, labels.opened, labels.high_f, labels.high_b, labels.peak, labels.run,
+    columns = (labels.layout, labels.recompute, labels.opened, labels.high_f, labels.high_b, labels.peak, labels.run,
                labels.weight)  # fmt: skip
     mixed = np.zeros(len(labels.time), dtype=np.uint64)
     for column in columns:

@@ -203,7 +203,7 @@ class _Relaxed:
     def _covered(self, block: Block) -> list[Seconds]:
         """F, I and W (or F and both in one) with the traffic that runs behind them."""
         gather, scatter = self.behind.traffic(block)
-        passes = [(block.f, gather), (combined(block.i, block.again), gather), (block.w, scatter)]
+        passes = [(block.f, gather), (combined(block.i, block.recompute), gather), (block.w, scatter)]
         if not self.split:
             passes[1:] = [(backward(block), gather + scatter)]
         return [
@@ -223,7 +223,7 @@ class _Relaxed:
         """Blocks that stay together."""
         f, i, w = (sum(count * self._passes(block)[k] for block, count in runs) for k in range(3))
         return End(
-            f=f, i=i, w=w, static=sum(count * self._lasting(block) for block, count in runs) / GIB,
+            f=f, i=i, w=w, static=sum(count * self._static(block) for block, count in runs) / GIB,
             activation=self.stretch * self.on_device * self._kept(runs) / GIB,
         )  # fmt: skip
 
@@ -237,10 +237,10 @@ class _Relaxed:
         """F, I and W; where the order runs both backwards as one, all is I."""
         return [line.of(seconds) for line, seconds in zip(self.tangents, self._covered(block), strict=True)] + [0.0]
 
-    def _lasting(self, block: Block) -> float:
+    def _static(self, block: Block) -> float:
         """Bytes while passes run: of a first micro batch, gradients are not there yet."""
         several = self.stretch if self.setup.strategy.microbatches > 1 else 0.0
-        each = [lasts + several * made for lasts, made in zip(self.rates.lasting, self.rates.gradients, strict=True)]
+        each = [lasts + several * made for lasts, made in zip(self.rates.static, self.rates.gradients, strict=True)]
         return each[0] * block.params + each[1] * block.expert_params
 
     def beside(self) -> tuple[float, ...]:

@@ -47,7 +47,7 @@ LESS = 1 - 1e-6
 """Times the memory of a rank: too little for what it holds."""
 HOT, COLD = 3e-3, 3e-5
 """Temperatures as shares of the time."""
-_LASTING = frozenset({"weights", "gradients", "master weights", "optimizer moments", "fp8 weight copies"})
+_STATIC = frozenset({"weights", "gradients", "master weights", "optimizer moments", "fp8 weight copies"})
 
 
 class Cut(NamedTuple):
@@ -200,19 +200,19 @@ def tail_of(setup: Setup) -> tuple[BlockRun, ...]:
 
 def _kind(setup: Setup, blocks: list[Block], behind: Behind) -> Kind:
     choices = [_choice(setup, block, behind) for block in blocks]
-    return Kind(name=blocks[0].name, choices=tuple(choices), static=_lasting(setup, (BlockRun(blocks[0], 1),)))
+    return Kind(name=blocks[0].name, choices=tuple(choices), static=_static(setup, (BlockRun(blocks[0], 1),)))
 
 
 def _choice(setup: Setup, block: Block, behind: Behind) -> Choice:
     f, i, w = _passes(setup, (BlockRun(block, 1),), behind)
     return Choice(
-        name="again" if block.again.total else "none", f=f, i=i, w=w, activation=_kept(setup, (BlockRun(block, 1),))
+        name="again" if block.recompute.total else "none", f=f, i=i, w=w, activation=_kept(setup, (BlockRun(block, 1),))
     )
 
 
 def _end(setup: Setup, runs: tuple[BlockRun, ...], behind: Behind) -> End:
     f, i, w = _passes(setup, runs, behind)
-    return End(f=f, i=i, w=w, static=_lasting(setup, runs), activation=_kept(setup, runs))
+    return End(f=f, i=i, w=w, static=_static(setup, runs), activation=_kept(setup, runs))
 
 
 def _passes(setup: Setup, runs: tuple[BlockRun, ...], behind: Behind) -> tuple[float, float, float]:
@@ -230,9 +230,9 @@ def _kept(setup: Setup, runs: tuple[BlockRun, ...]) -> float:
     return stretch * sum(count * block.walk.kept for block, count in runs)
 
 
-def _lasting(setup: Setup, runs: tuple[BlockRun, ...]) -> float:
+def _static(setup: Setup, runs: tuple[BlockRun, ...]) -> float:
     """Bytes that blocks take whatever passes are in flight."""
     stretch = 1 + setup.runtime.memory.fragmentation
     found = footprint_of([chunk_of(runs, 0.0)], setup.shard, setup.strategy, setup.runtime, setup.states)
-    lasting = 1 + setup.runtime.memory.lasting_fragmentation
-    return lasting * sum(part.value for part in found.parts if part.name in _LASTING) + stretch * found.standing
+    over = 1 + setup.runtime.memory.lasting_fragmentation
+    return over * sum(part.value for part in found.parts if part.name in _STATIC) + stretch * found.kept_gradients

@@ -33,7 +33,7 @@ _PARAMETERS = frozenset({"weights", "gradients", "master weights", "optimizer mo
 class Rated(NamedTuple):
     """`Rates` of one strategy: bytes per parameter outside experts and of experts."""
 
-    lasting: list[float]
+    static: list[float]
     gradients: list[float]
     work: list[float]
     gathered: float
@@ -43,7 +43,7 @@ class Rated(NamedTuple):
 class Rates(NamedTuple):
     """By pair; bytes per parameter as [pair, outside experts or of experts]."""
 
-    lasting: Floats
+    static: Floats
     gradients: Floats
     """Made by the backward pass, dropped after the step."""
     work: Floats
@@ -192,11 +192,11 @@ def rates_of(ground: Setup, strategy: Strategy, chunk: Chunk) -> Rated:
     ]
     # adapters train a few parameters only: then weights alone are sure
     names = _PARAMETERS if ground.shard.lora == 0 else {"weights"}
-    lasting = [sum(part.value for part in one.parts if part.name in names) for one in unit]
+    static = [sum(part.value for part in one.parts if part.name in names) for one in unit]
     buckets = sum(part.value for part in whole.parts if part.name == "communication buckets")
     alone = 0.0 if ground.shard.lora else 1.0
     gradients, work = [alone * one.gradients for one in unit], [alone * one.optimizer for one in unit]
-    return Rated(lasting, gradients, work, whole.gathered, buckets + whole.context)
+    return Rated(static, gradients, work, whole.gathered, buckets + whole.context)
 
 
 def _bare(chunk: Chunk, params: float, expert_params: float) -> Chunk:

@@ -1,6 +1,6 @@
 """Lower bounds on the memory of the fullest rank, however layers are cut.
 
-Rank r needs c + n_r (s + u_r a) bytes for its n_r layers: s lasting bytes and a kept bytes of one layer, u_r passes in
+Rank r needs c + n_r (s + u_r a) bytes for its n_r layers: s static bytes and a kept bytes of one layer, u_r passes in
 flight. With any weights w_r >= 0 the fullest rank needs at least the weighted mean over ranks; w_r = 1 / (s + u_r a)
 makes it independent of the cut: layers / sum of w_r. Other kinds of layer are held against it at their worst place.
 """
@@ -91,7 +91,7 @@ def _passes(table: Table, frame: Frame, choices: Choices, layers: int) -> _Need:
 def _case(table: Table, frame: Frame, choices: Choices, layers: int) -> _Case:
     rates, stretch = frame.rates, 1 + table.ground.runtime.memory.fragmentation
     several = np.array([layout.microbatches > 1 for layout in frame.layouts])[frame.of_pair][:, None]
-    both = rates.lasting + np.where(several, stretch, 0.0) * rates.gradients
+    both = rates.static + np.where(several, stretch, 0.0) * rates.gradients
     loss = sum(piece.number * float(piece.kept[0]) for piece in table.last)
     return _Case(table, choices, stretch, (both[:, :1], both[:, 1:]), layers, _working(table, choices), loss)
 
@@ -99,7 +99,7 @@ def _case(table: Table, frame: Frame, choices: Choices, layers: int) -> _Case:
 def _step(table: Table, frame: Frame, stretch: float) -> Floats:
     """The optimizer step: the mean over ranks; what is gathered for passes is not there."""
     rates: Rates = frame.rates
-    both = rates.lasting + stretch * (rates.gradients + rates.work)
+    both = rates.static + stretch * (rates.gradients + rates.work)
     params = sum(piece.number * piece.blocks[0].params for piece in table.pieces)
     experts = sum(piece.number * piece.blocks[0].expert_params for piece in table.pieces)
     pp = np.array([layout.pp for layout in frame.layouts])[frame.of_pair]

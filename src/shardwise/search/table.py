@@ -47,7 +47,7 @@ def tangent(seconds: Seconds) -> Weights:
 
 
 def backward(block: Block) -> Seconds:
-    return combined(block.i, block.w, block.again)
+    return combined(block.i, block.w, block.recompute)
 
 
 class LayerPiece(NamedTuple):

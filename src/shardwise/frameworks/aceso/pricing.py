@@ -171,7 +171,7 @@ class Aceso:
             f = float(forward.sum()) + (own.receive + own.send) / 2
             passes.append([max(0.0, value) for value in (f, own.seconds - f - w, w)])
             first += stage.size
-        kept = [float(stage.peak - stage.made_again) for stage in cost.stages]
+        kept = [float(stage.peak - stage.recomputed_peak) for stage in cost.stages]
         f_i_w = list(zip(*passes, strict=True))
         return Costs(
             f=f_i_w[0],

@@ -80,8 +80,8 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[RehearsedL
         routing, adds = _beside_experts(setup, chunk)
         added += routing + adds
         parts = {
-            "F": ("forward", (chunk.f,)), "B": ("backward", (chunk.i, chunk.w, chunk.again)),
-            "I": ("backward for inputs", (chunk.i, chunk.again)), "W": ("backward for weights", (chunk.w,)),
+            "F": ("forward", (chunk.f,)), "B": ("backward", (chunk.i, chunk.w, chunk.recompute)),
+            "I": ("backward for inputs", (chunk.i, chunk.recompute)), "W": ("backward for weights", (chunk.w,)),
         }  # fmt: skip
         for kind, (word, seconds) in parts.items():
             if f"{index}{kind}" in measured:

@@ -63,11 +63,11 @@ def _time(found: Estimate, setup: Setup, timeline: Timeline, rank: int) -> dict[
 
 def _passes(chunks: list[Chunk]) -> dict[str, float]:
     """Seconds of one micro batch without communication; waits for launches are shared by what a backward is made of."""
-    backward = sum(combined(chunk.i, chunk.w, chunk.again).alone for chunk in chunks)
+    backward = sum(combined(chunk.i, chunk.w, chunk.recompute).alone for chunk in chunks)
     shares = {
         "inputs": sum(chunk.i.compute for chunk in chunks),
         "weights": sum(chunk.w.compute for chunk in chunks),
-        "recompute": sum(chunk.again.compute for chunk in chunks),
+        "recompute": sum(chunk.recompute.compute for chunk in chunks),
     }
     whole = sum(shares.values()) or 1.0
     forward = sum(chunk.f.alone for chunk in chunks)
