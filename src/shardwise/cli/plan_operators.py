@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several, typed_options
+from shardwise import api
+from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several
 from shardwise.cli.output import Output, output_options
+from shardwise.cli.progress import Progress
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.serialise import to_json
+from shardwise.inputs.write import write_now, write_text
+from shardwise.units import show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.per_op.answer import OperatorAnswer, Standing
+    from shardwise.per_op.question import OperatorQuestion
+
+_ASKED = (
+    "model", "cluster", "global_batch", "seq", "runtime", "profiles", "profile", "layers", "layer_ops", "runs_with",
+    "gpus", "gpus_per_node", "memory", "microbatches", "stages", "most_tp", "compatible", "compatible_space", "zero",
+    "schedule", "p2p_overlap",
+)  # fmt: skip
+_PARTS = "ms per pass; MB"
+_SEARCHED = ("method", "start", "hops", "trials", "best", "time_limit", "workers", "executor", "address", "schedule")
 
 _profile_options = several(
     click.option(
@@ -60,7 +79,6 @@ _space_options = several(
     click.option(
         "--seq",
         type=Number("Strategy.seq"),
-        default=4096,
         metavar="N",
         help="Tokens per sample, for made profiles. [4096]",
     ),
@@ -146,14 +164,121 @@ _search_options = several(
 @_space_options
 @_search_options
 @output_options
-@click.pass_context
-def command(context: click.Context, /, output: Output, **options: Any) -> int:  # noqa: ANN401
+def command(output: Output, **options: Any) -> int:  # noqa: ANN401 - one an option
     """Decide for every operator which stage holds it, how its GPUs are split, and whether it is recomputed.
 
     \b
     shardwise plan-operators llama-3-8b --cluster 16xh100 --global-batch 128
     shardwise plan-operators --profiles v100-gpt --profile gpt_1_3B --gpus 8 --memory 28000MiB --compatible
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.cli.per_op import run
+    _refuse(options)
+    if options["write_operators"]:
+        _write_request(options, output)
+        return 0
+    question = api.operator_question(**{name: options[name] for name in _ASKED})
+    for note in (*question.notes, *(api.aceso_lacks(question) if options["aceso"] else ())):
+        output.note(note)
+    if options["save_profiles"]:
+        api.write_profiles(question, options["save_profiles"])
+    if options["show_start"]:
+        _show_starts(question, options["start"], output)
+        return 0
+    if options["measured_memory"]:
+        known = len(question.notes)
+        question = api.measured_question(question, options["start"], options["measured_memory"])
+        for note in question.notes[known:]:
+            output.note(note)
+    answer = _searched(question, options, output)
+    _print(answer, output, explain=options["explain"])
+    _write(answer, options, output)
+    return 130 if answer.interrupted else 0
 
-    return run(options, output, typed_options(context))
+
+def _refuse(options: dict[str, Any]) -> None:
+    faults = [
+        Fault("--" + name.replace("_", "-"), "is empty; leave it out, or say what is meant")
+        for name, value in options.items()
+        if value == ""
+    ]
+    if options["micro_batch"] and not options["write_operators"]:
+        said = "says which sizes the probe should measure, with --write-operators"
+        faults.append(
+            Fault("--micro-batch", f"{said}; say how many micro batches an iteration has with --microbatches")
+        )
+    known = options["model"] and options["cluster"]
+    if options["out"] and not known:
+        faults.append(Fault("--out", "a plan file holds its model and cluster: give MODEL and --cluster as well"))
+    if options["write_operators"] and not known:
+        faults.append(Fault("--write-operators", "needs MODEL and --cluster: they say which operators there are"))
+    if faults:
+        raise InputError(faults)
+
+
+def _write_request(options: dict[str, Any], output: Output) -> None:
+    """What the probe should measure."""
+    path, model = options["write_operators"], api.load_model(options["model"])
+    request: Any = api.operators_to_measure(
+        model, options["cluster"], seq=options["seq"], runtime=options["runtime"], micro_batches=options["micro_batch"]
+    )
+    count = len(request["operators"])
+    write_text(path, to_json(request))
+    output.answer({"operators": count, "file": path})
+    write_now()
+    output.say(f"{count} operators of {model.name} at sequence length {request['seq']} are in {path}")
+    output.say(f"measure them on a GPU: shardwise probe --operators {path} --out operators.json")
+
+
+def _show_starts(question: OperatorQuestion, start: str | None, output: Output) -> None:
+    """Every start with its stages, as the seed's author printed them; a plan of the user's own likewise."""
+    from shardwise.report import operators as report
+
+    starts = report.priced(question, api.operator_starts(question, start))
+    for plan, cost in starts:
+        output.say(report.start_line(question, plan, cost))
+        output.table(*report.stages(plan, cost))
+        output.table(*report.parts(cost), title=_PARTS)
+    output.answer(report.starts_data(starts))
+
+
+def _searched(question: OperatorQuestion, options: dict[str, Any], output: Output) -> OperatorAnswer:
+    """Search, followed by a line on a terminal; Ctrl-C keeps the best so far."""
+    state = Progress(title="stages", show=show_seconds, live=not output.quiet and sys.stderr.isatty())
+
+    def follow(standing: Standing) -> None:
+        state.evaluated = standing.solved
+        state.update(evaluated=0, best=standing.best, bound=standing.bound or None)
+
+    try:
+        searched = {name: options[name] for name in _SEARCHED}
+        return api.plan_operators(question, **searched, compare=options["explain"], report=follow)
+    finally:
+        state.close()
+
+
+def _print(answer: OperatorAnswer, output: Output, *, explain: bool) -> None:
+    from shardwise.report import operators as report
+
+    for line in report.summary(answer):
+        output.say(line)
+    output.table(*report.stages(answer.plan, answer.cost))
+    for line in report.chosen(answer):
+        output.say(line)
+    if answer.orders:
+        output.table(*report.orders(answer))
+    if explain:
+        output.table(*report.parts(answer.cost), title=_PARTS)
+        for line in answer.diary:
+            output.say(f"  {line}")
+    for note in report.notes(answer):
+        output.note(note)
+    output.answer(report.answer_data(answer))
+
+
+def _write(answer: OperatorAnswer, options: dict[str, Any], output: Output) -> None:
+    """The best plans as Aceso's JSON, and the plan file."""
+    if options["aceso"]:
+        written = api.write_aceso(answer, options["aceso"], options["best"])
+        if written < options["best"]:
+            output.wrote(f"{written} of {options['best']} plans were met on the way and written")
+    if options["out"]:
+        api.write_plan(api.plan_of(answer), options["out"])

@@ -234,6 +234,7 @@ def alleviate(
         raise InfeasibleError(nothing_fits(question))
     best = found[0]
     return OperatorAnswer(
+        question=question,
         plan=best.plan,
         cost=evaluate(question, best.plan),
         bound=min(_bound(question, deadline), best.cost.seconds),

@@ -56,6 +56,7 @@ class Order:
 class OperatorAnswer:
     """The best plan found, its cost, and how good it can be at most."""
 
+    question: OperatorQuestion = field(compare=False, repr=False)
     plan: PerOpPlan
     cost: PerOpCost
     bound: float

@@ -111,6 +111,7 @@ def search_deep(
         raise InfeasibleError(nothing_fits(question))
     plan = book.plans[0][1]
     return OperatorAnswer(
+        question=question,
         plan=plan,
         cost=evaluate(question, plan),
         bound=min(bound, book.best),

@@ -109,6 +109,7 @@ class ExactSearch:
         if not self.book.plans:
             raise InfeasibleError(nothing_fits(self.question, proven=not self.missed))
         return OperatorAnswer(
+            question=self.question,
             plan=self.book.plans[0][1],
             cost=evaluate(self.question, self.book.plans[0][1]),
             bound=self.bound,

@@ -83,6 +83,15 @@ def ordered(
     return replace(answer, orders=tuple(found), order=wanted[0] if wanted else None)
 
 
+def in_order(answer: OperatorAnswer, schedule: str, *, compare: bool = False) -> OperatorAnswer:
+    """The answer in the order that was asked for. `compare`: with every other order of a pipeline beside it."""
+    plain = schedule in {"1f1b", "gpipe"}
+    if plain and not (compare and len(answer.plan.stages) > 1):
+        return answer
+    names = CHOICES if schedule in {"1f1b", "auto"} else tuple(dict.fromkeys(("1f1b", schedule)))
+    return ordered(answer.question, answer, names, choose="" if plain else schedule)
+
+
 def _rechosen(
     question: OperatorQuestion, answer: OperatorAnswer, names: tuple[str, ...], choose: str
 ) -> OperatorAnswer:

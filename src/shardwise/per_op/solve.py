@@ -106,6 +106,7 @@ def _side_by_side(
     ranked = sorted(plans, key=lambda plan: evaluate(question, plan).seconds)
     return replace(
         found[0],
+        question=question,
         bound=min(bounds),
         others=tuple(plan for plan in ranked if plan != found[0].plan)[: keep - 1],
         solved=sum(answer.solved for answer in found),
