@@ -7,6 +7,7 @@ from shardwise.api.planning import GLOBAL_BATCH, RUNTIME
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from shardwise.api.reading import Source
     from shardwise.inputs.cluster import Cluster
@@ -18,45 +19,20 @@ if TYPE_CHECKING:
     from shardwise.per_op.solve import Method
 
 
-def operator_question(
-    model: Model | Source | None = None,
-    cluster: Cluster | Source | None = None,
-    *,
-    global_batch: int = GLOBAL_BATCH,
-    seq: int | None = None,
-    runtime: Runtime | str = RUNTIME,
-    profiles: Source | None = None,
-    profile: str | None = None,
-    layers: int | None = None,
-    layer_ops: str | tuple[str, str] | None = None,
-    runs_with: str | Mapping[str, str] | None = None,
-    gpus: int | None = None,
-    gpus_per_node: int | None = None,
-    memory: float | str | None = None,
-    microbatches: str | Sequence[int] | None = None,
-    stages: str | tuple[int, int] | None = None,
-    most_tp: int = 0,
-    compatible: bool = False,
-    compatible_space: bool = False,
-    zero: Zero | None = None,
-    schedule: str = "1f1b",
-    p2p_overlap: float | None = None,
-) -> OperatorQuestion:
-    """What `plan_operators` would search, checked and not searched: the same parameters; `.notes` says what to know."""
+def operator_question(**asked: Any) -> OperatorQuestion:  # noqa: ANN401 - each as `plan_operators` types it
+    """What `plan_operators` would search, checked and not searched; `.notes` says what should be known of it.
+
+    `asked`: all its parameters from `model` to `p2p_overlap` but `compare`, by name.
+    """
     from shardwise.api.reading import as_cluster, as_model
     from shardwise.frameworks.aceso.ask import OperatorOptions, question_of
     from shardwise.inputs.load import load_runtime
 
-    return question_of(
-        OperatorOptions(
-            model=None if model is None else as_model(model), cluster=None if cluster is None else as_cluster(cluster),
-            global_batch=global_batch, seq=seq, runtime=load_runtime(runtime) if isinstance(runtime, str) else runtime,
-            profiles=None if profiles is None else str(profiles), profile=profile, layers=layers, layer_ops=layer_ops,
-            runs_with=runs_with, gpus=gpus, gpus_per_node=gpus_per_node, memory=memory, microbatches=microbatches,
-            stages=stages, most_tp=most_tp, compatible=compatible, compatible_space=compatible_space, zero=zero,
-            schedule=schedule, p2p_overlap=p2p_overlap,
-        )
-    )  # fmt: skip
+    if isinstance(asked["runtime"], str):
+        asked["runtime"] = load_runtime(asked["runtime"])
+    loaders: dict[str, Callable[[Any], object]] = {"model": as_model, "cluster": as_cluster, "profiles": str}
+    asked |= {name: load(asked[name]) for name, load in loaders.items() if asked[name] is not None}
+    return question_of(OperatorOptions(**asked))
 
 
 def plan_operators(
@@ -127,10 +103,11 @@ def plan_operators(
     from shardwise.search.executor import executor_of
 
     asked = model if isinstance(model, OperatorQuestion) else operator_question(
-        model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, profiles=profiles, profile=profile,
-        layers=layers, layer_ops=layer_ops, runs_with=runs_with, gpus=gpus, gpus_per_node=gpus_per_node, memory=memory,
-        microbatches=microbatches, stages=stages, most_tp=most_tp, compatible=compatible,
-        compatible_space=compatible_space, zero=zero, schedule=schedule, p2p_overlap=p2p_overlap,
+        model=model, cluster=cluster, global_batch=global_batch, seq=seq, runtime=runtime, profiles=profiles,
+        profile=profile, layers=layers, layer_ops=layer_ops, runs_with=runs_with, gpus=gpus,
+        gpus_per_node=gpus_per_node, memory=memory, microbatches=microbatches, stages=stages, most_tp=most_tp,
+        compatible=compatible, compatible_space=compatible_space, zero=zero, schedule=schedule,
+        p2p_overlap=p2p_overlap,
     )  # fmt: skip
     if measured_memory:
         asked = measured_question(asked, start, measured_memory)
@@ -146,9 +123,7 @@ def plan_operators(
     return in_order(found, schedule, compare=compare)
 
 
-def _followed(
-    report: Callable[[Standing], None] | None, stop: Callable[[], bool] | None
-) -> Callable[[Standing], None]:
+def _followed(report: Callable[[Standing], None] | None, stop: Callable[[], bool] | None) -> Callable[[Standing], None]:
     """Engines end as by Ctrl-C, with the best so far, once there is one."""
 
     def follow(standing: Standing) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise import api
-from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several
+from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, F, Number, executor_options, several
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import Progress
 from shardwise.errors import Fault, InputError
@@ -17,6 +17,8 @@ from shardwise.inputs.write import write_now, write_text
 from shardwise.units import show_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardwise.per_op.answer import OperatorAnswer, Standing
     from shardwise.per_op.question import OperatorQuestion
 
@@ -28,133 +30,67 @@ _ASKED = (
 _PARTS = "ms per pass; MB"
 _SEARCHED = ("method", "start", "hops", "trials", "best", "time_limit", "workers", "executor", "address", "schedule")
 
+
+def _text(flag: str, metavar: str, text: str) -> Callable[[F], F]:
+    return click.option(flag, metavar=metavar, help=text)
+
+
+def _number(flag: str, row: str, text: str, default: float | None = None, metavar: str = "N") -> Callable[[F], F]:
+    return click.option(flag, type=Number(row), default=default, metavar=metavar, help=text)
+
+
 _profile_options = several(
-    click.option(
-        "--profiles",
-        metavar="FOLDER|ARCHIVE|FILE",
-        help="Operator profiles: Aceso's CSV files, or what the probe wrote. [made from MODEL and --cluster]",
-    ),
-    click.option("--write-operators", metavar="FILE", help="Write what `probe --operators` should measure; no search."),
-    click.option(
-        "--micro-batch",
-        metavar="N,N,...",
-        help="With --write-operators: samples of a replica to measure. [1,2,4,8]",
-    ),
-    click.option("--profile", metavar="NAME", help="Which model of the profiles, such as gpt_1_3B."),
-    click.option(
-        "--layers",
-        type=Number("Model.layers"),
-        metavar="N",
-        help="Layers of the model; known for Aceso's sizes.",
-    ),
-    click.option("--layer-ops", metavar="FIRST,LAST", help="First and last operator of a layer, where not known."),
-    click.option(
-        "--runs-with",
-        metavar="KEY=VALUE,...",
-        help="What the run will have, such as attention=plain: told where the profile differs.",
-    ),
-    click.option("--save-profiles", metavar="FOLDER", help="Write the profile that is used, as CSV files."),
-)
-
-
+    _text("--profiles", "FOLDER|ARCHIVE|FILE",
+          "Operator profiles: Aceso's CSV files, or what the probe wrote. [made from MODEL and --cluster]"),
+    _text("--write-operators", "FILE", "Write what `probe --operators` should measure; no search."),
+    _text("--micro-batch", "N,N,...", "With --write-operators: samples of a replica to measure. [1,2,4,8]"),
+    _text("--profile", "NAME", "Which model of the profiles, such as gpt_1_3B."),
+    _number("--layers", "Model.layers", "Layers of the model; known for Aceso's sizes."),
+    _text("--layer-ops", "FIRST,LAST", "First and last operator of a layer, where not known."),
+    _text("--runs-with", "KEY=VALUE,...",
+          "What the run will have, such as attention=plain: told where the profile differs."),
+    _text("--save-profiles", "FOLDER", "Write the profile that is used, as CSV files."),
+)  # fmt: skip
 _space_options = several(
-    click.option("--gpus", type=Number("Cluster.gpus"), metavar="N", help="GPUs. [those of --cluster]"),
-    click.option(
-        "--gpus-per-node",
-        type=Number("Cluster.gpus"),
-        metavar="N",
-        help="GPUs of one node. [8, or the cluster's]",
-    ),
-    click.option(
-        "--memory",
-        metavar="SIZE",
-        help="What one GPU may use, such as 28000MiB. [the GPU's, less the memory model's own error]",
-    ),
+    _number("--gpus", "Cluster.gpus", "GPUs. [those of --cluster]"),
+    _number("--gpus-per-node", "Cluster.gpus", "GPUs of one node. [8, or the cluster's]"),
+    _text("--memory", "SIZE",
+          "What one GPU may use, such as 28000MiB. [the GPU's, less the memory model's own error]"),
     GLOBAL_BATCH,
-    click.option(
-        "--microbatches",
-        metavar="N,N,...",
-        help="Numbers of micro batches per iteration to try. [what the profile covers]",
-    ),
-    click.option(
-        "--seq",
-        type=Number("Strategy.seq"),
-        metavar="N",
-        help="Tokens per sample, for made profiles. [4096]",
-    ),
-    click.option("--stages", metavar="N|N-N", help="Numbers of stages to try. [all]"),
-    click.option(
-        "--most-tp",
-        type=Number("option.none"),
-        default=0,
-        metavar="N",
-        help="Largest tensor parallel size. [a node]",
-    ),
+    _text("--microbatches", "N,N,...", "Numbers of micro batches per iteration to try. [what the profile covers]"),
+    _number("--seq", "Strategy.seq", "Tokens per sample, for made profiles. [4096]"),
+    _text("--stages", "N|N-N", "Numbers of stages to try. [all]"),
+    _number("--most-tp", "option.none", "Largest tensor parallel size. [a node]", 0),
     click.option("--compatible", is_flag=True, help="Aceso's cost model to the digit."),
-    click.option(
-        "--compatible-space",
-        is_flag=True,
-        help="Aceso's limits: 1, 2, 4 or 8 GPUs a stage, none across nodes, 16 stages.",
-    ),
-    click.option(
-        "--zero",
-        type=Number("Strategy.zero"),
-        help="1: optimizer states sharded over replicas; 2: gradients too, in one stage. [1; 0 with --compatible]",
-    ),
-    click.option(
-        "--schedule",
-        type=click.Choice(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "auto"]),
-        default="1f1b",
-        help="Order of passes; all but gpipe are searched as 1f1b and then simulated. [1f1b]",
-    ),
-    click.option(
-        "--p2p-overlap",
-        type=Number("option.share"),
-        metavar="X",
-        help="Share of sends between stages that is hidden. [the runtime's]",
-    ),
-)
-
-
+    click.option("--compatible-space", is_flag=True,
+                 help="Aceso's limits: 1, 2, 4 or 8 GPUs a stage, none across nodes, 16 stages."),
+    _number("--zero", "Strategy.zero", "1: optimizer states sharded over replicas; 2: gradients too, in one stage. "
+            "[1; 0 with --compatible]"),
+    click.option("--schedule", type=click.Choice(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "auto"]),
+                 default="1f1b",
+                 help="Order of passes; all but gpipe are searched as 1f1b and then simulated. [1f1b]"),
+    _number("--p2p-overlap", "option.share", "Share of sends between stages that is hidden. [the runtime's]",
+            metavar="X"),
+)  # fmt: skip
 _search_options = several(
     click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run the plan. [megatron]"),
-    click.option(
-        "--method",
-        type=click.Choice(["auto", "exact", "deep", "alleviate"]),
-        default="auto",
-        help="exact proves; deep is for hundreds of layers; alleviate explains. [auto]",
-    ),
-    click.option(
-        "--start",
-        metavar="KIND|FILE",
-        help="Start of alleviate: balanced, by-share, tail-heavy, or a plan in Aceso's JSON. [balanced]",
-    ),
-    click.option(
-        "--hops",
-        type=Number("option.steps"),
-        default=7,
-        metavar="N",
-        help="Changes in a row before alleviate turns back. [7]",
-    ),
-    click.option("--trials", type=Number("option.steps"), default=30, metavar="N", help="Descents of alleviate. [30]"),
-    click.option(
-        "--time-limit",
-        type=Number("option.seconds"),
-        metavar="TIME",
-        help="CPU seconds, such as 60s; the best so far is the answer. [none]",
-    ),
-    click.option(
-        "--measured-memory",
-        metavar="stage0=SIZE,...",
-        help="Peaks of a run of the plan in --start: the memory model is corrected and the search repeated.",
-    ),
-    click.option("--best", type=Number("option.best"), default=1, metavar="N", help="Write so many plans. [1]"),
+    click.option("--method", type=click.Choice(["auto", "exact", "deep", "alleviate"]), default="auto",
+                 help="exact proves; deep is for hundreds of layers; alleviate explains. [auto]"),
+    _text("--start", "KIND|FILE",
+          "Start of alleviate: balanced, by-share, tail-heavy, or a plan in Aceso's JSON. [balanced]"),
+    _number("--hops", "option.steps", "Changes in a row before alleviate turns back. [7]", 7),
+    _number("--trials", "option.steps", "Descents of alleviate. [30]", 30),
+    _number("--time-limit", "option.seconds", "CPU seconds, such as 60s; the best so far is the answer. [none]",
+            metavar="TIME"),
+    _text("--measured-memory", "stage0=SIZE,...",
+          "Peaks of a run of the plan in --start: the memory model is corrected and the search repeated."),
+    _number("--best", "option.best", "Write so many plans. [1]", 1),
     executor_options,
-    click.option("--aceso", metavar="FILE", help="Write the plan as Aceso's runtime reads it."),
-    click.option("--out", metavar="FILE", help="Write the plan file (needs MODEL and --cluster)."),
+    _text("--aceso", "FILE", "Write the plan as Aceso's runtime reads it."),
+    _text("--out", "FILE", "Write the plan file (needs MODEL and --cluster)."),
     click.option("--explain", is_flag=True, help="Where time and memory go in every stage, and the tuning diary."),
     click.option("--show-start", is_flag=True, help="Show the starts for every number of stages, and search nothing."),
-)
+)  # fmt: skip
 
 
 @click.command("plan-operators")

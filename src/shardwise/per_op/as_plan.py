@@ -23,24 +23,16 @@ def plan_of(answer: OperatorAnswer) -> Plan:
         raise InputError(Fault("plan_operators", "a plan holds its model and cluster: give both beside the profiles"))
     first = answer.plan.stages[0].layouts[0]
     strategy = Strategy(
-        tp=first.tp,
-        pp=len(answer.plan.stages),
-        dp=first.dp,
-        zero=question.pricing.zero,
-        micro_batch=answer.plan.micro_batch // first.dp,
-        global_batch=question.global_batch,
-        seq=question.seq,
+        tp=first.tp, pp=len(answer.plan.stages), dp=first.dp, zero=question.pricing.zero,
+        micro_batch=answer.plan.micro_batch // first.dp, global_batch=question.global_batch, seq=question.seq,
         schedule=schedule_of(answer),
-    )
+    )  # fmt: skip
     plan = Plan(
-        model=question.model,
-        cluster=question.cluster,
-        strategy=strategy,
+        model=question.model, cluster=question.cluster, strategy=strategy, operators=_operators(answer),
         order=order.schedule if order and order.name == "auto" else None,
-        operators=_operators(answer),
         provenance=Provenance(shardwise=__version__, costs=question.pricing.name),
         run={"cpu_seconds": answer.cpu_seconds},
-    )
+    )  # fmt: skip
     return replace(plan, proof=proof_of(plan, [ProofPart(bound=answer.bound)]))
 
 

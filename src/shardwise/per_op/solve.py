@@ -105,15 +105,12 @@ def _side_by_side(
     plans = dict.fromkeys(plan for answer in found for plan in (answer.plan, *answer.others))
     ranked = sorted(plans, key=lambda plan: evaluate(question, plan).seconds)
     return replace(
-        found[0],
-        question=question,
-        bound=min(bounds),
+        found[0], question=question, bound=min(bounds), solved=sum(answer.solved for answer in found),
         others=tuple(plan for plan in ranked if plan != found[0].plan)[: keep - 1],
-        solved=sum(answer.solved for answer in found),
         cpu_seconds=deadline.used + sum(answer.cpu_seconds for answer in found),
         complete=whole and all(answer.complete for answer in found),
         interrupted=len(made) < len(jobs) or any(answer.interrupted for answer in found),
-    )
+    )  # fmt: skip
 
 
 def _part(job: _Job) -> OperatorAnswer | None:

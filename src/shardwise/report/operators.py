@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from shardwise.inputs.serialise import Plain
 from shardwise.per_op.advice import megabytes
 from shardwise.per_op.answer import OperatorAnswer
-from shardwise.per_op.evaluate import PerOpCost, evaluate
 from shardwise.per_op.as_plan import order_data, profile_data, schedule_of, stages_of
+from shardwise.per_op.evaluate import PerOpCost, evaluate
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.plan.plan import Operators, OperatorStage, Plan
 from shardwise.plan.proof import ended

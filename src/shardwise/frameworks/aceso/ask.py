@@ -86,21 +86,13 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     memory = _memory(given, faults)
     pricing, told = _pricing(given, profile, chain, max(gpus, 1), seq)
     question = OperatorQuestion(
-        profile=profile,
-        chain=chain,
-        gpus=max(gpus, 1),
-        node=max(1, node if given.compatible else min(node, gpus)),
-        memory=memory,
-        global_batch=given.global_batch,
-        pricing=pricing,
-        micro_batches=_sizes(given, faults),
+        profile=profile, chain=chain, gpus=max(gpus, 1), memory=memory, global_batch=given.global_batch,
+        node=max(1, node if given.compatible else min(node, gpus)), pricing=pricing,
+        micro_batches=_sizes(given, faults), most_tp=given.most_tp,
         stages=_stage_range(given.stages, faults) if pricing.zero < 2 else (1, 1),
-        most_tp=given.most_tp,
         space="compatible" if given.compatible_space or given.compatible else "full",
-        model=given.model,
-        cluster=cluster,
-        seq=seq,
-    )
+        model=given.model, cluster=cluster, seq=seq,
+    )  # fmt: skip
     faults += [*_refused(question), *_other_length(given, profile)]
     if faults:
         raise InputError(faults)
@@ -124,8 +116,8 @@ def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
 
 def _profiled(given: OperatorOptions) -> tuple[OperatorOptions, Profile, Chain]:
     """The operators and how they follow one another; the options with the model that measured operators are of."""
-    if is_measured(given.profiles):
-        model, profile = _read_measured(given)
+    if given.profiles and given.profiles.endswith(".json"):  # what the probe has written
+        model, profile = _read_measured(given, given.profiles)
         return replace(given, model=model), profile, own_chain(profile)
     if given.profiles:
         profile = read_profile(given.profiles, given.profile or "")
@@ -154,13 +146,7 @@ def refuse_unsound(model: Model, cluster: Cluster, runtime: Runtime, seq: int) -
         raise InputError(own)
 
 
-def is_measured(profiles: str | None) -> bool:
-    """Whether the profiles are what the probe has written."""
-    return bool(profiles) and str(profiles).endswith(".json")
-
-
-def _read_measured(given: OperatorOptions) -> tuple[Model, Profile]:
-    path = given.profiles or ""
+def _read_measured(given: OperatorOptions, path: str) -> tuple[Model, Profile]:
     if given.cluster is None:
         raise InputError(Fault("--cluster", "is missing; measured operators take their collectives from it"))
     data = read_operators(path)
@@ -178,10 +164,7 @@ def to_measure(
     model: Model, cluster: Cluster, runtime: Runtime, seq: int | None, micro_batches: str | Sequence[int] | None
 ) -> dict[str, object]:
     """What `probe --operators` should measure."""
-    faults: list[Fault] = []
-    sizes = _numbers("--micro-batch", micro_batches, faults)
-    if faults:
-        raise InputError(faults)
+    sizes = _numbers("--micro-batch", micro_batches)
     refuse_unsound(model, cluster, runtime, seq or SEQ)
     return operator_request(model, cluster, runtime, seq=seq or SEQ, micro_batches=sizes)
 
@@ -264,22 +247,22 @@ def _pricing(
 
 def _sizes(given: OperatorOptions, faults: list[Fault]) -> tuple[int, ...]:
     """Samples of a micro batch, all replicas together, from how many micro batches there are."""
-    counts, batch = _numbers("--microbatches", given.microbatches, faults), given.global_batch
-    faults += [
-        Fault("--microbatches", f"{count} does not divide the global batch {batch}; use a divisor")
-        for count in counts
-        if batch % count
-    ][:1]
+    try:
+        counts, batch = _numbers("--microbatches", given.microbatches), given.global_batch
+    except InputError as error:
+        faults += error.faults
+        return ()
+    if odd := [count for count in counts if batch % count]:
+        faults.append(Fault("--microbatches", f"{odd[0]} does not divide the global batch {batch}; use a divisor"))
     return tuple(max(1, batch // count) for count in counts)
 
 
-def _numbers(flag: str, given: str | Sequence[int] | None, faults: list[Fault]) -> tuple[int, ...]:
+def _numbers(flag: str, given: str | Sequence[int] | None) -> tuple[int, ...]:
     text = given if isinstance(given, str) else ",".join(map(str, given or ()))
     try:
         return tuple(map(int, listed(text, SCALARS["Strategy.micro_batch"], flag))) if text else ()
     except InputError as error:
-        faults += [Fault(flag, f"{fault.message}; write for example 1,2,4") for fault in error.faults]
-        return ()
+        raise InputError([Fault(flag, f"{one.message}; write for example 1,2,4") for one in error.faults]) from None
 
 
 def _stage_range(given: str | tuple[int, int] | None, faults: list[Fault]) -> tuple[int, int]:
