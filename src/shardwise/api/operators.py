@@ -36,50 +36,26 @@ def operator_question(**asked: Any) -> OperatorQuestion:  # noqa: ANN401 - each 
 
 
 def plan_operators(
-    model: Model | OperatorQuestion | Source | None = None,
-    cluster: Cluster | Source | None = None,
-    *,
-    global_batch: int = GLOBAL_BATCH,
-    seq: int | None = None,
-    runtime: Runtime | str = RUNTIME,
-    profiles: Source | None = None,
-    profile: str | None = None,
-    layers: int | None = None,
-    layer_ops: str | tuple[str, str] | None = None,
-    runs_with: str | Mapping[str, str] | None = None,
-    gpus: int | None = None,
-    gpus_per_node: int | None = None,
-    memory: float | str | None = None,
-    microbatches: str | Sequence[int] | None = None,
-    stages: str | tuple[int, int] | None = None,
-    most_tp: int = 0,
-    compatible: bool = False,
-    compatible_space: bool = False,
-    zero: Zero | None = None,
-    schedule: str = "1f1b",
-    compare: bool = False,
-    p2p_overlap: float | None = None,
-    method: Method = "auto",
-    start: Source | None = None,
-    hops: int = 7,
-    trials: int = 30,
-    measured_memory: str | None = None,
-    best: int = 1,
-    time_limit: float | None = None,
-    workers: int = 1,
-    executor: str = "processes",
-    address: str | None = None,
-    report: Callable[[Standing], None] | None = None,
-    stop: Callable[[], bool] | None = None,
-) -> OperatorAnswer:
+    model: Model | OperatorQuestion | Source | None = None, cluster: Cluster | Source | None = None, *,
+    global_batch: int = GLOBAL_BATCH, seq: int | None = None, runtime: Runtime | str = RUNTIME,
+    profiles: Source | None = None, profile: str | None = None, layers: int | None = None,
+    layer_ops: str | tuple[str, str] | None = None, runs_with: str | Mapping[str, str] | None = None,
+    gpus: int | None = None, gpus_per_node: int | None = None, memory: float | str | None = None,
+    microbatches: str | Sequence[int] | None = None, stages: str | tuple[int, int] | None = None, most_tp: int = 0,
+    compatible: bool = False, compatible_space: bool = False, zero: Zero | None = None, schedule: str = "1f1b",
+    compare: bool = False, p2p_overlap: float | None = None, method: Method = "auto", start: Source | None = None,
+    hops: int = 7, trials: int = 30, measured_memory: str | None = None, best: int = 1, time_limit: float | None = None,
+    workers: int = 1, executor: str = "processes", address: str | None = None,
+    report: Callable[[Standing], None] | None = None, stop: Callable[[], bool] | None = None,
+) -> OperatorAnswer:  # fmt: skip
     """Every operator with a split of its own: which stage holds it, how its GPUs are split, whether it is recomputed.
 
-    What is asked. `model`, `cluster`: as for `plan`, either may be missing where `profiles` say enough; in place of a
-    model the answer of `operator_question`, which is then all that is asked; `global_batch`: samples per iteration;
-    `seq`: tokens per sample, by default the profile's, else 4096; `runtime`: the software that will run it; `profiles`:
-    a folder or archive of Aceso's CSV files, or what the probe wrote (`.json`), by default made from model and
-    cluster; `profile`: which model of them; `layers`: how many, where not known; `layer_ops`: first and last operator
-    of a layer, where not known; `runs_with`: what the run will have, such as `attention=plain`; `gpus`,
+    What is asked. `model`, `cluster`: as for `plan`, either may be missing where `profiles` say enough; the answer of
+    `operator_question` in place of a model says all but `schedule` and how it is searched; `global_batch`: samples per
+    iteration; `seq`: tokens per sample, by default the profile's, else 4096; `runtime`: the software that will run it;
+    `profiles`: a folder or archive of Aceso's CSV files, or what the probe wrote (`.json`), by default made from model
+    and cluster; `profile`: which model of them; `layers`: how many, where not known; `layer_ops`: first and last
+    operator of a layer, where not known; `runs_with`: what the run will have, such as `attention=plain`; `gpus`,
     `gpus_per_node`: by default the cluster's; `memory`: bytes that one GPU may use, or a text such as `28000MiB`, by
     default what `plan` allows; `microbatches`: numbers of them per iteration to try; `stages`: fewest and most, most 0
     for as many as there can be, or a text such as `2-8`; `most_tp`: the largest tensor parallel size, 0: a node;
@@ -95,32 +71,26 @@ def plan_operators(
     `processes` or `ray`; `address`: of a running Ray cluster; `report` is called with how far the search is
     (`Standing`); once `stop` says yes, the best so far is the answer, in one process.
     """
-    from shardwise.frameworks.aceso.ask import starts_from
-    from shardwise.per_op.alleviate import HopBudget
-    from shardwise.per_op.orders import in_order
+    from contextlib import closing
+
+    from shardwise.per_op import alleviate, orders, solve
     from shardwise.per_op.question import OperatorQuestion
-    from shardwise.per_op.solve import solve
     from shardwise.search.executor import executor_of
 
     asked = model if isinstance(model, OperatorQuestion) else operator_question(
         model=model, cluster=cluster, global_batch=global_batch, seq=seq, runtime=runtime, profiles=profiles,
-        profile=profile, layers=layers, layer_ops=layer_ops, runs_with=runs_with, gpus=gpus,
-        gpus_per_node=gpus_per_node, memory=memory, microbatches=microbatches, stages=stages, most_tp=most_tp,
-        compatible=compatible, compatible_space=compatible_space, zero=zero, schedule=schedule,
-        p2p_overlap=p2p_overlap,
+        profile=profile, layers=layers, layer_ops=layer_ops, runs_with=runs_with, gpus=gpus, memory=memory,
+        gpus_per_node=gpus_per_node, microbatches=microbatches, stages=stages, most_tp=most_tp, zero=zero,
+        compatible=compatible, compatible_space=compatible_space, schedule=schedule, p2p_overlap=p2p_overlap,
     )  # fmt: skip
     if measured_memory:
         asked = measured_question(asked, start, measured_memory)
-    starts = () if start is None else starts_from(asked, str(start))
-    pool = executor_of(executor, workers, address)
-    try:
-        found = solve(
-            asked, method, starts=starts, budget=HopBudget(hops=hops, trials=trials), more=best, executor=pool,
-            limit=float("inf") if time_limit is None else time_limit, report=_followed(report, stop),
+    with closing(executor_of(executor, workers, address)) as pool:
+        found = solve.solve(
+            asked, method, starts=() if start is None else operator_starts(asked, start), more=best, executor=pool,
+            budget=alleviate.HopBudget(hops=hops, trials=trials), limit=time_limit, report=_followed(report, stop),
         )  # fmt: skip
-    finally:
-        pool.close()
-    return in_order(found, schedule, compare=compare)
+    return orders.in_order(found, schedule, compare=compare)
 
 
 def _followed(report: Callable[[Standing], None] | None, stop: Callable[[], bool] | None) -> Callable[[Standing], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from shardwise.errors import Fault, InputError
-from shardwise.inputs.serialise import Plain, to_dict
+from shardwise.inputs.serialise import Plain, to_dict, to_plain
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.answer import OperatorAnswer, Order
 from shardwise.per_op.evaluate import PerOpCost
@@ -66,7 +66,7 @@ def stages_of(plan: PerOpPlan, cost: PerOpCost) -> tuple[OperatorStage, ...]:
 
 def order_data(order: Order) -> Plain:
     """An order of the passes, without its schedule."""
-    return {one.name: getattr(order, one.name) for one in fields(order) if one.name != "schedule"}
+    return {one.name: to_plain(getattr(order, one.name)) for one in fields(order) if one.name != "schedule"}
 
 
 def profile_data(profile: Profile) -> Plain:

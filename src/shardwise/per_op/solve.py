@@ -33,18 +33,18 @@ def solve(
     *,
     starts: tuple[PerOpPlan, ...] = (),
     budget: HopBudget | None = None,
-    limit: float = float("inf"),
+    limit: float | None = None,
     keep: int = 8,
     more: int = 1,
     executor: Executor | None = None,
     report: Report = silent,
 ) -> OperatorAnswer:
     """The best plan by the asked method, and `more` plans in all. `limit`: CPU seconds."""
-    deadline = Deadline(limit)
+    seconds = float("inf") if limit is None else limit
+    deadline = Deadline(seconds)
     if method == "alleviate":
-        return alleviate(
-            question, starts, replace(budget or HopBudget(), seconds=limit), max(keep, more), executor, report
-        )
+        budget = replace(budget or HopBudget(), seconds=seconds)
+        return alleviate(question, starts, budget, max(keep, more), executor, report)
     found = _in_time(question, method, deadline, keep, executor, report)
     if more > 1 and not found.interrupted:
         return replace(found, others=_alternatives(question, found, method, deadline, more))
