@@ -31,7 +31,9 @@ VERBS = {
     "plan": "model cluster global_batch seq runtime only memory memory_margin base gap time_limit workers executor "
     "address report stop",
     "plan_of": "found plan memory_limit",
-    "plan_operators": "model cluster global_batch seq runtime memory zero stages most_tp method time_limit workers",
+    "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
+    "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
+    "method start hops trials measured_memory best time_limit workers executor address report stop",
     "read_plan": "path",
     "rehearse": "plan rank device builder read repeats result",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -265,3 +266,25 @@ def test_plan_operators(cli):
         words = ("gpt-2-124m", "-c", f"{gpus}xh100", "--global-batch", batch, "--seq", 1024)
         _, data = cli("plan-operators", *words)
         assert (data["cost"]["seconds"], data["bound"]) == (found.cost.seconds, found.bound)
+
+
+def test_plan_operators_with_all_that_may_be_asked(cli, tmp_path):
+    """Values and texts alike; from Aceso's files; the plan of the answer is the one that `--out` writes."""
+    asked = {"global_batch": 8, "seq": 1024, "microbatches": (2, 4), "stages": (1, 2), "zero": 0, "memory": 20 * 2**30,
+             "schedule": "zb-h1", "p2p_overlap": 0.5, "method": "alleviate", "trials": 2, "best": 2}  # fmt: skip
+    words = ("--global-batch", 8, "--seq", 1024, "--microbatches", "2,4", "--stages", "1-2", "--zero", 0, "--memory",
+             "20GiB", "--schedule", "zb-h1", "--p2p-overlap", 0.5, "--method", "alleviate", "--trials", 2, "--best", 2,
+             "--save-profiles", tmp_path / "set")  # fmt: skip
+    found = shardwise.plan_operators("gpt-2-124m", "4xh100", **asked)
+    _, data = cli("plan-operators", "gpt-2-124m", "-c", "4xh100", *words, "--out", tmp_path / "plan.json")
+    written, made = shardwise.read_plan(tmp_path / "plan.json"), shardwise.plan_of(found)
+    assert (data["cost"]["seconds"], data["bound"], data["schedule"]) == (found.cost.seconds, found.bound, "zb-h1")
+    assert replace(made, run=None) == replace(written, run=None)
+    read = {"profiles": tmp_path / "set", "gpus": 4, "memory": "20GiB", "compatible": True, "global_batch": 8}
+    from_files = shardwise.plan_operators(**read, runs_with={"attention": "plain"})
+    words = ("--profiles", tmp_path / "set", "--gpus", 4, "--memory", "20GiB", "--compatible", "--global-batch", 8)
+    _, data = cli("plan-operators", *words)
+    assert data["cost"]["seconds"] == from_files.cost.seconds
+    assert any("attention plain" in note for note in from_files.question.notes)
+    with pytest.raises(shardwise.InputError, match="give both beside the profiles"):
+        shardwise.plan_of(from_files)

@@ -22,7 +22,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "check", "plan", "plan_of", "why", "what_if", "sweep", "plan_operators", "schedule", "simulate",
         "timeline", "balance", "balance_plan", "export", "write_export", "validate", "calibrate",
         "store_calibration", "rehearse", "read_plan", "write_plan", "diff", "Model", "Cluster", "Strategy",
-        "Estimate", "Answer", "Plan", "Why", "WhatIf", "Scheduled", "Replay", "Timeline", "Costs", "Problem",
+        "Estimate", "Answer", "OperatorAnswer", "Plan", "Why", "WhatIf", "Scheduled", "Replay", "Timeline", "Costs", "Problem",
         "BalanceAnswer", "Balanced", "Export", "Validation", "Calibrated", "Rehearsal", "ShardwiseError",
     ),
     "shardwise.estimate.estimate": ("Stage",),

@@ -141,8 +141,9 @@ def test_from_request_to_plan_on_the_command_line(answer, tmp_path, capfd):
     out, err = capfd.readouterr()
     assert "per iteration" in out
     assert "measured on NVIDIA H200 at sequence length 512" in err
-    assert run([*given, "--seq", "1024"]) == 2
-    assert "measured at 512" in capfd.readouterr().err
+    for length in ("1024", "4096"):  # the default as well, once it is typed
+        assert run([*given, "--seq", length]) == 2
+        assert "measured at 512" in capfd.readouterr().err
     assert run([*given[:1], "gpt-3-13b", *given[1:]]) == 2
     assert "was measured for llama-3-8b" in capfd.readouterr().err
     assert run(["plan-operators", "--profiles", answer()]) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from shardwise.errors import InputError, UnknownNameError
 from shardwise.frameworks.aceso.profile_texts import MOST_BYTES
-from shardwise.frameworks.aceso.read_profile import profile_names, read_profile
+from shardwise.frameworks.aceso.read_profile import read_profile
 from shardwise.frameworks.aceso.write_profile import texts, write_profile
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.load import load_runtime
@@ -132,8 +132,7 @@ def test_an_archive_that_lies_about_its_size_is_refused(tmp_path):
 def test_one_of_several_models_must_be_named(folder):
     for name, text in texts(random_profile(6)).items():
         (folder / name.replace("gpt_small", "gpt_other")).write_text(text)
-    assert profile_names(folder) == ("gpt_other", "gpt_small")
-    assert "say which one" in refused(folder)
+    assert "holds gpt_other, gpt_small; say which one" in refused(folder)
     assert read_profile(folder, "gpt_other").name == "gpt_other"
     with pytest.raises(UnknownNameError, match="gpt_small"):
         read_profile(folder, "gpt_smal")

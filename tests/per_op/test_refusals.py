@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.aceso.write_profile import write_profile
@@ -76,6 +77,26 @@ def test_another_length_than_the_profiled_is_refused(plan, folder):  # noqa: F81
     assert code == 2
     assert "was profiled with 2048" in err
     assert plan("--seq", "2048")[0] == plan()[0] == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--compatible"], ["--write-operators", "request.json"], ["--show-start"]])
+def test_a_length_beyond_the_learned_positions_is_refused_as_check_does(capfd, tmp_path, monkeypatch, more):
+    monkeypatch.chdir(tmp_path)
+    said = "strategy.seq: 4096 tokens are more than the 2048 learned positions; use at most 2048"
+    assert run(["estimate", "gpt-3-13b", "-c", "8xh100", "-s", "dp8 gbs8 seq4096"]) == 2
+    assert said in capfd.readouterr().err
+    for length in (["--seq", "4096"], []):  # also where it is the default
+        assert run(["plan-operators", "gpt-3-13b", "-c", "8xh100", *length, *more]) == 2
+        assert said in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_no_split_can_train_is_refused():
+    broken = replace(shardwise.load_model("llama-3-8b"), kv_heads=7)
+    with pytest.raises(shardwise.InputError, match="7 does not divide heads 32"):
+        shardwise.plan_operators(broken, "8xh100", global_batch=8)
+    with pytest.raises(shardwise.InputError, match=r"strategy\.global_batch: 0 is too small"):
+        shardwise.plan_operators("llama-3-8b", "8xh100", global_batch=0)
 
 
 def test_no_gpus_is_one_fault(plan):  # noqa: F811

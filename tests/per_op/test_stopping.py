@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+import shardwise
 from shardwise.per_op.alleviate import HopBudget, alleviate
 from shardwise.per_op.answer import Deadline, OutOfTimeError
 from shardwise.per_op.deep import search_deep
@@ -74,6 +75,17 @@ def test_ctrl_c_in_a_search_keeps_the_best_so_far():
     deep = replace(asked, memory=10 * asked.memory)
     assert search_deep(deep).cost.fits(deep.memory)
     assert search_deep(deep, report=press).interrupted
+
+
+def test_who_asks_from_python_can_stop_a_search():
+    seen = []
+    found = shardwise.plan_operators(
+        "llama-3-8b", "64xh100", global_batch=256, report=seen.append, stop=lambda: len(seen) > 1
+    )
+    assert found.interrupted
+    assert not found.complete
+    assert found.bound <= found.cost.seconds
+    assert seen[-1].best is not None
 
 
 def test_alleviation_shares_its_seconds_among_its_starts():

@@ -14,6 +14,16 @@ from shardwise.api.measuring import (
     store_calibration,
     validate,
 )
+from shardwise.api.operators import (
+    aceso_lacks,
+    measured_question,
+    operator_question,
+    operator_starts,
+    operators_to_measure,
+    plan_operators,
+    write_aceso,
+    write_profiles,
+)
 from shardwise.api.pipelines import (
     DESCRIBES,
     balance,
@@ -31,7 +41,6 @@ from shardwise.api.pipelines import (
 from shardwise.api.planning import (
     fixed_by,
     plan,
-    plan_operators,
     question,
     sweep,
     what_if,
@@ -59,12 +68,12 @@ from shardwise.api.reading import (
 )
 
 __all__ = [
-    "DESCRIBES", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof", "cluster_from",
-    "compare_balance", "design_rounds", "diff", "dryrun", "estimate", "export", "fixed_by", "judge_calibration",
-    "load_cluster", "load_model", "load_problem", "load_strategy", "model_from", "plan", "plan_from", "plan_of",
+    "DESCRIBES", "aceso_lacks", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof",
+    "cluster_from", "compare_balance", "design_rounds", "diff", "dryrun", "estimate", "export", "fixed_by",
+    "judge_calibration", "load_cluster", "load_model", "load_problem", "load_strategy", "measured_question",
+    "model_from", "operator_question", "operator_starts", "operators_to_measure", "plan", "plan_from", "plan_of",
     "plan_operators", "plan_table", "probe_program", "question", "quick_balance", "read_cluster", "read_model",
-    "read_plan",
-    "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse", "schedule", "simulate",
-    "store_calibration", "sweep", "targets", "timeline", "validate", "what_if", "why", "why_nothing",
-    "write_export", "write_plan",
+    "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse", "schedule", "simulate",
+    "store_calibration", "sweep", "targets", "timeline", "validate", "what_if", "why", "why_nothing", "write_aceso",
+    "write_export", "write_plan", "write_profiles",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Strategies that are searched: the fastest of all, why others lost, elsewhere; and operators one by one."""
+"""Strategies that are searched: the fastest of all, why others lost, elsewhere."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
-    from shardwise.inputs.strategy import Strategy, Zero
-    from shardwise.per_op.answer import OperatorAnswer
-    from shardwise.per_op.solve import Method
+    from shardwise.inputs.strategy import Strategy
     from shardwise.plan.plan import Plan
     from shardwise.search.question import Answer, Question
     from shardwise.search.search import Report, Stop
@@ -225,53 +223,3 @@ def sweep(
         as_model(model), machines, batches=batches, sequences=sequences, runtime=runtime, only=only, gap=gap,
         run=TrainingRun(tokens=tokens, price=price, mtbf=mtbf, save=checkpoint, store=store), told=told,
     )  # fmt: skip
-
-
-def plan_operators(
-    model: Model | Source,
-    cluster: Cluster | Source,
-    *,
-    global_batch: int = GLOBAL_BATCH,
-    seq: int = SEQ,
-    runtime: Runtime | str = RUNTIME,
-    memory: float | None = None,
-    zero: Zero = 1,
-    stages: tuple[int, int] = (1, 0),
-    most_tp: int = 0,
-    method: Method = "auto",
-    time_limit: float | None = None,
-    workers: int = 1,
-) -> OperatorAnswer:
-    """Every operator with a split of its own: which stage holds it, how its GPUs are split, whether it is recomputed.
-
-    `model`, `cluster`, `global_batch`, `seq`, `runtime`: as for `plan`; `memory`: bytes that one GPU may use, by
-    default what `plan` allows; `zero`: sharding of the optimizer's states and more, 2 with one stage only; `stages`:
-    fewest and most stages, 0: as many as there can be; `most_tp`: the largest tensor parallel size, 0: a node;
-    `method`: auto, exact, deep or alleviate; `time_limit`: CPU seconds; `workers`: processes.
-    """
-    from shardwise.api.reading import as_cluster, as_model
-    from shardwise.inputs.load import load_runtime
-    from shardwise.inputs.strategy import Strategy
-    from shardwise.per_op.chain import own_chain
-    from shardwise.per_op.operators import OperatorPricing
-    from shardwise.per_op.profiles.analytic import make_profile
-    from shardwise.per_op.question import OperatorQuestion
-    from shardwise.per_op.solve import solve
-    from shardwise.search.api import memory_limit
-    from shardwise.search.executor import executor_of
-
-    trained, machines = as_model(model), as_cluster(cluster)
-    software = load_runtime(runtime) if isinstance(runtime, str) else runtime
-    profile = make_profile(trained, machines, software, seq=seq)
-    base = Strategy(seq=seq, zero=zero, schedule="1f1b", runtime=software.name)
-    asked = OperatorQuestion(
-        profile=profile, chain=own_chain(profile), gpus=machines.gpus, node=min(machines.node_size, machines.gpus),
-        memory=memory_limit(machines, software) if memory is None else memory, global_batch=global_batch,
-        pricing=OperatorPricing(trained, machines, software, base), stages=stages if zero < 2 else (1, 1),
-        most_tp=most_tp, space="full",
-    )  # fmt: skip
-    pool = executor_of("processes", workers, None)
-    try:
-        return solve(asked, method, limit=float("inf") if time_limit is None else time_limit, executor=pool)
-    finally:
-        pool.close()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.model import Model
     from shardwise.inputs.strategy import Strategy
     from shardwise.partition.problem import BalanceAnswer
+    from shardwise.per_op.answer import OperatorAnswer
     from shardwise.pipeline.action import Schedule
     from shardwise.plan.file import Difference
     from shardwise.plan.plan import Plan
@@ -124,16 +125,16 @@ def write_plan(plan: Plan, path: Source) -> None:
 
 
 def plan_of(
-    found: Estimate | Answer | Scheduled | Balanced | BalanceAnswer | WhatIf,
+    found: Estimate | Answer | OperatorAnswer | Scheduled | Balanced | BalanceAnswer | WhatIf,
     plan: Plan | Source | None = None,
     *,
     memory_limit: float | None = None,
 ) -> Plan:
     """The plan of an answer, to be written, exported or compared: inputs, cut, order and what is predicted.
 
-    `found`: what `estimate`, `plan`, `schedule`, `balance`, `balance_plan` or `what_if` gave; `plan`: the plan that
-    gets the order of `schedule` or the layers of `balance`, or whose own order was estimated, and is predicted anew;
-    `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
+    `found`: what `estimate`, `plan`, `plan_operators`, `schedule`, `balance`, `balance_plan` or `what_if` gave; `plan`:
+    the plan that gets the order of `schedule` or the layers of `balance`, or whose own order was estimated, and is
+    predicted anew; `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
     """
     from shardwise.estimate.estimate import Estimate
     from shardwise.plan.predict import plan_of
@@ -155,8 +156,12 @@ def _limited(plan: Plan, limit: float) -> Plan:
     return replace(plan, predictions=told and replace(told, memory_limit=limit))
 
 
-def _plan_of_other(found: Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None) -> Plan:
+def _plan_of_other(
+    found: OperatorAnswer | Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None
+) -> Plan:
     from shardwise.partition.problem import BalanceAnswer
+    from shardwise.per_op import as_plan as per_op
+    from shardwise.per_op.answer import OperatorAnswer
     from shardwise.plan.predict import plan_of
     from shardwise.report.balance import answer_data
     from shardwise.search.api import plan_file_of
@@ -166,6 +171,8 @@ def _plan_of_other(found: Scheduled | Balanced | BalanceAnswer | WhatIf, plan: P
 
     if isinstance(found, WhatIf):
         return plan_file_of(found.again)
+    if isinstance(found, OperatorAnswer):
+        return per_op.plan_of(found)
     if isinstance(found, Balanced):
         return plan_of(found.after)
     if plan is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,36 +9,10 @@ import click
 from shardwise import api
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.report_files import report_options, reports_of, write_reports
-from shardwise.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.plan import Operators, OperatorStage, Plan
-
-
-def show_per_op(plan: Plan, operators: Operators, output: Output) -> None:
-    """Stages, layouts, predictions and bound, as they were written."""
-    from shardwise.plan.proof import ended
-
-    output.answer(api.plan_table(plan))
-    count, stale = len(operators.stages), ended(plan)
-    output.say(f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count} stage{'s'[: count > 1]}, "
-               f"{operators.microbatches} micro batches of a global batch of {plan.strategy.global_batch}")  # fmt: skip
-    proven = f"bound {show_seconds(operators.bound)}" if not stale else f"bound unknown ({stale}; plan again)"
-    costs = plan.provenance.costs if plan.provenance else "full"
-    output.say(f"{show_seconds(operators.seconds)} per iteration, {proven} under the {costs} cost model; "
-               f"order of passes {plan.strategy.schedule}")  # fmt: skip
-    rows = [_row(index, stage) for index, stage in enumerate(operators.stages)]
-    output.table(("stage", "ops", "GPUs", "tp x dp of its operators", "again", "iteration", "memory"), rows)
-
-
-def _row(index: int, stage: OperatorStage) -> list[str]:
-    counts = Counter(f"{tp} x {dp}" for tp, dp, _ in stage.layouts)
-    said = ", ".join(f"{layout} ({count})" if len(counts) > 1 else layout for layout, count in counts.most_common(4))
-    return [
-        str(index), str(stage.ops), str(stage.gpus), said, str(len(stage.recompute)), show_seconds(stage.seconds),
-        show_bytes(stage.memory),
-    ]  # fmt: skip
+    from shardwise.plan.plan import Plan
 
 
 _LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and W) backward, micro batch")
@@ -60,10 +33,14 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     shardwise show plan.json --html plan.html   (one page to look at and to send)
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.report import estimate as report
+    from shardwise.report import operators as per_op
 
     read = api.read_plan(plan)
     if read.operators:
-        show_per_op(read, read.operators, output)
+        output.answer(api.plan_table(read))
+        for line in per_op.written_lines(read, read.operators):
+            output.say(line)
+        output.table(*per_op.written_stages(read.operators))
         return
     found = api.estimate(read)
     output.answer({"strategy": str(read.strategy), **api.plan_table(read)})

@@ -2,11 +2,13 @@
 
 question     the plan and the question
 chain        the model as a list of operators, and where it repeats
-priced       the full cost model: a plan as a setup, whose estimate is its cost
-operators    its operators where the model is known; `profiled`: where only a profile is, and what its names say
+priced       `Priced`, the full cost model: a plan as a setup, whose estimate is its cost
+operators    `OperatorPricing`: its operators where the model is known
+profiled     `Profiled`: its operators where only a profile is, and what their names say
 below        its tables: additive, and never above an evaluation
 tables       seconds and bytes of every operator under every layout of a stage
-evaluate     time and memory of a plan by the pricing that the question carries; Aceso's is in `frameworks/aceso`
+evaluate     time and memory of a plan by the pricing that the question carries; Aceso's is in `frameworks/aceso`, as is
+             `ask`, which makes a question of what was asked
 whole        strategies as plans, to begin with
 bound        lower bounds of stage times by Lagrangian relaxation
 stage        the best layouts and recompute of one stage, exact
@@ -16,4 +18,6 @@ start        plans to begin with
 exact        the exact engine: bounds first, stages refined until the plan is proven
 deep         hundreds of layers: a coarse cut, balanced
 alleviate    iterative bottleneck alleviation, as a second engine with a diary
+solve        one door to the engines; `orders`: the plan found in other orders of its passes
+answer       what an engine answers; `as_plan`: the answer as a typed plan
 """

@@ -234,17 +234,12 @@ def alleviate(
         raise InfeasibleError(nothing_fits(question))
     best = found[0]
     return OperatorAnswer(
-        plan=best.plan,
-        cost=evaluate(question, best.plan),
+        question=question, plan=best.plan, cost=evaluate(question, best.plan),
         bound=min(_bound(question, deadline), best.cost.seconds),
-        others=tuple(dict.fromkeys(item.plan for item in found[1:]))[: keep - 1],
-        method="alleviate",
-        solved=len(descents),
-        cpu_seconds=deadline.used,
+        others=tuple(dict.fromkeys(item.plan for item in found[1:]))[: keep - 1], method="alleviate",
+        solved=len(descents), cpu_seconds=deadline.used, interrupted=interrupted, diary=best.diary,
         complete=not interrupted and not any(item.out_of_time for item in descents),
-        interrupted=interrupted,
-        diary=best.diary,
-    )
+    )  # fmt: skip
 
 
 def _shared(

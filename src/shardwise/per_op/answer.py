@@ -56,8 +56,12 @@ class Order:
 class OperatorAnswer:
     """The best plan found, its cost, and how good it can be at most."""
 
+    question: OperatorQuestion = field(compare=False, repr=False)
+    """What was asked; `.notes` says what should be known of it."""
     plan: PerOpPlan
+    """Its stages, with the layout and the recompute of every operator."""
     cost: PerOpCost
+    """Seconds and bytes, stage by stage."""
     bound: float
     """Seconds that no plan of the space is below, under this cost model."""
     others: tuple[PerOpPlan, ...] = ()

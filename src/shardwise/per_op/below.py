@@ -37,28 +37,12 @@ def tables_below(pricing: Priced, question: OperatorQuestion, micro_batch: int, 
     act, entry = made.kept()
     static, fixed = made.lasting()
     return Tables(
-        layouts=made.layouts,
-        gpus=gpus,
-        rows=np.array(made.chain),
-        forward=again,
-        work=work + made.update(),
-        act=act,
-        made=zeros,
-        sent=act,
-        entry=entry,
-        static=static,
-        weights=zeros,
-        reserved_f=zeros,
-        reserved_b=zeros,
-        starts=np.array([row in starts for row in rows]),
-        may=np.array([pricing.may(row) for row in rows]),
-        shared=np.zeros(len(rows), dtype=bool),
-        cross=cross,
-        cross_back=back,
-        enter=np.zeros((2, *made.shape)),
-        leave=made.leave(),
-        fixed=fixed,
-    )
+        layouts=made.layouts, gpus=gpus, rows=np.array(made.chain), forward=again, work=work + made.update(),
+        act=act, made=zeros, sent=act, entry=entry, static=static, fixed=fixed, weights=zeros, reserved_f=zeros,
+        reserved_b=zeros, starts=np.array([row in starts for row in rows]),
+        may=np.array([pricing.may(row) for row in rows]), shared=np.zeros(len(rows), dtype=bool),
+        cross=cross, cross_back=back, enter=np.zeros((2, *made.shape)), leave=made.leave(),
+    )  # fmt: skip
 
 
 class _Maker:

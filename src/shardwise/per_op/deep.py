@@ -111,16 +111,10 @@ def search_deep(
         raise InfeasibleError(nothing_fits(question))
     plan = book.plans[0][1]
     return OperatorAnswer(
-        plan=plan,
-        cost=evaluate(question, plan),
-        bound=min(bound, book.best),
-        others=tuple(other for _, other in book.plans[1:]),
-        method="coarse cut and balance",
-        solved=solved,
-        cpu_seconds=deadline.used,
-        complete=not interrupted and not deadline.over,
-        interrupted=interrupted,
-    )
+        question=question, plan=plan, cost=evaluate(question, plan), bound=min(bound, book.best),
+        others=tuple(other for _, other in book.plans[1:]), method="coarse cut and balance", solved=solved,
+        cpu_seconds=deadline.used, complete=not interrupted and not deadline.over, interrupted=interrupted,
+    )  # fmt: skip
 
 
 def _bound(question: OperatorQuestion) -> float:

@@ -109,16 +109,12 @@ class ExactSearch:
         if not self.book.plans:
             raise InfeasibleError(nothing_fits(self.question, proven=not self.missed))
         return OperatorAnswer(
-            plan=self.book.plans[0][1],
+            question=self.question, plan=self.book.plans[0][1], bound=self.bound,
             cost=evaluate(self.question, self.book.plans[0][1]),
-            bound=self.bound,
-            others=tuple(other for _, other in self.book.plans[1:]),
-            solved=len(self.solved),
-            cpu_seconds=self.deadline.used,
-            complete=complete,
-            interrupted=self.interrupted,
+            others=tuple(other for _, other in self.book.plans[1:]), solved=len(self.solved),
+            cpu_seconds=self.deadline.used, complete=complete, interrupted=self.interrupted,
             diary=tuple(self.book.diary),
-        )
+        )  # fmt: skip
 
     def _leaner(self) -> None:
         """Nothing that fits by the tables fits: seek what takes less by them, in the same book."""

@@ -171,17 +171,8 @@ def _gathered(parts: list[tuple[Array, ...]], grid: Grid, lasts: range) -> Arcs:
     counts = [int(np.searchsorted(stages, s)) for s in range(1, grid.most + 2)]
     sources = [int(np.ravel_multi_index((s, grid.total, 0), grid.shape)) for s in lasts]
     return Arcs(
-        stages=stages,
-        node=node[order],
-        after=after[order],
-        first=first[order],
-        end=end[order],
-        gpus=gpus[order],
-        crossing=crossing[order],
-        key=number[order],
-        seconds=seconds[where].astype(float),
-        sources=np.array(sources),
-        sink=int(np.ravel_multi_index((0, 0, grid.count), grid.shape)),
-        nodes=int(np.prod(grid.shape)),
+        stages=stages, node=node[order], after=after[order], first=first[order], end=end[order], gpus=gpus[order],
+        crossing=crossing[order], key=number[order], seconds=seconds[where].astype(float), sources=np.array(sources),
+        sink=int(np.ravel_multi_index((0, 0, grid.count), grid.shape)), nodes=int(np.prod(grid.shape)),
         groups=list(pairwise(counts)),
-    )
+    )  # fmt: skip

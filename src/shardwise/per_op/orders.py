@@ -40,21 +40,16 @@ def order_of(
     timeline = simulate(schedule, costs)
     peaks = tuple(peak * question.memory_factor for peak in timeline.peak)
     return Order(
-        name=name,
-        seconds=pricing.iteration(question, plan, timeline.iteration),
-        memory=peaks,
-        fits=max(peaks) <= question.memory * (1 + 1e-9),
+        name=name, seconds=pricing.iteration(question, plan, timeline.iteration), memory=peaks,
+        fits=max(peaks) <= question.memory * (1 + 1e-9), bubble=timeline.bubble, schedule=schedule,
         bound=pricing.iteration(question, plan, min(_bound(costs, schedule), timeline.iteration)),
-        bubble=timeline.bubble,
-        schedule=schedule,
-    )
+    )  # fmt: skip
 
 
 def _scheduled(costs: Costs, pp: int, passes: int, name: str, seconds: float) -> Schedule:
     if name == "auto":
-        return optimise(
-            costs, pp=pp, vpp=1, microbatches=passes, placement="loop", effort=0.2, time_limit=seconds
-        ).schedule
+        found = optimise(costs, pp=pp, vpp=1, microbatches=passes, placement="loop", effort=0.2, time_limit=seconds)
+        return found.schedule
     return generate(name, pp=pp, microbatches=passes, costs=costs)
 
 
@@ -65,14 +60,13 @@ def _bound(costs: Costs, schedule: Schedule) -> float:
         return 0.0
 
 
-def ordered(
-    question: OperatorQuestion, answer: OperatorAnswer, names: tuple[str, ...], choose: str = ""
-) -> OperatorAnswer:
+def ordered(answer: OperatorAnswer, names: tuple[str, ...], choose: str = "") -> OperatorAnswer:
     """An answer with the orders of its plan. `choose`: the plan, of all that were found, that one order (`auto`: any)
     serves best; empty: the plan stays.
     """
+    question = answer.question
     if choose and not answer.interrupted:
-        answer = _rechosen(question, answer, tuple(name for name in names if name != "auto"), choose)
+        answer = _rechosen(answer, tuple(name for name in names if name != "auto"), choose)
     found = orders(question, answer.plan, answer.cost, names)
     wanted = [order for order in found if order.fits and choose in {order.name, "auto"}]
     if choose and not wanted:
@@ -83,10 +77,18 @@ def ordered(
     return replace(answer, orders=tuple(found), order=wanted[0] if wanted else None)
 
 
-def _rechosen(
-    question: OperatorQuestion, answer: OperatorAnswer, names: tuple[str, ...], choose: str
-) -> OperatorAnswer:
+def in_order(answer: OperatorAnswer, schedule: str, *, compare: bool = False) -> OperatorAnswer:
+    """The answer in the order that was asked for. `compare`: with every other order of a pipeline beside it."""
+    plain = schedule in {"1f1b", "gpipe"}
+    if plain and not (compare and len(answer.plan.stages) > 1):
+        return answer
+    names = CHOICES if schedule in {"1f1b", "auto"} else tuple(dict.fromkeys(("1f1b", schedule)))
+    return ordered(answer, names, choose="" if plain else schedule)
+
+
+def _rechosen(answer: OperatorAnswer, names: tuple[str, ...], choose: str) -> OperatorAnswer:
     """The answer with the plan that the schedule serves best in front."""
+    question = answer.question
     best: tuple[float, PerOpPlan] | None = None
     for plan in (answer.plan, *answer.others):
         cost = evaluate(question, plan)

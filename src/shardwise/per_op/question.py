@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Zero
 from shardwise.per_op.chain import Chain
 from shardwise.per_op.profiles.table import Profile
@@ -120,6 +122,14 @@ class OperatorQuestion:
     """compatible: Aceso's limits (1, 2, 4 or 8 GPUs a stage, none across nodes, at most 16 stages)."""
     memory_factor: float = 1.0
     """Measured over predicted memory of an earlier run: predictions are multiplied by it."""
+    model: Model | None = None
+    """What is trained, where it is known; a plan file holds it."""
+    cluster: Cluster | None = None
+    """What it runs on, where it is known."""
+    seq: int = 4096
+    """Tokens of a sample."""
+    notes: tuple[str, ...] = ()
+    """What should be known of it before it is searched."""
 
     def passes(self, micro_batch: int) -> int:
         """Micro batches per iteration."""

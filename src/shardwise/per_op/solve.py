@@ -33,18 +33,18 @@ def solve(
     *,
     starts: tuple[PerOpPlan, ...] = (),
     budget: HopBudget | None = None,
-    limit: float = float("inf"),
+    limit: float | None = None,
     keep: int = 8,
     more: int = 1,
     executor: Executor | None = None,
     report: Report = silent,
 ) -> OperatorAnswer:
     """The best plan by the asked method, and `more` plans in all. `limit`: CPU seconds."""
-    deadline = Deadline(limit)
+    seconds = float("inf") if limit is None else limit
+    deadline = Deadline(seconds)
     if method == "alleviate":
-        return alleviate(
-            question, starts, replace(budget or HopBudget(), seconds=limit), max(keep, more), executor, report
-        )
+        budget = replace(budget or HopBudget(), seconds=seconds)
+        return alleviate(question, starts, budget, max(keep, more), executor, report)
     found = _in_time(question, method, deadline, keep, executor, report)
     if more > 1 and not found.interrupted:
         return replace(found, others=_alternatives(question, found, method, deadline, more))
@@ -105,14 +105,12 @@ def _side_by_side(
     plans = dict.fromkeys(plan for answer in found for plan in (answer.plan, *answer.others))
     ranked = sorted(plans, key=lambda plan: evaluate(question, plan).seconds)
     return replace(
-        found[0],
-        bound=min(bounds),
+        found[0], question=question, bound=min(bounds), solved=sum(answer.solved for answer in found),
         others=tuple(plan for plan in ranked if plan != found[0].plan)[: keep - 1],
-        solved=sum(answer.solved for answer in found),
         cpu_seconds=deadline.used + sum(answer.cpu_seconds for answer in found),
         complete=whole and all(answer.complete for answer in found),
         interrupted=len(made) < len(jobs) or any(answer.interrupted for answer in found),
-    )
+    )  # fmt: skip
 
 
 def _part(job: _Job) -> OperatorAnswer | None:

@@ -6,10 +6,15 @@ The runtime's keys stay as they are; what was predicted, from which profile and 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.inputs.serialise import to_json
+from shardwise.inputs.write import write_text
 from shardwise.per_op.advice import dimensions, megabytes
+from shardwise.per_op.answer import OperatorAnswer
+from shardwise.per_op.as_plan import profile_data
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 
@@ -49,16 +54,21 @@ def to_aceso(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
     }
 
 
+def write_plans(answer: OperatorAnswer, path: str | Path, best: int) -> int:
+    """The best plans, each in its file (`config.json`, `config-2.json`); how many there were."""
+    plans, target = (answer.plan, *answer.others)[:best], Path(path)
+    for index, plan in enumerate(plans):
+        file = target if index == 0 else target.with_stem(f"{target.stem}-{index + 1}")
+        write_text(file, to_json(to_aceso(answer.question, plan)))
+    return len(plans)
+
+
 def _predicted(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
     cost = evaluate(question, plan)
     shape = dimensions(question.profile)
     return {
         "schema": "shardwise/aceso/1",
-        "profile": {
-            "name": question.profile.name,
-            "identity": question.profile.identity,
-            "tags": question.profile.tags,
-        },
+        "profile": profile_data(question.profile),
         "cost_model": question.pricing.name,
         "made_for": {
             "num_layers": question.chain.layers,

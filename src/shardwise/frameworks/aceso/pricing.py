@@ -112,24 +112,11 @@ class Aceso:
         act = stacked("activations") * share
         forth, back = _crossings(question, layouts, rules, inputs)
         return Tables(
-            layouts=layouts,
-            gpus=gpus,
-            rows=np.array(question.chain.rows),
-            forward=forward,
-            work=forward + stacked("backward"),
-            act=act,
-            made=act,
-            sent=np.zeros_like(act),
-            entry=inputs,
-            static=weights * (2.0 + MASTER + MOMENTS),
-            weights=weights,
-            reserved_f=stacked("reserved_f"),
-            reserved_b=stacked("reserved_b"),
-            starts=np.array([rule.starts_layer for rule in rules]),
-            may=np.array([rule.recompute for rule in rules]),
-            shared=share != 1.0,
-            cross=forth + back,
-            cross_back=back,
+            layouts=layouts, gpus=gpus, rows=np.array(question.chain.rows), forward=forward,
+            work=forward + stacked("backward"), act=act, made=act, sent=np.zeros_like(act), entry=inputs,
+            static=weights * (2.0 + MASTER + MOMENTS), weights=weights, reserved_f=stacked("reserved_f"),
+            reserved_b=stacked("reserved_b"), starts=np.array([rule.starts_layer for rule in rules]),
+            may=np.array([rule.recompute for rule in rules]), shared=share != 1.0, cross=forth + back, cross_back=back,
             enter=np.array([[[send_seconds(size, band) for size in row] for row in inputs]
                             for band in _bands(question)]).reshape(2, *inputs.shape),
             leave=_leave(question, layouts, micro_batch),
@@ -172,15 +159,9 @@ class Aceso:
             passes.append([max(0.0, value) for value in (f, own.seconds - f - w, w)])
             first += stage.size
         kept = [float(stage.peak - stage.recomputed_peak) for stage in cost.stages]
-        f_i_w = list(zip(*passes, strict=True))
-        return Costs(
-            f=f_i_w[0],
-            i=f_i_w[1],
-            w=f_i_w[2],
-            activation=tuple(kept),
-            static=tuple(stage.memory - stage.kept - own for stage, own in zip(cost.stages, kept, strict=True)),
-            memory_limit=(question.limit,) * len(kept),
-        )
+        static = tuple(stage.memory - stage.kept - own for stage, own in zip(cost.stages, kept, strict=True))
+        limit, (fs, inputs, ws) = (question.limit,) * len(kept), zip(*passes, strict=True)
+        return Costs(f=fs, i=inputs, w=ws, activation=tuple(kept), static=static, memory_limit=limit)
 
     def iteration(self, question: OperatorQuestion, plan: PerOpPlan, makespan: float) -> float:
         del question, plan

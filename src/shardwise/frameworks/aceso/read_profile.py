@@ -27,12 +27,8 @@ if TYPE_CHECKING:
 Key = tuple[int, int, int]
 
 
-def profile_names(path: str | Path) -> tuple[str, ...]:
-    """The models that a set has operator files for."""
-    return _names(read_texts(path))
-
-
 def _names(texts: dict[str, str]) -> tuple[str, ...]:
+    """The models that a set has operator files for."""
     return tuple(sorted({found["name"] for name in texts if (found := _OPS.fullmatch(name))}))
 
 

@@ -81,27 +81,16 @@ def make_profile(
     shaped = np.array(values).reshape(len(micro_batches), len(tps), len(names), len(COLUMNS))
     shaped = np.moveaxis(shaped, -1, 0)[:, :, :, None, :]
     return Profile(
-        name=model.name,
-        ops=tuple(names),
-        micro_batches=micro_batches,
-        tps=tps,
-        variants=(0,),
-        values=shaped,
-        collectives=_collectives(network, tps),
-        intra=_band(network, 1),
+        name=model.name, ops=tuple(names), micro_batches=micro_batches, tps=tps, variants=(0,), values=shaped,
+        collectives=_collectives(network, tps), intra=_band(network, 1),
         inter=_band(network, cluster.node_size) if cluster.gpus > cluster.node_size else None,
         tags={
-            "source": "analytic",
-            "device": cluster.gpu.name,
-            "seq": str(seq),
-            "dtype": dtype,
-            "attention": "flash" if flash else "plain",
-            "framework": runtime.name,
+            "source": "analytic", "device": cluster.gpu.name, "seq": str(seq), "dtype": dtype,
+            "attention": "flash" if flash else "plain", "framework": runtime.name,
         },
         runs=_runs(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds),
-        identity=f"analytic-{model.name}-{cluster.gpu.name}-{seq}",
-        notes=(ANALYTIC,),
-    )
+        identity=f"analytic-{model.name}-{cluster.gpu.name}-{seq}", notes=(ANALYTIC,),
+    )  # fmt: skip
 
 
 def communication(op: Op, tp: int, network: Network) -> tuple[float, float]:

@@ -39,26 +39,17 @@ def operator_request(
         table = table_of(rows, machine, network)
         asked += [_operator(rows, index, dict(zip(COLUMNS, row, strict=True))) for index, row in enumerate(table)]
     return {
-        "format": FORMAT,
-        "version": VERSION,
-        "model": model.name,
-        "seq": seq,
-        "runtime": runtime.name,
+        "format": FORMAT, "version": VERSION, "model": model.name, "seq": seq, "runtime": runtime.name,
         "operators": asked,
-    }
+    }  # fmt: skip
 
 
 def _operator(rows: OperatorRows, index: int, row: dict[str, float]) -> Plain:
     return {
-        "name": rows.names[index],
-        "micro_batch": rows.micro_batch,
-        "tp": rows.tp,
-        "variant": 0,
-        "parts": parts_of(rows.ops[index], rows.micro_batch),
-        "input_bytes": row["input"],
-        "output_bytes": row["output"],
-        "weight_bytes": row["weights"],
-    }
+        "name": rows.names[index], "micro_batch": rows.micro_batch, "tp": rows.tp, "variant": 0,
+        "parts": parts_of(rows.ops[index], rows.micro_batch), "input_bytes": row["input"],
+        "output_bytes": row["output"], "weight_bytes": row["weights"],
+    }  # fmt: skip
 
 
 def parts_of(op: Op, samples: int) -> list[Plain]:
