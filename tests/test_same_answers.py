@@ -282,8 +282,8 @@ def test_plan_operators_with_all_that_may_be_asked(cli, tmp_path):
     assert replace(made, run=None) == replace(written, run=None)
     read = {"profiles": tmp_path / "set", "gpus": 4, "memory": "20GiB", "compatible": True, "global_batch": 8}
     from_files = shardwise.plan_operators(**read, runs_with={"attention": "plain"})
-    words = ("--profiles", tmp_path / "set", "--gpus", 4, "--memory", "20GiB", "--compatible", "--global-batch", 8)
-    _, data = cli("plan-operators", *words)
+    files = ("--profiles", tmp_path / "set", "--gpus", 4, "--memory", "20GiB", "--compatible", "--global-batch", 8)
+    _, data = cli("plan-operators", *files)
     assert data["cost"]["seconds"] == from_files.cost.seconds
     assert any("attention plain" in note for note in from_files.question.notes)
     with pytest.raises(shardwise.InputError, match="give both beside the profiles"):

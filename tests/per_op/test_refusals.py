@@ -95,8 +95,9 @@ def test_a_model_that_no_split_can_train_is_refused():
     broken = replace(shardwise.load_model("llama-3-8b"), kv_heads=7)
     with pytest.raises(shardwise.InputError, match="7 does not divide heads 32"):
         shardwise.plan_operators(broken, "8xh100", global_batch=8)
-    with pytest.raises(shardwise.InputError, match=r"strategy\.global_batch: 0 is too small"):
-        shardwise.plan_operators("llama-3-8b", "8xh100", global_batch=0)
+    with pytest.raises(shardwise.InputError) as caught:
+        shardwise.plan_operators("llama-3-8b", "8xh100", global_batch=0, seq=0, schedule="zb-v")
+    assert [fault.path for fault in caught.value.faults] == ["--schedule", "strategy.global_batch", "strategy.seq"]
 
 
 def test_no_gpus_is_one_fault(plan):  # noqa: F811

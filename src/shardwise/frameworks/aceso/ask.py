@@ -27,6 +27,7 @@ from shardwise.per_op.alleviate import starts_of
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.operators import OperatorPricing
+from shardwise.per_op.orders import CHOICES
 from shardwise.per_op.profiled import Profiled
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.profiles.operators import measured_profile, read_operators
@@ -111,7 +112,10 @@ def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
     if given.zero == 2 and given.stages not in (None, "1", (1, 1)):
         why = "2 reduces gradients after every micro batch: one stage only; use 1, or leave out --stages"
         yield Fault("--zero", why)
-    yield from value_faults(Strategy(global_batch=given.global_batch, seq=given.seq or SEQ), "strategy")
+    if given.schedule not in CHOICES:
+        yield Fault("--schedule", f"{given.schedule!r} is no order of these passes; choose {', '.join(CHOICES)}")
+    seq = SEQ if given.seq is None else given.seq
+    yield from value_faults(Strategy(global_batch=given.global_batch, seq=seq), "strategy")
 
 
 def _profiled(given: OperatorOptions) -> tuple[OperatorOptions, Profile, Chain]:
