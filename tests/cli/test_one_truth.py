@@ -67,3 +67,12 @@ def test_10_validate_says_of_simumax_rows_what_an_importing_user_gets(shardwise,
         assert told["iteration_seconds"] == pytest.approx(predicted["iteration_seconds"], rel=1e-12)
         assert told["peak_bytes"] == pytest.approx(predicted["peak_bytes"], rel=1e-12)
         assert case.cluster == load_cluster(f"{row['num_gpus']}xb200")
+
+
+@pytest.mark.parametrize("words", [("plan",), ("plan-operators",), ("estimate", "--tp", 8)])
+def test_every_verb_refuses_a_length_in_the_same_words(words, shardwise):
+    """No split mends it: `plan` spoke of the batch instead."""
+    verb, *more = words
+    told = shardwise(verb, "gpt-3-13b", "-c", "8xh100", "--seq", 4096, "--global-batch", 64, *more)
+    assert told.code == 2
+    assert "strategy.seq: 4096 tokens are more than the 2048 learned positions; use at most 2048" in told.err

@@ -49,6 +49,14 @@ def ensure(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime)
         raise InputError(faults)
 
 
+def refuse_unsound(model: Model, cluster: Cluster, runtime: Runtime, seq: int) -> None:
+    """Raise what is wrong with the model, the cluster and the length: no split would mend it."""
+    plain = Strategy(dp=cluster.gpus, global_batch=cluster.gpus, seq=seq, runtime=runtime.name)
+    faults = check(model, cluster, plain, runtime)
+    if own := [fault for fault in faults if fault.path == "strategy.seq" or not fault.path.startswith("strategy.")]:
+        raise InputError(own)
+
+
 def _fields(faults: Iterable[Fault]) -> frozenset[str]:
     """`cluster.levels.0.size` -> `cluster.levels`: the fields that rules name."""
     return frozenset(".".join(fault.path.split(".")[:2]) for fault in faults)

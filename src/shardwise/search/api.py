@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from html import escape
 
+from shardwise.check.check import refuse_unsound
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
 from shardwise.estimate.predictions import predictions_of
@@ -51,6 +52,7 @@ def question_of(
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     _refuse(model, cluster, shared, limit)
+    refuse_unsound(model, cluster, runtime, seq)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
         memory_limit=limit,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardwise.check.check import check
+from shardwise.check.check import refuse_unsound
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.aceso.plan_file import from_aceso
@@ -140,14 +140,6 @@ def _profiled(given: OperatorOptions) -> tuple[OperatorOptions, Profile, Chain]:
     refuse_unsound(given.model, given.cluster, given.runtime, given.seq or SEQ)
     profile = make_profile(given.model, given.cluster, given.runtime, seq=given.seq or SEQ)
     return given, profile, own_chain(profile)
-
-
-def refuse_unsound(model: Model, cluster: Cluster, runtime: Runtime, seq: int) -> None:
-    """What `check` says of the model, the cluster and the length: no split of operators would mend it."""
-    plain = Strategy(dp=cluster.gpus, global_batch=cluster.gpus, seq=seq, runtime=runtime.name)
-    faults = check(model, cluster, plain, runtime)
-    if own := [fault for fault in faults if fault.path == "strategy.seq" or not fault.path.startswith("strategy.")]:
-        raise InputError(own)
 
 
 def _read_measured(given: OperatorOptions, path: str) -> tuple[Model, Profile]:
