@@ -27,6 +27,7 @@ VERBS = {
     "load_cluster": "source",
     "load_model": "source",
     "load_problem": "path",
+    "load_runtime": "name",
     "load_strategy": "source cluster global_batch seq runtime",
     "plan": "model cluster global_batch seq runtime only memory memory_margin base gap time_limit workers executor "
     "address report stop",
@@ -35,12 +36,15 @@ VERBS = {
     "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
     "method start hops trials measured_memory best time_limit workers executor address report stop",
     "read_plan": "path",
+    "read_problem": "problem init peaks peak times model pp vpp microbatches memory low_memory seq_split train "
+    "schedule hop empty",
     "rehearse": "plan rank device builder read repeats result",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "
     "plan compare runnable effort time_limit report",
     "simulate": "source costs hop memory_limit free_at_input_grad contention",
     "store_calibration": "found",
     "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
+    "targets": "",
     "timeline": "plan runtime",
     "validate": "files",
     "what_if": "plan gpus net memory gap only report",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.load import Loaded
     from shardwise.inputs.model import Model
+    from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
     from shardwise.partition.problem import BalanceAnswer
     from shardwise.per_op.answer import OperatorAnswer
@@ -50,6 +51,16 @@ def read_cluster(source: Source) -> Loaded[Cluster]:
     from shardwise.frameworks.load import read_cluster
 
     return read_cluster(source)
+
+
+def load_runtime(name: str) -> Runtime:
+    """A runtime by catalog name, or from a file; `megatron+kernels.loss=fused` is one with other values.
+
+    `name`: the name or the file.
+    """
+    from shardwise.inputs.load import load_runtime
+
+    return load_runtime(name)
 
 
 def load_strategy(
