@@ -263,7 +263,7 @@ def _attention(op: Op, machine: Machine) -> KernelTimes:
     causal = 1.0 if share <= 0.5 else ASSUMED.full_square
     masked_f, masked_b = EXPLICIT_MASK if share >= 1.0 else (1.0, 1.0)
     blocks = op.shape[0] * queries / TILE
-    idle_f, idle_b = (1.0 + idle * machine.sms / blocks for idle in IDLE)
+    idle_f, idle_b = 1.0 + IDLE[0] * machine.sms / blocks, 1.0 + IDLE[1] * machine.sms / blocks
     return KernelTimes(
         masked_f * forward / (machine.attention_f * slow) * (1.0 + causal * machine.half_f / length) * idle_f,
         masked_b * backward / (machine.attention_b * slow) * (1.0 + causal * machine.half_b / length) * idle_b,

@@ -31,10 +31,6 @@ class Groups(NamedTuple):
     etp: Group
     hidden: tuple[tuple[str, float], ...]
 
-    def share(self, axis: str) -> float:
-        """How much of an axis's collectives is hidden."""
-        return next(share for name, share in self.hidden if name == axis)
-
 
 HOST_SHARE = 0.3
 """Below this share of the device's time the host does not show at all: the fourth power would add 0.2%."""
@@ -159,7 +155,8 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 
 def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
     input_grad, weight_grad = [0.0] * 7, [0.0] * 7
-    forwards = tuple(_add(op, shard, machine, groups, input_grad, weight_grad) for op in ops)
+    hidden = dict(groups.hidden)
+    forwards = tuple(_add(op, shard, machine, groups, hidden, input_grad, weight_grad) for op in ops)
     return _stacked(name, ops, forwards, Seconds(*input_grad), Seconds(*weight_grad), machine, grads)
 
 
@@ -252,13 +249,14 @@ _HOST = 6
 def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
     """An operator with the seconds of its passes, its exposed collectives and its launches."""
     input_grad, weight_grad = [0.0] * 7, [0.0] * 7
-    forward = _add(op, shard, machine, groups, input_grad, weight_grad)
+    forward = _add(op, shard, machine, groups, dict(groups.hidden), input_grad, weight_grad)
     return Timed(op, forward, Seconds(*input_grad), Seconds(*weight_grad))
 
 
 def _add(
-    op: Op, shard: Shard, machine: Machine, groups: Groups, input_grad: list[float], weight_grad: list[float]
-) -> Seconds:
+    op: Op, shard: Shard, machine: Machine, groups: Groups, hidden: dict[str, float], input_grad: list[float],
+    weight_grad: list[float],
+) -> Seconds:  # fmt: skip
     """The forward pass of an operator; its other passes are added to those of its layer."""
     forward = [0.0] * 7
     product = op.kind in {"gemm", "grouped"}
@@ -284,7 +282,7 @@ def _add(
             seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
             # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
             waits = comm.axis == "cp" and comm.kind != "ring"
-            row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - groups.share(comm.axis))
+            row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
     return Seconds(*forward)
 
 
