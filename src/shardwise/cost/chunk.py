@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
+from operator import add
 from typing import NamedTuple
 
 from shardwise.cost.layer import Block, Seconds
@@ -58,30 +60,27 @@ class Chunk(NamedTuple):
 
 
 def combined(*parts: Seconds) -> Seconds:
-    if len(parts) == 1:
-        return parts[0]
-    found = [a + b for a, b in zip(parts[0], parts[1], strict=True)]
-    for part in parts[2:]:
-        found = [a + b for a, b in zip(found, part, strict=True)]
+    found: Iterable[float] = parts[0]
+    for part in parts[1:]:
+        found = map(add, found, part)
     return Seconds(*found)
 
 
 def chunk_of(runs: tuple[BlockRun, ...], grads: float) -> Chunk:
     """Stack blocks. `grads`: bytes per parameter that backward allocates as it goes."""
     kept, forward, backward, at, at_forward = _climb(runs, grads)
-    f, i, w, recompute = [0.0] * 7, [0.0] * 7, [0.0] * 7, [0.0] * 7
+    totals = [[0.0] * 7] * 4
     params = expert_params = flops = recompute_flops = 0.0
     for block, repeat in runs:
-        for total, part in ((f, block.f), (i, block.i), (w, block.w), (recompute, block.recompute)):
-            for column, value in enumerate(part):
-                if value:
-                    total[column] += repeat * value
+        parts = (block.f, block.i, block.w, block.recompute)
+        totals = [[a + repeat * b for a, b in zip(*both, strict=True)] for both in zip(totals, parts, strict=True)]
         params += repeat * block.params
         expert_params += repeat * block.expert_params
         flops += repeat * block.flops
         recompute_flops += repeat * block.recompute_flops
+    f, i, w, recompute = (Seconds(*total) for total in totals)
     return Chunk(
-        runs, Seconds(*f), Seconds(*i), Seconds(*w), Seconds(*recompute),
+        runs, f, i, w, recompute,
         kept, forward, backward, at, at_forward, params, expert_params, flops, recompute_flops,
     )  # fmt: skip
 
