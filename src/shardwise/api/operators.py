@@ -73,6 +73,7 @@ def plan_operators(
     """
     from contextlib import closing
 
+    from shardwise.errors import InputError
     from shardwise.per_op import alleviate, orders, solve
     from shardwise.per_op.question import OperatorQuestion
     from shardwise.search.executor import executor_of
@@ -83,6 +84,8 @@ def plan_operators(
         gpus_per_node=gpus_per_node, microbatches=microbatches, stages=stages, most_tp=most_tp, zero=zero,
         compatible=compatible, compatible_space=compatible_space, schedule=schedule, p2p_overlap=p2p_overlap,
     )  # fmt: skip
+    if faults := [*orders.order_faults(asked, schedule)]:
+        raise InputError(faults)
     if measured_memory:
         asked = measured_question(asked, start, measured_memory)
     with closing(executor_of(executor, workers, address)) as pool:

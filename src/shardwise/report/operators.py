@@ -10,6 +10,7 @@ from shardwise.per_op.advice import megabytes
 from shardwise.per_op.answer import OperatorAnswer
 from shardwise.per_op.as_plan import order_data, profile_data, schedule_of, stages_of
 from shardwise.per_op.evaluate import PerOpCost, evaluate
+from shardwise.per_op.orders import runs
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.plan.plan import Operators, OperatorStage, Plan
 from shardwise.plan.proof import ended
@@ -19,6 +20,7 @@ from shardwise.units import show_bytes, show_seconds
 _MORE = (
     "compute", "again", "receive", "send", "reshard", "ideal", "lost", "weights", "states", "kept", "peak", "reserved",
 )  # fmt: skip
+_ANY = " for any order of passes"
 
 
 def summary(answer: OperatorAnswer) -> Iterator[str]:
@@ -28,11 +30,16 @@ def summary(answer: OperatorAnswer) -> Iterator[str]:
            f"{_batches(question, answer.plan)}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
     model = f"under the {question.pricing.name} cost model"
     if answer.proven:
-        yield f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s)"
+        yield f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s{_any(answer)})"
         return
     ended = "Ctrl-C" if answer.interrupted else "the time limit"
     said = "" if answer.complete else f"; {ended} ended the search: the best so far"
-    yield f"bound {answer.bound:.5f} s {model}, gap {answer.gap:.2%}{said}"
+    yield f"bound {answer.bound:.5f} s{_any(answer)} {model}, gap {answer.gap:.2%}{said}"
+
+
+def _any(answer: OperatorAnswer) -> str:
+    """The bound of the search is one for the order that it reckons with; beside another stands one for all."""
+    return _ANY if answer.reordered else ""
 
 
 def notes(answer: OperatorAnswer) -> Iterator[str]:
@@ -83,18 +90,18 @@ def chosen(answer: OperatorAnswer) -> Iterator[str]:
     """The order of passes that was chosen."""
     if order := answer.order:
         proof = "no order of these stages is faster" if order.gap <= 1e-9 else f"bound {order.bound:.5f} s"
-        yield (f"with {order.name} these stages take {order.seconds:.5f} s by simulation ({proof}); the search "
-               "itself reckoned with 1f1b")  # fmt: skip
+        yield (f"order of passes {order.name}, simulated ({proof}); the stages were searched for "
+               f"{answer.question.pricing.schedule}")  # fmt: skip
 
 
 def orders(answer: OperatorAnswer) -> Table:
     """The orders of passes that were simulated."""
     rows: list[tuple[str, ...]] = [
         (order.name, f"{order.seconds:.5f}", f"{order.bubble:.2%}", f"{megabytes(max(order.memory)):.2f}",
-         "yes" if order.fits else "no")
+         "yes" if order.fits else "no", "yes" if runs(answer.question, order.name) else "no")
         for order in answer.orders
     ]  # fmt: skip
-    return ("order", "iteration s", "bubble", "memory MB", "fits"), rows
+    return ("order", "iteration s", "bubble", "memory MB", "fits", "in the runtime"), rows
 
 
 def start_line(question: OperatorQuestion, plan: PerOpPlan, cost: PerOpCost) -> str:
@@ -153,7 +160,8 @@ def written_lines(plan: Plan, operators: Operators) -> Iterator[str]:
     count, stale = len(operators.stages), ended(plan)
     yield (f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count} stage{'s'[: count > 1]}, "
            f"{operators.microbatches} micro batches of a global batch of {plan.strategy.global_batch}")  # fmt: skip
-    proven = f"bound {show_seconds(operators.bound)}" if not stale else f"bound unknown ({stale}; plan again)"
+    whole = "" if plan.strategy.schedule in {"1f1b", "gpipe"} else _ANY
+    proven = f"bound {show_seconds(operators.bound)}{whole}" if not stale else f"bound unknown ({stale}; plan again)"
     costs = plan.provenance.costs if plan.provenance else "full"
     yield (f"{show_seconds(operators.seconds)} per iteration, {proven} under the {costs} cost model; "
            f"order of passes {plan.strategy.schedule}")  # fmt: skip

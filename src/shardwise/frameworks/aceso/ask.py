@@ -27,7 +27,7 @@ from shardwise.per_op.alleviate import starts_of
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.operators import OperatorPricing
-from shardwise.per_op.orders import CHOICES
+from shardwise.per_op.orders import CHOICES, order_faults
 from shardwise.per_op.profiled import Profiled
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.profiles.operators import measured_profile, read_operators
@@ -92,9 +92,9 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
         micro_batches=_sizes(given, faults), most_tp=given.most_tp,
         stages=_stage_range(given.stages, faults) if pricing.zero < 2 else (1, 1),
         space="compatible" if given.compatible_space or given.compatible else "full",
-        model=given.model, cluster=cluster, seq=seq,
+        model=given.model, cluster=cluster, seq=seq, runtime=given.runtime,
     )  # fmt: skip
-    faults += [*_refused(question), *_other_length(given, profile)]
+    faults += [*_refused(question), *order_faults(question, given.schedule), *_other_length(given, profile)]
     if faults:
         raise InputError(faults)
     return replace(question, notes=(*profile.notes, *told, *warnings(profile, _pairs(given.runs_with))))
