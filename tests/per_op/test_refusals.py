@@ -131,6 +131,22 @@ def test_verbs_for_whole_strategies_refuse_a_per_operator_plan(plan, capfd, tmp_
         assert run(words) == 2
         assert "is a per-operator plan" in capfd.readouterr().err
     assert run(["show", file]) == 0
+    with pytest.raises(shardwise.InputError, match="is a per-operator plan, which load_strategy cannot take"):
+        shardwise.load_strategy(file)
+    with pytest.raises(shardwise.InputError, match="is a per-operator plan"):
+        shardwise.estimate("llama-3-8b", "2xh100", file)
+
+
+def test_show_refuses_the_files_that_it_does_not_write(plan, capfd, tmp_path):  # noqa: F811
+    file = str(tmp_path / "plan.json")
+    assert plan("llama-3-8b", "-c", "2xh100", "--out", file)[0] == 0
+    before = sorted(tmp_path.rglob("*"))
+    for flag in ("--html", "--svg", "--trace", "--md"):
+        assert run(["show", file, flag, str(tmp_path / "report"), "--json", str(tmp_path / "told.json")]) == 2
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert f"{flag}: {file} is a per-operator plan, of which there are no such files" in err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_plan_file_keeps_the_sequence_length(tmp_path, capfd):
