@@ -185,3 +185,22 @@ def test_recompute_flags_are_0_or_1(plan, tmp_path):  # noqa: F811
     code, _, err = plan("--compatible", "--start", file, "--show-start")
     assert code == 2
     assert "recompute_ops: must hold 0 (kept) and 1 (made again)" in err
+
+
+def test_a_bare_memory_is_mib_for_aceso_only(plan):  # noqa: F811
+    """Without --compatible a number without a unit is refused, in the words of `plan`."""
+    assert plan("--compatible", "--memory", "28000")[1:2] == plan("--compatible", "--memory", "28000MiB")[1:2]
+    code, out, err = plan("--memory", "28000")
+    assert (code, out) == (2, "")
+    with pytest.raises(shardwise.InputError) as caught:
+        shardwise.plan_operators("llama-3-8b", "8xh100", memory=28000)
+    assert caught.value.faults[0].message in err
+    assert run(["plan", "llama-3-8b", "-c", "8xh100", "--memory", "28000"]) == 2
+
+
+def test_memory_is_headed_by_its_unit(plan, tmp_path):  # noqa: F811
+    _, out, _ = plan("--compatible", "--explain", "--aceso", tmp_path / "own.json")
+    assert "memory MiB" in out
+    assert "MB" not in out
+    stage = json.loads((tmp_path / "own.json").read_text())["shardwise"]["stages"][0]
+    assert {"memory_MiB", "reserved_MiB"} < set(stage)

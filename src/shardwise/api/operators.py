@@ -56,7 +56,7 @@ def plan_operators(
     `profiles`: a folder or archive of Aceso's CSV files, or what the probe wrote (`.json`), by default made from model
     and cluster; `profile`: which model of them; `layers`: how many, where not known; `layer_ops`: first and last
     operator of a layer, where not known; `runs_with`: what the run will have, such as `attention=plain`; `gpus`,
-    `gpus_per_node`: by default the cluster's; `memory`: bytes that one GPU may use, or a text such as `28000MiB`, by
+    `gpus_per_node`: by default the cluster's; `memory`: bytes that one GPU may use, or a text such as `70GiB`, by
     default what `plan` allows; `microbatches`: numbers of them per iteration to try; `stages`: fewest and most, most 0
     for as many as there can be, or a text such as `2-8`; `most_tp`: the largest tensor parallel size, 0: a node;
     `compatible`: Aceso's cost model to the digit; `compatible_space`: its limits; `zero`: sharding of the optimizer's

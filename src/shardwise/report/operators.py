@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from shardwise.inputs.serialise import Plain
-from shardwise.per_op.advice import megabytes
+from shardwise.per_op.advice import mebibytes
 from shardwise.per_op.answer import OperatorAnswer
 from shardwise.per_op.as_plan import order_data, profile_data, schedule_of, stages_of
 from shardwise.per_op.evaluate import PerOpCost, evaluate
@@ -51,7 +51,7 @@ def notes(answer: OperatorAnswer) -> Iterator[str]:
 
 def stages(plan: PerOpPlan, cost: PerOpCost) -> Table:
     """A plan, a row a stage."""
-    heads = ("stage", "ops", "GPUs", "tp", "dp", "again", "ms/pass", "iteration s", "memory MB")
+    heads = ("stage", "ops", "GPUs", "tp", "dp", "again", "ms/pass", "iteration s", "memory MiB")
     return heads, [_row(plan, cost, index) for index in range(len(plan.stages))]
 
 
@@ -60,7 +60,7 @@ def _row(plan: PerOpPlan, cost: PerOpCost, index: int) -> tuple[str, ...]:
     tps, dps = (sorted({getattr(layout, name) for layout in stage.layouts}) for name in ("tp", "dp"))
     counts = (str(index), str(stage.size), str(stage.gpus), _joined(tps), _joined(dps), str(sum(stage.recompute)))
     times = (f"{1e3 * cost.stages[index].seconds:.3f}", f"{cost.times[index]:.5f}")
-    return (*counts, *times, f"{megabytes(cost.memory[index]):.2f}")
+    return (*counts, *times, f"{mebibytes(cost.memory[index]):.2f}")
 
 
 def _joined(values: list[int]) -> str:
@@ -68,7 +68,7 @@ def _joined(values: list[int]) -> str:
 
 
 def parts(cost: PerOpCost) -> Table:
-    """Where time (ms per pass) and memory (MB) go in every stage."""
+    """Where time (ms per pass) and memory (MiB) go in every stage."""
     rows = []
     for index, stage in enumerate(cost.stages):
         times = (
@@ -82,7 +82,7 @@ def parts(cost: PerOpCost) -> Table:
         )
         sizes = (stage.weights + stage.gradients, stage.states, stage.kept, stage.peak, stage.reserved)
         told = (f"{1e3 * value:.3f}".replace("-0.000", "0.000") for value in times)
-        rows.append((str(index), *told, *(f"{megabytes(size):.1f}" for size in sizes)))
+        rows.append((str(index), *told, *(f"{mebibytes(size):.1f}" for size in sizes)))
     return ("stage", *_MORE), rows
 
 
@@ -97,16 +97,16 @@ def chosen(answer: OperatorAnswer) -> Iterator[str]:
 def orders(answer: OperatorAnswer) -> Table:
     """The orders of passes that were simulated."""
     rows: list[tuple[str, ...]] = [
-        (order.name, f"{order.seconds:.5f}", f"{order.bubble:.2%}", f"{megabytes(max(order.memory)):.2f}",
+        (order.name, f"{order.seconds:.5f}", f"{order.bubble:.2%}", f"{mebibytes(max(order.memory)):.2f}",
          "yes" if order.fits else "no", "yes" if runs(answer.question, order.name) else "no")
         for order in answer.orders
     ]  # fmt: skip
-    return ("order", "iteration s", "bubble", "memory MB", "fits", "in the runtime"), rows
+    return ("order", "iteration s", "bubble", "memory MiB", "fits", "in the runtime"), rows
 
 
 def start_line(question: OperatorQuestion, plan: PerOpPlan, cost: PerOpCost) -> str:
     """A start, or a plan of the user's own."""
-    said = f"{cost.seconds:.5f} s, {megabytes(max(cost.memory)):.2f} MB, {_batches(question, plan)}"
+    said = f"{cost.seconds:.5f} s, {mebibytes(max(cost.memory)):.2f} MiB, {_batches(question, plan)}"
     return f"{_stages(plan)}: {said}{'' if cost.fits(question.memory) else ' (does not fit)'}"
 
 

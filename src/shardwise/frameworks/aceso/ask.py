@@ -17,7 +17,7 @@ from shardwise.frameworks.aceso.rules import full_rule
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.gate import counted, listed, typed
+from shardwise.inputs.gate import counted, held, listed
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -204,16 +204,16 @@ def _other_length(given: OperatorOptions, profile: Profile) -> Iterator[Fault]:
 
 
 def _memory(given: OperatorOptions, faults: list[Fault]) -> float:
-    text = given.memory
-    if isinstance(text, str):
+    """Bytes that one GPU may use. A bare number that is typed is Aceso's MiB with --compatible only."""
+    value = given.memory
+    if value is not None:
+        if isinstance(value, str) and given.compatible and re.fullmatch(r"[0-9.]+", value.strip()):
+            value = f"{value}MiB"
         try:
-            bare = re.fullmatch(r"[0-9.]+", text.strip())
-            return typed(f"{text}MiB" if bare else text, SCALARS["option.room"], "--memory")
+            return held(value, SCALARS["option.room"], "--memory")
         except InputError as error:
             faults += error.faults
             return MB
-    if text is not None:
-        return text
     if given.cluster is not None:
         return room(given.cluster.gpu) if given.compatible else memory_limit(given.cluster, given.runtime)
     faults.append(Fault("--memory", "is missing; say what one GPU may use, such as 28000MiB, or give --cluster"))
