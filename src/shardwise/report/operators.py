@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from shardwise.inputs.model import Model
 from shardwise.inputs.serialise import Plain
 from shardwise.per_op.advice import mebibytes
 from shardwise.per_op.answer import OperatorAnswer
@@ -28,13 +29,19 @@ def summary(answer: OperatorAnswer) -> Iterator[str]:
     question, seconds = answer.question, answer.cost.seconds
     yield (f"{seconds:.5f} s per iteration, {question.global_batch / seconds:.2f} samples/s, "
            f"{_batches(question, answer.plan)}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
-    model = f"under the {question.pricing.name} cost model"
+    model, fixed = f"under the {question.pricing.name} cost model", _fixed(question.pricing.zero, question.model)
     if answer.proven:
-        yield f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s{_any(answer)})"
+        yield (f"proven best of all splits with {fixed} in the {question.space} space, {model} "
+               f"(bound {answer.bound:.5f} s{_any(answer)})")  # fmt: skip
         return
     ended = "Ctrl-C" if answer.interrupted else "the time limit"
     said = "" if answer.complete else f"; {ended} ended the search: the best so far"
-    yield f"bound {answer.bound:.5f} s{_any(answer)} {model}, gap {answer.gap:.2%}{said}"
+    yield f"bound {answer.bound:.5f} s{_any(answer)} of all splits with {fixed}, {model}, gap {answer.gap:.2%}{said}"
+
+
+def _fixed(zero: int, model: Model | None) -> str:
+    """What the search does not choose, and `plan` may: a proof is one beside it."""
+    return f"ZeRO {zero}, cp 1, {'ep 1, ' if model and model.moe else ''}one chunk a rank"
 
 
 def _any(answer: OperatorAnswer) -> str:
@@ -135,6 +142,7 @@ def answer_data(answer: OperatorAnswer) -> Plain:
     plan, cost = _halves(answer.plan, answer.cost)
     return {
         "plan": plan, "cost": cost, "bound": answer.bound, "gap": answer.gap, "proven": answer.proven,
+        "fixed": {"zero": answer.question.pricing.zero, "cp": 1, "ep": 1, "vpp": 1},
         "cost_model": answer.question.pricing.name, "space": answer.question.space, "method": answer.method,
         "profile": profile_data(answer.question.profile), "diary": answer.diary, "schedule": schedule_of(answer),
         "orders": [order_data(order) for order in answer.orders], "run": {"cpu_seconds": answer.cpu_seconds},
@@ -157,14 +165,20 @@ def _fields(stage: OperatorStage, names: tuple[str, ...]) -> Plain:
 
 def written_lines(plan: Plan, operators: Operators) -> Iterator[str]:
     """A per-operator plan as its file has it: what it is, and its bound as far as it holds."""
-    count, stale = len(operators.stages), ended(plan)
+    count, passes = len(operators.stages), operators.microbatches
     yield (f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count} stage{'s'[: count > 1]}, "
-           f"{operators.microbatches} micro batches of a global batch of {plan.strategy.global_batch}")  # fmt: skip
-    whole = "" if plan.strategy.schedule in {"1f1b", "gpipe"} else _ANY
-    proven = f"bound {show_seconds(operators.bound)}{whole}" if not stale else f"bound unknown ({stale}; plan again)"
+           f"{passes} micro batch{'es'[: 2 * (passes > 1)]} of a global batch of {plan.strategy.global_batch}")  # fmt: skip
     costs = plan.provenance.costs if plan.provenance else "full"
-    yield (f"{show_seconds(operators.seconds)} per iteration, {proven} under the {costs} cost model; "
-           f"order of passes {plan.strategy.schedule}")  # fmt: skip
+    yield (f"{show_seconds(operators.seconds)} per iteration, {_written_bound(plan, operators)}, under the {costs} "
+           f"cost model; order of passes {plan.strategy.schedule}")  # fmt: skip
+
+
+def _written_bound(plan: Plan, operators: Operators) -> str:
+    if stale := ended(plan):
+        return f"bound unknown ({stale}; plan again)"
+    order = "" if plan.strategy.schedule in {"1f1b", "gpipe"} else _ANY
+    fixed = _fixed(plan.strategy.zero, plan.model)
+    return f"bound {show_seconds(operators.bound)}{order} of all splits with {fixed}"
 
 
 def written_stages(operators: Operators) -> Table:
