@@ -165,9 +165,9 @@ def _fields(stage: OperatorStage, names: tuple[str, ...]) -> Plain:
 
 def written_lines(plan: Plan, operators: Operators) -> Iterator[str]:
     """A per-operator plan as its file has it: what it is, and its bound as far as it holds."""
-    count, passes = len(operators.stages), operators.microbatches
+    count, passes, batch = len(operators.stages), operators.microbatches, plan.strategy.global_batch
     yield (f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count} stage{'s'[: count > 1]}, "
-           f"{passes} micro batch{'es'[: 2 * (passes > 1)]} of a global batch of {plan.strategy.global_batch}")  # fmt: skip
+           f"{passes} micro batch{'es'[: 2 * (passes > 1)]} of a global batch of {batch}")  # fmt: skip
     costs = plan.provenance.costs if plan.provenance else "full"
     yield (f"{show_seconds(operators.seconds)} per iteration, {_written_bound(plan, operators)}, under the {costs} "
            f"cost model; order of passes {plan.strategy.schedule}")  # fmt: skip
