@@ -11,6 +11,7 @@ import pytest
 import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
+from shardwise.frameworks.aceso.ask import OperatorOptions
 from shardwise.frameworks.aceso.write_profile import write_profile
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import ExactSearch
@@ -204,3 +205,39 @@ def test_memory_is_headed_by_its_unit(plan, tmp_path):  # noqa: F811
     assert "MB" not in out
     stage = json.loads((tmp_path / "own.json").read_text())["shardwise"]["stages"][0]
     assert {"memory_MiB", "reserved_MiB"} < set(stage)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"zero": 3}, "--zero: 3 gathers whole layers"),
+        ({"zero": 7}, "--zero: 7 is too large"),
+        ({"method": "nope"}, "--method: 'nope' is no way to search; choose auto, exact, deep, alleviate"),
+        ({"stages": (3, 2)}, "--stages: (3, 2): write a number, or the fewest and the most such as 2-8"),
+        ({"stages": 2}, "--stages: 2: write a number"),
+        ({"stages": (0, 2)}, "--stages: (0, 2)"),
+        ({"stages": "0"}, "--stages: '0'"),
+        ({"memory": "40"}, "--memory: 40 means 40 bytes"),
+        ({"memory": [40]}, "--memory: must be a size such as"),
+        ({"gpus": 2.5}, "--gpus: must be a whole number, not 2.5"),
+        ({"most_tp": -1}, "--most-tp: -1 is too small"),
+        ({"p2p_overlap": 7}, "--p2p-overlap: 7 is too large"),
+        ({"microbatches": 3}, "--microbatches: is 3; write numbers such as 1,2,4"),
+        ({"runs_with": 3}, "--runs-with: is 3"),
+        ({"time_limit": -3}, "--time-limit: -3 is too small"),
+        ({"hops": 0, "best": 0}, "--hops: 0 is too small"),
+    ],
+)
+def test_what_python_gives_is_refused_with_a_sentence(given, said):
+    with pytest.raises(shardwise.InputError) as caught:
+        shardwise.plan_operators("llama-3.2-1b", "2xh100", **({"global_batch": 8, "time_limit": 1.0} | given))
+    assert said in str(caught.value)
+
+
+def test_memory_may_be_a_text_in_python():
+    from shardwise.api import operators
+
+    asked = {"model": "llama-3.2-1b", "cluster": "2xh100", "global_batch": 8, "runtime": "megatron"}
+    names = operators.plan_operators.__kwdefaults__.keys() & OperatorOptions.__dataclass_fields__.keys()
+    asked = {name: operators.plan_operators.__kwdefaults__[name] for name in names} | asked
+    assert operators.operator_question(**{**asked, "memory": "40GiB"}).memory == 40 * 2**30

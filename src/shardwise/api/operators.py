@@ -74,6 +74,7 @@ def plan_operators(
     from contextlib import closing
 
     from shardwise.errors import InputError
+    from shardwise.frameworks.aceso.ask import search_faults
     from shardwise.per_op import alleviate, orders, solve
     from shardwise.per_op.question import OperatorQuestion
     from shardwise.search.executor import executor_of
@@ -84,7 +85,8 @@ def plan_operators(
         gpus_per_node=gpus_per_node, microbatches=microbatches, stages=stages, most_tp=most_tp, zero=zero,
         compatible=compatible, compatible_space=compatible_space, schedule=schedule, p2p_overlap=p2p_overlap,
     )  # fmt: skip
-    if faults := [*orders.order_faults(asked, schedule)]:
+    searched = search_faults(method, hops=hops, trials=trials, best=best, time_limit=time_limit)
+    if faults := [*orders.order_faults(asked, schedule), *searched]:
         raise InputError(faults)
     if measured_memory:
         asked = measured_question(asked, start, measured_memory)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import UnionType
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.values import value_faults
@@ -17,7 +18,7 @@ from shardwise.frameworks.aceso.rules import full_rule
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.gate import counted, held, listed
+from shardwise.inputs.gate import counted, fits, held, listed, wrong
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -34,6 +35,7 @@ from shardwise.per_op.profiles.operators import measured_profile, read_operators
 from shardwise.per_op.profiles.request import operator_request
 from shardwise.per_op.profiles.table import MB, Profile
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan, Pricing
+from shardwise.per_op.solve import METHODS
 from shardwise.per_op.start import STARTS
 from shardwise.search.api import memory_limit
 
@@ -42,6 +44,14 @@ ASSUMED = "a100-80gb"
 """GPUs of a profile that comes without a cluster."""
 SEQ = 4096
 """Tokens of a sample where neither the call nor a profile says it."""
+_ASKED = {
+    "zero": "Strategy.zero", "gpus": "Cluster.gpus", "gpus_per_node": "Cluster.gpus", "layers": "Model.layers",
+    "most_tp": "option.none", "p2p_overlap": "option.share",
+}  # fmt: skip
+_SEARCHED = {
+    "hops": "option.steps", "trials": "option.steps", "best": "option.best", "time_limit": "option.seconds",
+}  # fmt: skip
+"""Options that are one number, and the rows of the table that they are read against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,7 @@ class OperatorOptions:
 
 def question_of(given: OperatorOptions) -> OperatorQuestion:
     """Profile, chain, GPUs, limits and cost model; raises InputError with all faults."""
-    if faults := [*_contradictions(given)]:
+    if faults := [*_unreadable(given)] or [*_contradictions(given)]:
         raise InputError(faults)
     if given.p2p_overlap is not None:
         overlap = replace(given.runtime.overlap, p2p=given.p2p_overlap)
@@ -98,6 +108,32 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     if faults:
         raise InputError(faults)
     return replace(question, notes=(*profile.notes, *told, *warnings(profile, _pairs(given.runs_with))))
+
+
+def _unreadable(given: OperatorOptions) -> Iterator[Fault]:
+    """Values that are no such thing, which only a caller from Python can give."""
+    yield from _number_faults({name: getattr(given, name) for name in _ASKED})
+    shapes: tuple[tuple[str, object, type | UnionType, str], ...] = (
+        ("--runs-with", given.runs_with, str | Mapping, "KEY=VALUE, such as attention=plain"),
+        ("--layer-ops", given.layer_ops, str | Sequence, "the first and the last, FIRST,LAST"),
+        ("--microbatches", given.microbatches, str | Sequence, "numbers such as 1,2,4"),
+    )
+    for flag, value, kinds, how in shapes:
+        if value is not None and not isinstance(value, kinds):
+            yield Fault(flag, f"is {value!r}; write {how}")
+
+
+def _number_faults(values: Mapping[str, object]) -> Iterator[Fault]:
+    for name, value in values.items():
+        if value is not None and (why := wrong(value, SCALARS[_ASKED.get(name) or _SEARCHED[name]])):
+            yield Fault("--" + name.replace("_", "-"), why)
+
+
+def search_faults(method: str, **numbers: object) -> Iterator[Fault]:
+    """What is wrong with how a search is to go."""
+    if method not in METHODS:
+        yield Fault("--method", f"{method!r} is no way to search; choose {', '.join(METHODS)}")
+    yield from _number_faults(numbers)
 
 
 def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
@@ -262,16 +298,23 @@ def _numbers(flag: str, given: str | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _stage_range(given: str | tuple[int, int] | None, faults: list[Fault]) -> tuple[int, int]:
-    if not isinstance(given, str):
-        return given or (1, 0)
-    low, _, high = given.partition("-")
+    """Fewest and most, from a text such as 2-8 or from two numbers; most 0: as many as there can be."""
+    if given is None:
+        return 1, 0
+    row = SCALARS["Strategy.pp"]
     try:
-        least, most = (counted(part, SCALARS["Strategy.pp"], "--stages") for part in (low, high or low))
-    except InputError:
-        least, most = 1, 0
-    if least > most:
-        faults.append(Fault("--stages", f"{given!r}: write a number, or the fewest and the most such as 2-8"))
-    return least, most
+        if isinstance(given, str):
+            low, _, high = given.partition("-")
+            least, most = (counted(part, row, "--stages") for part in (low, high or low))
+        else:
+            least, most = given
+        if fits(least, row) and (most == 0 or (fits(most, row) and least <= most)):
+            return least, most
+    except (InputError, TypeError, ValueError):
+        pass
+    how = "write a number, or the fewest and the most such as 2-8 (from Python a text, or two numbers)"
+    faults.append(Fault("--stages", f"{given!r}: {how}"))
+    return 1, 0
 
 
 def _pairs(given: str | Mapping[str, str] | None) -> dict[str, str]:
