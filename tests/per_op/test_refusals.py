@@ -185,7 +185,7 @@ def test_recompute_flags_are_0_or_1(plan, tmp_path):  # noqa: F811
     file.write_text(json.dumps(told))
     code, _, err = plan("--compatible", "--start", file, "--show-start")
     assert code == 2
-    assert "recompute_ops: must hold 0 (kept) and 1 (made again)" in err
+    assert "recompute_ops: must hold 0 (kept) and 1 (recomputed)" in err
 
 
 def test_a_bare_memory_is_mib_for_aceso_only(plan):  # noqa: F811
@@ -199,9 +199,15 @@ def test_a_bare_memory_is_mib_for_aceso_only(plan):  # noqa: F811
     assert run(["plan", "llama-3-8b", "-c", "8xh100", "--memory", "28000"]) == 2
 
 
-def test_memory_is_headed_by_its_unit(plan, tmp_path):  # noqa: F811
-    _, out, _ = plan("--compatible", "--explain", "--aceso", tmp_path / "own.json")
+def test_columns_have_the_words_of_every_verb(plan, tmp_path):  # noqa: F811
+    told = tmp_path / "told.json"
+    _, out, _ = plan("--compatible", "--explain", "--aceso", tmp_path / "own.json", "--json", told)
+    parts = json.loads(told.read_text())["cost"]["stages"][0]["parts"]
+    assert {"recompute", "recomputed_peak"} < set(parts)
+    assert not [name for name in parts if "again" in name]
     assert "memory MiB" in out
+    assert "recompute" in out
+    assert "again" not in out
     assert "MB" not in out
     stage = json.loads((tmp_path / "own.json").read_text())["shardwise"]["stages"][0]
     assert {"memory_MiB", "reserved_MiB"} < set(stage)

@@ -36,7 +36,7 @@ class SplitStage:
     layouts: tuple[OperatorLayout, ...]
     """One per operator."""
     recompute: tuple[bool, ...]
-    """Operators whose results are made again in backward."""
+    """Operators that are recomputed in backward."""
 
     @property
     def size(self) -> int:

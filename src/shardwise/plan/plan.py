@@ -51,7 +51,7 @@ class OperatorStage:
     layouts: tuple[tuple[int, int, int], ...]
     """Tensor parallel, data parallel and algorithm of every operator."""
     recompute: tuple[int, ...]
-    """Operators that are computed again, counted from the stage's first."""
+    """Operators that are recomputed, counted from the stage's first."""
     seconds: float
     """Of an iteration."""
     memory: float

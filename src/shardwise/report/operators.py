@@ -19,7 +19,7 @@ from shardwise.report.estimate import Table
 from shardwise.units import show_bytes, show_seconds
 
 _MORE = (
-    "compute", "again", "receive", "send", "reshard", "ideal", "lost", "weights", "states", "kept", "peak", "reserved",
+    "compute", "recompute", "receive", "send", "reshard", "ideal", "lost", "weights", "states", "kept", "peak", "reserved",
 )  # fmt: skip
 _ANY = " for any order of passes"
 
@@ -58,7 +58,7 @@ def notes(answer: OperatorAnswer) -> Iterator[str]:
 
 def stages(plan: PerOpPlan, cost: PerOpCost) -> Table:
     """A plan, a row a stage."""
-    heads = ("stage", "ops", "GPUs", "tp", "dp", "again", "ms/pass", "iteration s", "memory MiB")
+    heads = ("stage", "ops", "GPUs", "tp", "dp", "recompute", "ms/pass", "iteration s", "memory MiB")
     return heads, [_row(plan, cost, index) for index in range(len(plan.stages))]
 
 
@@ -183,7 +183,7 @@ def _written_bound(plan: Plan, operators: Operators) -> str:
 
 def written_stages(operators: Operators) -> Table:
     """Its stages."""
-    heads = ("stage", "ops", "GPUs", "tp x dp of its operators", "again", "iteration", "memory")
+    heads = ("stage", "ops", "GPUs", "tp x dp of its operators", "recompute", "iteration", "memory")
     return heads, [_written(index, stage) for index, stage in enumerate(operators.stages)]
 
 

@@ -116,7 +116,7 @@ def _key_faults(data: Plain) -> Iterator[Fault]:
         elif [len(row) for row in rows] != _counts(data.get("recompute_ops"), rows):
             yield Fault(key, "has other numbers of operators per stage than recompute_ops")
         elif key == "recompute_ops" and any(value > 1 for row in rows for value in row):
-            yield Fault(key, "must hold 0 (kept) and 1 (made again)")
+            yield Fault(key, "must hold 0 (kept) and 1 (recomputed)")
     yield from _told_twice(data, gpus)
 
 
