@@ -19,7 +19,8 @@ from shardwise.report.estimate import Table
 from shardwise.units import show_bytes, show_seconds
 
 _MORE = (
-    "compute", "recompute", "receive", "send", "reshard", "ideal", "lost", "weights", "states", "kept", "peak", "reserved",
+    "compute", "recompute", "receive", "send", "reshard", "ideal", "lost", "weights", "states", "kept", "peak",
+    "reserved",
 )  # fmt: skip
 _ANY = " for any order of passes"
 
