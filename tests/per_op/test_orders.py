@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+import shardwise
+from shardwise.cli.main import run
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import search
 from shardwise.per_op.orders import order_of, ordered, orders
 from shardwise.per_op.start import balanced
+from shardwise.plan.file import read_plan
 
 from .conftest import full, question, random_profile
 from .test_engines import OPS
@@ -65,3 +69,58 @@ def test_one_stage_keeps_the_plainest_order(asked):
     alone = replace(asked, stages=(1, 1), gpus=2)
     chosen = ordered(search(alone), ("1f1b", "gpipe", "zb-h1", "auto"), choose="auto")
     assert chosen.order.name == "1f1b"
+
+
+@pytest.mark.parametrize("name", ["zb-2p", "auto"])
+def test_the_answer_is_predicted_in_its_order(asked, name):
+    """Seconds, memory and bound of another order than the one searched with are its own."""
+    answer = search(asked)
+    chosen = ordered(answer, ("1f1b", name), choose=name)
+    order, cost = chosen.order, chosen.cost
+    assert order.name == name
+    assert cost.seconds == order.seconds < answer.cost.seconds
+    assert cost.memory == pytest.approx(order.memory)
+    assert max(cost.times) <= cost.seconds * (1 + 1e-9)
+    assert [stage.seconds for stage in cost.stages] == pytest.approx(list(order.work))
+    assert chosen.bound <= order.bound <= order.seconds
+    assert max(cost.memory) > max(answer.cost.memory)
+
+
+def test_no_plan_in_any_order_is_below_the_bound_for_any(asked):
+    answer = search(asked)
+    bound = ordered(answer, ("1f1b", "zb-2p"), choose="zb-2p").bound
+    for plan in (answer.plan, *answer.others):
+        assert all(order.seconds >= bound for order in orders(asked, plan, evaluate(asked, plan)))
+
+
+def test_an_order_that_the_runtime_lacks_is_not_chosen(asked):
+    from shardwise.inputs.load import load_runtime
+
+    paddle = replace(asked, runtime=load_runtime("paddle"))
+    chosen = ordered(replace(search(asked), question=paddle), ("1f1b", "zb-h1", "zb-2p"), choose="auto")
+    assert {order.name for order in chosen.orders} == {"1f1b", "zb-h1", "zb-2p"}
+    assert chosen.order.name in paddle.runtime.can.schedules
+
+
+def test_the_file_holds_one_order(tmp_path, capfd):
+    """The screen, the JSON and the plan file say the same seconds and bytes, and no plan beats its bound."""
+    out, told = tmp_path / "plan.json", tmp_path / "told.json"
+    words = ["plan-operators", "llama-3.2-3b", "-c", "8xh100", "--global-batch", "16", "--stages", "4"]
+    words += ["--microbatches", "8", "--schedule", "auto", "--time-limit", "8s", "--json", str(told), "--out", str(out)]
+    assert run(words) == 2
+    assert "strategy.schedule: auto is not in runtime megatron; use 1f1b" in capfd.readouterr().err
+    assert not out.exists()
+    assert run([*words, "--runtime", "zero-bubble"]) == 0
+    plan, data = read_plan(out), json.loads(told.read_text())
+    order = next(order for order in data["orders"] if order["name"] == plan.strategy.schedule)
+    assert plan.strategy.runtime == "zero-bubble"
+    assert plan.operators.bound <= plan.operators.seconds == order["seconds"] == data["cost"]["seconds"]
+    assert [stage.memory for stage in plan.operators.stages] == pytest.approx(order["memory"])
+    assert "for any order of passes" in capfd.readouterr().out
+    assert run(["show", str(out)]) == 0
+    assert "for any order of passes" in capfd.readouterr().out
+
+
+def test_a_question_for_one_order_is_not_answered_in_gpipe(asked):
+    with pytest.raises(shardwise.InputError, match="the question was made for 1f1b"):
+        shardwise.plan_operators(asked, schedule="gpipe")

@@ -11,6 +11,7 @@ import pytest
 import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
+from shardwise.frameworks.aceso.ask import OperatorOptions
 from shardwise.frameworks.aceso.write_profile import write_profile
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import ExactSearch
@@ -131,6 +132,22 @@ def test_verbs_for_whole_strategies_refuse_a_per_operator_plan(plan, capfd, tmp_
         assert run(words) == 2
         assert "is a per-operator plan" in capfd.readouterr().err
     assert run(["show", file]) == 0
+    with pytest.raises(shardwise.InputError, match="is a per-operator plan, which load_strategy cannot take"):
+        shardwise.load_strategy(file)
+    with pytest.raises(shardwise.InputError, match="is a per-operator plan"):
+        shardwise.estimate("llama-3-8b", "2xh100", file)
+
+
+def test_show_refuses_the_files_that_it_does_not_write(plan, capfd, tmp_path):  # noqa: F811
+    file = str(tmp_path / "plan.json")
+    assert plan("llama-3-8b", "-c", "2xh100", "--out", file)[0] == 0
+    before = sorted(tmp_path.rglob("*"))
+    for flag in ("--html", "--svg", "--trace", "--md"):
+        assert run(["show", file, flag, str(tmp_path / "report"), "--json", str(tmp_path / "told.json")]) == 2
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert f"{flag}: {file} is a per-operator plan, of which there are no such files" in err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_plan_file_keeps_the_sequence_length(tmp_path, capfd):
@@ -168,4 +185,65 @@ def test_recompute_flags_are_0_or_1(plan, tmp_path):  # noqa: F811
     file.write_text(json.dumps(told))
     code, _, err = plan("--compatible", "--start", file, "--show-start")
     assert code == 2
-    assert "recompute_ops: must hold 0 (kept) and 1 (made again)" in err
+    assert "recompute_ops: must hold 0 (kept) and 1 (recomputed)" in err
+
+
+def test_a_bare_memory_is_mib_for_aceso_only(plan):  # noqa: F811
+    """Without --compatible a number without a unit is refused, in the words of `plan`."""
+    assert plan("--compatible", "--memory", "28000")[1:2] == plan("--compatible", "--memory", "28000MiB")[1:2]
+    code, out, err = plan("--memory", "28000")
+    assert (code, out) == (2, "")
+    with pytest.raises(shardwise.InputError) as caught:
+        shardwise.plan_operators("llama-3-8b", "8xh100", memory=28000)
+    assert caught.value.faults[0].message in err
+    assert run(["plan", "llama-3-8b", "-c", "8xh100", "--memory", "28000"]) == 2
+
+
+def test_columns_have_the_words_of_every_verb(plan, tmp_path):  # noqa: F811
+    told = tmp_path / "told.json"
+    _, out, _ = plan("--compatible", "--explain", "--aceso", tmp_path / "own.json", "--json", told)
+    parts = json.loads(told.read_text())["cost"]["stages"][0]["parts"]
+    assert {"recompute", "recomputed_peak"} < set(parts)
+    assert not [name for name in parts if "again" in name]
+    assert "memory MiB" in out
+    assert "recompute" in out
+    assert "again" not in out
+    assert "MB" not in out
+    stage = json.loads((tmp_path / "own.json").read_text())["shardwise"]["stages"][0]
+    assert {"memory_MiB", "reserved_MiB"} < set(stage)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"zero": 3}, "--zero: 3 gathers whole layers"),
+        ({"zero": 7}, "--zero: 7 is too large"),
+        ({"method": "nope"}, "--method: 'nope' is no way to search; choose auto, exact, deep, alleviate"),
+        ({"stages": (3, 2)}, "--stages: (3, 2): write a number, or the fewest and the most such as 2-8"),
+        ({"stages": 2}, "--stages: 2: write a number"),
+        ({"stages": (0, 2)}, "--stages: (0, 2)"),
+        ({"stages": "0"}, "--stages: '0'"),
+        ({"memory": "40"}, "--memory: 40 means 40 bytes"),
+        ({"memory": [40]}, "--memory: must be a size such as"),
+        ({"gpus": 2.5}, "--gpus: must be a whole number, not 2.5"),
+        ({"most_tp": -1}, "--most-tp: -1 is too small"),
+        ({"p2p_overlap": 7}, "--p2p-overlap: 7 is too large"),
+        ({"microbatches": 3}, "--microbatches: is 3; write numbers such as 1,2,4"),
+        ({"runs_with": 3}, "--runs-with: is 3"),
+        ({"time_limit": -3}, "--time-limit: -3 is too small"),
+        ({"hops": 0, "best": 0}, "--hops: 0 is too small"),
+    ],
+)
+def test_what_python_gives_is_refused_with_a_sentence(given, said):
+    with pytest.raises(shardwise.InputError) as caught:
+        shardwise.plan_operators("llama-3.2-1b", "2xh100", **({"global_batch": 8, "time_limit": 1.0} | given))
+    assert said in str(caught.value)
+
+
+def test_memory_may_be_a_text_in_python():
+    from shardwise.api import operators
+
+    asked = {"model": "llama-3.2-1b", "cluster": "2xh100", "global_batch": 8, "runtime": "megatron"}
+    names = operators.plan_operators.__kwdefaults__.keys() & OperatorOptions.__dataclass_fields__.keys()
+    asked = {name: operators.plan_operators.__kwdefaults__[name] for name in names} | asked
+    assert operators.operator_question(**{**asked, "memory": "40GiB"}).memory == 40 * 2**30

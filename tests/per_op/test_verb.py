@@ -37,7 +37,8 @@ def plan(capfd, folder):
 def test_the_answer_says_bound_gap_and_seconds(plan):
     code, out, err = plan("--compatible")
     assert code == 0
-    assert "proven best of the compatible space under the compatible cost model" in out
+    fixed = "ZeRO 0, cp 1, one chunk a rank"
+    assert f"proven best of all splits with {fixed} in the compatible space, under the compatible cost model" in out
     assert "CPU s" in err
 
 
@@ -124,11 +125,15 @@ def test_starts_are_shown_without_a_search(plan):
 def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
     words = ["plan-operators", "llama-3-8b", "-c", "8xh100", "--global-batch", "16", "--microbatches", "4,8"]
     assert run([*words, "--out", str(tmp_path / "plan.json"), "--stages", "1-2", "--quiet"]) == 0
-    assert "per iteration" in capfd.readouterr().out
+    told = capfd.readouterr().out
+    assert "per iteration" in told
+    assert "of all splits with ZeRO 1, cp 1, one chunk a rank" in told
     made = read_plan(tmp_path / "plan.json")
     assert len(made.operators.stages) <= 2
     assert run(["show", str(tmp_path / "plan.json")]) == 0
-    assert "operator by operator" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "operator by operator" in shown
+    assert "of all splits with ZeRO 1, cp 1, one chunk a rank, under the full cost model" in shown
     assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--out", str(tmp_path / "run")]) == 2
     assert "is a per-operator plan" in capfd.readouterr().err
     broken = json.loads((tmp_path / "plan.json").read_text())

@@ -308,3 +308,32 @@ def test_numbers_that_lead_nowhere(server, plan):
     found = server.post("/api/view", {"plan": changed(plan, "inputs.cluster.gpu.bandwidth", 1e-300)})
     assert found.status == 422
     assert "check its unit" in found.message
+
+
+def _per_operator(plan):
+    """The plan as one whose operators have splits of their own."""
+    stage = {
+        "ops": 1, "gpus": 8, "layouts": [[2, 4, 0]], "recompute": [], "seconds": 2.0, "memory": 1e9, "ideal": 1.0,
+        "lost": 0.0, "spare": 0.0, "parts": {},
+    }  # fmt: skip
+    operators = {
+        "names": ["a"], "microbatches": 1, "stages": [stage], "seconds": 2.0, "gpu_seconds": 2.0, "bound": 1.0,
+        "gap": 1.0, "orders": [], "profile": {"name": "p"},
+    }  # fmt: skip
+    return {**plan, "operators": operators, "predictions": None}
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "verb"),
+    [
+        ("view", {}, "the page"), ("why", {"strategy": "tp2"}, "why"), ("export", {"target": "megatron"}, "export"),
+        ("report", None, "a report"),
+    ],
+)  # fmt: skip
+def test_a_per_operator_plan_is_not_taken_for_its_nearest_strategy(server, plan, url, more, verb):
+    own = _per_operator(plan)
+    found = server.post(f"/api/{url}", {"plans": [plan, own]} if more is None else {"plan": own, **more})
+    assert found.status == 422
+    assert f"is a per-operator plan, which {verb} cannot take" in found.message
+    where = "plans.1" if more is None else "plan"
+    assert [fault["where"] for fault in found.data["error"]["faults"]] == [where]

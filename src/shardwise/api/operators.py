@@ -56,7 +56,7 @@ def plan_operators(
     `profiles`: a folder or archive of Aceso's CSV files, or what the probe wrote (`.json`), by default made from model
     and cluster; `profile`: which model of them; `layers`: how many, where not known; `layer_ops`: first and last
     operator of a layer, where not known; `runs_with`: what the run will have, such as `attention=plain`; `gpus`,
-    `gpus_per_node`: by default the cluster's; `memory`: bytes that one GPU may use, or a text such as `28000MiB`, by
+    `gpus_per_node`: by default the cluster's; `memory`: bytes that one GPU may use, or a text such as `70GiB`, by
     default what `plan` allows; `microbatches`: numbers of them per iteration to try; `stages`: fewest and most, most 0
     for as many as there can be, or a text such as `2-8`; `most_tp`: the largest tensor parallel size, 0: a node;
     `compatible`: Aceso's cost model to the digit; `compatible_space`: its limits; `zero`: sharding of the optimizer's
@@ -73,6 +73,8 @@ def plan_operators(
     """
     from contextlib import closing
 
+    from shardwise.errors import InputError
+    from shardwise.frameworks.aceso.ask import search_faults
     from shardwise.per_op import alleviate, orders, solve
     from shardwise.per_op.question import OperatorQuestion
     from shardwise.search.executor import executor_of
@@ -83,6 +85,9 @@ def plan_operators(
         gpus_per_node=gpus_per_node, microbatches=microbatches, stages=stages, most_tp=most_tp, zero=zero,
         compatible=compatible, compatible_space=compatible_space, schedule=schedule, p2p_overlap=p2p_overlap,
     )  # fmt: skip
+    searched = search_faults(method, hops=hops, trials=trials, best=best, time_limit=time_limit)
+    if faults := [*orders.order_faults(asked, schedule), *searched]:
+        raise InputError(faults)
     if measured_memory:
         asked = measured_question(asked, start, measured_memory)
     with closing(executor_of(executor, workers, address)) as pool:

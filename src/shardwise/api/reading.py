@@ -279,12 +279,12 @@ def as_cluster(source: Cluster | Source) -> Cluster:
     return source if isinstance(source, Cluster) else load_cluster(source)
 
 
-def as_plan(source: Plan | Source, verb: str) -> Plan:
-    """A plan of a whole strategy, read where a file stands for it; a per-operator plan is refused."""
+def as_plan(source: Plan | Source, verb: str, at: str = "plan") -> Plan:
+    """A plan of a whole strategy, read where a file stands for it; a per-operator plan is refused. `at`: its name."""
     from shardwise.frameworks.load import refuse_per_op
     from shardwise.plan.file import read_plan
     from shardwise.plan.plan import Plan
 
     plan = source if isinstance(source, Plan) else read_plan(source)
-    refuse_per_op(plan, "plan" if plan is source else str(source), verb)
+    refuse_per_op(plan, at if plan is source else str(source), verb)
     return plan

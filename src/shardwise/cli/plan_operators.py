@@ -27,7 +27,7 @@ _ASKED = (
     "gpus", "gpus_per_node", "memory", "microbatches", "stages", "most_tp", "compatible", "compatible_space", "zero",
     "schedule", "p2p_overlap",
 )  # fmt: skip
-_PARTS = "ms per pass; MB"
+_PARTS = "ms per pass; MiB"
 _SEARCHED = ("method", "start", "hops", "trials", "best", "time_limit", "workers", "executor", "address", "schedule")
 
 
@@ -55,7 +55,8 @@ _space_options = several(
     _number("--gpus", "Cluster.gpus", "GPUs. [those of --cluster]"),
     _number("--gpus-per-node", "Cluster.gpus", "GPUs of one node. [8, or the cluster's]"),
     _text("--memory", "SIZE",
-          "What one GPU may use, such as 28000MiB. [the GPU's, less the memory model's own error]"),
+          "What one GPU may use, such as 70GiB; a bare number is MiB with --compatible. "
+          "[the GPU's, less the memory model's own error]"),
     GLOBAL_BATCH,
     _text("--microbatches", "N,N,...", "Numbers of micro batches per iteration to try. [what the profile covers]"),
     _number("--seq", "Strategy.seq", "Tokens per sample, for made profiles. [4096]"),

@@ -9,6 +9,7 @@ import click
 from shardwise import api
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
 from shardwise.cli.report_files import report_options, reports_of, write_reports
+from shardwise.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shardwise.estimate.estimate import Estimate
@@ -37,6 +38,7 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
 
     read = api.read_plan(plan)
     if read.operators:
+        _refuse_files(plan, {**files, "md": output.md})
         output.answer(api.plan_table(read))
         for line in per_op.written_lines(read, read.operators):
             output.say(line)
@@ -62,6 +64,13 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     if explain:
         output.say("\nwhere the memory goes, GiB per pipeline rank")
         output.table(*report.memory(found))
+
+
+def _refuse_files(plan: str, files: dict[str, str | None]) -> None:
+    """Pages and figures are of whole strategies: of a per-operator plan they would be another one's."""
+    why = f"{plan} is a per-operator plan, of which there are no such files; leave it out, or write --json FILE"
+    if asked := [Fault(f"--{name}", why) for name, file in files.items() if file]:
+        raise InputError(asked)
 
 
 def _short(found: Estimate) -> Estimate:

@@ -41,8 +41,13 @@ def load_cluster(text: str | Path) -> Cluster:
 
 
 def load_strategy(path: str | Path) -> Strategy:
-    """A strategy from a file: ours or SimuMax's."""
-    return read_strategy(path).value
+    """A strategy from a file: ours, SimuMax's, or a plan; a per-operator plan is refused."""
+    from shardwise.plan.plan import Plan
+
+    read = read_strategy(path)
+    if isinstance(read.extra, Plan):
+        refuse_per_op(read.extra, str(path), "load_strategy")
+    return read.value
 
 
 def read_model(name: str | Path) -> Loaded[Model]:

@@ -129,6 +129,6 @@ def measured_factor(text: str, cost: PerOpCost) -> tuple[float, list[str]]:
     return max(factors), told
 
 
-def megabytes(value: float) -> float:
-    """Aceso's MB."""
+def mebibytes(value: float) -> float:
+    """Bytes as MiB, which Aceso calls MB."""
     return value / MB

@@ -37,7 +37,11 @@ class Order:
 
     name: str
     seconds: float
-    """Of an iteration: first start to last end on any stage."""
+    """Of an iteration: first start to last end on any stage, and the update."""
+    times: tuple[float, ...]
+    """Seconds of an iteration on every stage: its own first start to its last end, and the update."""
+    work: tuple[float, ...]
+    """Seconds that one micro batch takes on every stage, split into the passes of this order."""
     memory: tuple[float, ...]
     """Bytes of every stage at its peak, corrected by what was measured."""
     fits: bool
@@ -61,9 +65,10 @@ class OperatorAnswer:
     plan: PerOpPlan
     """Its stages, with the layout and the recompute of every operator."""
     cost: PerOpCost
-    """Seconds and bytes, stage by stage."""
+    """Seconds and bytes, stage by stage, in the order of passes that was chosen."""
     bound: float
-    """Seconds that no plan of the space is below, under this cost model."""
+    """Seconds that no plan of the space is below, under this cost model, in the order that was searched with; where
+    another was chosen, in any order of passes."""
     others: tuple[PerOpPlan, ...] = ()
     """Further plans, best first."""
     method: str = "exact"
@@ -79,11 +84,16 @@ class OperatorAnswer:
     orders: tuple[Order, ...] = ()
     """The plan under several schedules, simulated; those that fit first, then by time."""
     order: Order | None = None
-    """The one that was asked for."""
+    """The one that was chosen; `cost` is its."""
 
     @property
     def gap(self) -> float:
         return max(0.0, self.cost.seconds / self.bound - 1.0) if self.bound > 0 else float("inf")
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the passes go in another order than the one that was searched with."""
+        return self.order is not None and self.order.name != self.question.pricing.schedule
 
     @property
     def proven(self) -> bool:

@@ -25,7 +25,7 @@ def plan_of(answer: OperatorAnswer) -> Plan:
     strategy = Strategy(
         tp=first.tp, pp=len(answer.plan.stages), dp=first.dp, zero=question.pricing.zero,
         micro_batch=answer.plan.micro_batch // first.dp, global_batch=question.global_batch, seq=question.seq,
-        schedule=schedule_of(answer),
+        schedule=schedule_of(answer), runtime=question.runtime.name if question.runtime else Strategy().runtime,
     )  # fmt: skip
     plan = Plan(
         model=question.model, cluster=question.cluster, strategy=strategy, operators=_operators(answer),

@@ -31,10 +31,10 @@ class StageCost:
     kept: float
     """Activations of the micro batches of the stages behind."""
     peak: float
-    """The micro batch at work, and what is made again at once."""
+    """The micro batch at work, and what is recomputed at once."""
     reserved: float
     recomputed_peak: float = 0.0
-    """The part of `peak` that is made again at once."""
+    """The part of `peak` that is recomputed at once."""
 
     @property
     def seconds(self) -> float:

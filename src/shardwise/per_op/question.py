@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Zero
 from shardwise.per_op.chain import Chain
 from shardwise.per_op.profiles.table import Profile
@@ -35,7 +36,7 @@ class SplitStage:
     layouts: tuple[OperatorLayout, ...]
     """One per operator."""
     recompute: tuple[bool, ...]
-    """Operators whose results are made again in backward."""
+    """Operators that are recomputed in backward."""
 
     @property
     def size(self) -> int:
@@ -126,6 +127,8 @@ class OperatorQuestion:
     """What is trained, where it is known; a plan file holds it."""
     cluster: Cluster | None = None
     """What it runs on, where it is known."""
+    runtime: Runtime | None = None
+    """The software that will run it, where it is known."""
     seq: int = 4096
     """Tokens of a sample."""
     notes: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from shardwise.per_op.together import each
 from shardwise.search.executor import Executor, Pool, Ray
 
 Method = Literal["auto", "exact", "deep", "alleviate"]
+METHODS: tuple[str, ...] = get_args(Method)
 DEEP_OPS = 700
 """From here on the exact engine takes minutes; the coarse cut takes seconds."""
 LAST_RESORT = 0.7

@@ -51,7 +51,7 @@ class OperatorStage:
     layouts: tuple[tuple[int, int, int], ...]
     """Tensor parallel, data parallel and algorithm of every operator."""
     recompute: tuple[int, ...]
-    """Operators that are computed again, counted from the stage's first."""
+    """Operators that are recomputed, counted from the stage's first."""
     seconds: float
     """Of an iteration."""
     memory: float
@@ -79,7 +79,8 @@ class Operators:
     """Of an iteration."""
     gpu_seconds: float
     bound: float
-    """No per-operator plan of the space takes less, under the cost model in use."""
+    """No per-operator plan of the space takes less, under the cost model in use; beside an order that was not searched
+    with (zb-h1, auto and the like): in any order of passes."""
     gap: float
     """Value / bound - 1."""
     orders: tuple[Plain, ...] = field(default=(), hash=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from shardwise.inputs.model import Model
 from shardwise.inputs.serialise import Plain
-from shardwise.per_op.advice import megabytes
+from shardwise.per_op.advice import mebibytes
 from shardwise.per_op.answer import OperatorAnswer
 from shardwise.per_op.as_plan import order_data, profile_data, schedule_of, stages_of
 from shardwise.per_op.evaluate import PerOpCost, evaluate
+from shardwise.per_op.orders import runs
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.plan.plan import Operators, OperatorStage, Plan
 from shardwise.plan.proof import ended
@@ -17,8 +19,10 @@ from shardwise.report.estimate import Table
 from shardwise.units import show_bytes, show_seconds
 
 _MORE = (
-    "compute", "again", "receive", "send", "reshard", "ideal", "lost", "weights", "states", "kept", "peak", "reserved",
+    "compute", "recompute", "receive", "send", "reshard", "ideal", "lost", "weights", "states", "kept", "peak",
+    "reserved",
 )  # fmt: skip
+_ANY = " for any order of passes"
 
 
 def summary(answer: OperatorAnswer) -> Iterator[str]:
@@ -26,13 +30,24 @@ def summary(answer: OperatorAnswer) -> Iterator[str]:
     question, seconds = answer.question, answer.cost.seconds
     yield (f"{seconds:.5f} s per iteration, {question.global_batch / seconds:.2f} samples/s, "
            f"{_batches(question, answer.plan)}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
-    model = f"under the {question.pricing.name} cost model"
+    model, fixed = f"under the {question.pricing.name} cost model", _fixed(question.pricing.zero, question.model)
     if answer.proven:
-        yield f"proven best of the {question.space} space {model} (bound {answer.bound:.5f} s)"
+        yield (f"proven best of all splits with {fixed} in the {question.space} space, {model} "
+               f"(bound {answer.bound:.5f} s{_any(answer)})")  # fmt: skip
         return
     ended = "Ctrl-C" if answer.interrupted else "the time limit"
     said = "" if answer.complete else f"; {ended} ended the search: the best so far"
-    yield f"bound {answer.bound:.5f} s {model}, gap {answer.gap:.2%}{said}"
+    yield f"bound {answer.bound:.5f} s{_any(answer)} of all splits with {fixed}, {model}, gap {answer.gap:.2%}{said}"
+
+
+def _fixed(zero: int, model: Model | None) -> str:
+    """What the search does not choose, and `plan` may: a proof is one beside it."""
+    return f"ZeRO {zero}, cp 1, {'ep 1, ' if model and model.moe else ''}one chunk a rank"
+
+
+def _any(answer: OperatorAnswer) -> str:
+    """The bound of the search is one for the order that it reckons with; beside another stands one for all."""
+    return _ANY if answer.reordered else ""
 
 
 def notes(answer: OperatorAnswer) -> Iterator[str]:
@@ -44,7 +59,7 @@ def notes(answer: OperatorAnswer) -> Iterator[str]:
 
 def stages(plan: PerOpPlan, cost: PerOpCost) -> Table:
     """A plan, a row a stage."""
-    heads = ("stage", "ops", "GPUs", "tp", "dp", "again", "ms/pass", "iteration s", "memory MB")
+    heads = ("stage", "ops", "GPUs", "tp", "dp", "recompute", "ms/pass", "iteration s", "memory MiB")
     return heads, [_row(plan, cost, index) for index in range(len(plan.stages))]
 
 
@@ -53,7 +68,7 @@ def _row(plan: PerOpPlan, cost: PerOpCost, index: int) -> tuple[str, ...]:
     tps, dps = (sorted({getattr(layout, name) for layout in stage.layouts}) for name in ("tp", "dp"))
     counts = (str(index), str(stage.size), str(stage.gpus), _joined(tps), _joined(dps), str(sum(stage.recompute)))
     times = (f"{1e3 * cost.stages[index].seconds:.3f}", f"{cost.times[index]:.5f}")
-    return (*counts, *times, f"{megabytes(cost.memory[index]):.2f}")
+    return (*counts, *times, f"{mebibytes(cost.memory[index]):.2f}")
 
 
 def _joined(values: list[int]) -> str:
@@ -61,7 +76,7 @@ def _joined(values: list[int]) -> str:
 
 
 def parts(cost: PerOpCost) -> Table:
-    """Where time (ms per pass) and memory (MB) go in every stage."""
+    """Where time (ms per pass) and memory (MiB) go in every stage."""
     rows = []
     for index, stage in enumerate(cost.stages):
         times = (
@@ -75,7 +90,7 @@ def parts(cost: PerOpCost) -> Table:
         )
         sizes = (stage.weights + stage.gradients, stage.states, stage.kept, stage.peak, stage.reserved)
         told = (f"{1e3 * value:.3f}".replace("-0.000", "0.000") for value in times)
-        rows.append((str(index), *told, *(f"{megabytes(size):.1f}" for size in sizes)))
+        rows.append((str(index), *told, *(f"{mebibytes(size):.1f}" for size in sizes)))
     return ("stage", *_MORE), rows
 
 
@@ -83,23 +98,23 @@ def chosen(answer: OperatorAnswer) -> Iterator[str]:
     """The order of passes that was chosen."""
     if order := answer.order:
         proof = "no order of these stages is faster" if order.gap <= 1e-9 else f"bound {order.bound:.5f} s"
-        yield (f"with {order.name} these stages take {order.seconds:.5f} s by simulation ({proof}); the search "
-               "itself reckoned with 1f1b")  # fmt: skip
+        yield (f"order of passes {order.name}, simulated ({proof}); the stages were searched for "
+               f"{answer.question.pricing.schedule}")  # fmt: skip
 
 
 def orders(answer: OperatorAnswer) -> Table:
     """The orders of passes that were simulated."""
     rows: list[tuple[str, ...]] = [
-        (order.name, f"{order.seconds:.5f}", f"{order.bubble:.2%}", f"{megabytes(max(order.memory)):.2f}",
-         "yes" if order.fits else "no")
+        (order.name, f"{order.seconds:.5f}", f"{order.bubble:.2%}", f"{mebibytes(max(order.memory)):.2f}",
+         "yes" if order.fits else "no", "yes" if runs(answer.question, order.name) else "no")
         for order in answer.orders
     ]  # fmt: skip
-    return ("order", "iteration s", "bubble", "memory MB", "fits"), rows
+    return ("order", "iteration s", "bubble", "memory MiB", "fits", "in the runtime"), rows
 
 
 def start_line(question: OperatorQuestion, plan: PerOpPlan, cost: PerOpCost) -> str:
     """A start, or a plan of the user's own."""
-    said = f"{cost.seconds:.5f} s, {megabytes(max(cost.memory)):.2f} MB, {_batches(question, plan)}"
+    said = f"{cost.seconds:.5f} s, {mebibytes(max(cost.memory)):.2f} MiB, {_batches(question, plan)}"
     return f"{_stages(plan)}: {said}{'' if cost.fits(question.memory) else ' (does not fit)'}"
 
 
@@ -128,6 +143,7 @@ def answer_data(answer: OperatorAnswer) -> Plain:
     plan, cost = _halves(answer.plan, answer.cost)
     return {
         "plan": plan, "cost": cost, "bound": answer.bound, "gap": answer.gap, "proven": answer.proven,
+        "fixed": {"zero": answer.question.pricing.zero, "cp": 1, "ep": 1, "vpp": 1},
         "cost_model": answer.question.pricing.name, "space": answer.question.space, "method": answer.method,
         "profile": profile_data(answer.question.profile), "diary": answer.diary, "schedule": schedule_of(answer),
         "orders": [order_data(order) for order in answer.orders], "run": {"cpu_seconds": answer.cpu_seconds},
@@ -150,18 +166,25 @@ def _fields(stage: OperatorStage, names: tuple[str, ...]) -> Plain:
 
 def written_lines(plan: Plan, operators: Operators) -> Iterator[str]:
     """A per-operator plan as its file has it: what it is, and its bound as far as it holds."""
-    count, stale = len(operators.stages), ended(plan)
+    count, passes, batch = len(operators.stages), operators.microbatches, plan.strategy.global_batch
     yield (f"{plan.model.name} on {plan.cluster.name}, operator by operator: {count} stage{'s'[: count > 1]}, "
-           f"{operators.microbatches} micro batches of a global batch of {plan.strategy.global_batch}")  # fmt: skip
-    proven = f"bound {show_seconds(operators.bound)}" if not stale else f"bound unknown ({stale}; plan again)"
+           f"{passes} micro batch{'es'[: 2 * (passes > 1)]} of a global batch of {batch}")  # fmt: skip
     costs = plan.provenance.costs if plan.provenance else "full"
-    yield (f"{show_seconds(operators.seconds)} per iteration, {proven} under the {costs} cost model; "
-           f"order of passes {plan.strategy.schedule}")  # fmt: skip
+    yield (f"{show_seconds(operators.seconds)} per iteration, {_written_bound(plan, operators)}, under the {costs} "
+           f"cost model; order of passes {plan.strategy.schedule}")  # fmt: skip
+
+
+def _written_bound(plan: Plan, operators: Operators) -> str:
+    if stale := ended(plan):
+        return f"bound unknown ({stale}; plan again)"
+    order = "" if plan.strategy.schedule in {"1f1b", "gpipe"} else _ANY
+    fixed = _fixed(plan.strategy.zero, plan.model)
+    return f"bound {show_seconds(operators.bound)}{order} of all splits with {fixed}"
 
 
 def written_stages(operators: Operators) -> Table:
     """Its stages."""
-    heads = ("stage", "ops", "GPUs", "tp x dp of its operators", "again", "iteration", "memory")
+    heads = ("stage", "ops", "GPUs", "tp x dp of its operators", "recompute", "iteration", "memory")
     return heads, [_written(index, stage) for index, stage in enumerate(operators.stages)]
 
 

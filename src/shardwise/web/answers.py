@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shardwise import api
+from shardwise.api.reading import as_plan
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.serialise import to_plain
@@ -68,7 +69,7 @@ def view(body: bytes) -> Data:
     from shardwise.report.view import plan_view
 
     data = _table(body, "plan", "question", "strategy")
-    plan = plan_of(data["plan"]) if "plan" in data else _planned(data)
+    plan = _whole(data["plan"], "the page") if "plan" in data else _planned(data)
     return {"plan": api.plan_table(plan), "view": plan_view(plan)}
 
 
@@ -77,7 +78,7 @@ def why(body: bytes) -> Data:
     from shardwise.report.data import why_data
 
     data = _table(body, "plan", "strategy")
-    return why_data(api.why(plan_of(data.get("plan")), _strategy_text(data)))
+    return why_data(api.why(_whole(data.get("plan"), "why"), _strategy_text(data)))
 
 
 def export(body: bytes) -> Data:
@@ -88,7 +89,7 @@ def export(body: bytes) -> Data:
     target = data.get("target")
     if not isinstance(target, str):
         raise InputError(Fault("target", "must be a text such as megatron@main"))
-    return export_data(api.export(plan_of(data.get("plan")), target[:100]))
+    return export_data(api.export(_whole(data.get("plan"), "export"), target[:100]))
 
 
 def report(body: bytes) -> str:
@@ -98,13 +99,18 @@ def report(body: bytes) -> str:
     plans = _table(body, "plans").get("plans")
     if not isinstance(plans, list) or not 1 <= len(plans) <= MOST_PLANS:
         raise InputError(Fault("plans", f"must be a list of 1 to {MOST_PLANS} plans"))
-    return plans_page([plan_of(plan, f"plans.{index}") for index, plan in enumerate(plans)])
+    return plans_page([_whole(plan, "a report", f"plans.{index}") for index, plan in enumerate(plans)])
 
 
 JSON: dict[str, Callable[[bytes], Data]] = {
     "catalog": catalog, "model": model, "question": question, "view": view, "why": why, "export": export,
 }  # fmt: skip
 TEXT: dict[str, Callable[[bytes], str]] = {"report": report}
+
+
+def _whole(value: object, verb: str, at: str = "plan") -> Plan:
+    """A plan of a whole strategy; what is shown of a per-operator plan would be another one's."""
+    return as_plan(plan_of(value, at), verb, at)
 
 
 def _table(body: bytes, *names: str) -> Data:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import UnionType
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.values import value_faults
@@ -17,7 +18,7 @@ from shardwise.frameworks.aceso.rules import full_rule
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
-from shardwise.inputs.gate import counted, listed, typed
+from shardwise.inputs.gate import counted, fits, held, listed, wrong
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -27,13 +28,14 @@ from shardwise.per_op.alleviate import starts_of
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.operators import OperatorPricing
-from shardwise.per_op.orders import CHOICES
+from shardwise.per_op.orders import CHOICES, order_faults
 from shardwise.per_op.profiled import Profiled
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.profiles.operators import measured_profile, read_operators
 from shardwise.per_op.profiles.request import operator_request
 from shardwise.per_op.profiles.table import MB, Profile
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan, Pricing
+from shardwise.per_op.solve import METHODS
 from shardwise.per_op.start import STARTS
 from shardwise.search.api import memory_limit
 
@@ -42,6 +44,14 @@ ASSUMED = "a100-80gb"
 """GPUs of a profile that comes without a cluster."""
 SEQ = 4096
 """Tokens of a sample where neither the call nor a profile says it."""
+_ASKED = {
+    "zero": "Strategy.zero", "gpus": "Cluster.gpus", "gpus_per_node": "Cluster.gpus", "layers": "Model.layers",
+    "most_tp": "option.none", "p2p_overlap": "option.share",
+}  # fmt: skip
+_SEARCHED = {
+    "hops": "option.steps", "trials": "option.steps", "best": "option.best", "time_limit": "option.seconds",
+}  # fmt: skip
+"""Options that are one number, and the rows of the table that they are read against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,7 @@ class OperatorOptions:
 
 def question_of(given: OperatorOptions) -> OperatorQuestion:
     """Profile, chain, GPUs, limits and cost model; raises InputError with all faults."""
-    if faults := [*_contradictions(given)]:
+    if faults := [*_unreadable(given)] or [*_contradictions(given)]:
         raise InputError(faults)
     if given.p2p_overlap is not None:
         overlap = replace(given.runtime.overlap, p2p=given.p2p_overlap)
@@ -92,12 +102,38 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
         micro_batches=_sizes(given, faults), most_tp=given.most_tp,
         stages=_stage_range(given.stages, faults) if pricing.zero < 2 else (1, 1),
         space="compatible" if given.compatible_space or given.compatible else "full",
-        model=given.model, cluster=cluster, seq=seq,
+        model=given.model, cluster=cluster, seq=seq, runtime=given.runtime,
     )  # fmt: skip
-    faults += [*_refused(question), *_other_length(given, profile)]
+    faults += [*_refused(question), *order_faults(question, given.schedule), *_other_length(given, profile)]
     if faults:
         raise InputError(faults)
     return replace(question, notes=(*profile.notes, *told, *warnings(profile, _pairs(given.runs_with))))
+
+
+def _unreadable(given: OperatorOptions) -> Iterator[Fault]:
+    """Values that are no such thing, which only a caller from Python can give."""
+    yield from _number_faults({name: getattr(given, name) for name in _ASKED})
+    shapes: tuple[tuple[str, object, type | UnionType, str], ...] = (
+        ("--runs-with", given.runs_with, str | Mapping, "KEY=VALUE, such as attention=plain"),
+        ("--layer-ops", given.layer_ops, str | Sequence, "the first and the last, FIRST,LAST"),
+        ("--microbatches", given.microbatches, str | Sequence, "numbers such as 1,2,4"),
+    )
+    for flag, value, kinds, how in shapes:
+        if value is not None and not isinstance(value, kinds):
+            yield Fault(flag, f"is {value!r}; write {how}")
+
+
+def _number_faults(values: Mapping[str, object]) -> Iterator[Fault]:
+    for name, value in values.items():
+        if value is not None and (why := wrong(value, SCALARS[_ASKED.get(name) or _SEARCHED[name]])):
+            yield Fault("--" + name.replace("_", "-"), why)
+
+
+def search_faults(method: str, **numbers: object) -> Iterator[Fault]:
+    """What is wrong with how a search is to go."""
+    if method not in METHODS:
+        yield Fault("--method", f"{method!r} is no way to search; choose {', '.join(METHODS)}")
+    yield from _number_faults(numbers)
 
 
 def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
@@ -204,16 +240,16 @@ def _other_length(given: OperatorOptions, profile: Profile) -> Iterator[Fault]:
 
 
 def _memory(given: OperatorOptions, faults: list[Fault]) -> float:
-    text = given.memory
-    if isinstance(text, str):
+    """Bytes that one GPU may use. A bare number that is typed is Aceso's MiB with --compatible only."""
+    value = given.memory
+    if value is not None:
+        if isinstance(value, str) and given.compatible and re.fullmatch(r"[0-9.]+", value.strip()):
+            value = f"{value}MiB"
         try:
-            bare = re.fullmatch(r"[0-9.]+", text.strip())
-            return typed(f"{text}MiB" if bare else text, SCALARS["option.room"], "--memory")
+            return held(value, SCALARS["option.room"], "--memory")
         except InputError as error:
             faults += error.faults
             return MB
-    if text is not None:
-        return text
     if given.cluster is not None:
         return room(given.cluster.gpu) if given.compatible else memory_limit(given.cluster, given.runtime)
     faults.append(Fault("--memory", "is missing; say what one GPU may use, such as 28000MiB, or give --cluster"))
@@ -262,16 +298,23 @@ def _numbers(flag: str, given: str | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _stage_range(given: str | tuple[int, int] | None, faults: list[Fault]) -> tuple[int, int]:
-    if not isinstance(given, str):
-        return given or (1, 0)
-    low, _, high = given.partition("-")
+    """Fewest and most, from a text such as 2-8 or from two numbers; most 0: as many as there can be."""
+    if given is None:
+        return 1, 0
+    row = SCALARS["Strategy.pp"]
     try:
-        least, most = (counted(part, SCALARS["Strategy.pp"], "--stages") for part in (low, high or low))
-    except InputError:
-        least, most = 1, 0
-    if least > most:
-        faults.append(Fault("--stages", f"{given!r}: write a number, or the fewest and the most such as 2-8"))
-    return least, most
+        if isinstance(given, str):
+            low, _, high = given.partition("-")
+            least, most = (counted(part, row, "--stages") for part in (low, high or low))
+        else:
+            least, most = given
+        if fits(least, row) and (most == 0 or (fits(most, row) and least <= most)):
+            return least, most
+    except (InputError, TypeError, ValueError):
+        pass
+    how = "write a number, or the fewest and the most such as 2-8 (from Python a text, or two numbers)"
+    faults.append(Fault("--stages", f"{given!r}: {how}"))
+    return 1, 0
 
 
 def _pairs(given: str | Mapping[str, str] | None) -> dict[str, str]:

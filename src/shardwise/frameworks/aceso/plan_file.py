@@ -12,7 +12,7 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
-from shardwise.per_op.advice import dimensions, megabytes
+from shardwise.per_op.advice import dimensions, mebibytes
 from shardwise.per_op.answer import OperatorAnswer
 from shardwise.per_op.as_plan import profile_data
 from shardwise.per_op.evaluate import evaluate
@@ -78,7 +78,7 @@ def _predicted(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
         },
         "seconds": cost.seconds,
         "stages": [
-            {"seconds": time, "memory_MB": megabytes(memory), "reserved_MB": megabytes(stage.reserved)}
+            {"seconds": time, "memory_MiB": mebibytes(memory), "reserved_MiB": mebibytes(stage.reserved)}
             for time, memory, stage in zip(cost.times, cost.memory, cost.stages, strict=True)
         ],
     }
@@ -116,7 +116,7 @@ def _key_faults(data: Plain) -> Iterator[Fault]:
         elif [len(row) for row in rows] != _counts(data.get("recompute_ops"), rows):
             yield Fault(key, "has other numbers of operators per stage than recompute_ops")
         elif key == "recompute_ops" and any(value > 1 for row in rows for value in row):
-            yield Fault(key, "must hold 0 (kept) and 1 (made again)")
+            yield Fault(key, "must hold 0 (kept) and 1 (recomputed)")
     yield from _told_twice(data, gpus)
 
 
