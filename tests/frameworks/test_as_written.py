@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from export_plans import plans
@@ -12,9 +13,13 @@ from hypothesis import HealthCheck, given, settings
 import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
+from shardwise.estimate.estimate import estimate
 from shardwise.frameworks.export import export
 from shardwise.frameworks.read import read_content, read_framework
 from shardwise.inputs.strategy_text import complete
+from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.generate import generate
+from shardwise.plan.file import read_plan
 from shardwise.plan.predict import plan_of
 from shardwise.units import show_bytes, show_seconds
 
@@ -41,9 +46,57 @@ def test_the_header_is_the_estimate_of_the_file(plan, to, tmp_path_factory):
     runtime = re.search(r"\(runtime ([\w-]+)\)$", made.as_written)[1]
     read = read_framework(folder / FILES[to])
     strategy = complete({**read.fields, "runtime": runtime}, plan.cluster)
-    found = shardwise.estimate(read.model or plan.model, plan.cluster, strategy)
+    order, model = _order(made), read.model or plan.model
+    if order is not None:
+        strategy = replace(strategy, schedule="auto")
+    found = estimate(model, plan.cluster, strategy, order=order)
     assert made.as_written.startswith(f"{show_seconds(found.iteration_seconds)} per iteration")
     assert f"at most {show_bytes(found.total_bytes)} of" in made.as_written
+
+
+def _order(made):
+    """The order that the files of an export say."""
+    rows = [file.text for file in made.files if file.name == "schedule.csv"]
+    return Schedule.parse(rows[0]) if rows else None
+
+
+ZERO_BUBBLE = "tp1 pp4 dp4 mbs1 gbs64 seq8192 zb-h1 runtime=zero-bubble"
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """A plan whose order was made for 60 GB."""
+    folder = tmp_path_factory.mktemp("limited")
+    words = ["llama-3-8b", "-c", "16xh100", "-s", ZERO_BUBBLE, "-q", "--out", str(folder / "zb.json")]
+    assert run(["estimate", *words]) == 0
+    words = ["--plan", str(folder / "zb.json"), "--memory-limit", "60GB", "-q", "--out", str(folder / "lim.json")]
+    assert run(["schedule", "auto", *words]) == 0
+    return read_plan(folder / "lim.json")
+
+
+@pytest.mark.parametrize("to", ["torchtitan@0.2", "torchtitan@main"])
+def test_torchtitan_is_estimated_in_the_order_of_its_csv(limited, to):
+    """The header told 1F1B's 71.98 GiB, though the file beside it runs other rows."""
+    made = export(limited, to)
+    strategy = replace(made.strategy, runtime="torchtitan")
+    there = estimate(limited.model, limited.cluster, strategy, order=limited.order)
+    assert made.as_written.startswith(f"{show_seconds(there.iteration_seconds)} per iteration")
+    assert f"at most {show_bytes(there.total_bytes)} of" in made.as_written
+
+
+def test_torch_pipelining_runs_the_plans_own_order(limited):
+    """It was optimised anew, without the limit: 75.30 GiB for an order of 53.20."""
+    made = export(limited, "torch-pipelining")
+    assert made.as_written == f"{made.prediction} (runtime zero-bubble)"
+    assert show_bytes(limited.predictions.total_bytes) in made.prediction
+
+
+@pytest.mark.parametrize("to", ["torch-pipelining", "torchtitan"])
+def test_an_order_that_was_edited_is_predicted_anew(limited, to):
+    s = limited.strategy
+    made = export(replace(limited, order=generate("gpipe", pp=4, vpp=1, microbatches=s.microbatches)), to)
+    assert made.prediction.endswith("232.98 GiB of 79.20 GiB on a GPU: does not fit")
+    assert "on a GPU: does not fit (runtime" in made.as_written
 
 
 def test_a_plan_for_another_framework_is_priced_there():

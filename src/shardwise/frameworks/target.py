@@ -19,8 +19,10 @@ from shardwise.inputs.layers import spread
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
+from shardwise.pipeline.action import Schedule
 from shardwise.plan.file import plan_id
 from shardwise.plan.plan import Plan
+from shardwise.plan.predict import estimate_of
 from shardwise.units import show_bytes, show_percent, show_seconds
 from shardwise.version import __version__
 
@@ -124,13 +126,18 @@ class ExportDraft:
         runtime = load_runtime(runtime_of(self.plan, self.target))
         try:
             old, new = (
-                estimate(self.model, self.plan.cluster, one, runtime=runtime, checked=True)
+                estimate(self.model, self.plan.cluster, one, runtime=runtime, checked=True, order=self._order(one))
                 for one in (before, self.strategy)
             )
         except ShardwiseError:  # one of them cannot run there at all
             return ""
         seconds, size = new.iteration_seconds - old.iteration_seconds, new.total_bytes - old.total_bytes
         return f" ({_signed(seconds, show_seconds)} and {_signed(size, show_bytes)} by the estimate)"
+
+    def _order(self, strategy: Strategy) -> Schedule | None:
+        """The plan's own order, where the strategy still is the one that it orders."""
+        kept = all(getattr(strategy, name) == getattr(self.plan.strategy, name) for name in _ORDERED)
+        return self.plan.order if kept else None
 
     def refuse(self, path: str, message: str) -> None:
         self.refusals.append(Fault(path, message))
@@ -165,8 +172,13 @@ class ExportDraft:
 
     @property
     def prediction(self) -> str:
-        """The prediction of the plan, in a line."""
-        return prediction(self.plan.predictions, self.plan.cluster.gpu.memory)
+        """The prediction of the plan, in a line; made anew, as the one in its file may be of another order."""
+        return prediction(self.planned, self.plan.cluster.gpu.memory)
+
+    @cached_property
+    def planned(self) -> Estimate:
+        """What the plan takes as it is."""
+        return estimate_of(self.plan)
 
     @property
     def as_written(self) -> str:
@@ -189,14 +201,15 @@ class ExportDraft:
         )
 
 
-def prediction(told: Figures | None, memory: float) -> str:
+_ORDERED = ("pp", "vpp", "placement", "schedule", "microbatches")
+
+
+def prediction(told: Figures, memory: float) -> str:
     """The line of what is promised for a GPU of so much memory."""
-    if told is None:
-        return "nothing; the plan holds no prediction"
     return (
         f"{show_seconds(told.iteration_seconds)} per iteration, {show_percent(told.mfu)} MFU, "
         f"{told.tokens_per_second_per_gpu:.0f} tokens/s/GPU, at most {show_bytes(told.total_bytes)} of "
-        f"{show_bytes(memory)} on a GPU"
+        f"{show_bytes(memory)} on a GPU{': does not fit' if told.fits == 'no' else ''}"
     )
 
 
