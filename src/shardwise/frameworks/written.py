@@ -46,4 +46,9 @@ def _said(texts: dict[str, str], meant: ExportDraft, order: Schedule | None) -> 
     own = {"runtime": runtime, "straggler": plan.strategy.straggler}
     said = complete({**read.fields, **own}, plan.cluster)
     # the rows order the work; the name that stands beside them says only where the chunks are
-    return read.model or plan.model, replace(said, schedule="auto") if order else said
+    return _model(read.model, meant), replace(said, schedule="auto") if order else said
+
+
+def _model(read: Model | None, meant: ExportDraft) -> Model:
+    """The model of the file; MindFormers' names the nearest architecture, and a note says to put the own one there."""
+    return meant.model if read is None or meant.target.name == "mindformers" else read
