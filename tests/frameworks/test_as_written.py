@@ -14,7 +14,7 @@ import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
 from shardwise.estimate.estimate import estimate
-from shardwise.frameworks.export import export
+from shardwise.frameworks.export import TARGETS, export
 from shardwise.frameworks.read import read_content, read_framework
 from shardwise.inputs.strategy_text import complete
 from shardwise.pipeline.action import Schedule
@@ -37,6 +37,7 @@ def test_the_header_is_the_estimate_of_the_file(plan, to, tmp_path_factory):
     except InfeasibleError:
         return
     if not made.as_written:  # it cannot run on the target's runtime as we know it
+        assert any("the checks refuse it for the runtime" in str(fault) for fault in made.losses)
         return
     folder = tmp_path_factory.mktemp("written")
     for file in made.files:
@@ -148,3 +149,59 @@ def test_mindformers_formats_and_kernels_are_read_back(words):
         assert getattr(read.strategy, name) == getattr(plan.strategy, name)
     assert not [line for line in read.understanding.ignored if "dtype" in line or "flash" in line]
     assert made.as_written == f"{made.prediction} (runtime mindformers)"
+
+
+def planned(model, cluster, strategy):
+    return plan_of(shardwise.estimate(model, cluster, strategy))
+
+
+@pytest.mark.parametrize("to", ["torchtitan@0.2", "torchtitan@main"])
+def test_experts_of_one_replica_stay_sharded(to):
+    """Zero 3 was written as zero 0, without a word: 136 GiB for a plan of 85."""
+    plan = planned(
+        "qwen3-30b-a3b", "8xh200",
+        "tp4 pp2x2 ep2 mbs1 gbs8 seq4096 interleaved recompute=ops zero3 runtime=torchtitan",
+    )  # fmt: skip
+    made = export(plan, to, strict=True)
+    assert made.strategy.zero == 3
+    assert made.as_written == f"{made.prediction} (runtime torchtitan)"
+    whole = replace(plan, strategy=replace(plan.strategy, zero=0))
+    assert any("expert parallel ranks always shard" in str(fault) for fault in export(whole, to).losses)
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_straggler_is_the_sites_and_stays(to):
+    strategy = "pp4 zero1 mbs1 gbs64 seq8192"
+    slow, plain = (export(planned("llama-3-8b", "16xh100", strategy + more), to) for more in (" straggler1.05", ""))
+    if plain.as_written:
+        assert slow.as_written.split()[0] > plain.as_written.split()[0]
+    assert [fault.path for fault in slow.losses] == [fault.path for fault in plain.losses]
+
+
+@pytest.mark.parametrize(
+    ("to", "words", "why"),
+    [
+        ("megatron", "pp4 zero2 mbs1 gbs64 seq8192 runtime=torchtitan", "strategy.zero: 2 does not go with pp 4"),
+        ("torchtitan", "tp2 ep4 etp2 zero1 mbs1 gbs16 seq4096", "strategy.etp: 2, but runtime torchtitan"),
+    ],
+)
+def test_files_that_our_own_check_refuses_are_told(to, words, why):
+    plan = planned("qwen3-30b-a3b" if "ep4" in words else "llama-3-8b", "16xh200", words)
+    made = export(plan, to)
+    assert not made.as_written
+    assert any(fault.path == "as written" and why in fault.message for fault in made.losses)
+    assert all(f"not as planned: {fault}" in made.files[0].text for fault in made.losses)
+    with pytest.raises(InfeasibleError, match=f"(?s)--strict.*{why}"):
+        export(plan, to, strict=True)
+
+
+def test_a_difference_that_no_loss_names_is_told():
+    """An order that the plan carries beside a name that Megatron has: the files run the name's own."""
+    plan = planned("llama-3-8b", "16xh100", "pp4 mbs1 gbs64 seq8192")
+    edited = replace(plan, order=generate("gpipe", pp=4, vpp=1, microbatches=plan.strategy.microbatches))
+    made = export(edited, "megatron")
+    assert "what the files cannot say is not named" in str(made.losses[0])
+    assert "56.82 GiB where the plan takes" in str(made.losses[0])
+    with pytest.raises(InfeasibleError, match="not named"):
+        export(edited, "megatron", strict=True)
+    assert not export(plan, "megatron", strict=True).losses

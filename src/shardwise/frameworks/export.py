@@ -97,7 +97,8 @@ def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
     first = _draft(plan, target, version)
     files = write(first)
     draft = _draft(plan, target, version, strict=strict)  # once more, with what the files say in their headers
-    draft.written = read_back(files, first)
+    draft.written, told = read_back(files, first)
+    draft.losses += told
     return draft.export(write(draft))
 
 

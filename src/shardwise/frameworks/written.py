@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
-from shardwise.errors import ShardwiseError
+from shardwise.errors import Fault, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.frameworks.partition import mixture, planned
 from shardwise.frameworks.read import read_content
 from shardwise.frameworks.target import ExportDraft, File, runtime_of
 from shardwise.inputs.load import load_runtime
@@ -14,6 +16,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import complete
 from shardwise.pipeline.action import Schedule
+from shardwise.units import show_bytes, show_seconds
 
 READ_BACK = {
     "megatron@main": "train.sh", "torchtitan@0.2": "torchtitan.toml", "torchtitan@0.3": "shardwise_config.py",
@@ -24,16 +27,49 @@ ORDER = "schedule.csv"
 """The file with the order of the passes, where they have one of their own."""
 
 
-def read_back(files: Iterable[File], meant: ExportDraft) -> Estimate | None:
-    """The estimate of an export; `meant`: what the exporter means it to say. None: it cannot be estimated."""
+MOST = 0.005
+"""By which share the files' figures may differ from the plan's without a word."""
+
+
+class Written(NamedTuple):
+    """What the files of an export take, and what must be told of that."""
+
+    found: Estimate | None
+    """None: they cannot be estimated, which is told."""
+    told: tuple[Fault, ...]
+
+
+def read_back(files: Iterable[File], meant: ExportDraft) -> Written:
+    """The estimate of an export's files; `meant`: what the exporter means them to say."""
     texts = {file.name: file.text for file in files}
     order = Schedule.parse(texts[ORDER], name=ORDER) if ORDER in texts else None
-    runtime = load_runtime(runtime_of(meant.plan, meant.target))
+    name = runtime_of(meant.plan, meant.target)
     try:
         model, said = _said(texts, meant, order)
-        return estimate(model, meant.plan.cluster, said, runtime=runtime, order=order)
-    except ShardwiseError:
-        return None
+        found = estimate(model, meant.plan.cluster, said, runtime=load_runtime(name), order=order)
+    except ShardwiseError as error:
+        why = "; ".join(line.strip(" -") for line in str(error).splitlines())
+        return Written(None, (Fault("as written", f"the checks refuse it for the runtime {name}: {why}"),))
+    told = meant.losses or mixture(meant.plan)  # several kinds of recompute are more than one strategy says
+    return Written(found, () if told else _unnamed(found, meant))
+
+
+def _unnamed(found: Estimate, meant: ExportDraft) -> tuple[Fault, ...]:
+    """A difference that no loss explains; the plan is priced on the runtime that the files are priced on."""
+    plan, own = meant.plan, replace(planned(meant.plan), runtime=found.strategy.runtime)
+    try:
+        there = estimate(plan.model, plan.cluster, own, order=plan.order, checked=True)
+    except ShardwiseError:  # the plan itself cannot be priced there
+        return ()
+    pairs = ((found.iteration_seconds, there.iteration_seconds), (found.total_bytes, there.total_bytes))
+    if all(abs(ours - theirs) <= MOST * theirs for ours, theirs in pairs):
+        return ()
+    (seconds, planned_seconds), (size, planned_size) = pairs
+    text = (
+        f"it takes {show_seconds(seconds)} and {show_bytes(size)} where the plan takes {show_seconds(planned_seconds)} "
+        f"and {show_bytes(planned_size)} on {own.runtime}: what the files cannot say is not named"
+    )
+    return (Fault("as written", text),)
 
 
 def _said(texts: dict[str, str], meant: ExportDraft, order: Schedule | None) -> tuple[Model, Strategy]:
