@@ -140,9 +140,7 @@ def test_the_base_of_rotary_angles_is_written_and_read_back():
 @pytest.mark.parametrize("words", ["fp32", "noflash", "pure", "fp16"])
 def test_mindformers_formats_and_kernels_are_read_back(words):
     """The reader took bf16 and flash attention for all: a file in fp32 was headed with a sixth of its seconds."""
-    plan = plan_of(
-        shardwise.estimate("qwen3-0.6b", "8xh100", f"tp2 dp4 mbs1 gbs8 seq4096 {words} runtime=mindformers")
-    )
+    plan = plan_of(shardwise.estimate("qwen3-0.6b", "8xh100", f"tp2 dp4 mbs1 gbs8 seq4096 {words} runtime=mindformers"))
     made = export(plan, "mindformers")
     read = read_content(made.files[0].text, "mindformers.yaml")
     for name in ("dtype", "master", "flash"):

@@ -111,7 +111,7 @@ def _data(draft: ImportDraft, keys: Foreign) -> None:
 
 def _experts_spread(draft: ImportDraft) -> bool:
     """With expert parallel FSDP runs in any case, over the tensor parallel ranks that hold the same experts."""
-    return 1 < draft.number("ep") and draft.number("ep") * draft.number("etp") < draft.number("tp")
+    return draft.number("ep") > 1 and draft.number("ep") * draft.number("etp") < draft.number("tp")
 
 
 def _pipeline(draft: ImportDraft, keys: Foreign) -> None:
