@@ -44,7 +44,7 @@ def test_the_header_is_the_estimate_of_the_file(plan, to, tmp_path_factory):
         (folder / file.name).write_text(file.text)
     header = (folder / FILES[to]).read_text()
     assert f"as written: {made.as_written}" in header
-    runtime = re.search(r"\(runtime ([\w-]+)\)$", made.as_written)[1]
+    runtime = re.search(r"\(runtime (\S+)\)$", made.as_written)[1]
     read = read_framework(folder / FILES[to])
     strategy = complete({**read.fields, "runtime": runtime}, plan.cluster)
     order, model = _order(made), plan.model if to.startswith("mindformers") else read.model or plan.model
@@ -203,3 +203,34 @@ def test_a_difference_that_no_loss_names_is_told():
     with pytest.raises(InfeasibleError, match="not named"):
         export(edited, "megatron", strict=True)
     assert not export(plan, "megatron", strict=True).losses
+
+
+SCRIPT = "tp4 pp2 dp2 mbs1 gbs64 seq8192 zero1 runtime=megatron"
+
+
+@pytest.mark.parametrize("laid", ["", "+kernels.loss=fused", "+overlap.tp=0", "+kernels.loss=fused+overlap.tp=0"])
+def test_megatrons_own_flags_say_what_is_laid_over_its_runtime(laid):
+    made = export(planned("llama-3-8b", "16xh100", SCRIPT + laid), "megatron", strict=True)
+    script = made.files[0].text
+    assert ("--cross-entropy-loss-fusion" in script) == ("loss" in laid)
+    assert ("--tp-comm-overlap" in script) == ("overlap" not in laid)
+    assert read_content(script, "train.sh").strategy.runtime == f"megatron{laid}"
+    assert made.as_written == f"{made.prediction} (runtime megatron{laid})"
+
+
+@pytest.mark.parametrize(
+    ("to", "runtime", "lost"),
+    [
+        ("megatron", "megatron+overlap.tp=0.9", "overlap.tp=0.9 is no setting of Megatron-LM"),
+        ("megatron", "megatron+kernels.loss=in-place", ""),
+        ("mindformers", "mindformers+kernels.loss=fp32", "kernels.loss=fp32 is no setting of MindFormers"),
+    ],
+)
+def test_what_no_flag_says_of_a_runtime_is_told(to, runtime, lost):
+    plan = planned("llama-3-8b", "16xh100", f"tp4 pp2 dp2 mbs1 gbs64 seq8192 zero1 runtime={runtime}")
+    made = export(plan, to)
+    assert made.as_written.endswith(f"(runtime {runtime.partition('+')[0]})")
+    assert [lost in str(fault) for fault in made.losses] == [True] * bool(lost)
+    if lost:
+        with pytest.raises(InfeasibleError, match="is no setting of"):
+            export(plan, to, strict=True)

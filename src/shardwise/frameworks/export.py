@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from shardwise.check.check import ensure
 from shardwise.errors import InputError, UnknownNameError
 from shardwise.frameworks.partition import mixture
-from shardwise.frameworks.target import Export, ExportDraft, File, Target
+from shardwise.frameworks.target import Export, ExportDraft, File, Target, runtime_of, settings_of
 from shardwise.frameworks.written import read_back
 from shardwise.inputs.files import read_text
 from shardwise.inputs.load import load_runtime
@@ -29,6 +30,7 @@ TARGETS = {
             versions={"main": "Megatron-LM, main of August 2026 (d98e8a6)"},
             module="shardwise.frameworks.megatron.write",
             runtime="megatron",
+            settings=("kernels.loss=fused", "overlap.tp=0"),
         ),
         Target(
             name="torchtitan",
@@ -118,6 +120,7 @@ def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:
 def _draft(plan: Plan, target: Target, version: str, *, strict: bool = False) -> ExportDraft:
     draft = ExportDraft(plan=plan, target=target, version=version, strict=strict)
     _say_mixture(draft)
+    _say_settings(draft)
     return draft
 
 
@@ -126,6 +129,19 @@ def _say_mixture(draft: ExportDraft) -> None:
     text = mixture(draft.plan)
     if text and draft.version != "2.1-graph":
         draft.lose("partition.recompute", text)
+
+
+def _say_settings(draft: ExportDraft) -> None:
+    """Values laid over a runtime that is the target's own, and that no setting of the target stands for."""
+    plan, target = draft.plan, draft.target
+    if not target.runtime or runtime_of(plan, target) != plan.strategy.runtime:
+        return
+    base, laid = settings_of(plan.strategy.runtime)
+    for one in laid:
+        if one not in target.settings:
+            draft.lose("strategy.runtime", f"{one} is no setting of {target.title}; {base} is written as it is")
+    kept = "+".join((base, *(one for one in laid if one in target.settings)))
+    draft.strategy = replace(draft.strategy, runtime=kept)
 
 
 def target_names() -> tuple[str, ...]:

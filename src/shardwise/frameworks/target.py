@@ -6,6 +6,7 @@ near it, and `refuse` where there is nothing near; `settle` then tells all of it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.estimate.predictions import Figures
 from shardwise.frameworks.partition import planned
 from shardwise.inputs.layers import spread
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import is_file, load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.action import Schedule
@@ -53,6 +54,8 @@ class Target:
     """The module whose `write` makes the files."""
     runtime: str = ""
     """The runtime of our catalog that predicts it."""
+    settings: tuple[str, ...] = ()
+    """Values laid over a runtime (`megatron+kernels.loss=fused`) that its files say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +224,14 @@ def runtime_of(plan: Plan, target: Target) -> str:
     """The runtime that predicts a target: the plan's own where it is one of the target's."""
     own = plan.strategy.runtime
     return own if not target.runtime or own.startswith(target.runtime) else target.runtime
+
+
+def settings_of(runtime: str) -> tuple[str, tuple[str, ...]]:
+    """A runtime's own name, and the values laid over it that change it, numbers written the shortest way."""
+    base, *laid = [runtime] if is_file(runtime) else runtime.split("+")
+    plain = load_runtime(base)
+    changed = [one for one in laid if replace(load_runtime(f"{base}+{one}"), name=plain.name) != plain]
+    return base, tuple(re.sub(r"=0[.0]*$", "=0", one) for one in changed)
 
 
 def gpus_per_node(gpus: int) -> int:

@@ -10,8 +10,7 @@ from shardwise.errors import Fault, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.frameworks.partition import mixture, planned
 from shardwise.frameworks.read import read_content
-from shardwise.frameworks.target import ExportDraft, File, runtime_of
-from shardwise.inputs.load import load_runtime
+from shardwise.frameworks.target import ExportDraft, File, runtime_of, settings_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import complete
@@ -43,10 +42,11 @@ def read_back(files: Iterable[File], meant: ExportDraft) -> Written:
     """The estimate of an export's files; `meant`: what the exporter means them to say."""
     texts = {file.name: file.text for file in files}
     order = Schedule.parse(texts[ORDER], name=ORDER) if ORDER in texts else None
-    name = runtime_of(meant.plan, meant.target)
+    name = _runtime(meant)
     try:
         model, said = _said(texts, meant, order)
-        found = estimate(model, meant.plan.cluster, said, runtime=load_runtime(name), order=order)
+        name = said.runtime
+        found = estimate(model, meant.plan.cluster, said, order=order)
     except ShardwiseError as error:
         why = "; ".join(line.strip(" -") for line in str(error).splitlines())
         return Written(None, (Fault("as written", f"the checks refuse it for the runtime {name}: {why}"),))
@@ -74,15 +74,29 @@ def _unnamed(found: Estimate, meant: ExportDraft) -> tuple[Fault, ...]:
 
 def _said(texts: dict[str, str], meant: ExportDraft, order: Schedule | None) -> tuple[Model, Strategy]:
     """Model and strategy as the files have them; a straggler is the site's, so no file says it."""
-    plan, runtime = meant.plan, runtime_of(meant.plan, meant.target)
+    plan, runtime = meant.plan, _runtime(meant)
     name = READ_BACK.get(f"{meant.target.name}@{meant.version}")
     if name is None:
         return plan.model, replace(meant.strategy, runtime=runtime)
     read = read_content(texts[name], name)
+    laid = settings_of(read.strategy.runtime)[1]
+    runtime = _named(runtime, laid) if meant.target.settings else runtime
     own = {"runtime": runtime, "straggler": plan.strategy.straggler}
     said = complete({**read.fields, **own}, plan.cluster)
     # the rows order the work; the name that stands beside them says only where the chunks are
     return _model(read.model, meant), replace(said, schedule="auto") if order else said
+
+
+def _runtime(meant: ExportDraft) -> str:
+    """The runtime that predicts the target, with no more laid over it than the target can say."""
+    own = runtime_of(meant.plan, meant.target)
+    return meant.strategy.runtime if own == meant.plan.strategy.runtime else own
+
+
+def _named(runtime: str, laid: tuple[str, ...]) -> str:
+    """A runtime with the values that the files lay over it, those that change it."""
+    base = settings_of(runtime)[0]
+    return "+".join((base, *settings_of("+".join((base, *laid)))[1]))
 
 
 def _model(read: Model | None, meant: ExportDraft) -> Model:
