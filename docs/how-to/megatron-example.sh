@@ -8,7 +8,7 @@ MODEL_ARGS=(
     --untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0
 )
 PARALLEL_ARGS=(
-    --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --sequence-parallel
+    --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --sequence-parallel --tp-comm-overlap
     --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
 )

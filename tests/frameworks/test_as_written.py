@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from export_plans import plans
@@ -12,9 +13,13 @@ from hypothesis import HealthCheck, given, settings
 import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError
-from shardwise.frameworks.export import export
+from shardwise.estimate.estimate import estimate
+from shardwise.frameworks.export import TARGETS, export
 from shardwise.frameworks.read import read_content, read_framework
 from shardwise.inputs.strategy_text import complete
+from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.generate import generate
+from shardwise.plan.file import read_plan
 from shardwise.plan.predict import plan_of
 from shardwise.units import show_bytes, show_seconds
 
@@ -32,18 +37,67 @@ def test_the_header_is_the_estimate_of_the_file(plan, to, tmp_path_factory):
     except InfeasibleError:
         return
     if not made.as_written:  # it cannot run on the target's runtime as we know it
+        assert any("the checks refuse it for the runtime" in str(fault) for fault in made.losses)
         return
     folder = tmp_path_factory.mktemp("written")
     for file in made.files:
         (folder / file.name).write_text(file.text)
     header = (folder / FILES[to]).read_text()
     assert f"as written: {made.as_written}" in header
-    runtime = re.search(r"\(runtime ([\w-]+)\)$", made.as_written)[1]
+    runtime = re.search(r"\(runtime (\S+)\)$", made.as_written)[1]
     read = read_framework(folder / FILES[to])
     strategy = complete({**read.fields, "runtime": runtime}, plan.cluster)
-    found = shardwise.estimate(read.model or plan.model, plan.cluster, strategy)
+    order, model = _order(made), plan.model if to.startswith("mindformers") else read.model or plan.model
+    if order is not None:
+        strategy = replace(strategy, schedule="auto")
+    found = estimate(model, plan.cluster, strategy, order=order)
     assert made.as_written.startswith(f"{show_seconds(found.iteration_seconds)} per iteration")
     assert f"at most {show_bytes(found.total_bytes)} of" in made.as_written
+
+
+def _order(made):
+    """The order that the files of an export say."""
+    rows = [file.text for file in made.files if file.name == "schedule.csv"]
+    return Schedule.parse(rows[0]) if rows else None
+
+
+ZERO_BUBBLE = "tp1 pp4 dp4 mbs1 gbs64 seq8192 zb-h1 runtime=zero-bubble"
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """A plan whose order was made for 60 GB."""
+    folder = tmp_path_factory.mktemp("limited")
+    words = ["llama-3-8b", "-c", "16xh100", "-s", ZERO_BUBBLE, "-q", "--out", str(folder / "zb.json")]
+    assert run(["estimate", *words]) == 0
+    words = ["--plan", str(folder / "zb.json"), "--memory-limit", "60GB", "-q", "--out", str(folder / "lim.json")]
+    assert run(["schedule", "auto", *words]) == 0
+    return read_plan(folder / "lim.json")
+
+
+@pytest.mark.parametrize("to", ["torchtitan@0.2", "torchtitan@main"])
+def test_torchtitan_is_estimated_in_the_order_of_its_csv(limited, to):
+    """The header told 1F1B's 71.98 GiB, though the file beside it runs other rows."""
+    made = export(limited, to)
+    strategy = replace(made.strategy, runtime="torchtitan")
+    there = estimate(limited.model, limited.cluster, strategy, order=limited.order)
+    assert made.as_written.startswith(f"{show_seconds(there.iteration_seconds)} per iteration")
+    assert f"at most {show_bytes(there.total_bytes)} of" in made.as_written
+
+
+def test_torch_pipelining_runs_the_plans_own_order(limited):
+    """It was optimised anew, without the limit: 75.30 GiB for an order of 53.20."""
+    made = export(limited, "torch-pipelining")
+    assert made.as_written == f"{made.prediction} (runtime zero-bubble)"
+    assert show_bytes(limited.predictions.total_bytes) in made.prediction
+
+
+@pytest.mark.parametrize("to", ["torch-pipelining", "torchtitan"])
+def test_an_order_that_was_edited_is_predicted_anew(limited, to):
+    s = limited.strategy
+    made = export(replace(limited, order=generate("gpipe", pp=4, vpp=1, microbatches=s.microbatches)), to)
+    assert made.prediction.endswith("232.98 GiB of 79.20 GiB on a GPU: does not fit")
+    assert "on a GPU: does not fit (runtime" in made.as_written
 
 
 def test_a_plan_for_another_framework_is_priced_there():
@@ -81,3 +135,102 @@ def test_the_base_of_rotary_angles_is_written_and_read_back():
     script = next(file.text for file in made.files if file.name == "train.sh")
     assert "--rotary-base 500000" in script
     assert read_content(script, "train.sh").model.rotary_base == 500_000
+
+
+@pytest.mark.parametrize("words", ["fp32", "noflash", "pure", "fp16"])
+def test_mindformers_formats_and_kernels_are_read_back(words):
+    """The reader took bf16 and flash attention for all: a file in fp32 was headed with a sixth of its seconds."""
+    plan = plan_of(shardwise.estimate("qwen3-0.6b", "8xh100", f"tp2 dp4 mbs1 gbs8 seq4096 {words} runtime=mindformers"))
+    made = export(plan, "mindformers")
+    read = read_content(made.files[0].text, "mindformers.yaml")
+    for name in ("dtype", "master", "flash"):
+        assert getattr(read.strategy, name) == getattr(plan.strategy, name)
+    assert not [line for line in read.understanding.ignored if "dtype" in line or "flash" in line]
+    assert made.as_written == f"{made.prediction} (runtime mindformers)"
+
+
+def planned(model, cluster, strategy):
+    return plan_of(shardwise.estimate(model, cluster, strategy))
+
+
+@pytest.mark.parametrize("to", ["torchtitan@0.2", "torchtitan@main"])
+def test_experts_of_one_replica_stay_sharded(to):
+    """Zero 3 was written as zero 0, without a word: 136 GiB for a plan of 85."""
+    plan = planned(
+        "qwen3-30b-a3b", "8xh200",
+        "tp4 pp2x2 ep2 mbs1 gbs8 seq4096 interleaved recompute=ops zero3 runtime=torchtitan",
+    )  # fmt: skip
+    made = export(plan, to, strict=True)
+    assert made.strategy.zero == 3
+    assert made.as_written == f"{made.prediction} (runtime torchtitan)"
+    whole = replace(plan, strategy=replace(plan.strategy, zero=0))
+    assert any("expert parallel ranks always shard" in str(fault) for fault in export(whole, to).losses)
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_straggler_is_the_sites_and_stays(to):
+    strategy = "pp4 zero1 mbs1 gbs64 seq8192"
+    slow, plain = (export(planned("llama-3-8b", "16xh100", strategy + more), to) for more in (" straggler1.05", ""))
+    if plain.as_written:
+        assert slow.as_written.split()[0] > plain.as_written.split()[0]
+    assert [fault.path for fault in slow.losses] == [fault.path for fault in plain.losses]
+
+
+@pytest.mark.parametrize(
+    ("to", "words", "why"),
+    [
+        ("megatron", "pp4 zero2 mbs1 gbs64 seq8192 runtime=torchtitan", "strategy.zero: 2 does not go with pp 4"),
+        ("torchtitan", "tp2 ep4 etp2 zero1 mbs1 gbs16 seq4096", "strategy.etp: 2, but runtime torchtitan"),
+    ],
+)
+def test_files_that_our_own_check_refuses_are_told(to, words, why):
+    plan = planned("qwen3-30b-a3b" if "ep4" in words else "llama-3-8b", "16xh200", words)
+    made = export(plan, to)
+    assert not made.as_written
+    assert any(fault.path == "as written" and why in fault.message for fault in made.losses)
+    assert all(f"not as planned: {fault}" in made.files[0].text for fault in made.losses)
+    with pytest.raises(InfeasibleError, match=f"(?s)--strict.*{why}"):
+        export(plan, to, strict=True)
+
+
+def test_a_difference_that_no_loss_names_is_told():
+    """An order that the plan carries beside a name that Megatron has: the files run the name's own."""
+    plan = planned("llama-3-8b", "16xh100", "pp4 mbs1 gbs64 seq8192")
+    edited = replace(plan, order=generate("gpipe", pp=4, vpp=1, microbatches=plan.strategy.microbatches))
+    made = export(edited, "megatron")
+    assert "what the files cannot say is not named" in str(made.losses[0])
+    assert "56.82 GiB where the plan takes" in str(made.losses[0])
+    with pytest.raises(InfeasibleError, match="not named"):
+        export(edited, "megatron", strict=True)
+    assert not export(plan, "megatron", strict=True).losses
+
+
+SCRIPT = "tp4 pp2 dp2 mbs1 gbs64 seq8192 zero1 runtime=megatron"
+
+
+@pytest.mark.parametrize("laid", ["", "+kernels.loss=fused", "+overlap.tp=0", "+kernels.loss=fused+overlap.tp=0"])
+def test_megatrons_own_flags_say_what_is_laid_over_its_runtime(laid):
+    made = export(planned("llama-3-8b", "16xh100", SCRIPT + laid), "megatron", strict=True)
+    script = made.files[0].text
+    assert ("--cross-entropy-loss-fusion" in script) == ("loss" in laid)
+    assert ("--tp-comm-overlap" in script) == ("overlap" not in laid)
+    assert read_content(script, "train.sh").strategy.runtime == f"megatron{laid}"
+    assert made.as_written == f"{made.prediction} (runtime megatron{laid})"
+
+
+@pytest.mark.parametrize(
+    ("to", "runtime", "lost"),
+    [
+        ("megatron", "megatron+overlap.tp=0.9", "overlap.tp=0.9 is no setting of Megatron-LM"),
+        ("megatron", "megatron+kernels.loss=in-place", ""),
+        ("mindformers", "mindformers+kernels.loss=fp32", "kernels.loss=fp32 is no setting of MindFormers"),
+    ],
+)
+def test_what_no_flag_says_of_a_runtime_is_told(to, runtime, lost):
+    plan = planned("llama-3-8b", "16xh100", f"tp4 pp2 dp2 mbs1 gbs64 seq8192 zero1 runtime={runtime}")
+    made = export(plan, to)
+    assert made.as_written.endswith(f"(runtime {runtime.partition('+')[0]})")
+    assert [lost in str(fault) for fault in made.losses] == [True] * bool(lost)
+    if lost:
+        with pytest.raises(InfeasibleError, match="is no setting of"):
+            export(plan, to, strict=True)

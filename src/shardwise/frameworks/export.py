@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from shardwise.check.check import ensure
-from shardwise.errors import InputError, ShardwiseError, UnknownNameError
-from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.errors import InputError, UnknownNameError
 from shardwise.frameworks.partition import mixture
-from shardwise.frameworks.read import read_content
-from shardwise.frameworks.target import Export, ExportDraft, File, Target, runtime_of
+from shardwise.frameworks.target import Export, ExportDraft, File, Target, runtime_of, settings_of
+from shardwise.frameworks.written import read_back
 from shardwise.inputs.files import read_text
 from shardwise.inputs.load import load_runtime
-from shardwise.inputs.strategy import Strategy
-from shardwise.inputs.strategy_text import complete
 from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
 
@@ -33,6 +30,7 @@ TARGETS = {
             versions={"main": "Megatron-LM, main of August 2026 (d98e8a6)"},
             module="shardwise.frameworks.megatron.write",
             runtime="megatron",
+            settings=("kernels.loss=fused", "overlap.tp=0"),
         ),
         Target(
             name="torchtitan",
@@ -98,10 +96,11 @@ def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
     target, version = find(to)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     write = cast("Callable[[ExportDraft], tuple[File, ...]]", importlib.import_module(target.module).write)
-    first = _draft(plan, target, version, strict=strict)
-    written = as_written(write(first), first.strategy, plan, target)
+    first = _draft(plan, target, version)
+    files = write(first)
     draft = _draft(plan, target, version, strict=strict)  # once more, with what the files say in their headers
-    draft.written = written
+    draft.written, told = read_back(files, first)
+    draft.losses += told
     return draft.export(write(draft))
 
 
@@ -118,9 +117,10 @@ def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:
     return schedule_export(schedule)
 
 
-def _draft(plan: Plan, target: Target, version: str, *, strict: bool) -> ExportDraft:
+def _draft(plan: Plan, target: Target, version: str, *, strict: bool = False) -> ExportDraft:
     draft = ExportDraft(plan=plan, target=target, version=version, strict=strict)
     _say_mixture(draft)
+    _say_settings(draft)
     return draft
 
 
@@ -131,26 +131,17 @@ def _say_mixture(draft: ExportDraft) -> None:
         draft.lose("partition.recompute", text)
 
 
-READ_BACK = {
-    "megatron": ("train.sh",), "torchtitan": ("torchtitan.toml", "shardwise_config.py"),
-    "mindformers": ("mindformers.yaml",),
-}  # fmt: skip
-"""Target -> the files that say a strategy in full; those of other targets say a part, or are read by nobody here."""
-
-
-def as_written(files: Iterable[File], strategy: Strategy, plan: Plan, target: Target) -> Estimate | None:
-    """The estimate of an export; `strategy` is what the exporter means it to say. None: it cannot be estimated."""
-    runtime = runtime_of(plan, target)
-    file = next((one for one in files if one.name in READ_BACK.get(target.name, ())), None)
-    try:
-        if file is None:
-            model, said = plan.model, replace(strategy, runtime=runtime)
-        else:
-            read = read_content(file.text, file.name)
-            model, said = read.model or plan.model, complete({**read.fields, "runtime": runtime}, plan.cluster)
-        return estimate(model, plan.cluster, said, runtime=load_runtime(runtime))
-    except ShardwiseError:
-        return None
+def _say_settings(draft: ExportDraft) -> None:
+    """Values laid over a runtime that is the target's own, and that no setting of the target stands for."""
+    plan, target = draft.plan, draft.target
+    if not target.runtime or runtime_of(plan, target) != plan.strategy.runtime:
+        return
+    base, laid = settings_of(plan.strategy.runtime)
+    for one in laid:
+        if one not in target.settings:
+            draft.lose("strategy.runtime", f"{one} is no setting of {target.title}; {base} is written as it is")
+    kept = "+".join((base, *(one for one in laid if one in target.settings)))
+    draft.strategy = replace(draft.strategy, runtime=kept)
 
 
 def target_names() -> tuple[str, ...]:

@@ -6,6 +6,7 @@ near it, and `refuse` where there is nothing near; `settle` then tells all of it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,11 +17,13 @@ from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.estimate.predictions import Figures
 from shardwise.frameworks.partition import planned
 from shardwise.inputs.layers import spread
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import is_file, load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
+from shardwise.pipeline.action import Schedule
 from shardwise.plan.file import plan_id
 from shardwise.plan.plan import Plan
+from shardwise.plan.predict import estimate_of
 from shardwise.units import show_bytes, show_percent, show_seconds
 from shardwise.version import __version__
 
@@ -51,6 +54,8 @@ class Target:
     """The module whose `write` makes the files."""
     runtime: str = ""
     """The runtime of our catalog that predicts it."""
+    settings: tuple[str, ...] = ()
+    """Values laid over a runtime (`megatron+kernels.loss=fused`) that its files say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +129,18 @@ class ExportDraft:
         runtime = load_runtime(runtime_of(self.plan, self.target))
         try:
             old, new = (
-                estimate(self.model, self.plan.cluster, one, runtime=runtime, checked=True)
+                estimate(self.model, self.plan.cluster, one, runtime=runtime, checked=True, order=self._order(one))
                 for one in (before, self.strategy)
             )
         except ShardwiseError:  # one of them cannot run there at all
             return ""
         seconds, size = new.iteration_seconds - old.iteration_seconds, new.total_bytes - old.total_bytes
         return f" ({_signed(seconds, show_seconds)} and {_signed(size, show_bytes)} by the estimate)"
+
+    def _order(self, strategy: Strategy) -> Schedule | None:
+        """The plan's own order, where the strategy still is the one that it orders."""
+        kept = all(getattr(strategy, name) == getattr(self.plan.strategy, name) for name in _ORDERED)
+        return self.plan.order if kept else None
 
     def refuse(self, path: str, message: str) -> None:
         self.refusals.append(Fault(path, message))
@@ -165,8 +175,13 @@ class ExportDraft:
 
     @property
     def prediction(self) -> str:
-        """The prediction of the plan, in a line."""
-        return prediction(self.plan.predictions, self.plan.cluster.gpu.memory)
+        """The prediction of the plan, in a line; made anew, as the one in its file may be of another order."""
+        return prediction(self.planned, self.plan.cluster.gpu.memory)
+
+    @cached_property
+    def planned(self) -> Estimate:
+        """What the plan takes as it is."""
+        return estimate_of(self.plan)
 
     @property
     def as_written(self) -> str:
@@ -189,14 +204,15 @@ class ExportDraft:
         )
 
 
-def prediction(told: Figures | None, memory: float) -> str:
+_ORDERED = ("pp", "vpp", "placement", "schedule", "microbatches")
+
+
+def prediction(told: Figures, memory: float) -> str:
     """The line of what is promised for a GPU of so much memory."""
-    if told is None:
-        return "nothing; the plan holds no prediction"
     return (
         f"{show_seconds(told.iteration_seconds)} per iteration, {show_percent(told.mfu)} MFU, "
         f"{told.tokens_per_second_per_gpu:.0f} tokens/s/GPU, at most {show_bytes(told.total_bytes)} of "
-        f"{show_bytes(memory)} on a GPU"
+        f"{show_bytes(memory)} on a GPU{': does not fit' if told.fits == 'no' else ''}"
     )
 
 
@@ -208,6 +224,14 @@ def runtime_of(plan: Plan, target: Target) -> str:
     """The runtime that predicts a target: the plan's own where it is one of the target's."""
     own = plan.strategy.runtime
     return own if not target.runtime or own.startswith(target.runtime) else target.runtime
+
+
+def settings_of(runtime: str) -> tuple[str, tuple[str, ...]]:
+    """A runtime's own name, and the values laid over it that change it, numbers written the shortest way."""
+    base, *laid = [runtime] if is_file(runtime) else runtime.split("+")
+    plain = load_runtime(base)
+    changed = [one for one in laid if replace(load_runtime(f"{base}+{one}"), name=plain.name) != plain]
+    return base, tuple(re.sub(r"=0[.0]*$", "=0", one) for one in changed)
 
 
 def gpus_per_node(gpus: int) -> int:

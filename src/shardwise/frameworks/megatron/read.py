@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.imported import ImportDraft, Imported, back
@@ -142,10 +142,11 @@ def _context(draft: ImportDraft, found: Flags) -> None:
 def _kernels(draft: ImportDraft, found: Flags) -> None:
     impl = draft.word("--transformer-impl", found.get("transformer-impl", "transformer_engine"), _IMPLEMENTATIONS)
     local = impl == "local"
+    laid = "".join(_laid(draft, found))
     if "transformer-impl" in found:
-        draft.take("runtime", "megatron-local" if local else "megatron", f"--transformer-impl {impl}")
+        draft.take("runtime", f"megatron-local{laid}" if local else f"megatron{laid}", f"--transformer-impl {impl}")
     else:
-        draft.assume("runtime", "megatron", "--transformer-impl is not given")
+        draft.assume("runtime", f"megatron{laid}", "--transformer-impl is not given")
     backend = draft.word("--attention-backend", found.get("attention-backend", "auto"), _BACKENDS)
     if backend in {"unfused", "local"} or (local and "use-flash-attn" not in found):
         draft.take(
@@ -162,6 +163,16 @@ def _kernels(draft: ImportDraft, found: Flags) -> None:
     flag = "cpu-offloading-num-layers"
     if flag in found and draft.whole(f"--{flag}", found[flag], row="Strategy.layers"):
         draft.take("offload", "activations", f"--{flag}")
+
+
+def _laid(draft: ImportDraft, found: Flags) -> Iterator[str]:
+    """What is laid over a runtime: a fused loss, and tensor parallel whose collectives are all shown."""
+    if "cross-entropy-loss-fusion" in found:
+        draft.understood.append("--cross-entropy-loss-fusion -> runtime kernels.loss fused")
+        yield "+kernels.loss=fused"
+    if draft.number("tp") > 1 and draft.fields.get("sp") and "tp-comm-overlap" not in found:
+        draft.assumed.append("runtime overlap.tp 0: --tp-comm-overlap is not given")
+        yield "+overlap.tp=0"
 
 
 def _pipeline(draft: ImportDraft, found: Flags) -> None:

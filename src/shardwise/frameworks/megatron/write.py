@@ -40,6 +40,7 @@ from shardwise.frameworks.target import ExportDraft, File, runtime_of, start_lin
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.runtime import Runtime
 
 _KNOWN = ("core-attention", "attention-norm", "mlp-norm", "mlp", "moe-act", "mla-up")
 _WIDER = {"ffn": "mlp", "activation": "mlp"}
@@ -196,12 +197,16 @@ def _state_flags(draft: ExportDraft) -> Iterator[Flag]:
         yield "optimizer-cpu-offload", None
     elif s.offload == "activations":
         yield from (("fine-grained-activation-offloading", None), ("offload-modules", "core_attn"))
-    if s.tp > 1 and s.sp and load_runtime(runtime_of(draft.plan, draft.target)).overlap.tp:
+    if s.tp > 1 and s.sp and _runtime(draft).overlap.tp:
         yield "tp-comm-overlap", None  # the prediction counts on it
     if s.dp * s.cp > 1:
         yield "overlap-grad-reduce", None
         if s.zero:
             yield "overlap-param-gather", None
+
+
+def _runtime(draft: ExportDraft) -> Runtime:
+    return load_runtime(runtime_of(draft.plan, draft.target))
 
 
 def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
@@ -218,7 +223,9 @@ def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
         yield "grad-reduce-in-bf16", None
     elif s.dtype == "fp16":
         yield "accumulate-allreduce-grads-in-fp32", None
-    if s.runtime == "megatron-local":
+    if _runtime(draft).kernels.loss == "fused":
+        yield "cross-entropy-loss-fusion", None
+    if s.runtime.partition("+")[0] == "megatron-local":
         yield "transformer-impl", "local"
         if s.flash:
             yield "use-flash-attn", None

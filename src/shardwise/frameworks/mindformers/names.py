@@ -12,6 +12,7 @@ MINDFORMERS_DEGREES = {
 }
 MINDFORMERS_SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "zb-v": "zero_bubble_v", "seq-1f1b": "seqpipe"}
 MINDFORMERS_CP_KINDS = {"ring": "colossalai_cp", "all-to-all": "ulysses_cp"}
+MINDFORMERS_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 MINDFORMERS_PATTERNS = {
     "core-attention": r"self_attention\.core_attention",
     "attention": "self_attention",

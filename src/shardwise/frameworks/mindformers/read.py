@@ -12,6 +12,7 @@ from shardwise.frameworks.mindformers.names import (
     MINDFORMERS_DEGREES,
     MINDFORMERS_PATTERNS,
     MINDFORMERS_SCHEDULES,
+    MINDFORMERS_TYPES,
 )
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.recompute import MODULES, Recompute
@@ -19,6 +20,7 @@ from shardwise.inputs.recompute import MODULES, Recompute
 _SCHEDULES = back(MINDFORMERS_SCHEDULES)
 _CP_KINDS = {**back(MINDFORMERS_CP_KINDS), "hybrid_cp": "all-to-all"}
 _PATTERNS = back(MINDFORMERS_PATTERNS)
+_TYPES = back(MINDFORMERS_TYPES)
 
 
 def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imported:
@@ -30,7 +32,7 @@ def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imp
         _degree(draft, tables.config, ours, theirs)
     if "etp" not in draft.fields:
         _degree(draft, tables.model, "etp", MINDFORMERS_DEGREES["etp"])
-    for part in (_pipeline, _batch, _sharding, _recompute, _model, _layers):
+    for part in (_pipeline, _batch, _sharding, _recompute, _numbers, _model, _layers):
         part(draft, tables)
     draft.take("runtime", "mindformers", "MindFormers")
     draft.gpus = draft.number("dp") * draft.number("tp") * draft.number("pp") * draft.number("cp")
@@ -198,6 +200,28 @@ def _chosen(draft: ImportDraft, keys: Foreign, name: str) -> tuple[int, ...] | N
         rows[1].reverse()  # in rank order, as the offsets are
     counts = tuple(item for row in rows for item in row)
     return counts if any(counts) else None
+
+
+def _numbers(draft: ImportDraft, tables: _Tables) -> None:
+    """Formats of the passes and of the parameters, and whether attention keeps its scores."""
+    dtype = _format(draft, tables.model, "compute_dtype")
+    if dtype:
+        draft.take("dtype", dtype, f"model_config.compute_dtype {tables.model.data['compute_dtype']}")
+    params = _format(draft, tables.model, "params_dtype")
+    if params and params != "fp32" and params == (dtype or "bf16"):
+        draft.take("master", "pure", f"model_config.params_dtype {tables.model.data['params_dtype']}")
+    if tables.model.has("use_flash_attention"):
+        draft.take("flash", tables.model.switch("use_flash_attention"), "model_config.use_flash_attention")
+
+
+def _format(draft: ImportDraft, model: Foreign, name: str) -> str:
+    """Our word for a format; empty where none is given, or one that we have no word for."""
+    if not model.has(name):
+        return ""
+    theirs = model.text(name).lower()
+    if theirs not in _TYPES:
+        draft.ignored.append(f"model_config.{name} {theirs}: not known")
+    return _TYPES.get(theirs, "")
 
 
 def _model(draft: ImportDraft, tables: _Tables) -> None:

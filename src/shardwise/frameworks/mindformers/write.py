@@ -23,8 +23,9 @@ from shardwise.frameworks.mindformers.names import (
     MINDFORMERS_DEGREES,
     MINDFORMERS_PATTERNS,
     MINDFORMERS_SCHEDULES,
+    MINDFORMERS_TYPES,
 )
-from shardwise.frameworks.mindformers.write_model import TYPES, model_keys, say_model
+from shardwise.frameworks.mindformers.write_model import model_keys, say_model
 from shardwise.frameworks.nearest import choose, known_modules, known_schedule, recomputed, without, without_lora
 from shardwise.frameworks.partition import mindformers_lists, mixture
 from shardwise.frameworks.target import ExportDraft, File
@@ -111,7 +112,7 @@ def _axes(draft: ExportDraft) -> None:
 
 
 def numbers(draft: ExportDraft) -> None:
-    choose(draft, "dtype", tuple(TYPES), "bf16")
+    choose(draft, "dtype", tuple(MINDFORMERS_TYPES), "bf16")
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed", "pure"), "mixed")
     choose(draft, "optimizer", ("adamw",), "adamw", "set optimizer.type by hand")

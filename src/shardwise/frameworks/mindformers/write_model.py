@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwise.frameworks.mindformers.names import MINDFORMERS_TYPES
 from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.model import Mla, Model, Moe
 
 Settings = dict[str, Any]
-TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "gelu": "gelu", "relu": "relu", "squared-relu": "relu2"}
 
 
@@ -55,8 +55,8 @@ def model_keys(draft: ExportDraft) -> Settings:
         "tie_word_embeddings": model.tied,
         "attention_bias": model.qkv_bias,
         "use_flash_attention": s.flash,
-        "compute_dtype": TYPES[s.dtype],
-        "params_dtype": TYPES[s.dtype] if s.master == "pure" else "float32",
+        "compute_dtype": MINDFORMERS_TYPES[s.dtype],
+        "params_dtype": MINDFORMERS_TYPES[s.dtype] if s.master == "pure" else "float32",
     }
     found |= _mla(model.mla) if model.mla else {}
     found |= _moe(model, model.moe) if model.moe else {}

@@ -9,12 +9,13 @@ from typing import Any
 
 from shardwise.frameworks.mindformers.names import (
     MINDFORMERS_PATTERNS,
+    MINDFORMERS_TYPES,
     PYNATIVE_CP_KINDS,
     PYNATIVE_DEGREES,
     PYNATIVE_RESHARD,
     PYNATIVE_SCHEDULES,
 )
-from shardwise.frameworks.mindformers.write_model import TYPES, model_keys, say_model
+from shardwise.frameworks.mindformers.write_model import model_keys, say_model
 from shardwise.frameworks.nearest import choose, known_modules, known_schedule, recomputed, without, without_lora
 from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.layers import rank_chunks
@@ -75,7 +76,7 @@ def _recompute(draft: ExportDraft) -> None:
 
 
 def _numbers(draft: ExportDraft) -> None:
-    choose(draft, "dtype", tuple(TYPES), "bf16")
+    choose(draft, "dtype", tuple(MINDFORMERS_TYPES), "bf16")
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed", "pure"), "mixed")
     choose(draft, "optimizer", ("adamw",), "adamw", "set optimizer.type by hand")

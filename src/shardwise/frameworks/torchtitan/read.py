@@ -87,7 +87,8 @@ def _data(draft: ImportDraft, keys: Foreign) -> None:
     reshard = keys.text(
         "parallelism.fsdp_reshard_after_forward", "default", choices=("default", "always", "never")
     )  # fmt: skip
-    if ranks == 1 and draft.number("cp") == 1:  # with context parallel its ranks shard the states in any case
+    if ranks == 1 and draft.number("cp") == 1 and not (replicate == 1 and _experts_spread(draft)):
+        # with context parallel its ranks shard the states in any case
         draft.take("zero", 0, "data_parallel_shard_degree 1")
     else:
         kept = reshard == "never" or (reshard == "default" and draft.number("pp") > 1)
@@ -106,6 +107,11 @@ def _data(draft: ImportDraft, keys: Foreign) -> None:
     draft.gpus = draft.number("dp") * draft.number("tp") * draft.number("pp") * draft.number("cp")
     if replicate > 1 and ranks * draft.number("cp") > 1:
         draft.take("zero_group", ranks * draft.number("cp"), "data_parallel_shard_degree x context_parallel_degree")
+
+
+def _experts_spread(draft: ImportDraft) -> bool:
+    """With expert parallel FSDP runs in any case, over the tensor parallel ranks that hold the same experts."""
+    return draft.number("ep") > 1 and draft.number("ep") * draft.number("etp") < draft.number("tp")
 
 
 def _pipeline(draft: ImportDraft, keys: Foreign) -> None:

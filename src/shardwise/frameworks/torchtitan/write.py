@@ -60,9 +60,9 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
 
 def _states(draft: ExportDraft) -> None:
     s = draft.strategy
-    if s.shard_group == 1:  # spread over one rank is not spread
+    if s.shard_group == 1 and not _experts_spread(draft):  # spread over one rank is not spread
         draft.strategy = s = replace(s, zero=0, zero_group=0)
-    if s.dp * s.cp == 1:
+    if s.dp * s.cp == 1 and not _experts_spread(draft):
         return
     if s.zero == 1:
         text = "FSDP shards gradients with the optimizer states; zero 2 is written, so memory is at most as planned"
@@ -70,6 +70,9 @@ def _states(draft: ExportDraft) -> None:
     if s.zero == 0 and s.cp > 1:
         text = "context parallel ranks always shard the states; zero 2 over the cp ranks is written"
         draft.lose("strategy.zero", text, zero=2, zero_group=s.cp)
+    elif s.zero == 0 and s.dp == 1:
+        text = "expert parallel ranks always shard the experts' states; zero 2 is written, so memory is at most as"
+        draft.lose("strategy.zero", f"{text} planned", zero=2)
     elif s.zero == 0 and draft.version == "0.2" and s.world != s.dp:
         text = "0.2 replicates parameters with data parallel alone; zero 2 is written, so memory is at most as planned"
         draft.lose("strategy.zero", text, zero=2, zero_group=0)
@@ -77,6 +80,12 @@ def _states(draft: ExportDraft) -> None:
     if s.zero and (s.shard_group % s.cp or s.dp % (s.shard_group // s.cp)):
         text = f"{s.zero_group} is not a whole number of replicas of cp {s.cp} that divides dp {s.dp}; all are written"
         draft.lose("strategy.zero_group", text, zero_group=0)
+
+
+def _experts_spread(draft: ExportDraft) -> bool:
+    """Whether a single replica still shards experts: over the tensor parallel ranks that share none of them."""
+    s = draft.strategy
+    return bool(draft.model.moe) and s.ep > 1 and s.dp * s.cp == 1 and s.tp > s.ep * s.etp
 
 
 def _axes(draft: ExportDraft) -> None:
