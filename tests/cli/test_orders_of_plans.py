@@ -42,3 +42,11 @@ def test_the_proof_of_a_plans_order_is_checked(name, base, tmp_path, shardwise):
     found = shardwise("simulate", tmp_path / "answer.json")
     assert found.code == 0
     assert "derived anew" in found.out
+
+
+@pytest.mark.parametrize(("name", "limit"), [("1f1b", "40GB"), ("auto", "20GB")])
+def test_a_plans_bytes_are_said_in_gib(name, limit, written, shardwise):
+    found = shardwise("schedule", name, "--plan", written["base"], "--memory-limit", limit)
+    assert found.code == 1
+    assert " GiB" in found.err
+    assert "e+10" not in found.err
