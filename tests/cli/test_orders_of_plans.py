@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import shardwise as sw
+from shardwise import api
+from shardwise.errors import InputError
 
 LINE = "pp4 mbs1 gbs64 seq8192"
 SPLIT = "tp1 pp4 dp4 mbs1 gbs64 seq8192 zb-h1 runtime=zero-bubble"
@@ -50,3 +53,96 @@ def test_a_plans_bytes_are_said_in_gib(name, limit, written, shardwise):
     assert found.code == 1
     assert " GiB" in found.err
     assert "e+10" not in found.err
+
+
+@pytest.fixture
+def chunked():
+    line = "pp4x2 mbs1 gbs64 seq8192 layers=4,4,4,4,4,4,4,4"
+    return sw.plan_of(sw.estimate("llama-3-8b", "16xh100", line))
+
+
+def test_the_group_of_interleaved_is_written(chunked):
+    found = sw.schedule("interleaved", plan=chunked, group=8)
+    made = sw.plan_of(found)
+    assert made.strategy.group == 8
+    assert made.predictions.total_bytes == pytest.approx(max(found.timeline.peak), rel=1e-9)
+    assert sw.plan_of(sw.schedule("1f1b", plan=made)).strategy.group == 0
+
+
+def test_an_order_over_the_limit_is_not_written(chunked, tmp_path, shardwise):
+    sw.write_plan(chunked, tmp_path / "plan.json")
+    words = ("schedule", "interleaved", "--plan", tmp_path / "plan.json", "--group", 16, "--out", tmp_path / "out.json")
+    assert shardwise(*words).code == 1
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"splits": 4}, "--splits: is 4"),
+        ({"group": 8}, "--group: is 8, and only interleaved"),
+        ({"pp": 8}, "--pp: the plan says it"),
+        ({"costs": "1,1,1"}, "--costs: the plan says it"),
+        ({"microbatches": 3}, "--microbatches: the plan says it"),
+        ({"hop": 9.0}, "--hop: the plan says it"),
+        ({"vpp": 2}, "--vpp: the plan says it"),
+        ({"free_at_input_grad": 0.1}, "--free-at-input-grad: the plan says it"),
+    ],
+)
+def test_what_the_plan_says_or_cannot_say_is_refused_beside_it(more, words, base):
+    with pytest.raises(InputError, match=words):
+        sw.schedule("1f1b", plan=base, **more)
+
+
+BROKEN = {
+    "dp": {"dp": 7}, "global_batch": {"global_batch": 66}, "ep": {"ep": 2}, "zero": {"runtime": "torchtitan"},
+    "schedule": {"schedule": "zb-h1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", BROKEN)
+def test_a_plan_that_no_verb_takes_is_neither_ordered_nor_rehearsed(field, base):
+    plan = replace(base, strategy=replace(base.strategy, **BROKEN[field]))
+    for ask in (lambda: sw.schedule("1f1b", plan=plan), lambda: api.rehearsal_program(plan, rank="pp0")):
+        with pytest.raises(InputError, match=field):
+            ask()
+
+
+def test_a_gpu_without_a_peak_is_a_sentence(base):
+    plan = replace(base, cluster=replace(base.cluster, gpu=replace(base.cluster.gpu, flops={})))
+    for ask in (sw.timeline, lambda it: sw.schedule("1f1b", plan=it), lambda it: api.rehearsal_program(it, rank="pp0")):
+        with pytest.raises(InputError, match="no peak is given"):
+            ask(plan)
+
+
+def test_an_order_goes_into_the_plan_that_was_ordered_and_no_other(base, limited, chunked):
+    found = sw.schedule("1f1b", plan=base)
+    assert sw.plan_of(found, base) == sw.plan_of(found)
+    with pytest.raises(InputError, match="the schedule is of llama-3-8b"):
+        sw.plan_of(found, chunked)
+    with pytest.raises(InputError, match="of costs, not of a plan"):
+        sw.plan_of(sw.schedule("1f1b", pp=4, microbatches=8, costs="1,1,1"), base)
+    with pytest.raises(InputError, match="vpp 2"):
+        sw.plan_of(sw.estimate(chunked), limited)
+
+
+@pytest.mark.parametrize("limit", [-1.0, float("nan"), 0, "much", True])
+def test_a_memory_limit_is_checked(limit, base):
+    with pytest.raises(InputError, match="memory_limit"):
+        sw.plan_of(sw.estimate(base), memory_limit=limit)
+
+
+def test_what_if_and_why_keep_the_order(limited):
+    same = sw.what_if(limited, gpus=16, only="pp4 tp1")
+    assert same.kept.iteration_seconds == same.before.iteration_seconds
+    assert same.kept.total_bytes == same.before.total_bytes
+    found = sw.why(limited, "pp4")
+    assert found.change == "nothing"
+    assert found.slower == 0
+    assert sw.why(limited, "zb-h1").other.order is None
+
+
+def test_why_keeps_the_group_of_the_plan(chunked):
+    plan = sw.plan_of(sw.schedule("interleaved", plan=chunked, group=8))
+    assert sw.why(plan, "pp4x2").other.strategy.group == 8
+    assert sw.why(plan, "pp8").other.strategy.group == 0

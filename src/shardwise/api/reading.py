@@ -133,27 +133,29 @@ def plan_of(
     """The plan of an answer, to be written, exported or compared: inputs, cut, order and what is predicted.
 
     `found`: what `estimate`, `plan`, `plan_operators`, `schedule`, `balance`, `balance_plan` or `what_if` gave; `plan`:
-    the plan that gets the order of `schedule` or the layers of `balance`, or whose own order was estimated, and is
-    predicted anew; `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
+    the plan that gets the layers of `balance`; where an order or an estimate of a plan is given, it must be that
+    plan; `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
     """
-    from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.predict import plan_of
+    from shardwise.errors import Fault, InputError
+    from shardwise.estimate.estimate import Estimate, within
+    from shardwise.plan.predict import plan_of, refuse_other_plan
     from shardwise.search.api import plan_file_of
     from shardwise.search.question import Answer
 
-    if isinstance(found, Answer):
-        return plan_file_of(found)
     if isinstance(found, Estimate):
-        made = plan_of(found, None if plan is None else as_plan(plan, "an estimate").order)
-        return made if memory_limit is None else _limited(made, memory_limit)
-    return _plan_of_other(found, plan)
+        if plan is not None:
+            refuse_other_plan(found, as_plan(plan, "an estimate"))
+        return plan_of(found if memory_limit is None else within(found, _bytes(memory_limit)))
+    if memory_limit is not None:
+        raise InputError(Fault("memory_limit", "goes with an estimate; other answers say it themselves: leave it out"))
+    return plan_file_of(found) if isinstance(found, Answer) else _plan_of_other(found, plan)
 
 
-def _limited(plan: Plan, limit: float) -> Plan:
-    from dataclasses import replace
+def _bytes(limit: float) -> float:
+    from shardwise.inputs.gate import held
+    from shardwise.inputs.scalars import SCALARS
 
-    told = plan.predictions
-    return replace(plan, predictions=told and replace(told, memory_limit=limit))
+    return held(limit, SCALARS["Gpu.memory"], "memory_limit")
 
 
 def _plan_of_other(
@@ -175,11 +177,11 @@ def _plan_of_other(
         return per_op.plan_of(found)
     if isinstance(found, Balanced):
         return plan_of(found.after)
-    if plan is None:
-        raise TypeError("name the plan that gets the order or the layers: plan_of(found, plan)")
-    whole = as_plan(plan, "a schedule or a balance")
     if isinstance(found, Scheduled):
-        return in_order(whole, found)
+        return in_order(found, None if plan is None else as_plan(plan, "a schedule"))
+    if plan is None:
+        raise TypeError("name the plan that gets the layers: plan_of(found, plan)")
+    whole = as_plan(plan, "a balance")
     assert isinstance(found, BalanceAnswer)  # noqa: S101 - for the type checker
     return with_layers_of(whole, found, answer_data(found))
 
