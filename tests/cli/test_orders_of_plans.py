@@ -146,3 +146,33 @@ def test_why_keeps_the_group_of_the_plan(chunked):
     plan = sw.plan_of(sw.schedule("interleaved", plan=chunked, group=8))
     assert sw.why(plan, "pp4x2").other.strategy.group == 8
     assert sw.why(plan, "pp8").other.strategy.group == 0
+
+
+def test_a_plans_order_goes_with_its_strategy(limited, written):
+    whole = sw.estimate(limited)
+    path = str(written["limited"])
+    for found in (
+        sw.estimate(limited, limited.cluster),
+        sw.estimate(limited, strategy=limited.strategy),
+        sw.estimate(limited, strategy="pp4"),
+        sw.estimate(path, "16xh100"),
+        sw.estimate(path, "16xh100", limited.strategy),
+    ):
+        assert found.total_bytes == whole.total_bytes
+        assert sw.plan_of(found).order.csv() == limited.order.csv()
+    assert sw.estimate(limited, "16xh200").order is limited.order
+    assert sw.estimate(limited, strategy="recompute=full").order is None
+
+
+def test_what_a_line_leaves_out_is_the_plans(written, shardwise, base):
+    found = shardwise("estimate", written["base"], "-s", "tp2 pp4 recompute=full", "--json", "-", "-q")
+    told = json.loads(found.out)["inputs"]["strategy"]
+    assert (told["tp"], told["dp"], told["seq"], told["global_batch"]) == (2, 2, 8192, 64)
+    assert "recompute=full" in json.loads(found.out)["strategy"]
+    assert sw.estimate(base, strategy="tp2 pp4").strategy.seq == 8192
+
+
+def test_an_order_that_is_left_out_is_noted(written, shardwise):
+    assert "the order that" in shardwise("estimate", written["limited"], "--recompute", "full").err
+    assert "the order that" not in shardwise("estimate", written["limited"], "-c", "16xh100").err
+    assert "the order that" not in shardwise("estimate", written["limited"], "-c", "16xh200").err

@@ -94,13 +94,55 @@ def ask(
     strategy; `fields`: single fields, which go before the strategy; `switches`: fields that follow where they are not
     said; `megatron`: further flags of Megatron's; `notes`: filled with what was understood, also where it fails.
     """
-    from shardwise.frameworks.ask import Request, ask
+    from shardwise.frameworks.ask import Request, ask, is_file
 
+    text, words = _beside_plan(model, strategy, source)
     request = Request(
-        model=model, cluster=cluster, strategy=strategy, source=source, fields=fields or {}, switches=switches or {},
-        megatron=megatron or {},
+        model=model, cluster=cluster, strategy=text, source=source, fields={**words, **(fields or {})},
+        switches=switches or {}, megatron=megatron or {},
     )  # fmt: skip
-    return ask(request, notes)
+    told = [] if notes is None else notes
+    return _with_order(ask(request, told), source or (text if text and is_file(text) else model), told)
+
+
+def _beside_plan(
+    model: str | None, strategy: str | None, source: str | None
+) -> tuple[str | None, dict[str, Any]]:  # fmt: skip
+    """A line beside a plan as single fields over the plan's strategy, so that what it leaves out is the plan's."""
+    from shardwise.errors import InputError
+    from shardwise.frameworks.ask import is_file
+    from shardwise.inputs.strategy_text import parse
+    from shardwise.plan.file import is_plan
+
+    if not (model and strategy and not source and not is_file(strategy) and is_plan(model)):
+        return strategy, {}
+    try:
+        words = dict(parse(strategy))
+    except InputError:  # told with all other faults
+        return strategy, {}
+    for name, lead in (("layers", "layers="), ("recompute", "recompute="), ("lora", "lora")):
+        if name in words:  # as text, like the option of that name
+            words[name] = next(word for word in strategy.split() if word.startswith(lead)).removeprefix(lead)
+    return None, words
+
+
+def _with_order(asked: Asked, source: str | None, notes: list[str]) -> Asked:
+    """The question with the plan whose order goes with its strategy; a note where the order does not."""
+    from dataclasses import replace
+
+    from shardwise.frameworks.load import plan_at
+    from shardwise.plan.predict import moved
+
+    plan = plan_at(source) if source else None
+    if asked.plan is not None or plan is None or plan.order is None:
+        return asked
+    if (plan.model, plan.strategy) == (asked.model, asked.strategy):
+        return replace(asked, plan=moved(plan, asked.cluster))
+    notes.append(
+        f"the order that {source} carries is of its own strategy and is left out: the passes of this one run as "
+        f"{asked.strategy.schedule}"
+    )
+    return replace(asked, notes=tuple(notes))
 
 
 def read_plan(path: Source) -> Plan:

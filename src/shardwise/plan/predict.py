@@ -60,6 +60,11 @@ def moved(plan: Plan, cluster: Cluster) -> Plan:
     )
 
 
+def changed(plan: Plan, strategy: Strategy) -> Plan:
+    """The plan with another strategy, in the order that its name stands for."""
+    return replace(plan, strategy=strategy, order=None, balance=None, proof=None)
+
+
 def plan_of(estimate: Estimate) -> Plan:
     """The plan of an estimate, in the order and under the memory limit that it was made with."""
     return Plan(

@@ -137,6 +137,13 @@ def _flat(estimate: Estimate) -> dict[str, float]:
     return found
 
 
+def beside(text: str, strategy: Strategy, gpus: int) -> Strategy:
+    """The same as `filled`, with the layers of the plan's stages where they are the same ones."""
+    made = filled(text, strategy, gpus)
+    own = not (made.layers or made.first_layers or made.last_layers) and made.chunks == strategy.chunks
+    return replace(made, layers=strategy.layers) if own else made
+
+
 def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     """The strategy that a line means beside a plan's: what it leaves out is the plan's, layers cut anew, and ZeRO as
     far as the runtime has it there.
