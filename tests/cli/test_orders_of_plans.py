@@ -10,6 +10,7 @@ import pytest
 import shardwise as sw
 from shardwise import api
 from shardwise.errors import InputError
+from shardwise.web.answers import view
 
 LINE = "pp4 mbs1 gbs64 seq8192"
 SPLIT = "tp1 pp4 dp4 mbs1 gbs64 seq8192 zb-h1 runtime=zero-bubble"
@@ -176,3 +177,43 @@ def test_an_order_that_is_left_out_is_noted(written, shardwise):
     assert "the order that" in shardwise("estimate", written["limited"], "--recompute", "full").err
     assert "the order that" not in shardwise("estimate", written["limited"], "-c", "16xh100").err
     assert "the order that" not in shardwise("estimate", written["limited"], "-c", "16xh200").err
+
+
+@pytest.fixture(scope="module")
+def lean():
+    """A plan that was made for 40 GiB."""
+    return sw.plan_of(sw.plan("llama-3-8b", "16xh100", global_batch=64, seq=8192, memory="40GiB", only="pp4 tp2 vpp1"))
+
+
+def test_the_memory_limit_of_a_plan_is_kept(lean):
+    limit = lean.memory_limit
+    assert limit == 40 * 2**30
+    assert sw.schedule("auto", plan=lean, effort=0.2).pipeline.costs.memory_limit == (limit,) * 4
+    found = sw.balance_plan(lean)
+    assert found.limit == limit
+    for made in (sw.plan_of(found), sw.plan_of(sw.schedule("1f1b", plan=lean)), sw.plan_of(sw.estimate(lean))):
+        assert made.predictions.memory_limit == limit
+        assert made.predictions.total_bytes <= limit
+        assert made.predictions.fits == "yes"
+    assert sw.balance_plan(lean, memory_limit=60e9).limit == 60e9
+    free = sw.plan_of(sw.schedule("1f1b", plan=lean, memory_limit="none"))
+    assert free.predictions.memory_limit is None
+
+
+def test_fits_is_said_against_the_memory_that_may_be_used(base, tmp_path, shardwise):
+    made = sw.plan_of(sw.estimate(base), memory_limit=42e9)
+    assert base.predictions.fits == "yes"
+    assert made.predictions.fits == sw.estimate(made).fits == "no"
+    sw.write_plan(made, tmp_path / "plan.json")
+    found = shardwise("estimate", tmp_path / "plan.json")
+    assert found.code == 1
+    assert "does not fit: 56.82 GiB of 39.12 GiB that may be used" in found.out
+    assert "of h100 may be used 39.12 GiB, 17.70 GiB are missing" in found.err
+
+
+def test_the_page_says_fits_against_the_memory_of_the_question():
+    question = {"model": "llama-3-8b", "cluster": "16xh100", "global_batch": 64, "seq": 8192}
+    asked = {"question": {**question, "memory_margin": 43e9}, "strategy": "pp4 mbs1"}
+    found = view(json.dumps(asked).encode())
+    assert found["plan"]["predictions"]["fits"] == "no"
+    assert found["view"]["numbers"]["fits"] == "no"

@@ -204,12 +204,13 @@ def balance(
 def balance_plan(plan: Plan | Source, *, memory_limit: float | None = None) -> Balanced:
     """The layers of a plan, cut anew under the cost model.
 
-    `memory_limit`: bytes of every rank, by default the GPU's.
+    `memory_limit`: bytes of every rank, by default what the plan was made for: its limit, or all of the GPU's.
     """
-    from shardwise.api.reading import as_plan
+    from shardwise.api.reading import as_bytes, as_plan
     from shardwise.search.balance_plan import balanced
 
-    return balanced(as_plan(plan, "balance"), limit=memory_limit)
+    limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
+    return balanced(as_plan(plan, "balance"), limit=limit)
 
 
 def design_rounds(stages: int, layers: int, kinds: Sequence[str], *, seed: int = 1, rounds: int = 0) -> Design:

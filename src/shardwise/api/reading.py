@@ -187,17 +187,18 @@ def plan_of(
     if isinstance(found, Estimate):
         if plan is not None:
             refuse_other_plan(found, as_plan(plan, "an estimate"))
-        return plan_of(found if memory_limit is None else within(found, _bytes(memory_limit)))
+        return plan_of(found if memory_limit is None else within(found, as_bytes(memory_limit, "memory_limit")))
     if memory_limit is not None:
         raise InputError(Fault("memory_limit", "goes with an estimate; other answers say it themselves: leave it out"))
     return plan_file_of(found) if isinstance(found, Answer) else _plan_of_other(found, plan)
 
 
-def _bytes(limit: float) -> float:
+def as_bytes(size: float, name: str) -> float:
+    """Bytes of a device that a call gave under a name, checked."""
     from shardwise.inputs.gate import held
     from shardwise.inputs.scalars import SCALARS
 
-    return held(limit, SCALARS["Gpu.memory"], "memory_limit")
+    return held(size, SCALARS["Gpu.memory"], name)
 
 
 def _plan_of_other(
