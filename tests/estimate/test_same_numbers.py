@@ -52,10 +52,10 @@ def test_schedule_of_a_plan_is_its_estimate():
 
 def test_the_estimate_of_a_written_plan_is_what_the_file_says():
     for case in PIPED:
-        found = estimate(case.model, case.cluster, case.strategy, runtime=case.runtime)
         order = timeline_of(setup_of(*case)).schedule if case.strategy.schedule == "auto" else None
-        read = plan_from(json.loads(plan_text(plan_of(found, order))), "plan.json")
-        again = plan_of(estimate_of(read), order)
+        found = estimate(case.model, case.cluster, case.strategy, runtime=case.runtime, order=order)
+        read = plan_from(json.loads(plan_text(plan_of(found))), "plan.json")
+        again = plan_of(estimate_of(read))
         assert json.loads(plan_text(again))["predictions"] == json.loads(plan_text(read))["predictions"], str(case)
 
 

@@ -26,14 +26,16 @@ def estimate(
 ) -> Estimate:
     """Time, memory and MFU of one strategy, each as a ledger.
 
-    `model`: a model, or a plan, which says everything, in the order that it carries; `cluster`; `strategy`: also a
-    line such as `tp8 pp4 gbs512`, whose dp follows from the cluster; `runtime`: the software, where it is not the one
-    that the strategy names.
+    `model`: a model, or a plan, which says everything that is not given beside it, in the order that it carries where
+    the strategy is its own; `cluster`; `strategy`: also a line such as `tp8 pp4 gbs512`, whose dp follows from the
+    cluster; `runtime`: the software, where it is not the one that the strategy names.
     """
     from shardwise.estimate.estimate import estimate
+    from shardwise.inputs.model import Model
+    from shardwise.plan.file import is_plan
     from shardwise.plan.plan import Plan
 
-    if isinstance(model, Plan) or strategy is None:
+    if strategy is None or isinstance(model, Plan) or (not isinstance(model, Model) and is_plan(model)):
         return _of_plan(model, cluster, strategy, runtime)
     if cluster is None:
         raise TypeError("estimate() needs a cluster beside a model and a strategy")
@@ -51,15 +53,24 @@ def _of_plan(
 ) -> Estimate:
     from shardwise.api.reading import as_cluster, as_plan
     from shardwise.inputs.model import Model
-    from shardwise.plan.predict import estimate_of
+    from shardwise.plan.predict import changed, estimate_of, moved
 
     if isinstance(plan, Model):
         raise TypeError("estimate() needs a cluster and a strategy beside a model; only a plan says everything")
     whole = as_plan(plan, "estimate")
-    if cluster is None and strategy is None:
-        return estimate_of(whole, runtime=runtime)
-    there = whole.cluster if cluster is None else as_cluster(cluster)
-    return estimate(whole.model, there, whole.strategy if strategy is None else strategy, runtime=runtime)
+    there = whole if cluster is None else moved(whole, as_cluster(cluster))
+    asked = whole.strategy if strategy is None else _beside(strategy, there)
+    return estimate_of(there if asked == whole.strategy else changed(there, asked), runtime=runtime)
+
+
+def _beside(source: Strategy | Source, plan: Plan) -> Strategy:
+    """A strategy; what a line leaves out is the plan's."""
+    from shardwise.frameworks.ask import is_file
+    from shardwise.search.why import beside
+
+    if isinstance(source, str) and not is_file(source):
+        return beside(source, plan.strategy, plan.cluster.gpus)
+    return _strategy(source, plan.cluster)
 
 
 def _strategy(source: Strategy | Source, cluster: Cluster) -> Strategy:

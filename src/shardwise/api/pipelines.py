@@ -56,15 +56,15 @@ def schedule(
     makespan or period; `group`: micro batch group of interleaved, 0: pp; `splits`: pieces of seq-1f1b; `plan`: takes
     the place of all that describes a pipeline; `compare`: further names, into `.others`; `runnable`: refuse at once
     what the plan's runtime cannot run; `effort`: more or fewer tries of auto; `time_limit`: CPU seconds of auto;
-    `report`: called with the best, the bound and how many orders were looked at. `plan_of(found, plan)` is the plan
-    in this order.
+    `report`: called with the best, the bound and how many orders were looked at. `plan_of(found)` is the plan in
+    this order.
     """
     from shardwise.api.reading import as_plan
     from shardwise.search.schedule import Ask, refuse_unrunnable, schedule
 
     old = None if plan is None else as_plan(plan, "schedule")
     if old is not None and runnable:
-        refuse_unrunnable(old, name, placement)
+        refuse_unrunnable(old, name, placement, group)
     asked = Ask(
         name=name, pp=pp, vpp=vpp, microbatches=microbatches, costs=_costs(costs), hop=hop, placement=placement,
         memory_limit=memory_limit, free_at_input_grad=free_at_input_grad, objective=objective, group=group,
@@ -204,12 +204,13 @@ def balance(
 def balance_plan(plan: Plan | Source, *, memory_limit: float | None = None) -> Balanced:
     """The layers of a plan, cut anew under the cost model.
 
-    `memory_limit`: bytes of every rank, by default the GPU's.
+    `memory_limit`: bytes of every rank, by default what the plan was made for: its limit, or all of the GPU's.
     """
-    from shardwise.api.reading import as_plan
+    from shardwise.api.reading import as_bytes, as_plan
     from shardwise.search.balance_plan import balanced
 
-    return balanced(as_plan(plan, "balance"), limit=memory_limit)
+    limit = None if memory_limit is None else as_bytes(memory_limit, "memory_limit")
+    return balanced(as_plan(plan, "balance"), limit=limit)
 
 
 def design_rounds(stages: int, layers: int, kinds: Sequence[str], *, seed: int = 1, rounds: int = 0) -> Design:

@@ -105,13 +105,55 @@ def ask(
     strategy; `fields`: single fields, which go before the strategy; `switches`: fields that follow where they are not
     said; `megatron`: further flags of Megatron's; `notes`: filled with what was understood, also where it fails.
     """
-    from shardwise.frameworks.ask import Request, ask
+    from shardwise.frameworks.ask import Request, ask, is_file
 
+    text, words = _beside_plan(model, strategy, source)
     request = Request(
-        model=model, cluster=cluster, strategy=strategy, source=source, fields=fields or {}, switches=switches or {},
-        megatron=megatron or {},
+        model=model, cluster=cluster, strategy=text, source=source, fields={**words, **(fields or {})},
+        switches=switches or {}, megatron=megatron or {},
     )  # fmt: skip
-    return ask(request, notes)
+    told = [] if notes is None else notes
+    return _with_order(ask(request, told), source or (text if text and is_file(text) else model), told)
+
+
+def _beside_plan(
+    model: str | None, strategy: str | None, source: str | None
+) -> tuple[str | None, dict[str, Any]]:  # fmt: skip
+    """A line beside a plan as single fields over the plan's strategy, so that what it leaves out is the plan's."""
+    from shardwise.errors import InputError
+    from shardwise.frameworks.ask import is_file
+    from shardwise.inputs.strategy_text import parse
+    from shardwise.plan.file import is_plan
+
+    if not (model and strategy and not source and not is_file(strategy) and is_plan(model)):
+        return strategy, {}
+    try:
+        words = dict(parse(strategy))
+    except InputError:  # told with all other faults
+        return strategy, {}
+    for name, lead in (("layers", "layers="), ("recompute", "recompute="), ("lora", "lora")):
+        if name in words:  # as text, like the option of that name
+            words[name] = next(word for word in strategy.split() if word.startswith(lead)).removeprefix(lead)
+    return None, words
+
+
+def _with_order(asked: Asked, source: str | None, notes: list[str]) -> Asked:
+    """The question with the plan whose order goes with its strategy; a note where the order does not."""
+    from dataclasses import replace
+
+    from shardwise.frameworks.load import plan_at
+    from shardwise.plan.predict import moved
+
+    plan = plan_at(source) if source else None
+    if asked.plan is not None or plan is None or plan.order is None:
+        return asked
+    if (plan.model, plan.strategy) == (asked.model, asked.strategy):
+        return replace(asked, plan=moved(plan, asked.cluster))
+    notes.append(
+        f"the order that {source} carries is of its own strategy and is left out: the passes of this one run as "
+        f"{asked.strategy.schedule}"
+    )
+    return replace(asked, notes=tuple(notes))
 
 
 def read_plan(path: Source) -> Plan:
@@ -144,27 +186,30 @@ def plan_of(
     """The plan of an answer, to be written, exported or compared: inputs, cut, order and what is predicted.
 
     `found`: what `estimate`, `plan`, `plan_operators`, `schedule`, `balance`, `balance_plan` or `what_if` gave; `plan`:
-    the plan that gets the order of `schedule` or the layers of `balance`, or whose own order was estimated, and is
-    predicted anew; `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
+    the plan that gets the layers of `balance`; where an order or an estimate of a plan is given, it must be that
+    plan; `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
     """
-    from shardwise.estimate.estimate import Estimate
-    from shardwise.plan.predict import plan_of
+    from shardwise.errors import Fault, InputError
+    from shardwise.estimate.estimate import Estimate, within
+    from shardwise.plan.predict import plan_of, refuse_other_plan
     from shardwise.search.api import plan_file_of
     from shardwise.search.question import Answer
 
-    if isinstance(found, Answer):
-        return plan_file_of(found)
     if isinstance(found, Estimate):
-        made = plan_of(found, None if plan is None else as_plan(plan, "an estimate").order)
-        return made if memory_limit is None else _limited(made, memory_limit)
-    return _plan_of_other(found, plan)
+        if plan is not None:
+            refuse_other_plan(found, as_plan(plan, "an estimate"))
+        return plan_of(found if memory_limit is None else within(found, as_bytes(memory_limit, "memory_limit")))
+    if memory_limit is not None:
+        raise InputError(Fault("memory_limit", "goes with an estimate; other answers say it themselves: leave it out"))
+    return plan_file_of(found) if isinstance(found, Answer) else _plan_of_other(found, plan)
 
 
-def _limited(plan: Plan, limit: float) -> Plan:
-    from dataclasses import replace
+def as_bytes(size: float, name: str) -> float:
+    """Bytes of a device that a call gave under a name, checked."""
+    from shardwise.inputs.gate import held
+    from shardwise.inputs.scalars import SCALARS
 
-    told = plan.predictions
-    return replace(plan, predictions=told and replace(told, memory_limit=limit))
+    return held(size, SCALARS["Gpu.memory"], name)
 
 
 def _plan_of_other(
@@ -186,11 +231,11 @@ def _plan_of_other(
         return per_op.plan_of(found)
     if isinstance(found, Balanced):
         return plan_of(found.after)
-    if plan is None:
-        raise TypeError("name the plan that gets the order or the layers: plan_of(found, plan)")
-    whole = as_plan(plan, "a schedule or a balance")
     if isinstance(found, Scheduled):
-        return in_order(whole, found)
+        return in_order(found, None if plan is None else as_plan(plan, "a schedule"))
+    if plan is None:
+        raise TypeError("name the plan that gets the layers: plan_of(found, plan)")
+    whole = as_plan(plan, "a balance")
     assert isinstance(found, BalanceAnswer)  # noqa: S101 - for the type checker
     return with_layers_of(whole, found, answer_data(found))
 

@@ -46,7 +46,7 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
     changes = api.advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
     output.answer(estimate_data(found, changes))  # files first: printing can fail where the reader has gone
     output.markdown(lambda: _markdown(found))
-    plan = api.plan_of(found, asked.plan)
+    plan = api.plan_of(found)
     write_reports(plan, reports_of(files), runtime=asked.runtime)
     if out:
         api.write_plan(plan, out)

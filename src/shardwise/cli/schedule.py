@@ -63,8 +63,8 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
     others = [one.timeline for one in found.others if hasattr(one, "timeline")]
     seconds = found.pipeline.seconds
     write_drawings(found.timeline, files, seconds=seconds, facts=facts, bound=found.bound.value, others=others)
-    if target:
-        api.write_plan(api.plan_of(found, api.read_plan(options["plan"])), target)
+    if target and not found.over_limit:
+        api.write_plan(api.plan_of(found), target)
     output.markdown(lambda: _markdown(found, [found.timeline, *others] if names else []))
     output.answer(_data(found, time.process_time() - began))
     if found.over_limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shardwise.check.check import ensure
@@ -22,6 +22,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.costs import ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,10 @@ class Estimate(Figures):
     """The optimizer's step on every pipeline rank."""
     calibration: str
     """What the kernel times are calibrated on."""
+    order: Schedule | None = field(default=None, compare=False)
+    """Of the passes, where it is not the one that the strategy's schedule stands for."""
+    memory_limit: float | None = field(default=None, compare=False)
+    """Bytes that a rank may need, where that is not all of its GPU; `fits` is said against it."""
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -59,6 +64,17 @@ def estimate(
     if not checked:
         ensure(model, cluster, strategy, runtime)
     return assemble(setup_of(model, cluster, strategy, runtime), order)
+
+
+def within(found: Estimate, limit: float | None) -> Estimate:
+    """The estimate, held against the bytes that a rank may need; none: all of the GPU's.
+
+    A limit no further from the GPU's memory than the memory model errs is what `close` stands for already.
+    """
+    if limit is None:
+        return found
+    asked = limit < found.cluster.gpu.memory * (1 - found.memory_error) * (1 - ROUNDING)
+    return replace(found, memory_limit=limit, fits="no" if asked and found.total_bytes > limit else found.fits)
 
 
 class RankParts(NamedTuple):
@@ -89,7 +105,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     sharding = (forward - stage.forward) + (backward - stage.backward)
     time = _time_ledger(setup, own, sharding, done.makespan, update, fixed)
     steps = tuple(part.update.optimizer for part in parts)
-    return _estimate(setup, seconds, time, memory, stages, update, steps, done)
+    found = _estimate(setup, seconds, time, memory, stages, update, steps, done)
+    return found if order is None else replace(found, order=order)
 
 
 def _parts(setup: Setup) -> list[RankParts]:

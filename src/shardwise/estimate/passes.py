@@ -164,6 +164,7 @@ def pass_costs(
         static=tuple(one.static for one in ranks),
         step=tuple(one.step for one in ranks),
         memory_limit=(setup.cluster.gpu.memory,) * setup.strategy.pp,
+        in_bytes=True,
     )
 
 

@@ -119,6 +119,6 @@ def _check_room(costs: Costs, least: Floats, room: Floats) -> None:
     needs = [static[rank] + float(least[rank]) for rank in range(len(room))]
     worst = max(short, key=lambda rank: needs[rank] - costs.memory_limit[rank])
     raise InfeasibleError(
-        f"no schedule fits: rank {worst} needs at least {needs[worst]:g} for one micro batch "
-        f"and has {costs.memory_limit[worst]:g}; the smallest feasible limit is {max(needs):g}"
+        f"no schedule fits: rank {worst} needs at least {costs.shown(needs[worst])} for one micro batch "
+        f"and has {costs.shown(costs.memory_limit[worst])}; the smallest feasible limit is {costs.shown(max(needs))}"
     )

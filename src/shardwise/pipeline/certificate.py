@@ -146,11 +146,12 @@ def _unsound(case: MixCase, rows: list[list[Key]]) -> list[str]:
 
 def _over(case: MixCase, rows: list[list[Key]]) -> list[str]:
     """Ranks that hold more than they have room for."""
-    shares, faults = {"F": 1.0, "I": -case.free, "W": case.free - 1.0, "B": -1.0}, list[str]()
+    shares = [{"F": 1.0, "I": -free, "W": free - 1.0, "B": -1.0} for free in case.frees]
+    faults = list[str]()
     for rank, room in enumerate(case.room):
         held = peak = 0.0
         for kind, c, _ in rows[rank]:
-            held += shares[kind] * case.chunks.activation[c]
+            held += shares[c][kind] * case.chunks.activation[c]
             peak = max(peak, held)
         if not peak <= room * (1 + SLACK):
             faults.append(f"rank {rank} holds {peak:g} and has room for {room:g}")

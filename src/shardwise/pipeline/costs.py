@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError
+from shardwise.units import show_bytes
 
 Numbers = float | Sequence[float]
 ROUNDING = 1e-9
@@ -48,10 +49,16 @@ class Costs:
     """Optimizer step."""
     barrier: bool = True
     """The optimizer waits for all ranks."""
+    in_bytes: bool = False
+    """Bytes are a device's own, and said so; otherwise they are in a unit of the user's."""
 
     @property
     def chunks(self) -> int:
         return len(self.f)
+
+    def shown(self, size: float) -> str:
+        """Bytes as a message says them."""
+        return show_bytes(size) if self.in_bytes else f"{size:g}"
 
     def held(self, chunk: int) -> float:
         return self.activation[chunk] if self.activation else 1.0

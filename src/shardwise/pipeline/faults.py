@@ -164,7 +164,7 @@ def _limit(schedule: Schedule, costs: Costs) -> ScheduleFault | None:
             return ScheduleFault(
                 kind="limit", rank=rank, index=k,
                 message=f"{schedule.decode(int(schedule.codes[rank][k]))} takes rank {rank} to "
-                f"{held[k] + extra:g} of {costs.memory_limit[rank]:g}",
+                f"{costs.shown(held[k] + extra)} of {costs.shown(costs.memory_limit[rank])}",
             )  # fmt: skip
     return None
 

@@ -41,7 +41,8 @@ class MixCase:
     rank_of: Sequence[int]
     microbatches: int
     hop: Sequence[float]
-    free: float
+    free: float | Sequence[float]
+    """Share of its bytes that I gives back, of every chunk or one each."""
     room: Sequence[float]
     """By rank; empty: no limit."""
 
@@ -53,6 +54,11 @@ class MixCase:
     @cached_property
     def length(self) -> dict[str, tuple[float, ...]]:
         return {"F": self.chunks.f, "I": self.chunks.i, "W": self.chunks.w}
+
+    @cached_property
+    def frees(self) -> Sequence[float]:
+        """Share that I gives back, by chunk."""
+        return self.free if isinstance(self.free, Sequence) else [self.free] * len(self.rank_of)
 
     def message(self, a: int, b: int) -> float:
         return self.hop[min(a, b)] if self.rank_of[a] != self.rank_of[b] else 0.0
@@ -144,8 +150,8 @@ def _room_from(case: MixCase, key: Key, head: Times) -> float:
     over, when = ((m + 1) * sum(held[k] for k in early) - room * (1 + SLACK)) * (1 - SLACK), -inf
     gifts = [
         (head[kind, k, n] + case.length[kind][k], share * held[k])
-        for kind, share in (("I", case.free), ("W", 1 - case.free))
         for k in early
+        for kind, share in (("I", case.frees[k]), ("W", 1 - case.frees[k]))
         for n in range(case.microbatches)
     ]
     for end, given in sorted(gifts):

@@ -94,8 +94,10 @@ def proven_costs(proof: dict[str, Any]) -> Costs:
     """The costs of the choice that the order was made for."""
     question, choice = proof["question"], proof["choice"]
     table = question["alternatives"]
+    free = question["free_at_input_grad"]
     f, i, w, held = (tuple(table[k][key][c] for c, k in enumerate(choice)) for key in ("f", "i", "w", "activation"))
     return Costs(
-        f=f, i=i, w=w, activation=held, hop=tuple(question["hop"]), free_at_input_grad=question["free_at_input_grad"],
-        static=tuple(question["static"]), memory_limit=tuple(question["memory_limit"]),
+        f=f, i=i, w=w, activation=held, hop=tuple(question["hop"]),
+        free_at_input_grad=tuple(free) if isinstance(free, list) else free, static=tuple(question["static"]),
+        memory_limit=tuple(question["memory_limit"]),
     )  # fmt: skip

@@ -60,6 +60,10 @@ def space(answer: Answer) -> Iterator[str]:
 SHORT = ("iteration_seconds", "mfu", "fits", "total_bytes")
 
 
+def _predicted(found: Estimate) -> Plain:
+    return predictions_table(predictions_of(found, memory_limit=found.memory_limit))
+
+
 def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
     """An estimate, with the changes that would help."""
     advice = [
@@ -71,7 +75,7 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
     ]  # fmt: skip
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
     return {
-        "strategy": str(found.strategy), "inputs": inputs, "predictions": predictions_table(predictions_of(found)),
+        "strategy": str(found.strategy), "inputs": inputs, "predictions": _predicted(found),
         "advice": advice, "provenance": provenance_of(found),
     }  # fmt: skip
 

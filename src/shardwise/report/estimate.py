@@ -36,14 +36,21 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
 
 
 def _memory_line(found: Estimate) -> str:
-    limit = found.cluster.gpu.memory
     fullest = max(found.memory, key=lambda rank: rank.total)
+    limit = _limit(found)
     left = limit - fullest.total
     error = found.memory_error
     spare = f"{show_bytes(left)} free" if left >= 0 else f"{show_bytes(-left)} missing"
     margin = f"{show_percent(abs(left) / limit)}; the memory model is right to about {show_percent(error)}"
+    may = " that may be used" if limit < found.cluster.gpu.memory else ""
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
-    return f"{_FITS[found.fits]}: {show_bytes(fullest.total)} of {show_bytes(limit)}{where}, {spare} ({margin})"
+    return f"{_FITS[found.fits]}: {show_bytes(fullest.total)} of {show_bytes(limit)}{may}{where}, {spare} ({margin})"
+
+
+def _limit(found: Estimate) -> float:
+    """The memory that `fits` is said against: what may be used, where that is what does not suffice."""
+    gpu, limit = found.cluster.gpu.memory, found.memory_limit
+    return limit if limit and found.fits == "no" and limit < found.total_bytes <= gpu else gpu
 
 
 def searched(told: Searched | None) -> Iterator[tuple[str, str]]:
@@ -187,11 +194,12 @@ def notes(found: Estimate) -> list[str]:
 def missing(found: Estimate) -> str:
     """How much is missing, and where."""
     fullest = max(found.memory, key=lambda rank: rank.total)
-    gpu = found.cluster.gpu
-    over = [rank.rank for rank in found.memory if rank.total > gpu.memory]
+    gpu, limit = found.cluster.gpu, _limit(found)
+    over = [rank.rank for rank in found.memory if rank.total > limit]
+    has = f"{gpu.name} has" if limit == gpu.memory else f"of {gpu.name} may be used"
     others = f" ({len(over)} of {len(found.memory)} pipeline ranks are too full)" if len(over) > 1 else ""
     return (
-        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {gpu.name} has "
-        f"{show_bytes(gpu.memory)}, {show_bytes(fullest.total - gpu.memory)} are missing{others}; "
+        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {has} "
+        f"{show_bytes(limit)}, {show_bytes(fullest.total - limit)} are missing{others}; "
         f"the peak is in {fullest.at}"
     )

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.estimate.estimate import Estimate, estimate, within
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.partition.problem import BalanceAnswer, Problem
 from shardwise.plan.plan import Balance, Plan, Recomputed
-from shardwise.plan.predict import estimate_of, plan_of
+from shardwise.plan.predict import asked_limit, estimate_of, plan_of
 from shardwise.search.cut_bound import prove
 from shardwise.search.cuts import cuts_freely
 from shardwise.search.question import Question, question_about
@@ -42,18 +42,19 @@ class Balanced:
 
 
 def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
-    """The fastest cut of a plan's strategy that fits into `limit` bytes of every rank, by default all of the GPU's."""
+    """The fastest cut of a plan's strategy that fits into `limit` bytes of every rank, by default the plan's limit."""
     strategy = plan.strategy
+    limit = asked_limit(plan) if limit is None else limit
     question = question_about(plan, strategy, limit or plan.cluster.gpu.memory)
     runtime = question.runtime
     _refuse(question, strategy)
-    before = estimate_of(plan)
+    before = within(estimate_of(plan), limit)
     free = _free(strategy, runtime)
     found = refine(question, free, care="most")
     kept = before.total_bytes <= question.memory_limit
     if found is None or not (found.fits or kept):
         raise InfeasibleError(_lacking(found, question.memory_limit))
-    after = estimate(plan.model, plan.cluster, found.strategy, runtime=runtime)
+    after = within(estimate(plan.model, plan.cluster, found.strategy, runtime=runtime), limit)
     if kept and (not found.fits or before.iteration_seconds <= after.iteration_seconds):
         after = before
     enough = after.iteration_seconds / (1 + 1e-6)
@@ -91,7 +92,7 @@ def with_layers_of(plan: Plan, answer: BalanceAnswer, data: dict[str, Any]) -> P
         problem=answer.problem.name, recompute=mixed, simulated=answer.simulated, bound=answer.bound,
         peak=answer.best.peak,
     )  # fmt: skip
-    made = plan_of(estimate(plan.model, plan.cluster, strategy))
+    made = plan_of(within(estimate(plan.model, plan.cluster, strategy), asked_limit(plan)))
     return replace(made, balance=found, run={**(plan.run or {}), "balance_seconds": data["seconds"]})
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from shardwise.check.check import ensure
 from shardwise.errors import Fault, InputError, ShardwiseError, UnknownNameError
-from shardwise.estimate.estimate import estimate
-from shardwise.estimate.passes import SPLIT, best_order, pass_costs
+from shardwise.estimate.estimate import estimate, within
+from shardwise.estimate.passes import SEQUENCE_PIECES, SPLIT, best_order, pass_costs
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import SCHEDULES, Placement, Strategy
@@ -31,7 +31,7 @@ from shardwise.pipeline.order_search import Report
 from shardwise.pipeline.prove import prove
 from shardwise.pipeline.timeline import Timeline
 from shardwise.plan.plan import Plan
-from shardwise.plan.predict import plan_of, reordered
+from shardwise.plan.predict import asked_limit, plan_of, reordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,8 @@ class Pipeline:
     """Costs of every alternative (plain, recomputed ...), the first of which is `costs`."""
     setup: Setup | None = None
     """Of a plan: times are seconds, bytes are bytes, not the user's own units."""
+    plan: Plan | None = None
+    """The plan whose pipeline it is, as it was before."""
 
     @property
     def seconds(self) -> bool:
@@ -122,29 +124,72 @@ def schedule(ask: Ask, compare: Sequence[str] = (), report: Report | None = None
     for name in (ask.name, *compare):
         if name not in SCHEDULES:
             raise UnknownNameError("schedule", name, SCHEDULES)
+    if ask.plan is not None:
+        _refuse_beside_plan(ask, (ask.name, *compare))
     pipeline = pipeline_of(ask)
     found = run_one(ask, pipeline, ask.name, report)
     names = dict.fromkeys(name for name in compare if name != ask.name)
     return replace(found, others=tuple(_tried(ask, pipeline, name) for name in names)) if names else found
 
 
-def in_order(plan: Plan, found: Scheduled) -> Plan:
-    """The plan in its new order, predicted anew; an order that follows no name is written out."""
-    assert found.pipeline.setup  # noqa: S101 - for the type checker: it was ordered as a plan
+_OF_PLAN = ("pp", "vpp", "microbatches", "costs", "hop", "free_at_input_grad")
+"""What describes a pipeline, and a plan says."""
+
+
+def _refuse_beside_plan(ask: Ask, names: Sequence[str]) -> None:
+    """A plan that no verb takes, what it says already, and what its strategy has no word for."""
+    assert ask.plan  # noqa: S101 - for the type checker
+    faults = [
+        Fault(f"--{name.replace('_', '-')}", "the plan says it; leave it out, or --plan")
+        for name in _OF_PLAN
+        if getattr(ask, name) is not None
+    ]
+    if ask.splits != SEQUENCE_PIECES:
+        told = f"is {ask.splits}, and a plan's strategy has no word for it: seq-1f1b has {SEQUENCE_PIECES} pieces there"
+        faults.append(Fault("--splits", f"{told}; leave it out"))
+    if ask.group and "interleaved" not in names:
+        faults.append(Fault("--group", f"is {ask.group}, and only interleaved has groups; leave it out"))
+    if faults:
+        raise InputError(faults)
+    ensure(ask.plan.model, ask.plan.cluster, ask.plan.strategy, load_runtime(ask.plan.strategy.runtime))
+
+
+def in_order(found: Scheduled, plan: Plan | None = None) -> Plan:
+    """The plan in its new order, predicted anew; an order that follows no name is written out.
+
+    `plan`: must be the one that was ordered, where it is given.
+    """
+    old, setup = found.pipeline.plan, found.pipeline.setup
+    if old is None or setup is None:
+        raise InputError("the schedule is of costs, not of a plan; order the plan itself: schedule(name, plan=plan)")
+    if plan is not None and (plan.model, plan.cluster, plan.strategy) != (old.model, old.cluster, old.strategy):
+        raise InputError(
+            f"the schedule is of {old.model.name} on {old.cluster.name} with {old.strategy}, the plan is "
+            f"{plan.model.name} on {plan.cluster.name} with {plan.strategy}; order that plan, or leave it out"
+        )
     order = found.timeline.schedule if found.name == "auto" else None
-    return plan_of(estimate(plan.model, plan.cluster, found.pipeline.setup.strategy, order=order), order)
+    made = estimate(old.model, old.cluster, setup.strategy, order=order)
+    return plan_of(within(made, _kept_limit(old, found.pipeline.costs)))
 
 
-def refuse_unrunnable(plan: Plan, name: str, placement: Placement | None = None) -> None:
+def _kept_limit(plan: Plan, costs: Costs) -> float | None:
+    """The memory limit of an order as its plan keeps it: one number for all ranks, none for all of the GPU's."""
+    limits = set(costs.memory_limit)
+    if len(limits) > 1:
+        return asked_limit(plan)
+    return next((limit for limit in limits if limit != plan.cluster.gpu.memory), None)
+
+
+def refuse_unrunnable(plan: Plan, name: str, placement: Placement | None = None, group: int = 0) -> None:
     """What a plan's runtime cannot run is not written into the plan."""
-    strategy = _strategy_in(plan, name, placement)
+    strategy = _strategy_in(plan, name, placement, group)
     ensure(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
 
 
 def pipeline_of(ask: Ask) -> Pipeline:
     """The pipeline that is described, in the order that is asked for."""
     if ask.plan is not None:
-        return plan_pipeline(ask.plan, ask.name, ask.placement, ask.memory_limit)
+        return plan_pipeline(ask, ask.plan, ask.name)
     missing = [("--pp", ask.pp), ("--microbatches", ask.microbatches), ("--costs", ask.costs)]
     faults = [Fault(option, "is missing; give it, or a plan with --plan") for option, value in missing if not value]
     if faults:
@@ -161,26 +206,29 @@ def pipeline_of(ask: Ask) -> Pipeline:
     )  # fmt: skip
 
 
-def plan_pipeline(plan: Plan, name: str, placement: Placement | None = None, limit: str | None = None) -> Pipeline:
-    """The pipeline of a plan in an order: what an estimate of it replays, the device's memory as the limit."""
-    strategy = _strategy_in(plan, name, placement)
+def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
+    """The pipeline of a plan in an order: what an estimate of it replays, the plan's memory as the limit."""
+    strategy = _strategy_in(plan, name, ask.placement, ask.group)
     setup = setup_of(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
     rank_of = placed(strategy.pp, strategy.vpp, setup.placement)
+    costs = pass_costs(setup, split=name in SPLIT | {"auto"})
+    costs = replace(costs, memory_limit=(plan.memory_limit,) * strategy.pp)
     return Pipeline(
-        costs=limited((pass_costs(setup, split=name in SPLIT | {"auto"}),), limit, rank_of)[0], pp=strategy.pp,
-        vpp=strategy.vpp, microbatches=strategy.microbatches, placement=setup.placement, setup=setup,
+        costs=limited((costs,), ask.memory_limit, rank_of)[0], pp=strategy.pp, vpp=strategy.vpp,
+        microbatches=strategy.microbatches, placement=setup.placement, setup=setup, plan=plan,
     )  # fmt: skip
 
 
-def _strategy_in(plan: Plan, name: str, placement: Placement | None) -> Strategy:
+def _strategy_in(plan: Plan, name: str, placement: Placement | None, group: int = 0) -> Strategy:
     own = plan.strategy.schedule == name and not (name == "auto" and placement)
-    return plan.strategy if own else reordered(plan.strategy, name, plan.model.layers, placement)
+    made = plan.strategy if own else reordered(plan.strategy, name, plan.model.layers, placement)
+    return replace(made, group=group) if group and name == "interleaved" else made
 
 
 def run_one(ask: Ask, pipeline: Pipeline, name: str, report: Report | None = None) -> Scheduled:
     """One schedule of the pipeline, by name; a plan's pipeline is priced anew for every order."""
     if ask.plan is not None and name != ask.name:
-        pipeline = plan_pipeline(ask.plan, name, ask.placement, ask.memory_limit)
+        pipeline = plan_pipeline(ask, ask.plan, name)
     return _auto(ask, pipeline, report) if name == "auto" else _published(ask, pipeline, name)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError, ShardwiseError
-from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.estimate.estimate import Estimate, estimate, within
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.inputs.gate import refusal, typed
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
-from shardwise.plan.predict import estimate_of
+from shardwise.plan.predict import asked_limit, estimate_of, order_for
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.nothing_fits import resized
 from shardwise.search.question import Answer
@@ -76,8 +76,11 @@ def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", r
     again = answer_of(question, gap=gap, report=report)
     before = estimate_of(old)
     try:
-        kept = estimate(old.model, cluster, _adapted(strategy, cluster), runtime=load_runtime(strategy.runtime))
-        refused = ""
+        there = _adapted(strategy, cluster)
+        kept = estimate(
+            old.model, cluster, there, runtime=load_runtime(strategy.runtime), order=order_for(old, there)
+        )  # fmt: skip
+        kept, refused = within(kept, None if asked_limit(old) is None else question.memory_limit), ""
     except ShardwiseError as error:
         kept, refused = None, str(error)
     return WhatIf(cluster=cluster, before=before, kept=kept, refused=refused, again=again)

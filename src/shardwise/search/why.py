@@ -68,7 +68,7 @@ def against(plan: Plan, text: str) -> Why:
     from shardwise.errors import InputError
     from shardwise.estimate.estimate import estimate
     from shardwise.inputs.load import load_runtime
-    from shardwise.plan.predict import estimate_of
+    from shardwise.plan.predict import estimate_of, order_for
 
     if not text.strip():
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
@@ -80,17 +80,20 @@ def against(plan: Plan, text: str) -> Why:
     other = other if other.layers else _cut(plan, other, limit)
     ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
     best = estimate_of(plan)
-    return why(best, estimate(plan.model, plan.cluster, other), limit)
+    return why(best, estimate(plan.model, plan.cluster, other, order=order_for(plan, other)), limit)
 
 
 def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
     """The strategy as the search would cut it; as it is where it cannot run at all, for the checks to say why."""
     from shardwise.check.check import check
     from shardwise.estimate.estimate import estimate
+    from shardwise.plan.predict import order_for
     from shardwise.search.question import question_about
     from shardwise.search.refine import refine
 
     question = question_about(plan, strategy, limit)
+    if order_for(plan, strategy) is not None:  # which was made for the plan's own cut
+        return replace(strategy, layers=plan.strategy.layers)
     found = refine(question, strategy)
     if found is None:
         return strategy
@@ -134,6 +137,13 @@ def _flat(estimate: Estimate) -> dict[str, float]:
     return found
 
 
+def beside(text: str, strategy: Strategy, gpus: int) -> Strategy:
+    """The same as `filled`, with the layers of the plan's stages where they are the same ones."""
+    made = filled(text, strategy, gpus)
+    own = not (made.layers or made.first_layers or made.last_layers) and made.chunks == strategy.chunks
+    return replace(made, layers=strategy.layers) if own else made
+
+
 def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     """The strategy that a line means beside a plan's: what it leaves out is the plan's, layers cut anew, and ZeRO as
     far as the runtime has it there.
@@ -142,8 +152,11 @@ def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     from shardwise.inputs.strategy_text import build, derived_dp, parse
 
     given = parse(text)
-    names = [name for name in strategy.__dataclass_fields__ if name not in {"layers", "placement", "group"}]
+    names = [name for name in strategy.__dataclass_fields__ if name != "layers"]
     base = {name: getattr(strategy, name) for name in names}
+    if any(given.get(name, base[name]) != base[name] for name in ("pp", "vpp", "schedule")):
+        base.pop("placement")
+        base.pop("group")
     if any(given.get(name, base[name]) != base[name] for name in ("pp", "vpp")):
         base.pop("schedule")
         base["vpp"] = 1

@@ -14,6 +14,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.runtime import Overheads, Runtime
 from shardwise.measure.rehearse.megatron import LOCAL, megatron_setup
 from shardwise.ops.moe import EAGER_ROUTING
+from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
 
 # What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
@@ -50,14 +51,14 @@ def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
 def compare(plan: Plan, result: dict[str, Any]) -> list[RehearsedLine]:
     """Memory always; seconds where a GPU measured them, what was faked taken off."""
     setup, rank = setup_for(plan, result), int(result["rank"])
-    lines = _memory(setup, rank, result["memory"])
+    lines = _memory(setup, rank, result["memory"], plan.order)
     if "seconds" in result:
         lines += _seconds(setup, rank, result)
     return lines
 
 
-def _memory(setup: Setup, rank: int, measured: dict[str, float]) -> list[RehearsedLine]:
-    found = assemble(setup).memory[rank]
+def _memory(setup: Setup, rank: int, measured: dict[str, float], order: Schedule | None) -> list[RehearsedLine]:
+    found = assemble(setup, order).memory[rank]
     told = {
         "static": found.static,
         "peak_forward_backward": max(found.forward, found.backward),

@@ -8,8 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from shardwise.check.check import ensure
 from shardwise.errors import Fault, InputError, MissingExtraError
 from shardwise.estimate.predictions import RehearsedLine
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_now, write_text
 from shardwise.measure.rehearse.compare import compare, folded
@@ -40,6 +42,7 @@ def spec_for(
     plan: Plan, rank: str | None = None, *, device: Device | None = None, builder: Literal["megatron"] | None = None
 ) -> Spec:
     """The share of a rank; `builder`: who builds it, our program where none is given."""
+    ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     if rank is None and plan.strategy.pp > 1:
         raise InputError(
             Fault("--rank", f"is missing; give pp0 to pp{plan.strategy.pp - 1}, the fullest is a good one")

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.check.check import ensure
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
-from shardwise.estimate.estimate import Estimate, assemble
+from shardwise.estimate.estimate import Estimate, assemble, within
 from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.predictions import ledger_table
 from shardwise.estimate.setup import setup_of
@@ -17,6 +17,7 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import plan_id
 from shardwise.plan.plan import Plan
+from shardwise.plan.predict import asked_limit
 from shardwise.plan.proof import check_proof
 from shardwise.report.estimate import outdated, searched
 from shardwise.report.view.candidates import candidate_view
@@ -41,7 +42,8 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
     runtime = runtime or load_runtime(strategy.runtime)
     ensure(plan.model, plan.cluster, strategy, runtime)
     setup = setup_of(plan.model, plan.cluster, strategy, runtime)
-    found, timeline = assemble(setup, plan.order), timeline_of(setup, plan.order)
+    found = within(assemble(setup, plan.order), asked_limit(plan))
+    timeline = timeline_of(setup, plan.order)
     return {
         "kind": "plan",
         "id": plan_id(plan),
