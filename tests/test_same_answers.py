@@ -271,10 +271,11 @@ def test_plan_operators(cli):
 def test_plan_operators_with_all_that_may_be_asked(cli, tmp_path):
     """Values and texts alike; from Aceso's files; the plan of the answer is the one that `--out` writes."""
     asked = {"global_batch": 8, "seq": 1024, "microbatches": (2, 4), "stages": (1, 2), "zero": 0, "memory": 20 * 2**30,
-             "schedule": "zb-h1", "p2p_overlap": 0.5, "method": "alleviate", "trials": 2, "best": 2}  # fmt: skip
+             "schedule": "zb-h1", "p2p_overlap": 0.5, "method": "alleviate", "trials": 2, "best": 2,
+             "runtime": "zero-bubble"}  # fmt: skip
     words = ("--global-batch", 8, "--seq", 1024, "--microbatches", "2,4", "--stages", "1-2", "--zero", 0, "--memory",
              "20GiB", "--schedule", "zb-h1", "--p2p-overlap", 0.5, "--method", "alleviate", "--trials", 2, "--best", 2,
-             "--save-profiles", tmp_path / "set")  # fmt: skip
+             "--runtime", "zero-bubble", "--save-profiles", tmp_path / "set")  # fmt: skip
     found = shardwise.plan_operators("gpt-2-124m", "4xh100", **asked)
     _, data = cli("plan-operators", "gpt-2-124m", "-c", "4xh100", *words, "--out", tmp_path / "plan.json")
     written, made = shardwise.read_plan(tmp_path / "plan.json"), shardwise.plan_of(found)

@@ -61,8 +61,8 @@ def plan_operators(
     for as many as there can be, or a text such as `2-8`; `most_tp`: the largest tensor parallel size, 0: a node;
     `compatible`: Aceso's cost model to the digit; `compatible_space`: its limits; `zero`: sharding of the optimizer's
     states and more, 1 by default, 2 with one stage only; `schedule`: `1f1b` or `gpipe`, or an order that the plans
-    found are then simulated in (`zb-h1`, `zb-h2`, `zb-1p`, `zb-2p`, `auto`); `compare`: simulate the best in every
-    order; `p2p_overlap`: share of sends between stages that is hidden, by default the runtime's.
+    found are then simulated in (`zb-h1`, `zb-h2`, `zb-1p`, `zb-2p`, `auto`), where the runtime has it; `compare`:
+    simulate the best in every order; `p2p_overlap`: share of sends that is hidden, by default the runtime's.
 
     How it is searched. `method`: auto, exact, deep or alleviate; `start`: of alleviate: `balanced`, `by-share`,
     `tail-heavy`, or a plan in Aceso's JSON; `hops`, `trials`: changes in a row, and descents, of alleviate;
@@ -73,8 +73,7 @@ def plan_operators(
     """
     from contextlib import closing
 
-    from shardwise.errors import InputError
-    from shardwise.frameworks.aceso.ask import search_faults
+    from shardwise.frameworks.aceso.ask import refuse_search
     from shardwise.per_op import alleviate, orders, solve
     from shardwise.per_op.question import OperatorQuestion
     from shardwise.search.executor import executor_of
@@ -85,9 +84,7 @@ def plan_operators(
         gpus_per_node=gpus_per_node, microbatches=microbatches, stages=stages, most_tp=most_tp, zero=zero,
         compatible=compatible, compatible_space=compatible_space, schedule=schedule, p2p_overlap=p2p_overlap,
     )  # fmt: skip
-    searched = search_faults(method, hops=hops, trials=trials, best=best, time_limit=time_limit)
-    if faults := [*orders.order_faults(asked, schedule), *searched]:
-        raise InputError(faults)
+    refuse_search(asked, schedule, method, hops=hops, trials=trials, best=best, time_limit=time_limit)
     if measured_memory:
         asked = measured_question(asked, start, measured_memory)
     with closing(executor_of(executor, workers, address)) as pool:

@@ -129,11 +129,13 @@ def _number_faults(values: Mapping[str, object]) -> Iterator[Fault]:
             yield Fault("--" + name.replace("_", "-"), why)
 
 
-def search_faults(method: str, **numbers: object) -> Iterator[Fault]:
-    """What is wrong with how a search is to go."""
+def refuse_search(question: OperatorQuestion, schedule: str, method: str, **numbers: object) -> None:
+    """Raise what is wrong with how a search is to go."""
+    faults = [*order_faults(question, schedule), *_number_faults(numbers)]
     if method not in METHODS:
-        yield Fault("--method", f"{method!r} is no way to search; choose {', '.join(METHODS)}")
-    yield from _number_faults(numbers)
+        faults.append(Fault("--method", f"{method!r} is no way to search; choose {', '.join(METHODS)}"))
+    if faults:
+        raise InputError(faults)
 
 
 def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
