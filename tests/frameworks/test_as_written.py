@@ -234,3 +234,36 @@ def test_what_no_flag_says_of_a_runtime_is_told(to, runtime, lost):
     if lost:
         with pytest.raises(InfeasibleError, match="is no setting of"):
             export(plan, to, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("llama-3-8b", "pp4 zero1 mbs1 gbs64 seq8192 recompute=full"),
+        ("llama-3-8b", "dp16 zero3 mbs1 gbs64 seq4096 recompute=full offload-optimizer"),
+        ("llama-3-8b", "tp8 zero2 mbs1 gbs64 seq4096 nosp"),
+        ("llama-3-8b", "cp2:all-to-all zero2 mbs1 gbs64 seq8192"),
+        ("llama-3-8b", "dp16 zero2 mbs1 gbs32 seq4096 grad-bf16 recompute=full"),
+        ("qwen3-30b-a3b", "dp16 ep8 zero2 mbs1 gbs64 seq4096 recompute=full"),
+    ],
+)
+def test_deepspeeds_file_is_read_back(model, words):
+    plan = planned(model, "16xh200", f"{words} runtime=deepspeed")
+    made = export(plan, "deepspeed", strict=True)
+    read = read_content(made.files[0].text, "ds_config.json")
+    for name in ("tp", "pp", "cp", "ep", "zero", "dtype", "grad_dtype", "micro_batch"):
+        assert getattr(read.strategy, name) == getattr(plan.strategy, name)
+    assert made.as_written == f"{made.prediction} (runtime deepspeed)"
+
+
+def test_context_parallel_of_later_torchtitans_gathers():
+    """Their files have no word for it, and a ring was taken."""
+    words = "tp2 cp2:all-gather zero2 mbs1 gbs16 seq8192 recompute=full runtime=torchtitan"
+    made = export(planned("llama-3-8b", "16xh100", words), "torchtitan@main", strict=True)
+    assert made.as_written == f"{made.prediction} (runtime torchtitan)"
+
+
+def test_deepspeed_shards_experts_of_one_replica():
+    plan = planned("qwen3-30b-a3b", "4xb200", "tp4 ep1 zero0 mbs1 gbs8 seq2048 nosp recompute=full")
+    losses = export(plan, "deepspeed").losses
+    assert any("zero 0 keeps bf16 gradients; zero 1 is written" in str(fault) for fault in losses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 from shardwise.errors import Fault, ShardwiseError
@@ -13,15 +13,18 @@ from shardwise.frameworks.read import read_content
 from shardwise.frameworks.target import ExportDraft, File, runtime_of, settings_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
-from shardwise.inputs.strategy_text import complete
+from shardwise.inputs.strategy_text import Given, complete
 from shardwise.pipeline.action import Schedule
 from shardwise.units import show_bytes, show_seconds
 
 READ_BACK = {
     "megatron@main": "train.sh", "torchtitan@0.2": "torchtitan.toml", "torchtitan@0.3": "shardwise_config.py",
     "torchtitan@main": "shardwise_config.py", "mindformers@2.1-graph": "mindformers.yaml",
+    "deepspeed@0.19": "ds_config.json",
 }  # fmt: skip
-"""Target -> the file that says a strategy in full; those of other targets say a part, or are read by nobody here."""
+"""Target -> the file that says its strategy; those of other targets are read by nobody here."""
+PARTS = ("deepspeed",)
+"""Targets whose file leaves a part to the program: that is taken as it is meant."""
 ORDER = "schedule.csv"
 """The file with the order of the passes, where they have one of their own."""
 
@@ -82,9 +85,17 @@ def _said(texts: dict[str, str], meant: ExportDraft, order: Schedule | None) -> 
     laid = settings_of(read.strategy.runtime)[1]
     runtime = _named(runtime, laid) if meant.target.settings else runtime
     own = {"runtime": runtime, "straggler": plan.strategy.straggler}
-    said = complete({**read.fields, **own}, plan.cluster)
+    said = complete({**_left_open(read.fields, meant), **read.fields, **own}, plan.cluster)
     # the rows order the work; the name that stands beside them says only where the chunks are
     return _model(read.model, meant), replace(said, schedule="auto") if order else said
+
+
+def _left_open(read: Given, meant: ExportDraft) -> Given:
+    """What a file leaves to the program, as the exporter's notes say to set it there."""
+    if meant.target.name not in PARTS:
+        return {}
+    known = {*read, "global_batch"} if "microbatches" in read else {*read}
+    return {one.name: getattr(meant.strategy, one.name) for one in fields(Strategy) if one.name not in known}
 
 
 def _runtime(meant: ExportDraft) -> str:

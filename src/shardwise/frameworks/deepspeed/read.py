@@ -86,6 +86,14 @@ def _format(draft: ImportDraft, keys: Foreign) -> None:
                 table.fault("enabled", "is true beside bf16.enabled; DeepSpeed takes one of them: switch one off")
             draft.take("dtype", name, f"{name}.enabled")
         draft.ignored += table.idle()
+    numbers = keys.table("data_types")
+    if numbers.has("grad_accum_dtype"):
+        kind = numbers.text("grad_accum_dtype", choices=("fp32", "bf16", "fp16"))
+        if kind == "fp16":
+            draft.ignored.append("data_types.grad_accum_dtype fp16: gradients in fp32 are taken")
+        else:
+            draft.take("grad_dtype", kind, "data_types.grad_accum_dtype")
+    draft.ignored += numbers.idle()
     if "dtype" not in draft.fields:
         draft.assume("dtype", "bf16" if auto else "fp32", "auto" if auto else "neither bf16 nor fp16 is enabled")
 
@@ -110,6 +118,12 @@ def _parallel(draft: ImportDraft, keys: Foreign) -> None:
         draft.take("cp_kind", "all-to-all", "Ulysses")
     if stages := _given(draft, pipeline, "stages", "Strategy.pp"):
         draft.take("pp", stages, "pipeline.stages")
-    draft.ignored += [*tensor.idle(), *pipeline.idle()]
+    experts = keys.table("expert_parallel")
+    if experts.switch("enabled", default=False) and (size := _given(draft, experts, "autoep_size", "Strategy.ep")):
+        draft.take("ep", size, "expert_parallel.autoep_size")
+    size = _given(draft, keys, "data_parallel_size", "Strategy.dp")
+    if size and "dp" not in draft.fields:
+        draft.take("dp", size, "data_parallel_size")
+    draft.ignored += [*tensor.idle(), *pipeline.idle(), *experts.idle()]
     if draft.number("dp") > 1 and (draft.number("cp") > 1 or draft.number("tp") > 1):
         draft.gpus = draft.number("dp") * draft.number("cp") * draft.number("tp") * draft.number("pp")

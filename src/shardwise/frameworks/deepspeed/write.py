@@ -60,7 +60,8 @@ def _states(draft: ExportDraft) -> None:
             f"{s.zero_group}: states are sharded over all {s.dp * s.cp} ranks (MiCS is gone), so memory is at most as"
         )
         draft.lose("strategy.zero_group", f"{text} planned", zero_group=0)
-    if s.zero == 0 and s.dtype != "fp32" and s.grad_dtype == "fp32" and s.dp * s.cp > 1:
+    shared = s.dp * s.cp > 1 or (draft.model.moe is not None and s.tp > s.ep * s.etp)
+    if s.zero == 0 and s.dtype != "fp32" and s.grad_dtype == "fp32" and shared:
         text = f"zero 0 keeps {s.dtype} gradients; zero 1 is written, which adds them up in fp32 and needs less memory"
         draft.lose("strategy.zero", text, zero=1)
     if s.offload == "optimizer" and s.zero == 0:

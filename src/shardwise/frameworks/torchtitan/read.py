@@ -228,10 +228,10 @@ def _rest(draft: ImportDraft, keys: Foreign) -> None:
         draft.take("offload", "optimizer", "training.enable_cpu_offload")
     if keys.switch("compile.enable", default=False):
         draft.take("compile", value=True, theirs="compile.enable")
-    if draft.number("cp") > 1 and keys.has("parallelism.context_parallel_rotate_method"):
+    if draft.number("cp") > 1:  # from 0.3 on there is no other than the default of 0.2
         kinds = back(TORCHTITAN_CP_KINDS)
         theirs = keys.text("parallelism.context_parallel_rotate_method", "allgather", choices=kinds)
-        draft.take("cp_kind", kinds[theirs], "context_parallel_rotate_method")
+        draft.take("cp_kind", kinds[theirs], f"context_parallel_rotate_method {theirs}")
     if keys.text("training.dtype", "float32", choices=("float32", "bfloat16")) == "bfloat16":
         draft.take("master", "pure", "training.dtype bfloat16")
     if keys.text("training.mixed_precision_param", "bfloat16", choices=("bfloat16", "float32")) == "float32":
