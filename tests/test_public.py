@@ -98,3 +98,27 @@ def test_importing_the_package_imports_nothing_heavy():
         "import shardwise, sys; print([n for n in ('numpy', 'pydantic', 'click', 'rich', 'yaml') if n in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: shardwise.plan("llama-3-8b", "8xh100", gap=-1), "gap"),
+        (lambda: shardwise.plan("llama-3-8b", "8xh100", gap=float("nan")), "gap"),
+        (lambda: shardwise.plan("llama-3-8b", "8xh100", workers=0), "workers"),
+        (lambda: shardwise.plan("llama-3-8b", "8xh100", executor="threads"), "executor"),
+        (lambda: shardwise.plan("llama-3-8b", "8xh100", time_limit=-1), "time_limit"),
+        (lambda: shardwise.schedule("seq-1f1b", pp=2, microbatches=4, costs="1,1,1", splits=0), "splits"),
+        (lambda: shardwise.schedule("1f1b", pp=2, microbatches=4, costs="1,1,1", objective="x"), "objective"),
+        (lambda: shardwise.schedule("1f1b", pp=2, microbatches=4, costs="1,1,1", memory_limit=12), "memory_limit"),
+        (lambda: shardwise.schedule("1f1b", pp=2, microbatches=4, costs="1,1,1", compare="zb-h1"), "compare"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_sentence(call, sentence):
+    with pytest.raises(shardwise.InputError, match=sentence):
+        call()
+
+
+def test_a_runtime_may_be_named():
+    named, default = (shardwise.estimate("llama-3-8b", "8xh100", "tp8 zero0", runtime=r) for r in ("megatron-local", None))
+    assert named.iteration_seconds != default.iteration_seconds

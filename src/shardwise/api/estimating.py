@@ -22,7 +22,7 @@ def estimate(
     cluster: Cluster | Source | None = None,
     strategy: Strategy | Source | None = None,
     *,
-    runtime: Runtime | None = None,
+    runtime: Runtime | str | None = None,
 ) -> Estimate:
     """Time, memory and MFU of one strategy, each as a ledger.
 
@@ -31,10 +31,12 @@ def estimate(
     cluster; `runtime`: the software, where it is not the one that the strategy names.
     """
     from shardwise.estimate.estimate import estimate
+    from shardwise.inputs.load import load_runtime
     from shardwise.inputs.model import Model
     from shardwise.plan.file import is_plan
     from shardwise.plan.plan import Plan
 
+    runtime = load_runtime(runtime) if isinstance(runtime, str) else runtime
     if strategy is None or isinstance(model, Plan) or (not isinstance(model, Model) and is_plan(model)):
         return _of_plan(model, cluster, strategy, runtime)
     if cluster is None:

@@ -11,9 +11,11 @@ from shardwise.errors import Fault, InputError
 from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.gate import held
 from shardwise.inputs.load import load_runtime, named_cluster, named_model
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import build
 from shardwise.kernels import library
@@ -99,6 +101,9 @@ def answer_of(
     stop: Stop | None = None,
 ) -> Answer:
     """The fastest strategy that fits, with a bound on what any other could reach; see `api.plan`."""
+    gap = held(gap, SCALARS["option.gap"], "gap")
+    if time_limit is not None:
+        time_limit = held(time_limit, SCALARS["option.seconds"], "time_limit")
     pool = executor_of(executor, workers, address)
     try:
         search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)

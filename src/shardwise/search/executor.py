@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from shardwise.errors import MissingExtraError
+from shardwise.inputs.gate import held, word
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Question
 from shardwise.search.refine import Refined, refine
@@ -101,6 +103,7 @@ class Ray:
 
 def executor_of(kind: str = "processes", workers: int = 1, address: str | None = None) -> Executor:
     """The executor by its name."""
-    if kind == "ray":
+    held(workers, SCALARS["option.workers"], "workers")
+    if word(kind, ("processes", "ray"), "executor") == "ray":
         return Ray(workers if workers > 1 else 0, address)
     return Pool(workers) if workers > 1 else Serial()

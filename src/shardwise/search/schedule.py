@@ -15,7 +15,9 @@ from shardwise.errors import Fault, InputError, ShardwiseError, UnknownNameError
 from shardwise.estimate.estimate import estimate, within
 from shardwise.estimate.passes import SEQUENCE_PIECES, SPLIT, best_order, pass_costs
 from shardwise.estimate.setup import Setup, setup_of
+from shardwise.inputs.gate import held, word
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, Placement, Strategy
 from shardwise.pipeline.action import placed
 from shardwise.pipeline.alternatives import optimise_alternatives
@@ -121,6 +123,13 @@ class Refused:
 
 def schedule(ask: Ask, compare: Sequence[str] = (), report: Report | None = None) -> Scheduled:
     """The schedule that is asked for, and those to compare it with."""
+    word(ask.objective, ("makespan", "period"), "objective")
+    for name, row in (("effort", "option.effort"), ("splits", "option.splits"), ("group", "option.none")):
+        held(getattr(ask, name), SCALARS[row], name)
+    if not isinstance(ask.memory_limit, str | None):
+        raise InputError(Fault("memory_limit", f"must be a text such as 1.5p or 40GB, not {ask.memory_limit!r}"))
+    if isinstance(compare, str):
+        raise InputError(Fault("compare", f"must be a list of names, not the text {compare!r}"))
     for name in (ask.name, *compare):
         if name not in SCHEDULES:
             raise UnknownNameError("schedule", name, SCHEDULES)
