@@ -104,7 +104,8 @@ def _refuse(question: Question, strategy: Strategy) -> None:
             f"{strategy.runtime} cuts layers evenly" if not question.runtime.can.uneven_layers else
             f"{strategy.schedule} orders its passes by their costs"
         )  # fmt: skip
-        raise InputError(f"the layers of this plan cannot be cut freely: {why}; name another --runtime or schedule")
+        cure = "estimate the plan with another runtime or schedule first, and balance that"
+        raise InputError(f"the layers of this plan cannot be cut freely: {why}; {cure}")
 
 
 def _free(strategy: Strategy, runtime: Runtime) -> Strategy:
