@@ -120,5 +120,7 @@ def test_what_cannot_be_meant_is_refused_with_a_sentence(call, sentence):
 
 
 def test_a_runtime_may_be_named():
-    named, default = (shardwise.estimate("llama-3-8b", "8xh100", "tp8 zero0", runtime=r) for r in ("megatron-local", None))
+    named, default = (
+        shardwise.estimate("llama-3-8b", "8xh100", "tp8 zero0", runtime=r) for r in ("megatron-local", None)
+    )
     assert named.iteration_seconds != default.iteration_seconds
