@@ -23,7 +23,7 @@ from shardwise.plan.file import read_plan
 from shardwise.plan.predict import plan_of
 from shardwise.units import show_bytes, show_seconds
 
-often = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 FILES = {"megatron": "train.sh", "torchtitan@0.2": "torchtitan.toml", "torchtitan@main": "shardwise_config.py",
          "mindformers@2.1-graph": "mindformers.yaml"}  # fmt: skip
 
