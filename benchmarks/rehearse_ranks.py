@@ -13,16 +13,17 @@ from pathlib import Path
 from statistics import fmean
 
 from shardwise.estimate.estimate import estimate
+from shardwise.estimate.predictions import RehearsedLine
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.strategy_text import complete, parse
-from shardwise.measure.rehearse.compare import Line, compare
+from shardwise.measure.rehearse.compare import compare
 from shardwise.plan.predict import plan_of
 
 DATA = Path(__file__).parent / "data" / "h200_rehearsals.json"
 SHOWN = {"peak": "memory", "all passes": "passes", "optimizer step": "step", "iteration of the rank alone": "iteration"}
 
 
-def rows(builder: str) -> list[tuple[str, dict[str, Line]]]:
+def rows(builder: str) -> list[tuple[str, dict[str, RehearsedLine]]]:
     """One entry a rank: its name and its lines."""
     found = []
     every = json.loads(DATA.read_text(encoding="utf-8"))["rows"]
@@ -40,7 +41,7 @@ def main() -> None:
         print_table(rows(builder))
 
 
-def print_table(table: list[tuple[str, dict[str, Line]]]) -> None:
+def print_table(table: list[tuple[str, dict[str, RehearsedLine]]]) -> None:
     print("| rank | " + " | ".join(SHOWN.values()) + " |")
     print("|---|" + "---|" * len(SHOWN))
     for name, lines in table:
@@ -49,7 +50,7 @@ def print_table(table: list[tuple[str, dict[str, Line]]]) -> None:
     print("| mean | " + " | ".join(f"{100 * mean:.1f}%" for mean in means) + " |\n")
 
 
-def _cell(line: Line) -> str:
+def _cell(line: RehearsedLine) -> str:
     size = f"{line.measured / 2**30:.2f} GiB" if line.unit == "bytes" else f"{1e3 * line.measured:.1f} ms"
     return f"{size}, {100 * line.error:+.1f}%"
 

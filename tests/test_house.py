@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -41,3 +43,22 @@ def test_functions_and_files_stay_small():
     assert max(lengths) <= 60
     long = [p.name for p in trees() if p.name not in ALONE and len(p.read_text(encoding="utf-8").splitlines()) > 440]
     assert long == []
+
+
+def test_what_benchmarks_and_docs_import_is_there():
+    """No type checker reads them, and a benchmark that cannot start is found when it is needed."""
+    lost = []
+    for path in (
+        *(ROOT / "benchmarks").glob("*.py"),
+        *(ROOT / "docs").glob("*.py"),
+        *(ROOT / "docs/making").glob("*.py"),
+    ):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwise"):
+                module = import_module(node.module)
+                lost += [f"{path.name}: {one.name}" for one in node.names if not _has(module, one.name)]
+    assert lost == []
+
+
+def _has(module, name):
+    return hasattr(module, name) or (hasattr(module, "__path__") and bool(find_spec(f"{module.__name__}.{name}")))

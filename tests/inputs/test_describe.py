@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from shardwise.inputs.cluster import Cluster, Gpu, Level
-from shardwise.inputs.describe import describe, describe_field
+from shardwise.inputs.describe import describe
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Lora, Strategy
@@ -17,6 +17,10 @@ def test_every_field_says_what_it_means(kind):
     assert [doc.name for doc in docs] == [field.name for field in fields(kind)]
     for doc in docs:
         assert doc.text.endswith((".", "...")), f"{kind.__name__}.{doc.name} has no string under it"
+
+
+def describe_field(kind, name):
+    return next(doc for doc in describe(kind) if doc.name == name)
 
 
 def test_kinds_choices_and_defaults():

@@ -10,7 +10,8 @@ import subprocess
 import pytest
 
 from shardwise.errors import FileError
-from shardwise.measure.fit.snapshot import BEFORE, NAMELESS, PickleError, plain, read_snapshot
+from shardwise.measure.fit.plain_pickle import PickleError, plain
+from shardwise.measure.fit.snapshot import BEFORE, NAMELESS, read_snapshot
 
 MIB = 2**20
 

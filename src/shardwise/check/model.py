@@ -1,4 +1,6 @@
-"""Rules inside the model and inside the cluster: sizes that must fit together before any strategy comes in."""
+"""Rules inside the model and inside the cluster: sizes that must fit together before any strategy comes in. Every
+model that comes from a file passes `checked_model`.
+"""
 
 from __future__ import annotations
 

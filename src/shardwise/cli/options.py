@@ -1,4 +1,5 @@
-"""The options that verbs share: the model, the cluster, and one flag for every field of a strategy.
+"""The options that verbs share: the model, the cluster, one flag for every field of a strategy, with Megatron's
+spellings, and click's types for numbers, which the gate reads.
 
 Flags, their types and their help come from the fields themselves (`inputs/describe.py`).
 """

@@ -1,4 +1,4 @@
-"""The cheapest changes to a strategy that would help: make it fit, or make it faster.
+"""The strategies one step away from a given one, and the cheapest of these changes that would help: fit, or be faster.
 
 Every strategy one step away is estimated. Where none of them fits, the best of them are taken a second step.
 """

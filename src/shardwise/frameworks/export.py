@@ -128,7 +128,7 @@ def _say_mixture(draft: ExportDraft) -> None:
     """MindFormers' lists hold every kind of recompute side by side; no other target's words do."""
     text = mixture(draft.plan)
     if text and draft.version != "2.1-graph":
-        draft.lose("partition.recompute", text)
+        draft.lose("balance.recompute", text)
 
 
 def _say_settings(draft: ExportDraft) -> None:

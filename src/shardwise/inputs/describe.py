@@ -48,10 +48,6 @@ def describe(kind: type) -> tuple[FieldDoc, ...]:
     )
 
 
-def describe_field(kind: type, name: str) -> FieldDoc:
-    return next(doc for doc in describe(kind) if doc.name == name)
-
-
 def texts_of(kind: type) -> dict[str, str]:
     """Field -> the string under it, of a dataclass or a named tuple."""
     ours = [one for one in reversed(kind.__mro__) if one.__module__.startswith("shardwise.")]

@@ -1,4 +1,6 @@
-"""Corrections of a calibration from what a user already has: a trace or a log of a run that a plan describes."""
+"""Corrections of a calibration from what a user already has: a trace, a log or a memory snapshot of a run that a plan
+describes. Of logs the lines of Megatron and torchtitan are read.
+"""
 
 from __future__ import annotations
 

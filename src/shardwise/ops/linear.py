@@ -1,4 +1,4 @@
-"""Operators that several kinds of layer share: linear layers, norms, residual additions."""
+"""Operators that several kinds of layer share: linear layers and the adapters on them, norms, residual additions."""
 
 from __future__ import annotations
 

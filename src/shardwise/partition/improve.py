@@ -1,4 +1,6 @@
-"""Annealing on the simulated time: see improve.c, which does the work. Without kernels a descent stands in for it."""
+"""Better partitions from given ones: annealing on the simulated time (improve.c does the work; without kernels a
+descent stands in for it), and what it starts from: even turns of the ranks, and a relaxed optimum rounded.
+"""
 
 from __future__ import annotations
 

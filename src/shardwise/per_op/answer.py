@@ -1,4 +1,4 @@
-"""What an engine answers."""
+"""What an engine answers, the book of plans that it keeps on the way, and when it must end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The model as a chain of operators: rows of the profile in order, with one layer's rows repeated.
+"""The model as a chain of operators: rows of the profile in order, with one layer's rows repeated; and its ranges,
+equal ones folded, so that 1,000 layers cost what 10 do.
 
 Which rows form the layer is data: the profile says so itself, or its operators have names that are known below.
 """

@@ -1,4 +1,5 @@
-"""The rows of a profile whose model is not known, priced as an estimate would be.
+"""The rows of a profile whose model is not known, priced as an estimate would be: what is known of an operator, how its
+tensors lie, and its sends and collectives interpolated between the sizes that were measured.
 
 Seconds and activation bytes are the profile's; the update, what the optimizer keeps and the rules of memory are those
 of every estimate. A row keeps its output, an operator its inputs: what a row keeps is the next one's.

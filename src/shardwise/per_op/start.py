@@ -1,4 +1,6 @@
-"""Where searches begin: Aceso's balanced start, and two that are unbalanced on purpose."""
+"""Where searches begin: Aceso's balanced start, two that are unbalanced on purpose, and equal stages whose ends are
+moved while the iteration gets shorter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Answers as plain values: what `--json` writes and the page's server sends, one maker for both."""
+"""Answers as plain values and as lines: what `--json` writes, the page's server sends and the terminal says, one maker
+for all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A timeline as SVG, written by hand: the pipeline on top, the memory of every rank below."""
+"""Pictures as SVG, written by hand: timelines (the pipeline on top, the memory of every rank below), alone or
+compared, and how well a calibration fits.
+"""
 
 from __future__ import annotations
 

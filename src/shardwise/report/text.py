@@ -1,4 +1,6 @@
-"""Pieces of text reports: trees of ledgers, bars, and neighbours that are alike told once."""
+"""Pieces of text reports: trees of ledgers, bars, neighbours that are alike told once, and a pipeline drawn line by
+line.
+"""
 
 from __future__ import annotations
 

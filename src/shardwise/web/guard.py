@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, and from where.
+"""What stands before every request: who may ask, from where, how much may be sent, and what a refusal looks like.
 
 Host: must name this machine as the user does, so that no other site's name can be turned to it (DNS rebinding).
 Origin: where a browser tells it, must be our own page, so that no other page can ask in the user's name.

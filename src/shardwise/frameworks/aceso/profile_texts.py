@@ -1,4 +1,6 @@
-"""The texts of a folder, a zip or a tar of profile files, with limits: an archive may lie about its size."""
+"""The texts of a folder, a zip or a tar of profile files, with limits (an archive may lie about its size), and the
+numbers in each: every fault is collected with its file and line.
+"""
 
 from __future__ import annotations
 

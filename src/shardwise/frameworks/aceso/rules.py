@@ -1,4 +1,4 @@
-"""What Aceso's tables know about an operator by its name, and what is known beyond them.
+"""What Aceso's tables know about an operator by its name, what is known beyond them, and its look-ups to the digit.
 
 Source of the forms and of the sharing: Aceso's operator table (microsoft/SuperScaler, branch Aceso,
 search/model_ops_info.py and aceso_cost_model.py), facts only.

@@ -1,5 +1,5 @@
-"""What SimuMax counts itself and writes into its dumps of a strategy: checked, and kept up to date. And what it knows
-that changes nothing here: looked at, and named.
+"""SimuMax's switches of a strategy and ours, both ways: what is recomputed, which kernels run, what overlaps; what it
+counts itself and writes into its dumps, checked and kept up to date; and what changes nothing here, named.
 
 A dump whose numbers do not follow from its settings was edited or cut: SimuMax would ignore them without a word.
 """

@@ -1,4 +1,4 @@
-"""A plan's schedule as PyTorch's CSV and the program that runs it."""
+"""A schedule, of a plan or alone, as PyTorch's CSV and the program that runs it; what would run wrongly is refused."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.faults import validate
 from shardwise.pipeline.generate import SHAPES, generate
 from shardwise.plan.plan import Plan
+
+RUNNER = Path(__file__).with_name("runner.py")
 
 
 def write(draft: ExportDraft) -> tuple[File, ...]:
@@ -46,9 +48,6 @@ def schedule_of(plan: Plan) -> Schedule:
             "shardwise schedule auto --plan PLAN --out FILE"
         )
     return generate(s.schedule, pp=s.pp, vpp=s.vpp, microbatches=s.microbatches, group=s.group)
-
-
-RUNNER = Path(__file__).with_name("runner.py")
 
 
 def export_torch(schedule: Schedule, folder: str | Path, *, force: bool = False) -> tuple[Path, Path]:

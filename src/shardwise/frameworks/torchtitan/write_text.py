@@ -1,4 +1,4 @@
-"""The text of a torchtitan configuration, TOML or Python, and the script that starts it."""
+"""The text of a torchtitan configuration, TOML (0.2) or Python (0.3 and main), and the script that starts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A small search for the few numbers of a fit: steps along each of them, halved when none helps."""
+"""A small search for the few numbers of a fit: steps along each of them, halved when none helps. A number of a
+calibration goes by its dotted name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One measured run as a question that `estimate` can answer, with what was measured."""
+"""One measured run as a question that `estimate` can answer, with what was measured; and what a row of each form must
+hold.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The handcrafted zero-bubble schedules ZB-H1, ZB-H2 (one chunk) and ZB-V (two chunks, v placement).
+"""The zero-bubble schedules: ZB-H1, ZB-H2 (one chunk) and ZB-V (two chunks, v placement) by hand, ZB-1p and ZB-2p (one
+chunk) by the automatic order of the paper under a memory limit.
 
 Sources: Qi et al., "Zero Bubble Pipeline Parallelism" (2023), and "Pipeline Parallelism with Controllable Memory"
 (2024), where our I is written B. ZB-V is the fixed pattern that PyTorch's ScheduleZBVZeroBubble runs.

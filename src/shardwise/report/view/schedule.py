@@ -1,4 +1,6 @@
-"""A pipeline's timeline as a view."""
+"""A pipeline's timeline as a view, of a schedule or of a balance: columns of numbers, and the memory curve of every
+rank.
+"""
 
 from __future__ import annotations
 

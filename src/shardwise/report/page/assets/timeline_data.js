@@ -1,4 +1,4 @@
-// A timeline as typed arrays, and what waits for what. An action is a number, as in shardwise.simulate.action:
+// A timeline as typed arrays, and what waits for what. An action is a number, as in shardwise.pipeline.action:
 // (kind * chunks + chunk) * microbatches + microbatch.
 
 export const KINDS = "FIWB";
