@@ -1,7 +1,7 @@
 """Pack measured rows into the compact data that ships with the package: python benchmarks/pack_measured.py FOLDER.
 
-FOLDER holds published.json, h200_huggingface.json and h200_megatron_rank.json. Notes and what a row says about its own
-making are left out; the sources are named once beside the rows. The same rows give the same bytes.
+FOLDER holds published.json, published_2026.json, h200_huggingface.json and h200_megatron_rank.json. What a row says
+about its own making is left out; the sources are named once beside the rows. The same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HOME = Path(__file__).parents[1] / "src" / "shardwise" / "plan" / "measured" / "data"
-LEFT_OUT = {"notes", "inferred", "source", "derived"}
+HOME = Path(__file__).parents[1] / "src" / "shardwise" / "measure" / "validate" / "data"
+LEFT_OUT = {"inferred", "source", "derived"}
 
 
 def published(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def write(name: str, value: dict[str, Any]) -> None:
 
 
 def main(folder: Path) -> None:
-    for name in ("published", "h200_huggingface", "h200_megatron_rank"):
+    for name in ("published", "published_2026", "h200_huggingface", "h200_megatron_rank"):
         data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        write(name, published(data) if name == "published" else data)
+        write(name, published(data) if name.startswith("published") else data)
 
 
 if __name__ == "__main__":
