@@ -28,6 +28,23 @@ def axes(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.cp_kind", f"{s.cp_kind} is not in runtime {name}; use {either(can.cp)}")
 
 
+@rule("runtime", "ep", "dispatcher", "ep_overlap", "pp", "vpp", "recompute")
+def dispatch(case: Combination) -> Iterator[Fault]:
+    s, can, name = case.strategy, case.can, case.runtime.base
+    if s.ep > 1 and s.dispatcher not in can.dispatchers:
+        yield Fault("strategy.dispatcher", f"{s.dispatcher} is not in runtime {name}; use {either(can.dispatchers)}")
+    if not s.ep_overlap:
+        return
+    if not can.ep_overlap:
+        yield Fault("strategy.ep_overlap", f"runtime {name} does not have it; drop ep-overlap")
+    elif s.ep == 1:
+        yield Fault("strategy.ep_overlap", "with ep 1 no tokens travel; drop ep-overlap")
+    elif s.recompute.full:
+        yield Fault("strategy.ep_overlap", "does not go with full recompute; recompute modules, or drop ep-overlap")
+    elif s.pp > 1 and s.vpp == 1:
+        yield Fault("strategy.ep_overlap", f"with pp {s.pp} it needs chunks (pp{s.pp}x2); set them or drop ep-overlap")
+
+
 @rule("runtime", "zero", "zero_group", "pp", "dp", "cp")
 def sharding(case: Combination) -> Iterator[Fault]:
     s, can, name = case.strategy, case.can, case.runtime.base

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from shardwise.cost.activations import Walk, full_walk, plain_walk, selective_walk
 from shardwise.cost.kernels import KernelTimes, Machine, op_times
-from shardwise.cost.network import Group, collective
+from shardwise.cost.network import Group, exchanged
 from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import LayerKind, layer_ops
 from shardwise.ops.linear import adapter_params
@@ -280,7 +280,7 @@ def _add(
         row = table[_PHASES[comm.phase]]
         row[_HOST] += launched * machine.collective
         if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
-            seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
+            seconds = exchanged(comm, getattr(groups, comm.axis))
             # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
             waits = comm.axis == "cp" and comm.kind != "ring"
             row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])

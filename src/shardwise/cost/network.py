@@ -14,6 +14,7 @@ from typing import NamedTuple
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
+from shardwise.ops.op import Comm, Routing
 from shardwise.ops.shard import Shard
 
 DEFAULT_SHARE = ASSUMED.network_share
@@ -180,10 +181,36 @@ def all_to_all(group: Group, size: float) -> float:
     return slowest + steps + fixed
 
 
+def dispatch(group: Group, size: float, routing: Routing) -> float:
+    """Tokens of `size` bytes to the ranks of their experts, a copy for each domain that they visit.
+
+    One copy crosses to each other domain; inside it the copy is passed on to each rank that wants it, so the innermost
+    level carries a copy for every rank. Levels work side by side: the slowest decides.
+    """
+    if group.size == 1:
+        return 0.0
+    slowest, reached, steps = 0.0, 1, 0.0
+    hops, fixed = group.of("all-to-all")
+    for hop in hops:
+        others = (group.size if reached == 1 else reached * hop.domains) // reached - 1
+        crossing = size * others * routing.reached(reached / group.size)
+        slowest = max(slowest, crossing / hop.bandwidth)
+        steps += log2(max(hop.domains, 2)) * hop.latency
+        reached *= hop.domains
+    return slowest + steps + fixed
+
+
 def send(network: Network, distance: int, size: float) -> float:
     """A message to the rank `distance` further on."""
     bandwidth, latency = network.sending(distance)
     return size / bandwidth + latency
+
+
+def exchanged(comm: Comm, group: Group) -> float:
+    """Seconds of an operator's collective."""
+    if comm.routing:
+        return dispatch(group, comm.bytes, comm.routing)
+    return collective(comm.kind, group, comm.bytes)
 
 
 def collective(kind: str, group: Group, size: float) -> float:

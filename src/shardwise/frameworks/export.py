@@ -127,7 +127,7 @@ def _draft(plan: Plan, target: Target, version: str, *, strict: bool = False) ->
     return draft
 
 
-_MEGATRONS = {"cuda_graphs": "none"}
+_MEGATRONS = {"cuda_graphs": "none", "dispatcher": "all-to-all", "ep_overlap": False}
 """Fields that Megatron-LM alone has flags for, with what others do."""
 
 

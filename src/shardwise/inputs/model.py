@@ -49,6 +49,10 @@ class Moe:
     """Capacity factor: each expert takes this times its even share, padded; none: dropless."""
     imbalance: float = 1.0
     """Tokens of the busiest rank over the mean; 1: even routing."""
+    groups: int = 1
+    """Equal groups that the experts stand in, for routing that is limited to some of them (DeepSeek's n_group)."""
+    top_groups: int = 1
+    """Groups that the experts of one token may come from (DeepSeek's topk_group)."""
     router_bias: bool = False
     """The router has a bias."""
     expert_bias: bool = False

@@ -75,7 +75,7 @@ SCALARS: dict[str, Scalar] = {
     "Model.dropout": _number(0, 1, usual=(0, 0.999), hint="it is a probability below 1"),
     **{f"Mla.{name}": _whole(1, WIDTH) for name in ("kv_rank", "nope_size", "value_size")},
     **{f"Mla.{name}": _whole(0, WIDTH) for name in ("rope_size", "q_rank")},
-    **{f"Moe.{name}": _whole(1, 10**6) for name in ("experts", "top_k")},
+    **{f"Moe.{name}": _whole(1, 10**6) for name in ("experts", "top_k", "groups", "top_groups")},
     "Moe.expert_ffn": _whole(1, WIDTH),
     "Moe.shared_ffn": _whole(0, WIDTH),
     "Moe.first_dense": _whole(0, LAYERS),

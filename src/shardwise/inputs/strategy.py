@@ -13,6 +13,7 @@ CpKind = Literal["ring", "all-gather", "all-to-all"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw-bf16", "muon", "sgd"]
 CudaGraphs = Literal["none", "attention", "layer"]
+Dispatcher = Literal["all-to-all", "all-gather", "deepep", "hybridep"]
 
 SCHEDULES = (
     "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min",
@@ -49,6 +50,12 @@ class Strategy:
     """Expert parallel: ranks that hold different experts; taken out of dp x cp x tp."""
     etp: int = 1
     """Expert tensor parallel: ranks that share every expert's matrices."""
+    dispatcher: Dispatcher = "all-to-all"
+    """How tokens reach the ranks of their experts. all-to-all: a copy for each expert; all-gather: every rank gets all
+    tokens; deepep, hybridep: one copy for each node and then for each rank of it, sorted on the way."""
+    ep_overlap: bool = False
+    """Tokens travel to experts and back behind the compute of another micro batch (Megatron's
+    --overlap-moe-expert-parallel-comm)."""
     sp: bool = True
     """Sequence parallel: norms and residuals are sharded over tp as well. Without effect at tp 1."""
     cp_kind: CpKind = "ring"

@@ -6,7 +6,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Moe
 from shardwise.ops.linear import norm, residual_add
 from shardwise.ops.mlp import activation, dense_ffn
-from shardwise.ops.op import Comm, Op
+from shardwise.ops.op import Collective, Comm, Op, Routing
 from shardwise.ops.shard import Shard
 
 # Eager experts (transformers 5.17 on an H200, kernel by kernel), weighted bytes per element, forward and backward.
@@ -70,8 +70,8 @@ def _permute(shard: Shard, moe: Moe) -> Op:
     """Sorting tokens by expert, and the dispatch over expert parallel ranks."""
     copies = local_tokens(shard) * moe.top_k * shard.model.hidden * shard.element
     received = routed_tokens(shard, moe) * shard.model.hidden * shard.element
-    comms = _exchange(shard, copies, received)
-    passes = 2.0 if shard.ep > 1 else 1.0
+    comms = _exchange(shard, moe, received, back=False)
+    passes = _sorts(shard)
     eager = shard.runtime.kernels.activation == "eager"
     elements = copies / shard.element
     kernels = ASSUMED.launches["permute"]
@@ -89,12 +89,26 @@ def _permute(shard: Shard, moe: Moe) -> Op:
     )
 
 
-def _exchange(shard: Shard, copies: float, received: float) -> tuple[Comm, ...]:
+def _sorts(shard: Shard) -> float:
+    """How often tokens are sorted on their way: by rank, and by expert there; some dispatchers sort as they send."""
+    return 2.0 if shard.ep > 1 and shard.dispatcher == "all-to-all" else 1.0
+
+
+def _exchange(shard: Shard, moe: Moe, received: float, *, back: bool) -> tuple[Comm, ...]:
+    """Tokens to their experts (or back) in the forward pass, and their gradients the other way."""
     comms: list[Comm] = []
-    if shard.ep > 1:
-        comms += [Comm("all-to-all", "ep", copies, "F"), Comm("all-to-all", "ep", copies, "I")]
+    to: Collective = "reduce-scatter" if back else "all-gather"
+    fro: Collective = "all-gather" if back else "reduce-scatter"
+    tokens = local_tokens(shard) * shard.model.hidden * shard.element
+    if shard.ep > 1 and shard.dispatcher == "all-to-all":
+        comms += [Comm("all-to-all", "ep", moe.top_k * tokens, phase) for phase in ("F", "I")]
+    elif shard.ep > 1 and shard.dispatcher == "all-gather":
+        comms += [Comm(to, "ep", shard.ep * tokens, "F"), Comm(fro, "ep", shard.ep * tokens, "I")]
+    elif shard.ep > 1:
+        routing = Routing(moe.experts, moe.top_k, moe.groups, moe.top_groups)
+        comms += [Comm("dispatch", "ep", tokens, phase, routing) for phase in ("F", "I")]
     if shard.etp > 1:
-        comms += [Comm("all-gather", "etp", received, "F"), Comm("reduce-scatter", "etp", received, "I")]
+        comms += [Comm(to, "etp", received, "F"), Comm(fro, "etp", received, "I")]
     return tuple(comms)
 
 
@@ -150,14 +164,9 @@ def _combine(shard: Shard, moe: Moe) -> Op:
     """Returning the experts' outputs, scaling them by the router's weights and adding them up per token."""
     copies = local_tokens(shard) * moe.top_k * shard.model.hidden * shard.element
     received = routed_tokens(shard, moe) * shard.model.hidden * shard.element
-    comms: list[Comm] = []
-    if shard.ep > 1:
-        comms += [Comm("all-to-all", "ep", copies, "F"), Comm("all-to-all", "ep", copies, "I")]
-    if shard.etp > 1:
-        comms += [Comm("reduce-scatter", "etp", received, "F"), Comm("all-gather", "etp", received, "I")]
     kept = copies if shard.runtime.kernels.expert_output_kept else 0.0
     eager = shard.runtime.kernels.activation == "eager"
-    passes = 2.0 if shard.ep > 1 else 1.0
+    passes = _sorts(shard)
     elements = copies / shard.element
     kernels = ASSUMED.launches["combine"]
     return Op(
@@ -171,5 +180,5 @@ def _combine(shard: Shard, moe: Moe) -> Op:
         kept=kept,
         extra_f=copies + shard.residual,
         extra_b=shard.residual + 2 * copies,
-        comms=tuple(comms),
+        comms=_exchange(shard, moe, received, back=True),
     )

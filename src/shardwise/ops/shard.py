@@ -28,6 +28,7 @@ class Shard(NamedTuple):
     etp: int
     sp: bool
     cp_kind: str
+    dispatcher: str
     element: float
     """Bytes of an activation."""
     stream: float
@@ -78,6 +79,7 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
         etp=strategy.etp,
         sp=strategy.sp and strategy.tp > 1,
         cp_kind=strategy.cp_kind,
+        dispatcher=strategy.dispatcher,
         element=element,
         stream=4.0 if autocast else element,
         weight=weight,

@@ -40,6 +40,8 @@ UNSEARCHED = (
     "flash",
     "compile",
     "cuda_graphs",
+    "dispatcher",
+    "ep_overlap",
     "straggler",
 )
 """Fields of a strategy that are asked for, not searched."""

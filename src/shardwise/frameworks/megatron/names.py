@@ -36,6 +36,11 @@ MEGATRON_SWITCHES: dict[str, tuple[str, object]] = {
 """Flags without a value -> the field and the value that they set."""
 MEGATRON_SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """`--data-parallel-sharding-strategy` of ZeRO 0, 1, 2, 3."""
+MEGATRON_DISPATCHERS: dict[str, tuple[str, ...]] = {
+    "all-to-all": ("alltoall",), "all-gather": ("allgather",), "deepep": ("flex", "deepep"),
+    "hybridep": ("flex", "hybridep"),
+}  # fmt: skip
+"""Dispatcher -> its type, and the backend of a flexible one."""
 MEGATRON_CP_KINDS = {"ring": "p2p", "all-gather": "all_gather", "all-to-all": "a2a"}
 MEGATRON_RECOMPUTED: dict[str, tuple[str, ...]] = {
     "core_attn": ("core-attention",),

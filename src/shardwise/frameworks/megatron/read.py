@@ -10,6 +10,7 @@ from shardwise.frameworks.imported import ImportDraft, Imported, back
 from shardwise.frameworks.megatron.names import (
     MEGATRON_ALSO,
     MEGATRON_CP_KINDS,
+    MEGATRON_DISPATCHERS,
     MEGATRON_NUMBERS,
     MEGATRON_OPTIMIZERS,
     MEGATRON_RECOMPUTED,
@@ -52,7 +53,7 @@ def drafted(found: Flags) -> ImportDraft:
     for flag, (ours, value) in MEGATRON_SWITCHES.items():
         if flag in found:
             draft.take(ours, value, f"--{flag}")
-    for part in (_world, _precision, _sharding, _context, _kernels, _graphs, _pipeline, _recompute, _experts):
+    for part in (_world, _precision, _sharding, _context, _kernels, _graphs, _pipeline, _recompute, _experts, _dispatch):
         part(draft, found)
     draft.model = read_model(draft, found)
     draft.ignored += [
@@ -277,6 +278,21 @@ def _full(draft: ImportDraft, found: Flags) -> Recompute:
     if method == "block":
         return Recompute(full=True, layers=(number,)) if number else Recompute()
     return Recompute(full=True, group=max(1, number))
+
+
+def _dispatch(draft: ImportDraft, found: Flags) -> None:
+    """Megatron gathers all tokens where no type is given, and takes DeepEP where a flexible one has no backend."""
+    if "num-experts" not in found:
+        return
+    kinds = sorted({words[0] for words in MEGATRON_DISPATCHERS.values()})
+    kind = draft.word("--moe-token-dispatcher-type", found.get("moe-token-dispatcher-type", "allgather"), kinds)
+    backends = [words[1] for words in MEGATRON_DISPATCHERS.values() if words[1:]]
+    backend = draft.word("--moe-flex-dispatcher-backend", found.get("moe-flex-dispatcher-backend", "deepep"), backends)
+    words = (kind, backend) if kind == "flex" else (kind,)
+    ours = next(name for name, theirs in MEGATRON_DISPATCHERS.items() if theirs == words)
+    draft.take("dispatcher", ours, f"--moe-token-dispatcher-type {' '.join(words)}")
+    if "overlap-moe-expert-parallel-comm" in found:
+        draft.take("ep_overlap", value=True, theirs="--overlap-moe-expert-parallel-comm")
 
 
 def _experts(draft: ImportDraft, found: Flags) -> None:

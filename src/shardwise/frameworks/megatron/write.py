@@ -21,6 +21,7 @@ import yaml
 
 from shardwise.frameworks.megatron.names import (
     MEGATRON_CP_KINDS,
+    MEGATRON_DISPATCHERS,
     MEGATRON_NUMBERS,
     MEGATRON_OPTIMIZERS,
     MEGATRON_RECOMPUTED,
@@ -144,6 +145,7 @@ def arguments(draft: ExportDraft) -> Groups:
         "states": list(_state_flags(draft)),
         "numbers": list(_number_flags(draft)),
         "graphs": list(_graph_flags(draft)),
+        "experts": list(_dispatch_flags(draft)),
         "recompute": list(_recompute_flags(draft)),
     }
 
@@ -232,6 +234,14 @@ def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
             yield "use-flash-attn", None
     elif not s.flash:
         yield "attention-backend", "unfused"
+
+
+def _dispatch_flags(draft: ExportDraft) -> Iterator[Flag]:
+    s = draft.strategy
+    if draft.plan.model.moe:
+        yield from zip(("moe-token-dispatcher-type", "moe-flex-dispatcher-backend"), MEGATRON_DISPATCHERS[s.dispatcher], strict=False)
+        if s.ep_overlap:
+            yield "overlap-moe-expert-parallel-comm", None
 
 
 def _graph_flags(draft: ExportDraft) -> Iterator[Flag]:

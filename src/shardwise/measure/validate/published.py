@@ -14,6 +14,7 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, runtime_for, with_overlap
+from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
 
 Row = dict[str, Any]
 
@@ -102,7 +103,7 @@ def model_of(row: Row) -> Model:
         mlp_bias=biased,
         windows=_windows(m),
         mla=_mla(m.get("mla")),
-        moe=_moe(m.get("moe")),
+        moe=_moe(row),
         mtp=int(m.get("mtp_layers") or 0),
     )
 
@@ -124,15 +125,24 @@ def _mla(given: Row | None) -> Mla | None:
     )
 
 
-def _moe(given: Row | None) -> Moe | None:
+# Experts in groups, which the rows do not say (their published configurations: n_group and topk_group).
+_GROUPS = {"deepseek-v3": (8, 4), "deepseek-v2": (8, 3)}
+
+
+def _moe(row: Row) -> Moe | None:
+    given, name = row["model"].get("moe"), str(row["model"]["name"])
     if not given:
         return None
+    groups, top_groups = _GROUPS.get(name, (1, 1))
     return Moe(
+        groups=groups,
+        top_groups=top_groups,
         experts=int(given["experts"]),
         top_k=int(given["topk"]),
         expert_ffn=int(given["moe_ffn"]),
         shared_ffn=int(given.get("shared_ffn") or 0),
         first_dense=int(given.get("dense_layers") or 0),
+        capacity=float(given["capacity_factor"]) if given.get("pad_to_capacity") else (1.0 if dropped(row) else None),
     )
 
 
@@ -150,10 +160,13 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
     global_batch = int(p["global_batch"])
     if p.get("num_microbatches"):
         global_batch = int(p["num_microbatches"]) * degrees["dp"] * micro
-    return Strategy(
+    # Megatron splits experts as it splits layers where nothing else is said; the recipes of its Bridge say 1
+    splits = model.moe and runtime.base.startswith("megatron") and "bridge" not in row["framework"].lower()
+    etp = int(p.get("etp") or (degrees["tp"] if splits else 1))
+    fields: dict[str, Any] = dict(
         **degrees,
         vpp=vpp,
-        etp=int(p.get("etp") or 1),
+        etp=etp,
         sp=bool(p["sequence_parallel"])
         if p["sequence_parallel"] is not None
         else runtime.name.startswith("torchtitan"),
@@ -166,7 +179,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         schedule=schedule,
         placement="v" if schedule == "zb-v" else "loop",
         recompute=recompute_of(p["recompute"], model),
-        layers=_layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
+        layers=own_layers(row) or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
         dtype=_dtype(row),  # type: ignore[arg-type]
         grad_dtype="bf16" if str(row["precision"].get("grads", "")).startswith(("bf16", "fp16")) else "fp32",
         runtime=runtime.name,
@@ -174,6 +187,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         compile=bool(row.get("compile")) or runtime.kernels.compiled,
         cuda_graphs="layer" if row.get("cuda_graphs") else "none",
     )
+    return Strategy(**{**fields, **unprinted(row, notes)})
 
 
 def _schedule(p: Row, vpp: int) -> tuple[str, int]:
@@ -212,9 +226,15 @@ def _layers(p: Row, model: Model, vpp: int) -> tuple[int, ...]:
     return ()
 
 
+_MODULES = (("mla_up_proj", "mla-up"), ("moe_act", "moe-act"), ("mlp", "mlp"), ("layernorm", "mlp-norm"))
+
+
 def recompute_of(text: str | None, model: Model) -> Recompute:
     """A source's words for recompute; unknown counts as none."""
     words = str(text or "none").lower()
+    modules = [ours for theirs, ours in _MODULES if theirs in words and not (theirs == "mlp" and model.moe)]
+    if modules and not words.startswith(("full", "selective")):  # Megatron's mlp is that of dense layers alone
+        return Recompute(modules=tuple(modules))
     if words.startswith("full"):
         return Recompute(full=True)
     if "every 2nd layer" in words or "block fraction" in words:
