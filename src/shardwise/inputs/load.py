@@ -51,7 +51,7 @@ def load_runtime(name: str) -> Runtime:
         if not is_file(base):
             raise UnknownNameError("runtime", base, runtime_names())
         path = Path(base)
-    fields = {"name": path.stem, **read_mapping(path)}
+    fields = {"name": path.stem, **_runtime_fields(path)}
     if changes:
         fields = lookup.merged(fields, {"name": "+".join((path.stem, *changes)), **_changed(changes)})
     elif path.parent == RUNTIMES:
@@ -60,6 +60,18 @@ def load_runtime(name: str) -> Runtime:
         except (KeyError, TypeError):
             pass  # the slow way below says what is wrong
     return _validated(Runtime, fields, path, "runtime")
+
+
+def _runtime_fields(path: Path) -> dict[str, Any]:
+    """What a runtime's file says, laid over the runtime of the catalog that it names as its `base`."""
+    own = read_mapping(path)
+    base = own.pop("base", None)
+    if base is None:
+        return own
+    under = RUNTIMES / f"{lookup.normal(str(base))}.toml"
+    if not under.is_file():
+        raise UnknownNameError("base", str(base), runtime_names())
+    return lookup.merged(_runtime_fields(under), own)
 
 
 def _changed(texts: list[str]) -> dict[str, Any]:
