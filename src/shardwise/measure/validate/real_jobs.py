@@ -83,6 +83,6 @@ def _runtime(row: Row, strategy: Strategy) -> Runtime:
     """Layers that are compiled one by one leave the loss alone, and hand no mask to attention."""
     runtime = load_runtime(strategy.runtime)
     if row["strategy"].get("compile") == "layers":
-        kernels = replace(runtime.kernels, compiled_loss=False, compiled_full_attention=False)
+        kernels = replace(runtime.kernels, compiled_loss="", compiled_full_attention=False)
         return replace(runtime, kernels=kernels)
     return runtime
