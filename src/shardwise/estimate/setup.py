@@ -122,7 +122,7 @@ def setup_of(
     shard = shard_of(model, strategy, runtime)
     machine = machine_of(
         cluster.gpu, calibration, runtime, strategy.dtype,
-        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs,
+        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site,
     )  # fmt: skip
     network = network_of(cluster, calibration)
     states = states_of(strategy, runtime)

@@ -13,7 +13,7 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
-from shardwise.measure.validate.frameworks import cluster_for, runtime_for, with_overlap
+from shardwise.measure.validate.frameworks import cluster_for, runtime_for, site_for, with_overlap
 
 Row = dict[str, Any]
 
@@ -36,7 +36,7 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
     runtime = runtime_for(row["framework"], str((row.get("source") or {}).get("path", "")))
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
-    cluster = cluster_for(row["gpu"], int(row["num_gpus"]), runtime.name)
+    cluster = cluster_for(row["gpu"], int(row["num_gpus"]))
     if cluster is None:
         return Skipped(**identity, reason=f"the catalog has no GPU like {row['gpu'].get('type')!r}")
     notes: list[str] = []
@@ -54,7 +54,7 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         precision=str(row["precision"]["compute"]),
         complete=row.get("completeness") in {"full", "minor"},
         model=model,
-        cluster=cluster,
+        cluster=replace(cluster, site=site_for(row["source_key"], str(row.get("notes") or ""))),
         strategy=strategy,
         runtime=runtime,
         measured=_measured(row),
