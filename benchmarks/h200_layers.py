@@ -13,7 +13,7 @@ how many kernels there are of each kind.
 """
 # Megatron-Core and Transformer Engine are not installed where this is checked, so their things have no types:
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, ANN202, BLE001, PLC0415, T201
+# ruff: noqa: BLE001, SLF001
 
 from __future__ import annotations
 
@@ -236,17 +236,17 @@ class Llama(torch.nn.Module):
 
         self.q, self.k, self.v = (linear(hidden, n * self.size) for n in (self.heads, self.kv, self.kv))
         self.o = linear(self.heads * self.size, hidden)
-        self.up, self.gate, self.down = linear(hidden, shape["ffn"]), linear(hidden, shape["ffn"]), linear(
-            shape["ffn"], hidden
+        self.up, self.gate, self.down = (
+            linear(hidden, shape["ffn"]),
+            linear(hidden, shape["ffn"]),
+            linear(shape["ffn"], hidden),
         )
         self.first, self.second = torch.nn.RMSNorm(hidden), torch.nn.RMSNorm(hidden)
 
     def forward(self, x, cos, sin):
         batch, seq, _ = x.shape
         y = self.first(x)
-        q, k, v = (
-            layer(y).view(batch, seq, -1, self.size).transpose(1, 2) for layer in (self.q, self.k, self.v)
-        )
+        q, k, v = (layer(y).view(batch, seq, -1, self.size).transpose(1, 2) for layer in (self.q, self.k, self.v))
         q, k = turned(q, cos, sin), turned(k, cos, sin)
         y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(y.transpose(1, 2).reshape(batch, seq, -1))
@@ -281,7 +281,14 @@ def compiled_row(name: str, tokens: int, *, compile_: bool) -> dict:
 
     forward, gradient = run_with(tokens)
     few, _ = run_with(FEW)
-    row = {"framework": "torch", "compile": compile_, "model": name, "tokens": tokens, "layers": layers, "dtype": "bf16"}
+    row = {
+        "framework": "torch",
+        "compile": compile_,
+        "model": name,
+        "tokens": tokens,
+        "layers": layers,
+        "dtype": "bf16",
+    }
     return {**row, "shape": shape, **measured(forward, gradient, few=few)}
 
 
@@ -361,7 +368,14 @@ def main(out: Path, parts: list[str]) -> None:
                 guarded(out, rows, lambda n=name, t=tokens, c=compile_: compiled_row(n, t, compile_=c), label)
     if "products" in parts:
         for tokens in (2048, 8192, 16384):
-            for columns, depth in ((4096, 4096), (28672, 4096), (4096, 14336), (57344, 8192), (8192, 28672), (1536, 2048)):
+            for columns, depth in (
+                (4096, 4096),
+                (28672, 4096),
+                (4096, 14336),
+                (57344, 8192),
+                (8192, 28672),
+                (1536, 2048),
+            ):
                 make = lambda t=tokens, c=columns, d=depth: product_row(t, c, d)  # noqa: E731
                 guarded(out, rows, make, f"{tokens} {columns} {depth}")
 

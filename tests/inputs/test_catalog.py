@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.errors import UnknownNameError
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster
@@ -251,3 +252,15 @@ def test_catalog_runtimes_pass_the_check_that_files_pass(name, tmp_path):
     copy = tmp_path / f"{name}.toml"
     copy.write_text(text)
     assert load_runtime(str(copy)) == load_runtime(name)
+
+
+def test_a_runtime_file_says_only_what_differs_from_its_base(tmp_path):
+    own = tmp_path / "ours.toml"
+    own.write_text('base = "megatron-2021"\n[overheads]\nlaunch = 3e-6\n')
+    found, base = load_runtime(str(own)), load_runtime("megatron-2021")
+    assert found.overheads == replace(base.overheads, launch=3e-6)
+    assert (found.kernels, found.can, found.memory) == (base.kernels, base.can, base.memory)
+    other = tmp_path / "other.toml"
+    other.write_text('base = "megatron-1999"\n')
+    with pytest.raises(UnknownNameError, match="megatron-1999"):
+        load_runtime(str(other))

@@ -19,6 +19,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.site import USUAL, Site
 from shardwise.ops.op import Op
 
 # Tiles of a product's result and blocks of an attention's queries: 128 x 128 and its like (NVIDIA, Matrix
@@ -106,15 +107,16 @@ _FORMAT = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
 @lru_cache(maxsize=256)
 def machine_of(
-    gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, *, accumulating: bool, graphs: str = "none"
-) -> Machine:
+    gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, *, accumulating: bool, graphs: str = "none",
+    site: Site = USUAL,
+) -> Machine:  # fmt: skip
     """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use.
 
     `accumulating`: an iteration has several micro batches, so gradients are added up. `graphs`: what CUDA graphs cover.
     """
     narrow_format = _FORMAT.get(dtype, dtype)
     wide = "bf16" if narrow_format in {"fp8", "fp4"} else narrow_format
-    slow = runtime.overheads.slowdown
+    slow, host = runtime.overheads.slowdown * site.slowdown, calibration.host * site.host
     share = calibration.gemm.get(narrow_format, calibration.gemm.get("bf16", ASSUMED.gemm_share))
     wide_share = calibration.gemm.get(wide, ASSUMED.gemm_share)
     generations = {"best": calibration.attention, "flash2": calibration.flash2, "flash1": calibration.flash1}
@@ -144,12 +146,12 @@ def machine_of(
         grouped=calibration.grouped,
         sms=float(gpu.sms),
         element=4.0 if wide == "fp32" else 2.0,
-        collective=over.collective / calibration.host,
+        collective=over.collective / host,
         grad_add=_grad_add(runtime, accumulating=accumulating),
-        launch_f=over.launch / calibration.host,
-        launch_b=over.launch_backward / calibration.host,
-        layer_f=over.layer / calibration.host * (1 - covered),
-        layer_b=over.layer_backward / calibration.host * (1 - covered),
+        launch_f=over.launch / host,
+        launch_b=over.launch_backward / host,
+        layer_f=over.layer / host * (1 - covered),
+        layer_b=over.layer_backward / host * (1 - covered),
         graphed=graphed,
         average=calibration.average,
         shapes=_shapes(calibration, wide_share, flash),

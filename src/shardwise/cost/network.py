@@ -61,7 +61,11 @@ class Network:
         self.fixed = calibration.collective_fixed
         self.reaches = calibration.collectives
         self._groups: dict[tuple[int, int], Group] = {}
-        self.levels = tuple((level, _reached(level, calibration.network)) for level in cluster.levels)
+        shares = (1.0, *[cluster.site.fabric] * len(cluster.levels))  # inside a node nobody else sends
+        self.levels = tuple(
+            (level, _reached(level, calibration.network) * share)
+            for level, share in zip(cluster.levels, shares, strict=False)
+        )
 
     def group(self, size: int, stride: int) -> Group:
         """The levels that a group of `size` ranks, `stride` apart, uses."""

@@ -213,7 +213,8 @@ def hop_seconds(setup: Setup) -> float:
 
 def _behind(setup: Setup) -> Behind:
     groups = data_groups(setup.network, setup.strategy)
-    return behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
+    bandwidths = setup.cluster.host_bandwidth, setup.machine.bandwidth
+    return behind_of(setup.strategy, setup.runtime, setup.states, groups, *bandwidths)
 
 
 def _apart(setup: Setup, hops: list[float]) -> tuple[list[float], list[float]]:

@@ -12,7 +12,7 @@ from shardwise.cost.chunk import BlockRun, Chunk, chunk_of, offloaded, placement
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
 from shardwise.cost.network import Network, network_of
-from shardwise.cost.states import States, states_of
+from shardwise.cost.states import States, sharding_of, states_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -106,7 +106,7 @@ class Setup(NamedTuple):
 @lru_cache(maxsize=64)
 def compiled(runtime: Runtime) -> Runtime:
     """The runtime with its small kernels fused by a compiler."""
-    loss = "compiled" if runtime.kernels.compiled_loss else runtime.kernels.loss
+    loss = runtime.kernels.compiled_loss or runtime.kernels.loss
     kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
     overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
     return replace(runtime, kernels=kernels, overheads=overheads)
@@ -122,7 +122,7 @@ def setup_of(
     shard = shard_of(model, strategy, runtime)
     machine = machine_of(
         cluster.gpu, calibration, runtime, strategy.dtype,
-        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs,
+        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site,
     )  # fmt: skip
     network = network_of(cluster, calibration)
     states = states_of(strategy, runtime)
@@ -157,10 +157,12 @@ def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
 
 
 def new_gradients(strategy: Strategy, states: States) -> float:
-    """Bytes per parameter that backward allocates: only a first micro batch finds no gradients yet; with several, they
-    stand throughout.
+    """Bytes per parameter that backward allocates for good: only a first micro batch finds no gradients yet; with
+    several, they stand throughout. From ZeRO 2 on a layer's are scattered before the next one's come.
     """
-    return states.weight if states.lazy and strategy.microbatches == 1 else 0.0
+    if not states.lazy or strategy.microbatches > 1:
+        return 0.0
+    return states.weight / min(sharding_of(strategy, expert=expert).gradient for expert in (False, True))
 
 
 def _chunks(

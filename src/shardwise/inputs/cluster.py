@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.site import Site
 
 Topology = Literal["switch", "mesh", "pcie"]
 
@@ -87,6 +88,8 @@ class Cluster:
     """Bytes per second between one GPU and host memory."""
     host_memory: float = 1e12
     """Host memory per node, bytes."""
+    site: Site = Site()
+    """Where it stands; a file names one of the catalog's (`site = "bloom"`) or gives its own numbers."""
 
     @property
     def node_size(self) -> int:

@@ -87,8 +87,9 @@ class Kernels:
     """fused: only the inputs are kept; eager: each step's result too; compiled: inputs and the product."""
     gelu_kept: float = 1.0
     """Copies of the inner activation that an eager GELU keeps beside the product (its composite form keeps 4)."""
-    loss: Literal["fp32", "in-place", "fused", "compiled"] = "in-place"
-    """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only."""
+    loss: Literal["fp32", "in-place", "fused", "compiled", "compiled-fp32"] = "in-place"
+    """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only;
+    compiled: 16-bit logits and their 16-bit gradient; compiled-fp32: the gradient comes in fp32 first."""
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times tp; 1: padded only so that tp divides it."""
     gathered_input_kept: bool = False
@@ -101,8 +102,8 @@ class Kernels:
     """Bytes per attention score that its backward needs on top of what is kept."""
     softmax_traffic: tuple[float, float] = (14.0, 15.0)
     """Weighted traffic per stored attention score, forward and backward: scale, mask, softmax, dropout."""
-    compiled_loss: bool = True
-    """Compiling covers the loss as well as the layers."""
+    compiled_loss: Literal["", "compiled", "compiled-fp32"] = "compiled-fp32"
+    """What the loss becomes where a strategy compiles; empty: compiling leaves it alone."""
     compiled_full_attention: bool = False
     """Compiled, the runtime hands attention an explicit mask, and the whole square is computed."""
     reduce_staging: float = 0.0
@@ -171,6 +172,9 @@ class Overlap:
     """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
     fsdp_rate: float = 1.0
     """Share of the network's bandwidth that gathering and scattering sharded parameters reaches."""
+    fsdp_copies: tuple[float, float] = (0.0, 0.0)
+    """Traffic on the device's own memory, bytes a parameter, of gathering it and of scattering its gradient: kernels
+    that no overlap hides."""
     tp: float = 0.0
     """Tensor parallel communication, by splitting matrix products."""
     p2p_shares: bool = False
@@ -182,8 +186,8 @@ class Overlap:
     ep: float = 0.0
     """Tokens on their way to experts and back."""
     ep_behind: float = 0.37
-    """The same where another micro batch's compute runs beside it (`ep_overlap`). 37% was hidden in a trace of Qwen3-30B
-    on 16 H100s (Megatron Bridge, 2026-07): copies and products contend for the same compute units."""
+    """The same where another micro batch's compute runs beside it (`ep_overlap`). A trace of Qwen3-30B on 16 H100s had
+    37% hidden (Megatron Bridge, 2026-07): copies and products contend for the same compute units."""
     cp: float = 0.8
     """Context parallel exchanges, behind attention."""
 

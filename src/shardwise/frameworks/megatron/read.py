@@ -53,7 +53,18 @@ def drafted(found: Flags) -> ImportDraft:
     for flag, (ours, value) in MEGATRON_SWITCHES.items():
         if flag in found:
             draft.take(ours, value, f"--{flag}")
-    for part in (_world, _precision, _sharding, _context, _kernels, _graphs, _pipeline, _recompute, _experts, _dispatch):
+    for part in (
+        _world,
+        _precision,
+        _sharding,
+        _context,
+        _kernels,
+        _graphs,
+        _pipeline,
+        _recompute,
+        _experts,
+        _dispatch,
+    ):
         part(draft, found)
     draft.model = read_model(draft, found)
     draft.ignored += [

@@ -22,7 +22,8 @@ MODEL_FLAGS = frozenset(
         "normalization", "untie-embeddings-and-output-weights", "disable-bias-linear", "add-qkv-bias", "qk-layernorm",
         "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size",
         "moe-layer-freq",
-        "moe-expert-capacity-factor", "moe-router-num-groups", "moe-router-group-topk", "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim",
+        "moe-expert-capacity-factor", "moe-router-num-groups", "moe-router-group-topk", "multi-latent-attention",
+        "q-lora-rank", "kv-lora-rank", "qk-head-dim",
         "qk-pos-emb-head-dim", "v-head-dim", "mtp-num-layers", "attention-dropout", "hidden-dropout", "tokenizer-type",
         "moe-shared-expert-gate", "softmax-type", "rotary-base", "window-size", "window-attn-skip-freq",
     }

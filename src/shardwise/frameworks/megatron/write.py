@@ -239,7 +239,11 @@ def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
 def _dispatch_flags(draft: ExportDraft) -> Iterator[Flag]:
     s = draft.strategy
     if draft.plan.model.moe:
-        yield from zip(("moe-token-dispatcher-type", "moe-flex-dispatcher-backend"), MEGATRON_DISPATCHERS[s.dispatcher], strict=False)
+        yield from zip(
+            ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend"),
+            MEGATRON_DISPATCHERS[s.dispatcher],
+            strict=False,
+        )
         if s.ep_overlap:
             yield "overlap-moe-expert-parallel-comm", None
 

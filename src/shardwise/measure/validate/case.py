@@ -60,6 +60,7 @@ WHOLE: dict[str, str] = {
     ),
     "h200_huggingface": _SHAPE,
     "h200_megatron_rank": f"{_SHAPE} tp pp dp micro_batches",
+    "h200_real_jobs": "strategy.micro_batch strategy.seq",
 }
 """Whole numbers above zero that must be there."""
 OPEN: dict[str, str] = {
@@ -70,6 +71,7 @@ OPEN: dict[str, str] = {
     ),
     "h200_huggingface": "accum experts top_k expert_ffn",
     "h200_megatron_rank": "vpp",
+    "h200_real_jobs": "strategy.global_batch strategy.accumulation",
 }
 """Whole numbers above zero that may be null or absent."""
 COUNTS: dict[str, str] = {
@@ -79,6 +81,7 @@ COUNTS: dict[str, str] = {
     ),
     "h200_huggingface": "shared_experts",
     "h200_megatron_rank": "stage",
+    "h200_real_jobs": "strategy.zero",
 }
 """Whole numbers that may be zero, null or absent."""
 MEASURED: dict[str, str] = {
@@ -87,12 +90,14 @@ MEASURED: dict[str, str] = {
     "h200_megatron_rank": (
         "step_ms forward_backward_ms optimizer_ms peak_allocated peak_forward_backward peak_optimizer static"
     ),
+    "h200_real_jobs": "iteration_s peak_allocated peak_reserved",
 }
 """Measured times and sizes: above zero where they are there."""
 TEXTS: dict[str, str] = {
     "published": "framework source_key kind model.name model.pos_emb precision.compute",
     "h200_huggingface": "id arch",
     "h200_megatron_rank": "id arch recompute",
+    "h200_real_jobs": "id framework",
 }
 THERE: dict[str, str] = {
     "published": (
@@ -101,9 +106,15 @@ THERE: dict[str, str] = {
     ),
     "h200_huggingface": "",
     "h200_megatron_rank": "stage flash",
+    "h200_real_jobs": "",
 }
 """Fields that must be there; null says that the source does not state them."""
-TABLES = {"published": "gpu model parallel precision measured", "h200_huggingface": "", "h200_megatron_rank": ""}
+TABLES = {
+    "published": "gpu model parallel precision measured",
+    "h200_huggingface": "",
+    "h200_megatron_rank": "",
+    "h200_real_jobs": "strategy",
+}
 _LARGEST = 10**12
 _ABSENT = object()
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.cluster import Cluster, Level
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, load_site
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.site import Site
 
 # First pattern that a row's `framework` matches, in lower case.
 RUNTIMES: tuple[tuple[str, str], ...] = (
@@ -74,22 +75,26 @@ def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
     return replace(runtime, overlap=replace(runtime.overlap, **changes))
 
 
-# Networks between nodes that a source does not state, bytes per second and GPU, fitted to how its runs slow down with
-# data parallel: the Aleph Alpha sweeps lose far more to it than eight adapters per node would explain.
-UNSTATED = {"aleph": 4e9}
+# The sites of sources whose runs show them; all others are taken for usual.
+SITES = {"bloom": "bloom", "mt-nlg": "mt-nlg", "aleph-layouts": "aleph"}
 
 
-def cluster_for(gpu: dict[str, Any], gpus: int, runtime: str = "") -> Cluster | None:
+def site_for(source: str, notes: str = "") -> Site:
+    """Where a row was measured."""
+    return load_site("power-limited" if "power-limited" in notes else SITES.get(source, "usual"))
+
+
+def cluster_for(gpu: dict[str, Any], gpus: int) -> Cluster | None:
     """The cluster that a row's gpu object describes, its network where it states one."""
     text = f"{gpu.get('type', '')} {gpu.get('family', '')}".lower()
     name = next((name for pattern, name in _GPUS if re.search(pattern, text)), None)
     if name is None:
         return None
     cluster = load_cluster(f"{gpus}x{name}")
-    return _networked(cluster, gpu, gpus, UNSTATED.get(runtime))
+    return _networked(cluster, gpu, gpus)
 
 
-def _networked(cluster: Cluster, gpu: dict[str, Any], gpus: int, unstated: float | None) -> Cluster:
+def _networked(cluster: Cluster, gpu: dict[str, Any], gpus: int) -> Cluster:
     inner = cluster.levels[0]
     domain = inner.size
     if "NVL72" not in str(gpu.get("type", "")):
@@ -100,7 +105,7 @@ def _networked(cluster: Cluster, gpu: dict[str, Any], gpus: int, unstated: float
     outer = (
         cluster.levels[1] if len(cluster.levels) > 1 else Level(name="network", size=gpus, bandwidth=25e9, latency=8e-6)
     )
-    stated = network_rate(str(gpu.get("inter_node") or ""), domain) or unstated
+    stated = network_rate(str(gpu.get("inter_node") or ""), domain)
     outer = replace(outer, size=max(gpus, domain), bandwidth=stated or outer.bandwidth)
     return replace(cluster, levels=(inner, outer))
 

@@ -13,7 +13,7 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
-from shardwise.measure.validate.frameworks import cluster_for, runtime_for, with_overlap
+from shardwise.measure.validate.frameworks import cluster_for, runtime_for, site_for, with_overlap
 from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
 
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
     runtime = runtime_for(row["framework"], str((row.get("source") or {}).get("path", "")))
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
-    cluster = cluster_for(row["gpu"], int(row["num_gpus"]), runtime.name)
+    cluster = cluster_for(row["gpu"], int(row["num_gpus"]))
     if cluster is None:
         return Skipped(**identity, reason=f"the catalog has no GPU like {row['gpu'].get('type')!r}")
     notes: list[str] = []
@@ -55,7 +55,7 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         precision=str(row["precision"]["compute"]),
         complete=row.get("completeness") in {"full", "minor"},
         model=model,
-        cluster=cluster,
+        cluster=replace(cluster, site=site_for(row["source_key"], str(row.get("notes") or ""))),
         strategy=strategy,
         runtime=runtime,
         measured=_measured(row),
@@ -171,7 +171,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         if p["sequence_parallel"] is not None
         else runtime.name.startswith("torchtitan"),
         cp_kind="all-to-all" if "a2a" in str(p.get("cp_comm", "")).lower() else "ring",
-        zero=zero,  # type: ignore[arg-type]
+        zero=zero,
         zero_group=_zero_group(p),
         micro_batch=micro,
         global_batch=global_batch,
@@ -180,7 +180,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         placement="v" if schedule == "zb-v" else "loop",
         recompute=recompute_of(p["recompute"], model),
         layers=own_layers(row) or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
-        dtype=_dtype(row),  # type: ignore[arg-type]
+        dtype=_dtype(row),
         grad_dtype="bf16" if str(row["precision"].get("grads", "")).startswith(("bf16", "fp16")) else "fp32",
         runtime=runtime.name,
         flash=row["flash_attention"] is not False,
@@ -235,10 +235,8 @@ def recompute_of(text: str | None, model: Model) -> Recompute:
     modules = [ours for theirs, ours in _MODULES if theirs in words and not (theirs == "mlp" and model.moe)]
     if modules and not words.startswith(("full", "selective")):  # Megatron's mlp is that of dense layers alone
         return Recompute(modules=tuple(modules))
-    if words.startswith("full"):
-        return Recompute(full=True)
-    if "every 2nd layer" in words or "block fraction" in words:
-        return Recompute(full=True, layers=(model.layers // 2,))
+    if words.startswith("full") or "every 2nd layer" in words or "block fraction" in words:
+        return Recompute(full=True, layers=() if words.startswith("full") else (model.layers // 2,))
     if "op-level" in words:
         return Recompute(modules=("ops",))
     if words.startswith("minimal"):

@@ -3,6 +3,7 @@
 published           a list of runs from reports and papers (or an object with `rows`), each with `parallel`
 h200_huggingface    {"rows": [...]}: training steps of one GPU, each with `states`
 h200_megatron_rank  {"rows": [...]}: single ranks of a pipeline, each with `stage`
+h200_real_jobs      {"rows": [...]}: steps of whole frameworks on one GPU, each with `framework` and `iteration_s`
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from shardwise.errors import FileError, ShardwiseError
 from shardwise.inputs.files import read_json
-from shardwise.measure.validate import h200, published
+from shardwise.measure.validate import h200, published, real_jobs
 from shardwise.measure.validate.case import MeasuredRun, Skipped, row_faults
 
 Row = dict[str, Any]
@@ -24,6 +25,7 @@ FORMS: dict[str, tuple[frozenset[str], Read]] = {
     "published": (frozenset({"parallel", "measured", "model"}), published.read),
     "h200_megatron_rank": (frozenset({"stage", "micro_batches", "hidden"}), h200.read_megatron_rank),
     "h200_huggingface": (frozenset({"arch", "seq", "hidden"}), h200.read_huggingface),
+    "h200_real_jobs": (frozenset({"framework", "strategy", "iteration_s"}), real_jobs.read),
 }
 """Form -> keys that its rows have, and its reader; the first form that fits is taken."""
 

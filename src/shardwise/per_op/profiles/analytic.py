@@ -68,7 +68,7 @@ def make_profile(
     import numpy as np
 
     tps = tps or tensor_parallels(model, cluster)
-    machine = machine_of(cluster.gpu, calibration_of(cluster.gpu), runtime, dtype, accumulating=True)
+    machine = machine_of(cluster.gpu, calibration_of(cluster.gpu), runtime, dtype, accumulating=True, site=cluster.site)
     network = network_of(cluster, calibration_of(cluster.gpu))
     kinds = list(dict.fromkeys(layer_kinds(model)))
     values = []
