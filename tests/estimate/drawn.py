@@ -133,6 +133,7 @@ def _draw(rng: random.Random) -> Case | None:
         optimizer=rng.choice(("adamw", "adamw", "adamw-bf16", "muon", "sgd")), flash=rng.random() < 0.8,
         lora=Lora(rank=16) if rng.random() < 0.05 else None, compile=rng.random() < 0.2,
         offload=rng.choice(("none",) * 8 + ("optimizer", "activations")), straggler=rng.choice((1.0, 1.0, 1.05)),
+        cuda_graphs=rng.choice(("none", "none", "attention", "layer")),
     )  # fmt: skip
     cluster = load_cluster(f"{gpus}x{rng.choice(gpu_names())}")
     if strategy.chunks > model.layers:

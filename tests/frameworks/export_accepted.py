@@ -40,6 +40,8 @@ MEGATRON_PATTERNS = {
     "attention-backend": "flash|fused|unfused|local|auto",
     "ckpt-format": "torch|torch_dist|torch_dcp|fsdp_dtensor",
     "cp-comm-type": "p2p|all_gather|a2a",
+    "cuda-graph-impl": "none|local|transformer_engine",
+    "cuda-graph-scope": "attn",
     "data-parallel-sharding-strategy": "no_shard|optim|optim_grads|optim_grads_params",
     "exp-avg-dtype": "fp32|fp16|bf16|fp8",
     "exp-avg-sq-dtype": "fp32|fp16|bf16|fp8",

@@ -69,6 +69,7 @@ def numbers():
             "offload": of(("none", "optimizer")),
             "flash": st.booleans(),
             "compile": st.booleans(),
+            "cuda_graphs": of(("none", "attention", "layer")),
         }
     )
 
@@ -124,6 +125,8 @@ def said(strategy: Strategy, model: Model) -> dict[str, object]:
         "seq": s.seq, "dtype": s.dtype, "optimizer": s.optimizer, "offload": s.offload, "flash": s.flash,
         "compile": s.compile, "grad_dtype": s.grad_dtype, "recompute": _recompute(s.recompute, counts),
     }  # fmt: skip
+    if s.cuda_graphs != "none":
+        table["cuda_graphs"] = s.cuda_graphs
     if s.tp > 1:
         table["sp"] = s.sp
     if s.cp > 1:

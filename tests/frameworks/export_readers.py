@@ -64,6 +64,8 @@ def megatron(flags, gpus):
         "offload": "optimizer" if "optimizer-cpu-offload" in flags else "none",
         "optimizer": megatron_optimizer(flags), "recompute": megatron_recompute(flags, layers),
     }  # fmt: skip
+    if flags.get("cuda-graph-impl", ["none"]) != ["none"]:
+        table["cuda_graphs"] = "attention" if flags.get("cuda-graph-scope") == ["attn"] else "layer"
     if tp > 1:
         table["sp"] = "sequence-parallel" in flags
     if cp > 1:

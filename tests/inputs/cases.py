@@ -67,6 +67,7 @@ def strategies(numbers: st.SearchStrategy[int] = ANY_NUMBER) -> st.SearchStrateg
         optimizer=of(("adamw", "adamw-bf16", "muon", "sgd")),
         lora=st.none() | st.builds(Lora, rank=st.integers(-1, 256), targets=targets),
         offload=of(("none", "optimizer", "activations")),
+        cuda_graphs=of(("none", "attention", "layer")),
         runtime=of(("megatron", "torchtitan", "my-own_2.0")),
         straggler=st.floats(1, 10, allow_nan=False),
     )

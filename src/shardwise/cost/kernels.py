@@ -43,6 +43,14 @@ ADD_WIDE, ADD_NARROW, ADD_NOTHING = 15.0, 6.0, 1e-9
 # less what is hidden behind the next expert's.
 GRADIENT_DEPTH, GRADIENT_HIDDEN = 270.0, 0.12
 
+# Modules that CUDA graphs replay, and how much of the framework's own code of a layer goes with them.
+_ATTENTION = frozenset({"attention-norm", "attention", "core-attention", "mla-up"})
+GRAPHED: dict[str, tuple[frozenset[str], float]] = {
+    "none": (frozenset(), 0.0),
+    "attention": (_ATTENTION, ASSUMED.graphed_attention),
+    "layer": (_ATTENTION | {"mlp-norm", "mlp", "activation", "moe-act", "mtp"}, 1.0),
+}
+
 
 class Machine(NamedTuple):
     """The numbers of one GPU under one runtime and number format that kernel times are made of."""
@@ -73,6 +81,8 @@ class Machine(NamedTuple):
     launch_b: float
     layer_f: float
     layer_b: float
+    graphed: frozenset[str]
+    """Modules whose kernels CUDA graphs replay: the host does not launch them."""
     average: bool
     """Shares hold for every shape: nothing more is lost to depth, waves, alignment or few blocks."""
     shapes: Mapping[str, float]
@@ -95,10 +105,12 @@ _FORMAT = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
 
 @lru_cache(maxsize=256)
-def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, *, accumulating: bool) -> Machine:
+def machine_of(
+    gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, *, accumulating: bool, graphs: str = "none"
+) -> Machine:
     """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use.
 
-    `accumulating`: an iteration has several micro batches, so gradients are added up.
+    `accumulating`: an iteration has several micro batches, so gradients are added up. `graphs`: what CUDA graphs cover.
     """
     narrow_format = _FORMAT.get(dtype, dtype)
     wide = "bf16" if narrow_format in {"fp8", "fp4"} else narrow_format
@@ -110,6 +122,7 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
     # attention kernels keep 16-bit operands under fp8; without any 16-bit format they are matrix products in fp32
     sixteen = gpu.peak("bf16") if wide != "fp32" else gpu.peak("fp32")
     over = runtime.overheads
+    graphed, covered = GRAPHED[graphs]
     slow_gemm, slow_attention, slow_memory = (
         slow * calibration.corrections.get(kind, 1.0) for kind in ("gemm", "attention", "memory")
     )
@@ -135,8 +148,9 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
         grad_add=_grad_add(runtime, accumulating=accumulating),
         launch_f=over.launch / calibration.host,
         launch_b=over.launch_backward / calibration.host,
-        layer_f=over.layer / calibration.host,
-        layer_b=over.layer_backward / calibration.host,
+        layer_f=over.layer / calibration.host * (1 - covered),
+        layer_b=over.layer_backward / calibration.host * (1 - covered),
+        graphed=graphed,
         average=calibration.average,
         shapes=_shapes(calibration, wide_share, flash),
     )

@@ -270,14 +270,15 @@ def _add(
     forward[column] = times.f
     input_grad[column] += times.i
     weight_grad[column] += times.w
-    forward[_HOST] = op.kernels_f * machine.launch_f
-    launches = op.kernels_b * machine.launch_b
+    launched = op.module not in machine.graphed
+    forward[_HOST] = launched * op.kernels_f * machine.launch_f
+    launches = launched * op.kernels_b * machine.launch_b
     input_grad[_HOST] += launches / 2 if product else launches
     weight_grad[_HOST] += launches / 2 if product else 0.0
     table = (forward, input_grad, weight_grad)
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]
-        row[_HOST] += machine.collective
+        row[_HOST] += launched * machine.collective
         if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
             seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
             # a ring passes keys on behind the kernel; any other exchange ends before attention can begin

@@ -120,7 +120,10 @@ def setup_of(
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
     shard = shard_of(model, strategy, runtime)
-    machine = machine_of(cluster.gpu, calibration, runtime, strategy.dtype, accumulating=strategy.microbatches > 1)
+    machine = machine_of(
+        cluster.gpu, calibration, runtime, strategy.dtype,
+        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs,
+    )  # fmt: skip
     network = network_of(cluster, calibration)
     states = states_of(strategy, runtime)
     layers = spread(model.layers, strategy)

@@ -58,6 +58,9 @@ class Assumed:
     per_tensor: float = 1.5
     """Launches a tensor that show where an optimizer is not fused. The probe's AdamW, tensor by tensor, takes 11 to
     12 us a tensor longer than in passes over many: two launches, of which some hide."""
+    graphed_attention: float = 0.5
+    """Share of a layer's own host code that goes when CUDA graphs cover its attention alone: about half of a layer's
+    kernels and modules stand there. What graphs keep in pools of their own is assumed to be nothing."""
     offload_layers: float = 2.0
     """Layers whose activations stay on the device when they are offloaded: one at work and one on its way."""
     head_norm: Passes = (2.0, 1.5)

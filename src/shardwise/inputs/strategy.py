@@ -12,6 +12,7 @@ Placement = Literal["loop", "v"]
 CpKind = Literal["ring", "all-gather", "all-to-all"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw-bf16", "muon", "sgd"]
+CudaGraphs = Literal["none", "attention", "layer"]
 
 SCHEDULES = (
     "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min",
@@ -98,6 +99,8 @@ class Strategy:
     """Attention without stored scores."""
     compile: bool = False
     """Small kernels are fused by a compiler (torch.compile)."""
+    cuda_graphs: CudaGraphs = "none"
+    """What is captured once and replayed without the host: the attention blocks, or whole layers (or the iteration)."""
     straggler: float = 1.0
     """Time of the slowest rank over the mean; an explicit allowance, 1: none."""
 

@@ -5,7 +5,7 @@ tp8 pp4x2 dp16 cp1 ep8 zero1 mbs1 gbs512 seq4096 zb-v
 Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batch and the sequence are always shown,
 everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
 layers=9,15,15,11 first9 last11 count-embedding count-head placement=v fp8 pure grad-bf16 muon lora16:qkv,out
-offload-optimizer noflash straggler1.05 runtime=torchtitan`.
+offload-optimizer noflash graphs=layer straggler1.05 runtime=torchtitan`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import counted, held, typed
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
-from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, CpKind, Dtype, Lora, Optimizer, Strategy
+from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, CpKind, CudaGraphs, Dtype, Lora, Optimizer, Strategy
 
 Given = dict[str, Any]
 """Fields of a strategy that were given, by name; `microbatches` may stand in for `global_batch`."""
@@ -179,6 +179,12 @@ def _placement(rest: str) -> Given:
     return {"placement": rest}
 
 
+def _graphs(rest: str) -> Given:
+    if rest not in get_args(CudaGraphs):
+        raise UnknownNameError("part that CUDA graphs cover", rest, get_args(CudaGraphs))
+    return {"cuda_graphs": rest}
+
+
 _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("pp", _pipeline),
     ("cp", _context),
@@ -186,6 +192,7 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("layers=", _layers),
     ("straggler", _straggler),
     ("placement=", _placement),
+    ("graphs=", _graphs),
     ("recompute=", lambda rest: {"recompute": Recompute.parse(rest)}),
     ("runtime=", lambda rest: {"runtime": rest}),
 )
@@ -216,6 +223,8 @@ def _words(s: Strategy) -> Iterator[str]:
     if s.lora is not None:
         targets = "" if s.lora.targets == Lora(rank=1).targets else ":" + ",".join(s.lora.targets)
         yield f"lora{s.lora.rank}{targets}"
+    if s.cuda_graphs != _DEFAULTS["cuda_graphs"]:
+        yield f"graphs={s.cuda_graphs}"
     if s.straggler != 1.0:
         yield f"straggler{s.straggler!r}"
     if s.runtime != _DEFAULTS["runtime"]:

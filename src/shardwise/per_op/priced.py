@@ -156,7 +156,11 @@ class Priced(ABC):
     def shard_of(self, strategy: Strategy) -> Shard: ...
 
     def machine(self, passes: int) -> Machine:
-        return machine_of(self.cluster.gpu, self.calibration, self.runtime, self.base.dtype, accumulating=passes > 1)
+        base = self.base
+        return machine_of(
+            self.cluster.gpu, self.calibration, self.runtime, base.dtype,
+            accumulating=passes > 1, graphs=base.cuda_graphs,
+        )  # fmt: skip
 
     def _timed(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> list[Timed]:
         """The operators of a piece with their resharding."""

@@ -30,7 +30,18 @@ from shardwise.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
 
 DEFAULT_RUNTIME = "megatron"
-UNSEARCHED = ("dtype", "master", "grad_dtype", "optimizer", "lora", "offload", "flash", "compile", "straggler")
+UNSEARCHED = (
+    "dtype",
+    "master",
+    "grad_dtype",
+    "optimizer",
+    "lora",
+    "offload",
+    "flash",
+    "compile",
+    "cuda_graphs",
+    "straggler",
+)
 """Fields of a strategy that are asked for, not searched."""
 
 

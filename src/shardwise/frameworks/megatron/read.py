@@ -29,6 +29,8 @@ _IMPLEMENTATIONS = ("transformer_engine", "local", "inference_optimized")
 _BACKENDS = ("auto", "flash", "fused", "unfused", "local")
 _RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
 _OPTIMIZERS = {**back(MEGATRON_OPTIMIZERS), "dist_muon": "muon"}
+_GRAPHS = ("none", "local", "transformer_engine", "full_iteration")
+GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full", "full_iteration")
 _ON = frozenset({"true", "false", "yes", "no", "on", "off", "0", "1"})
 
 
@@ -50,7 +52,7 @@ def drafted(found: Flags) -> ImportDraft:
     for flag, (ours, value) in MEGATRON_SWITCHES.items():
         if flag in found:
             draft.take(ours, value, f"--{flag}")
-    for part in (_world, _precision, _sharding, _context, _kernels, _pipeline, _recompute, _experts):
+    for part in (_world, _precision, _sharding, _context, _kernels, _graphs, _pipeline, _recompute, _experts):
         part(draft, found)
     draft.model = read_model(draft, found)
     draft.ignored += [
@@ -163,6 +165,18 @@ def _kernels(draft: ImportDraft, found: Flags) -> None:
     flag = "cpu-offloading-num-layers"
     if flag in found and draft.whole(f"--{flag}", found[flag], row="Strategy.layers"):
         draft.take("offload", "activations", f"--{flag}")
+
+
+def _graphs(draft: ImportDraft, found: Flags) -> None:
+    """Scopes without the feed-forward block are `attention`; any with it, and none at all, are `layer`."""
+    older = {"enable-cuda-graph": "local", "external-cuda-graph": "transformer_engine"}
+    given = next((impl for flag, impl in older.items() if flag in found), "none")
+    impl = draft.word("--cuda-graph-impl", found.get("cuda-graph-impl", given), _GRAPHS)
+    names = (found.get("cuda-graph-scope") or found.get("cuda-graph-modules") or "").replace(",", " ").split()
+    scope = {draft.word("--cuda-graph-scope", name, GRAPHED) for name in names}
+    if impl != "none":
+        part = "attention" if scope and not scope & {"mlp", "moe", "full", "full_iteration"} else "layer"
+        draft.take("cuda_graphs", part, f"--cuda-graph-impl {impl} {' '.join(names)}".rstrip())
 
 
 def _laid(draft: ImportDraft, found: Flags) -> Iterator[str]:

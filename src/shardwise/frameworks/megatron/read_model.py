@@ -41,7 +41,7 @@ SWITCHES = (
         "overlap-param-gather", "tp-comm-overlap", "overlap-p2p-communication-warmup-flush", "use-mcore-models",
         "moe-grouped-gemm", "moe-permute-fusion", "cross-entropy-loss-fusion", "overlap-moe-expert-parallel-comm",
         "no-check-for-nan-in-loss-and-grad", "manual-gc", "use-precision-aware-optimizer",
-        "distribute-saved-activations",
+        "distribute-saved-activations", "enable-cuda-graph", "external-cuda-graph",
     }
 )  # fmt: skip
 """Flags that take no value."""

@@ -143,6 +143,7 @@ def arguments(draft: ExportDraft) -> Groups:
         "batch": [(MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("micro_batch", "global_batch", "seq")],
         "states": list(_state_flags(draft)),
         "numbers": list(_number_flags(draft)),
+        "graphs": list(_graph_flags(draft)),
         "recompute": list(_recompute_flags(draft)),
     }
 
@@ -231,6 +232,15 @@ def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
             yield "use-flash-attn", None
     elif not s.flash:
         yield "attention-backend", "unfused"
+
+
+def _graph_flags(draft: ExportDraft) -> Iterator[Flag]:
+    """Without a scope whole layers are captured."""
+    graphs = draft.strategy.cuda_graphs
+    if graphs != "none":
+        yield "cuda-graph-impl", "transformer_engine"
+    if graphs == "attention":
+        yield "cuda-graph-scope", "attn"
 
 
 def _recompute_flags(draft: ExportDraft) -> Iterator[Flag]:

@@ -172,6 +172,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         runtime=runtime.name,
         flash=row["flash_attention"] is not False,
         compile=bool(row.get("compile")) or runtime.kernels.compiled,
+        cuda_graphs="layer" if row.get("cuda_graphs") else "none",
     )
 
 
