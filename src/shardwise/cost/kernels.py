@@ -18,6 +18,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.formats import format_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.site import USUAL, Site
 from shardwise.ops.op import Op
@@ -82,6 +83,8 @@ class Machine(NamedTuple):
     launch_b: float
     layer_f: float
     layer_b: float
+    turned: bool
+    """8-bit operands are multiplied along their rows only: turned copies are made."""
     graphed: frozenset[str]
     """Modules whose kernels CUDA graphs replay: the host does not launch them."""
     average: bool
@@ -102,22 +105,20 @@ class KernelTimes(NamedTuple):
     w: float
 
 
-_FORMAT = {"mxfp8": "fp8", "nvfp4": "fp4"}
-
-
 @lru_cache(maxsize=256)
 def machine_of(
-    gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, *, accumulating: bool, graphs: str = "none",
-    site: Site = USUAL,
+    gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, scaling: str = "tensor",
+    *, accumulating: bool, graphs: str = "none", site: Site = USUAL,
 ) -> Machine:  # fmt: skip
     """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use.
 
     `accumulating`: an iteration has several micro batches, so gradients are added up. `graphs`: what CUDA graphs cover.
     """
-    narrow_format = _FORMAT.get(dtype, dtype)
-    wide = "bf16" if narrow_format in {"fp8", "fp4"} else narrow_format
+    narrow = format_of(dtype, scaling)
+    wide = "bf16" if narrow else dtype
     slow, host = runtime.overheads.slowdown * site.slowdown, calibration.host * site.host
-    share = calibration.gemm.get(narrow_format, calibration.gemm.get("bf16", ASSUMED.gemm_share))
+    names = (*(narrow.share if narrow else (dtype,)), "bf16")
+    share = next((calibration.gemm[name] for name in names if name in calibration.gemm), ASSUMED.gemm_share)
     wide_share = calibration.gemm.get(wide, ASSUMED.gemm_share)
     generations = {"best": calibration.attention, "flash2": calibration.flash2, "flash1": calibration.flash1}
     flash = generations[runtime.kernels.attention]
@@ -129,7 +130,7 @@ def machine_of(
         slow * calibration.corrections.get(kind, 1.0) for kind in ("gemm", "attention", "memory")
     )
     return Machine(
-        gemm=gpu.peak(narrow_format) * share / slow_gemm,
+        gemm=gpu.peak(narrow.peak if narrow else dtype) * share / slow_gemm,
         wide=gpu.peak(wide) * wide_share / slow_gemm,
         attention_f=sixteen * flash[0] / slow_attention,
         attention_b=sixteen * flash[1] / slow_attention,
@@ -152,6 +153,7 @@ def machine_of(
         launch_b=over.launch_backward / host,
         layer_f=over.layer / host * (1 - covered),
         layer_b=over.layer_backward / host * (1 - covered),
+        turned="fp4" not in gpu.flops,
         graphed=graphed,
         average=calibration.average,
         shapes=_shapes(calibration, wide_share, flash),
@@ -258,7 +260,9 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     # the weight gradient's depth is the tokens of one expert
     gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
     fixed = machine.gemm_fixed
-    return KernelTimes(max(compute, traffic) + fixed, max(compute, traffic) + fixed, max(gradient, traffic) + fixed)
+    once = max(compute, traffic) + fixed
+    beside_f, beside_b = op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth
+    return KernelTimes(once + beside_f, once + beside_b, max(gradient, traffic) + fixed)
 
 
 def _attention(op: Op, machine: Machine) -> KernelTimes:

@@ -10,6 +10,7 @@ from shardwise.cost.layer import Block
 from shardwise.cost.network import Group, Network, all_reduce, ring
 from shardwise.cost.states import States, sharding_of
 from shardwise.inputs.assumed import ASSUMED
+from shardwise.inputs.formats import format_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.op import Op
@@ -148,7 +149,7 @@ def _reduction(count: float, group: Group, strategy: Strategy, states: States, r
         return all_reduce(group, count * states.gradient), 0.0
     whole = strategy.zero == 1 and runtime.overlap.whole_reduction
     reduce = all_reduce if whole else ring
-    return reduce(group, count * states.gradient), ring(group, count * states.weight)
+    return reduce(group, count * states.gradient), ring(group, count * states.sent)
 
 
 def _host_step(dense: float, experts: float, strategy: Strategy, states: States, host_bandwidth: float) -> float:
@@ -178,8 +179,21 @@ def _step(
     zeroing = 0.0
     if runtime.memory.gradients == "buffer":
         moved, zeroing = moved + NORM + SCALE, ZEROING
+    cast = _cast(strategy, runtime, machine) * (dense / spread.weight + experts / spread_e.weight)
     host = 0.0 if fused else ASSUMED.per_tensor * machine.launch_f * _tensors(chunks)
-    return (own * moved + here * zeroing) / machine.bandwidth + host
+    return (own * moved + here * zeroing + cast) / machine.bandwidth + host
+
+
+def _cast(strategy: Strategy, runtime: Runtime, machine: Machine) -> float:
+    """Bytes per weight that bringing new weights into the format of the products moves, where that is done once an
+    iteration: from 16 bit, or only the turned copy from the first one.
+    """
+    narrow = format_of(strategy.dtype, strategy.scaling)
+    if narrow is None or not runtime.kernels.fp8_copies:
+        return 0.0
+    if strategy.fp8_weights and not narrow.sided:
+        return 2 * narrow.size * machine.turned
+    return narrow.traffic(turned=machine.turned, normed=False)
 
 
 def _tensors(chunks: list[Chunk]) -> float:

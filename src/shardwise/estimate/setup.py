@@ -119,9 +119,9 @@ def setup_of(
     if strategy.compile and not runtime.kernels.compiled:
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
-    shard = shard_of(model, strategy, runtime)
+    shard = shard_of(model, strategy, runtime, cluster.gpu)
     machine = machine_of(
-        cluster.gpu, calibration, runtime, strategy.dtype,
+        cluster.gpu, calibration, runtime, strategy.dtype, strategy.scaling,
         accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site,
     )  # fmt: skip
     network = network_of(cluster, calibration)

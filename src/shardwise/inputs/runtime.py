@@ -117,9 +117,10 @@ class Kernels:
     expert_output_kept: bool = True
     """Experts' outputs are kept to scale them by the router's weights; else the weights travel with the tokens."""
     fp8_copies: float = 0.0
-    """Bytes per weight of the fp8 copies kept beside 16-bit weights when products run in fp8."""
+    """Most copies of a weight in the format of the products, one for each layout, that are kept from pass to pass; 0:
+    cast in every pass."""
     fp8_inputs: bool = False
-    """Linear layers keep their inputs in fp8 when products run in fp8."""
+    """Linear layers keep their inputs in the format of the products."""
     compiled: bool = False
     """Small kernels are fused by a compiler: fewer launches and less traffic."""
 

@@ -12,6 +12,7 @@ Placement = Literal["loop", "v"]
 CpKind = Literal["ring", "all-gather", "all-to-all"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw-bf16", "muon", "sgd"]
+Scaling = Literal["tensor", "delayed", "row", "block"]
 CudaGraphs = Literal["none", "attention", "layer"]
 Dispatcher = Literal["all-to-all", "all-gather", "deepep", "hybridep"]
 
@@ -90,6 +91,12 @@ class Strategy:
     """When layers are spread, count the output layer as one layer."""
     dtype: Dtype = "bf16"
     """Number format of the matrix products."""
+    scaling: Scaling = "tensor"
+    """What shares a scale in fp8: a tensor (delayed: with the scale of earlier steps), a row, a block of 128 values."""
+    fp8_weights: bool = False
+    """Weights are kept and gathered in the format of the products alone, without 16-bit copies (fp8_param_gather)."""
+    fp8_attention: bool = False
+    """Attention computes in 8 bit too, and keeps its operands so."""
     master: Literal["mixed", "pure", "autocast"] = "mixed"
     """mixed: 16-bit parameters and fp32 copies; pure: all in `dtype`; autocast: fp32 parameters, 16-bit compute."""
     grad_dtype: Literal["fp32", "bf16"] = "fp32"

@@ -127,6 +127,7 @@ def _core(shard: Shard, window: int) -> Op:
     shape, comms = context_shape(shard, heads, model.kv_heads / model.heads, model.head_size, model.head_size, window)
     if not shard.flash:
         return unfused_core(shard, heads, query, kv, shape, comms)
+    kept = (kept_qkv(shard) + query) / (2 if shard.fp8_attention else 1)
     return Op(
         "attention",
         "core-attention",
@@ -134,8 +135,8 @@ def _core(shard: Shard, window: int) -> Op:
         shape,
         kernels_f=FLASH_KERNELS[0],
         kernels_b=FLASH_KERNELS[1],
-        kept=kept_qkv(shard) + query + 4 * heads * shard.tokens,
-        stays=kept_qkv(shard) + query,
+        kept=kept + 4 * heads * shard.tokens,
+        stays=kept,
         extra_f=query + gathered_keys(shard, kv),
         extra_b=shard.residual + query + query + 2 * kv + 2 * gathered_keys(shard, kv),
         params=model.heads / shard.tp if model.sinks else 0.0,

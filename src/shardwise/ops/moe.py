@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Moe
-from shardwise.ops.linear import norm, residual_add
+from shardwise.ops.linear import kept_operand, norm, quantised, residual_add
 from shardwise.ops.mlp import activation, dense_ffn
 from shardwise.ops.op import Collective, Comm, Op, Routing
 from shardwise.ops.shard import Shard
@@ -145,14 +145,17 @@ def _grouped(
 ) -> Op:
     weights = groups * inputs * outputs
     element, kernels = shard.element, ASSUMED.launches["experts"]
+    made = quantised(shard, name, rows * inputs, rows * outputs)
     return Op(
         name,
         "mlp",
         "grouped",
         (rows, outputs, inputs, groups),
-        kernels_f=kernels[0],
-        kernels_b=kernels[1],
-        kept=kept + (2.0 * weights if shard.autocast else 0.0),
+        bytes_f=made.bytes_f,
+        bytes_b=made.bytes_b,
+        kernels_f=kernels[0] + made.kernels,
+        kernels_b=kernels[1] + made.kernels,
+        kept=kept_operand(shard, name, kept) + (2.0 * weights if shard.autocast else 0.0),
         extra_f=element * rows * outputs,
         extra_b=live + element * rows * (inputs + outputs) + weights * shard.grad_temporary,
         params=weights + (groups * outputs if moe.expert_bias else 0.0),

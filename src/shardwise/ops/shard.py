@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.formats import Format, format_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -37,7 +39,12 @@ class Shard(NamedTuple):
     """Bytes of a weight as stored."""
     autocast: bool
     flash: bool
-    fp8: bool
+    narrow: Format | None
+    """Format of the products below 16 bit."""
+    turned: bool
+    """The GPU multiplies 8-bit operands along their rows only: turned copies are made."""
+    fp8_weights: bool
+    fp8_attention: bool
     grad_temporary: float
     """Bytes per weight of the temporary that holds a weight gradient; 0 where it is added in place."""
     lora: int
@@ -61,7 +68,8 @@ class Shard(NamedTuple):
         return self.element * self.tokens * self.model.hidden
 
 
-def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
+def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None = None) -> Shard:
+    """What a rank's operators are built from; without a `gpu`, 8-bit operands are turned."""
     autocast = strategy.master == "autocast"
     element = 4.0 if strategy.dtype == "fp32" else 2.0
     weight = 4.0 if autocast else element
@@ -85,7 +93,10 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
         weight=weight,
         autocast=autocast,
         flash=strategy.flash,
-        fp8=strategy.dtype in {"fp8", "mxfp8", "nvfp4"},
+        narrow=format_of(strategy.dtype, strategy.scaling),
+        turned=gpu is None or "fp4" not in gpu.flops,
+        fp8_weights=strategy.fp8_weights,
+        fp8_attention=strategy.fp8_attention,
         grad_temporary=weight if lazy else 0.0,
         lora=strategy.lora.rank if strategy.lora else 0,
         lora_targets=strategy.lora.targets if strategy.lora else (),

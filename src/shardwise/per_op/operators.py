@@ -32,7 +32,7 @@ class OperatorPricing(Priced):
         self.kinds = list(dict.fromkeys(layer_kinds(model)))
         self.measured = measured
         parts, at = [], 0
-        shard = shard_of(model, base, runtime)
+        shard = shard_of(model, base, runtime, cluster.gpu)
         for name, ops in self._ops(model, shard, own_weights=True):
             parts.append(ChainPart(name, at, at + len(ops)))
             at += len(ops)
@@ -50,7 +50,7 @@ class OperatorPricing(Priced):
         return [("embedding", embedding(shard)), *layers, ("head", head(shard, own_weights=own_weights))]
 
     def shard_of(self, strategy: Strategy) -> Shard:
-        return shard_of(self.model, strategy, self.runtime)
+        return shard_of(self.model, strategy, self.runtime, self.cluster.gpu)
 
     def make_rows(
         self, bench: PricedSplit, layout: OperatorLayout, machine: Machine, *, own_weights: bool

@@ -158,7 +158,7 @@ class Priced(ABC):
     def machine(self, passes: int) -> Machine:
         base = self.base
         return machine_of(
-            self.cluster.gpu, self.calibration, self.runtime, base.dtype,
+            self.cluster.gpu, self.calibration, self.runtime, base.dtype, base.scaling,
             accumulating=passes > 1, graphs=base.cuda_graphs, site=self.cluster.site,
         )  # fmt: skip
 

@@ -163,7 +163,7 @@ class Profiled(Priced):
         super().__init__(_stand_in(profile, rules, layers, base.seq), cluster, runtime, base, tuple(_parts(rules)))
 
     def shard_of(self, strategy: Strategy) -> Shard:
-        return shard_of(self.model, strategy, self.runtime)
+        return shard_of(self.model, strategy, self.runtime, self.cluster.gpu)
 
     def may(self, row: int) -> bool:
         return self.rules[row].recompute

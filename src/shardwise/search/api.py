@@ -32,6 +32,9 @@ from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
 DEFAULT_RUNTIME = "megatron"
 UNSEARCHED = (
     "dtype",
+    "scaling",
+    "fp8_weights",
+    "fp8_attention",
     "master",
     "grad_dtype",
     "optimizer",

@@ -13,7 +13,7 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
-from shardwise.measure.validate.frameworks import cluster_for, runtime_for, site_for, with_overlap
+from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
 from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
 
 Row = dict[str, Any]
@@ -181,7 +181,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         recompute=recompute_of(p["recompute"], model),
         layers=own_layers(row) or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
         dtype=_dtype(row),
-        grad_dtype="bf16" if str(row["precision"].get("grads", "")).startswith(("bf16", "fp16")) else "fp32",
+        **recipe_of(row),
         runtime=runtime.name,
         flash=row["flash_attention"] is not False,
         compile=bool(row.get("compile")) or runtime.kernels.compiled,
