@@ -77,12 +77,16 @@ class Machine(NamedTuple):
     element: float
     """Bytes of an operand."""
     collective: float
+    accumulated: float
+    """Bytes that a product moves to add a weight's gradient to its buffer."""
     grad_add: float
     """Bytes of traffic per weight that adding its gradient to the buffer takes; 0: fused into the product."""
     launch_f: float
     launch_b: float
     layer_f: float
     layer_b: float
+    experts_f: float
+    experts_b: float
     turned: bool
     """8-bit operands are multiplied along their rows only: turned copies are made."""
     graphed: frozenset[str]
@@ -108,11 +112,12 @@ class KernelTimes(NamedTuple):
 @lru_cache(maxsize=256)
 def machine_of(
     gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, scaling: str = "tensor",
-    *, accumulating: bool, graphs: str = "none", site: Site = USUAL,
+    *, accumulating: bool, graphs: str = "none", site: Site = USUAL, gradient: float = 4.0,
 ) -> Machine:  # fmt: skip
     """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use.
 
     `accumulating`: an iteration has several micro batches, so gradients are added up. `graphs`: what CUDA graphs cover.
+    `gradient`: bytes of one.
     """
     narrow = format_of(dtype, scaling)
     wide = "bf16" if narrow else dtype
@@ -148,11 +153,14 @@ def machine_of(
         sms=float(gpu.sms),
         element=4.0 if wide == "fp32" else 2.0,
         collective=over.collective / host,
+        accumulated=2.0 * gradient,
         grad_add=_grad_add(runtime, accumulating=accumulating),
         launch_f=over.launch / host,
         launch_b=over.launch_backward / host,
         layer_f=over.layer / host * (1 - covered),
         layer_b=over.layer_backward / host * (1 - covered),
+        experts_f=over.experts / host * (1 - covered),
+        experts_b=over.experts_backward / host * (1 - covered),
         turned="fp4" not in gpu.flops,
         graphed=graphed,
         average=calibration.average,
@@ -259,6 +267,8 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     compute *= 1.0 + machine.wave * (ceil(waves) - waves) / waves
     # the weight gradient's depth is the tokens of one expert
     gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
+    if not machine.grad_add:  # few tokens leave little behind which the sums could be read and written
+        gradient += weights * machine.accumulated / machine.bandwidth
     fixed = machine.gemm_fixed
     once = max(compute, traffic) + fixed
     beside_f, beside_b = op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth

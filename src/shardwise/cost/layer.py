@@ -277,6 +277,9 @@ def _add(
     launches = launched * op.kernels_b * machine.launch_b
     input_grad[_HOST] += launches / 2 if product else launches
     weight_grad[_HOST] += launches / 2 if product else 0.0
+    if op.name == "router":
+        forward[_HOST] += machine.experts_f
+        input_grad[_HOST] += machine.experts_b
     table = (forward, input_grad, weight_grad)
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]

@@ -120,12 +120,12 @@ def setup_of(
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
     shard = shard_of(model, strategy, runtime, cluster.gpu)
+    states = states_of(strategy, runtime)
     machine = machine_of(
-        cluster.gpu, calibration, runtime, strategy.dtype, strategy.scaling,
+        cluster.gpu, calibration, runtime, strategy.dtype, strategy.scaling, gradient=states.gradient,
         accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site,
     )  # fmt: skip
     network = network_of(cluster, calibration)
-    states = states_of(strategy, runtime)
     layers = spread(model.layers, strategy)
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)

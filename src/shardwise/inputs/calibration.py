@@ -47,7 +47,7 @@ class Calibration:
     misaligned: float = 6.5
     """Slowdown of a product one of whose widths is odd (8 bytes' alignment lost); even but not a multiple of 8: its
     square root."""
-    grouped: float = 0.88
+    grouped: float = 1.0
     """Speed of grouped products over plain ones of the same shape."""
     bandwidth: float = 0.87
     """Share of memory bandwidth that streaming kernels reach."""

@@ -114,6 +114,11 @@ class Kernels:
     """One pass over the states; else several, with temporaries."""
     optimizer_work: float = 0.0
     """Bytes of temporaries per parameter of the optimizer's shard."""
+    expert_loop: bool = False
+    """Products of experts are launched one by one (Transformer Engine), else all of a layer in one kernel."""
+    expert_activation: tuple[float, float] = (1.0, 1.0)
+    """Time of the experts' activation over that of a dense layer's, forward and backward, where the number of tokens
+    changes from pass to pass."""
     expert_output_kept: bool = True
     """Experts' outputs are kept to scale them by the router's weights; else the weights travel with the tokens."""
     fp8_copies: float = 0.0
@@ -204,6 +209,11 @@ class Overheads:
     layer: float = 0.0
     """Seconds of CPU per layer and forward pass beside the kernels: Python, hooks, checks."""
     layer_backward: float = 0.0
+    """The same for the backward pass."""
+    experts: float = 0.0
+    """Seconds of CPU that a layer with experts adds to its forward pass beside the kernels: router, dispatcher,
+    sorting."""
+    experts_backward: float = 0.0
     """The same for the backward pass."""
     iteration: float = 2e-3
     """Seconds per iteration: data, logging, synchronisation."""

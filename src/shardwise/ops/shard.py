@@ -31,6 +31,8 @@ class Shard(NamedTuple):
     sp: bool
     cp_kind: str
     dispatcher: str
+    fixed: bool
+    """Experts get the same number of tokens in every pass: padded, or captured whole by CUDA graphs."""
     element: float
     """Bytes of an activation."""
     stream: float
@@ -88,6 +90,7 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         sp=strategy.sp and strategy.tp > 1,
         cp_kind=strategy.cp_kind,
         dispatcher=strategy.dispatcher,
+        fixed=strategy.cuda_graphs == "layer" or bool(model.moe and model.moe.capacity),
         element=element,
         stream=4.0 if autocast else element,
         weight=weight,

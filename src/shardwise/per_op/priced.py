@@ -159,7 +159,7 @@ class Priced(ABC):
         base = self.base
         return machine_of(
             self.cluster.gpu, self.calibration, self.runtime, base.dtype, base.scaling,
-            accumulating=passes > 1, graphs=base.cuda_graphs, site=self.cluster.site,
+            gradient=self.states.gradient, accumulating=passes > 1, graphs=base.cuda_graphs, site=self.cluster.site,
         )  # fmt: skip
 
     def _timed(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> list[Timed]:

@@ -67,6 +67,7 @@ def runtime_for(framework: str, page: str = "") -> Runtime | None:
 _RECIPES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("megatron bridge", {"grad_dtype": "bf16", "scaling": "tensor", "fp8_weights": True}),
     ("mlperf", {"scaling": "delayed", "fp8_weights": True}),
+    ("dgxc", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),  # as those of its rows that say it
     ("nemo", {"scaling": "delayed", "fp8_weights": True}),
 )
 
@@ -75,6 +76,8 @@ def recipe_of(row: dict[str, Any]) -> dict[str, Any]:
     """Formats of gradients, scales, weights and attention: what a row says of them, else what its recipe does."""
     said, precision = f"{row['source_key']} {row['framework']}".lower(), row["precision"]
     fields = next((dict(fields) for pattern, fields in _RECIPES if re.search(pattern, said)), {})
+    if str(row["parallel"].get("fsdp")) == "Megatron-FSDP":  # it scatters gradients in the format of its parameters
+        fields["grad_dtype"] = "bf16"
     if grads := str(precision.get("grads", "")):
         fields["grad_dtype"] = "bf16" if grads.startswith(("bf16", "fp16")) else "fp32"
     detail = f"{precision.get('detail', '')} {row.get('notes') or ''}".lower()
@@ -106,9 +109,10 @@ def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
 SITES = {"bloom": "bloom", "mt-nlg": "mt-nlg", "aleph-layouts": "aleph"}
 
 
-def site_for(source: str, notes: str = "") -> Site:
+def site_for(source: str, notes: str = "", family: str = "") -> Site:
     """Where a row was measured."""
-    return load_site("power-limited" if "power-limited" in notes else SITES.get(source, "usual"))
+    limited = "power-limited" in notes or (source.startswith("torchao") and family == "B200")  # one team, one cluster
+    return load_site("power-limited" if limited else SITES.get(source, "usual"))
 
 
 def cluster_for(gpu: dict[str, Any], gpus: int) -> Cluster | None:

@@ -55,7 +55,9 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         precision=str(row["precision"]["compute"]),
         complete=row.get("completeness") in {"full", "minor"},
         model=model,
-        cluster=replace(cluster, site=site_for(row["source_key"], str(row.get("notes") or ""))),
+        cluster=replace(
+            cluster, site=site_for(row["source_key"], str(row.get("notes") or ""), str(row["gpu"].get("family")))
+        ),
         strategy=strategy,
         runtime=runtime,
         measured=_measured(row),
