@@ -54,7 +54,7 @@ TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
     "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,
     "proof.of": Subject, "proof.parts[]": ProofPart, "advice[]": Change, "top[]": Candidate,
-    "differences[]": Difference, "cells[]": Cell, "cells[].budget": Budget, "levels[]": Level,
+    "differences[]": Difference, "outdated[]": Difference, "cells[]": Cell, "cells[].budget": Budget, "levels[]": Level,
 }  # fmt: skip
 """Where a table stands -> the type whose fields it holds."""
 OWN = {
@@ -62,6 +62,9 @@ OWN = {
     "inputs": "Model, cluster and strategy in full.",
     "advice": "Changes that would help, the best first.",
     "advice[].change": "What to change.",
+    "outdated": "Figures of a file (`left`) that are not the cost model's (`right`, and shown here) by over 0.1%.",
+    "outdated.left": "Of the first plan's file.",
+    "outdated.right": "Of the second plan's.",
     "schema": "See [the plan file](plan-file.md).",
     "top": "The best strategies, one for every layout.",
     "iteration_seconds": "Seconds of one iteration.",

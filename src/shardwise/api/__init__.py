@@ -63,6 +63,7 @@ from shardwise.api.reading import (
     read_cluster,
     read_model,
     read_plan,
+    renewed,
     targets,
     write_export,
     write_plan,
@@ -75,6 +76,6 @@ __all__ = [
     "measured_question", "model_from", "operator_question", "operator_starts", "operators_to_measure", "plan",
     "plan_from", "plan_of", "plan_operators", "plan_table", "probe_program", "question", "quick_balance",
     "read_cluster", "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program",
-    "rehearse", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate", "what_if",
-    "why", "why_nothing", "write_aceso", "write_export", "write_plan", "write_profiles",
+    "rehearse", "renewed", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
+    "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan", "write_profiles",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardwise.pipeline.action import Schedule
     from shardwise.plan.file import Difference
     from shardwise.plan.plan import Plan
+    from shardwise.plan.renew import Renewed
     from shardwise.search.balance_plan import Balanced
     from shardwise.search.question import Answer
     from shardwise.search.schedule import Scheduled
@@ -241,11 +242,18 @@ def _plan_of_other(
 
 
 def diff(left: Plan | Source, right: Plan | Source) -> tuple[Difference, ...]:
-    """In what two plans differ: inputs first, then what is predicted."""
+    """In what two plans differ: inputs first, then what is predicted, by the cost model in use for both."""
     from shardwise.plan.file import diff
-    from shardwise.plan.plan import Plan
 
-    return diff(*(one if isinstance(one, Plan) else read_plan(one) for one in (left, right)))
+    return diff(renewed(left).plan, renewed(right).plan)
+
+
+def renewed(plan: Plan | Source) -> Renewed:
+    """A plan predicted anew, and which figures of its file are no longer the cost model's."""
+    from shardwise.plan.plan import Plan
+    from shardwise.plan.renew import renewed
+
+    return renewed(plan if isinstance(plan, Plan) else read_plan(plan))
 
 
 def model_from(data: dict[str, Any], name: str) -> Model:

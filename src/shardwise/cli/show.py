@@ -44,8 +44,8 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
             output.say(line)
         output.table(*per_op.written_stages(read.operators))
         return
-    found = api.estimate(read)
-    output.answer({"strategy": str(read.strategy), **api.plan_table(read)})
+    found, now = api.estimate(read), api.renewed(read)
+    output.answer({"strategy": str(read.strategy), **api.plan_table(now.plan), "outdated": now.outdated})
     output.markdown(lambda: _markdown(read, found))
     write_reports(read, reports_of(files))
     if not output.prints:
@@ -54,8 +54,8 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     output.say()
     output.facts(report.summary(found))
     output.facts(report.proven(read))
-    if note := report.outdated(read, found):
-        output.note(note)
+    if now.note:
+        output.note(now.note)
     output.say()
     output.table(*report.stages(found))
     _draw(read, output)
