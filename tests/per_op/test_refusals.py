@@ -17,7 +17,7 @@ from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import ExactSearch
 from shardwise.per_op.layer_bound import longest_stage
 from shardwise.per_op.question import PerOpPlan, SplitStage
-from shardwise.per_op.tables import layouts_of, micro_batches
+from shardwise.per_op.tables import layouts_of, sample_counts
 from shardwise.plan.file import read_plan
 
 from .conftest import question, random_profile
@@ -40,14 +40,14 @@ def test_no_stage_takes_longer_than_the_longest(seed):
     asked = question(random_profile(seed), layers=3, space="full")
     draw = np.random.default_rng(seed)
     count = len(asked.chain.rows)
-    for size in micro_batches(asked):
+    for size in sample_counts(asked):
         layouts = layouts_of(asked, size, asked.gpus)
         if not layouts:
             continue
         for _ in range(20):
             picks = tuple(layouts[index] for index in draw.integers(0, len(layouts), count))
             again = tuple(bool(flag) for flag in draw.integers(0, 2, count))
-            made = PerOpPlan(stages=(SplitStage(gpus=asked.gpus, layouts=picks, recompute=again),), micro_batch=size)
+            made = PerOpPlan(stages=(SplitStage(gpus=asked.gpus, layouts=picks, recompute=again),), samples=size)
             assert evaluate(asked, made).stages[0].seconds <= longest_stage(asked, size)
 
 

@@ -24,7 +24,7 @@ def plan_of(answer: OperatorAnswer) -> Plan:
     first = answer.plan.stages[0].layouts[0]
     strategy = Strategy(
         tp=first.tp, pp=len(answer.plan.stages), dp=first.dp, zero=question.pricing.zero,
-        micro_batch=answer.plan.micro_batch // first.dp, global_batch=question.global_batch, seq=question.seq,
+        micro_batch=answer.plan.samples // first.dp, global_batch=question.global_batch, seq=question.seq,
         schedule=schedule_of(answer), runtime=question.runtime.name if question.runtime else Strategy().runtime,
     )  # fmt: skip
     plan = Plan(

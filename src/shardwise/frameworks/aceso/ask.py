@@ -99,7 +99,7 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     question = OperatorQuestion(
         profile=profile, chain=chain, gpus=max(gpus, 1), memory=memory, global_batch=given.global_batch,
         node=max(1, node if given.compatible else min(node, gpus)), pricing=pricing,
-        micro_batches=_sizes(given, faults), most_tp=given.most_tp,
+        sample_counts=_sizes(given, faults), most_tp=given.most_tp,
         stages=_stage_range(given.stages, faults) if pricing.zero < 2 else (1, 1),
         space="compatible" if given.compatible_space or given.compatible else "full",
         model=given.model, cluster=cluster, seq=seq, runtime=given.runtime,
