@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import UnionType
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.values import value_faults
@@ -111,16 +110,8 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
 
 
 def _unreadable(given: OperatorOptions) -> Iterator[Fault]:
-    """Values that are no such thing, which only a caller from Python can give."""
+    """Numbers that are none, or that nobody means."""
     yield from _number_faults({name: getattr(given, name) for name in _ASKED})
-    shapes: tuple[tuple[str, object, type | UnionType, str], ...] = (
-        ("--runs-with", given.runs_with, str | Mapping, "KEY=VALUE, such as attention=plain"),
-        ("--layer-ops", given.layer_ops, str | Sequence, "the first and the last, FIRST,LAST"),
-        ("--microbatches", given.microbatches, str | Sequence, "numbers such as 1,2,4"),
-    )
-    for flag, value, kinds, how in shapes:
-        if value is not None and not isinstance(value, kinds):
-            yield Fault(flag, f"is {value!r}; write {how}")
 
 
 def _number_faults(values: Mapping[str, object]) -> Iterator[Fault]:
