@@ -48,7 +48,7 @@ RUNS: dict[str, str] = {
 }
 LEFT_OUT = """`validate` writes a row for every measured run and a summary ([how](../how-to/validate.md)); `calibrate`,
 `probe` and `rehearse` write what they fitted or measured ([calibrate](../how-to/calibrate.md),
-[rehearse](../how-to/rehearse.md)). Where nothing fits, `plan` writes `{"fits": false, "closest", "search"}` and the
+[rehearse](../how-to/rehearse.md)). Where nothing fits, `plan` writes `{"fits": "no", "closest", "search"}` and the
 exit code is 1."""
 TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
@@ -114,7 +114,7 @@ OWN = {
     "the best there": "Planned anew.",
     "mfu": "Model operations (causal attention) over the peak.",
     "total_bytes": "What the fullest rank's device must have.",
-    "fits": "Whether it fits.",
+    "fits": "yes, no, or close: within the memory model's error of the limit.",
     "cells": "One entry a point of the grid.",
     "target": "Framework and version.",
     "speaks": "That version in words.",

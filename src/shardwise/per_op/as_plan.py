@@ -66,7 +66,8 @@ def stages_of(plan: PerOpPlan, cost: PerOpCost) -> tuple[OperatorStage, ...]:
 
 def order_data(order: Order) -> Plain:
     """An order of the passes, without its schedule."""
-    return {one.name: to_plain(getattr(order, one.name)) for one in fields(order) if one.name != "schedule"}
+    found = {one.name: to_plain(getattr(order, one.name)) for one in fields(order) if one.name != "schedule"}
+    return found | {"fits": "yes" if order.fits else "no"}
 
 
 def profile_data(profile: Profile) -> Plain:

@@ -140,7 +140,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         "schedule": best.timeline.schedule.name, "pp": problem.pp, "vpp": problem.vpp,
         "microbatches": problem.microbatches, "layers": best.partition.layers,
         "counts": best.partition.chosen(problem), "counts_by_kind": _by_kind(problem, best), "peak": best.peak,
-        "fits": best.fits,
+        "fits": "yes" if best.fits else "no",
         "limits": None if float("inf") in problem.rank_limits else problem.rank_limits,
         "bubble": {"real": bubble.real, "ideal": bubble.ideal, "imbalance": bubble.imbalance,
                    "recompute": bubble.recompute},
@@ -153,7 +153,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
             "name": one.name,
             "simulated": one.evaluation.simulated,
             "peak": one.evaluation.peak,
-            "fits": one.evaluation.fits,
+            "fits": "yes" if one.evaluation.fits else "no",
         }
         for one in compared
     ]

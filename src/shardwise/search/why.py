@@ -102,7 +102,7 @@ def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
     if strategy.chunks != plan.strategy.chunks or check(plan.model, plan.cluster, own, question.runtime):
         return found.strategy
     kept = estimate(plan.model, plan.cluster, own, runtime=question.runtime, checked=True)
-    better = kept.total_bytes <= limit and (not found.fits or kept.iteration_seconds <= found.seconds)
+    better = kept.total_bytes <= limit and (not found.allowed or kept.iteration_seconds <= found.seconds)
     return own if better else found.strategy
 
 
