@@ -99,6 +99,23 @@ def test_a_file_with_stale_figures_is_shown_as_the_cost_model_sees_it(shardwise,
     assert "not those of the cost model" not in pages[0]
 
 
+@pytest.mark.parametrize(
+    ("order", "legend"),
+    [
+        ("1f1b", "F forward, B backward, micro batch"),
+        ("zb-h1", "F forward, I backward for inputs, W backward for weights, micro batch"),
+    ],
+)
+def test_show_explains_the_letters_that_it_draws(order, legend, shardwise, tmp_path):
+    """Of a split backward it drew I and W, and explained B."""
+    plan, line = tmp_path / "plan.json", f"tp1 pp4 mbs1 gbs64 seq8192 {order} runtime=zero-bubble"
+    shardwise("estimate", "llama-3-8b", "-c", "16xh100", "-s", line, "--out", plan)
+    out = shardwise("show", plan).out
+    assert f"fills and drains: {legend}\n" in out
+    drawn = {letter for row in re.findall("^rank +\\d+ +(.*)$", out, re.MULTILINE) for letter in row if letter in "FBIW"}
+    assert drawn == set(re.findall(r"\b([FBIW]) ", legend))
+
+
 @pytest.mark.parametrize("words", [("plan",), ("plan-operators",), ("estimate", "--tp", 8)])
 def test_every_verb_refuses_a_length_in_the_same_words(words, shardwise):
     """No split mends it: `plan` spoke of the batch instead."""
