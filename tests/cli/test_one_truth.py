@@ -112,8 +112,8 @@ def test_show_explains_the_letters_that_it_draws(order, legend, shardwise, tmp_p
     shardwise("estimate", "llama-3-8b", "-c", "16xh100", "-s", line, "--out", plan)
     out = shardwise("show", plan).out
     assert f"fills and drains: {legend}\n" in out
-    drawn = {letter for row in re.findall("^rank +\\d+ +(.*)$", out, re.MULTILINE) for letter in row if letter in "FBIW"}
-    assert drawn == set(re.findall(r"\b([FBIW]) ", legend))
+    rows = "".join(re.findall("^rank +\\d+ +(.*)$", out, re.MULTILINE))
+    assert set(rows) & set("FBIW") == set(re.findall(r"\b([FBIW]) ", legend))
 
 
 @pytest.mark.parametrize("words", [("plan",), ("plan-operators",), ("estimate", "--tp", 8)])
