@@ -266,6 +266,10 @@ def test_plan_operators(cli):
         words = ("gpt-2-124m", "-c", f"{gpus}xh100", "--global-batch", batch, "--seq", 1024)
         _, data = cli("plan-operators", *words)
         assert (data["cost"]["seconds"], data["bound"]) == (found.cost.seconds, found.bound)
+        replicas = found.plan.stages[0].layouts[0].dp
+        own = shardwise.plan_of(found).strategy.micro_batch
+        assert found.plan.samples == replicas * own  # a micro batch is of one replica, samples are of all
+        assert data["plan"]["microbatches"] == batch // found.plan.samples
 
 
 def test_plan_operators_with_all_that_may_be_asked(cli, tmp_path):

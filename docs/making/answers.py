@@ -48,13 +48,13 @@ RUNS: dict[str, str] = {
 }
 LEFT_OUT = """`validate` writes a row for every measured run and a summary ([how](../how-to/validate.md)); `calibrate`,
 `probe` and `rehearse` write what they fitted or measured ([calibrate](../how-to/calibrate.md),
-[rehearse](../how-to/rehearse.md)). Where nothing fits, `plan` writes `{"fits": false, "closest", "search"}` and the
+[rehearse](../how-to/rehearse.md)). Where nothing fits, `plan` writes `{"fits": "no", "closest", "search"}` and the
 exit code is 1."""
 TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
     "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,
     "proof.of": Subject, "proof.parts[]": ProofPart, "advice[]": Change, "top[]": Candidate,
-    "differences[]": Difference, "cells[]": Cell, "cells[].budget": Budget, "levels[]": Level,
+    "differences[]": Difference, "outdated[]": Difference, "cells[]": Cell, "cells[].budget": Budget, "levels[]": Level,
 }  # fmt: skip
 """Where a table stands -> the type whose fields it holds."""
 OWN = {
@@ -62,6 +62,9 @@ OWN = {
     "inputs": "Model, cluster and strategy in full.",
     "advice": "Changes that would help, the best first.",
     "advice[].change": "What to change.",
+    "outdated": "Figures of a file (`left`) that are not the cost model's (`right`, and shown here) by over 0.1%.",
+    "outdated.left": "Of the first plan's file.",
+    "outdated.right": "Of the second plan's.",
     "schema": "See [the plan file](plan-file.md).",
     "top": "The best strategies, one for every layout.",
     "iteration_seconds": "Seconds of one iteration.",
@@ -111,7 +114,7 @@ OWN = {
     "the best there": "Planned anew.",
     "mfu": "Model operations (causal attention) over the peak.",
     "total_bytes": "What the fullest rank's device must have.",
-    "fits": "Whether it fits.",
+    "fits": "yes, no, or close: within the memory model's error of the limit.",
     "cells": "One entry a point of the grid.",
     "target": "Framework and version.",
     "speaks": "That version in words.",

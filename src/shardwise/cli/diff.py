@@ -33,12 +33,14 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     from shardwise.report.diff import difference_rows
 
     pair = api.read_plan(left), api.read_plan(right)
-    found = api.diff(*pair)
-    output.answer({"differences": found})
-    names = Path(left).stem, Path(right).stem
+    found, now, names = api.diff(*pair), [api.renewed(plan) for plan in pair], (Path(left).stem, Path(right).stem)
+    output.answer({"differences": found, "outdated": {"left": now[0].outdated, "right": now[1].outdated}})
     output.markdown(lambda: _markdown(pair, names))
     if html:
         write_text(html, plans_page(pair))
+    for name, one in zip((left, right), now, strict=True):
+        if one.note:
+            output.note(f"{name}: {one.note}")
     shown = [one for one in found if everything or _matters(one.path)]
     if shown:
         output.table(("", *names, "change"), difference_rows(shown))

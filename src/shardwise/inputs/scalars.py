@@ -29,8 +29,10 @@ def _positive(most: float, **more: Any) -> Scalar:  # noqa: ANN401
     return Scalar(kind="number", least=0.0, most=most, above=True, **more)
 
 
-def _size(low: float, high: float, *, zero: bool = False) -> Scalar:
-    return Scalar(kind="bytes", least=0.0, most=1e18, above=not zero, usual=(low, high))
+def _size(
+    low: float, high: float, *, zero: bool = False, likely: tuple[float, float] | None = None
+) -> Scalar:  # fmt: skip
+    return Scalar(kind="bytes", least=0.0, most=1e18, above=not zero, usual=(low, high), likely=likely)
 
 
 def _rate(low: float, high: float) -> Scalar:
@@ -86,7 +88,7 @@ SCALARS: dict[str, Scalar] = {
     "Cluster.gpus": _whole(1, RANKS),
     "Cluster.host_bandwidth": _rate(1e7, 1e14),
     "Cluster.host_memory": _size(1e8, 1e16, zero=True),
-    "Gpu.memory": _size(1e8, 1e14),
+    "Gpu.memory": _size(1e8, 1e14, likely=(1e9, 1e12)),
     "Gpu.bandwidth": _rate(1e9, 1e15),
     "Gpu.flops": Scalar(kind="flops", least=0.0, most=1e21, above=True, usual=(1e12, 1e18)),
     "Gpu.sms": _whole(1, 10**5),
@@ -144,7 +146,7 @@ SCALARS: dict[str, Scalar] = {
     "option.gap": _number(0, 1, usual=(0, 0.9999), hint="it is a share: write 0.5% or 0.005"),
     "option.time": Scalar(kind="seconds", least=0.0, most=3.2e7, above=True),
     "option.seconds": Scalar(kind="seconds", least=0.0, most=3.2e7),  # 0: what is found at once
-    "option.room": _size(1e6, 1e14),
+    "option.room": _size(1e6, 1e14, likely=(1e9, 1e12)),
     "option.effort": _number(0.01, 100),
     "option.share": _SHARE,
     "option.margin": _size(1e3, 1e14, zero=True),

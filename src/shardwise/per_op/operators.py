@@ -60,8 +60,8 @@ class OperatorPricing(Priced):
         rows = [timed(op, bench.shard, machine, groups) for op in ops]
         if self.measured is None:
             return tuple(rows)
-        samples = bench.strategy.micro_batch
-        seconds = [column(self.measured, name, samples, layout.tp, 0) for name in ("forward", "backward")]
+        micro_batch = bench.strategy.micro_batch
+        seconds = [column(self.measured, name, micro_batch, layout.tp, 0) for name in ("forward", "backward")]
         return tuple(self._measured(row, layout.tp, *(float(own[index]) for own in seconds))
                      for index, row in enumerate(rows))  # fmt: skip
 

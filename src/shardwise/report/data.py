@@ -108,7 +108,7 @@ def why_data(found: Why) -> Plain:
         "sentence": "; ".join(why_lines(found)),
         "change": found.change,
         "strategy": str(found.other.strategy),
-        "fits": not found.missing,
+        "fits": "no" if found.missing else found.other.fits,
         "slower": found.slower,
         "missing_bytes": found.missing,
         "rank": found.rank,
@@ -136,7 +136,7 @@ def _short(found: Estimate) -> dict[str, Any]:
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": False, "closest": answer.closest, "search": answer.counts}
+    return {"fits": "no", "closest": answer.closest, "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardwise.plan.file import Difference
-from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.plan.renew import SHARES, shown
 
-_SHARES = {"mfu", "mfu_full_attention", "hfu", "bubble", "gap", "memory_error"}
 _LONGEST = 60
 
 
@@ -25,16 +24,9 @@ def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:
 
 
 def _shown(path: str, value: object) -> str:
-    name = path.rpartition(".")[2]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _text(value)
-    if name.endswith("seconds") or path == "predictions.bound":
-        return show_seconds(value)
-    if name.endswith("bytes") or name == "memory_limit":
-        return show_bytes(value)
-    if name in _SHARES:
-        return show_percent(value, 2)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    return shown(path.rpartition(".")[2], value)
 
 
 def _text(value: object) -> str:
@@ -51,6 +43,6 @@ def _change(path: str, left: object, right: object) -> str:
     numbers = [value for value in (left, right) if isinstance(value, int | float) and not isinstance(value, bool)]
     if not path.startswith("predictions.") or len(numbers) < 2:
         return ""
-    if path.rpartition(".")[2] in _SHARES:
+    if path.rpartition(".")[2] in SHARES:
         return f"{100 * (numbers[1] - numbers[0]):+.1f} points"
     return f"{numbers[1] / numbers[0] - 1:+.1%}" if numbers[0] else ""

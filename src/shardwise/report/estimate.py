@@ -65,14 +65,6 @@ def searched(told: Searched | None) -> Iterator[tuple[str, str]]:
     yield "search", f"{told.strategies:,} strategies: {told.pruned:,} pruned by proof, {cuts}{left}"
 
 
-def outdated(plan: Plan, found: Estimate) -> str:
-    """A plan may be older than the cost model that reads it; empty: it says what is said today."""
-    then = plan.predictions.iteration_seconds if plan.predictions else found.iteration_seconds
-    if abs(found.iteration_seconds / then - 1) <= 1e-6:
-        return ""
-    return f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise"
-
-
 def proven(plan: Plan) -> list[tuple[str, str]]:
     """What a plan's proof is worth today, and the search behind it."""
     proof = check_proof(plan)

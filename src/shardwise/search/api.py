@@ -7,7 +7,7 @@ from html import escape
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.values import value_faults
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -135,8 +135,7 @@ def answer_of(
 def plan_file_of(answer: Answer) -> Plan:
     """The plan of an answer: its strategy, cut and order, what is predicted, and what is proven."""
     if answer.best is None:
-        message = "nothing fits, so there is no plan"
-        raise ValueError(message)
+        raise InfeasibleError(f"there is no plan: {why_nothing(answer)}")
     found = plan_of(answer.best)
     told = predictions_of(
         answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,

@@ -13,5 +13,5 @@ def candidate_view(candidate: Candidate, *, best: bool = False) -> Plain:
     return {
         "strategy": str(strategy), "seconds": candidate.seconds, "total_bytes": candidate.total_bytes,
         "mfu": candidate.mfu, "tokens_per_second_per_gpu": tokens / candidate.seconds / strategy.world,
-        "fits": candidate.fits, "best": best,
+        "fits": candidate.fits, "allowed": candidate.allowed, "best": best,
     }  # fmt: skip
