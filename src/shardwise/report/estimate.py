@@ -9,6 +9,7 @@ from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.predictions import Searched, Stage
+from shardwise.inputs.calibrations import calibration_of
 from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
@@ -187,8 +188,10 @@ def _bytes(value: float) -> str:
 
 
 def notes(found: Estimate) -> list[str]:
-    """What the ledger of time says beside its numbers: corrections, shapes that were never measured."""
-    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note))
+    """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
+    gpu = found.cluster.gpu
+    alone = () if calibration_of(gpu).measured else (f"no measured run supports the times of {gpu.name}",)
+    return [*alone, *dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)]
 
 
 def missing(found: Estimate) -> str:
