@@ -71,3 +71,11 @@ def test_offloaded_activations_are_taken_off_where_they_are():
     model, cluster = load_model("mixtral-8x7b"), load_cluster("32xa100-pcie")
     short, long = (estimate(model, cluster, Strategy.parse(text.format(seq))) for seq in (1000, 2000))
     assert short.total_bytes <= long.total_bytes
+
+
+def test_sharded_gradients_do_not_stand_whole():
+    """Backward passes under ZeRO 3 were charged the whole model's fp32 gradients: 30 GiB of an 8B model on every GPU."""
+    model, cluster = load_model("llama-3-8b"), load_cluster("8xh100")
+    found = estimate(model, cluster, Strategy.parse("dp8 zero3 mbs1 gbs8 seq8192 recompute=ops runtime=torchtitan"))
+    several = estimate(model, cluster, Strategy.parse("dp8 zero3 mbs1 gbs16 seq8192 recompute=ops runtime=torchtitan"))
+    assert found.peak_bytes <= several.peak_bytes

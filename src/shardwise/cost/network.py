@@ -161,7 +161,8 @@ def _scatter(topology: str, inside: int, extent: int) -> float:
     if topology not in AXES:
         return 1.0
     spanned = _spanned(topology, inside, extent)
-    return min(1.0, 4.0 / (spanned * float(inside) ** (1.0 / spanned)))
+    longest: float = inside ** (1 / spanned)
+    return min(1.0, 4.0 / (spanned * longest))
 
 
 def _reached(level: Level, shares: dict[str, float]) -> float:

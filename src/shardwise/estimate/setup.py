@@ -12,7 +12,7 @@ from shardwise.cost.chunk import BlockRun, Chunk, chunk_of, offloaded, placement
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
 from shardwise.cost.network import Network, network_of
-from shardwise.cost.states import States, states_of
+from shardwise.cost.states import States, sharding_of, states_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -153,10 +153,13 @@ def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
 
 
 def new_gradients(strategy: Strategy, states: States) -> float:
-    """Bytes per parameter that backward allocates: only a first micro batch finds no gradients yet; with several, they
-    stand throughout.
+    """Bytes per parameter that backward allocates for good: only a first micro batch finds no gradients yet; with
+    several, they stand throughout. Sharded gradients stay as shares: a layer's own goes once it is scattered.
     """
-    return states.weight if states.lazy and strategy.microbatches == 1 else 0.0
+    if not states.lazy or strategy.microbatches > 1:
+        return 0.0
+    dense, expert = (sharding_of(strategy, expert=expert).gradient for expert in (False, True))
+    return states.weight / (dense if strategy.ep == 1 else min(dense, expert))
 
 
 def _chunks(
