@@ -4,7 +4,7 @@ Names and files stand wherever a model, a cluster, a strategy or a plan is asked
 plan, or another tool's file. What a verb needs is imported when it is called, so that `import shardwise` costs nothing.
 """
 
-from shardwise.api.estimating import advise, check, check_proof, estimate, timeline
+from shardwise.api.estimating import advise, check, check_proof, detail, estimate, timeline
 from shardwise.api.measuring import (
     calibrate,
     judge_calibration,
@@ -70,7 +70,7 @@ from shardwise.api.reading import (
 
 __all__ = [
     "DESCRIBES", "aceso_lacks", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof",
-    "cluster_from", "compare_balance", "design_rounds", "diff", "dryrun", "estimate", "export", "fixed_by",
+    "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "dryrun", "estimate", "export", "fixed_by",
     "judge_calibration", "load_cluster", "load_model", "load_problem", "load_runtime", "load_strategy",
     "measured_question", "model_from", "operator_question", "operator_starts", "operators_to_measure", "plan",
     "plan_from", "plan_of", "plan_operators", "plan_table", "probe_program", "question", "quick_balance",

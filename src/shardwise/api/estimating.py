@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from shardwise.api.reading import Source
     from shardwise.errors import Fault
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.detail import Detail
     from shardwise.estimate.estimate import Estimate
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
@@ -99,6 +100,15 @@ def advise(found: Estimate, *, runtime: Runtime | None = None, count: int = 3) -
     from shardwise.estimate.advice import advise
 
     return advise(found, runtime=runtime, count=count)
+
+
+def detail(found: Estimate, *, runtime: Runtime | None = None) -> Detail:
+    """What an estimate is made of: operations and bytes accessed of every pipeline rank, and what every communication
+    group reaches. `found`: the estimate; `runtime`: as for `advise`.
+    """
+    from shardwise.estimate.detail import detail
+
+    return detail(found, runtime=runtime)
 
 
 def check(

@@ -46,6 +46,10 @@ class Group(NamedTuple):
     """Seconds that starting a collective takes."""
     measured: tuple[Measured, ...] = ()
     """Kinds of collectives that were measured, in place of both."""
+    stride: int = 1
+    """Ranks from one member to the next."""
+    levels: tuple[str, ...] = ()
+    """Names of the levels that it crosses, from the inside out."""
 
     def of(self, kind: CollectiveKind) -> tuple[tuple[Hop, ...], float]:
         """The levels and the start of a kind of collective."""
@@ -70,7 +74,9 @@ class Network:
         if found is None:
             hops = self._hops(size, stride)
             measured = tuple(one for kind in _KINDS if (one := self._measured(kind, hops, size, stride)))
-            found = self._groups[size, stride] = Group(size, tuple(hop for _, hop in hops), self.fixed, measured)
+            crossed = tuple(level.name for level, _ in hops)
+            plain = tuple(hop for _, hop in hops)
+            found = self._groups[size, stride] = Group(size, plain, self.fixed, measured, stride, crossed)
         return found
 
     def _hops(self, size: int, stride: int) -> list[tuple[Level, Hop]]:
@@ -111,9 +117,13 @@ class Network:
                 return one
         return None
 
+    def between(self, distance: int) -> tuple[Level, float]:
+        """The level at which a rank and the one `distance` further on meet, and the bandwidth that it reaches."""
+        return next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
+
     def sending(self, distance: int) -> tuple[float, float]:
         """Bytes per second and latency of a message to the rank `distance` further on."""
-        level, bandwidth = next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
+        level, bandwidth = self.between(distance)
         reach = self._reach(level, "send", 2, distance + 1)
         if reach:
             return _rate(level, reach), reach.latency + reach.fixed
@@ -225,6 +235,11 @@ def collective(kind: str, group: Group, size: float) -> float:
     if kind == "all-to-all":
         return all_to_all(group, size)
     return ring(group, size)
+
+
+def bus_share(kind: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): what every member must send of a message."""
+    return 1.0 if kind == "send" else (ranks - 1) / ranks * (2.0 if kind == "all-reduce" else 1.0)
 
 
 def hand_over(network: Network, distance: int, shard: Shard) -> float:

@@ -7,13 +7,14 @@ from math import ceil
 
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
+from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.predictions import Searched, Stage
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
-from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.units import show_bytes, show_percent, show_rate, show_seconds
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -119,6 +120,30 @@ def _stage_row(name: str, stage: Stage, memory: RankMemory, slowest: float, limi
 def time(found: Estimate) -> Table:
     """The time ledger as a tree."""
     return ("part", "time", "share"), list(tree_rows(found.time, show_seconds))
+
+
+def work(inside: Detail) -> Table:
+    """Operations and bytes accessed, one line a pipeline rank, neighbours that are alike in one."""
+    heads = ("rank", "TFLOP forward", "backward", "recompute", "GB forward", "backward", "recompute")
+    rows = [
+        (
+            span(first, last),
+            *(f"{value / 1e12:,.4g}" for value in one[1:4]),
+            *(f"{value / 1e9:,.4g}" for value in one[4:]),
+        )
+        for first, last, one in alike(inside.work, key=lambda one: one[1:])
+    ]
+    return heads, rows
+
+
+def groups(inside: Detail) -> Table:
+    """What every communication group reaches with its largest message."""
+    rows: list[tuple[str, ...]] = [
+        (one.group, f"{one.ranks} x {one.stride}", " ".join(one.levels), one.collective, show_bytes(one.bytes),
+         show_seconds(one.seconds), show_rate(one.algorithm_bandwidth), show_rate(one.bus_bandwidth))
+        for one in inside.groups
+    ]  # fmt: skip
+    return ("group", "ranks x stride", "over", "collective", "message", "time", "algorithm", "bus"), rows
 
 
 def memory(found: Estimate) -> Table:
