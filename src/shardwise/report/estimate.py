@@ -11,6 +11,7 @@ from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.predictions import Searched, Stage
 from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
 from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
@@ -214,9 +215,16 @@ def _bytes(value: float) -> str:
 
 def notes(found: Estimate) -> list[str]:
     """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
-    gpu = found.cluster.gpu
-    alone = () if calibration_of(gpu).measured else (f"no measured run supports the times of {gpu.name}",)
-    return [*alone, *dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)]
+    told = dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
+    return [*unmeasured(found.cluster), *told]
+
+
+def unmeasured(cluster: Cluster) -> Iterator[str]:
+    """That nothing measured supports a GPU's calibration."""
+    found = calibration_of(cluster.gpu)
+    if not found.measured:
+        error = show_percent(found.time_error, 0)
+        yield f"no measured run supports the times of {cluster.gpu.name}: they may be off by {error} or more"
 
 
 def missing(found: Estimate) -> str:
