@@ -1,7 +1,7 @@
 """Predicted beside measured layers of Megatron-Core with Transformer Engine on one H200: python benchmarks/layers.py.
 
-The rows are those of `benchmarks/h200_layers.py` (benchmarks/data/h200_layers.json): kernel seconds by kind of a forward
-and backward pass, the host's seconds, and the wall time of passes in a row.
+The rows are those of `benchmarks/h200_layers.py` (benchmarks/data/h200_layers.json): kernel seconds by kind of a
+forward and backward pass, the host's seconds, and the wall time of passes in a row.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ VERBS = {
     "balance_plan": "plan memory_limit",
     "calibrate": "name probe trace log snapshot plan base rank steps",
     "check": "model cluster strategy runtime",
+    "detail": "found runtime",
     "diff": "left right",
     "estimate": "model cluster strategy runtime",
     "export": "plan target strict",

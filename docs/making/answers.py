@@ -16,7 +16,9 @@ from making import DOCS, MARK, cell
 from shardwise.cli.main import run
 from shardwise.cost.memory import RankMemory
 from shardwise.cost.update import Update
+from shardwise.cost.work import StageWork
 from shardwise.estimate.advice import Change
+from shardwise.estimate.detail import GroupRate
 from shardwise.estimate.goodput import Budget
 from shardwise.estimate.predictions import Predictions, Searched, Stage
 from shardwise.inputs.cluster import Level
@@ -54,12 +56,17 @@ TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
     "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,
     "proof.of": Subject, "proof.parts[]": ProofPart, "advice[]": Change, "top[]": Candidate,
-    "differences[]": Difference, "outdated[]": Difference, "cells[]": Cell, "cells[].budget": Budget, "levels[]": Level,
+    "work[]": StageWork, "groups[]": GroupRate, "differences[]": Difference, "outdated[]": Difference, "cells[]": Cell,
+    "cells[].budget": Budget, "levels[]": Level,
 }  # fmt: skip
 """Where a table stands -> the type whose fields it holds."""
 OWN = {
     "strategy": "The [strategy in one line](strategy-text.md).",
     "inputs": "Model, cluster and strategy in full.",
+    "work": "Operations and bytes accessed of one micro batch on one GPU, one entry a pipeline rank.",
+    "groups": "What every communication group reaches with its largest message of a kind.",
+    "groups[].ranks": "Members of the group.",
+    "groups[].collective": "all-gather, reduce-scatter, all-reduce, all-to-all, ring (keys passed on) or send.",
     "advice": "Changes that would help, the best first.",
     "advice[].change": "What to change.",
     "outdated": "Figures of a file (`left`) that are not the cost model's (`right`, and shown here) by over 0.1%.",

@@ -7,12 +7,15 @@ from statistics import fmean
 
 import pytest
 
+from shardwise.estimate.estimate import estimate
+from shardwise.frameworks.load import load_cluster, load_model
+from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate import summary
 from shardwise.measure.validate import summary as regret
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, network_rate, runtime_for
 from shardwise.measure.validate.rows import read_file, shipped_files, sources_of
-from shardwise.measure.validate.validate import Outcome, row_of, validate
+from shardwise.measure.validate.validate import Outcome, predict, row_of, validate
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +217,35 @@ def test_every_reader_gives_cases():
     for path in shipped_files():
         found = read_file(path)
         assert sum(isinstance(one, MeasuredRun) for one in found) > 0.95 * len(found)
+
+
+class TestOtherMakers:
+    def test_rows_of_amd_find_their_gpu(self):
+        found = {}
+        for row in read_file(next(path for path in shipped_files() if "2026" in path.name)):
+            if isinstance(row, MeasuredRun) and row.gpu.startswith("MI"):
+                assert row.cluster.gpu.name == row.gpu.lower()
+                outcome = predict(row)
+                assert isinstance(outcome, Outcome)
+                found[row.id] = outcome.error["iteration_seconds"]
+        assert abs(found.pop("mlperf-llama8b-amd-001")) < 0.06
+        assert abs(found.pop("mlperf-llama8b-amd-003")) < 0.08
+        assert found.keys() == {"torchao-006"}
+        for gpu in ("MI325X", "MI355X"):
+            assert cluster_for({"type": gpu, "family": gpu, "gpus_per_node": 8}, 8).gpu.name == gpu.lower()
+
+    @pytest.mark.parametrize(
+        ("model", "cluster", "batch", "seq", "tokens"),
+        [
+            ("llama-2-70b", "512xtpu-v5p", 2, 4096, 692),
+            ("llama-3-8b", "256xtpu-v6e", 4, 8192, 7207),
+            ("llama-3-70b", "256xtpu-v6e", 5, 8192, 960),
+            ("llama-3.1-405b", "256xtpu-v6e", 1, 8192, 123),
+        ],
+    )
+    def test_what_the_calibration_of_tpus_stands_on(self, model, cluster, batch, seq, tokens):
+        """Tokens per second and chip: MaxText's docs, "Optimized models tiering"; batches from its benchmark files."""
+        machines = load_cluster(cluster)
+        line = f"dp{machines.gpus} zero3 mbs{batch} gbs{batch * machines.gpus} seq{seq} recompute=full runtime=maxtext"
+        found = estimate(load_model(model), machines, Strategy.parse(line))
+        assert abs(tokens / found.tokens_per_second_per_gpu - 1) < 0.31

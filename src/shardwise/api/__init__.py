@@ -5,7 +5,7 @@ plan, or another tool's file. What a verb needs is imported when it is called, s
 """
 
 from shardwise.api.arguments import flags_are_told, read
-from shardwise.api.estimating import advise, check, check_proof, estimate, timeline
+from shardwise.api.estimating import advise, check, check_proof, detail, estimate, timeline
 from shardwise.api.measuring import (
     calibrate,
     judge_calibration,
@@ -72,7 +72,7 @@ from shardwise.api.reading import (
 
 __all__ = [
     "DESCRIBES", "aceso_lacks", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof",
-    "cluster_from", "compare_balance", "design_rounds", "diff", "dryrun", "estimate", "export", "fixed_by",
+    "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "dryrun", "estimate", "export", "fixed_by",
     "flags_are_told",
     "judge_calibration", "load_cluster", "load_model", "load_problem", "load_runtime", "load_strategy",
     "measured_question", "model_from", "operator_question", "operator_starts", "operators_to_measure", "plan",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from shardwise.api.reading import Source
     from shardwise.errors import Fault
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.detail import Detail
     from shardwise.estimate.estimate import Estimate
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
@@ -97,6 +98,15 @@ def advise(
     runtime = as_runtime(runtime)
     one = found if isinstance(found, Estimate) else estimate_of(as_plan(found, "advice"), runtime=runtime)
     return advise(one, runtime=runtime, count=count)
+
+
+def detail(found: Estimate, *, runtime: Runtime | None = None) -> Detail:
+    """What an estimate is made of: operations and bytes accessed of every pipeline rank, and what every communication
+    group reaches. `found`: the estimate; `runtime`: as for `advise`.
+    """
+    from shardwise.estimate.detail import detail
+
+    return detail(found, runtime=runtime)
 
 
 def check(

@@ -228,7 +228,7 @@ def _grad_add(runtime: Runtime, *, accumulating: bool) -> float:
 
 def _product(phase: str, rows: float, columns: float, depth: float, machine: Machine, rate: float) -> float:
     """Seconds of one matrix product with a rows x columns result."""
-    traffic = machine.element * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
+    traffic = machine.element * operands(rows, columns, depth) / machine.bandwidth
     if machine.average:
         speed = rate * machine.shapes.get(shape_key("gemm", phase, rows, columns, depth), 1.0)
         return max(traffic, 2.0 * rows * columns * depth / speed) + machine.gemm_fixed
@@ -238,6 +238,11 @@ def _product(phase: str, rows: float, columns: float, depth: float, machine: Mac
     compute = 2.0 * rows * columns * depth / rate * (1.0 + machine.depth / depth) * lost
     compute *= max(_unaligned(columns, machine, 1.0), _unaligned(depth, machine, READ_ODD))
     return (max(traffic, compute)) + machine.gemm_fixed
+
+
+def operands(rows: float, columns: float, depth: float, groups: float = 1.0) -> float:
+    """Elements of a product's operands and its result; of a grouped one, every group has its weights."""
+    return rows * columns + rows * depth + groups * columns * depth
 
 
 def _unaligned(width: float, machine: Machine, odd: float) -> float:
@@ -251,8 +256,7 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     rows, columns, depth, groups = op.shape
     each = max(rows / groups, 1.0)
     rate *= machine.grouped
-    weights = groups * columns * depth
-    traffic = machine.element * (rows * (columns + depth) + weights) / machine.bandwidth
+    traffic = machine.element * operands(rows, columns, depth, groups) / machine.bandwidth
     if machine.average:
         keys = [shape_key("grouped", phase, groups, columns, depth, each) for phase in "FIW"]
         plain = 2.0 * rows * columns * depth / rate

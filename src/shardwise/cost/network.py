@@ -30,6 +30,8 @@ class Hop(NamedTuple):
     bandwidth: float
     """Bytes per second of one member at this level."""
     latency: float
+    scatter: float = 1.0
+    """Share of that which an all-to-all gets: on a torus, messages pass through the links of others."""
 
 
 Measured = tuple[CollectiveKind, tuple[Hop, ...], float]
@@ -45,6 +47,10 @@ class Group(NamedTuple):
     """Seconds that starting a collective takes."""
     measured: tuple[Measured, ...] = ()
     """Kinds of collectives that were measured, in place of both."""
+    stride: int = 1
+    """Ranks from one member to the next."""
+    levels: tuple[str, ...] = ()
+    """Names of the levels that it crosses, from the inside out."""
 
     def of(self, kind: CollectiveKind) -> tuple[tuple[Hop, ...], float]:
         """The levels and the start of a kind of collective."""
@@ -73,7 +79,9 @@ class Network:
         if found is None:
             hops = self._hops(size, stride)
             measured = tuple(one for kind in _KINDS if (one := self._measured(kind, hops, size, stride)))
-            found = self._groups[size, stride] = Group(size, tuple(hop for _, hop in hops), self.fixed, measured)
+            crossed = tuple(level.name for level, _ in hops)
+            plain = tuple(hop for _, hop in hops)
+            found = self._groups[size, stride] = Group(size, plain, self.fixed, measured, stride, crossed)
         return found
 
     def _hops(self, size: int, stride: int) -> list[tuple[Level, Hop]]:
@@ -84,7 +92,8 @@ class Network:
             if inside > below:
                 domains = -(-inside // below)
                 share = _topology(level.topology, inside, level.size)
-                hops.append((level, Hop(below, domains, bandwidth * share, level.latency)))
+                scatter = _scatter(level.topology, inside, level.size)
+                hops.append((level, Hop(below, domains, bandwidth * share, level.latency, scatter)))
                 below = inside
             if below >= size:
                 break
@@ -113,11 +122,19 @@ class Network:
                 return one
         return None
 
+    def between(self, distance: int) -> tuple[Level, float]:
+        """The level at which a rank and the one `distance` further on meet, and the bandwidth that it reaches."""
+        return next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
+
     def sending(self, distance: int) -> tuple[float, float]:
         """Bytes per second and latency of a message to the rank `distance` further on."""
-        level, bandwidth = next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
+        level, bandwidth = self.between(distance)
         reach = self._reach(level, "send", 2, distance + 1)
-        return (_rate(level, reach), reach.latency + reach.fixed) if reach else (bandwidth, level.latency)
+        if reach:
+            return _rate(level, reach), reach.latency + reach.fixed
+        # two ranks of a mesh or torus have one link between them, whatever the others do
+        one = 0.5 if level.topology in AXES else 1.0
+        return bandwidth * one * _topology(level.topology, 2, level.size), level.latency
 
 
 _KINDS: tuple[CollectiveKind, ...] = ("ring", "all-reduce", "all-to-all")
@@ -130,11 +147,37 @@ def _rate(level: Level, reach: Reach) -> float:
 def _topology(topology: str, inside: int, extent: int) -> float:
     """Share of a level's bandwidth that a group of `inside` ranks gets.
 
-    mesh: links to its own members only; pcie: a tree whose upper branches all members share.
+    mesh: links to its own members only; pcie: a tree whose upper branches all members share; torus: the links of the
+    axes that the group spans, axis after axis (frameworks map each of their axes to one or more of the torus).
     """
+    if topology in AXES:
+        return _spanned(topology, inside, extent) / AXES[topology]
     if topology == "mesh":
         return (min(inside, extent) - 1) / max(extent - 1, 1)
     return 1.0 / log2(inside) if topology == "pcie" and inside > 2 else 1.0
+
+
+AXES = {"torus-2d": 2, "torus-3d": 3}
+"""Axes of a torus."""
+
+
+def _spanned(topology: str, inside: int, extent: int) -> int:
+    """Axes of a torus of `extent` chips, all as long, that a group of `inside` of them needs."""
+    axes = AXES[topology]
+    return next((count for count in range(1, axes) if inside <= round(extent ** (count / axes))), axes)
+
+
+def _scatter(topology: str, inside: int, extent: int) -> float:
+    """Share of a group's ring bandwidth that an all-to-all reaches.
+
+    On a ring of n chips a message travels n / 4 links on average, both ways round, so that a chip sends at 8 / n of a
+    link's rate; the axes do so side by side, and the longest counts. Never more than the group's own two links an axis.
+    """
+    if topology not in AXES:
+        return 1.0
+    spanned = _spanned(topology, inside, extent)
+    longest: float = inside ** (1 / spanned)
+    return min(1.0, 4.0 / (spanned * longest))
 
 
 def _reached(level: Level, shares: dict[str, float]) -> float:
@@ -179,7 +222,7 @@ def all_to_all(group: Group, size: float) -> float:
     for hop in hops:
         inside = reached * hop.domains
         crossing = size * (min(inside, group.size) - reached) / group.size
-        slowest = max(slowest, crossing / hop.bandwidth)
+        slowest = max(slowest, crossing / (hop.bandwidth * hop.scatter))
         steps += log2(max(hop.domains, 2)) * hop.latency
         reached = inside
     return slowest + steps + fixed
@@ -223,6 +266,11 @@ def collective(kind: str, group: Group, size: float) -> float:
     if kind == "all-to-all":
         return all_to_all(group, size)
     return ring(group, size)
+
+
+def bus_share(kind: str, ranks: int) -> float:
+    """Bus over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): what every member must send of a message."""
+    return 1.0 if kind == "send" else (ranks - 1) / ranks * (2.0 if kind == "all-reduce" else 1.0)
 
 
 def hand_over(network: Network, distance: int, shard: Shard) -> float:

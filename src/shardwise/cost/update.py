@@ -7,13 +7,13 @@ from typing import NamedTuple
 from shardwise.cost.chunk import Chunk
 from shardwise.cost.kernels import Machine
 from shardwise.cost.layer import Block
-from shardwise.cost.network import Group, Network, all_reduce, ring
+from shardwise.cost.network import Group, Network, all_reduce, collective, ring
 from shardwise.cost.states import States, sharding_of
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.formats import format_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.ops.op import Op
+from shardwise.ops.op import Collective, Op
 
 # What Adam takes as streamed bytes per parameter, times the bytes that it must move and more (H200 probe). One fused
 # kernel: 28 bytes take the time of 34, 14 that of 22. Several passes (foreach) move three times as much: 92 and 54.5.
@@ -145,11 +145,14 @@ def _reduction(count: float, group: Group, strategy: Strategy, states: States, r
     """Seconds to reduce gradients, and to gather new weights where states are sharded."""
     if not count or group.size == 1:
         return 0.0, 0.0
-    if strategy.zero == 0:
-        return all_reduce(group, count * states.gradient), 0.0
+    reduce = collective(reduced_by(strategy, runtime), group, count * states.gradient)
+    return reduce, ring(group, count * states.sent) if strategy.zero else 0.0
+
+
+def reduced_by(strategy: Strategy, runtime: Runtime) -> Collective:
+    """The collective that gradients are reduced by."""
     whole = strategy.zero == 1 and runtime.overlap.whole_reduction
-    reduce = all_reduce if whole else ring
-    return reduce(group, count * states.gradient), ring(group, count * states.sent)
+    return "all-reduce" if whole or not strategy.zero else "reduce-scatter"
 
 
 def _host_step(dense: float, experts: float, strategy: Strategy, states: States, host_bandwidth: float) -> float:

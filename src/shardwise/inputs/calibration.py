@@ -82,6 +82,9 @@ class Calibration:
     probed: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     """Smallest and largest size that was measured, by kind and dimension (`gemm_rows` ...); far outside, estimates say
     so. Empty: not known."""
+    measured: bool = True
+    """A measured run or probe supports the numbers; false: data sheets and published kernels alone, and estimates say
+    so."""
     time_error: float = 0.10
     """Typical error of step times predicted with these numbers (mean absolute, rows not fitted on)."""
     memory_error: float = 0.03

@@ -30,6 +30,10 @@ FAMILIES = {
     "gb200": "grace-blackwell",
     "gb300": "grace-blackwell",
     "mi": "cdna",
+    "mi325": "cdna-1000w",
+    "mi35": "cdna4",
+    "mi355": "cdna4-1400w",
+    "tpu": "tpu",
     "ascend": "ascend",
     "910": "ascend",
 }

@@ -119,7 +119,8 @@ SCALARS: dict[str, Scalar] = {
     **{f"Overlap.{name}": _SHARE for name in ("grad_reduce", "param_gather", "fsdp", "tp", "p2p", "cp", "ep")},
     "Overlap.fsdp_rate": _FRACTION,
     **{f"Overheads.{name}": _seconds(0.1)
-       for name in ("launch", "launch_backward", "layer", "layer_backward", "experts", "experts_backward", "collective")},
+       for name in ("launch", "launch_backward", "layer", "layer_backward", "experts", "experts_backward",
+                    "collective")},
     **{f"Overheads.{name}": _seconds(0.5) for name in ("iteration", "microbatch", "owner")},
     "Overheads.slowdown": _positive(1000, usual=(0.01, 100), hint="it is a factor: 1.1 is 10% slower"),
     "Errors.time": _ERROR,

@@ -20,6 +20,7 @@ from shardwise.units import show_bytes, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.detail import Detail
     from shardwise.frameworks.target import Export
     from shardwise.search.what_if import WhatIf
     from shardwise.search.why import Why
@@ -66,8 +67,8 @@ def _predicted(found: Estimate) -> Plain:
     return predictions_table(predictions_of(found, memory_limit=found.memory_limit))
 
 
-def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
-    """An estimate, with the changes that would help."""
+def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) -> Plain:
+    """An estimate, with the changes that would help and what it is made of."""
     advice = [
         {
             "change": change.text, "strategy": str(change.strategy), "seconds": change.seconds, "bytes": change.bytes,
@@ -78,6 +79,7 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
     return {
         "strategy": str(found.strategy), "inputs": inputs, "predictions": _predicted(found),
+        "work": [one._asdict() for one in inside.work], "groups": [one._asdict() for one in inside.groups],
         "advice": advice, "provenance": provenance_of(found),
     }  # fmt: skip
 
