@@ -212,6 +212,9 @@ def test_every_figure_of_a_system_is_used_named_or_refused(path, everywhere):
     elif "fp8_matmul" in path:
         fp8 = {**STRATEGY, "fp8": True}
         held(path[-1], answer(MODEL, fp8, _flipped(path)), answer(MODEL, fp8, SYSTEM))
+    elif "ce_fusion" in path:
+        fused = {**STRATEGY, "cross_entropy_loss_fusion": True}
+        held(path[-1], answer(MODEL, fused, _flipped(path)), answer(MODEL, fused, SYSTEM))
     else:
         held(path[-1].split(",")[0], (numbers, notes), everywhere)
 
@@ -245,7 +248,7 @@ def test_a_measured_shape_counts_exactly():
 
 
 def test_collectives_take_the_time_of_the_file():
-    from shardwise.cost.network import all_to_all, network_of, send
+    from shardwise.cost.network import all_to_all, network_of, ring, send
     from shardwise.inputs.calibrations import calibration_of
 
     cluster = read_system(SYSTEM, gpus=16).cluster
@@ -254,7 +257,11 @@ def test_collectives_take_the_time_of_the_file():
     near, shares = network.group(8, 1), SYSTEM["networks"]["high_intra_node"]["op"]
     own = shares["all2all"]
     wanted = size * 7 / 8 / (400 * gib * own["efficient_factor"])
-    assert all_to_all(near, size) == pytest.approx(wanted + 20e-6 + 3 * own["latency_us"] * 1e-6)
+    assert all_to_all(near, size) == pytest.approx(wanted + 20e-6 + 7 * own["latency_us"] * 1e-6)
+    for kind, name in (("all-gather", "all_gather"), ("reduce-scatter", "reduce_scatter")):
+        own = shares[name]
+        wanted = size * 7 / 8 / (400 * gib * own["efficient_factor"]) + 20e-6 + 7 * own["latency_us"] * 1e-6
+        assert ring(near, size, kind) == pytest.approx(wanted)
     assert send(network, 8, size) == pytest.approx(size / (200 / 8 * gib * 0.74) + 8e-6 + 20e-6)
     assert send(network, 1, size) == pytest.approx(size / (400 * gib * 0.9) + 9e-6)
 

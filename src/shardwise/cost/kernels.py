@@ -77,6 +77,8 @@ class Machine(NamedTuple):
     """Shares hold for every shape: nothing more is lost to depth, waves, alignment or few blocks."""
     shapes: Mapping[str, float]
     """Speeds of shapes that were measured, over the speed that their kind has otherwise."""
+    operators: Mapping[str, tuple[float, float]]
+    """The same of memory-bound operators, both passes."""
 
     def __hash__(self) -> int:
         """Of the fields that tell machines apart; caches hash one for every layer."""
@@ -139,7 +141,18 @@ def machine_of(gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str,
         layer_b=over.layer_backward / calibration.host,
         average=calibration.average,
         shapes=_shapes(calibration, wide_share, flash),
+        operators=_operators(calibration, runtime),
     )
+
+
+def _operators(calibration: Calibration, runtime: Runtime) -> dict[str, tuple[float, float]]:
+    """Measured operators by the name that they have in a layer; those of eager runtimes are chains of other kernels."""
+    names = {"loss": f"{runtime.kernels.loss} loss"}
+    if runtime.kernels.activation != "eager":
+        names |= {"permute": "permute", "combine": "combine"}
+    found = {name: calibration.operators.get(key) for name, key in names.items()}
+    usual = calibration.bandwidth
+    return {name: (shares[0] / usual, shares[1] / usual) for name, shares in found.items() if shares}
 
 
 def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -> dict[str, float]:
@@ -168,8 +181,9 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> KernelTimes:
     """Device seconds of an operator. `narrow`: its products run in the compute format, else in 16 bit."""
     if op.kind == "memory":
         bandwidth, fixed = machine.bandwidth, machine.kernel_fixed
-        forward = op.bytes_f / bandwidth + op.kernels_f * fixed
-        return KernelTimes(forward, op.bytes_b / bandwidth + op.kernels_b * fixed, 0.0)
+        f, b = machine.operators.get(op.name, (1.0, 1.0))
+        forward = op.bytes_f / (bandwidth * f) + op.kernels_f * fixed
+        return KernelTimes(forward, op.bytes_b / (bandwidth * b) + op.kernels_b * fixed, 0.0)
     if op.kind == "attention":
         return _attention(op, machine)
     rate = machine.gemm if narrow else machine.wide

@@ -278,11 +278,12 @@ def _add(
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]
         row[_HOST] += machine.collective
-        if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
-            seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
-            # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
-            waits = comm.axis == "cp" and comm.kind != "ring"
-            row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
+        seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
+        if comm.phase == "W":  # a gathered input for the weight gradient runs behind the input gradient's product
+            seconds -= hidden["W"] * min(seconds, times.i)
+        # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+        waits = comm.axis == "cp" and comm.kind != "ring"
+        row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
     return Seconds(*forward)
 
 

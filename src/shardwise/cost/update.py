@@ -79,6 +79,8 @@ def update_of(
         for count, group in ((dense, groups.dense), (experts, groups.expert)):
             one, two = _reduction(count, group, strategy, states, runtime)
             reduce, gather = reduce + one, gather + two
+    if experts and runtime.overlap.gathers_twice and not runtime.overlap.param_gather:
+        gather *= 2
     # copies of a sharded model (HSDP) agree on their shares, under ZeRO 3 too
     reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
     reduce *= reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)
@@ -147,8 +149,9 @@ def _reduction(count: float, group: Group, strategy: Strategy, states: States, r
     if strategy.zero == 0:
         return all_reduce(group, count * states.gradient), 0.0
     whole = strategy.zero == 1 and runtime.overlap.whole_reduction
-    reduce = all_reduce if whole else ring
-    return reduce(group, count * states.gradient), ring(group, count * states.weight)
+    size = count * states.gradient
+    reduce = all_reduce(group, size) if whole else ring(group, size, "reduce-scatter")
+    return reduce, ring(group, count * states.weight)
 
 
 def _host_step(dense: float, experts: float, strategy: Strategy, states: States, host_bandwidth: float) -> float:

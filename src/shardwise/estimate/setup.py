@@ -136,7 +136,7 @@ def setup_of(
 def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:
     """The groups of a layer's collectives, tp innermost, then cp; experts are spread over tp x cp x dp."""
     overlap = runtime.overlap
-    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", overlap.ep), ("etp", 0.0))
+    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", overlap.ep), ("etp", 0.0), ("W", overlap.weight_gather))
     return Groups(
         network.group(strategy.tp, 1),
         network.group(strategy.cp, strategy.tp),

@@ -119,7 +119,7 @@ SCALARS: dict[str, Scalar] = {
     "Errors.time": _ERROR,
     "Errors.memory": _ERROR,
     # calibration: shares of a peak may pass 1 a little, since peaks are data sheets' and clocks boost
-    **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size")},
+    **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size", "stride", "nodes")},
     "Reach.share": _positive(2),
     **{f"Reach.{name}": _seconds(1) for name in ("latency", "fixed")},
     **{f"Calibration.{name}": _positive(2)

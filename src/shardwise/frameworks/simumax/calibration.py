@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from shardwise.frameworks.simumax.system import NetworkEfficiency, OperatorEfficiency, SimumaxEfficiency
+from shardwise.frameworks.simumax.system import MemoryRate, NetworkEfficiency, OperatorEfficiency, SimumaxEfficiency
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
+from shardwise.ops.embedding import PIECES_LOSS
 
 _PASSES = {"TN": "F", "NN": "I", "NT": "W", "fwd": "F", "bwd_grad_act": "I", "bwd_grad_w": "W"}
 _GEMM = re.compile(r"b=1, m=(\d+), k=(\d+), n=(\d+), layout=(TN|NN|NT)(?:, accumulate=\w+, out_dtype=(\w+))?")
@@ -19,12 +21,14 @@ _ATTENTION = re.compile(
     r"batch=(\d+), seq_len=(\d+), head_num=(\d+), kv_head_num=(\d+), qk_head_dim=(\d+), v_head_dim=(\d+)"
     r"(?:, qkv_contiguous=True)?"
 )
-_KINDS: dict[CollectiveKind, tuple[str, ...]] = {
-    "ring": ("all_gather", "reduce_scatter"),
-    "all-reduce": ("all_reduce",),
-    "all-to-all": ("all2all",),
-    "send": ("p2p",),
+_KINDS: dict[CollectiveKind, str] = {
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-reduce": "all_reduce",
+    "all-to-all": "all2all",
+    "send": "p2p",
 }
+_SIZES = (2, 4, 8, 16, 32, 64)
 Nets = tuple[tuple[str, int, NetworkEfficiency], ...]
 """Name of our level, ranks that groups on it lie within (0: any), and the network; the nearest first."""
 
@@ -46,8 +50,29 @@ def calibration_of(
         grouped=grouped / matmul, bandwidth=memory.efficiency, kernel_fixed=memory.latency,
         attention=(forward, backward), flash2=(forward, backward), flash1=(forward, backward),
         collectives=tuple(reach for level, within, net in nets for reach in _reaches(level, within, net, rates[level])),
-        average=True, shapes=_shapes(operators, peak, notes),
+        average=True, shapes=_shapes(operators, peak, notes), operators=_memory_bound(efficiency.memory),
     )  # fmt: skip
+
+
+def _memory_bound(memory: dict[str, MemoryRate]) -> dict[str, tuple[float, float]]:
+    """Shares that make our bytes of an operator take as long as SimuMax's bytes of it do.
+
+    An element of the routed tokens is moved three times by its permute and by its unpermute, and so in backward; a
+    logit is 4 bytes each way in a fused loss, 38 and 14 in one of pieces.
+    """
+
+    def share(name: str, ours: float, theirs: float) -> float:
+        return memory[name].efficiency * memory[name].rate / memory["default"].rate * ours / theirs
+
+    found: dict[str, tuple[float, float]] = {}
+    if {"permute_fwd", "permute_bwd"} <= memory.keys():
+        found["permute"] = share("permute_fwd", 4, 3), share("permute_bwd", 4, 3)
+        found["combine"] = share("permute_fwd", 4, 3), share("permute_bwd", 6, 3)
+    losses = {"ce_fusion": ("fused", ASSUMED.fused_loss, (4, 4)), "ce": ("in-place", PIECES_LOSS, (38, 14))}
+    for name, (kind, ours, theirs) in losses.items():
+        if name in memory:
+            found[f"{kind} loss"] = share(name, ours[0], theirs[0]), share(name, ours[1], theirs[1])
+    return found
 
 
 def _share(operators: dict[str, OperatorEfficiency], name: str, peak: float) -> float:
@@ -103,16 +128,16 @@ def _sdp(text: str, name: str) -> tuple[str, float]:
 
 def _reaches(level: str, within: int, net: NetworkEfficiency, rate: float) -> Iterator[Reach]:
     """Entries for sizes of their own before the one for all."""
-    for kind, names in _KINDS.items():
-        own = [net.collectives[name] for name in names if name in net.collectives]
-        if not own:
+    for kind, name in _KINDS.items():
+        own = net.collectives.get(name)
+        if own is None:
             continue
-        sizes = sorted({size for one in own for size in (*one.fixed_by_group, *one.rate_by_group)})
+        sizes = sorted({*own.fixed_by_group, *own.rate_by_group, *(_SIZES if kind == "all-to-all" else ())})
         for size in (*sizes, 0):
-            # what is gathered was scattered: the mean of their times is that of the pair
-            times = [1 / (one.rate_by_group.get(size) or net.rate * one.efficiency) for one in own]
+            # every peer is a step of SimuMax's all-to-all, of ours the logarithm of their number
+            steps = own.latency * (size - 1) if size and kind == "all-to-all" else 0.0
             yield Reach(
-                level=level, kind=kind, within=within, size=size, share=len(times) / sum(times) / rate,
-                latency=sum(one.latency for one in own) / len(own),
-                fixed=sum(one.fixed_by_group.get(size, one.fixed) for one in own) / len(own),
+                level=level, kind=kind, within=within, size=size,
+                share=(own.rate_by_group.get(size) or net.rate * own.efficiency) / rate,
+                latency=0.0 if steps else own.latency, fixed=own.fixed_by_group.get(size, own.fixed) + steps,
             )  # fmt: skip

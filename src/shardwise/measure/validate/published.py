@@ -69,7 +69,7 @@ def simumax_files(model: Model, strategy: Strategy) -> tuple[Row, Row]:
     cross entropy, Transformer Engine 2.11, probabilities sent with the tokens, nothing overlapped.
     """
     told = {
-        "cross_entropy_loss_fusion": True, "overlap_grad_reduce": False, "pp_comm_async": False,
+        "cross_entropy_loss_fusion": True, "pp_comm_async": False,
         "te_version": "2.11.0", "dispatch_probs": True,
     }  # fmt: skip
     return simumax.write_model(model), {**simumax.write_strategy(strategy), **told}
