@@ -232,7 +232,7 @@ def test_the_fusions_are_kernels_of_the_runtime_and_stay_in_a_plan():
     assert predictions_of(estimate(again.model, again.cluster, again.strategy)) == predictions_of(found)
 
 
-def test_a_measured_shape_counts_exactly():
+def test_a_measured_shape_counts_exactly_and_for_its_neighbours():
     """Flops / (peak x efficiency), as SimuMax has it."""
     from shardwise.cost.kernels import machine_of, op_times
     from shardwise.inputs.calibrations import calibration_of
@@ -241,9 +241,10 @@ def test_a_measured_shape_counts_exactly():
     gpu = read_system(SYSTEM).cluster.gpu
     machine = machine_of(gpu, calibration_of(gpu), load_runtime("megatron"), "bf16", accumulating=True)
     flops = 2.0 * 2048 * 1536 * 2048
-    hit, miss = (op_times(Op("x", "x", "gemm", (2048, columns, 2048)), machine) for columns in (1536, 1537))
+    hit, near, far = (op_times(Op("x", "x", "gemm", (2048, width, 2048)), machine) for width in (1536, 4096, 8192))
     assert hit.f == pytest.approx(flops / (990e12 * 0.64))
-    assert miss.f == pytest.approx(flops / 1536 * 1537 / (990e12 * 0.5))
+    assert near.f == pytest.approx(flops / 1536 * 4096 / (990e12 * 0.64)), "the nearest shape's"
+    assert far.f == pytest.approx(flops / 1536 * 8192 / (990e12 * 0.5)), "the mean"
     assert hit.w == pytest.approx(flops / (990e12 * 0.5))
 
 

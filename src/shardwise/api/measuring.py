@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from shardwise.plan.plan import Plan
 
 
-def validate(*files: Source) -> Validation:
-    """Measured runs predicted; without files, the published and our own runs that come with the package."""
+def validate(*files: Source, cluster: str | None = None) -> Validation:
+    """Measured runs predicted; without files, the published and our own runs that come with the package.
+
+    `cluster`: a name or file, such as SimuMax's system file, that the rows of its GPU are predicted with.
+    """
     from shardwise.measure.validate.validate import validate
 
-    return validate(files)
+    return validate(files, cluster)
 
 
 def calibrate(

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import ceil, sqrt
+from math import ceil, log2, sqrt
+from operator import itemgetter, sub
 from typing import NamedTuple
 
 from shardwise.errors import Fault, InputError
@@ -42,6 +43,42 @@ ADD_WIDE, ADD_NARROW, ADD_NOTHING = 15.0, 6.0, 1e-9
 # Weight gradients of experts (H200 probe): one of few tokens takes this many over its tokens longer than a deep one,
 # less what is hidden behind the next expert's.
 GRADIENT_DEPTH, GRADIENT_HIDDEN = 270.0, 0.12
+
+# Octaves, all sizes together, within which a shape that was not measured runs as the nearest that was: four times the
+# rows, or twice the rows and half the columns. Further off its kind's mean says more.
+NEAR = 2.0
+# Sizes that a shape's text has; and what is remembered of the shapes asked for.
+SIZES = {"gemm": 3, "grouped": 4, "attention": 5}
+MOST_DIGITS, MOST_SHAPES = 16, 65536
+
+
+class Shapes:
+    """Speeds of shapes that were measured one by one; a shape that was not has that of the nearest."""
+
+    def __init__(self, speeds: Mapping[str, float]) -> None:
+        """`speeds`: by the text of a shape, over the speed that its kind has otherwise."""
+        self._speeds: dict[tuple[str, str], list[tuple[tuple[float, ...], float]]] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+        for key, speed in speeds.items():
+            kind, phase, *sizes = key.split()
+            place = tuple(log2(float(size)) for size in sizes)
+            self._speeds.setdefault((kind, phase), []).append((place, speed))
+
+    def speed(self, kind: str, phase: str, *sizes: float) -> float:
+        """1 where nothing near was measured: the speed of its kind."""
+        if not self._speeds:
+            return 1.0
+        key = (kind, phase, *sizes)
+        if key not in self._known:
+            if len(self._known) > MOST_SHAPES:
+                self._known.clear()
+            self._known[key] = self._nearest((kind, phase), tuple(log2(max(size, 1.0)) for size in sizes))
+        return self._known[key]
+
+    def _nearest(self, kind: tuple[str, str], place: tuple[float, ...]) -> float:
+        away = ((sum(map(abs, map(sub, place, at))), speed) for at, speed in self._speeds.get(kind, ()))
+        octaves, speed = min(away, default=(NEAR, 1.0), key=itemgetter(0))
+        return speed if octaves < NEAR else 1.0
 
 
 class Machine(NamedTuple):
@@ -75,7 +112,7 @@ class Machine(NamedTuple):
     layer_b: float
     average: bool
     """Shares hold for every shape: nothing more is lost to depth, waves, alignment or few blocks."""
-    shapes: Mapping[str, float]
+    shapes: Shapes
     """Speeds of shapes that were measured, over the speed that their kind has otherwise."""
     operators: Mapping[str, tuple[float, float]]
     """The same of memory-bound operators, both passes."""
@@ -155,7 +192,7 @@ def _operators(calibration: Calibration, runtime: Runtime) -> dict[str, tuple[fl
     return {name: (shares[0] / usual, shares[1] / usual) for name, shares in found.items() if shares}
 
 
-def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -> dict[str, float]:
+def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -> Shapes:
     """Measured shares over those of their kind; keys begin with the kind of kernel and of pass."""
     usual = {
         "gemm": (gemm, gemm, gemm),
@@ -164,12 +201,17 @@ def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -
     }
     found = {}
     for key, share in calibration.shapes.items():
-        kind, phase, *_ = (*key.split(), "", "")
-        if kind not in usual or phase not in {"F", "I", "W"}:
+        kind, phase, *sizes = (*key.split(), "", "")
+        numbers = [size for size in sizes if size]
+        if kind not in usual or phase not in {"F", "I", "W"} or len(numbers) != SIZES[kind] or not _sizes(numbers):
             message = f"{key[:60]!r} is no shape; write for example {shape_key('gemm', 'F', 4096, 10240, 8192)!r}"
             raise InputError(Fault("cluster.gpu.calibration.shapes", message))
         found[key] = share / usual[kind]["FIW".index(phase)]
-    return found
+    return Shapes(found)
+
+
+def _sizes(texts: list[str]) -> bool:
+    return all(text.isascii() and text.isdigit() and 0 < len(text) < MOST_DIGITS and int(text) for text in texts)
 
 
 def shape_key(kind: str, phase: str, *sizes: float) -> str:
@@ -218,7 +260,7 @@ def _product(phase: str, rows: float, columns: float, depth: float, machine: Mac
     """Seconds of one matrix product with a rows x columns result."""
     traffic = machine.element * (rows * columns + columns * depth + rows * depth) / machine.bandwidth
     if machine.average:
-        speed = rate * machine.shapes.get(shape_key("gemm", phase, rows, columns, depth), 1.0)
+        speed = rate * machine.shapes.speed("gemm", phase, rows, columns, depth)
         return max(traffic, 2.0 * rows * columns * depth / speed) + machine.gemm_fixed
     tiles = ceil(rows / TILE) * ceil(columns / TILE)
     waves = tiles / machine.sms
@@ -242,9 +284,9 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     weights = groups * columns * depth
     traffic = machine.element * (rows * (columns + depth) + weights) / machine.bandwidth
     if machine.average:
-        keys = [shape_key("grouped", phase, groups, columns, depth, each) for phase in "FIW"]
+        speeds = [machine.shapes.speed("grouped", phase, groups, columns, depth, each) for phase in "FIW"]
         plain = 2.0 * rows * columns * depth / rate
-        seconds = (max(traffic, plain / machine.shapes.get(key, 1.0)) + machine.gemm_fixed for key in keys)
+        seconds = (max(traffic, plain / speed) + machine.gemm_fixed for speed in speeds)
         return KernelTimes(*seconds)
     tiles = groups * ceil(each / TILE) * ceil(columns / TILE)
     # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh
@@ -269,7 +311,7 @@ def _attention(op: Op, machine: Machine) -> KernelTimes:
         return KernelTimes(forward / rate + chain.f, backward / rate + chain.i, 0.0)
     if machine.average:
         sizes = (op.shape[0], op.shape[6] * op.shape[0], queries, size_qk, op.shape[4])
-        f, b = (machine.shapes.get(shape_key("attention", phase, *sizes), 1.0) for phase in "FI")
+        f, b = (machine.shapes.speed("attention", phase, *sizes) for phase in "FI")
         return KernelTimes(forward / (machine.attention_f * f), backward / (machine.attention_b * b), 0.0)
     length = keys * share * 2.0 if share < 0.5 else min(queries, keys)
     slow = 1.0 if size_qk >= 2 * HEAD else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - HEAD) / HEAD

@@ -12,9 +12,9 @@ CollectiveKind = Literal["ring", "all-gather", "reduce-scatter", "all-reduce", "
 class Reach:
     """What one kind of collective was measured to take in one kind of group: a line of a cluster's table of rates.
 
-    SimuMax's system files, logs of nccl-tests, the probe and the catalog all fill this table; the first line that fits a
-    group counts. `share`, `latency` and `fixed` hold for any message; where `times` are given and the group is of the
-    line's size, they count instead.
+    SimuMax's system files, logs of nccl-tests, the probe and the catalog all fill this table; the first line that fits
+    a group counts. `share`, `latency` and `fixed` hold for any message; where `times` are given and the group is of
+    the line's size, they count instead.
     """
 
     level: str

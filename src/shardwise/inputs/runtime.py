@@ -164,7 +164,7 @@ class Overlap:
     param_gather: float = 0.0
     """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
     gathers_twice: bool = False
-    """With experts, whose optimizer is one of its own, each of the two gathers all new weights unless that is hidden."""
+    """Experts have an optimizer of their own, and each of the two gathers all new weights unless that is hidden."""
     fsdp: float = 0.9
     """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
     fsdp_rate: float = 1.0

@@ -33,8 +33,8 @@ UNUSED_OF_MODEL = {
 UNUSED_OF_STRATEGY = {
     "number": ("attention_sparse_ratio",),
     "switch": (
-        "use_math_sdp", "use_accm_weight", "overlap_grad_reduce", "enable_dropout", "recompute_variance", "cache_groupgemm_col_fp8_inputs",
-        "offload_groupgemm_col_inputs", "enable_straggler_model",
+        "use_math_sdp", "use_accm_weight", "overlap_grad_reduce", "enable_dropout", "recompute_variance",
+        "cache_groupgemm_col_fp8_inputs", "offload_groupgemm_col_inputs", "enable_straggler_model",
     ),
     "text": (
         "cp_a2a_mode", "moe_dispatcher_policy", "te_dummy_wgrad_min_version", "te_cp_a2a_min_version",

@@ -14,6 +14,7 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, runtime_for, with_overlap
+from shardwise.measure.validate.simumax_runs import model_file
 
 Row = dict[str, Any]
 
@@ -69,10 +70,9 @@ def simumax_files(model: Model, strategy: Strategy) -> tuple[Row, Row]:
     cross entropy, Transformer Engine 2.11, probabilities sent with the tokens, nothing overlapped.
     """
     told = {
-        "cross_entropy_loss_fusion": True, "pp_comm_async": False,
-        "te_version": "2.11.0", "dispatch_probs": True,
+        "cross_entropy_loss_fusion": True, "pp_comm_async": False, "te_version": "2.11.0", "dispatch_probs": True,
     }  # fmt: skip
-    return simumax.write_model(model), {**simumax.write_strategy(strategy), **told}
+    return model_file(model), {**simumax.write_strategy(strategy), **told}
 
 
 def model_of(row: Row) -> Model:
