@@ -20,6 +20,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
+from shardwise.ops.embedding import PIECES_LOSS
 from shardwise.ops.op import Op
 
 # Tiles of a product's result and blocks of an attention's queries: 128 x 128 and its like (NVIDIA, Matrix
@@ -44,6 +45,10 @@ ADD_WIDE, ADD_NARROW, ADD_NOTHING = 15.0, 6.0, 1e-9
 # less what is hidden behind the next expert's.
 GRADIENT_DEPTH, GRADIENT_HIDDEN = 270.0, 0.12
 
+# What our operators move, to be held against what was measured of them: bytes a logit, and a byte of routed tokens.
+OWN_BYTES = {
+    "in-place loss": PIECES_LOSS, "fused loss": ASSUMED.fused_loss, "permute": (4.0, 4.0), "combine": (4.0, 6.0),
+}  # fmt: skip
 # Octaves, all sizes together, within which a shape that was not measured runs as the nearest that was: four times the
 # rows, or twice the rows and half the columns. Further off its kind's mean says more.
 NEAR = 2.0
@@ -187,9 +192,8 @@ def _operators(calibration: Calibration, runtime: Runtime) -> dict[str, tuple[fl
     names = {"loss": f"{runtime.kernels.loss} loss"}
     if runtime.kernels.activation != "eager":
         names |= {"permute": "permute", "combine": "combine"}
-    found = {name: calibration.operators.get(key) for name, key in names.items()}
-    usual = calibration.bandwidth
-    return {name: (shares[0] / usual, shares[1] / usual) for name, shares in found.items() if shares}
+    found = ((name, OWN_BYTES.get(key), calibration.operators.get(key)) for name, key in names.items())
+    return {name: (ours[0] / own[0], ours[1] / own[1]) for name, ours, own in found if ours and own}
 
 
 def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -> Shapes:

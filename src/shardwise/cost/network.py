@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import lru_cache
+from itertools import pairwise
 from math import log2
 from typing import NamedTuple
 
+from shardwise.errors import Fault, InputError
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
@@ -116,7 +118,7 @@ class Network:
         if last is None:
             return None
         # a curve is of the whole group, and so of the widest level that it reaches
-        times = reach.times if reach and reach.size == size else ()
+        times = _times(reach) if reach and reach.size == size else ()
         return Measured(kind, tuple(found), last.fixed, times)
 
     def _reach(self, level: Level, kind: CollectiveKind, size: int, stride: int) -> Reach | None:
@@ -138,7 +140,7 @@ class Network:
     def sent(self, distance: int) -> Times:
         """Measured messages to the rank `distance` further on; empty: none."""
         reach = self._sent(distance)[1]
-        return reach.times if reach else ()
+        return _times(reach) if reach else ()
 
     def _sent(self, distance: int) -> tuple[Level, Reach | None, float]:
         level, bandwidth = next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
@@ -148,6 +150,15 @@ class Network:
 
 
 _KINDS: tuple[CollectiveKind, ...] = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
+
+
+def _times(reach: Reach) -> Times:
+    """The measured messages of a line; a table that a hand wrote may be wrong."""
+    rising = all(low < high for low, high in pairwise(reach.sizes))
+    if not rising or len(reach.sizes) != len(reach.seconds):
+        message = f"{reach.kind} over {reach.size} ranks: sizes must rise, and each must have its seconds"
+        raise InputError(Fault("cluster.gpu.calibration.collectives", message))
+    return tuple(zip(reach.sizes, reach.seconds, strict=True))
 
 
 def _rate(level: Level, reach: Reach) -> float:

@@ -13,8 +13,8 @@ class Reach:
     """What one kind of collective was measured to take in one kind of group: a line of a cluster's table of rates.
 
     SimuMax's system files, logs of nccl-tests, the probe and the catalog all fill this table; the first line that fits
-    a group counts. `share`, `latency` and `fixed` hold for any message; where `times` are given and the group is of
-    the line's size, they count instead.
+    a group counts. `share`, `latency` and `fixed` hold for any message; where messages of several
+    sizes were measured and the group is of the line's size, they count instead.
     """
 
     level: str
@@ -35,9 +35,11 @@ class Reach:
     """Seconds per step."""
     fixed: float = 0.0
     """Seconds once."""
-    times: tuple[tuple[float, float], ...] = ()
-    """Message sizes that were measured, in bytes as nccl-tests counts them, and their seconds; sizes rise. Between two
-    the logarithms are interpolated; below the first a message takes as long as it, above the last the rate stays."""
+    sizes: tuple[float, ...] = ()
+    """Messages that were measured, in bytes as nccl-tests counts them, the smallest first."""
+    seconds: tuple[float, ...] = ()
+    """What each of them took. Between two sizes the logarithms are interpolated; below the first a message takes as
+    long as it, above the last the rate stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +92,9 @@ class Calibration:
     """Shares of the peak of shapes that were measured one by one, in place of the shares above; a shape that was not
     takes that of the nearest."""
     operators: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
-    """Share of memory bandwidth, both passes, of memory-bound operators that were measured one by one, in place of
-    `bandwidth`: `permute`, `combine`, and the loss by its kind (`fused loss`, `in-place loss`)."""
+    """Memory-bound operators that were measured one by one: what a streaming kernel (`bandwidth`) would move in their
+    time, both passes. Bytes a logit for a loss by its kind (`fused loss`, `in-place loss`), bytes a byte of the routed
+    tokens for `permute` and `combine`."""
     corrections: dict[str, float] = field(default_factory=dict, hash=False)
     """Measured over predicted time by kind of kernel (gemm, attention, memory), from a user's own trace or log; 1: as
     calibrated. Ledgers name them."""

@@ -10,9 +10,7 @@ import re
 from collections.abc import Iterator
 
 from shardwise.frameworks.simumax.system import MemoryRate, NetworkEfficiency, OperatorEfficiency, SimumaxEfficiency
-from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
-from shardwise.ops.embedding import PIECES_LOSS
 
 _PASSES = {"TN": "F", "NN": "I", "NT": "W", "fwd": "F", "bwd_grad_act": "I", "bwd_grad_w": "W"}
 _GEMM = re.compile(r"b=1, m=(\d+), k=(\d+), n=(\d+), layout=(TN|NN|NT)(?:, accumulate=\w+, out_dtype=(\w+))?")
@@ -55,23 +53,22 @@ def calibration_of(
 
 
 def _memory_bound(memory: dict[str, MemoryRate]) -> dict[str, tuple[float, float]]:
-    """Shares that make our bytes of an operator take as long as SimuMax's bytes of it do.
+    """SimuMax's bytes of an operator as a streaming kernel's: those that it would move in the operator's time.
 
-    An element of the routed tokens is moved three times by its permute and by its unpermute, and so in backward; a
-    logit is 4 bytes each way in a fused loss, 38 and 14 in one of pieces.
+    Its permute and its unpermute move the routed tokens three times, and so in backward; a logit is 4 bytes each way in
+    a fused loss, 38 and 14 in one of pieces.
     """
+    usual = memory["default"].efficiency * memory["default"].rate
 
-    def share(name: str, ours: float, theirs: float) -> float:
-        return memory[name].efficiency * memory[name].rate / memory["default"].rate * ours / theirs
+    def streamed(name: str, moved: float) -> float:
+        return moved * usual / (memory[name].efficiency * memory[name].rate)
 
     found: dict[str, tuple[float, float]] = {}
     if {"permute_fwd", "permute_bwd"} <= memory.keys():
-        found["permute"] = share("permute_fwd", 4, 3), share("permute_bwd", 4, 3)
-        found["combine"] = share("permute_fwd", 4, 3), share("permute_bwd", 6, 3)
-    losses = {"ce_fusion": ("fused", ASSUMED.fused_loss, (4, 4)), "ce": ("in-place", PIECES_LOSS, (38, 14))}
-    for name, (kind, ours, theirs) in losses.items():
+        found = dict.fromkeys(("permute", "combine"), (streamed("permute_fwd", 3), streamed("permute_bwd", 3)))
+    for name, kind, (forward, backward) in (("ce_fusion", "fused", (4, 4)), ("ce", "in-place", (38, 14))):
         if name in memory:
-            found[f"{kind} loss"] = share(name, ours[0], theirs[0]), share(name, ours[1], theirs[1])
+            found[f"{kind} loss"] = streamed(name, forward), streamed(name, backward)
     return found
 
 
