@@ -6,6 +6,7 @@ not there is skipped.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from shardwise.measure.validate.case import MeasuredRun, Skipped
 
 Row = dict[str, Any]
 GIB = 2.0**30
+_NAME = re.compile(r"[\w-][\w.-]{0,99}")
 
 
 def read(row: Row, folder: Path, cluster: str | None) -> MeasuredRun | Skipped:
@@ -54,7 +56,7 @@ def model_file(model: Model) -> Row:
 
 
 def _beside(folder: Path, name: str) -> str | None:
-    if Path(name).name != name:  # a path of its own would leave the folder
+    if not _NAME.fullmatch(name):  # a path would leave the folder
         return None
     places = (folder / "simumax_systems" / f"{name}.json", folder / f"{name}.json")
     return next((str(place) for place in places if place.is_file()), None)
