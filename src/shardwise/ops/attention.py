@@ -119,7 +119,8 @@ def area(queries: float, window: int) -> float:
 def kept_qkv(shard: Shard) -> float:
     """Queries, keys and values as attention keeps them, and its output once more where the next layer turns it."""
     query, kv = query_width(shard), kv_width(shard)
-    width = query + 2 * kv + (query if shard.runtime.kernels.turned_output_kept and shard.samples > 1 else 0.0)
+    turned = shard.runtime.kernels.turned_output_kept and shard.samples > 1
+    width = query + 2 * kv + (query if turned or exchanges(shard) else 0.0)
     if shard.runtime.kernels.qkv == "mixed" and shard.model.position == "rope":
         width += query + kv  # values are a view that holds the whole projection beside the rotated copies
     return shard.element * shard.tokens * width
@@ -179,11 +180,16 @@ def context_shape(
     return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
 
 
+def exchanges(shard: Shard) -> bool:
+    """Whether context parallel moves heads by all-to-alls: what attention keeps is not what the next layer reads."""
+    return shard.cp > 1 and shard.cp_kind == "all-to-all"
+
+
 def exchanged(shard: Shard, width: float) -> list[Op]:
     """Copies beside the all-to-alls of context parallel: heads are brought together before each, and behind it two
     copies put the pairs of chunks that balance causal attention in order. `width`: of all that is exchanged.
     """
-    if shard.cp == 1 or shard.cp_kind != "all-to-all":
+    if not exchanges(shard):
         return []
     moved = 2 * EXCHANGE_COPIES * shard.element * shard.tokens * width
     kernels = 4.0 * EXCHANGE_COPIES
