@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import ceil, sqrt
+from math import ceil, log2, sqrt
+from operator import itemgetter, sub
 from typing import NamedTuple
 
 from shardwise.errors import Fault, InputError
@@ -21,6 +22,7 @@ from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.formats import format_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.site import USUAL, Site
+from shardwise.ops.embedding import PIECES_LOSS
 from shardwise.ops.op import Op
 
 # Tiles of a product's result and blocks of an attention's queries: 128 x 128 and its like (NVIDIA, Matrix
@@ -52,6 +54,45 @@ GRAPHED: dict[str, tuple[frozenset[str], float]] = {
     "attention": (_ATTENTION, ASSUMED.graphed_attention),
     "layer": (_ATTENTION | {"mlp-norm", "mlp", "activation", "moe-act", "mtp"}, 1.0),
 }
+# What our operators move, to be held against what was measured of them: bytes a logit, and a byte of routed tokens.
+OWN_BYTES = {
+    "in-place loss": PIECES_LOSS, "fused loss": ASSUMED.fused_loss, "permute": (4.0, 4.0), "combine": (4.0, 6.0),
+}  # fmt: skip
+# Octaves, all sizes together, within which a shape that was not measured runs as the nearest that was: four times the
+# rows, or twice the rows and half the columns. Further off its kind's mean says more.
+NEAR = 2.0
+# Sizes that a shape's text has; and what is remembered of the shapes asked for.
+SIZES = {"gemm": 3, "grouped": 4, "attention": 5}
+MOST_DIGITS, MOST_SHAPES = 16, 65536
+
+
+class Shapes:
+    """Speeds of shapes that were measured one by one; a shape that was not has that of the nearest."""
+
+    def __init__(self, speeds: Mapping[str, float]) -> None:
+        """`speeds`: by the text of a shape, over the speed that its kind has otherwise."""
+        self._speeds: dict[tuple[str, str], list[tuple[tuple[float, ...], float]]] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+        for key, speed in speeds.items():
+            kind, phase, *sizes = key.split()
+            place = tuple(log2(float(size)) for size in sizes)
+            self._speeds.setdefault((kind, phase), []).append((place, speed))
+
+    def speed(self, kind: str, phase: str, *sizes: float) -> float:
+        """1 where nothing near was measured: the speed of its kind."""
+        if not self._speeds:
+            return 1.0
+        key = (kind, phase, *sizes)
+        if key not in self._known:
+            if len(self._known) > MOST_SHAPES:
+                self._known.clear()
+            self._known[key] = self._nearest((kind, phase), tuple(log2(max(size, 1.0)) for size in sizes))
+        return self._known[key]
+
+    def _nearest(self, kind: tuple[str, str], place: tuple[float, ...]) -> float:
+        away = ((sum(map(abs, map(sub, place, at))), speed) for at, speed in self._speeds.get(kind, ()))
+        octaves, speed = min(away, default=(NEAR, 1.0), key=itemgetter(0))
+        return speed if octaves < NEAR else 1.0
 
 
 class Machine(NamedTuple):
@@ -93,8 +134,10 @@ class Machine(NamedTuple):
     """Modules whose kernels CUDA graphs replay: the host does not launch them."""
     average: bool
     """Shares hold for every shape: nothing more is lost to depth, waves, alignment or few blocks."""
-    shapes: Mapping[str, float]
+    shapes: Shapes
     """Speeds of shapes that were measured, over the speed that their kind has otherwise."""
+    operators: Mapping[str, tuple[float, float]]
+    """The same of memory-bound operators, both passes."""
 
     def __hash__(self) -> int:
         """Of the fields that tell machines apart; caches hash one for every layer."""
@@ -165,10 +208,20 @@ def machine_of(
         graphed=graphed,
         average=calibration.average,
         shapes=_shapes(calibration, wide_share, flash),
+        operators=_operators(calibration, runtime),
     )
 
 
-def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -> dict[str, float]:
+def _operators(calibration: Calibration, runtime: Runtime) -> dict[str, tuple[float, float]]:
+    """Measured operators by the name that they have in a layer; those of eager runtimes are chains of other kernels."""
+    names = {"loss": f"{runtime.kernels.loss} loss"}
+    if runtime.kernels.activation != "eager":
+        names |= {"permute": "permute", "combine": "combine"}
+    found = ((name, OWN_BYTES.get(key), calibration.operators.get(key)) for name, key in names.items())
+    return {name: (ours[0] / own[0], ours[1] / own[1]) for name, ours, own in found if ours and own}
+
+
+def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -> Shapes:
     """Measured shares over those of their kind; keys begin with the kind of kernel and of pass."""
     usual = {
         "gemm": (gemm, gemm, gemm),
@@ -177,12 +230,17 @@ def _shapes(calibration: Calibration, gemm: float, flash: tuple[float, float]) -
     }
     found = {}
     for key, share in calibration.shapes.items():
-        kind, phase, *_ = (*key.split(), "", "")
-        if kind not in usual or phase not in {"F", "I", "W"}:
+        kind, phase, *sizes = (*key.split(), "", "")
+        numbers = [size for size in sizes if size]
+        if kind not in usual or phase not in {"F", "I", "W"} or len(numbers) != SIZES[kind] or not _sizes(numbers):
             message = f"{key[:60]!r} is no shape; write for example {shape_key('gemm', 'F', 4096, 10240, 8192)!r}"
             raise InputError(Fault("cluster.gpu.calibration.shapes", message))
         found[key] = share / usual[kind]["FIW".index(phase)]
-    return found
+    return Shapes(found)
+
+
+def _sizes(texts: list[str]) -> bool:
+    return all(text.isascii() and text.isdigit() and 0 < len(text) < MOST_DIGITS and int(text) for text in texts)
 
 
 def shape_key(kind: str, phase: str, *sizes: float) -> str:
@@ -194,8 +252,9 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> KernelTimes:
     """Device seconds of an operator. `narrow`: its products run in the compute format, else in 16 bit."""
     if op.kind == "memory":
         bandwidth, fixed = machine.bandwidth, machine.kernel_fixed
-        forward = op.bytes_f / bandwidth + op.kernels_f * fixed
-        return KernelTimes(forward, op.bytes_b / bandwidth + op.kernels_b * fixed, 0.0)
+        f, b = machine.operators.get(op.name, (1.0, 1.0))
+        forward = op.bytes_f / (bandwidth * f) + op.kernels_f * fixed
+        return KernelTimes(forward, op.bytes_b / (bandwidth * b) + op.kernels_b * fixed, 0.0)
     if op.kind == "attention":
         return _attention(op, machine)
     rate = machine.gemm if narrow else machine.wide
@@ -230,7 +289,7 @@ def _product(phase: str, rows: float, columns: float, depth: float, machine: Mac
     """Seconds of one matrix product with a rows x columns result."""
     traffic = machine.element * operands(rows, columns, depth) / machine.bandwidth
     if machine.average:
-        speed = rate * machine.shapes.get(shape_key("gemm", phase, rows, columns, depth), 1.0)
+        speed = rate * machine.shapes.speed("gemm", phase, rows, columns, depth)
         return max(traffic, 2.0 * rows * columns * depth / speed) + machine.gemm_fixed
     tiles = ceil(rows / TILE) * ceil(columns / TILE)
     waves = tiles / machine.sms
@@ -258,9 +317,9 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     rate *= machine.grouped
     traffic = machine.element * operands(rows, columns, depth, groups) / machine.bandwidth
     if machine.average:
-        keys = [shape_key("grouped", phase, groups, columns, depth, each) for phase in "FIW"]
+        speeds = [machine.shapes.speed("grouped", phase, groups, columns, depth, each) for phase in "FIW"]
         plain = 2.0 * rows * columns * depth / rate
-        seconds = (max(traffic, plain / machine.shapes.get(key, 1.0)) + machine.gemm_fixed for key in keys)
+        seconds = (max(traffic, plain / speed) + machine.gemm_fixed for speed in speeds)
         return KernelTimes(*seconds)
     tiles = groups * ceil(each / TILE) * ceil(columns / TILE)
     # experts never get equal numbers of tokens: each leaves half of its last tile empty on average (H200, fresh
@@ -272,7 +331,7 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     # the weight gradient's depth is the tokens of one expert
     gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
     if not machine.grad_add:  # few tokens leave little behind which the sums could be read and written
-        gradient += weights * machine.accumulated / machine.bandwidth
+        gradient += groups * columns * depth * machine.accumulated / machine.bandwidth
     fixed = machine.gemm_fixed
     once = max(compute, traffic) + fixed
     beside_f, beside_b = op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth
@@ -289,7 +348,7 @@ def _attention(op: Op, machine: Machine) -> KernelTimes:
         return KernelTimes(forward / rate + chain.f, backward / rate + chain.i, 0.0)
     if machine.average:
         sizes = (op.shape[0], op.shape[6] * op.shape[0], queries, size_qk, op.shape[4])
-        f, b = (machine.shapes.get(shape_key("attention", phase, *sizes), 1.0) for phase in "FI")
+        f, b = (machine.shapes.speed("attention", phase, *sizes) for phase in "FI")
         return KernelTimes(forward / (machine.attention_f * f), backward / (machine.attention_b * b), 0.0)
     length = keys * share * 2.0 if share < 0.5 else min(queries, keys)
     slow = 1.0 if size_qk >= 2 * HEAD else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - HEAD) / HEAD

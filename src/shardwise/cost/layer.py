@@ -284,11 +284,12 @@ def _add(
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]
         row[_HOST] += launched * machine.collective
-        if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
-            seconds = exchanged(comm, getattr(groups, comm.axis))
-            # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
-            waits = comm.axis == "cp" and comm.kind != "ring"
-            row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
+        seconds = exchanged(comm, getattr(groups, comm.axis))
+        if comm.phase == "W":  # a gathered input for the weight gradient runs behind the input gradient's product
+            seconds -= hidden["W"] * min(seconds, times.i)
+        # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+        waits = comm.axis == "cp" and comm.kind != "ring"
+        row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
     return Seconds(*forward)
 
 

@@ -258,7 +258,12 @@ def _narrow_weights(chunks: list[Chunk], shard: Shard, strategy: Strategy) -> fl
 
 def _dummy_gradients(chunks: list[Chunk]) -> float:
     blocks = {id(run.block): run.block for chunk in chunks for run in chunk.runs}.values()
-    shapes = {op.shape[1:3] for block in blocks for op in block.ops if op.kind in {"gemm", "grouped"} and op.params}
+    shapes = {
+        op.shape[1:3]
+        for block in blocks
+        for op in block.ops
+        if op.kind in {"gemm", "grouped"} and op.params and op.name != "output layer"
+    }
     return sum(2.0 * rows * columns for rows, columns in shapes)
 
 

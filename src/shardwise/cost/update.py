@@ -80,6 +80,8 @@ def update_of(
         for count, group in ((dense, groups.dense), (experts, groups.expert)):
             one, two = _reduction(count, group, strategy, states, runtime)
             reduce, gather = reduce + one, gather + two
+    if experts and runtime.overlap.gathers_twice and not runtime.overlap.param_gather:
+        gather *= 2
     # copies of a sharded model (HSDP) agree on their shares, under ZeRO 3 too
     reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
     reduce *= reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)

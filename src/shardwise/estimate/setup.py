@@ -140,7 +140,7 @@ def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Grou
     """The groups of a layer's collectives, tp innermost, then cp; experts are spread over tp x cp x dp."""
     overlap = runtime.overlap
     experts = overlap.ep_behind if strategy.ep_overlap else overlap.ep
-    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", experts), ("etp", 0.0))
+    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", experts), ("etp", 0.0), ("W", overlap.weight_gather))
     return Groups(
         network.group(strategy.tp, 1),
         network.group(strategy.cp, strategy.tp),

@@ -174,6 +174,8 @@ class Overlap:
     """Reduction of gradients, behind the backward pass."""
     param_gather: float = 0.0
     """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
+    gathers_twice: bool = False
+    """Experts have an optimizer of their own, and each of the two gathers all new weights unless that is hidden."""
     fsdp: float = 0.9
     """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
     fsdp_rate: float = 1.0
@@ -183,6 +185,9 @@ class Overlap:
     that no overlap hides."""
     tp: float = 0.0
     """Tensor parallel communication, by splitting matrix products."""
+    weight_gather: float = 1.0
+    """Gathering a column layer's input again for its weight gradient (sequence parallel), behind the product that makes
+    the gradient of that input, as long as it lasts."""
     p2p_shares: bool = False
     """Without sequence parallel, tensor parallel ranks send a share of the hidden state each and gather it."""
     whole_reduction: bool = False

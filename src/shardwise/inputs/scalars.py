@@ -116,7 +116,8 @@ SCALARS: dict[str, Scalar] = {
     "Memory.fragmentation": _number(0, 10),
     "Memory.lasting_fragmentation": _number(0, 10),
     "Memory.gathered_layers": _number(0, LAYERS),
-    **{f"Overlap.{name}": _SHARE for name in ("grad_reduce", "param_gather", "fsdp", "tp", "p2p", "cp", "ep")},
+    **{f"Overlap.{name}": _SHARE
+       for name in ("grad_reduce", "param_gather", "fsdp", "tp", "weight_gather", "p2p", "cp", "ep")},
     "Overlap.fsdp_rate": _FRACTION,
     **{f"Overheads.{name}": _seconds(0.1)
        for name in ("launch", "launch_backward", "layer", "layer_backward", "experts", "experts_backward",
@@ -126,8 +127,11 @@ SCALARS: dict[str, Scalar] = {
     "Errors.time": _ERROR,
     "Errors.memory": _ERROR,
     # calibration: shares of a peak may pass 1 a little, since peaks are data sheets' and clocks boost
-    **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size")},
+    **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size", "stride", "nodes")},
     "Reach.share": _positive(2),
+    "Reach.sizes": _positive(2.0**50),
+    "Reach.seconds": _positive(1e3),
+    "Calibration.operators": _positive(1e4),
     **{f"Reach.{name}": _seconds(1) for name in ("latency", "fixed")},
     **{f"Calibration.{name}": _positive(2)
        for name in ("gemm", "grouped", "bandwidth", "attention", "flash1", "flash2", "narrow_head", "network")},

@@ -33,8 +33,8 @@ UNUSED_OF_MODEL = {
 UNUSED_OF_STRATEGY = {
     "number": ("attention_sparse_ratio",),
     "switch": (
-        "use_math_sdp", "use_accm_weight", "enable_dropout", "recompute_variance", "cache_groupgemm_col_fp8_inputs",
-        "offload_groupgemm_col_inputs", "enable_straggler_model",
+        "use_math_sdp", "use_accm_weight", "overlap_grad_reduce", "enable_dropout", "recompute_variance",
+        "cache_groupgemm_col_fp8_inputs", "offload_groupgemm_col_inputs", "enable_straggler_model",
     ),
     "text": (
         "cp_a2a_mode", "moe_dispatcher_policy", "te_dummy_wgrad_min_version", "te_cp_a2a_min_version",
@@ -159,12 +159,13 @@ _RUNTIME_SWITCHES: dict[str, tuple[bool, dict[str, str]]] = {
     "use_fused_norm": (True, {"kernels.norm": "eager"}),
     "use_fused_swiglu": (True, {"kernels.activation": "eager"}),
     "use_fused_grad_accumulation": (True, {"kernels.weight_grad_fusion": "false"}),
-    "overlap_grad_reduce": (True, {"overlap.grad_reduce": "0", "overlap.param_gather": "0"}),
     "pp_comm_async": (True, {"overlap.p2p": "0"}),
 }
 """Its switches: what SimuMax takes where they are not given, and what the other value changes."""
-_NEVER = {"overlap.tp": "0", "overlap.cp": "0"}
-"""SimuMax has no switch that hides communication of tensor, context or expert parallel behind compute."""
+_NEVER = {
+    f"overlap.{kind}": "0" for kind in ("tp", "cp", "weight_gather", "grad_reduce", "param_gather")
+}  # fmt: skip
+"""SimuMax charges this communication in full, whatever its switches say, and its measured runs hid none of it."""
 
 
 def read_runtime(keys: Foreign) -> str:

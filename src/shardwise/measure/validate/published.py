@@ -15,6 +15,7 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
 from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
+from shardwise.measure.validate.simumax_runs import model_file
 
 Row = dict[str, Any]
 
@@ -72,10 +73,9 @@ def simumax_files(model: Model, strategy: Strategy) -> tuple[Row, Row]:
     cross entropy, Transformer Engine 2.11, probabilities sent with the tokens, nothing overlapped.
     """
     told = {
-        "cross_entropy_loss_fusion": True, "overlap_grad_reduce": False, "pp_comm_async": False,
-        "te_version": "2.11.0", "dispatch_probs": True,
+        "cross_entropy_loss_fusion": True, "pp_comm_async": False, "te_version": "2.11.0", "dispatch_probs": True,
     }  # fmt: skip
-    return simumax.write_model(model), {**simumax.write_strategy(strategy), **told}
+    return model_file(model), {**simumax.write_strategy(strategy), **told}
 
 
 def model_of(row: Row) -> Model:

@@ -10,10 +10,12 @@ from typing import Any
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate, assemble
 from shardwise.estimate.setup import setup_of
+from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.load import counted_gpus
 from shardwise.measure.validate.case import MeasuredRun, Skipped
-from shardwise.measure.validate.rows import read_file, shipped_files
+from shardwise.measure.validate.rows import read_file, shipped_files, sized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +33,16 @@ class Validation:
         return [one for one in self.results if isinstance(one, Skipped)]
 
 
-def validate(files: Iterable[str | Path] = ()) -> Validation:
-    """Predict every row of the files; without files, of the data that come with the package."""
-    rows = [row for path in (tuple(files) or shipped_files()) for row in read_file(path)]
+def validate(files: Iterable[str | Path] = (), cluster: str | None = None) -> Validation:
+    """Predict every row of the files; without files, of the data that come with the package.
+
+    `cluster`: a name or file, without a number of GPUs, that the rows of its GPU are predicted with.
+    """
+    given = counted_gpus(cluster)[1] if cluster else None
+    sized.cache_clear()
+    if given:
+        load_cluster(given)  # a wrong one is an error, not a reason to skip each row
+    rows = [row for path in (tuple(files) or shipped_files()) for row in read_file(path, given)]
     return Validation(results=tuple(_predicted(row) for row in rows))
 
 
