@@ -109,7 +109,9 @@ def compiled(runtime: Runtime) -> Runtime:
     loss = runtime.kernels.compiled_loss or runtime.kernels.loss
     kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
     overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
-    return replace(runtime, kernels=kernels, overheads=overheads)
+    fragmentation = min(runtime.memory.fragmentation, runtime.memory.compiled_fragmentation)
+    memory = replace(runtime.memory, fragmentation=fragmentation)
+    return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
 
 
 def setup_of(
@@ -157,11 +159,12 @@ def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
 
 def new_gradients(strategy: Strategy, states: States) -> float:
     """Bytes per parameter that backward allocates for good: only a first micro batch finds no gradients yet; with
-    several, they stand throughout. From ZeRO 2 on a layer's are scattered before the next one's come.
+    several, they stand throughout. Sharded gradients stay as shares: a layer's own goes once it is scattered.
     """
     if not states.lazy or strategy.microbatches > 1:
         return 0.0
-    return states.weight / min(sharding_of(strategy, expert=expert).gradient for expert in (False, True))
+    dense, expert = (sharding_of(strategy, expert=expert).gradient for expert in (False, True))
+    return states.weight / (dense if strategy.ep == 1 else min(dense, expert))
 
 
 def _chunks(
