@@ -109,7 +109,9 @@ def compiled(runtime: Runtime) -> Runtime:
     loss = runtime.kernels.compiled_loss or runtime.kernels.loss
     kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
     overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
-    return replace(runtime, kernels=kernels, overheads=overheads)
+    fragmentation = min(runtime.memory.fragmentation, runtime.memory.compiled_fragmentation)
+    memory = replace(runtime.memory, fragmentation=fragmentation)
+    return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
 
 
 def setup_of(

@@ -11,6 +11,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.site import Site
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
@@ -35,7 +36,8 @@ def read(row: Row) -> MeasuredRun | Skipped:
 
 
 def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
-    runtime = runtime_for(row["framework"], str((row.get("source") or {}).get("path", "")))
+    page = str((row.get("source") or {}).get("path", ""))
+    runtime = runtime_for(row["framework"], page, str(row["gpu"].get("type", "")))
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
     cluster = cluster_for(row["gpu"], int(row["num_gpus"]))
@@ -56,9 +58,7 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         precision=str(row["precision"]["compute"]),
         complete=row.get("completeness") in {"full", "minor"},
         model=model,
-        cluster=replace(
-            cluster, site=site_for(row["source_key"], str(row.get("notes") or ""), str(row["gpu"].get("family")))
-        ),
+        cluster=replace(cluster, site=_site(row)),
         strategy=strategy,
         runtime=runtime,
         measured=_measured(row),
@@ -276,6 +276,10 @@ def _measured(row: Row) -> dict[str, float | bool]:
     elif seconds:
         found["fits"] = True
     return found
+
+
+def _site(row: Row) -> Site:
+    return site_for(row["source_key"], str(row["gpu"].get("family", "")), str(row.get("notes") or ""))
 
 
 def _memory_kind(row: Row) -> str:
