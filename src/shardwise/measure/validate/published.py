@@ -14,6 +14,7 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, with_overlap
+from shardwise.measure.validate.unsaid import mildest
 
 Row = dict[str, Any]
 
@@ -48,6 +49,10 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         model, strategy = simumax.read_model(theirs).model, simumax.read_strategy(settings).strategy
         runtime = load_runtime(strategy.runtime)
     strategy = with_layers(model.layers, strategy)
+    if row["parallel"]["recompute"] is None and _measured(row).get("fits"):
+        recompute = mildest(model, cluster, strategy, runtime)
+        strategy = replace(strategy, recompute=recompute)
+        notes.append(f"recompute not stated: {recompute}, the mildest that fits")
     return MeasuredRun(
         **identity,
         gpu=str(row["gpu"].get("family")),
@@ -213,7 +218,7 @@ def _layers(p: Row, model: Model, vpp: int) -> tuple[int, ...]:
 
 
 def recompute_of(text: str | None, model: Model) -> Recompute:
-    """A source's words for recompute; unknown counts as none."""
+    """A source's words for recompute; what it does not state counts as none here."""
     words = str(text or "none").lower()
     if words.startswith("full"):
         return Recompute(full=True)
