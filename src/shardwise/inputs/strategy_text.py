@@ -21,7 +21,17 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import counted, held, typed
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
-from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, CpKind, CudaGraphs, Dtype, Lora, Optimizer, Scaling, Strategy
+from shardwise.inputs.strategy import (
+    SCHEDULES,
+    V_SCHEDULES,
+    CpKind,
+    CudaGraphs,
+    Dtype,
+    Lora,
+    Optimizer,
+    Scaling,
+    Strategy,
+)
 
 Given = dict[str, Any]
 """Fields of a strategy that were given, by name; `microbatches` may stand in for `global_batch`."""

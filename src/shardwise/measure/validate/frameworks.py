@@ -72,7 +72,7 @@ _RECIPES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def recipe_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Number formats of gradients, scales, weights and attention: what a row says of them, else what its recipe does."""
+    """Number formats of gradients, scales, weights and attention: as a row says, else as its recipe has them."""
     said, precision = f"{row['source_key']} {row['framework']}".lower(), row["precision"]
     fields = next((dict(fields) for pattern, fields in _RECIPES if re.search(pattern, said)), {})
     if grads := str(precision.get("grads", "")):
