@@ -68,12 +68,13 @@ def runtime_for(framework: str, page: str = "", gpu: str = "") -> Runtime | None
 
 # Recipes of Megatron-Core with Transformer Engine that published runs were made with: first pattern that a row's source
 # and framework match. Megatron Bridge (`perf_recipes`, 067f987): gradients reduced in bf16, fp8 with a scale for every
-# tensor, parameters in the format of the products. MLPerf and NeMo: delayed scaling; parameters in fp8.
+# tensor, parameters in the format of the products. NeMo and MLPerf: delayed scaling, parameters in fp8; the rows that
+# say so reduce gradients in bf16.
 _RECIPES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("megatron bridge", {"grad_dtype": "bf16", "scaling": "tensor", "fp8_weights": True}),
     ("mlperf", {"scaling": "delayed", "fp8_weights": True}),
     ("dgxc", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),  # as those of its rows that say it
-    ("nemo", {"scaling": "delayed", "fp8_weights": True}),
+    ("nemo .*transformerengine", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),
 )
 
 
@@ -92,8 +93,10 @@ def recipe_of(row: dict[str, Any]) -> dict[str, Any]:
         fields["fp8_weights"] = True
     if "fp8 attention" in detail:
         fields["fp8_attention"] = True
+    if "offloaded to the host" in detail:
+        fields["offload"] = "activations"
     narrow = precision["compute"] in {"fp8", "mxfp8", "nvfp4"}
-    return {name: value for name, value in fields.items() if narrow or name == "grad_dtype"}
+    return {name: value for name, value in fields.items() if narrow or name in {"grad_dtype", "offload"}}
 
 
 def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:

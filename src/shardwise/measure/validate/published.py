@@ -17,6 +17,7 @@ from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
 from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
 from shardwise.measure.validate.simumax_runs import model_file
+from shardwise.measure.validate.unsaid import mildest
 
 Row = dict[str, Any]
 
@@ -52,6 +53,10 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         model, strategy = simumax.read_model(theirs).model, simumax.read_strategy(settings).strategy
         runtime = load_runtime(strategy.runtime)
     strategy = with_layers(model.layers, strategy)
+    if row["parallel"]["recompute"] is None and _measured(row).get("fits"):
+        recompute = mildest(model, cluster, strategy, runtime)
+        strategy = replace(strategy, recompute=recompute)
+        notes.append(f"recompute not stated: {recompute}, the mildest that fits")
     return MeasuredRun(
         **identity,
         gpu=str(row["gpu"].get("family")),
@@ -232,7 +237,7 @@ _MODULES = (("mla_up_proj", "mla-up"), ("moe_act", "moe-act"), ("mlp", "mlp"), (
 
 
 def recompute_of(text: str | None, model: Model) -> Recompute:
-    """A source's words for recompute; unknown counts as none."""
+    """A source's words for recompute; what it does not state counts as none here."""
     words = str(text or "none").lower()
     modules = [ours for theirs, ours in _MODULES if theirs in words and not (theirs == "mlp" and model.moe)]
     if modules and not words.startswith(("full", "selective")):  # Megatron's mlp is that of dense layers alone
