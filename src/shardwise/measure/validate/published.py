@@ -55,8 +55,9 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
     strategy = with_layers(model.layers, strategy)
     if row["parallel"]["recompute"] is None and _measured(row).get("fits"):
         recompute = mildest(model, cluster, strategy, runtime)
-        strategy = replace(strategy, recompute=recompute)
-        notes.append(f"recompute not stated: {recompute}, the mildest that fits")
+        if recompute != strategy.recompute:
+            strategy = replace(strategy, recompute=recompute)
+            notes.append(f"recompute not stated: {recompute}, the mildest that fits")
     return MeasuredRun(
         **identity,
         gpu=str(row["gpu"].get("family")),

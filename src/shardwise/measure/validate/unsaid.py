@@ -30,7 +30,7 @@ def mildest(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime
 
 
 def _kinds(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[Recompute]:
-    yield Recompute()
+    yield strategy.recompute  # none, or what a recipe has
     has = {"mla-up": model.mla is not None, "moe-act": model.moe is not None}
     taken: set[str] = set()
     for parts in _ADDED:
