@@ -6,6 +6,7 @@ from dataclasses import replace
 from html import escape
 
 from shardwise.check.check import refuse_unsound
+from shardwise.check.runtime import asked_dispatch
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.predictions import predictions_of
@@ -69,7 +70,7 @@ def question_of(
     limit = memory_limit(cluster, runtime, memory_margin)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
-    _refuse(model, cluster, shared, limit)
+    _refuse(model, cluster, shared, runtime, limit)
     refuse_unsound(model, cluster, runtime, seq)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
@@ -77,8 +78,9 @@ def question_of(
     )  # fmt: skip
 
 
-def _refuse(model: Model, cluster: Cluster, base: Strategy, limit: float) -> None:
+def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, limit: float) -> None:
     faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
+    faults += asked_dispatch(model, base, runtime)
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"
