@@ -267,7 +267,8 @@ class Space:
         if not can.replicas and layout.dp * base.cp > 1:
             stages = [zero for zero in stages if zero]
         stages = q.wishes.kept("zero", stages)
-        if ranks == 1:  # nothing to share: all stages are the same
+        copies = base.tp * base.cp * layout.dp // (base.ep * base.etp) if q.model.moe else 1
+        if ranks == 1 and copies <= 1:  # nothing to share, no experts' states either: all stages are the same
             stages = stages[:1] if can.shards_over_cp else [zero for zero in stages if not zero]
         for zero in stages:
             groups = q.wishes.kept("hsdp", self._groups(base, layout, ranks) if zero else [0])
