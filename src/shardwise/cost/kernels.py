@@ -343,7 +343,7 @@ def _attention(op: Op, machine: Machine) -> KernelTimes:
     queries, keys, size_qk, share = op.shape[1], op.shape[2], op.shape[3], op.shape[5]
     if op.bytes_f:  # scores stored: two batched products and a chain of memory-bound kernels
         chain = KernelTimes(op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth, 0.0)
-        rate = machine.wide * ASSUMED.scores_stored
+        rate = machine.wide * ASSUMED.scores_stored * min(1.0, size_qk / (2 * HEAD))
         backward *= 4.0 / 5.0  # scores are not computed again
         return KernelTimes(forward / rate + chain.f, backward / rate + chain.i, 0.0)
     if machine.average:

@@ -109,7 +109,9 @@ def compiled(runtime: Runtime) -> Runtime:
     loss = runtime.kernels.compiled_loss or runtime.kernels.loss
     kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
     overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
-    return replace(runtime, kernels=kernels, overheads=overheads)
+    fragmentation = min(runtime.memory.fragmentation, runtime.memory.compiled_fragmentation)
+    memory = replace(runtime.memory, fragmentation=fragmentation)
+    return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
 
 
 def setup_of(
@@ -130,7 +132,7 @@ def setup_of(
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)
     if strategy.offload == "activations":
-        grads = new_gradients(strategy, states)
+        grads = piled_gradients(strategy, states)
         moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth, grads) for chunk in chunks}
         chunks = [moved[id(chunk)] for chunk in chunks]
     return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
@@ -166,6 +168,12 @@ def new_gradients(strategy: Strategy, states: States) -> float:
     return states.weight / (dense if strategy.ep == 1 else min(dense, expert))
 
 
+def piled_gradients(strategy: Strategy, states: States) -> float:
+    """What of them stays once a layer is done: under ZeRO 3 they are scattered layer by layer."""
+    spread = sharding_of(strategy, expert=False).gradient if strategy.zero == 3 else 1
+    return new_gradients(strategy, states) / spread
+
+
 def _chunks(
     shard: Shard, strategy: Strategy, layers: tuple[int, ...], machine: Machine, groups: Groups, states: States
 ) -> list[Chunk]:
@@ -189,7 +197,7 @@ def _chunks(
                 runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
                 if shard.model.mtp:  # every token further ahead passes the same output layer again
                     runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
-            known[key] = chunk_of(tuple(runs), grads)
+            known[key] = chunk_of(tuple(runs), piled_gradients(strategy, states))
         chunks.append(known[key])
     return chunks
 

@@ -16,7 +16,7 @@ from shardwise.inputs.gate import counted
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
-from shardwise.inputs.site import Site
+from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import Strategy
 
 T = TypeVar("T")
@@ -148,10 +148,12 @@ def named_cluster(text: str) -> Cluster:
 
 
 def load_site(name: str) -> Site:
-    """A site by its name in the catalog."""
+    """A site by its name in the catalog, or the usual one."""
+    if lookup.normal(name) == USUAL.name:
+        return USUAL
     found = lookup.entry("sites", SITES, name)
     if found is None:
-        raise UnknownNameError("site", name, lookup.known("sites", SITES))
+        raise UnknownNameError("site", name, [USUAL.name, *lookup.known("sites", SITES)])
     return lookup.build(Site, {"name": found[0], **found[1]})
 
 

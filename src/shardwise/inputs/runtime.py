@@ -156,6 +156,8 @@ class Memory:
     """Bytes per gradient where the runtime fixes it; 0: as the strategy says."""
     fragmentation: float = 0.08
     """Reserved over allocated bytes, less one, of what comes and goes (activations, temporaries)."""
+    compiled_fragmentation: float = 1.0
+    """The same at most where a strategy compiles: compiled passes allocate the same blocks every time."""
     lasting_fragmentation: float = 0.0
     """The same of what lasts (weights, states), where one figure is given for all (SimuMax's mem_factor)."""
     context: float = 0.0

@@ -114,11 +114,13 @@ SCALARS: dict[str, Scalar] = {
     **{f"Memory.{name}": _size(1e3, 1e13, zero=True) for name in ("workspace", "fixed", "context", "bucket")},
     "Memory.gradient_bytes": _number(0, 16),
     "Memory.fragmentation": _number(0, 10),
+    "Memory.compiled_fragmentation": _number(0, 10),
     "Memory.lasting_fragmentation": _number(0, 10),
     "Memory.gathered_layers": _number(0, LAYERS),
     **{f"Overlap.{name}": _SHARE
        for name in ("grad_reduce", "param_gather", "fsdp", "tp", "weight_gather", "p2p", "cp", "ep")},
     "Overlap.fsdp_rate": _FRACTION,
+    "Overlap.fsdp_copies": _number(0, 1000, usual=(0, 100), hint="it is bytes a parameter"),
     **{f"Overheads.{name}": _seconds(0.1)
        for name in ("launch", "launch_backward", "layer", "layer_backward", "experts", "experts_backward",
                     "collective")},

@@ -11,8 +11,9 @@ from shardwise.ops.shard import Shard
 # kernels, backward 28 at 1.85 over 7; streaming 4.2).
 EAGER_ROPE_BYTES = (53.0, 62.0)
 EAGER_ROPE_KERNELS = (10.0, 14.0)
-# Eager norms over one head, over those over the hidden state (H200 probe: 1.1 and 1.25 with heads of 128).
-EAGER_HEAD_NORM = (1.0, 1.2)
+# Norms over one head, over those over the hidden state (H200 probe with heads of 128: eager 1.1 and 1.25, native 3.4
+# and 2.0: short rows leave a block of threads idle).
+HEAD_NORM = {"eager": (1.0, 1.2), "native": (3.4, 2.0)}
 # FlashAttention's kernels: one forward; backward prepares, computes and converts the gradient of queries.
 FLASH_KERNELS = (1.0, 3.0)
 # Compiled with an explicit mask, keys and values are spread to all heads and their gradients summed (H200, tinyllama).
@@ -65,7 +66,7 @@ def _qk_norm(shard: Shard) -> Op:
     size = shard.element * elements
     eager = shard.runtime.kernels.norm == "eager"
     model, kind = shard.model, norm_kind(shard)
-    slow = EAGER_HEAD_NORM if eager else ASSUMED.head_norm
+    slow = HEAD_NORM.get(kind, ASSUMED.head_norm)
     kernels = NORM_KERNELS["eager" if eager else "fused"]  # of queries, and of keys
     params = 2 * model.head_size if model.qk_norm == "head" else query_width(shard) + kv_width(shard)
     return Op(

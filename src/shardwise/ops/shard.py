@@ -72,6 +72,7 @@ class Shard(NamedTuple):
 
 def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None = None) -> Shard:
     """What a rank's operators are built from; without a `gpu`, 8-bit operands are turned."""
+    narrow = format_of(strategy.dtype, strategy.scaling)
     autocast = strategy.master == "autocast"
     element = 4.0 if strategy.dtype == "fp32" else 2.0
     weight = 4.0 if autocast else element
@@ -96,10 +97,10 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         weight=weight,
         autocast=autocast,
         flash=strategy.flash,
-        narrow=format_of(strategy.dtype, strategy.scaling),
+        narrow=narrow,
         turned=gpu is None or "fp4" not in gpu.flops,
-        fp8_weights=strategy.fp8_weights,
-        fp8_attention=strategy.fp8_attention,
+        fp8_weights=narrow is not None and strategy.fp8_weights,
+        fp8_attention=narrow is not None and strategy.fp8_attention,
         grad_temporary=weight if lazy else 0.0,
         lora=strategy.lora.rank if strategy.lora else 0,
         lora_targets=strategy.lora.targets if strategy.lora else (),

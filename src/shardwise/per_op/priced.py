@@ -26,7 +26,7 @@ from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
 from shardwise.estimate.estimate import assemble, rank_updates
 from shardwise.estimate.passes import pass_costs
-from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients
+from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients, piled_gradients
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -258,7 +258,7 @@ class Priced(ABC):
         return [BlockRun(stacked(part.name, rows, machine, new_gradients(bench.strategy, self.states)), self.model.mtp)]
 
     def _chunk(self, runs: list[BlockRun], strategy: Strategy) -> Chunk:
-        return chunk_of(tuple(runs), new_gradients(strategy, self.states))
+        return chunk_of(tuple(runs), piled_gradients(strategy, self.states))
 
     def _splits(
         self, question: OperatorQuestion, plan: PerOpPlan, index: int, pieces: list[StagePiece], runs: list[BlockRun]

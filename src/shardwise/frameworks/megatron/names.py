@@ -28,12 +28,17 @@ MEGATRON_SWITCHES: dict[str, tuple[str, object]] = {
     "account-for-loss-in-pipeline-split": ("count_head", True),
     "optimizer-cpu-offload": ("offload", "optimizer"),
     "fine-grained-activation-offloading": ("offload", "activations"),
+    "fp8-param-gather": ("fp8_weights", True),
+    "fp4-param-gather": ("fp8_weights", True),
+    "fp8-dot-product-attention": ("fp8_attention", True),
     "grad-reduce-in-bf16": ("grad_dtype", "bf16"),
     "bf16": ("dtype", "bf16"),
     "fp16": ("dtype", "fp16"),
     "sequence-parallel": ("sp", True),
 }
 """Flags without a value -> the field and the value that they set."""
+MEGATRON_SCALING = {"tensor": "tensorwise", "delayed": "delayed", "block": "blockwise"}
+"""Our scaling of fp8 -> `--fp8-recipe`."""
 MEGATRON_SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """`--data-parallel-sharding-strategy` of ZeRO 0, 1, 2, 3."""
 MEGATRON_DISPATCHERS: dict[str, tuple[str, ...]] = {

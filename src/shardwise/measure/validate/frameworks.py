@@ -17,7 +17,9 @@ RUNTIMES: tuple[tuple[str, str], ...] = (
     ("aa-scaling", "aleph"),
     ("composer|llm-foundry|mosaic", "mosaic"),
     ("maxtext|jax", "maxtext"),
-    ("torchtitan.*(2024|docs/performance)", "torchtitan-2024"),
+    # torchao's table of H100 runs names torchtitan 0.0.2; its others, and the tutorial's, commits of summer 2025
+    ("torchtitan.*(2024|docs/performance|workflows/training.*h100)", "torchtitan-2024"),
+    ("torchtitan.*(2025-?0[1-6]|pretraining.rst|workflows/training.*mi300)", "torchtitan-2025"),
     ("torchtitan", "torchtitan"),
     ("nanotron.*2024", "nanotron-2024"),
     ("nanotron", "nanotron"),
@@ -58,20 +60,21 @@ _GPUS: tuple[tuple[str, str], ...] = (
 )
 
 
-def runtime_for(framework: str, page: str = "") -> Runtime | None:
-    """The runtime that stands for a framework's text; the page it was published on tells its age."""
-    text = f"{framework} {page}".lower()
+def runtime_for(framework: str, page: str = "", gpu: str = "") -> Runtime | None:
+    """The runtime that stands for a framework's text; the page and the GPU of its table tell its age."""
+    text = f"{framework} {page} {gpu}".lower()
     return next((load_runtime(name) for pattern, name in RUNTIMES if re.search(pattern, text)), None)
 
 
 # Recipes of Megatron-Core with Transformer Engine that published runs were made with: first pattern that a row's source
 # and framework match. Megatron Bridge (`perf_recipes`, 067f987): gradients reduced in bf16, fp8 with a scale for every
-# tensor, parameters in the format of the products. MLPerf and NeMo: delayed scaling; parameters in fp8.
+# tensor, parameters in the format of the products. NeMo and MLPerf: delayed scaling, parameters in fp8; the rows that
+# say so reduce gradients in bf16.
 _RECIPES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("megatron bridge", {"grad_dtype": "bf16", "scaling": "tensor", "fp8_weights": True}),
     ("mlperf", {"scaling": "delayed", "fp8_weights": True}),
     ("dgxc", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),  # as those of its rows that say it
-    ("nemo", {"scaling": "delayed", "fp8_weights": True}),
+    ("nemo .*transformerengine", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),
 )
 
 
@@ -90,8 +93,10 @@ def recipe_of(row: dict[str, Any]) -> dict[str, Any]:
         fields["fp8_weights"] = True
     if "fp8 attention" in detail:
         fields["fp8_attention"] = True
+    if "offloaded to the host" in detail:
+        fields["offload"] = "activations"
     narrow = precision["compute"] in {"fp8", "mxfp8", "nvfp4"}
-    return {name: value for name, value in fields.items() if narrow or name == "grad_dtype"}
+    return {name: value for name, value in fields.items() if narrow or name in {"grad_dtype", "offload"}}
 
 
 def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
@@ -108,14 +113,20 @@ def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
     return replace(runtime, overlap=replace(runtime.overlap, **changes))
 
 
-# The sites of sources whose runs show them; all others are taken for usual.
-SITES = {"bloom": "bloom", "mt-nlg": "mt-nlg", "aleph-layouts": "aleph"}
+# First pattern that a row's source, GPU and notes match; all others are taken for usual.
+SITES: tuple[tuple[str, str], ...] = (
+    ("^bloom ", "bloom"),
+    ("^mt-nlg ", "mt-nlg"),
+    ("^aleph-", "aleph"),
+    ("^torchao.* MI300X ", "torchao-mi300x"),
+    ("power-limited|^torchao.* B200 ", "power-limited"),  # one team, one cluster
+)
 
 
-def site_for(source: str, notes: str = "", family: str = "") -> Site:
+def site_for(source: str, gpu: str = "", notes: str = "") -> Site:
     """Where a row was measured."""
-    limited = "power-limited" in notes or (source.startswith("torchao") and family == "B200")  # one team, one cluster
-    return load_site("power-limited" if limited else SITES.get(source, "usual"))
+    text = f"{source} {gpu} {notes}"
+    return load_site(next((name for pattern, name in SITES if re.search(pattern, text)), "usual"))
 
 
 def cluster_for(gpu: dict[str, Any], gpus: int) -> Cluster | None:

@@ -11,11 +11,13 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.site import Site
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
 from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
 from shardwise.measure.validate.simumax_runs import model_file
+from shardwise.measure.validate.unsaid import mildest
 
 Row = dict[str, Any]
 
@@ -35,7 +37,8 @@ def read(row: Row) -> MeasuredRun | Skipped:
 
 
 def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
-    runtime = runtime_for(row["framework"], str((row.get("source") or {}).get("path", "")))
+    page = str((row.get("source") or {}).get("path", ""))
+    runtime = runtime_for(row["framework"], page, str(row["gpu"].get("type", "")))
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
     cluster = cluster_for(row["gpu"], int(row["num_gpus"]))
@@ -50,15 +53,18 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         model, strategy = simumax.read_model(theirs).model, simumax.read_strategy(settings).strategy
         runtime = load_runtime(strategy.runtime)
     strategy = with_layers(model.layers, strategy)
+    if row["parallel"]["recompute"] is None and _measured(row).get("fits"):
+        recompute = mildest(model, cluster, strategy, runtime)
+        if recompute != strategy.recompute:
+            strategy = replace(strategy, recompute=recompute)
+            notes.append(f"recompute not stated: {recompute}, the mildest that fits")
     return MeasuredRun(
         **identity,
         gpu=str(row["gpu"].get("family")),
         precision=str(row["precision"]["compute"]),
         complete=row.get("completeness") in {"full", "minor"},
         model=model,
-        cluster=replace(
-            cluster, site=site_for(row["source_key"], str(row.get("notes") or ""), str(row["gpu"].get("family")))
-        ),
+        cluster=replace(cluster, site=_site(row)),
         strategy=strategy,
         runtime=runtime,
         measured=_measured(row),
@@ -232,7 +238,7 @@ _MODULES = (("mla_up_proj", "mla-up"), ("moe_act", "moe-act"), ("mlp", "mlp"), (
 
 
 def recompute_of(text: str | None, model: Model) -> Recompute:
-    """A source's words for recompute; unknown counts as none."""
+    """A source's words for recompute; what it does not state counts as none here."""
     words = str(text or "none").lower()
     modules = [ours for theirs, ours in _MODULES if theirs in words and not (theirs == "mlp" and model.moe)]
     if modules and not words.startswith(("full", "selective")):  # Megatron's mlp is that of dense layers alone
@@ -276,6 +282,10 @@ def _measured(row: Row) -> dict[str, float | bool]:
     elif seconds:
         found["fits"] = True
     return found
+
+
+def _site(row: Row) -> Site:
+    return site_for(row["source_key"], str(row["gpu"].get("family", "")), str(row.get("notes") or ""))
 
 
 def _memory_kind(row: Row) -> str:
