@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import shardwise
-from shardwise.cost.network import all_reduce, ring, send
+from shardwise.cost.network import all_reduce, dispatch, ring, send
 from shardwise.estimate.detail import group_rates
 from shardwise.estimate.setup import setup_of
 from shardwise.frameworks.load import load_cluster, load_model
@@ -105,3 +105,12 @@ def test_sharded_layers_travel_at_the_rate_of_the_runtime():
 def test_one_gpu_talks_to_nobody():
     _, inside = asked("llama-3.2-1b", "1xh100", "mbs1 gbs1 seq2048")
     assert inside.groups == ()
+
+
+def test_dispatched_tokens_take_the_time_of_their_dispatch():
+    found, inside = asked("qwen3-30b-a3b", "64xh100", "dp64 ep16 mbs1 gbs64 seq4096 dispatch=deepep")
+    one = rates(inside)["ep", "dispatch"]
+    setup = setup_of(found.model, found.cluster, found.strategy, load_runtime("megatron"))
+    (routing,) = {comm.routing for run in setup.chunks[0].runs for op in run.block.ops for comm in op.comms}
+    assert one.seconds == dispatch(setup.network.group(16, 1), one.bytes, routing)
+    assert one.bus_bandwidth == pytest.approx(one.algorithm_bandwidth * 15 * routing.reached(1 / 16))

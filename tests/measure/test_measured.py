@@ -230,7 +230,8 @@ class TestOtherMakers:
                 found[row.id] = outcome.error["iteration_seconds"]
         assert abs(found.pop("mlperf-llama8b-amd-001")) < 0.06
         assert abs(found.pop("mlperf-llama8b-amd-003")) < 0.08
-        assert found.keys() == {"torchao-006"}
+        assert abs(found.pop("torchao-006")) < 0.16
+        assert not found
         for gpu in ("MI325X", "MI355X"):
             assert cluster_for({"type": gpu, "family": gpu, "gpus_per_node": 8}, 8).gpu.name == gpu.lower()
 

@@ -304,7 +304,7 @@ def dispatch(group: Group, size: float, routing: Routing) -> float:
     for hop in hops:
         others = (group.size if reached == 1 else reached * hop.domains) // reached - 1
         crossing = size * others * routing.reached(reached / group.size)
-        slowest = max(slowest, crossing / hop.bandwidth)
+        slowest = max(slowest, crossing / (hop.bandwidth * hop.scatter))
         steps += log2(max(hop.domains, 2)) * hop.latency
         reached *= hop.domains
     return slowest + steps + fixed
@@ -334,8 +334,12 @@ def collective(kind: str, group: Group, size: float) -> float:
     return ring(group, size, "reduce-scatter" if kind == "reduce-scatter" else "all-gather")
 
 
-def bus_share(kind: str, ranks: int) -> float:
-    """Bus over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): what every member must send of a message."""
+def bus_share(kind: str, ranks: int, routing: Routing | None = None) -> float:
+    """Bus over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md): what every member must send of a message; of
+    dispatched tokens, a copy for each other rank that they visit.
+    """
+    if routing:
+        return (ranks - 1) * routing.reached(1 / ranks)
     return 1.0 if kind == "send" else (ranks - 1) / ranks * (2.0 if kind == "all-reduce" else 1.0)
 
 

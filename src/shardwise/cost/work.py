@@ -1,10 +1,10 @@
 """What passes compute, and what their kernels read and write in device memory; from the operators that their seconds
 come from.
 
-Bytes accessed: of a product, both operands and the result, once each; of attention, queries, keys, values and results
-and in backward their gradients, once each, and scores where they are stored; of a memory-bound operator, the traffic
-that its seconds are made of, which is weighted: a kernel at half of streaming speed counts twice. Reads that a cache
-spares are counted all the same; casts to 8 bit are not.
+Bytes accessed: of a product, both operands and the result, once each, and the buffer that a weight gradient is added
+to; of attention, queries, keys, values and results and in backward their gradients, once each, and scores where they
+are stored; of a memory-bound operator, the traffic that its seconds are made of, which is weighted: a kernel at half of
+streaming speed counts twice. Reads that a cache spares are counted all the same; casts to 8 bit are not.
 """
 
 from __future__ import annotations
@@ -78,5 +78,7 @@ def op_bytes(op: Op, machine: Machine) -> Phases:
         # backward reads inputs, result and its gradient, and writes the gradients of the inputs
         forward, backward = inputs + result, 2 * (inputs + result)
         return machine.element * forward + op.bytes_f, machine.element * backward + op.bytes_b, 0.0
+    _, columns, depth, groups = (*op.shape, 1.0)[:4]
     moved = machine.element * operands(*op.shape)
-    return moved + op.bytes_f, moved + op.bytes_b, moved + op.shape[1] * op.shape[2] * machine.grad_add
+    added = groups * columns * depth * (machine.grad_add or machine.accumulated)
+    return moved + op.bytes_f, moved + op.bytes_b, moved + added

@@ -4,11 +4,11 @@ group reaches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from shardwise.cost.memory import trained_share
-from shardwise.cost.network import Group, bus_share, collective
+from shardwise.cost.network import Group, bus_share, exchanged
 from shardwise.cost.overlap import behind_of
 from shardwise.cost.update import DataGroups, data_groups, reduced_by
 from shardwise.cost.work import StageWork, work_of
@@ -17,6 +17,7 @@ from shardwise.estimate.passes import hop_seconds
 from shardwise.estimate.setup import Setup, layer_groups, setup_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.runtime import Runtime
+from shardwise.ops.op import Collective, Comm
 
 
 class GroupRate(NamedTuple):
@@ -32,7 +33,8 @@ class GroupRate(NamedTuple):
     """Levels of the network that it crosses, from the inside out."""
     collective: str
     bytes: float
-    """Size of the message: the gathered tensor; of an all-to-all and a send, what one rank has."""
+    """Size of the message: the gathered tensor; of an all-to-all and a send, what one rank has; of a dispatch, one
+    copy of a rank's tokens."""
     seconds: float
     """Seconds that it takes, nothing of it hidden yet."""
     algorithm_bandwidth: float
@@ -61,21 +63,21 @@ def detail(found: Estimate, *, runtime: Runtime | None = None) -> Detail:
 def group_rates(setup: Setup) -> Iterator[GroupRate]:
     """The groups in their order from the inside out."""
     groups = layer_groups(setup.network, setup.strategy, setup.runtime)
-    for (axis, kind), size in _layer_messages(setup).items():
-        yield from _rated(axis, kind, getattr(groups, axis), size)
+    for comm in _layer_messages(setup):
+        yield from _rated(comm.axis, comm, getattr(groups, comm.axis))
     yield from _data(setup)
     if setup.strategy.pp > 1:
         yield _hop(setup)
 
 
-def _layer_messages(setup: Setup) -> dict[tuple[str, str], float]:
+def _layer_messages(setup: Setup) -> Iterable[Comm]:
     """The largest message of every kind on every axis."""
-    largest: dict[tuple[str, str], float] = {}
+    largest: dict[tuple[str, str], Comm] = {}
     for chunk in setup.distinct.values():
         for comm in (comm for run in chunk.runs for op in run.block.ops for comm in op.comms):
-            key = comm.axis, comm.kind
-            largest[key] = max(largest.get(key, 0.0), comm.bytes)
-    return largest
+            known = largest.get((comm.axis, comm.kind), comm)
+            largest[comm.axis, comm.kind] = max(known, comm, key=lambda one: one.bytes)
+    return largest.values()
 
 
 def _data(setup: Setup) -> Iterator[GroupRate]:
@@ -90,10 +92,11 @@ def _data(setup: Setup) -> Iterator[GroupRate]:
         yield from _sharded(setup, groups)
     else:
         for name, group, count in (("dp", groups.dense, dense), ("expert dp", groups.expert, experts)):
-            yield from _rated(name, reduced_by(strategy, setup.runtime), group, count * states.gradient)
+            yield from _rated(name, _message(reduced_by(strategy, setup.runtime), count * states.gradient), group)
             if strategy.zero:
-                yield from _rated(name, "all-gather", group, count * states.weight)
-    yield from _rated("replicas", "all-reduce", groups.replicas, states.gradient * dense / groups.dense.size)
+                yield from _rated(name, _message("all-gather", count * states.sent), group)
+    copies = _message("all-reduce", states.gradient * dense / groups.dense.size)
+    yield from _rated("replicas", copies, groups.replicas)
 
 
 def _sharded(setup: Setup, groups: DataGroups) -> Iterator[GroupRate]:
@@ -103,18 +106,25 @@ def _sharded(setup: Setup, groups: DataGroups) -> Iterator[GroupRate]:
     blocks = [run.block for chunk in setup.distinct.values() for run in chunk.runs]
     dense, experts = max(block.params for block in blocks), max(block.expert_params for block in blocks)
     for name, group, count in (("dp", groups.dense, dense), ("expert dp", groups.expert, experts)):
-        yield from _rated(name, "all-gather", group, count * behind.gathered * rate, rate)
-        yield from _rated(name, "reduce-scatter", group, count * behind.scattered * rate, rate)
+        yield from _rated(name, _message("all-gather", count * behind.gathered), group, rate)
+        yield from _rated(name, _message("reduce-scatter", count * behind.scattered), group, rate)
 
 
-def _rated(name: str, kind: str, group: Group, size: float, rate: float = 1.0) -> Iterator[GroupRate]:
-    """Nothing for one rank, or for no bytes. `rate`: share of its speed that a runtime's collectives reach."""
-    if group.size == 1 or not size:
+def _message(kind: Collective, size: float) -> Comm:
+    """A collective that no operator has; neither its axis nor its phase is read here."""
+    return Comm(kind, "tp", size, "F")
+
+
+def _rated(name: str, comm: Comm, group: Group, rate: float = 1.0) -> Iterator[GroupRate]:
+    """Nothing for one rank, or for no bytes. `rate`: share of its speed that a runtime's collectives reach, by which
+    the message's bytes were divided.
+    """
+    if group.size == 1 or not comm.bytes:
         return
-    seconds = collective(kind, group, size / rate)
+    seconds, size = exchanged(comm, group), comm.bytes * rate
     each = size / seconds
-    bus = each * bus_share(kind, group.size)
-    yield GroupRate(name, group.size, group.stride, group.levels, kind, size, seconds, each, bus)
+    bus = each * bus_share(comm.kind, group.size, comm.routing)
+    yield GroupRate(name, group.size, group.stride, group.levels, comm.kind, size, seconds, each, bus)
 
 
 def _hop(setup: Setup) -> GroupRate:
