@@ -240,7 +240,12 @@ def _fp8_copies(chunks: list[Chunk], shard: Shard) -> float:
 
 def _dummy_gradients(chunks: list[Chunk]) -> float:
     blocks = {id(run.block): run.block for chunk in chunks for run in chunk.runs}.values()
-    shapes = {op.shape[1:3] for block in blocks for op in block.ops if op.kind in {"gemm", "grouped"} and op.params and op.name != "output layer"}
+    shapes = {
+        op.shape[1:3]
+        for block in blocks
+        for op in block.ops
+        if op.kind in {"gemm", "grouped"} and op.params and op.name != "output layer"
+    }
     return sum(2.0 * rows * columns for rows, columns in shapes)
 
 
