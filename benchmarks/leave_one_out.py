@@ -4,8 +4,8 @@ What was fitted to published runs is a runtime's `slowdown`, a site's, and a GPU
 source all are taken from the others: a runtime that only this source shows gets the mean slowdown of the rest, its site
 is taken for the usual one, and the family's share is moved by the median error of the other sources on it.
 
-Last it says what is learnt of sites: the factor of every source that a usual site leaves, their middle, and how far they
-lie apart.
+Last it says what is learnt of sites: the factor of every source that a usual site leaves, their middle, and how far
+they lie apart.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ class Assumed:
     restart: float = 600.0
     """Seconds from a failure until training goes on: found, rescheduled, started and loaded in ten minutes."""
     checkpoint_bytes: float = 14.0
-    """Bytes per parameter of a checkpoint: weights in 16 bit, fp32 copies and two moments. Where the weights are in fp32
-    themselves it is 12."""
+    """Bytes per parameter of a checkpoint: weights in 16 bit, fp32 copies and two moments. Where the weights are in
+    fp32 themselves it is 12."""
     store: float = 2e9
     """Bytes per second and node that a checkpoint is written with: a parallel file system that is shared."""
 
