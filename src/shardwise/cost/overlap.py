@@ -6,7 +6,6 @@ work never makes a pass shorter, whatever runs behind it. The host launches all 
 
 from __future__ import annotations
 
-from math import inf
 from typing import NamedTuple
 
 from shardwise.cost.chunk import Chunk, combined
@@ -50,7 +49,7 @@ def behind_of(
     states: States,
     groups: DataGroups,
     host_bandwidth: float,
-    device_bandwidth: float = inf,
+    device_bandwidth: float,
 ) -> Behind:
     overlap, rate = runtime.overlap.fsdp, runtime.overlap.fsdp_rate
     if strategy.zero < 3:

@@ -102,7 +102,9 @@ def _data(setup: Setup) -> Iterator[GroupRate]:
 def _sharded(setup: Setup, groups: DataGroups) -> Iterator[GroupRate]:
     """ZeRO 3: the largest layer, gathered and scattered at the rate that the runtime reaches."""
     runtime, rate = setup.runtime, setup.runtime.overlap.fsdp_rate
-    behind = behind_of(setup.strategy, runtime, setup.states, groups, setup.cluster.host_bandwidth)
+    behind = behind_of(
+        setup.strategy, runtime, setup.states, groups, setup.cluster.host_bandwidth, setup.machine.bandwidth
+    )
     blocks = [run.block for chunk in setup.distinct.values() for run in chunk.runs]
     dense, experts = max(block.params for block in blocks), max(block.expert_params for block in blocks)
     for name, group, count in (("dp", groups.dense, dense), ("expert dp", groups.expert, experts)):
