@@ -30,11 +30,12 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     shardwise diff a.json b.json --html compared.html
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.report.data import plans_page
-    from shardwise.report.diff import difference_rows
+    from shardwise.report.diff import difference_rows, verdict_of
 
     pair = api.read_plan(left), api.read_plan(right)
     found = api.diff(*pair)
-    output.answer({"differences": found})
+    verdict = verdict_of(*pair)
+    output.answer({"differences": found, "within_error": verdict and verdict.within_error})
     names = Path(left).stem, Path(right).stem
     output.markdown(lambda: _markdown(pair, names))
     if html:
@@ -42,6 +43,8 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     shown = [one for one in found if everything or _matters(one.path)]
     if shown:
         output.table(("", *names, "change"), difference_rows(shown))
+    if verdict:
+        output.say(verdict.text)
     if not found:
         output.say("the plans are the same")
     elif len(shown) < len(found):

@@ -82,7 +82,8 @@ class Calibration:
     probed: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     """Smallest and largest size that was measured, by kind and dimension (`gemm_rows` ...); far outside, estimates say
     so. Empty: not known."""
-    time_error: float = 0.10
-    """Typical error of step times predicted with these numbers (mean absolute, rows not fitted on)."""
-    memory_error: float = 0.03
-    """Typical error of peak memory."""
+    time_error: float = 0.0
+    """Mean absolute error of step times on the user's own GPUs, as the fit measured it: intervals are made from it. 0:
+    not measured; what published runs say (`accuracy.toml`) counts."""
+    memory_error: float = 0.0
+    """The same of peak memory."""
