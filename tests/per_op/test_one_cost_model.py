@@ -41,7 +41,8 @@ def asked(model, cluster, runtime, base, sizes, tps, **more):
     """The question of a strategy's choices beside its split."""
     made = make_profile(model, cluster, runtime, seq=base.seq, micro_batches=sizes, tps=tps, flash=base.flash)
     given = {
-        "gpus": cluster.gpus, "node": cluster.node_size, "memory": memory_limit(model, cluster, "bf16", runtime), "space": "full",
+        "gpus": cluster.gpus, "node": cluster.node_size, "space": "full",
+        "memory": memory_limit(model, cluster, "bf16", runtime),
         "global_batch": base.global_batch, "pricing": OperatorPricing(model, cluster, runtime, base),
     }  # fmt: skip
     return OperatorQuestion(profile=made, chain=own_chain(made), **(given | more))

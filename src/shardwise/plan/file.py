@@ -128,7 +128,7 @@ def with_intervals(given: Plain) -> Plain:
     if not isinstance(told, dict) or "memory_error" not in told:
         return given
     error, total = told["memory_error"], told.get("total_bytes")
-    if not isinstance(error, int | float) or not isinstance(total, int | float):
+    if not (isinstance(error, int | float) and isinstance(total, int | float) and 0 <= error <= 1):
         return given  # told by the types
     kept = {name: part for name, part in told.items() if name != "memory_error"}
     chance = {"yes": 0.95, "close": 0.5, "no": 0.05}.get(str(told.get("fits")), 0.5)

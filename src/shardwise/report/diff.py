@@ -16,14 +16,14 @@ _SHARES = {"mfu", "mfu_full_attention", "hfu", "bubble", "gap", "fits_probabilit
 _LONGEST = 60
 
 
-class Verdict(NamedTuple):
+class TimeVerdict(NamedTuple):
     """Whether one of two plans is the faster one, as far as can be told."""
 
     text: str
     within_error: bool
 
 
-def verdict_of(left: Plan, right: Plan) -> Verdict | None:
+def verdict_of(left: Plan, right: Plan) -> TimeVerdict | None:
     """Of the iterations of two plans; none where one has a split for every operator, or is predicted the same."""
     if left.operators or right.operators:
         return None
@@ -34,7 +34,7 @@ def verdict_of(left: Plan, right: Plan) -> Verdict | None:
     both = " -> ".join(f"{show_seconds(one.iteration_seconds)} ({between(one)})" for one in pair)
     change = f"{pair[1].iteration_seconds / pair[0].iteration_seconds - 1:+.1%}"
     said = "within the error of the difference: neither is the faster one" if near else "beyond the error"
-    return Verdict(f"iteration: {both}, {change}: {said}", near)
+    return TimeVerdict(f"iteration: {both}, {change}: {said}", near)
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:
