@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, median
 
-from shardwise.estimate.intervals import ANY, NODES
+from shardwise.estimate.intervals import ANY, COMPOSED, NODES
 from shardwise.measure.validate.validate import Outcome
 
 Key = Callable[[Outcome], str]
@@ -262,7 +262,11 @@ def coverages(outcomes: Iterable[Outcome], quantity: str) -> list[Coverage]:
 
 
 def _regimes(one: Outcome) -> list[str]:
-    """What a row belongs to: its causes of error, its format, and where there is none of them, the number of nodes."""
+    """What a row belongs to: its causes of error, its format, and where there is none of them, the number of nodes. What
+    never ran as a whole says nothing of any other regime.
+    """
+    if COMPOSED in one.causes:
+        return [COMPOSED]
     other = [name for name in one.causes if name not in {ANY, NODES}]
     dtype = one.case.strategy.dtype
     formats = [f"in {dtype}"] if dtype in {"fp8", "mxfp8", "nvfp4"} else []
