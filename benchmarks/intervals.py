@@ -37,7 +37,7 @@ from shardwise.estimate.intervals import (
     unseen_of,
 )
 from shardwise.inputs.accuracy import FILE
-from shardwise.inputs.calibrations import family_of
+from shardwise.inputs.calibrations import family_of, is_shipped
 from shardwise.measure.validate.summary import POOLED, coverages, setting_of
 from shardwise.measure.validate.validate import INTERVALS, Outcome, bars, validate
 from shardwise.report.validation import COVERAGE_HEADS, coverage_rows
@@ -91,9 +91,16 @@ def seen(outcomes: Iterable[Outcome]) -> dict[str, Counter[str]]:
     """Runtime -> GPU family -> timed runs."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for one in outcomes:
-        if TIME in one.error:
-            found[one.case.runtime.base][family_of(one.case.cluster.gpu)] += 1
+        family = family_of(one.case.cluster.gpu)
+        if TIME in one.error and is_shipped(family):
+            found[one.case.runtime.base][family] += 1
     return found
+
+
+def unseen(one: Outcome, where: dict[str, Counter[str]]) -> tuple[str, ...]:
+    """As `causes_of` has it: a calibration that came with the run was measured where it ran."""
+    family = family_of(one.case.cluster.gpu)
+    return unseen_of(one.case.runtime.base, family, where) if is_shipped(family) else ()
 
 
 def entries(
@@ -107,10 +114,9 @@ def entries(
     for one in rows:
         off = log(1 + one.error[quantity])
         own = tuple(name for name in one.causes if name not in {*UNSEEN, *without_cause})
-        pair = one.case.runtime.base, family_of(one.case.cluster.gpu)
-        if not unseen_of(*pair, whole):
+        if not unseen(one, whole):
             found.append(Entry(one, off, own))
-        if new := unseen_of(*pair, without[one.case.source]):
+        if new := unseen(one, without[one.case.source]):
             found.append(Entry(one, off + moved(one), (*own, *new)))
     return found
 

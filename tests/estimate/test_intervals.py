@@ -138,6 +138,14 @@ class TestCauses:
         assert narrow.time < shipped.time < wide.time
         assert narrow.memory < shipped.memory
 
+    def test_a_log_of_the_users_own_runs_makes_it_narrower(self):
+        theirs = replace(load_calibration("hopper"), name="our-h100", corrections={"gemm": 1.03})
+        machines = replace(CLUSTER, gpu=replace(CLUSTER.gpu, calibration=theirs))
+        measured = causes_of(MODEL, machines, "bf16", "megatron", theirs)
+        assert measured == (ANY,)
+        shipped = spread_of(causes(), "megatron", load_calibration("hopper"))
+        assert spread_of(measured, "megatron", theirs).time < shipped.time
+
 
 class TestData:
     def test_it_speaks_of_what_there_is(self):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardwise.cost.ledger import Ledger
 from shardwise.inputs.accuracy import Widths, accuracy
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.calibrations import calibration_of, is_shipped
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
@@ -71,13 +71,14 @@ def causes_of(
     """
     waiting = sum(part.value for part in time.leaves() if part.name == "waiting for launches") if time else 0.0
     there = {
-        NODES: cluster.gpus > cluster.node_size and not calibration.collectives,
+        # runs or collectives of the user's own network say what it does
+        NODES: cluster.gpus > cluster.node_size and not (calibration.collectives or calibration.corrections),
         MOE: model is not None and model.moe is not None,
         LOW: dtype in {"fp8", "mxfp8", "nvfp4"},
         LAUNCH: time is not None and waiting > WAITING * time.value,
     }
-    own = calibration.time_error > 0
-    unseen = () if own else unseen_of(_base(runtime), calibration.name, accuracy().seen)
+    ours = is_shipped(calibration.name)
+    unseen = unseen_of(_base(runtime), calibration.name, accuracy().seen) if ours else ()
     return (ANY, *(name for name, holds in there.items() if holds), *unseen)
 
 
