@@ -41,7 +41,8 @@ def asked(model, cluster, runtime, base, sizes, tps, **more):
     """The question of a strategy's choices beside its split."""
     made = make_profile(model, cluster, runtime, seq=base.seq, micro_batches=sizes, tps=tps, flash=base.flash)
     given = {
-        "gpus": cluster.gpus, "node": cluster.node_size, "memory": memory_limit(cluster, runtime), "space": "full",
+        "gpus": cluster.gpus, "node": cluster.node_size, "space": "full",
+        "memory": memory_limit(model, cluster, "bf16", runtime),
         "global_batch": base.global_batch, "pricing": OperatorPricing(model, cluster, runtime, base),
     }  # fmt: skip
     return OperatorQuestion(profile=made, chain=own_chain(made), **(given | more))
@@ -111,7 +112,9 @@ def drawn_questions(count=200):
         if not roomy:
             continue
         least, most = min(max(one.memory) for one in roomy), max(max(one.memory) for one in roomy)
-        limit = min(memory_limit(cluster, runtime), least * 0.95 + rng.random() * (1.1 * most - least * 0.95))
+        limit = min(
+            memory_limit(model, cluster, "bf16", runtime), least * 0.95 + rng.random() * (1.1 * most - least * 0.95)
+        )
         question = replace(question, memory=limit)
         try:
             found.append((question, search(question)))

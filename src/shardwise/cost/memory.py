@@ -310,9 +310,9 @@ def _communicators(strategy: Strategy) -> float:
     return ASSUMED.communicator * axes
 
 
-def fits(total: float, gpu: Gpu, error: float) -> Fits:
-    """yes, no, or close: within the memory model's own error of the limit."""
-    usable = gpu.memory
-    if total > usable * (1 + error):
+def fits(needed: tuple[float, float], gpu: Gpu) -> Fits:
+    """yes, no, or close: the limit lies within the interval of what is needed."""
+    low, high = needed
+    if low > gpu.memory:
         return "no"
-    return "yes" if total < usable * (1 - error) else "close"
+    return "yes" if high <= gpu.memory else "close"

@@ -69,6 +69,12 @@ def load_calibration(name: str) -> Calibration:
     return lookup.build(Calibration, {"name": name, **read_mapping(path)})
 
 
+@functools.cache
+def is_shipped(name: str) -> bool:
+    """Whether a calibration is one of ours; any other was measured where it is used."""
+    return (SHIPPED / f"{name}.toml").is_file()
+
+
 def calibration_names() -> list[str]:
     """Shipped calibrations and the user's own."""
     folders: tuple[Path, ...] = (SHIPPED, lookup.home() / "calibrations")

@@ -235,16 +235,6 @@ class Overheads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """How wrong predictions for this runtime typically are: mean absolute errors on measured runs (`validate`)."""
-
-    time: float = 0.15
-    """Of iteration times; the default is for a runtime that no measured run was held against."""
-    memory: float = 0.10
-    """Of peak memory; likewise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """One training framework, as far as time and memory are concerned."""
 
@@ -262,8 +252,6 @@ class Runtime:
     """Its overlap of communication with compute."""
     overheads: Overheads = Overheads()
     """Its own costs."""
-    errors: Errors = Errors()
-    """How far predictions for it are to be trusted."""
 
     @property
     def base(self) -> str:

@@ -126,8 +126,6 @@ SCALARS: dict[str, Scalar] = {
                     "collective")},
     **{f"Overheads.{name}": _seconds(0.5) for name in ("iteration", "microbatch", "owner")},
     "Overheads.slowdown": _positive(1000, usual=(0.01, 100), hint="it is a factor: 1.1 is 10% slower"),
-    "Errors.time": _ERROR,
-    "Errors.memory": _ERROR,
     # calibration: shares of a peak may pass 1 a little, since peaks are data sheets' and clocks boost
     **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size", "stride", "nodes")},
     "Reach.share": _positive(2),
@@ -197,8 +195,9 @@ SCALARS: dict[str, Scalar] = {
     # what a plan says of itself, where it is computed with
     "Predictions.iteration_seconds": _positive(1e30),
     **{f"Predictions.{name}": _number(0, 1e30) for name in (
-        "tokens_per_second_per_gpu", "mfu", "peak_bytes", "total_bytes", "memory_error", "host_bytes", "bound", "gap",
-        "memory_limit")},
+        "tokens_per_second_per_gpu", "mfu", "peak_bytes", "total_bytes", "host_bytes", "bound", "gap",
+        "memory_limit", "iteration_seconds_interval", "total_bytes_interval")},
+    "Predictions.fits_probability": _SHARE,
     **{name: _number(-1e30, 1e30) for name in (
         "Ledger.value", "Stage.forward", "Stage.backward", "Stage.recompute", "Stage.alone", "RankMemory.total",
         "OperatorStage.seconds", "OperatorStage.memory", "Operators.seconds", "Operators.bound")},

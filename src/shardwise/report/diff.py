@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from shardwise.estimate.intervals import within_error
 from shardwise.plan.file import Difference
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import estimate_of
 from shardwise.plan.renew import SHARES, shown
+from shardwise.report.estimate import between
+from shardwise.units import show_seconds
 
 _LONGEST = 60
+
+
+class TimeVerdict(NamedTuple):
+    """Whether one of two plans is the faster one, as far as can be told."""
+
+    text: str
+    within_error: bool
+
+
+def verdict_of(left: Plan, right: Plan) -> TimeVerdict | None:
+    """Of the iterations of two plans; none where one has a split for every operator, or is predicted the same."""
+    if left.operators or right.operators:
+        return None
+    pair = [estimate_of(plan) for plan in (left, right)]
+    if pair[0].iteration_seconds == pair[1].iteration_seconds:
+        return None
+    near = within_error(*pair)
+    both = " -> ".join(f"{show_seconds(one.iteration_seconds)} ({between(one)})" for one in pair)
+    change = f"{pair[1].iteration_seconds / pair[0].iteration_seconds - 1:+.1%}"
+    said = "within the error of the difference: neither is the faster one" if near else "beyond the error"
+    return TimeVerdict(f"iteration: {both}, {change}: {said}", near)
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:

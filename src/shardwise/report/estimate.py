@@ -9,7 +9,7 @@ from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
 from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.predictions import Searched, Stage
+from shardwise.estimate.predictions import Figures, Searched, Stage
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.plan.plan import Plan
@@ -27,9 +27,8 @@ _FITS = {"yes": "fits", "no": "does not fit", "close": "close: may or may not fi
 
 def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     """The lines on top: name and text."""
-    low, high = found.iteration_seconds_interval
     strategy = found.strategy
-    yield "iteration", f"{show_seconds(found.iteration_seconds)}  ({show_seconds(low)} to {show_seconds(high)})"
+    yield "iteration", f"{show_seconds(found.iteration_seconds)}  ({between(found)})"
     tokens = strategy.global_batch * strategy.seq
     yield "tokens", f"{found.tokens_per_second_per_gpu:,.0f} per second and GPU, {tokens:,} per iteration"
     yield "MFU", f"{show_percent(found.mfu)} causal, {show_percent(found.mfu_full_attention)} full attention"
@@ -38,16 +37,27 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "memory", _memory_line(found)
 
 
+def between(found: Figures) -> str:
+    """The interval of the iteration: nine runs in ten."""
+    return " to ".join(map(show_seconds, found.iteration_seconds_interval))
+
+
+def chance(found: Figures) -> str:
+    """How likely it is to fit; what is nearly sure is not said to more digits than there are."""
+    share = found.fits_probability
+    return "over 99%" if share > 0.99 else "under 1%" if share < 0.01 else f"{share:.0%}"
+
+
 def _memory_line(found: Estimate) -> str:
     fullest = max(found.memory, key=lambda rank: rank.total)
     limit = _limit(found)
     left = limit - fullest.total
-    error = found.memory_error
     spare = f"{show_bytes(left)} free" if left >= 0 else f"{show_bytes(-left)} missing"
-    margin = f"{show_percent(abs(left) / limit)}; the memory model is right to about {show_percent(error)}"
+    low, high = map(show_bytes, found.total_bytes_interval)
     may = " that may be used" if limit < found.cluster.gpu.memory else ""
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
-    return f"{_FITS[found.fits]}: {show_bytes(fullest.total)} of {show_bytes(limit)}{may}{where}, {spare} ({margin})"
+    needed = f"{show_bytes(fullest.total)} ({low} to {high}) of {show_bytes(limit)}{may}{where}"
+    return f"{_FITS[found.fits]} (probability of fitting {chance(found)}): {needed}, {spare}"
 
 
 def _limit(found: Estimate) -> float:

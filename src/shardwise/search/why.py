@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.estimate.advice import difference
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.intervals import within_error
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 from shardwise.units import show_bytes, show_seconds
@@ -45,6 +46,11 @@ class Why:
     def slower(self) -> float:
         """How much longer the other takes, as a share; below 0: it is faster."""
         return self.other.iteration_seconds / self.best.iteration_seconds - 1
+
+    @property
+    def within_error(self) -> bool:
+        """The predictions are too near to each other to say which is faster."""
+        return within_error(self.best, self.other)
 
 
 def why(best: Estimate, other: Estimate, limit: float) -> Why:
@@ -116,8 +122,14 @@ def sentences(found: Why) -> list[str]:
             f"that may be used, {show_bytes(found.missing)} too much; the peak is in {fullest.at}"
         )
     word = "slower" if found.slower >= 0 else "faster"
-    both = f"{show_seconds(found.other.iteration_seconds)} against {show_seconds(found.best.iteration_seconds)}"
-    return [*lines, f"{abs(found.slower):.1%} {word}: {both}"]
+    both = " against ".join(map(_shown, (found.other, found.best)))
+    near = ", which is within the error of the difference" if found.within_error else ""
+    return [*lines, f"{abs(found.slower):.1%} {word}{near}: {both}"]
+
+
+def _shown(found: Estimate) -> str:
+    low, high = map(show_seconds, found.iteration_seconds_interval)
+    return f"{show_seconds(found.iteration_seconds)} ({low} to {high})"
 
 
 def _parts(best: Estimate, other: Estimate) -> tuple[Part, ...]:

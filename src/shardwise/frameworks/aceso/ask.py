@@ -244,7 +244,9 @@ def _memory(given: OperatorOptions, faults: list[Fault]) -> float:
             faults += error.faults
             return MB
     if given.cluster is not None:
-        return room(given.cluster.gpu) if given.compatible else memory_limit(given.cluster, given.runtime)
+        if given.compatible:
+            return room(given.cluster.gpu)
+        return memory_limit(given.model, given.cluster, "bf16", given.runtime)
     faults.append(Fault("--memory", "is missing; say what one GPU may use, such as 28000MiB, or give --cluster"))
     return MB
 

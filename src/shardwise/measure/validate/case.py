@@ -26,6 +26,8 @@ class MeasuredRun:
     precision: str
     complete: bool
     """All inputs that matter are known; the others serve as a range check."""
+    composed: bool = False
+    """Put together from measured parts, never run as a whole."""
     model: Model
     cluster: Cluster
     strategy: Strategy

@@ -63,6 +63,7 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         gpu=str(row["gpu"].get("family")),
         precision=str(row["precision"]["compute"]),
         complete=row.get("completeness") in {"full", "minor"},
+        composed=str(row.get("notes") or "").startswith("COMPOSED"),
         model=model,
         cluster=replace(cluster, site=_site(row)),
         strategy=strategy,
