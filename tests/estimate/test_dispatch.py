@@ -141,3 +141,36 @@ def test_graphs_take_the_experts_host_time_away():
     )
     assert layer == 0
     assert 0.2 * plain < attention < 0.8 * plain
+
+
+def test_a_routers_statistics_make_the_busiest_rank():
+    given = load_model("qwen3-30b-a3b")
+    even, skewed = (1.0,) * 128, (2.0,) * 16 + (1.0,) * 112
+
+    def passes(loads, ep=8):
+        model = replace(given, moe=replace(given.moe, loads=loads))
+        return estimate(model, load_cluster("8xh100"), Strategy.parse(f"dp8 ep{ep} gbs64 seq4096")).iteration_seconds
+
+    assert passes(even) == passes(())
+    assert passes(skewed) > passes(())
+    assert passes(skewed, ep=1) == passes((), ep=1)
+    stated = replace(given, moe=replace(given.moe, imbalance=replace(given.moe, loads=skewed).busiest(8)))
+    other = estimate(stated, load_cluster("8xh100"), Strategy.parse("dp8 ep8 gbs64 seq4096")).iteration_seconds
+    assert passes(skewed) == pytest.approx(other)
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"loads": (1.0, 2.0)}, "2 numbers that add up to 3 for 128 experts"),
+        ({"loads": (0.0,) * 128}, "not all of them 0"),
+        ({"groups": 3}, "3 does not divide 128 experts"),
+        ({"groups": 4, "top_groups": 5}, "5 of 4 groups"),
+        ({"groups": 64, "top_groups": 2}, "8 experts do not come out of 2 groups of 2"),
+    ],
+)
+def test_experts_that_cannot_be_are_told(fields, word):
+    given = load_model("qwen3-30b-a3b")
+    model = replace(given, moe=replace(given.moe, **fields))
+    found = check(model, load_cluster("8xh100"), Strategy.parse("dp8 ep8 gbs8"), load_runtime("megatron"))
+    assert any(word in fault.message for fault in found), [fault.message for fault in found]

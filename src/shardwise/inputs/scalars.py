@@ -83,6 +83,7 @@ SCALARS: dict[str, Scalar] = {
     "Moe.first_dense": _whole(0, LAYERS),
     "Moe.every": _whole(1, LAYERS),
     "Moe.capacity": _positive(1e6, usual=(1e-3, 1000), hint="it is a factor: 1.25 leaves a quarter of room"),
+    "Moe.loads": _number(0, 1e18, usual=(0, 1e15), hint="it is how many tokens an expert gets"),
     "Moe.imbalance": _number(1, 1e6, usual=(1, 1000), hint="it is the busiest rank over the mean"),
     # cluster
     "Cluster.gpus": _whole(1, RANKS),

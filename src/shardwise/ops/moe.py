@@ -49,8 +49,7 @@ def local_tokens(shard: Shard) -> float:
 def routed_tokens(shard: Shard, moe: Moe) -> float:
     """Token copies that this rank's experts work on: the busiest rank's, or the padded capacity."""
     spread = local_tokens(shard) * moe.top_k * shard.etp
-    factor = moe.capacity or (moe.imbalance if shard.ep > 1 else 1.0)
-    return spread * factor
+    return spread * (moe.capacity or moe.busiest(shard.ep))
 
 
 def _router(shard: Shard, moe: Moe) -> Op:
