@@ -15,7 +15,7 @@ from shardwise.units import show_bytes, show_percent, show_seconds
 
 TOLD = 1e-3
 """Share by which a figure of a file may differ from today's before that is said."""
-SHARES = {"mfu", "mfu_full_attention", "hfu", "bubble", "gap", "memory_error"}
+SHARES = {"mfu", "mfu_full_attention", "hfu", "bubble", "gap", "fits_probability"}
 _NAMED = ("iteration_seconds", "total_bytes", "fits", "mfu", "bubble")
 """The figures that a sentence names first."""
 
