@@ -9,6 +9,7 @@ from shardwise.cli.options import CLUSTER
 from shardwise.cli.output import Output, output_options
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.load import gpu_names
+from shardwise.inputs.site import USUAL
 from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
 
 
@@ -62,6 +63,9 @@ def _show(text: str, output: Output) -> None:
     output.say(f"{cluster.name}: {cluster.gpus} x {gpu.name}, {show_bytes(gpu.memory)} at {show_rate(gpu.bandwidth)}")
     output.say("  peak: " + ", ".join(f"{name} {show_flops(value)}" for name, value in gpu.flops.items()))
     output.say(f"  host: {show_bytes(cluster.host_memory)} per node, {show_rate(cluster.host_bandwidth)} per GPU")
+    site = cluster.site
+    if site != USUAL:
+        output.say(f"  site: {site.name}, kernels x{site.slowdown:g}, fabric x{site.fabric:g}, hosts x{site.host:g}")
     output.say()
     heads = ("level", "GPUs", "per GPU", "latency", "topology", "oversubscription")
     output.table(heads, [_level_row(level) for level in cluster.levels])
