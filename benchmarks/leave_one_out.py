@@ -11,6 +11,7 @@ they lie apart.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from math import exp, log
 from statistics import mean, median
 
@@ -22,9 +23,9 @@ LEAST_ROWS = 5
 TIME = "iteration_seconds"
 
 
-def by_source() -> dict[str, list[Outcome]]:
+def by_source(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
     found: dict[str, list[Outcome]] = defaultdict(list)
-    for one in validate().outcomes:
+    for one in outcomes:
         case = one.case
         if case.complete and case.precision in SIXTEEN and TIME in one.error and not case.source.startswith("h200"):
             found[case.source].append(one)
@@ -75,7 +76,7 @@ def show_sites(rows: dict[str, list[Outcome]]) -> None:
 
 
 def main() -> None:
-    rows = by_source()
+    rows = by_source(validate().outcomes)
     large = sorted(source for source, outcomes in rows.items() if len(outcomes) >= LEAST_ROWS)
     inside = {source: mean(abs(one.error[TIME]) for one in rows[source]) for source in large}
     outside = {source: error_without(source, rows) for source in large}

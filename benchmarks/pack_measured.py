@@ -27,8 +27,8 @@ def published(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _published_row(row: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in row.items() if key not in LEFT_OUT}
     seconds = row["derived"].get("iteration_time_s")
-    page = row["source"].get("path")
-    kept |= {"source": {"path": page}} if page else {}
+    where = {key: row["source"][key] for key in ("path", "table") if row["source"].get(key)}
+    kept |= {"source": where} if where else {}
     return {**kept, "derived": {"iteration_time_s": seconds} if seconds else {}}
 
 

@@ -10,7 +10,7 @@ from shardwise.inputs.gate import Scalar, shown
 from shardwise.inputs.load import SITES, load_runtime, load_site, runtime_names
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
-from shardwise.inputs.runtime import Abilities, Errors, Kernels, Memory, Overheads, Overlap, Runtime
+from shardwise.inputs.runtime import Abilities, Kernels, Memory, Overheads, Overlap, Runtime
 from shardwise.inputs.scalars import row_of
 from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import SCHEDULES, Lora, Strategy
@@ -19,7 +19,7 @@ PAGES: dict[str, tuple[type, ...]] = {
     "model": (Model, Mla, Moe),
     "cluster": (Cluster, Gpu, Level, Site),
     "strategy": (Strategy, Recompute, Lora),
-    "runtime": (Runtime, Abilities, Kernels, Memory, Overlap, Overheads, Errors),
+    "runtime": (Runtime, Abilities, Kernels, Memory, Overlap, Overheads),
 }
 LEADS = {
     "model": """What is trained. A file holds these names as TOML, YAML or JSON; `base = "llama-3-8b"` starts from a

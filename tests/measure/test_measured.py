@@ -7,13 +7,16 @@ from statistics import fmean
 
 import pytest
 
+from shardwise.estimate.estimate import estimate
+from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate import summary
 from shardwise.measure.validate import summary as regret
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, network_rate, runtime_for
 from shardwise.measure.validate.rows import read_file, shipped_files, sources_of
-from shardwise.measure.validate.validate import Outcome, row_of, validate
+from shardwise.measure.validate.validate import Outcome, predict, row_of, validate
 
 
 @pytest.fixture(scope="module")
@@ -250,3 +253,82 @@ def test_every_reader_gives_cases():
     for path in shipped_files():
         found = read_file(path)
         assert sum(isinstance(one, MeasuredRun) for one in found) > 0.95 * len(found)
+
+
+class TestOtherMakers:
+    def test_rows_of_amd_find_their_gpu(self):
+        found = {}
+        for row in read_file(next(path for path in shipped_files() if "2026" in path.name)):
+            if isinstance(row, MeasuredRun) and row.gpu.startswith("MI"):
+                assert row.cluster.gpu.name == row.gpu.lower()
+                outcome = predict(row)
+                assert isinstance(outcome, Outcome)
+                found[row.id] = outcome.error["iteration_seconds"]
+        assert abs(found.pop("mlperf-llama8b-amd-001")) < 0.06
+        assert abs(found.pop("mlperf-llama8b-amd-003")) < 0.08
+        assert abs(found.pop("torchao-006")) < 0.16
+        assert not found
+        for gpu in ("MI325X", "MI355X"):
+            assert cluster_for({"type": gpu, "family": gpu, "gpus_per_node": 8}, 8).gpu.name == gpu.lower()
+
+    @pytest.mark.parametrize(
+        ("model", "cluster", "batch", "seq", "tokens"),
+        [
+            ("llama-2-70b", "512xtpu-v5p", 2, 4096, 692),
+            ("llama-3-8b", "256xtpu-v6e", 4, 8192, 7207),
+            ("llama-3-70b", "256xtpu-v6e", 5, 8192, 960),
+            ("llama-3.1-405b", "256xtpu-v6e", 1, 8192, 123),
+        ],
+    )
+    def test_what_the_calibration_of_tpus_stands_on(self, model, cluster, batch, seq, tokens):
+        """Tokens per second and chip: MaxText's docs, "Optimized models tiering"; batches from its benchmark files."""
+        machines = load_cluster(cluster)
+        line = f"dp{machines.gpus} zero3 mbs{batch} gbs{batch * machines.gpus} seq{seq} recompute=full runtime=maxtext"
+        found = estimate(load_model(model), machines, Strategy.parse(line))
+        assert abs(tokens / found.tokens_per_second_per_gpu - 1) < 0.31
+
+
+class TestIntervals:
+    """What is measured lies where the intervals say, and the answer carries them."""
+
+    @pytest.mark.parametrize("quantity", ["iteration_seconds", "peak_bytes"])
+    def test_nine_runs_in_ten_lie_inside(self, outcomes, quantity):
+        found = {one.name: one for one in summary.coverages(outcomes, quantity) if one.rows >= summary.POOLED}
+        assert {"all", summary.KNOWN} <= found.keys()
+        assert min(one.inside for one in found.values()) >= 0.86, found
+        assert found["all"].inside <= 0.94
+
+    def test_no_regime_is_so_wide_that_all_lie_inside(self, outcomes):
+        found = {one.name: one for one in summary.coverages(outcomes, "iteration_seconds")}
+        assert all(found[name].inside <= 0.945 for name in (summary.KNOWN, "8 or 4 bit", "mixture of experts"))
+        assert found[summary.KNOWN].half_width <= 0.14
+
+    def test_small_regimes_are_pooled(self, outcomes):
+        found = summary.coverages(outcomes, "iteration_seconds")
+        small = [one for one in found[:-1] if one.rows < summary.POOLED]
+        assert found[-1].name == f"regimes of fewer than {summary.POOLED} rows"
+        assert max(one.rows for one in small) <= found[-1].rows <= sum(one.rows for one in small)
+
+    def test_every_row_of_the_answer_carries_them(self, validation):
+        for one in map(row_of, validation.results):
+            if "skipped" not in one:
+                told = one["predicted"]
+                assert told["time_interval"][0] < told["iteration_seconds"] < told["time_interval"][1]
+                assert told["memory_interval"][0] < told["peak_bytes"] < told["memory_interval"][1]
+                assert 0 <= told["fits_probability"] <= 1
+                assert told["fits"] == (told["fits_probability"] >= 0.5)
+
+    def test_what_is_said_to_fit_with_a_probability_does_so_as_often(self, outcomes):
+        told = [
+            (float(one.predicted["fits_probability"]), one.case.measured["fits"])
+            for one in of(outcomes, "aleph-layouts")
+        ]
+        unsure = [(share, ran) for share, ran in told if 0.1 < share < 0.9]
+        assert fmean(ran for share, ran in told if share <= 0.1) < 0.05
+        assert fmean(ran for share, ran in told if share >= 0.9) > 0.93
+        assert abs(fmean(share for share, _ in unsure) - fmean(ran for _, ran in unsure)) < 0.15
+
+    def test_rows_that_leave_things_open_are_wider(self, outcomes):
+        found = {one.name: one for one in summary.coverages(outcomes, "iteration_seconds")}
+        assert found["settings not all known"].half_width > found[summary.KNOWN].half_width
+        assert found["composed of parts"].sources == 1

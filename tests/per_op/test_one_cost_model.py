@@ -24,7 +24,7 @@ from shardwise.per_op.exact import search
 from shardwise.per_op.operators import OperatorPricing
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
-from shardwise.per_op.tables import NEVER, layouts_of, micro_batches, tables_of
+from shardwise.per_op.tables import NEVER, layouts_of, sample_counts, tables_of
 from shardwise.per_op.whole import whole_plan, whole_plans
 from shardwise.search.api import memory_limit
 
@@ -41,7 +41,8 @@ def asked(model, cluster, runtime, base, sizes, tps, **more):
     """The question of a strategy's choices beside its split."""
     made = make_profile(model, cluster, runtime, seq=base.seq, micro_batches=sizes, tps=tps, flash=base.flash)
     given = {
-        "gpus": cluster.gpus, "node": cluster.node_size, "memory": memory_limit(cluster, runtime), "space": "full",
+        "gpus": cluster.gpus, "node": cluster.node_size, "space": "full",
+        "memory": memory_limit(model, cluster, "bf16", runtime),
         "global_batch": base.global_batch, "pricing": OperatorPricing(model, cluster, runtime, base),
     }  # fmt: skip
     return OperatorQuestion(profile=made, chain=own_chain(made), **(given | more))
@@ -111,7 +112,9 @@ def drawn_questions(count=200):
         if not roomy:
             continue
         least, most = min(max(one.memory) for one in roomy), max(max(one.memory) for one in roomy)
-        limit = min(memory_limit(cluster, runtime), least * 0.95 + rng.random() * (1.1 * most - least * 0.95))
+        limit = min(
+            memory_limit(model, cluster, "bf16", runtime), least * 0.95 + rng.random() * (1.1 * most - least * 0.95)
+        )
         question = replace(question, memory=limit)
         try:
             found.append((question, search(question)))
@@ -150,7 +153,7 @@ def test_no_uniform_plan_is_faster_than_the_best_found():
 
 def drawn_plan(rng, question):
     """Any plan of the space; none where the draw does not come out."""
-    size = rng.choice(micro_batches(question))
+    size = rng.choice(sample_counts(question))
     count, rows = rng.choice(question.stage_range), len(question.chain.rows)
     cuts = [0, *sorted(rng.sample(range(1, rows), count - 1)), rows]
     left = sorted(rng.sample(range(1, question.gpus), count - 1))
@@ -169,20 +172,20 @@ def drawn_plan(rng, question):
                 recompute=tuple(bool(may[row]) and rng.random() < share for row in question.chain.rows[first:end]),
             )
         )
-    return PerOpPlan(stages=tuple(stages), micro_batch=size)
+    return PerOpPlan(stages=tuple(stages), samples=size)
 
 
 def tabled(question, made):
     """Seconds of an iteration, and bytes of every stage, as the tables add them up."""
     first, costs = 0, []
     for index, (stage, crossing) in enumerate(zip(made.stages, crossings(question, made.gpus), strict=True)):
-        tables = tables_of(question, made.micro_batch, stage.gpus)
+        tables = tables_of(question, made.samples, stage.gpus)
         layouts = np.array([tables.layouts.index(layout) for layout in stage.layouts])
         behind = len(made.stages) - 1 - index
-        args = (first, layouts, np.array(stage.recompute), behind, crossing, made.micro_batch)
+        args = (first, layouts, np.array(stage.recompute), behind, crossing, made.samples)
         costs.append(stage_cost(question, tables, *args))
         first += stage.size
-    passes = question.passes(made.micro_batch)
+    passes = question.passes(made.samples)
     pace = question.pricing.pace(passes)
     seconds = question.pricing.beside(passes) + pace.value([cost.seconds for cost in costs])
     return seconds, [cost.memory for cost in costs]

@@ -46,7 +46,8 @@ def found():
 def test_an_estimate_shows_its_numbers_and_ranks(found):
     html = found._repr_html_()
     texts = list(parsed(html).itertext())
-    assert show_seconds(found.iteration_seconds) in texts
+    low, high = map(show_seconds, found.iteration_seconds_interval)
+    assert f"{show_seconds(found.iteration_seconds)} ({low} to {high})" in texts
     assert all(f"rank {rank}" in texts for rank in range(4))
     assert all(show_bytes(rank.total) in texts for rank in found.memory)
     assert len(html) < 20_000

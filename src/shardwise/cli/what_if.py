@@ -9,7 +9,7 @@ from shardwise.cli.options import Number, share
 from shardwise.cli.output import Output, output_options
 from shardwise.cli.progress import progress
 from shardwise.errors import InfeasibleError
-from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.units import show_seconds
 
 
 @click.command("what-if")
@@ -35,20 +35,12 @@ def command(
     shardwise what-if plan.json --gpus 128
     shardwise what-if plan.json --net 2x --memory 141GB
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.report.data import what_if_data, what_if_rows
+    from shardwise.report.data import what_if_data, what_if_table
 
     with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
         found = api.what_if(plan, gpus=gpus, net=net, memory=memory, gap=gap, report=state.follow)
     output.answer(what_if_data(found))
-    output.table(
-        ("", "iteration", "MFU", "memory", "fits", "strategy"),
-        [
-            (name, show_seconds(one.iteration_seconds), show_percent(one.mfu), show_bytes(one.total_bytes), one.fits,
-             str(one.strategy))
-            for name, one in what_if_rows(found)
-            if one is not None
-        ],
-    )  # fmt: skip
+    output.table(*what_if_table(found))
     if found.refused:
         output.note(f"the same strategy cannot run there: {found.refused}")
     if found.again.interrupted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import NamedTuple
 
 from shardwise.check.check import ensure
@@ -12,11 +13,13 @@ from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Update, data_groups, hidden, update_of
+from shardwise.estimate.intervals import around, causes_of, probability, spread_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
 from shardwise.estimate.predictions import Figures, Stage
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.formats import PEAKS
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
@@ -73,7 +76,8 @@ def within(found: Estimate, limit: float | None) -> Estimate:
     """
     if limit is None:
         return found
-    asked = limit < found.cluster.gpu.memory * (1 - found.memory_error) * (1 - ROUNDING)
+    low, high = found.total_bytes_interval
+    asked = limit < found.cluster.gpu.memory * sqrt(low / high) * (1 - ROUNDING)
     return replace(found, memory_limit=limit, fits="no" if asked and found.total_bytes > limit else found.fits)
 
 
@@ -153,7 +157,7 @@ def _estimate(
 ) -> Estimate:
     strategy, cluster, calibration = setup.strategy, setup.cluster, setup.calibration
     tokens = strategy.global_batch * strategy.seq
-    peak = cluster.gpu.peak({"mxfp8": "fp8", "nvfp4": "fp4"}.get(strategy.dtype, strategy.dtype))
+    peak = cluster.gpu.peak(PEAKS.get(strategy.dtype, strategy.dtype))
     frozen = strategy.lora is not None
     causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
     full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
@@ -165,22 +169,24 @@ def _estimate(
     total = max(one.total for one in memory)
     host = _host_bytes(setup)
     stage = stages[done.busiest]
-    runtime = setup.runtime
-    error = max(calibration.time_error, runtime.errors.time)
-    memory_error = max(calibration.memory_error, runtime.errors.memory)
+    causes = causes_of(setup.model, cluster, strategy.dtype, setup.runtime.name, calibration, time)
+    width = spread_of(causes, setup.runtime.name, calibration)
+    needed = around(total, width.memory)
+    enough = host <= cluster.host_memory
     return Estimate(
         model=setup.model,
         cluster=cluster,
         strategy=strategy,
         iteration_seconds=seconds,
         time=time,
-        iteration_seconds_interval=(seconds / (1 + error), seconds * (1 + error)),
+        iteration_seconds_interval=around(seconds, width.time),
         memory=memory,
         peak_bytes=max(one.peak.value for one in memory),
         total_bytes=total,
-        memory_error=memory_error,
+        total_bytes_interval=needed,
         host_bytes=host,
-        fits="no" if host > cluster.host_memory else fits(total, cluster.gpu, memory_error),
+        fits=fits(needed, cluster.gpu) if enough else "no",
+        fits_probability=probability(total, cluster.gpu.memory, width.memory) if enough else 0.0,
         stages=stages,
         makespan=done.makespan,
         bubble=1 - done.work / done.makespan,

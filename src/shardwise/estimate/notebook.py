@@ -5,7 +5,7 @@ It needs nothing else (no script, no file, no network), takes names as text, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple, TypeVar
 
@@ -55,11 +55,17 @@ def html_of(
 
 
 def _facts(told: Figures, memory: float) -> Iterator[tuple[str, str]]:
-    yield "iteration", show_seconds(told.iteration_seconds)
+    between = _between(told.iteration_seconds_interval, show_seconds)
+    yield "iteration", f"{show_seconds(told.iteration_seconds)} ({between})"
     yield "tokens", f"{told.tokens_per_second_per_gpu:,.0f} per second and GPU"
     yield "MFU", f"{show_percent(told.mfu)} (causal attention)"
     fits = {"yes": "fits", "no": "does not fit", "close": "close"}[told.fits]
-    yield "memory", f"{fits}: {show_bytes(told.total_bytes)} of {show_bytes(memory)}"
+    needed = f"{show_bytes(told.total_bytes)} ({_between(told.total_bytes_interval, show_bytes)})"
+    yield "memory", f"{fits} (probability {told.fits_probability:.0%}): {needed} of {show_bytes(memory)}"
+
+
+def _between(interval: tuple[float, float], show: Callable[[float], str]) -> str:
+    return " to ".join(map(show, interval))
 
 
 def _drawing(told: Figures, limit: float) -> str:

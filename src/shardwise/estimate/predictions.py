@@ -36,7 +36,7 @@ class Figures:
     iteration_seconds: float
     """Seconds of one iteration."""
     iteration_seconds_interval: tuple[float, float]
-    """Iteration seconds less and more by the calibration's own error."""
+    """Nine runs in ten take between these, by the errors on measured runs like it that were left out of the fit."""
     forward_seconds: float
     """Forward passes of one rank, the busiest."""
     backward_seconds: float
@@ -62,9 +62,13 @@ class Figures:
     total_bytes: float
     """What the device of the fullest rank must have: reserved bytes, context, communicators."""
     fits: Fits
-    """yes, no, or close (within the memory model's error of the limit); no as well where the host is too small."""
-    memory_error: float
-    """How wrong the peak typically is: the larger of the GPU's and the runtime's figure."""
+    """yes, no, or close (the device's memory lies within `total_bytes_interval`); no as well where the host is too
+    small."""
+    total_bytes_interval: tuple[float, float]
+    """Nine runs in ten need between these, likewise."""
+    fits_probability: float
+    """That what is really needed is no more than the device has, under the error that the interval stands for; 0 where
+    the host is too small."""
     host_bytes: float
     """What offloading needs of one node's memory."""
     time: Ledger

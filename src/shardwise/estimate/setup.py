@@ -121,18 +121,18 @@ def setup_of(
     if strategy.compile and not runtime.kernels.compiled:
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
-    shard = shard_of(model, strategy, runtime)
+    shard = shard_of(model, strategy, runtime, cluster.gpu)
+    states = states_of(strategy, runtime)
     machine = machine_of(
-        cluster.gpu, calibration, runtime, strategy.dtype,
+        cluster.gpu, calibration, runtime, strategy.dtype, strategy.scaling, gradient=states.gradient,
         accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site,
     )  # fmt: skip
     network = network_of(cluster, calibration)
-    states = states_of(strategy, runtime)
     layers = spread(model.layers, strategy)
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)
     if strategy.offload == "activations":
-        grads = new_gradients(strategy, states)
+        grads = piled_gradients(strategy, states)
         moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth, grads) for chunk in chunks}
         chunks = [moved[id(chunk)] for chunk in chunks]
     return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
@@ -141,7 +141,10 @@ def setup_of(
 def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:
     """The groups of a layer's collectives, tp innermost, then cp; experts are spread over tp x cp x dp."""
     overlap = runtime.overlap
-    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", overlap.ep), ("etp", 0.0))
+    # DualPipe pairs a forward with a backward chunk for just that
+    behind = strategy.ep_overlap or strategy.schedule == "dualpipe-v"
+    experts = overlap.ep_behind if behind else overlap.ep
+    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", experts), ("etp", 0.0), ("W", overlap.weight_gather))
     return Groups(
         network.group(strategy.tp, 1),
         network.group(strategy.cp, strategy.tp),
@@ -167,6 +170,12 @@ def new_gradients(strategy: Strategy, states: States) -> float:
     return states.weight / (dense if strategy.ep == 1 else min(dense, expert))
 
 
+def piled_gradients(strategy: Strategy, states: States) -> float:
+    """What of them stays once a layer is done: under ZeRO 3 they are scattered layer by layer."""
+    spread = sharding_of(strategy, expert=False).gradient if strategy.zero == 3 else 1
+    return new_gradients(strategy, states) / spread
+
+
 def _chunks(
     shard: Shard, strategy: Strategy, layers: tuple[int, ...], machine: Machine, groups: Groups, states: States
 ) -> list[Chunk]:
@@ -190,7 +199,7 @@ def _chunks(
                 runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
                 if shard.model.mtp:  # every token further ahead passes the same output layer again
                     runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
-            known[key] = chunk_of(tuple(runs), grads)
+            known[key] = chunk_of(tuple(runs), piled_gradients(strategy, states))
         chunks.append(known[key])
     return chunks
 

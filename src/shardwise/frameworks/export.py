@@ -127,7 +127,10 @@ def _draft(plan: Plan, target: Target, version: str, *, strict: bool = False) ->
     return draft
 
 
-_MEGATRONS = {"cuda_graphs": "none"}
+_MEGATRONS = {
+    "cuda_graphs": "none", "scaling": "tensor", "fp8_weights": False, "fp8_attention": False,
+    "dispatcher": "all-to-all", "ep_overlap": False,
+}  # fmt: skip
 """Fields that Megatron-LM alone has flags for, with what others do."""
 
 

@@ -59,6 +59,8 @@ class Assumed:
     per_tensor: float = 1.5
     """Launches a tensor that show where an optimizer is not fused. The probe's AdamW, tensor by tensor, takes 11 to
     12 us a tensor longer than in passes over many: two launches, of which some hide."""
+    fp8_attention: float = 1.3
+    """Speed of attention in 8 bit over that in 16 bit, both passes, its casts counted in."""
     graphed_attention: float = 0.5
     """Share of a layer's own host code that goes when CUDA graphs cover its attention alone: about half of a layer's
     kernels and modules stand there. What graphs keep in pools of their own is assumed to be nothing."""

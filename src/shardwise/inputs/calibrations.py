@@ -25,11 +25,15 @@ FAMILIES = {
     "h20": "hopper",
     "h200": "h200",
     "gh200": "h200",
-    "b200": "blackwell",
-    "b300": "blackwell",
-    "gb200": "grace-blackwell",
-    "gb300": "grace-blackwell",
+    "b200": "b200",
+    "b300": "b300",
+    "gb200": "gb200",
+    "gb300": "gb300",
     "mi": "cdna",
+    "mi325": "cdna-1000w",
+    "mi35": "cdna4",
+    "mi355": "cdna4-1400w",
+    "tpu": "tpu",
     "ascend": "ascend",
     "910": "ascend",
 }
@@ -63,6 +67,12 @@ def load_calibration(name: str) -> Calibration:
     if not path.is_file():
         raise UnknownNameError("calibration", name, calibration_names())
     return lookup.build(Calibration, {"name": name, **read_mapping(path)})
+
+
+@functools.cache
+def is_shipped(name: str) -> bool:
+    """Whether a calibration is one of ours; any other was measured where it is used."""
+    return (SHIPPED / f"{name}.toml").is_file()
 
 
 def calibration_names() -> list[str]:

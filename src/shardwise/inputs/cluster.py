@@ -8,7 +8,7 @@ from typing import Literal
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.site import Site
 
-Topology = Literal["switch", "mesh", "pcie"]
+Topology = Literal["switch", "mesh", "pcie", "torus-2d", "torus-3d"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ class Level:
     latency: float
     """Seconds for a message to the neighbour."""
     topology: Topology = "switch"
-    """switch: any pair at full speed; mesh: speed grows with the group (links per pair); pcie: a shared tree."""
+    """switch: any pair at full speed; mesh: speed grows with the group (links per pair); pcie: a shared tree; torus-2d,
+    torus-3d: two links an axis, a group has those of the axes that it spans."""
     oversubscription: float = 1.0
     """Traffic out of the domains below over what this level carries; 1: full bisection."""
 

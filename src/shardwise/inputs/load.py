@@ -47,9 +47,10 @@ class Loaded(Generic[T]):
 @functools.lru_cache(maxsize=256)
 def load_runtime(name: str) -> Runtime:
     """A runtime by catalog name, or from a file; `megatron+kernels.loss=fused` is one with other values."""
-    base, *changes = [name] if is_file(name) else name.split("+")
-    path = RUNTIMES / f"{lookup.normal(base)}.toml"
-    if not path.is_file():
+    base, *changes = name.split("+")
+    path = RUNTIMES / f"{lookup.normal(base)[:100]}.toml"
+    if not path.is_file():  # a file's name may have a plus; many changes are longer than any can be
+        base, changes = (name, []) if is_file(name) else (base, changes)
         if not is_file(base):
             raise UnknownNameError("runtime", base, runtime_names())
         path = Path(base)

@@ -28,6 +28,10 @@ class Abilities:
     """Kinds of context parallel; empty: none."""
     ep: bool = True
     """Expert parallel."""
+    dispatchers: tuple[str, ...] = ("all-to-all",)
+    """How tokens may reach their experts."""
+    ep_overlap: bool = False
+    """Tokens can travel behind another micro batch's compute."""
     etp: bool = True
     """Expert tensor parallel other than 1."""
     schedules: tuple[str, ...] = SCHEDULES
@@ -110,12 +114,18 @@ class Kernels:
     """One pass over the states; else several, with temporaries."""
     optimizer_work: float = 0.0
     """Bytes of temporaries per parameter of the optimizer's shard."""
+    expert_loop: bool = False
+    """Products of experts are launched one by one (Transformer Engine), else all of a layer in one kernel."""
+    expert_activation: tuple[float, float] = (1.0, 1.0)
+    """Time of the experts' activation over that of a dense layer's, forward and backward, where the number of tokens
+    changes from pass to pass."""
     expert_output_kept: bool = True
     """Experts' outputs are kept to scale them by the router's weights; else the weights travel with the tokens."""
     fp8_copies: float = 0.0
-    """Bytes per weight of the fp8 copies kept beside 16-bit weights when products run in fp8."""
+    """Most copies of a weight in the format of the products, one for each layout, that are kept from pass to pass; 0:
+    cast in every pass."""
     fp8_inputs: bool = False
-    """Linear layers keep their inputs in fp8 when products run in fp8."""
+    """Linear layers keep their inputs in the format of the products."""
     compiled: bool = False
     """Small kernels are fused by a compiler: fewer launches and less traffic."""
 
@@ -166,6 +176,8 @@ class Overlap:
     """Reduction of gradients, behind the backward pass."""
     param_gather: float = 0.0
     """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
+    gathers_twice: bool = False
+    """Experts have an optimizer of their own, and each of the two gathers all new weights unless that is hidden."""
     fsdp: float = 0.9
     """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
     fsdp_rate: float = 1.0
@@ -175,6 +187,9 @@ class Overlap:
     that no overlap hides."""
     tp: float = 0.0
     """Tensor parallel communication, by splitting matrix products."""
+    weight_gather: float = 1.0
+    """Gathering a column layer's input again for its weight gradient (sequence parallel), behind the product that makes
+    the gradient of that input, as long as it lasts."""
     p2p_shares: bool = False
     """Without sequence parallel, tensor parallel ranks send a share of the hidden state each and gather it."""
     whole_reduction: bool = False
@@ -182,7 +197,10 @@ class Overlap:
     p2p: float = 0.0
     """Sends between pipeline stages."""
     ep: float = 0.0
-    """Expert all-to-all."""
+    """Tokens on their way to experts and back."""
+    ep_behind: float = 0.37
+    """The same where another micro batch's compute runs beside it (`ep_overlap`). A trace of Qwen3-30B on 16 H100s had
+    37% hidden (Megatron Bridge, 2026-07): copies and products contend for the same compute units."""
     cp: float = 0.8
     """Context parallel exchanges, behind attention."""
 
@@ -199,6 +217,11 @@ class Overheads:
     """Seconds of CPU per layer and forward pass beside the kernels: Python, hooks, checks."""
     layer_backward: float = 0.0
     """The same for the backward pass."""
+    experts: float = 0.0
+    """Seconds of CPU that a layer with experts adds to its forward pass beside the kernels: router, dispatcher,
+    sorting."""
+    experts_backward: float = 0.0
+    """The same for the backward pass."""
     iteration: float = 2e-3
     """Seconds per iteration: data, logging, synchronisation."""
     collective: float = 20e-6
@@ -209,16 +232,6 @@ class Overheads:
     """Seconds per rank that states are spread over, where new weights are sent owner by owner and not gathered."""
     slowdown: float = 1.0
     """Time of all kernels over that of the calibrated ones; older kernels are slower."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """How wrong predictions for this runtime typically are: mean absolute errors on measured runs (`validate`)."""
-
-    time: float = 0.15
-    """Of iteration times; the default is for a runtime that no measured run was held against."""
-    memory: float = 0.10
-    """Of peak memory; likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +252,6 @@ class Runtime:
     """Its overlap of communication with compute."""
     overheads: Overheads = Overheads()
     """Its own costs."""
-    errors: Errors = Errors()
-    """How far predictions for it are to be trusted."""
 
     @property
     def base(self) -> str:

@@ -19,6 +19,10 @@ FLASH_KERNELS = (1.0, 3.0)
 # Compiled with an explicit mask, keys and values are spread to all heads and their gradients summed (H200, tinyllama).
 SPREAD_ROPE_BYTES = (27.0, 36.0)
 
+# Copies of what an all-to-all of context parallel moves: one before it and two behind (Transformer Engine's
+# `flash_attn_a2a_communicate`: heads gathered; the ranks' parts put in a row; chunks put in order).
+EXCHANGE_COPIES = 3
+
 
 def attention(shard: Shard, window: int) -> list[Op]:
     """The attention block with its norm and its residual addition."""
@@ -31,6 +35,7 @@ def attention(shard: Shard, window: int) -> list[Op]:
         ops.append(_qk_norm(shard))
     if model.position == "rope":
         ops.append(_rope(shard))
+    ops += exchanged(shard, 2 * query_width(shard) + 2 * kv_width(shard))
     ops.append(_core(shard, window))
     ops.append(_output(shard))
     if model.norms_per_layer >= 4:
@@ -115,7 +120,8 @@ def area(queries: float, window: int) -> float:
 def kept_qkv(shard: Shard) -> float:
     """Queries, keys and values as attention keeps them, and its output once more where the next layer turns it."""
     query, kv = query_width(shard), kv_width(shard)
-    width = query + 2 * kv + (query if shard.runtime.kernels.turned_output_kept and shard.samples > 1 else 0.0)
+    turned = shard.runtime.kernels.turned_output_kept and shard.samples > 1
+    width = query + 2 * kv + (query if turned or exchanges(shard) else 0.0)
     if shard.runtime.kernels.qkv == "mixed" and shard.model.position == "rope":
         width += query + kv  # values are a view that holds the whole projection beside the rotated copies
     return shard.element * shard.tokens * width
@@ -128,6 +134,7 @@ def _core(shard: Shard, window: int) -> Op:
     shape, comms = context_shape(shard, heads, model.kv_heads / model.heads, model.head_size, model.head_size, window)
     if not shard.flash:
         return unfused_core(shard, heads, query, kv, shape, comms)
+    kept = (kept_qkv(shard) + query) / (2 if shard.fp8_attention else 1)
     return Op(
         "attention",
         "core-attention",
@@ -135,8 +142,8 @@ def _core(shard: Shard, window: int) -> Op:
         shape,
         kernels_f=FLASH_KERNELS[0],
         kernels_b=FLASH_KERNELS[1],
-        kept=kept_qkv(shard) + query + 4 * heads * shard.tokens,
-        stays=kept_qkv(shard) + query,
+        kept=kept + 4 * heads * shard.tokens,
+        stays=kept,
         extra_f=query + gathered_keys(shard, kv),
         extra_b=shard.residual + query + query + 2 * kv + 2 * gathered_keys(shard, kv),
         params=model.heads / shard.tp if model.sinks else 0.0,
@@ -161,8 +168,9 @@ def context_shape(
     per_token = shard.element * shard.tokens * heads
     keys_values = per_token * kv_share * (size_qk + size_v)
     if shard.cp_kind == "all-to-all":
-        moved = per_token * (size_qk + size_v) + keys_values
-        comms = (Comm("all-to-all", "cp", moved, "F"), Comm("all-to-all", "cp", moved, "I"))
+        # queries, keys, values and outputs go one by one, and so do their gradients
+        each = [per_token * part * size for part in (1.0, kv_share) for size in (size_qk, size_v)]
+        comms = tuple(Comm("all-to-all", "cp", one, phase) for phase in ("F", "I") for one in each)
         return (rows / cp, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
     whole = keys_values * cp
     if shard.cp_kind == "ring":
@@ -172,6 +180,22 @@ def context_shape(
         gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
         comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
     return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+
+
+def exchanges(shard: Shard) -> bool:
+    """Whether context parallel moves heads by all-to-alls: what attention keeps is not what the next layer reads."""
+    return shard.cp > 1 and shard.cp_kind == "all-to-all"
+
+
+def exchanged(shard: Shard, width: float) -> list[Op]:
+    """Copies beside the all-to-alls of context parallel: heads are brought together before each, and behind it two
+    copies put the pairs of chunks that balance causal attention in order. `width`: of all that is exchanged.
+    """
+    if not exchanges(shard):
+        return []
+    moved = 2 * EXCHANGE_COPIES * shard.element * shard.tokens * width
+    kernels = 4.0 * EXCHANGE_COPIES
+    return [Op("exchange", "attention", "memory", (), moved, moved, kernels, kernels)]
 
 
 def gathered_keys(shard: Shard, kv: float) -> float:

@@ -107,7 +107,7 @@ def plan_from(data: Plain, path: str | Path) -> Plan:
     old = _version(data.get("schema"), path) == 1
     given = {name: part for name, part in data.items() if name != "schema"}
     try:
-        content = validated(Content, upgraded(given) if old else given)
+        content = validated(Content, with_intervals(upgraded(given) if old else given))
         if faults := list(_lengths(content)):
             raise InputError(faults)  # noqa: TRY301 - as those of the types
         made = {name: getattr(content, name) for name in _PARTS if name != "order"}
@@ -118,6 +118,22 @@ def plan_from(data: Plain, path: str | Path) -> Plan:
     except InputError as error:
         raise InputError([_cured(fault) for fault in error.faults], title=str(path)) from None
     return plan
+
+
+def with_intervals(given: Plain) -> Plain:
+    """Files from before there were intervals of memory say by what share it typically errs: a yes or a no of then is
+    taken to be one of nine in ten.
+    """
+    told = given.get("predictions")
+    if not isinstance(told, dict) or "memory_error" not in told:
+        return given
+    error, total = told["memory_error"], told.get("total_bytes")
+    if not (isinstance(error, int | float) and isinstance(total, int | float) and 0 <= error <= 1):
+        return given  # told by the types
+    kept = {name: part for name, part in told.items() if name != "memory_error"}
+    chance = {"yes": 0.95, "close": 0.5, "no": 0.05}.get(str(told.get("fits")), 0.5)
+    interval = [total / (1 + error), total * (1 + error)]
+    return {**given, "predictions": {"total_bytes_interval": interval, "fits_probability": chance, **kept}}
 
 
 def _cured(fault: Fault) -> Fault:

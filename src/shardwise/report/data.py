@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.intervals import within_error
 from shardwise.estimate.predictions import predictions_of, predictions_table
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import provenance_of
-from shardwise.report.estimate import Table, searched, summary
-from shardwise.search.question import COVERED, Answer, Candidate
+from shardwise.report.estimate import Table, between, chance, searched, summary
+from shardwise.search.question import COVERED, Answer, Candidate, slower
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.detail import Detail
     from shardwise.frameworks.target import Export
     from shardwise.search.what_if import WhatIf
     from shardwise.search.why import Why
@@ -43,8 +45,8 @@ def candidates(answer: Answer, top: int) -> Table:
     """The best simulated strategy of every layout."""
     shown = answer.top[:top]
     rows: list[tuple[str, ...]] = [
-        (str(one.strategy), show_seconds(one.seconds), f"{one.seconds / shown[0].seconds - 1:+.1%}",
-         show_percent(one.mfu), show_bytes(one.total_bytes))
+        (str(one.strategy), show_seconds(one.seconds), slower(answer, one), show_percent(one.mfu),
+         show_bytes(one.total_bytes))
         for one in shown
     ]  # fmt: skip
     return ("strategy", "iteration", "slower", "MFU", "memory"), rows
@@ -59,15 +61,18 @@ def space(answer: Answer) -> Iterator[str]:
             yield f"{axis:<11}{', '.join(f'{value}: {n:,}' for value, n in found.items())}"
 
 
-SHORT = ("iteration_seconds", "mfu", "fits", "total_bytes")
+SHORT = (
+    "iteration_seconds", "iteration_seconds_interval", "mfu", "fits", "fits_probability", "total_bytes",
+    "total_bytes_interval",
+)  # fmt: skip
 
 
 def _predicted(found: Estimate) -> Plain:
     return predictions_table(predictions_of(found, memory_limit=found.memory_limit))
 
 
-def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
-    """An estimate, with the changes that would help."""
+def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) -> Plain:
+    """An estimate, with the changes that would help and what it is made of."""
     advice = [
         {
             "change": change.text, "strategy": str(change.strategy), "seconds": change.seconds, "bytes": change.bytes,
@@ -78,20 +83,21 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
     return {
         "strategy": str(found.strategy), "inputs": inputs, "predictions": _predicted(found),
+        "work": [one._asdict() for one in inside.work], "groups": [one._asdict() for one in inside.groups],
         "advice": advice, "provenance": provenance_of(found),
     }  # fmt: skip
 
 
 def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
     """The plan of a search, and the best of every layout."""
-    return {**plan_table(plan), "top": [candidate_data(one) for one in answer.top[:top]]}
+    return {**plan_table(plan), "top": [candidate_data(answer, one) for one in answer.top[:top]]}
 
 
-def candidate_data(candidate: Candidate) -> Plain:
+def candidate_data(answer: Answer, candidate: Candidate) -> Plain:
     """A simulated strategy of a search."""
     return {
         "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds, "mfu": candidate.mfu,
-        "total_bytes": candidate.total_bytes,
+        "total_bytes": candidate.total_bytes, "within_error": answer.within_error(candidate),
     }  # fmt: skip
 
 
@@ -108,8 +114,9 @@ def why_data(found: Why) -> Plain:
         "sentence": "; ".join(why_lines(found)),
         "change": found.change,
         "strategy": str(found.other.strategy),
-        "fits": not found.missing,
+        "fits": "no" if found.missing else found.other.fits,
         "slower": found.slower,
+        "within_error": found.within_error,
         "missing_bytes": found.missing,
         "rank": found.rank,
         "parts": [{"name": p.name, "plan": p.best, "other": p.other, "lost": p.lost} for p in found.parts],
@@ -127,16 +134,35 @@ def what_if_rows(found: WhatIf) -> list[tuple[str, Estimate | None]]:
 
 def what_if_data(found: WhatIf) -> Plain:
     """A plan on another cluster: before, kept, and planned again."""
-    return {name: None if one is None else _short(one) for name, one in what_if_rows(found)}
+    return {name: None if one is None else _short(one, found.before) for name, one in what_if_rows(found)}
 
 
-def _short(found: Estimate) -> dict[str, Any]:
-    return {"strategy": str(found.strategy), **{name: getattr(found, name) for name in SHORT}}
+def _short(found: Estimate, before: Estimate) -> dict[str, Any]:
+    told = {name: getattr(found, name) for name in SHORT}
+    return {"strategy": str(found.strategy), **told, "within_error": within_error(before, found)}
+
+
+def what_if_table(found: WhatIf) -> Table:
+    """The same for people."""
+    heads = ("", "iteration", "nine runs in ten", "change", "MFU", "memory", "fits", "strategy")
+    return heads, [
+        (name, show_seconds(one.iteration_seconds), between(one), _changed(found.before, one), show_percent(one.mfu),
+         show_bytes(one.total_bytes), f"{one.fits} ({chance(one)})", str(one.strategy))
+        for name, one in what_if_rows(found)
+        if one is not None
+    ]  # fmt: skip
+
+
+def _changed(before: Estimate, one: Estimate) -> str:
+    if one is before:
+        return ""
+    share = f"{one.iteration_seconds / before.iteration_seconds - 1:+.1%}"
+    return f"{share}, within the error" if within_error(before, one) else share
 
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": False, "closest": answer.closest, "search": answer.counts}
+    return {"fits": "no", "closest": answer.closest, "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:

@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from shardwise.estimate.intervals import within_error
 from shardwise.plan.file import Difference
-from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import estimate_of
+from shardwise.plan.renew import SHARES, shown
+from shardwise.report.estimate import between
+from shardwise.units import show_seconds
 
-_SHARES = {"mfu", "mfu_full_attention", "hfu", "bubble", "gap", "memory_error"}
 _LONGEST = 60
+
+
+class TimeVerdict(NamedTuple):
+    """Whether one of two plans is the faster one, as far as can be told."""
+
+    text: str
+    within_error: bool
+
+
+def verdict_of(left: Plan, right: Plan) -> TimeVerdict | None:
+    """Of the iterations of two plans; none where one has a split for every operator, or is predicted the same."""
+    if left.operators or right.operators:
+        return None
+    pair = [estimate_of(plan) for plan in (left, right)]
+    if pair[0].iteration_seconds == pair[1].iteration_seconds:
+        return None
+    near = within_error(*pair)
+    both = " -> ".join(f"{show_seconds(one.iteration_seconds)} ({between(one)})" for one in pair)
+    change = f"{pair[1].iteration_seconds / pair[0].iteration_seconds - 1:+.1%}"
+    said = "within the error of the difference: neither is the faster one" if near else "beyond the error"
+    return TimeVerdict(f"iteration: {both}, {change}: {said}", near)
 
 
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:
@@ -25,16 +51,9 @@ def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:
 
 
 def _shown(path: str, value: object) -> str:
-    name = path.rpartition(".")[2]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _text(value)
-    if name.endswith("seconds") or path == "predictions.bound":
-        return show_seconds(value)
-    if name.endswith("bytes") or name == "memory_limit":
-        return show_bytes(value)
-    if name in _SHARES:
-        return show_percent(value, 2)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    return shown(path.rpartition(".")[2], value)
 
 
 def _text(value: object) -> str:
@@ -51,6 +70,6 @@ def _change(path: str, left: object, right: object) -> str:
     numbers = [value for value in (left, right) if isinstance(value, int | float) and not isinstance(value, bool)]
     if not path.startswith("predictions.") or len(numbers) < 2:
         return ""
-    if path.rpartition(".")[2] in _SHARES:
+    if path.rpartition(".")[2] in SHARES:
         return f"{100 * (numbers[1] - numbers[0]):+.1f} points"
     return f"{numbers[1] / numbers[0] - 1:+.1%}" if numbers[0] else ""

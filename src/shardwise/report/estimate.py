@@ -7,12 +7,15 @@ from math import ceil
 
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
+from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.predictions import Searched, Stage
+from shardwise.estimate.predictions import Figures, Searched, Stage
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
 from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
-from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.units import show_bytes, show_percent, show_rate, show_seconds
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -24,9 +27,8 @@ _FITS = {"yes": "fits", "no": "does not fit", "close": "close: may or may not fi
 
 def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     """The lines on top: name and text."""
-    low, high = found.iteration_seconds_interval
     strategy = found.strategy
-    yield "iteration", f"{show_seconds(found.iteration_seconds)}  ({show_seconds(low)} to {show_seconds(high)})"
+    yield "iteration", f"{show_seconds(found.iteration_seconds)}  ({between(found)})"
     tokens = strategy.global_batch * strategy.seq
     yield "tokens", f"{found.tokens_per_second_per_gpu:,.0f} per second and GPU, {tokens:,} per iteration"
     yield "MFU", f"{show_percent(found.mfu)} causal, {show_percent(found.mfu_full_attention)} full attention"
@@ -35,16 +37,27 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "memory", _memory_line(found)
 
 
+def between(found: Figures) -> str:
+    """The interval of the iteration: nine runs in ten."""
+    return " to ".join(map(show_seconds, found.iteration_seconds_interval))
+
+
+def chance(found: Figures) -> str:
+    """How likely it is to fit; what is nearly sure is not said to more digits than there are."""
+    share = found.fits_probability
+    return "over 99%" if share > 0.99 else "under 1%" if share < 0.01 else f"{share:.0%}"
+
+
 def _memory_line(found: Estimate) -> str:
     fullest = max(found.memory, key=lambda rank: rank.total)
     limit = _limit(found)
     left = limit - fullest.total
-    error = found.memory_error
     spare = f"{show_bytes(left)} free" if left >= 0 else f"{show_bytes(-left)} missing"
-    margin = f"{show_percent(abs(left) / limit)}; the memory model is right to about {show_percent(error)}"
+    low, high = map(show_bytes, found.total_bytes_interval)
     may = " that may be used" if limit < found.cluster.gpu.memory else ""
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
-    return f"{_FITS[found.fits]}: {show_bytes(fullest.total)} of {show_bytes(limit)}{may}{where}, {spare} ({margin})"
+    needed = f"{show_bytes(fullest.total)} ({low} to {high}) of {show_bytes(limit)}{may}{where}"
+    return f"{_FITS[found.fits]} (probability of fitting {chance(found)}): {needed}, {spare}"
 
 
 def _limit(found: Estimate) -> float:
@@ -63,14 +76,6 @@ def searched(told: Searched | None) -> Iterator[tuple[str, str]]:
     left = f", {told.left_open:,} left open" if told.left_open else ""
     cuts = f"{told.simulated:,} simulated ({told.simulations:,} cuts into stages)"
     yield "search", f"{told.strategies:,} strategies: {told.pruned:,} pruned by proof, {cuts}{left}"
-
-
-def outdated(plan: Plan, found: Estimate) -> str:
-    """A plan may be older than the cost model that reads it; empty: it says what is said today."""
-    then = plan.predictions.iteration_seconds if plan.predictions else found.iteration_seconds
-    if abs(found.iteration_seconds / then - 1) <= 1e-6:
-        return ""
-    return f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise"
 
 
 def proven(plan: Plan) -> list[tuple[str, str]]:
@@ -118,6 +123,30 @@ def _stage_row(name: str, stage: Stage, memory: RankMemory, slowest: float, limi
 def time(found: Estimate) -> Table:
     """The time ledger as a tree."""
     return ("part", "time", "share"), list(tree_rows(found.time, show_seconds))
+
+
+def work(inside: Detail) -> Table:
+    """Operations and bytes accessed, one line a pipeline rank, neighbours that are alike in one."""
+    heads = ("rank", "TFLOP forward", "backward", "recompute", "GB forward", "backward", "recompute")
+    rows = [
+        (
+            span(first, last),
+            *(f"{value / 1e12:,.4g}" for value in one[1:4]),
+            *(f"{value / 1e9:,.4g}" for value in one[4:]),
+        )
+        for first, last, one in alike(inside.work, key=lambda one: one[1:])
+    ]
+    return heads, rows
+
+
+def groups(inside: Detail) -> Table:
+    """What every communication group reaches with its largest message."""
+    rows: list[tuple[str, ...]] = [
+        (one.group, f"{one.ranks} x {one.stride}", " ".join(one.levels), one.collective, show_bytes(one.bytes),
+         show_seconds(one.seconds), show_rate(one.algorithm_bandwidth), show_rate(one.bus_bandwidth))
+        for one in inside.groups
+    ]  # fmt: skip
+    return ("group", "ranks x stride", "over", "collective", "message", "time", "algorithm", "bus"), rows
 
 
 def memory(found: Estimate) -> Table:
@@ -187,8 +216,17 @@ def _bytes(value: float) -> str:
 
 
 def notes(found: Estimate) -> list[str]:
-    """What the ledger of time says beside its numbers: corrections, shapes that were never measured."""
-    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note))
+    """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
+    told = dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
+    return [*unmeasured(found.cluster), *told]
+
+
+def unmeasured(cluster: Cluster) -> Iterator[str]:
+    """That nothing measured supports a GPU's calibration."""
+    found = calibration_of(cluster.gpu)
+    if not found.measured:
+        error = show_percent(found.time_error, 0)
+        yield f"no measured run supports the times of {cluster.gpu.name}: they may be off by {error} or more"
 
 
 def missing(found: Estimate) -> str:

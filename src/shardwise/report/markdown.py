@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shardwise.cost.ledger import Ledger
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.intervals import within_error
 from shardwise.plan.file import diff
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
@@ -54,7 +55,8 @@ def diff_markdown(left: Plan, right: Plan, names: tuple[str, str] = ("before", "
     more = f"\n\n{len(changed) - _DIFFERENCES} more values differ." if len(changed) > _DIFFERENCES else ""
     inputs = table(("input", *map(plain, names)), cells) + more if cells else "The inputs are the same."
     gain = pair[1].tokens_per_second_per_gpu / pair[0].tokens_per_second_per_gpu - 1
-    title = f"### {plain(names[1])} against {plain(names[0])}: {gain:+.1%} tokens per second and GPU"
+    near = ", within the error" if within_error(*pair) else ""
+    title = f"### {plain(names[1])} against {plain(names[0])}: {gain:+.1%} tokens per second and GPU{near}"
     return joined([title, numbers, inputs])
 
 
@@ -67,7 +69,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _head(found: Estimate) -> str:
     where = f"{plain(found.model.name)} on {plain(found.cluster.name)}"
     fits = {"yes": "fits", "no": "does not fit", "close": "may or may not fit"}[found.fits]
-    title = f"### {where}: {show_seconds(found.iteration_seconds)} per iteration, {fits}"
+    seconds = f"{show_seconds(found.iteration_seconds)} ({report.between(found)})"
+    title = f"### {where}: {seconds} per iteration, {fits}"
     return f"{title}\n\n{_code(str(found.strategy))} with {plain(found.strategy.runtime)}"
 
 
@@ -118,10 +121,13 @@ def _compared(left: Estimate, right: Estimate) -> Iterator[tuple[str, tuple[str,
         "synchronous bubble": (left.bubble, right.bubble, show_percent),
         "memory": (left.total_bytes, right.total_bytes, show_bytes),
     }  # fmt: skip
+    near = ", within the error" if within_error(left, right) else ""
     for name, (a, b, show) in rows.items():
         change = f"{100 * (b - a):+.1f} points" if show is show_percent else f"{b / a - 1:+.1%}"
-        yield name, (show(a), show(b), change)
+        yield name, (show(a), show(b), change + (near if name == "iteration" else ""))
+    yield "nine runs in ten", (report.between(left), report.between(right), "")
     yield "fits", (left.fits, right.fits, "" if left.fits == right.fits else "**changed**")
+    yield "probability of fitting", (report.chance(left), report.chance(right), "")
 
 
 def _said(value: object) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from shardwise.measure.validate import summary
-from shardwise.measure.validate.summary import Confusion, ErrorRow, Regret, mean_regret
-from shardwise.measure.validate.validate import Outcome, Validation, row_of
+from shardwise.measure.validate.summary import Confusion, Coverage, ErrorRow, Regret, mean_regret
+from shardwise.measure.validate.validate import INTERVALS, Outcome, Validation, row_of
 
 HEADS = ("rows", "mean", "median", "max", "bias", "worst row")
 PARTS = (
@@ -43,6 +43,7 @@ def validation_data(validation: Validation) -> dict[str, Any]:
             "fits": summary.confusions(outcomes),
             "regret": {source: mean_regret(found, source) for source in sources},
             "regrets": found,
+            "coverage": {name: summary.coverages(outcomes, name) for name in INTERVALS},
         },
     }
 
@@ -67,7 +68,10 @@ def reasons(validation: Validation) -> list[str]:
 def tables(validation: Validation) -> Iterator[Listing]:
     """Every table that has a row."""
     outcomes = validation.outcomes
-    every = (*_time(outcomes), *_memory(outcomes), *_parts(outcomes), _fits(outcomes), _regret(outcomes))
+    every = (
+        *_time(outcomes), *_memory(outcomes), *_parts(outcomes), _fits(outcomes), _regret(outcomes),
+        *_coverage(outcomes),
+    )  # fmt: skip
     yield from (one for one in every if one.rows)
 
 
@@ -133,3 +137,22 @@ def _regret_row(source: str, own: list[Regret]) -> tuple[str, ...]:
     shares = (mean_regret(own) or 0.0, worst.regret, sum(one.spread for one in own) / len(own))
     numbers, refused = (len(own), sum(one.rows for one in own)), sum(one.refused for one in own)
     return (source, *map(str, numbers), *(f"{100 * x:.1f}%" for x in shares), str(refused), worst.chosen)
+
+
+COVERAGE_HEADS = ("regime", "rows", "sources", "inside", "half-width")
+
+
+def _coverage(outcomes: list[Outcome]) -> Iterator[Listing]:
+    words = {"iteration_seconds": "iteration time", "peak_bytes": "peak memory"}
+    below = "(the intervals are meant to hold nine runs in ten; half-width: the median, as a share of the figure)"
+    for name in INTERVALS:
+        rows = coverage_rows(summary.coverages(outcomes, name))
+        yield Listing(f"{words[name]} inside the printed interval", COVERAGE_HEADS, rows, below)
+
+
+def coverage_rows(found: Iterable[Coverage]) -> list[tuple[str, ...]]:
+    """A line a regime."""
+    return [
+        (one.name, str(one.rows), str(one.sources), f"{100 * one.inside:.1f}%", f"{100 * one.half_width:.1f}%")
+        for one in found
+    ]

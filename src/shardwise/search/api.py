@@ -6,8 +6,10 @@ from dataclasses import replace
 from html import escape
 
 from shardwise.check.check import refuse_unsound
+from shardwise.check.runtime import asked_dispatch
 from shardwise.check.values import value_faults
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InfeasibleError, InputError
+from shardwise.estimate.intervals import around, causes_of, spread_of
 from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -24,7 +26,7 @@ from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
-from shardwise.search.question import GAP, Answer, Question
+from shardwise.search.question import GAP, Answer, Question, slower
 from shardwise.search.search import Report, Search, Stop
 from shardwise.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
@@ -32,6 +34,9 @@ from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
 DEFAULT_RUNTIME = "megatron"
 UNSEARCHED = (
     "dtype",
+    "scaling",
+    "fp8_weights",
+    "fp8_attention",
     "master",
     "grad_dtype",
     "optimizer",
@@ -40,6 +45,8 @@ UNSEARCHED = (
     "flash",
     "compile",
     "cuda_graphs",
+    "dispatcher",
+    "ep_overlap",
     "straggler",
 )
 """Fields of a strategy that are asked for, not searched."""
@@ -61,10 +68,10 @@ def question_of(
     cluster = named_cluster(cluster) if isinstance(cluster, str) else cluster
     wishes, other = read_wishes(only)
     runtime = _runtime(runtime, other.get("runtime"))
-    limit = memory_limit(cluster, runtime, memory_margin)
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
-    _refuse(model, cluster, shared, limit)
+    limit = memory_limit(model, cluster, shared.dtype, runtime, memory_margin)
+    _refuse(model, cluster, shared, runtime, limit)
     refuse_unsound(model, cluster, runtime, seq)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
@@ -72,8 +79,9 @@ def question_of(
     )  # fmt: skip
 
 
-def _refuse(model: Model, cluster: Cluster, base: Strategy, limit: float) -> None:
+def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, limit: float) -> None:
     faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
+    faults += asked_dispatch(model, base, runtime)
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"
@@ -92,12 +100,18 @@ def _runtime(asked: Runtime | str, wished: str | None) -> Runtime:
     return load_runtime(wished)
 
 
-def memory_limit(cluster: Cluster, runtime: Runtime, margin: float | str | None = None) -> float:
-    """Bytes that a rank may need: the GPU's, less the memory model's own error or the margin that is asked for."""
+def memory_limit(
+    model: Model | None, cluster: Cluster, dtype: str, runtime: Runtime, margin: float | str | None = None
+) -> float:
+    """Bytes that a rank may need: all that the GPU has once the memory model's own error is added, or less the margin
+    that is asked for.
+    """
     memory = cluster.gpu.memory
-    if margin is None:
-        return memory * (1 - max(calibration_of(cluster.gpu).memory_error, runtime.errors.memory))
-    return memory - parse_bytes(margin)
+    if margin is not None:
+        return memory - parse_bytes(margin)
+    calibration = calibration_of(cluster.gpu)
+    causes = causes_of(model, cluster, dtype, runtime.name, calibration)
+    return around(memory, spread_of(causes, runtime.name, calibration).memory)[0]
 
 
 def answer_of(
@@ -130,8 +144,7 @@ def answer_of(
 def plan_file_of(answer: Answer) -> Plan:
     """The plan of an answer: its strategy, cut and order, what is predicted, and what is proven."""
     if answer.best is None:
-        message = "nothing fits, so there is no plan"
-        raise ValueError(message)
+        raise InfeasibleError(f"there is no plan: {why_nothing(answer)}")
     found = plan_of(answer.best)
     told = predictions_of(
         answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
@@ -157,9 +170,8 @@ def answer_html(answer: Answer) -> str:
     """The best strategy with its proof, and the best of the other layouts folded below it."""
     if answer.best is None:
         return f"<div>{escape(why_nothing(answer))}</div>"
-    fastest = answer.best.iteration_seconds
     rows = [
-        (str(one.strategy), show_seconds(one.seconds), f"{one.seconds / fastest - 1:+.1%}", show_percent(one.mfu),
+        (str(one.strategy), show_seconds(one.seconds), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes))
         for one in answer.top[:_SHOWN]
     ]  # fmt: skip

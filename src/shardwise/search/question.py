@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.cost.memory import Fits
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.intervals import layout_within_error
 from shardwise.estimate.predictions import Searched
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -95,7 +97,10 @@ class Candidate:
     seconds: float
     total_bytes: float
     mfu: float
-    fits: bool = True
+    allowed: bool = True
+    """It needs no more memory than may be used."""
+    fits: Fits = "yes"
+    """As its estimate says: yes, no, or close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +153,18 @@ class Answer:
             return float("inf")
         return max(0.0, self.best.iteration_seconds / self.bound - 1.0)
 
+    def within_error(self, one: Candidate) -> bool:
+        """Whether a layout is as fast as the best, as far as can be told."""
+        return self.best is not None and layout_within_error(self.best, one.strategy, one.seconds)
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from shardwise.search.api import answer_html
 
         return answer_html(self)
+
+
+def slower(answer: Answer, one: Candidate) -> str:
+    """How much longer a layout takes than the fastest, and whether that is more than the error."""
+    share = f"{one.seconds / answer.top[0].seconds - 1:+.1%}"
+    return f"{share} (within the error)" if one is not answer.top[0] and answer.within_error(one) else share

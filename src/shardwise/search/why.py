@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.estimate.advice import difference
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.intervals import within_error
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 from shardwise.units import show_bytes, show_seconds
@@ -46,6 +47,11 @@ class Why:
         """How much longer the other takes, as a share; below 0: it is faster."""
         return self.other.iteration_seconds / self.best.iteration_seconds - 1
 
+    @property
+    def within_error(self) -> bool:
+        """The predictions are too near to each other to say which is faster."""
+        return within_error(self.best, self.other)
+
 
 def why(best: Estimate, other: Estimate, limit: float) -> Why:
     """Compare two estimates. `limit`: bytes that a rank may need."""
@@ -61,8 +67,8 @@ def why(best: Estimate, other: Estimate, limit: float) -> Why:
     )
 
 
-def against(plan: Plan, text: str) -> Why:
-    """Compare a strategy with a plan's; what its line leaves out is the plan's, layers are cut anew."""
+def against(plan: Plan, asked: Strategy | str) -> Why:
+    """Compare a strategy with a plan's; what a line leaves out is the plan's, layers that are not said are cut anew."""
     from shardwise.check.check import ensure
     from shardwise.check.values import value_faults
     from shardwise.errors import InputError
@@ -70,10 +76,10 @@ def against(plan: Plan, text: str) -> Why:
     from shardwise.inputs.load import load_runtime
     from shardwise.plan.predict import estimate_of, order_for
 
-    if not text.strip():
+    if isinstance(asked, str) and not asked.strip():
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
     limit = plan.memory_limit
-    other = filled(text, plan.strategy, plan.cluster.gpus)
+    other = asked if isinstance(asked, Strategy) else filled(asked, plan.strategy, plan.cluster.gpus)
     faults = value_faults(other, "strategy")
     if faults:  # before anything is cut or priced with such numbers
         raise InputError(faults)
@@ -102,7 +108,7 @@ def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
     if strategy.chunks != plan.strategy.chunks or check(plan.model, plan.cluster, own, question.runtime):
         return found.strategy
     kept = estimate(plan.model, plan.cluster, own, runtime=question.runtime, checked=True)
-    better = kept.total_bytes <= limit and (not found.fits or kept.iteration_seconds <= found.seconds)
+    better = kept.total_bytes <= limit and (not found.allowed or kept.iteration_seconds <= found.seconds)
     return own if better else found.strategy
 
 
@@ -116,8 +122,14 @@ def sentences(found: Why) -> list[str]:
             f"that may be used, {show_bytes(found.missing)} too much; the peak is in {fullest.at}"
         )
     word = "slower" if found.slower >= 0 else "faster"
-    both = f"{show_seconds(found.other.iteration_seconds)} against {show_seconds(found.best.iteration_seconds)}"
-    return [*lines, f"{abs(found.slower):.1%} {word}: {both}"]
+    both = " against ".join(map(_shown, (found.other, found.best)))
+    near = ", which is within the error of the difference" if found.within_error else ""
+    return [*lines, f"{abs(found.slower):.1%} {word}{near}: {both}"]
+
+
+def _shown(found: Estimate) -> str:
+    low, high = map(show_seconds, found.iteration_seconds_interval)
+    return f"{show_seconds(found.iteration_seconds)} ({low} to {high})"
 
 
 def _parts(best: Estimate, other: Estimate) -> tuple[Part, ...]:

@@ -61,11 +61,10 @@ def run(body: bytes, say: Say, stop: Callable[[], bool]) -> None:
 
 def _done(answer: Answer) -> Data:
     found = api.plan_of(answer) if answer.best else None
-    best = str(found.strategy) if found else ""
     return {
         "plan": api.plan_table(found) if found else None,
         "view": plan_view(found, answer.simulated) if found else None,
-        "top": [candidate_view(one, best=str(one.strategy) == best) for one in answer.top],
+        "top": [candidate_view(one, answer.best) for one in answer.top],
         "finished": answer.finished,
         "closest": _closest(answer, answer.closest) if answer.closest else None,
         "message": "" if found else api.why_nothing(answer),

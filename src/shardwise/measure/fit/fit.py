@@ -85,10 +85,10 @@ def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str, cluster: Clu
             found = _fitted(task, gpu, found)
     families = [_family(task, gpu, found) for task in todo]  # before the steps: kernels were measured by themselves
     found, steps = fit_steps(probe, gpu, found)
-    found, links = fit_links(probe, cluster, found, notes)
+    found, links = fit_links(probe.rows("distributed"), cluster, found, notes)
     every = [sample for task in todo for sample in task.rows]
-    error = steps.mean if steps else found.time_error
-    found = replace(found, probed=probed(sample.op for sample in every), time_error=round(max(0.02, error), 4))
+    error = round(max(0.02, steps.mean), 4) if steps else 0.0
+    found = replace(found, probed=probed(sample.op for sample in every), time_error=error)
     return Fit(calibration=found, families=(*families, *(one for one in (steps, links) if one)), notes=tuple(notes))
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import sqrt
 from statistics import fmean, median
 
+from shardwise.estimate.intervals import ANY, COMPOSED, NODES
 from shardwise.measure.validate.validate import Outcome
 
 Key = Callable[[Outcome], str]
@@ -184,7 +186,7 @@ def regrets(outcomes: Iterable[Outcome]) -> list[Regret]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.case.group and "fits" in outcome.case.measured:
-            groups.setdefault(_setting(outcome), []).append(outcome)
+            groups.setdefault(setting_of(outcome), []).append(outcome)
     found = (_regret(name, groups[name]) for name in sorted(groups))
     return [one for one in found if one]
 
@@ -195,7 +197,7 @@ def mean_regret(found: Iterable[Regret], source: str = "") -> float | None:
     return fmean(values) if values else None
 
 
-def _setting(outcome: Outcome) -> str:
+def setting_of(outcome: Outcome) -> str:
     """What two runs must share to differ only in layout: also their kernels, number formats and hardware."""
     case, strategy = outcome.case, outcome.case.strategy
     kernels = case.runtime.kernels
@@ -225,3 +227,59 @@ def _regret(name: str, members: list[Outcome]) -> Regret | None:
 
 def _seconds(outcome: Outcome) -> float:
     return float(outcome.case.measured["iteration_seconds"])
+
+
+KNOWN = "dense, 16 bit, all known"
+POOLED = 50
+"""Rows from which on a regime's share says something by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How often what was measured lies in its interval."""
+
+    name: str
+    rows: int
+    sources: int
+    inside: float
+    """Share of the rows; intervals are meant to hold nine in ten."""
+    half_width: float
+    """Median half of an interval, as a share of its figure."""
+
+
+def coverages(outcomes: Iterable[Outcome], quantity: str) -> list[Coverage]:
+    """By regime, all together first; regimes overlap, since an MoE run in fp8 is one of both."""
+    rows = [one for one in outcomes if quantity in one.error]
+    regimes: dict[str, list[Outcome]] = {"all": rows}
+    for one in rows:
+        for name in _regimes(one):
+            regimes.setdefault(name, []).append(one)
+    small = {name for name, own in regimes.items() if len(own) < POOLED}
+    together = [one for one in rows if small.intersection(_regimes(one))]
+    ranked = sorted(regimes.items(), key=lambda item: (item[0] != "all", item[0]))
+    found = [_coverage(name, own, quantity) for name, own in ranked if own]
+    return [*found, _coverage(f"regimes of fewer than {POOLED} rows", together, quantity)] if together else found
+
+
+def _regimes(one: Outcome) -> list[str]:
+    """What a row belongs to: its causes of error, its format, and where there is none of them, the number of nodes.
+    What never ran as a whole says nothing of any other regime.
+    """
+    if COMPOSED in one.causes:
+        return [COMPOSED]
+    other = [name for name in one.causes if name not in {ANY, NODES}]
+    dtype = one.case.strategy.dtype
+    formats = [f"in {dtype}"] if dtype in {"fp8", "mxfp8", "nvfp4"} else []
+    nodes = "many nodes" if NODES in one.causes else "one node"
+    return [*other, *formats] if other else [KNOWN, f"{KNOWN}, {nodes}"]
+
+
+def _coverage(name: str, rows: list[Outcome], quantity: str) -> Coverage:
+    intervals = [one.interval(quantity) for one in rows]
+    return Coverage(
+        name=name,
+        rows=len(rows),
+        sources=len({one.case.source for one in rows}),
+        inside=fmean(one.inside(quantity) for one in rows),
+        half_width=median((high - low) / 2 / sqrt(low * high) for low, high in intervals),
+    )

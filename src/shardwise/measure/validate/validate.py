@@ -9,11 +9,24 @@ from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate, assemble
-from shardwise.estimate.setup import setup_of
+from shardwise.estimate.intervals import (
+    COMPOSED,
+    PARTIAL,
+    Interval,
+    Spread,
+    around,
+    causes_of,
+    probability,
+    spread_of,
+    width_in,
+)
+from shardwise.estimate.setup import Setup, setup_of
+from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.load import counted_gpus
 from shardwise.measure.validate.case import MeasuredRun, Skipped
-from shardwise.measure.validate.rows import read_file, shipped_files
+from shardwise.measure.validate.rows import read_file, shipped_files, sized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +44,16 @@ class Validation:
         return [one for one in self.results if isinstance(one, Skipped)]
 
 
-def validate(files: Iterable[str | Path] = ()) -> Validation:
-    """Predict every row of the files; without files, of the data that come with the package."""
-    rows = [row for path in (tuple(files) or shipped_files()) for row in read_file(path)]
+def validate(files: Iterable[str | Path] = (), cluster: str | None = None) -> Validation:
+    """Predict every row of the files; without files, of the data that come with the package.
+
+    `cluster`: a name or file, without a number of GPUs, that the rows of its GPU are predicted with.
+    """
+    given = counted_gpus(cluster)[1] if cluster else None
+    sized.cache_clear()
+    if given:
+        load_cluster(given)  # a wrong one is an error, not a reason to skip each row
+    rows = [row for path in (tuple(files) or shipped_files()) for row in read_file(path, given)]
     return Validation(results=tuple(_predicted(row) for row in rows))
 
 
@@ -67,7 +87,7 @@ def row_of(result: Outcome | Skipped) -> dict[str, Any]:
     return {**row, "assumed": list(case.notes)} if case.notes else row
 
 
-Values = dict[str, float | bool]
+Values = dict[str, float | bool | Interval]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +98,22 @@ class Outcome:
     predicted: Values
     error: dict[str, float]
     """predicted / measured - 1 for every number that has both."""
+    causes: tuple[str, ...] = ()
+    """Why the prediction may be wrong: what its intervals are made of."""
+
+    def inside(self, quantity: str) -> bool:
+        """Whether what was measured lies in the interval of a quantity that was."""
+        low, high = self.interval(quantity)
+        return low <= float(self.case.measured[quantity]) <= high
+
+    def interval(self, quantity: str) -> Interval:
+        found = self.predicted[INTERVALS[quantity]]
+        assert isinstance(found, tuple)  # noqa: S101 - for the type checker: `predict` put it there
+        return found
+
+
+INTERVALS = {"iteration_seconds": "time_interval", "peak_bytes": "memory_interval"}
+"""Quantity -> its interval."""
 
 
 def predict(case: MeasuredRun) -> Outcome | Skipped:
@@ -91,9 +127,26 @@ def predict(case: MeasuredRun) -> Outcome | Skipped:
     error = {
         key: float(value) / float(case.measured[key]) - 1
         for key, value in predicted.items()
-        if key in case.measured and not isinstance(value, bool) and case.measured[key]
+        if key in case.measured and not isinstance(value, bool | tuple) and case.measured[key]
     }
-    return Outcome(case=case, predicted=predicted, error=error)
+    causes = _causes(case, setup, estimate)
+    width = spread_of(causes, case.runtime.name, setup.calibration)
+    return Outcome(case=case, predicted={**predicted, **bars(predicted, width)}, error=error, causes=causes)
+
+
+def bars(predicted: Values, width: Spread) -> Values:
+    """The intervals around what is predicted."""
+    widths = dict(zip(INTERVALS, width, strict=True))
+    return {INTERVALS[name]: around(float(predicted[name]), widths[name]) for name in INTERVALS}  # type: ignore[arg-type]
+
+
+def _causes(case: MeasuredRun, setup: Setup, estimate: Estimate) -> tuple[str, ...]:
+    """Those of the question, and what the row itself leaves open."""
+    name = case.runtime.name
+    found = causes_of(case.model, case.cluster, case.strategy.dtype, name, setup.calibration, estimate.time)
+    if case.composed:
+        return (*found, COMPOSED)
+    return found if case.complete else (*found, PARTIAL)
 
 
 # A few steps after a rest keep clocks that a job of minutes does not: the same library's jobs of minutes take 4% longer
@@ -128,6 +181,7 @@ def _whole(case: MeasuredRun, estimate: Estimate) -> Values:
         "iteration_seconds": estimate.iteration_seconds,
         "peak_bytes": peak,
         "fits": fullest.total <= case.cluster.gpu.memory,
+        "fits_probability": estimate.fits_probability,
     }
     if case.source == "h200_huggingface":
         values |= {
@@ -145,6 +199,7 @@ def _rank(case: MeasuredRun, estimate: Estimate) -> Values:
     stage, memory = estimate.stages[rank], estimate.memory[rank]
     passes = case.strategy.microbatches * stage.alone
     passes += case.runtime.overheads.iteration
+    width = width_in(estimate.total_bytes, estimate.total_bytes_interval)
     return {
         "iteration_seconds": passes + estimate.optimizer_by_rank[rank],
         "forward_backward_seconds": passes,
@@ -154,4 +209,5 @@ def _rank(case: MeasuredRun, estimate: Estimate) -> Values:
         "peak_optimizer_bytes": memory.optimizer,
         "static_bytes": memory.static,
         "fits": memory.total <= case.cluster.gpu.memory,
+        "fits_probability": probability(memory.total, case.cluster.gpu.memory, width),
     }

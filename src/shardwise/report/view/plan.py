@@ -9,6 +9,7 @@ from shardwise.check.check import ensure
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.estimate import Estimate, assemble, within
+from shardwise.estimate.intervals import pair_width
 from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.predictions import ledger_table
 from shardwise.estimate.setup import setup_of
@@ -19,12 +20,13 @@ from shardwise.plan.file import plan_id
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit
 from shardwise.plan.proof import check_proof
-from shardwise.report.estimate import outdated, searched
+from shardwise.plan.renew import outdated, sentence
+from shardwise.report.estimate import chance, searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
 from shardwise.search.question import Candidate
-from shardwise.units import show_bytes, show_count, show_percent
+from shardwise.units import show_bytes, show_count
 
 _AXES = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "sp", "micro_batch", "global_batch", "seq", "microbatches",
@@ -32,7 +34,7 @@ _AXES = (
 )  # fmt: skip
 _NUMBERS = (
     "iteration_seconds", "mfu", "mfu_full_attention", "hfu", "tokens_per_second_per_gpu", "tflops_per_gpu", "bubble",
-    "peak_bytes", "total_bytes", "memory_error", "fits",
+    "peak_bytes", "total_bytes", "fits", "fits_probability",
 )  # fmt: skip
 
 
@@ -57,7 +59,7 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
         "stages": stages_data(found, setup, timeline),
         "timeline": timeline_data(timeline),
         "ledger": {"time": ledger_table(found.time), "memory": [_memory(rank) for rank in found.memory]},
-        "candidates": _points(candidates, str(strategy)),
+        "candidates": [candidate_view(one, found) for one in candidates],
         "notes": [*_notes(found, plan), *filter(None, [too_long(timeline)])],
     }
 
@@ -71,6 +73,8 @@ def _numbers(found: Estimate, plan: Plan) -> Plain:
     return {
         **{name: getattr(found, name) for name in _NUMBERS},
         "interval": list(found.iteration_seconds_interval),
+        "memory_interval": list(found.total_bytes_interval),
+        "layout_error": pair_width(found),
         "memory_limit": found.cluster.gpu.memory,
         "usable_memory": told.memory_limit if told else None,
         "bound": proof.bound if proof and not proof.fault else None,
@@ -91,18 +95,15 @@ def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _notes(found: Estimate, plan: Plan) -> Iterator[str]:
-    if note := outdated(plan, found):
+    if note := sentence(outdated(plan.predictions, found)):
         yield note
     proof = check_proof(plan)
     if proof and proof.fault:
         yield str(proof)
+    needed = found.total_bytes_interval
     if found.fits == "close":
-        yield f"may or may not fit: the memory model is right to about {show_percent(found.memory_error)}"
+        yield f"may or may not fit (probability {chance(found)}): it needs {' to '.join(map(show_bytes, needed))}"
     yield from dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
-
-
-def _points(candidates: Iterable[Candidate], best: str) -> list[Plain]:
-    return [candidate_view(one, best=str(one.strategy) == best) for one in candidates]
 
 
 def _memory(rank: RankMemory) -> Plain:

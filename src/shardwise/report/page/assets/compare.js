@@ -2,7 +2,7 @@
 
 import { go, pin, showPlan, unpin } from "./actions.js";
 import { el, refill } from "./dom.js";
-import { number, percent, signed, units } from "./format.js";
+import { intervalOf, number, percent, signed, units } from "./format.js";
 import { t, word } from "./i18n.js";
 import { axisText } from "./inside.js";
 import { MEMORY, TIME } from "./palette.js";
@@ -157,16 +157,26 @@ function line(row) {
 }
 
 const NUMBERS = [
-  ["iteration_seconds", "tile.iteration.name", "time", -1],
+  ["iteration_seconds", "tile.iteration.name", "time", -1, "interval"],
   ["makespan", "tile.makespan.name", "time", -1],
   ["tokens_per_second_per_gpu", "tile.tokens.name", "number", 1],
   ["mfu", "tile.mfu.name", "percent", 1],
   ["bubble", "tile.bubble.name", "percent", -1],
-  ["total_bytes", "tile.memory.name", "memory", -1],
+  ["total_bytes", "tile.memory.name", "memory", -1, "memory_interval"],
   ["memory_limit", "limit", "memory", 0],
   ["bound", "plan.bound", "time", 0],
   ["gap", "plan.gap", "percent", 0],
 ];
+
+const TIMES = new Set(["iteration_seconds", "tokens_per_second_per_gpu", "mfu"]);
+
+/** Whether the iterations of plans are nearer to each other than layouts err apart: then none is the fastest. */
+function tied(views) {
+  const times = views.map(view => view.numbers.iteration_seconds),
+    errors = views.map(view => view.numbers.layout_error);
+  if (views.length < 2 || ![...times, ...errors].every(Number.isFinite)) return false;
+  return Math.log(Math.max(...times) / Math.min(...times)) <= Math.max(...errors);
+}
 
 function shower(kind, view) {
   return {
@@ -179,23 +189,30 @@ function shower(kind, view) {
 
 function numberRows(views) {
   const shown = NUMBERS.filter(([key]) => views.some(view => Number.isFinite(view.numbers[key])));
-  const rows = shown.map(([key, name, kind, better]) => {
+  const rows = shown.map(([key, name, kind, better, interval]) => {
     const values = views.map(view => view.numbers[key] ?? null);
-    return valueRow(
+    const row = valueRow(
       t(name),
       values,
       values.map((value, k) => shower(kind, views[k])(value)),
-      better,
+      TIMES.has(key) && tied(views) ? 0 : better,
       views,
     );
+    row.cells.forEach((cell, k) => {
+      const between = intervalOf(views[k].numbers[interval], shower(kind, views[k]));
+      if (between) cell.text += ` (${between})`;
+      if (cell.delta && TIMES.has(key) && tied([views[0], views[k]])) cell.delta += `, ${t("within.error")}`;
+    });
+    return row;
   });
   return views.some(view => view.numbers.fits) ? [...rows, fitsRow(views)] : rows;
 }
 
 function fitsRow(views) {
-  const texts = views.map(
-      ({ numbers: { fits } }) => ({ yes: t("yes"), no: t("no"), close: t("fits.close") })[fits] || "–",
-    ),
+  const texts = views.map(({ numbers: { fits, fits_probability: share } }) => {
+      const word = { yes: t("yes"), no: t("no"), close: t("fits.close") }[fits] || "–";
+      return Number.isFinite(share) ? `${word} (${t("tile.chance", { share: percent(share, 0) })})` : word;
+    }),
     differs = new Set(texts).size > 1;
   const cells = texts.map((text, k) => ({
     text,

@@ -125,6 +125,8 @@ export const en = {
   "tile.tokens": "tokens/s/GPU",
   "tile.bubble": "mean idle share of the ranks",
   "tile.interval": "{low} to {high}",
+  "tile.chance": "{share} likely to fit",
+  "within.error": "within the error",
   "tile.of": "{share} of {limit}",
   "tile.bound": "bound {bound}",
   "fits.yes": "fits",

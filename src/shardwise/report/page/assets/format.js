@@ -1,5 +1,7 @@
 // Numbers as people read them, the same words as the command line.
 
+import { t } from "./i18n.js";
+
 export function number(value, digits = 0) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -55,6 +57,20 @@ export function count(value) {
     if (Math.abs(value) >= scale) return `${significant(value / scale, 3)}${unit}`;
   }
   return significant(value, 3);
+}
+
+/** What nine runs in ten lie between. */
+export function intervalOf(interval, show) {
+  return interval ? t("tile.interval", { low: show(interval[0]), high: show(interval[1]) }) : "";
+}
+
+/** What stands below the memory of a plan: its interval, its share of the device, and how likely it is to fit. */
+export function memoryBelow(n, show) {
+  const share = n.memory_limit
+    ? t("tile.of", { limit: show(n.memory_limit), share: percent(n.total_bytes / n.memory_limit, 0) })
+    : "";
+  const chance = Number.isFinite(n.fits_probability) ? t("tile.chance", { share: percent(n.fits_probability, 0) }) : "";
+  return [intervalOf(n.memory_interval, show), share, chance].filter(Boolean).join(" · ");
 }
 
 /** Time and memory of a view: seconds and bytes, or the user's own units. */

@@ -2,7 +2,7 @@
 
 import { go, togglePin } from "./actions.js";
 import { el, refill } from "./dom.js";
-import { number, percent, units } from "./format.js";
+import { intervalOf, memoryBelow, number, percent, units } from "./format.js";
 import { t, word } from "./i18n.js";
 import { ledgerTree, memoryLedger } from "./ledger.js";
 import { stageBars } from "./stages.js";
@@ -125,15 +125,13 @@ function refreshPin(root) {
 function tiles(view, show) {
   const n = view.numbers,
     plan = view.kind === "plan";
-  const memory = n.memory_limit
-    ? t("tile.of", { limit: show.memory(n.memory_limit), share: percent(n.total_bytes / n.memory_limit, 0) })
-    : "";
+  const memory = memoryBelow(n, show.memory);
   const list = plan
     ? [
         [
           "iteration",
           show.time(n.iteration_seconds),
-          n.interval ? t("tile.interval", { low: show.time(n.interval[0]), high: show.time(n.interval[1]) }) : "",
+          intervalOf(n.interval, show.time),
         ],
         ["tokens", number(n.tokens_per_second_per_gpu), t("tile.tokens")],
         ["mfu", percent(n.mfu), n.tflops_per_gpu ? `${number(n.tflops_per_gpu)} TFLOPS` : ""],

@@ -2,7 +2,7 @@
 
 import { go, pin, select } from "./actions.js";
 import { el } from "./dom.js";
-import { bytes, number, percent, seconds, signed } from "./format.js";
+import { bytes, intervalOf, memoryBelow, number, percent, seconds, signed } from "./format.js";
 import { t } from "./i18n.js";
 import { start } from "./search.js";
 import { state, update } from "./state.js";
@@ -47,14 +47,10 @@ export function answer(run) {
     el(
       "div",
       { class: "tiles" },
-      tile("iteration", seconds(n.iteration_seconds), ""),
+      tile("iteration", seconds(n.iteration_seconds), intervalOf(n.interval, seconds)),
       tile("tokens", number(n.tokens_per_second_per_gpu), t("tile.tokens")),
       tile("mfu", percent(n.mfu), ""),
-      tile(
-        "memory",
-        bytes(n.total_bytes),
-        t("tile.of", { limit: bytes(n.memory_limit), share: percent(n.total_bytes / n.memory_limit, 0) }),
-      ),
+      tile("memory", bytes(n.total_bytes), memoryBelow(n, bytes)),
       n.gap === null
         ? null
         : tile("gap", percent(n.gap, 2), run.finished === false ? t("plan.stopped") : t("plan.finished")),
@@ -110,7 +106,7 @@ export function chosenCard(run) {
   const ready = state.current && state.current.view.strategy === state.selected;
   const best = run.view
     ? run.view.numbers.iteration_seconds
-    : Math.min(...run.points.filter(one => one.fits).map(one => one.seconds));
+    : Math.min(...run.points.filter(one => one.allowed).map(one => one.seconds));
   return el(
     "section",
     { "class": "card chosen", "aria-label": t("scatter.selected") },
@@ -126,7 +122,7 @@ export function chosenCard(run) {
       el(
         "p",
         { class: "numbers" },
-        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)}) · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(point.fits ? "fits.yes" : "fits.no")}`,
+        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)}${point.within_error ? `, ${t("within.error")}` : ""}) · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(`fits.${point.fits}`)}`,
       ),
     ),
     state.live
@@ -153,7 +149,7 @@ export function tableKey(rows) {
 export function rowsOf(run) {
   if (run.top && run.top.length) return run.top;
   return run.points
-    .filter(point => point.fits)
+    .filter(point => point.allowed)
     .sort((a, b) => a.seconds - b.seconds)
     .slice(0, 10);
 }
@@ -205,6 +201,10 @@ export function bestTable(rows) {
 /** Batch and sequence are the question's: the same in every row. */
 const short = strategy => strategy.replace(/ gbs\d+| seq\d+/g, "");
 
+/** Below the error of the difference nothing is called slower. */
+const slower = (row, fastest) =>
+  signed(row.seconds / fastest - 1) + (row.within_error ? ` (${t("within.error")})` : "");
+
 function bestRow(row, fastest) {
   const chosen = row.strategy === state.selected;
   return el(
@@ -220,7 +220,7 @@ function bestRow(row, fastest) {
       ),
     ),
     el("td", { class: "num" }, seconds(row.seconds)),
-    el("td", { class: "num" }, row.seconds === fastest ? "–" : signed(row.seconds / fastest - 1)),
+    el("td", { class: "num" }, row.seconds === fastest ? "–" : slower(row, fastest)),
     el("td", { class: "num" }, number(row.tokens_per_second_per_gpu)),
     el("td", { class: "num" }, percent(row.mfu)),
     el("td", { class: "num" }, bytes(row.total_bytes)),

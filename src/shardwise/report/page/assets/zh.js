@@ -125,6 +125,8 @@ export const zh = {
   "tile.tokens": "token/s/GPU",
   "tile.bubble": "各级平均空闲占比",
   "tile.interval": "{low} 至 {high}",
+  "tile.chance": "放得下的概率 {share}",
+  "within.error": "在误差范围内",
   "tile.of": "占 {limit} 的 {share}",
   "tile.bound": "下界 {bound}",
   "fits.yes": "放得下",

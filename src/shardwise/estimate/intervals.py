@@ -1,0 +1,179 @@
+"""How far a prediction is to be trusted: which causes of error a question has, and the interval that they make.
+
+An error is a factor, so widths are logarithms: nine runs in ten lie between figure / exp(width) and
+figure x exp(width). Causes are independent, so their squares add. The widths are fitted to runs whose source was left
+out (`inputs/accuracy.py`); what a user's own calibration states of itself counts in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import lru_cache
+from math import erf, exp, inf, log, pi, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardwise.cost.ledger import Ledger
+from shardwise.inputs.accuracy import Widths, accuracy
+from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibrations import calibration_of, is_shipped
+from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.model import Model
+from shardwise.inputs.strategy import Strategy
+
+if TYPE_CHECKING:
+    from shardwise.estimate.estimate import Estimate
+
+ANY = "any run"
+NODES = "many nodes"
+MOE = "mixture of experts"
+LOW = "8 or 4 bit"
+LAUNCH = "launch-bound"
+SOFTWARE = "runtime unseen on the gpu"
+GPU = "unseen gpu"
+PARTIAL = "settings not all known"
+COMPOSED = "composed of parts"
+CAUSES = (ANY, NODES, MOE, LOW, LAUNCH, SOFTWARE, GPU, PARTIAL, COMPOSED)
+UNSEEN = frozenset({SOFTWARE, GPU})
+
+ENOUGH = 5
+"""Timed runs of a runtime on a GPU family without which the two were not seen together."""
+WAITING = 0.1
+"""Share of an iteration spent waiting for launches from which on it is launch-bound."""
+NORMAL = 1.645
+"""A width over a standard deviation: nine draws in ten of a normal error lie inside."""
+OF_MEAN = NORMAL * sqrt(pi / 2)
+"""A width over a mean absolute error, likewise."""
+
+Interval = tuple[float, float]
+Seen = Mapping[str, Mapping[str, int]]
+
+
+class Spread(NamedTuple):
+    """Widths of one prediction."""
+
+    time: float
+    memory: float
+
+
+def causes_of(
+    model: Model | None,
+    cluster: Cluster,
+    dtype: str,
+    runtime: str,
+    calibration: Calibration,
+    time: Ledger | None = None,
+) -> tuple[str, ...]:
+    """The causes of error that a question has; without a time ledger, those that no layout changes.
+
+    `model`: none where operators were profiled and it is not known; `runtime`: its name, with or without values that
+    were laid over it.
+    """
+    waiting = sum(part.value for part in time.leaves() if part.name == "waiting for launches") if time else 0.0
+    there = {
+        # runs or collectives of the user's own network say what it does
+        NODES: cluster.gpus > cluster.node_size and not (calibration.collectives or calibration.corrections),
+        MOE: model is not None and model.moe is not None,
+        LOW: dtype in {"fp8", "mxfp8", "nvfp4"},
+        LAUNCH: time is not None and waiting > WAITING * time.value,
+    }
+    ours = is_shipped(calibration.name)
+    unseen = unseen_of(_base(runtime), calibration.name, accuracy().seen) if ours else ()
+    return (ANY, *(name for name, holds in there.items() if holds), *unseen)
+
+
+def unseen_of(runtime: str, family: str, seen: Seen) -> tuple[str, ...]:
+    """What of a runtime on a GPU family no measured run supports: the two together, or the GPU at all."""
+    if seen.get(runtime, {}).get(family, 0) >= ENOUGH:
+        return ()
+    gpu = sum(counts.get(family, 0) for counts in seen.values()) >= ENOUGH
+    return (SOFTWARE,) if gpu else (SOFTWARE, GPU)
+
+
+def spread_of(causes: tuple[str, ...], runtime: str, calibration: Calibration) -> Spread:
+    """The widths of a question's predictions. A runtime's own factor counts where its runs were seen on the GPU."""
+    known = "" if UNSEEN.intersection(causes) else _base(runtime)
+    own = {"time": calibration.time_error, "memory": calibration.memory_error}
+    return Spread(*(_width(name, causes, known, error) for name, error in own.items()))
+
+
+def _base(runtime: str) -> str:
+    return runtime.partition("+")[0]
+
+
+@lru_cache(maxsize=1024)
+def _width(quantity: str, causes: tuple[str, ...], runtime: str, own: float) -> float:
+    """`own`: mean error that the user's calibration measured of itself, in place of what any run errs; 0: none."""
+    widths: Widths = getattr(accuracy(), quantity)
+    return width_of(widths.causes, causes, own * OF_MEAN, 1.0 if own else widths.runtimes.get(runtime, 1.0))
+
+
+def width_of(widths: Mapping[str, float], causes: tuple[str, ...], own: float = 0.0, factor: float = 1.0) -> float:
+    """Squares of the causes' widths, added; `own` stands for that of any run."""
+    parts = [own if own and name == ANY else widths.get(name, 0.0) for name in causes]
+    return factor * sqrt(sum(part * part for part in parts))
+
+
+def around(value: float, width: float) -> Interval:
+    return value / exp(width), value * exp(width)
+
+
+def probability(total: float, memory: float, width: float) -> float:
+    """That what is really needed is no more than the memory, if a normal error of that width is on the logarithm."""
+    if total <= 0 or memory <= 0:
+        return float(total <= memory)
+    off = log(memory / total)
+    if not width:
+        return float(off >= 0)
+    return 0.5 * (1 + erf(off * NORMAL / width / sqrt(2)))
+
+
+def width_in(value: float, interval: Interval) -> float:
+    """The width of an interval around a value."""
+    return log(interval[1] / value) if 0 < value < inf and interval[1] > 0 else 0.0
+
+
+def within_error(left: Estimate, right: Estimate) -> bool:
+    """Whether two predictions are nearer to each other than the error of their difference: neither is the faster one.
+
+    Two layouts of one model on one cluster share what is unknown of the software, the GPU and the site, and err apart
+    by as much as measured layouts do; predictions of other things err each by itself.
+    """
+    off = abs(log(left.iteration_seconds / right.iteration_seconds))
+    if (left.model, left.cluster, left.strategy.runtime) == (right.model, right.cluster, right.strategy.runtime):
+        return off <= _pair_factor(left.strategy, right.strategy) * max(layout_width(left), layout_width(right))
+    widths = (width_in(one.iteration_seconds, one.iteration_seconds_interval) for one in (left, right))
+    return off <= sqrt(sum(width * width for width in widths))
+
+
+def layout_within_error(found: Estimate, strategy: Strategy, seconds: float) -> bool:
+    """The same of another layout of which only the seconds are kept."""
+    off = abs(log(seconds / found.iteration_seconds))
+    return off <= _pair_factor(found.strategy, strategy) * layout_width(found)
+
+
+def _pair_factor(left: Strategy, right: Strategy) -> float:
+    """Width of the difference of two layouts over that of either one."""
+    return accuracy().pairs["one" if changed_settings(left, right) <= 1 else "several"]
+
+
+_FOLLOWS = {"dp", "layers", "placement", "group", "global_batch", "first_layers", "last_layers"}
+"""Settings that follow from the others of a layout."""
+
+
+def changed_settings(left: Strategy, right: Strategy) -> int:
+    """How many settings of a layout were chosen otherwise."""
+    names = (item.name for item in fields(Strategy) if item.name not in _FOLLOWS)
+    return sum(getattr(left, name) != getattr(right, name) for name in names)
+
+
+def pair_width(found: Estimate) -> float:
+    """Width of the ratio of this prediction to that of another layout, whatever differs."""
+    return accuracy().pairs["several"] * layout_width(found)
+
+
+def layout_width(found: Estimate) -> float:
+    """The width that a layout has of its own: without what is shared by all layouts of the question."""
+    calibration, runtime = calibration_of(found.cluster.gpu), found.strategy.runtime
+    every = causes_of(found.model, found.cluster, found.strategy.dtype, runtime, calibration, found.time)
+    return spread_of(tuple(name for name in every if name not in UNSEEN), runtime, calibration).time
