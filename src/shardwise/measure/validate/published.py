@@ -49,7 +49,8 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         model, strategy = simumax.read_model(theirs).model, simumax.read_strategy(settings).strategy
         runtime = load_runtime(strategy.runtime)
     strategy = with_layers(model.layers, strategy)
-    if row["parallel"]["recompute"] is None and _measured(row).get("fits"):
+    # only of runtimes whose recipes are known to recompute parts of a layer
+    if row["parallel"]["recompute"] is None and "modules" in runtime.can.recompute and _measured(row).get("fits"):
         recompute = mildest(model, cluster, strategy, runtime)
         strategy = replace(strategy, recompute=recompute)
         notes.append(f"recompute not stated: {recompute}, the mildest that fits")
