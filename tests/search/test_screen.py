@@ -43,7 +43,7 @@ def random_mix(rng, question, strategy):
     return replace(strategy, recompute=replace(strategy.recompute, layers=again))
 
 
-@pytest.mark.parametrize("case", (*REAL, *NARROW), ids=lambda case: f"{case[0]}-{case[4]}{'-'.join(case[5:])}")
+@pytest.mark.parametrize("case", [*REAL, *NARROW], ids=lambda case: f"{case[0]}-{case[4]}{'-'.join(case[5:])}")
 def test_bounds_are_never_above_the_full_path(case):
     """2,000 random strategies in all, a third of them cut at random places."""
     question, rng = asked(*case), random.Random(2)  # noqa: S311

@@ -244,6 +244,8 @@ def _tuned(row: Row, runtime: Runtime) -> Runtime:
         kernels = replace(kernels, attention="flash1")
     if kernel == "torch":
         kernels = replace(kernels, softmax_bytes=6.0, softmax_work=8.0)
+    if "megatron bridge" in str(row["framework"]).lower():
+        kernels = replace(kernels, loss="fused")  # all its recipes fuse the cross entropy
     if row["parallel"].get("async_tp"):
         runtime = replace(runtime, overlap=replace(runtime.overlap, tp=0.6))
     return replace(runtime, kernels=kernels)
