@@ -262,7 +262,8 @@ def _add(
     narrow = narrow_of(shard, op.name) if product else None
     times = op_times(op, machine, narrow=narrow is not None)
     if narrow:
-        fixed = narrow.kernels * machine.kernel_fixed
+        more = op.shape[3] - 1 if op.kind == "grouped" else 0.0
+        fixed = (narrow.kernels + more * narrow.each) * machine.kernel_fixed
         times = times._replace(f=times.f + fixed, i=times.i + fixed)
     elif op.kind == "attention" and shard.fp8_attention:
         times = KernelTimes(*(one / ASSUMED.fp8_attention for one in times))
