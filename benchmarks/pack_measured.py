@@ -1,7 +1,7 @@
 """Pack measured rows into the compact data that ships with the package: python benchmarks/pack_measured.py FOLDER.
 
-FOLDER holds published.json, published_2026.json, h200_huggingface.json and h200_megatron_rank.json. What a row says
-about its own making is left out; the sources are named once beside the rows. The same rows give the same bytes.
+FOLDER holds published.json, published_2026.json and the h200_*.json. What a row says about its own making is left out;
+the sources are named once beside the rows. The same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,14 @@ def published(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def _published_row(row: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in row.items() if key not in LEFT_OUT}
     seconds = row["derived"].get("iteration_time_s")
-    page = row["source"].get("path")
-    kept |= {"source": {"path": page}} if page else {}
+    where = {key: row["source"][key] for key in ("path", "table") if row["source"].get(key)}
+    kept |= {"source": where} if where else {}
     return {**kept, "derived": {"iteration_time_s": seconds} if seconds else {}}
+
+
+def _measured(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without single steps, and without what an older Shardwise said of them."""
+    return [{k: v for k, v in row.items() if k != "times" and not k.startswith("predicted")} for row in rows]
 
 
 def write(name: str, value: dict[str, Any]) -> None:
@@ -40,9 +45,9 @@ def write(name: str, value: dict[str, Any]) -> None:
 
 
 def main(folder: Path) -> None:
-    for name in ("published", "published_2026", "h200_huggingface", "h200_megatron_rank"):
+    for name in ("published", "published_2026", "h200_huggingface", "h200_megatron_rank", "h200_real_jobs"):
         data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        write(name, published(data) if name.startswith("published") else data)
+        write(name, published(data) if name.startswith("published") else {**data, "rows": _measured(data["rows"])})
 
 
 if __name__ == "__main__":

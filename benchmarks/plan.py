@@ -128,11 +128,11 @@ def uneven() -> None:
             ends = min((_seconds(question, one) for one in ends_only(layers, strategy)), default=float("inf"))
             best = refine(question, strategy)
             values = [f"{value:.3f} s" if value < float("inf") else "-" for value in (even, ends)]
-            found = best.seconds if best.fits else float("inf")
+            found = best.seconds if best.allowed else float("inf")
             gains = [f"{value / found - 1:+.2%}" if max(value, found) < float("inf") else "-" for value in (even, ends)]
             print(
                 f"{name:<16}{strategy.pp:>6}{values[0]:>10}{values[1]:>11}"
-                f"{f'{found:.3f} s' if best.fits else '-':>10}{gains[0]:>11}{gains[1]:>11}  "
+                f"{f'{found:.3f} s' if best.allowed else '-':>10}{gains[0]:>11}{gains[1]:>11}  "
                 f"{','.join(map(str, best.strategy.layers or with_layers(layers, strategy).layers))} ({said})"
             )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from making import DOCS, answers, api, assumed, commands, console, fields, memory, pictures
+from making import DOCS, answers, api, assumed, commands, console, fields, gpus, memory, pictures
 
 PAGES: dict[str, Callable[[], str]] = {
     **{f"reference/{name}.md": partial(fields.page, name) for name in fields.PAGES},
@@ -19,6 +19,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/answers.md": answers.page,
     "reference/python.md": api.page,
     "reference/assumed.md": assumed.page,
+    "reference/gpus.md": gpus.page,
     "explain/memory-examples.md": memory.memory_examples,
 }
 """File -> what makes its text."""

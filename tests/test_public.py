@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
+from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +18,16 @@ TYPES = (
     "InputError", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime", "Schedule",
     "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "WhatIf", "Why",
 )  # fmt: skip
+PROBLEM = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
+PROBLEM = next(one["problem"] for one in PROBLEM["instances"] if one["problem"]["pp"] <= 4)
+BESIDE = {("balance", "plan"), ("read_problem", "model")}
 VERBS = {
     "advise": "found runtime count",
     "balance": "problem plan time_limit effort seed report",
     "balance_plan": "plan memory_limit",
     "calibrate": "name probe trace log snapshot plan base rank steps",
     "check": "model cluster strategy runtime",
+    "detail": "found runtime",
     "diff": "left right",
     "estimate": "model cluster strategy runtime",
     "export": "plan target strict",
@@ -117,6 +124,110 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_what_cannot_be_meant_is_refused_with_a_sentence(call, sentence):
     with pytest.raises(shardwise.InputError, match=sentence):
         call()
+
+
+ODD = (None, True, 3, -2.5, "", "nonsense", b"x", [], [None], {}, object(), 40e9, "40GB", print)
+"""Values of all kinds: right for some argument, and wrong for most."""
+GIVEN = {
+    "model": "gpt-2-124m", "cluster": "8xh100", "global_batch": 8, "seq": 1024, "only": "tp=1 pp=1 cp=1", "gap": 0.9,
+    "gpus": 8, "effort": 0.1, "clusters": ["8xh100"], "batches": (8,), "sequences": (1024,), "target": "megatron",
+}  # fmt: skip
+OWN: dict[str, dict[str, object]] = {
+    "calibrate": {"name": "mine"},
+    "check": {"strategy": "dp8 gbs8 seq1024"},
+    "estimate": {"strategy": "dp8 gbs8 seq1024"},
+    "load_cluster": {"source": "8xh100"},
+    "load_model": {"source": "gpt-2-124m"},
+    "load_runtime": {"name": "megatron"},
+    "load_strategy": {"source": "dp8 gbs8 seq1024"},
+    "plan_operators": {"cluster": "2xh100", "gpus": 2, "method": "alleviate", "trials": 1, "hops": 1},
+    "schedule": {"name": "1f1b", "pp": 2, "microbatches": 4, "costs": "1,1,1", "plan": None},
+    "simulate": {"costs": "1,1,1"},
+    "why": {"strategy": "mbs2"},
+    "write_plan": {"path": "plan.json"},
+    "write_export": {"folder": "made"},
+}
+"""Arguments that make a good call of a verb."""
+INCOMPLETE = {"calibrate", "rehearse", "store_calibration"}
+"""Verbs that need a GPU, or what one wrote."""
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Arguments that a verb takes, by their names."""
+    found = shardwise.estimate("gpt-2-124m", "8xh100", "pp2 dp4 gbs8 seq1024")
+    plan = shardwise.plan_of(found)
+    file, kept = (tmp_path_factory.mktemp("good") / name for name in ("problem.json", "plan.json"))
+    file.write_text(json.dumps(PROBLEM))
+    shardwise.write_plan(plan, kept)
+    order = shardwise.schedule("1f1b", pp=2, microbatches=4, costs="1,1,1").timeline.schedule
+    made = shardwise.export(plan, "megatron")
+    return GIVEN | {"found": found, "plan": plan, "left": plan, "right": plan, "source": order, "problem": file,
+                    "path": kept, "made": made}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in VERBS if name not in {"targets", "validate"}])
+def test_no_argument_ends_in_an_error_of_pythons(name, good, tmp_path, monkeypatch):
+    """Once `why(plan, Strategy(...))`, `plan(base="tp2")`, `export(plan, None)` and their kind."""
+    monkeypatch.chdir(tmp_path)
+    verb, words = getattr(shardwise, name), VERBS[name].split()
+    own = {word: good[word] for word in words if word in good} | OWN.get(name, {})
+    if name == "load_problem":
+        own["path"] = good["problem"]
+    if name in {"balance", "plan_of", "read_problem", "what_if"}:  # what goes beside another argument only
+        own = {word: one for word, one in own.items() if (name, word) not in BESIDE}
+    if name not in INCOMPLETE:
+        verb(**own)
+    told = []
+    for word, value in product(words, ODD):
+        try:
+            verb(**{**own, word: value})
+        except shardwise.ShardwiseError as error:
+            told.append(str(error))
+        except TypeError as error:
+            if "missing" not in str(error):  # Python's own, for want of an argument
+                raise
+    assert not [text for text in told for word in words if f"--{word.replace('_', '-')}" in text]
+
+
+def test_what_a_user_means_is_taken(good):
+    plan, other = good["plan"], shardwise.load_strategy("pp2 dp4 mbs2 gbs8 seq1024", "8xh100")
+    assert (
+        shardwise.why(plan, other).other.strategy.micro_batch == shardwise.why(plan, "mbs2").other.strategy.micro_batch
+    )
+    assert shardwise.advise(plan) == shardwise.advise(good["found"])
+    assert (
+        shardwise.balance_plan(plan, memory_limit="40GB").after == shardwise.balance_plan(plan, memory_limit=40e9).after
+    )
+    asked = {"global_batch": 8, "seq": 1024, "only": None, "gap": 0.9}
+    found = shardwise.plan("gpt-2-124m", "8xh100", base="fp8", **asked).best
+    assert found is not None
+    assert found.strategy.dtype == "fp8"
+    assert shardwise.timeline(plan, runtime="megatron").makespan == shardwise.timeline(plan).makespan
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda plan: shardwise.export(plan, None), r"export\(\): target: must be a text, not nothing"),
+        (lambda plan: shardwise.why(plan, 3), "strategy: must be a Strategy or a text, not 3"),
+        (lambda _: shardwise.sweep("llama-3-8b", "8xh100"), "clusters: must be a list, each a text or a table"),
+        (lambda _: shardwise.plan("llama-3-8b"), "cluster: is missing"),
+        (shardwise.what_if, "give gpus, net or memory"),
+        (shardwise.rehearse, "rank: is missing"),
+        (lambda plan: shardwise.balance_plan(plan, memory_limit="4 apples"), "memory_limit"),
+    ],
+)
+def test_python_is_told_the_argument_and_not_the_flag(call, sentence, good):
+    with pytest.raises(shardwise.InputError, match=sentence) as told:
+        call(good["plan"])
+    assert "--" not in str(told.value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    found = shardwise.plan("gpt-2-124m", "8xh100", global_batch=numpy.int64(8), seq=1024, only="tp=1 pp=1", gap=0.9)
+    assert found.question.base.global_batch == 8
 
 
 def test_a_runtime_may_be_named():

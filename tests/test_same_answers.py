@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ from shardwise.web import answers
 from shardwise.web import search as web_search
 
 COUNT = 20
+MANY = 200
+"""Questions of the verbs that answer in milliseconds."""
 MEASURED = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
 PROBLEMS = [one["problem"] for one in MEASURED["instances"]]
 
@@ -87,7 +89,7 @@ def written(plan, folder):
 
 
 def test_estimate(cli):
-    for model, cluster, text in islice(drawn(1), 2 * COUNT):
+    for model, cluster, text in islice(drawn(1), MANY):
         found = shardwise.estimate(model, cluster, text)
         said, data = cli("estimate", model, "-c", cluster, "-s", text, code=int(found.fits == "no"))
         s = found.strategy
@@ -147,7 +149,7 @@ def test_plan(cli, tmp_path):
 
 def test_schedule_and_simulate(cli, tmp_path):
     rng, names = random.Random(3), ("auto", "1f1b", "zb-h1", "zb-v", "interleaved", "v-half", "gpipe")  # noqa: S311
-    for _ in range(COUNT):
+    for _ in range(MANY):
         pp, costs = rng.choice((2, 4)), ",".join(str(rng.randint(5, 15)) for _ in "fiw")
         name, hop, microbatches = rng.choice(names), rng.choice((0.0, 1.0)), 2 * pp
         asked = {"pp": pp, "microbatches": microbatches, "costs": costs, "hop": hop, "effort": 0.3}
@@ -166,7 +168,7 @@ def test_schedule_and_simulate(cli, tmp_path):
 
 
 def test_schedule_of_a_plan(cli, tmp_path):
-    for plan in plans(COUNT, piped=True):
+    for plan in plans(MANY, piped=True):
         found = shardwise.schedule("1f1b", plan=plan)
         _, data = cli("schedule", "1f1b", "--plan", written(plan, tmp_path), code=int(bool(found.over_limit)))
         assert (data["makespan"], data["peak"]) == (found.timeline.makespan, list(found.timeline.peak))
@@ -174,7 +176,7 @@ def test_schedule_of_a_plan(cli, tmp_path):
 
 def test_balance(cli, tmp_path):
     rng, file = random.Random(5), tmp_path / "problem.json"  # noqa: S311
-    for _ in range(COUNT):
+    for _ in range(2 * COUNT):
         problem = dict(rng.choice([one for one in PROBLEMS if one["pp"] <= 8 and one.get("vp", 1) == 1]))
         problem["mem_limit"] = problem["mem_limit"] * rng.uniform(0.8, 1.2)
         problem |= {"mb": rng.choice((8, 16)), "hop": rng.choice((0.0, 0.1))}
@@ -192,7 +194,7 @@ def test_balance(cli, tmp_path):
 
 def test_balance_of_a_plan(cli, tmp_path):
     compared = 0
-    for plan in plans(COUNT, piped=True):
+    for plan in plans(MANY // 2, piped=True):
         file = written(plan, tmp_path)
         try:
             found = shardwise.balance_plan(plan)
@@ -209,7 +211,7 @@ def test_balance_of_a_plan(cli, tmp_path):
 def test_export(cli, tmp_path):
     rng, targets = random.Random(4), shardwise.api.targets()  # noqa: S311
     compared = 0
-    for plan in plans(2 * COUNT):
+    for plan in plans(MANY):
         target, file = rng.choice(targets), written(plan, tmp_path)
         try:
             made = shardwise.export(plan, target)
@@ -233,7 +235,7 @@ def test_export(cli, tmp_path):
 
 def test_why(cli, tmp_path):
     compared = 0
-    for plan, change in zip(plans(2 * COUNT), ("tp4", "recompute=full", "zero3", "mbs1") * COUNT, strict=False):
+    for plan, change in zip(plans(MANY), ("tp4", "recompute=full", "zero3", "mbs1") * MANY, strict=False):
         file = written(plan, tmp_path)
         try:
             found = shardwise.why(plan, change)
@@ -261,11 +263,15 @@ def test_what_if(cli, tmp_path):
 
 
 def test_plan_operators(cli):
-    for gpus, batch in ((2, 16), (4, 32)):
+    for gpus, batch in product((1, 2, 4), (8, 16, 32)):
         found = shardwise.plan_operators("gpt-2-124m", f"{gpus}xh100", global_batch=batch, seq=1024)
         words = ("gpt-2-124m", "-c", f"{gpus}xh100", "--global-batch", batch, "--seq", 1024)
         _, data = cli("plan-operators", *words)
         assert (data["cost"]["seconds"], data["bound"]) == (found.cost.seconds, found.bound)
+        replicas = found.plan.stages[0].layouts[0].dp
+        own = shardwise.plan_of(found).strategy.micro_batch
+        assert found.plan.samples == replicas * own  # a micro batch is of one replica, samples are of all
+        assert data["plan"]["microbatches"] == batch // found.plan.samples
 
 
 def test_plan_operators_with_all_that_may_be_asked(cli, tmp_path):

@@ -16,7 +16,9 @@ from making import DOCS, MARK, cell
 from shardwise.cli.main import run
 from shardwise.cost.memory import RankMemory
 from shardwise.cost.update import Update
+from shardwise.cost.work import StageWork
 from shardwise.estimate.advice import Change
+from shardwise.estimate.detail import GroupRate
 from shardwise.estimate.goodput import Budget
 from shardwise.estimate.predictions import Predictions, Searched, Stage
 from shardwise.inputs.cluster import Level
@@ -48,20 +50,28 @@ RUNS: dict[str, str] = {
 }
 LEFT_OUT = """`validate` writes a row for every measured run and a summary ([how](../how-to/validate.md)); `calibrate`,
 `probe` and `rehearse` write what they fitted or measured ([calibrate](../how-to/calibrate.md),
-[rehearse](../how-to/rehearse.md)). Where nothing fits, `plan` writes `{"fits": false, "closest", "search"}` and the
+[rehearse](../how-to/rehearse.md)). Where nothing fits, `plan` writes `{"fits": "no", "closest", "search"}` and the
 exit code is 1."""
 TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
     "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,
     "proof.of": Subject, "proof.parts[]": ProofPart, "advice[]": Change, "top[]": Candidate,
-    "differences[]": Difference, "cells[]": Cell, "cells[].budget": Budget, "levels[]": Level,
+    "work[]": StageWork, "groups[]": GroupRate, "differences[]": Difference, "outdated[]": Difference, "cells[]": Cell,
+    "cells[].budget": Budget, "levels[]": Level,
 }  # fmt: skip
 """Where a table stands -> the type whose fields it holds."""
 OWN = {
     "strategy": "The [strategy in one line](strategy-text.md).",
     "inputs": "Model, cluster and strategy in full.",
+    "work": "Operations and bytes accessed of one micro batch on one GPU, one entry a pipeline rank.",
+    "groups": "What every communication group reaches with its largest message of a kind.",
+    "groups[].ranks": "Members of the group.",
+    "groups[].collective": "all-gather, reduce-scatter, all-reduce, all-to-all, ring (keys passed on) or send.",
     "advice": "Changes that would help, the best first.",
     "advice[].change": "What to change.",
+    "outdated": "Figures of a file (`left`) that are not the cost model's (`right`, and shown here) by over 0.1%.",
+    "outdated.left": "Of the first plan's file.",
+    "outdated.right": "Of the second plan's.",
     "schema": "See [the plan file](plan-file.md).",
     "top": "The best strategies, one for every layout.",
     "iteration_seconds": "Seconds of one iteration.",
@@ -111,7 +121,7 @@ OWN = {
     "the best there": "Planned anew.",
     "mfu": "Model operations (causal attention) over the peak.",
     "total_bytes": "What the fullest rank's device must have.",
-    "fits": "Whether it fits.",
+    "fits": "yes, no, or close: within the memory model's error of the limit.",
     "cells": "One entry a point of the grid.",
     "target": "Framework and version.",
     "speaks": "That version in words.",

@@ -18,7 +18,7 @@ is wrong with an input raises `shardwise.ShardwiseError` with a sentence; `Input
 them: [from Python](../how-to/python.md)."""
 PARTS: dict[str, tuple[str, ...]] = {
     "shardwise": (
-        "load_model", "load_cluster", "load_strategy", "load_problem", "Strategy.parse", "estimate", "advise",
+        "load_model", "load_cluster", "load_strategy", "load_problem", "Strategy.parse", "estimate", "advise", "detail",
         "check", "plan", "plan_of", "why", "what_if", "sweep", "plan_operators", "schedule", "simulate",
         "timeline", "balance", "balance_plan", "export", "write_export", "validate", "calibrate",
         "store_calibration", "rehearse", "read_plan", "write_plan", "diff", "Model", "Cluster", "Strategy",
@@ -26,6 +26,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         "Problem", "BalanceAnswer", "Balanced", "Export", "Validation", "Calibrated", "Rehearsal", "ShardwiseError",
     ),
     "shardwise.estimate.estimate": ("Stage",),
+    "shardwise.estimate.detail": ("Detail", "GroupRate"),
+    "shardwise.cost.work": ("StageWork",),
     "shardwise.cost.memory": ("RankMemory",),
     "shardwise.cost.ledger": ("Ledger",),
     "shardwise.search.question": ("Candidate",),

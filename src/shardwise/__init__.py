@@ -12,6 +12,7 @@ from shardwise.api import (
     balance_plan,
     calibrate,
     check,
+    detail,
     diff,
     estimate,
     export,
@@ -44,10 +45,10 @@ __all__ = [
     "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
     "InputError", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime", "Schedule",
     "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "WhatIf", "Why", "__version__", "advise",
-    "balance", "balance_plan", "calibrate", "check", "diff", "estimate", "export", "load_cluster", "load_model",
-    "load_problem", "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "read_plan", "read_problem",
-    "rehearse", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate", "what_if",
-    "why", "write_export", "write_plan",
+    "balance", "balance_plan", "calibrate", "check", "detail", "diff", "estimate", "export", "load_cluster",
+    "load_model", "load_problem", "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "read_plan",
+    "read_problem", "rehearse", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
+    "what_if", "why", "write_export", "write_plan",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's

@@ -13,7 +13,7 @@ input at once, each with the dotted path of its field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,12 @@ class InputError(ShardwiseError):
         self.faults: tuple[Fault, ...] = tuple(faults)
         self.title = title
         super().__init__(self._text())
+
+    def rename(self, word: Callable[[str], str]) -> None:
+        """Tell the same in the words of who asked: a flag's name as an argument's."""
+        self.title = word(self.title)
+        self.faults = tuple(Fault(word(fault.path), word(fault.message)) for fault in self.faults)
+        self.args = (self._text(),)
 
     def _text(self) -> str:
         if len(self.faults) == 1:

@@ -90,7 +90,7 @@ def test_27_45_46_verbs_that_do_not_exist(shardwise):
 
 
 def test_43_there_is_no_half_made_estimate():
-    with pytest.raises(TypeError):
+    with pytest.raises(shardwise.InputError, match="cluster: is missing"):
         shardwise.estimate(shardwise.load_model("llama-3-8b"))
 
 

@@ -73,3 +73,11 @@ def test_the_plan_says_what_the_options_would(shardwise, tmp_path):
     done = shardwise("balance", "--plan", tmp_path / "plan.json", "-s", "8")
     assert done.code == 2
     assert "--pp: goes with --problem or --init" in done.err
+
+
+def test_the_limit_is_said_in_both_units(shardwise, tmp_path):
+    """`-mem` is MB of 10^6 bytes where all else is GiB."""
+    write_plan(planned("pp4 gbs64 seq4096"), tmp_path / "plan.json")
+    told = shardwise("balance", "--plan", tmp_path / "plan.json", "-mem", 60000)
+    assert "55.88 GiB (60,000 MB of 10^6 bytes) of every rank" in told.out
+    assert "10^6 bytes" in shardwise("balance", "--help").out

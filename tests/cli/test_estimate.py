@@ -131,3 +131,24 @@ def test_more_recompute_takes_more_time_and_less_memory(shardwise):
     assert answers[0]["peak_bytes"] > answers[1]["peak_bytes"] > answers[2]["peak_bytes"]
     assert answers[0]["hfu"] == pytest.approx(answers[0]["mfu"])
     assert answers[2]["hfu"] > answers[2]["mfu"]
+
+
+def test_explain_and_json_say_what_stages_do_and_what_groups_reach(shardwise, tmp_path):
+    file = tmp_path / "answer.json"
+    result = shardwise(*BIG, "--explain", "--json", file)
+    assert result.code == 0
+    for word in ("TFLOP forward", "ranks x stride", "reduce-scatter", "send"):
+        assert word in result.out
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert [one["rank"] for one in found["work"]] == [0, 1, 2, 3]
+    assert all(one["backward_flops"] > one["forward_flops"] > 0 < one["forward_bytes"] for one in found["work"])
+    pp = next(one for one in found["groups"] if one["group"] == "pp")
+    assert (pp["ranks"], pp["stride"], pp["levels"], pp["collective"]) == (4, 16, ["infiniband"], "send")
+    assert pp["bus_bandwidth"] == pytest.approx(pp["bytes"] / pp["seconds"])
+
+
+@pytest.mark.parametrize("verb", ["estimate", "plan"])
+def test_a_gpu_that_nobody_measured_is_told(shardwise, verb):
+    for gpu, told in (("l40s", True), ("mi355x", True), ("h100", False)):
+        words = (verb, "llama-3.2-1b", "-c", f"8x{gpu}", "--global-batch", 8, *(("--gap", "20%") * (verb == "plan")))
+        assert (f"no measured run supports the times of {gpu}" in shardwise(*words).err) == told

@@ -14,6 +14,8 @@ from shardwise.inputs.load import load_runtime
 from shardwise.measure.validate.published import _strategy, model_of, simumax_files
 from shardwise.measure.validate.rows import read_file, shipped_files
 from shardwise.measure.validate.validate import predict
+from shardwise.plan.file import read_plan
+from shardwise.units import show_seconds
 
 UNEVEN = ("estimate", "llama-3-70b", "-c", "64xh100", "-s", "tp4 pp4 gbs256 seq4096 layers=17,21,21,21")
 
@@ -67,6 +69,51 @@ def test_10_validate_says_of_simumax_rows_what_an_importing_user_gets(shardwise,
         assert told["iteration_seconds"] == pytest.approx(predicted["iteration_seconds"], rel=1e-12)
         assert told["peak_bytes"] == pytest.approx(predicted["peak_bytes"], rel=1e-12)
         assert case.cluster == load_cluster(f"{row['num_gpus']}xb200")
+
+
+def test_a_file_with_stale_figures_is_shown_as_the_cost_model_sees_it(shardwise, tmp_path):
+    """`show` drew the new figures, while its JSON, `diff` and notebooks told those that somebody had edited."""
+    plan, stale = tmp_path / "plan.json", tmp_path / "stale.json"
+    shardwise(*UNEVEN, "--out", plan)
+    data = json.loads(plan.read_text())
+    told = data["predictions"]
+    true = told["iteration_seconds"]
+    told["iteration_seconds"], told["fits"] = 2 * true, "no"
+    told["total_bytes"] *= 1 + 1e-4  # nobody needs to hear of it
+    stale.write_text(json.dumps(data))
+    shown = shardwise("show", stale, "--json", "-")
+    answer = json.loads(shown.out)
+    assert answer["predictions"]["iteration_seconds"] == true
+    assert [(one["path"], one["left"]) for one in answer["outdated"]] == [
+        ("iteration_seconds", 2 * true),
+        ("fits", "no"),
+    ]
+    assert "the file's figures are not those of the cost model in use" in shardwise("show", stale).err
+    told = shardwise("diff", plan, stale)
+    assert "the plans are the same" in told.out
+    assert f"{stale}: the file's figures are not those of the cost model" in told.err
+    assert json.loads(shardwise("diff", stale, plan, "--json", "-").out)["outdated"]["right"] == []
+    pages = [read_plan(file)._repr_html_() for file in (plan, stale)]
+    assert show_seconds(true) in pages[1]
+    assert "not those of the cost model" in pages[1]
+    assert "not those of the cost model" not in pages[0]
+
+
+@pytest.mark.parametrize(
+    ("order", "legend"),
+    [
+        ("1f1b", "F forward, B backward, micro batch"),
+        ("zb-h1", "F forward, I backward for inputs, W backward for weights, micro batch"),
+    ],
+)
+def test_show_explains_the_letters_that_it_draws(order, legend, shardwise, tmp_path):
+    """Of a split backward it drew I and W, and explained B."""
+    plan, line = tmp_path / "plan.json", f"tp1 pp4 mbs1 gbs64 seq8192 {order} runtime=zero-bubble"
+    shardwise("estimate", "llama-3-8b", "-c", "16xh100", "-s", line, "--out", plan)
+    out = shardwise("show", plan).out
+    assert f"fills and drains: {legend}\n" in out
+    rows = "".join(re.findall("^rank +\\d+ +(.*)$", out, re.MULTILINE))
+    assert set(rows) & set("FBIW") == set(re.findall(r"\b([FBIW]) ", legend))
 
 
 @pytest.mark.parametrize("words", [("plan",), ("plan-operators",), ("estimate", "--tp", 8)])

@@ -80,14 +80,14 @@ def test_an_order_over_the_limit_is_not_written(chunked, tmp_path, shardwise):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"splits": 4}, "--splits: is 4"),
-        ({"group": 8}, "--group: is 8, and only interleaved"),
-        ({"pp": 8}, "--pp: the plan says it"),
-        ({"costs": "1,1,1"}, "--costs: the plan says it"),
-        ({"microbatches": 3}, "--microbatches: the plan says it"),
-        ({"hop": 9.0}, "--hop: the plan says it"),
-        ({"vpp": 2}, "--vpp: the plan says it"),
-        ({"free_at_input_grad": 0.1}, "--free-at-input-grad: the plan says it"),
+        ({"splits": 4}, "splits: is 4"),
+        ({"group": 8}, "group: is 8, and only interleaved"),
+        ({"pp": 8}, "pp: the plan says it"),
+        ({"costs": "1,1,1"}, "costs: the plan says it"),
+        ({"microbatches": 3}, "microbatches: the plan says it"),
+        ({"hop": 9.0}, "hop: the plan says it"),
+        ({"vpp": 2}, "vpp: the plan says it"),
+        ({"free_at_input_grad": 0.1}, "free_at_input_grad: the plan says it"),
     ],
 )
 def test_what_the_plan_says_or_cannot_say_is_refused_beside_it(more, words, base):

@@ -169,7 +169,7 @@ def test_an_answer_that_nothing_fits_replaces_an_older_file(tmp_path, words):
     (tmp_path / "a.json").write_text("older")
     found = shardwise((*words, "--json", "a.json"), tmp_path)
     assert found.returncode == 1, found.stderr
-    assert json.loads((tmp_path / "a.json").read_text())["fits"] is False
+    assert json.loads((tmp_path / "a.json").read_text())["fits"] == "no"
 
 
 def test_two_answers_do_not_go_to_one_file(tmp_path):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.cost.network import Network, all_reduce, all_to_all, collective, ring, send
+from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 
@@ -77,6 +78,22 @@ class TestTimes:
         mesh = network(topology="mesh")
         assert ring(mesh.group(2, 1), 2e9) == pytest.approx(7 * 1e9 / 100e9)
         assert ring(mesh.group(8, 1), 8e9) == pytest.approx(7e9 / 100e9)
+
+    def test_two_of_a_mesh_have_one_link(self):
+        assert send(network(topology="mesh"), 1, 1e9) == pytest.approx(7 * 0.01)
+
+    def test_a_group_of_a_torus_has_the_links_of_its_axes(self):
+        """A pod of 16 x 16 TPU v6e: 102.4 TB/s of all-reduce and 3.2 TB/s of bisection (Cloud TPU documentation)."""
+        cluster = load_cluster("256xtpu-v6e")
+        pod = Network(cluster, Calibration(name="-", source="-", gemm={}, network={"ici": 1.0}, collective_fixed=0.0))
+        whole, axis = pod.group(256, 1), pod.group(16, 1)
+        assert 256 * whole.hops[0].bandwidth == pytest.approx(102.4e12)
+        assert axis.hops[0].bandwidth == pytest.approx(200e9)
+        assert pod.group(16, 16).hops[0].bandwidth == pytest.approx(200e9)
+        # of what 256 chips send to all others, a quarter crosses the middle in one direction
+        size = 1e12
+        assert all_to_all(whole, size) == pytest.approx(256 * size / 4 / 3.2e12, rel=0.01)
+        assert send(pod, 1, 1e9) == pytest.approx(0.01, rel=1e-3)
 
     @pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "all-reduce", "all-to-all"])
     def test_alone_costs_nothing(self, kind):

@@ -120,6 +120,8 @@ def _draw(rng: random.Random) -> Case | None:
         passes = -(-passes // pp) * pp
     if passes * pp * vpp > (ACTIONS if schedule != "auto" else 128):
         return None
+    dtype = rng.choice((*can.dtypes, "bf16", "bf16", "bf16"))
+    narrow = dtype in {"fp8", "mxfp8", "nvfp4"}
     strategy = Strategy(
         tp=tp, cp=cp, pp=pp, dp=dp, vpp=vpp, schedule=schedule, runtime=runtime.name,
         ep=rng.choice((1, 2, 8, 32)) if model.moe and can.ep else 1, etp=rng.choice((1, tp)) if can.etp else 1,
@@ -128,11 +130,14 @@ def _draw(rng: random.Random) -> Case | None:
         zero=rng.choice(can.zero), zero_group=rng.choice((0, 0, dp * cp // 2)) if can.hsdp else 0,
         micro_batch=mbs, global_batch=mbs * dp * passes,
         seq=rng.choice((512, 1000, 1024, 2048, 2052, 4096, 8192, 32768)),
-        recompute=_recompute(rng, runtime), dtype=rng.choice((*can.dtypes, "bf16", "bf16", "bf16")),
+        recompute=_recompute(rng, runtime), dtype=dtype,
         master=rng.choice(("mixed", "mixed", "pure", "autocast")), grad_dtype=rng.choice(("fp32", "bf16")),
         optimizer=rng.choice(("adamw", "adamw", "adamw-bf16", "muon", "sgd")), flash=rng.random() < 0.8,
         lora=Lora(rank=16) if rng.random() < 0.05 else None, compile=rng.random() < 0.2,
         offload=rng.choice(("none",) * 8 + ("optimizer", "activations")), straggler=rng.choice((1.0, 1.0, 1.05)),
+        cuda_graphs=rng.choice(("none", "none", "attention", "layer")),
+        scaling=rng.choice(("tensor", "delayed", "row", "block")), fp8_weights=narrow and rng.random() < 0.5,
+        fp8_attention=narrow and rng.random() < 0.3,
     )  # fmt: skip
     cluster = load_cluster(f"{gpus}x{rng.choice(gpu_names())}")
     if strategy.chunks > model.layers:

@@ -71,3 +71,16 @@ def test_offloaded_activations_are_taken_off_where_they_are():
     model, cluster = load_model("mixtral-8x7b"), load_cluster("32xa100-pcie")
     short, long = (estimate(model, cluster, Strategy.parse(text.format(seq))) for seq in (1000, 2000))
     assert short.total_bytes <= long.total_bytes
+
+
+def test_sharded_gradients_do_not_stand_whole():
+    """A backward pass under ZeRO 3 was charged the fp32 gradients of all layers: 29 GB of an 8B model on every GPU."""
+    model, cluster = load_model("llama-3-8b"), load_cluster("8xh100")
+    text = "dp8 zero3 mbs1 gbs{} seq2048 recompute=full runtime=torchtitan"
+    one, two = (estimate(model, cluster, Strategy.parse(text.format(batch))) for batch in (8, 16))
+    assert one.peak_bytes <= two.peak_bytes
+    assert one.memory[0].peak.part("working set of the pass") < model_bytes(one) / 4
+
+
+def model_bytes(found):
+    return 4 * found.stages[0].parameters

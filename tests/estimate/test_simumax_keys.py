@@ -59,7 +59,7 @@ FLIPS = {
     "recompute_granularity": "full_block", "recompute_layer_num": 1, "attn_recompute": False,
     "mla_rms_recompute": True, "mlp_recompute": False, "mlp_rms_recompute": True, "recompute_variance": True,
     "megatron_recompute": True, "megatron_recompute_modules": ["mlp"], "cache_groupgemm_col_fp8_inputs": True,
-    "offload_groupgemm_col_inputs": True, "dispatch_probs": True, "te_version": "2.8.0",
+    "offload_groupgemm_col_inputs": True, "dispatch_probs": True, "te_version": "2.2.0",
     "te_dummy_wgrad_min_version": "2.4.0", "te_cp_a2a_min_version": "2.9.0", "te_cp_saved_output_min_version": "2.11.0",
     "tp_net": "x", "cp_net": "x", "pp_net": "x", "dp_net": "x", "ep_net": "x", "etp_net": "x", "edp_net": "x",
     "enable_straggler_model": False, "mem_factor": 0.8,
@@ -212,6 +212,9 @@ def test_every_figure_of_a_system_is_used_named_or_refused(path, everywhere):
     elif "fp8_matmul" in path:
         fp8 = {**STRATEGY, "fp8": True}
         held(path[-1], answer(MODEL, fp8, _flipped(path)), answer(MODEL, fp8, SYSTEM))
+    elif "ce_fusion" in path:
+        fused = {**STRATEGY, "cross_entropy_loss_fusion": True}
+        held(path[-1], answer(MODEL, fused, _flipped(path)), answer(MODEL, fused, SYSTEM))
     else:
         held(path[-1].split(",")[0], (numbers, notes), everywhere)
 
@@ -221,7 +224,7 @@ def test_the_fusions_are_kernels_of_the_runtime_and_stay_in_a_plan():
     model, strategy = read_model(MODEL).model, read_strategy({**STRATEGY, **switches, "mem_factor": 0.9}).strategy
     runtime = load_runtime(strategy.runtime)
     assert (runtime.kernels.loss, runtime.kernels.norm, runtime.kernels.activation) == ("fused", "eager", "eager")
-    assert (runtime.base, runtime.overlap.tp) == ("megatron-2024", 0.0)
+    assert (runtime.base, runtime.overlap.tp) == ("megatron", 0.0)
     found = estimate(model, read_system(SYSTEM, gpus=16).cluster, strategy)
     for rank in found.memory:
         assert rank.reserved == pytest.approx(rank.peak.value / 0.9, rel=1e-5)
@@ -229,7 +232,7 @@ def test_the_fusions_are_kernels_of_the_runtime_and_stay_in_a_plan():
     assert predictions_of(estimate(again.model, again.cluster, again.strategy)) == predictions_of(found)
 
 
-def test_a_measured_shape_counts_exactly():
+def test_a_measured_shape_counts_exactly_and_for_its_neighbours():
     """Flops / (peak x efficiency), as SimuMax has it."""
     from shardwise.cost.kernels import machine_of, op_times
     from shardwise.inputs.calibrations import calibration_of
@@ -238,14 +241,15 @@ def test_a_measured_shape_counts_exactly():
     gpu = read_system(SYSTEM).cluster.gpu
     machine = machine_of(gpu, calibration_of(gpu), load_runtime("megatron"), "bf16", accumulating=True)
     flops = 2.0 * 2048 * 1536 * 2048
-    hit, miss = (op_times(Op("x", "x", "gemm", (2048, columns, 2048)), machine) for columns in (1536, 1537))
+    hit, near, far = (op_times(Op("x", "x", "gemm", (2048, width, 2048)), machine) for width in (1536, 4096, 8192))
     assert hit.f == pytest.approx(flops / (990e12 * 0.64))
-    assert miss.f == pytest.approx(flops / 1536 * 1537 / (990e12 * 0.5))
+    assert near.f == pytest.approx(flops / 1536 * 4096 / (990e12 * 0.64)), "the nearest shape's"
+    assert far.f == pytest.approx(flops / 1536 * 8192 / (990e12 * 0.5)), "the mean"
     assert hit.w == pytest.approx(flops / (990e12 * 0.5))
 
 
 def test_collectives_take_the_time_of_the_file():
-    from shardwise.cost.network import all_to_all, network_of, send
+    from shardwise.cost.network import all_to_all, network_of, ring, send
     from shardwise.inputs.calibrations import calibration_of
 
     cluster = read_system(SYSTEM, gpus=16).cluster
@@ -254,7 +258,11 @@ def test_collectives_take_the_time_of_the_file():
     near, shares = network.group(8, 1), SYSTEM["networks"]["high_intra_node"]["op"]
     own = shares["all2all"]
     wanted = size * 7 / 8 / (400 * gib * own["efficient_factor"])
-    assert all_to_all(near, size) == pytest.approx(wanted + 20e-6 + 3 * own["latency_us"] * 1e-6)
+    assert all_to_all(near, size) == pytest.approx(wanted + 20e-6 + 7 * own["latency_us"] * 1e-6)
+    for kind, name in (("all-gather", "all_gather"), ("reduce-scatter", "reduce_scatter")):
+        own = shares[name]
+        wanted = size * 7 / 8 / (400 * gib * own["efficient_factor"]) + 20e-6 + 7 * own["latency_us"] * 1e-6
+        assert ring(near, size, kind) == pytest.approx(wanted)
     assert send(network, 8, size) == pytest.approx(size / (200 / 8 * gib * 0.74) + 8e-6 + 20e-6)
     assert send(network, 1, size) == pytest.approx(size / (400 * gib * 0.9) + 9e-6)
 

@@ -14,11 +14,12 @@ def words(text):
 MEGATRON_SWITCHES = words(
     """
     accumulate-allreduce-grads-in-fp32 add-qkv-bias bf16 disable-bias-linear
-    fine-grained-activation-offloading fp16 grad-reduce-in-bf16 group-query-attention moe-grouped-gemm
+    fine-grained-activation-offloading fp16 fp4-param-gather fp8-dot-product-attention
+    fp8-param-gather grad-reduce-in-bf16 group-query-attention moe-grouped-gemm
     moe-pad-expert-input-to-capacity moe-shared-expert-gate multi-latent-attention optimizer-cpu-offload
     overlap-grad-reduce overlap-param-gather qk-layernorm quick-geglu sequence-parallel squared-relu swiglu
     untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-megatron-fsdp
-    tp-comm-overlap use-precision-aware-optimizer
+    reuse-grad-buf-for-mxfp8-param-ag tp-comm-overlap use-precision-aware-optimizer
     """
 )
 MEGATRON_WHOLE = words(
@@ -40,6 +41,8 @@ MEGATRON_PATTERNS = {
     "attention-backend": "flash|fused|unfused|local|auto",
     "ckpt-format": "torch|torch_dist|torch_dcp|fsdp_dtensor",
     "cp-comm-type": "p2p|all_gather|a2a",
+    "cuda-graph-impl": "none|local|transformer_engine|full_iteration",
+    "cuda-graph-modules": "attn",
     "data-parallel-sharding-strategy": "no_shard|optim|optim_grads|optim_grads_params",
     "exp-avg-dtype": "fp32|fp16|bf16|fp8",
     "exp-avg-sq-dtype": "fp32|fp16|bf16|fp8",

@@ -69,6 +69,9 @@ def numbers():
             "offload": of(("none", "optimizer")),
             "flash": st.booleans(),
             "compile": st.booleans(),
+            **dict.fromkeys(("fp8_weights", "fp8_attention"), st.booleans()),
+            "scaling": of(("tensor", "delayed", "row", "block")),
+            "cuda_graphs": of(("none", "attention", "layer")),
         }
     )
 
@@ -124,6 +127,11 @@ def said(strategy: Strategy, model: Model) -> dict[str, object]:
         "seq": s.seq, "dtype": s.dtype, "optimizer": s.optimizer, "offload": s.offload, "flash": s.flash,
         "compile": s.compile, "grad_dtype": s.grad_dtype, "recompute": _recompute(s.recompute, counts),
     }  # fmt: skip
+    table |= {name: value for name in ("fp8_weights", "fp8_attention") if (value := getattr(s, name))}
+    if s.dtype == "fp8" and s.scaling != "tensor":
+        table["scaling"] = s.scaling
+    if s.cuda_graphs != "none":
+        table["cuda_graphs"] = s.cuda_graphs
     if s.tp > 1:
         table["sp"] = s.sp
     if s.cp > 1:

@@ -64,6 +64,15 @@ def megatron(flags, gpus):
         "offload": "optimizer" if "optimizer-cpu-offload" in flags else "none",
         "optimizer": megatron_optimizer(flags), "recompute": megatron_recompute(flags, layers),
     }  # fmt: skip
+    if flags.get("cuda-graph-impl", ["none"]) != ["none"]:
+        table["cuda_graphs"] = "attention" if flags.get("cuda-graph-modules") == ["attn"] else "layer"
+    scaling = {"delayed": "delayed", "blockwise": "block"}.get(flags.get("fp8-recipe", [""])[0])
+    if scaling:
+        table["scaling"] = scaling
+    if flags.keys() & {"fp8-param-gather", "fp4-param-gather"}:
+        table["fp8_weights"] = True
+    if "fp8-dot-product-attention" in flags:
+        table["fp8_attention"] = True
     if tp > 1:
         table["sp"] = "sequence-parallel" in flags
     if cp > 1:

@@ -54,7 +54,9 @@ def strategies(numbers: st.SearchStrategy[int] = ANY_NUMBER) -> st.SearchStrateg
         Strategy,
         **dict.fromkeys(("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch", "seq"), numbers),
         **dict.fromkeys(("zero_group", "group", "first_layers", "last_layers"), st.just(0) | numbers),
-        **dict.fromkeys(("sp", "flash", "count_embedding", "count_head"), st.booleans()),
+        **dict.fromkeys(
+            ("sp", "flash", "count_embedding", "count_head", "fp8_weights", "fp8_attention"), st.booleans()
+        ),
         cp_kind=of(("ring", "all-gather", "all-to-all")),
         zero=of((0, 1, 2, 3)),
         schedule=of(SCHEDULES),
@@ -67,6 +69,8 @@ def strategies(numbers: st.SearchStrategy[int] = ANY_NUMBER) -> st.SearchStrateg
         optimizer=of(("adamw", "adamw-bf16", "muon", "sgd")),
         lora=st.none() | st.builds(Lora, rank=st.integers(-1, 256), targets=targets),
         offload=of(("none", "optimizer", "activations")),
+        cuda_graphs=of(("none", "attention", "layer")),
+        scaling=of(("tensor", "delayed", "row", "block")),
         runtime=of(("megatron", "torchtitan", "my-own_2.0")),
         straggler=st.floats(1, 10, allow_nan=False),
     )

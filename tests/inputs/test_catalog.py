@@ -15,8 +15,10 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.errors import UnknownNameError
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs import lookup
+from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import CLUSTERS, MODELS, gpu_names, load_runtime, model_names, runtime_names
 from shardwise.inputs.model import Model
@@ -240,9 +242,35 @@ def test_catalog_gpus_make_sense(name):
 
 def test_the_gpus_of_the_issue_are_there():
     wanted = """v100 v100-16 v100-32 a100-40 a100-80 a100-pcie a100-40-pcie a800 h100 h100-sxm h100-pcie h100-96 h800
-    h200 h20 b200 b300 gb200 gb300 gb200-nvl72 gb300-nvl72 mi300x ascend-910b ascend-910c 910b"""
+    h200 h20 b200 b300 gb200 gb300 gb200-nvl72 gb300-nvl72 mi300x ascend-910b ascend-910c 910b mi325x mi350x mi355x
+    h100-96gb-hbm2e rtx-pro-6000 l40s trainium2 tpu-v5p tpu-v6e"""
     for name in wanted.split():
-        assert load_cluster(name).gpus in {8, 16, 72}
+        assert load_cluster(name).gpus in {8, 16, 64, 72, 256}
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("H100-96GB-HBM2e", "h100-96"),
+        ("RTX PRO 6000", "rtx-pro-6000"),
+        ("TPU v5p", "tpu-v5p"),
+        ("Trillium", "tpu-v6e"),
+        ("Trainium 2", "trainium2"),
+        ("MI355X", "mi355x"),
+    ],
+)
+def test_gpus_are_found_by_the_names_that_people_write(said, name):
+    assert load_cluster(said).gpu.name == name
+
+
+def test_a_gpu_says_what_supports_its_calibration():
+    """Nothing measured: its calibration says so, and its error is wide."""
+    for name in ("l40s", "rtx-pro-6000", "trainium2", "ascend-910c"):
+        found = calibration_of(load_cluster(name).gpu)
+        assert "no measured run" in found.source
+        assert found.time_error >= 0.3
+    for name, family in {"mi300x": "cdna", "mi325x": "cdna-1000w", "mi350x": "cdna4", "mi355x": "cdna4-1400w"}.items():
+        assert calibration_of(load_cluster(name).gpu).name == family
 
 
 @pytest.mark.parametrize("name", runtime_names())
@@ -251,3 +279,15 @@ def test_catalog_runtimes_pass_the_check_that_files_pass(name, tmp_path):
     copy = tmp_path / f"{name}.toml"
     copy.write_text(text)
     assert load_runtime(str(copy)) == load_runtime(name)
+
+
+def test_a_runtime_file_says_only_what_differs_from_its_base(tmp_path):
+    own = tmp_path / "ours.toml"
+    own.write_text('base = "megatron-2021"\n[overheads]\nlaunch = 3e-6\n')
+    found, base = load_runtime(str(own)), load_runtime("megatron-2021")
+    assert found.overheads == replace(base.overheads, launch=3e-6)
+    assert (found.kernels, found.can, found.memory) == (base.kernels, base.can, base.memory)
+    other = tmp_path / "other.toml"
+    other.write_text('base = "megatron-1999"\n')
+    with pytest.raises(UnknownNameError, match="megatron-1999"):
+        load_runtime(str(other))

@@ -122,3 +122,12 @@ def test_no_other_unit_is_offered_for_a_number_that_has_one(row, text):
 def test_too_many_digits_are_told_the_real_limit():
     with pytest.raises(InputError, match="20 digits; it must be at most 10,000,000"):
         typed("9" * 20, SCALARS["Cluster.gpus"], "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "offer"), [("80", "80 GB"), ("40000", "40000 MB"), ("81559", "81559 MB"), ("0.08", "0.08 TB")]
+)
+def test_the_unit_that_is_offered_makes_a_gpu(text, offer):
+    """40000 was offered as 40000 GB."""
+    with pytest.raises(InputError, match=f'write "{offer}" if that is meant'):
+        typed(text, SCALARS["Gpu.memory"], "--memory")

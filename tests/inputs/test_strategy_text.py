@@ -43,7 +43,8 @@ def test_every_word():
     text = (
         "cp2:all-to-all etp2 hsdp8 group4 first9 last11 nosp noflash count-embedding count-head fp8 autocast muon "
         "grad-bf16 offload-optimizer layers=3,4 recompute=core-attention+mlp:[4,0] lora16:qkv,out straggler1.05 "
-        "runtime=torchtitan placement=v"
+        "runtime=torchtitan placement=v graphs=attention scaling=delayed "
+        "fp8-weights fp8-attention"
     )
     assert parse(text) == {
         "cp": 2, "cp_kind": "all-to-all", "etp": 2, "zero_group": 8, "group": 4, "first_layers": 9, "last_layers": 11,
@@ -51,6 +52,7 @@ def test_every_word():
         "optimizer": "muon", "grad_dtype": "bf16", "offload": "optimizer", "layers": (3, 4),
         "recompute": Recompute(modules=("core-attention", "mlp"), layers=(4, 0)),
         "lora": Lora(rank=16, targets=("qkv", "out")), "straggler": 1.05, "runtime": "torchtitan", "placement": "v",
+        "cuda_graphs": "attention", "scaling": "delayed", "fp8_weights": True, "fp8_attention": True,
     }  # fmt: skip
 
 
@@ -74,6 +76,8 @@ def test_spellings_that_mean_the_same():
         ("layers=a,b", "write layers=9,15,15,11"),
         ("straggler=x", "write straggler1.05"),
         ("placement=w", "no placement named 'w'"),
+        ("scaling=column", "no scaling of fp8 named 'column'"),
+        ("graphs=mlp", "no part that CUDA graphs cover named 'mlp'"),
         ("recompute=fll", "cannot be recomputed"),
         ("recompute=", "is not a recompute choice"),
         ("microbatches0", "at least 1"),

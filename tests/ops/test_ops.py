@@ -137,3 +137,12 @@ def test_tokens_scale_what_is_kept(name, factor, seq):
     more = layer_walks(name, Strategy(seq=seq, micro_batch=factor), UNPADDED)
     for single, several in zip(one, more, strict=True):
         assert several.kept == pytest.approx(factor * single.kept, rel=0.01)
+
+
+def test_inputs_of_which_backward_needs_the_shape_alone_are_not_kept():
+    """PaddlePaddle's `no_need_buffer`: an addition reads no values again, an embedding only the tokens' numbers."""
+    ops, tokens = all_ops(TOY), 2048
+    assert {op.kept for op in ops if op.name == "residual"} == {0.0}
+    assert {op.kept for op in ops if op.name == "embedding"} == {16.0 * tokens}
+    counted = [op._replace(kept=op.kept + (2.0 * tokens * TOY.hidden if op.name == "residual" else 0.0)) for op in ops]
+    assert plain_walk(counted).backward > plain_walk(ops).backward

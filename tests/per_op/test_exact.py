@@ -12,7 +12,7 @@ from shardwise.errors import InfeasibleError
 from shardwise.per_op.cut import moves
 from shardwise.per_op.evaluate import evaluate, stage_cost
 from shardwise.per_op.exact import search
-from shardwise.per_op.tables import gpu_counts, micro_batches, tables_of
+from shardwise.per_op.tables import gpu_counts, sample_counts, tables_of
 
 from .conftest import question, random_profile
 
@@ -30,7 +30,7 @@ def stage_options(asked, size, gpus, first, end):
 def brute_force(asked):
     best, limit = np.inf, asked.memory / asked.memory_factor
     count = len(asked.chain.rows)
-    for size in micro_batches(asked):
+    for size in sample_counts(asked):
         passes = asked.global_batch // size
         known = {}
 
@@ -69,7 +69,7 @@ def asked_for(seed):
     """A limit that binds: between what the leanest and the fastest plans take."""
     draw = np.random.default_rng(1000 + seed)
     gpus, node = ((2, 2), (3, 2), (4, 2), (2, 1))[seed % 4]
-    roomy = question(random_profile(seed), gpus=gpus, node=node, micro_batches=(1, 2))
+    roomy = question(random_profile(seed), gpus=gpus, node=node, sample_counts=(1, 2))
     high = max(search(roomy).cost.memory)
     return replace(roomy, memory=high * float(draw.uniform(0.75, 1.0)))
 

@@ -24,7 +24,7 @@ from shardwise.per_op.exact import search
 from shardwise.per_op.operators import OperatorPricing
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
-from shardwise.per_op.tables import NEVER, layouts_of, micro_batches, tables_of
+from shardwise.per_op.tables import NEVER, layouts_of, sample_counts, tables_of
 from shardwise.per_op.whole import whole_plan, whole_plans
 from shardwise.search.api import memory_limit
 
@@ -153,7 +153,7 @@ def test_no_uniform_plan_is_faster_than_the_best_found():
 
 def drawn_plan(rng, question):
     """Any plan of the space; none where the draw does not come out."""
-    size = rng.choice(micro_batches(question))
+    size = rng.choice(sample_counts(question))
     count, rows = rng.choice(question.stage_range), len(question.chain.rows)
     cuts = [0, *sorted(rng.sample(range(1, rows), count - 1)), rows]
     left = sorted(rng.sample(range(1, question.gpus), count - 1))
@@ -172,20 +172,20 @@ def drawn_plan(rng, question):
                 recompute=tuple(bool(may[row]) and rng.random() < share for row in question.chain.rows[first:end]),
             )
         )
-    return PerOpPlan(stages=tuple(stages), micro_batch=size)
+    return PerOpPlan(stages=tuple(stages), samples=size)
 
 
 def tabled(question, made):
     """Seconds of an iteration, and bytes of every stage, as the tables add them up."""
     first, costs = 0, []
     for index, (stage, crossing) in enumerate(zip(made.stages, crossings(question, made.gpus), strict=True)):
-        tables = tables_of(question, made.micro_batch, stage.gpus)
+        tables = tables_of(question, made.samples, stage.gpus)
         layouts = np.array([tables.layouts.index(layout) for layout in stage.layouts])
         behind = len(made.stages) - 1 - index
-        args = (first, layouts, np.array(stage.recompute), behind, crossing, made.micro_batch)
+        args = (first, layouts, np.array(stage.recompute), behind, crossing, made.samples)
         costs.append(stage_cost(question, tables, *args))
         first += stage.size
-    passes = question.passes(made.micro_batch)
+    passes = question.passes(made.samples)
     pace = question.pricing.pace(passes)
     seconds = question.pricing.beside(passes) + pace.value([cost.seconds for cost in costs])
     return seconds, [cost.memory for cost in costs]

@@ -17,7 +17,7 @@ from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.exact import ExactSearch
 from shardwise.per_op.layer_bound import longest_stage
 from shardwise.per_op.question import PerOpPlan, SplitStage
-from shardwise.per_op.tables import layouts_of, micro_batches
+from shardwise.per_op.tables import layouts_of, sample_counts
 from shardwise.plan.file import read_plan
 
 from .conftest import question, random_profile
@@ -40,14 +40,14 @@ def test_no_stage_takes_longer_than_the_longest(seed):
     asked = question(random_profile(seed), layers=3, space="full")
     draw = np.random.default_rng(seed)
     count = len(asked.chain.rows)
-    for size in micro_batches(asked):
+    for size in sample_counts(asked):
         layouts = layouts_of(asked, size, asked.gpus)
         if not layouts:
             continue
         for _ in range(20):
             picks = tuple(layouts[index] for index in draw.integers(0, len(layouts), count))
             again = tuple(bool(flag) for flag in draw.integers(0, 2, count))
-            made = PerOpPlan(stages=(SplitStage(gpus=asked.gpus, layouts=picks, recompute=again),), micro_batch=size)
+            made = PerOpPlan(stages=(SplitStage(gpus=asked.gpus, layouts=picks, recompute=again),), samples=size)
             assert evaluate(asked, made).stages[0].seconds <= longest_stage(asked, size)
 
 
@@ -98,7 +98,7 @@ def test_a_model_that_no_split_can_train_is_refused():
         shardwise.plan_operators(broken, "8xh100", global_batch=8)
     with pytest.raises(shardwise.InputError) as caught:
         shardwise.plan_operators("llama-3-8b", "8xh100", global_batch=0, seq=0, schedule="zb-v")
-    assert [fault.path for fault in caught.value.faults] == ["--schedule", "strategy.global_batch", "strategy.seq"]
+    assert [fault.path for fault in caught.value.faults] == ["schedule", "strategy.global_batch", "strategy.seq"]
 
 
 def test_no_gpus_is_one_fault(plan):  # noqa: F811
@@ -216,22 +216,22 @@ def test_columns_have_the_words_of_every_verb(plan, tmp_path):  # noqa: F811
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"zero": 3}, "--zero: 3 gathers whole layers"),
-        ({"zero": 7}, "--zero: 7 is too large"),
-        ({"method": "nope"}, "--method: 'nope' is no way to search; choose auto, exact, deep, alleviate"),
-        ({"stages": (3, 2)}, "--stages: (3, 2): write a number, or the fewest and the most such as 2-8"),
-        ({"stages": 2}, "--stages: 2: write a number"),
-        ({"stages": (0, 2)}, "--stages: (0, 2)"),
-        ({"stages": "0"}, "--stages: '0'"),
-        ({"memory": "40"}, "--memory: 40 means 40 bytes"),
-        ({"memory": [40]}, "--memory: must be a size such as"),
-        ({"gpus": 2.5}, "--gpus: must be a whole number, not 2.5"),
-        ({"most_tp": -1}, "--most-tp: -1 is too small"),
-        ({"p2p_overlap": 7}, "--p2p-overlap: 7 is too large"),
-        ({"microbatches": 3}, "--microbatches: is 3; write numbers such as 1,2,4"),
-        ({"runs_with": 3}, "--runs-with: is 3"),
-        ({"time_limit": -3}, "--time-limit: -3 is too small"),
-        ({"hops": 0, "best": 0}, "--hops: 0 is too small"),
+        ({"zero": 3}, "zero: 3 gathers whole layers"),
+        ({"zero": 7}, "zero: 7 is too large"),
+        ({"method": "nope"}, "method: 'nope' is no way to search; choose auto, exact, deep, alleviate"),
+        ({"stages": (3, 2)}, "stages: (3, 2): write a number, or the fewest and the most such as 2-8"),
+        ({"stages": 2}, "stages: must be a text or a list, each a whole number, not 2"),
+        ({"stages": (0, 2)}, "stages: (0, 2)"),
+        ({"stages": "0"}, "stages: '0'"),
+        ({"memory": "40"}, "memory: 40 means 40 bytes"),
+        ({"memory": [40]}, "memory: must be a number or a text, not a list"),
+        ({"gpus": 2.5}, "gpus: must be a whole number, not 2.5"),
+        ({"most_tp": -1}, "most_tp: -1 is too small"),
+        ({"p2p_overlap": 7}, "p2p_overlap: 7 is too large"),
+        ({"microbatches": 3}, "microbatches: must be a text or a list, each a whole number, not 3"),
+        ({"runs_with": 3}, "runs_with: must be a text or a table, not 3"),
+        ({"time_limit": -3}, "time_limit: -3 is too small"),
+        ({"hops": 0, "best": 0}, "hops: 0 is too small"),
     ],
 )
 def test_what_python_gives_is_refused_with_a_sentence(given, said):

@@ -25,7 +25,7 @@ def by_brute_force(question):
     """Every strategy simulated in full: the fastest that fits, the first of equals."""
     space = Space(question=question)
     found = [refine(question, space.strategy(point)) for point in space.points()]
-    fitting = [(one.seconds, place, one.strategy) for place, one in enumerate(found) if one and one.fits]
+    fitting = [(one.seconds, place, one.strategy) for place, one in enumerate(found) if one and one.allowed]
     return min(fitting, default=None, key=lambda item: item[:2])
 
 
@@ -199,10 +199,10 @@ def test_it_reports_what_it_tried_and_stops_when_told():
     assert seen == sorted(seen)
     assert seen[-1] == answer.counts.simulated == len(answer.simulated)
     assert 0 < answer.bound <= answer.best.iteration_seconds
-    fitting = [one.seconds for one in answer.simulated if one.fits]
+    fitting = [one.seconds for one in answer.simulated if one.allowed]
     assert fitting == sorted(fitting)
     assert fitting[0] == pytest.approx(answer.best.iteration_seconds)
-    assert [one.fits for one in answer.simulated] == sorted((one.fits for one in answer.simulated), reverse=True)
+    assert [one.allowed for one in answer.simulated] == sorted((one.allowed for one in answer.simulated), reverse=True)
 
 
 def test_stopped_at_once_it_knows_nothing_and_says_so():

@@ -63,6 +63,7 @@ def test_a_strategy_under_a_question_is_shown(server, planned):
     assert found["view"]["strategy"] == other["strategy"]
     assert found["view"]["numbers"]["iteration_seconds"] == pytest.approx(other["seconds"])
     assert found["view"]["numbers"]["total_bytes"] == pytest.approx(other["total_bytes"])
+    assert found["view"]["numbers"]["fits"] == other["fits"] == "yes"
 
 
 def test_why_not(server, plan):
@@ -71,7 +72,7 @@ def test_why_not(server, plan):
     assert "slower" in found["sentence"]
     assert found["parts"][0].keys() == {"name", "plan", "other", "lost"}
     large = server.post("/api/why", {"plan": plan, "strategy": "tp1 pp1 zero0 mbs2 recompute=none"}).data
-    assert not large["fits"]
+    assert large["fits"] == "no"
     assert large["missing_bytes"] > 0
     assert "does not fit" in large["sentence"]
 

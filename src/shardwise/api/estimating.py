@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from shardwise.api.reading import Source
     from shardwise.errors import Fault
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.detail import Detail
     from shardwise.estimate.estimate import Estimate
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
@@ -30,35 +31,32 @@ def estimate(
     the strategy is its own; `cluster`; `strategy`: also a line such as `tp8 pp4 gbs512`, whose dp follows from the
     cluster; `runtime`: the software, where it is not the one that the strategy names.
     """
+    from shardwise.api.reading import as_cluster, as_model, as_runtime, as_strategy
+    from shardwise.errors import Fault, InputError
     from shardwise.estimate.estimate import estimate
-    from shardwise.inputs.load import load_runtime
     from shardwise.inputs.model import Model
     from shardwise.plan.file import is_plan
     from shardwise.plan.plan import Plan
 
-    runtime = load_runtime(runtime) if isinstance(runtime, str) else runtime
-    if strategy is None or isinstance(model, Plan) or (not isinstance(model, Model) and is_plan(model)):
+    runtime = as_runtime(runtime)
+    if isinstance(model, Plan) or (not isinstance(model, Model) and (strategy is None or is_plan(model))):
         return _of_plan(model, cluster, strategy, runtime)
-    if cluster is None:
-        raise TypeError("estimate() needs a cluster beside a model and a strategy")
-    from shardwise.api.reading import as_cluster, as_model
-
+    if cluster is None or strategy is None:
+        lacks = [name for name, one in (("cluster", cluster), ("strategy", strategy)) if one is None]
+        raise InputError([Fault(name, "is missing beside a model; only a plan says everything") for name in lacks])
     model, cluster = as_model(model), as_cluster(cluster)
-    return estimate(model, cluster, _strategy(strategy, cluster), runtime=runtime)
+    return estimate(model, cluster, as_strategy(strategy, cluster), runtime=runtime)
 
 
 def _of_plan(
-    plan: Model | Plan | Source,
+    plan: Plan | Source,
     cluster: Cluster | Source | None,
     strategy: Strategy | Source | None,
     runtime: Runtime | None,
 ) -> Estimate:
     from shardwise.api.reading import as_cluster, as_plan
-    from shardwise.inputs.model import Model
     from shardwise.plan.predict import changed, estimate_of, moved
 
-    if isinstance(plan, Model):
-        raise TypeError("estimate() needs a cluster and a strategy beside a model; only a plan says everything")
     whole = as_plan(plan, "estimate")
     there = whole if cluster is None else moved(whole, as_cluster(cluster))
     asked = whole.strategy if strategy is None else _beside(strategy, there)
@@ -67,38 +65,48 @@ def _of_plan(
 
 def _beside(source: Strategy | Source, plan: Plan) -> Strategy:
     """A strategy; what a line leaves out is the plan's."""
+    from shardwise.api.reading import as_strategy
     from shardwise.frameworks.ask import is_file
     from shardwise.search.why import beside
 
     if isinstance(source, str) and not is_file(source):
         return beside(source, plan.strategy, plan.cluster.gpus)
-    return _strategy(source, plan.cluster)
+    return as_strategy(source, plan.cluster)
 
 
-def _strategy(source: Strategy | Source, cluster: Cluster) -> Strategy:
-    from shardwise.api.reading import load_strategy
-    from shardwise.inputs.strategy import Strategy
-
-    return source if isinstance(source, Strategy) else load_strategy(source, cluster)
-
-
-def timeline(plan: Plan | Source, *, runtime: Runtime | None = None) -> Timeline:
+def timeline(plan: Plan | Source, *, runtime: Runtime | str | None = None) -> Timeline:
     """The passes that the estimate of a plan is made of; memory in bytes of the whole device. `runtime`: as there."""
-    from shardwise.api.reading import as_plan
+    from shardwise.api.reading import as_plan, as_runtime
     from shardwise.plan.predict import plan_iteration
 
-    return plan_iteration(as_plan(plan, "a timeline"), runtime=runtime)
+    return plan_iteration(as_plan(plan, "a timeline"), runtime=as_runtime(runtime))
 
 
-def advise(found: Estimate, *, runtime: Runtime | None = None, count: int = 3) -> tuple[Change, ...]:
+def advise(
+    found: Estimate | Plan | Source, *, runtime: Runtime | str | None = None, count: int = 3
+) -> tuple[Change, ...]:
     """The changes of an estimated strategy that help most, best first: to make it fit, or faster.
 
-    `found`: the estimate; `runtime`: the one that it was estimated with, where that is not the one it names; `count`:
-    how many.
+    `found`: the estimate, or a plan, which is estimated; `runtime`: the one that it was estimated with, where that is
+    not the one it names; `count`: how many.
     """
+    from shardwise.api.reading import as_plan, as_runtime
     from shardwise.estimate.advice import advise
+    from shardwise.estimate.estimate import Estimate
+    from shardwise.plan.predict import estimate_of
 
-    return advise(found, runtime=runtime, count=count)
+    runtime = as_runtime(runtime)
+    one = found if isinstance(found, Estimate) else estimate_of(as_plan(found, "advice"), runtime=runtime)
+    return advise(one, runtime=runtime, count=count)
+
+
+def detail(found: Estimate, *, runtime: Runtime | None = None) -> Detail:
+    """What an estimate is made of: operations and bytes accessed of every pipeline rank, and what every communication
+    group reaches. `found`: the estimate; `runtime`: as for `advise`.
+    """
+    from shardwise.estimate.detail import detail
+
+    return detail(found, runtime=runtime)
 
 
 def check(
@@ -106,16 +114,16 @@ def check(
     cluster: Cluster | Source,
     strategy: Strategy | Source,
     *,
-    runtime: Runtime | None = None,
+    runtime: Runtime | str | None = None,
 ) -> tuple[Fault, ...]:
     """Everything that is wrong with a strategy, at once; nothing: it can run. As `estimate` takes them."""
-    from shardwise.api.reading import as_cluster, as_model
+    from shardwise.api.reading import as_cluster, as_model, as_runtime, as_strategy
     from shardwise.check.check import check
     from shardwise.inputs.load import load_runtime
 
     model, cluster = as_model(model), as_cluster(cluster)
-    whole = _strategy(strategy, cluster)
-    return tuple(check(model, cluster, whole, runtime or load_runtime(whole.runtime)))
+    whole = as_strategy(strategy, cluster)
+    return tuple(check(model, cluster, whole, as_runtime(runtime) or load_runtime(whole.runtime)))
 
 
 def check_proof(plan: Plan | Source) -> Verdict | None:

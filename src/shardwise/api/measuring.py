@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Literal
 
@@ -14,17 +15,21 @@ if TYPE_CHECKING:
     from shardwise.plan.plan import Plan
 
 
-def validate(*files: Source) -> Validation:
-    """Measured runs predicted; without files, the published and our own runs that come with the package."""
+def validate(*files: Source, cluster: str | None = None) -> Validation:
+    """Measured runs predicted; without files, the published and our own runs that come with the package.
+
+    `cluster`: a name or file, such as SimuMax's system file, that the rows of its GPU are predicted with.
+    """
     from shardwise.measure.validate.validate import validate
 
-    return validate(files)
+    return validate(files, cluster)
 
 
 def calibrate(
     name: str,
     *,
     probe: Source | None = None,
+    nccl: Sequence[Source] = (),
     trace: Source | None = None,
     log: Source | None = None,
     snapshot: Source | None = None,
@@ -35,17 +40,17 @@ def calibrate(
 ) -> Calibrated:
     """The cost model fitted to a probe of one GPU, or corrected by a run; `store_calibration` keeps it.
 
-    `name`: what the calibrated GPU is called (`64xNAME`); one of `probe`: what the probe wrote, `trace`: a profiler's
-    Chrome trace, `log`: of Megatron or torchtitan, `snapshot`: a CUDA memory snapshot; `plan`: the one that the run
-    followed, for all but a probe; `base`: the GPU of the catalog that it is, by default the probe's or the plan's;
-    `rank`: which wrote the snapshot (`pp2`), by default the fullest; `steps`: iterations in the trace, where it marks
-    none.
+    `name`: what the calibrated GPU is called (`64xNAME`); one of `probe`: what the probe wrote, `nccl`: logs of
+    nccl-tests, `trace`: a profiler's Chrome trace, `log`: of Megatron or torchtitan, `snapshot`: a CUDA memory
+    snapshot; `plan`: the one that the run followed, where it is of one; `base`: the GPU of the catalog that it is, by
+    default the probe's, the logs' or the plan's; `rank`: which wrote the snapshot (`pp2`), by default the fullest;
+    `steps`: iterations in the trace, where it marks none.
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.calibrate import calibrate
 
     return calibrate(
-        name, probe=probe, trace=trace, log=log, snapshot=snapshot, base=base, rank=rank, steps=steps,
+        name, probe=probe, nccl=nccl, trace=trace, log=log, snapshot=snapshot, base=base, rank=rank, steps=steps,
         plan=None if plan is None else as_plan(plan, "calibrate"),
     )  # fmt: skip
 

@@ -201,10 +201,11 @@ def balance(
     return balance(asked, time_limit=time_limit, effort=effort, seed=seed, report=report)
 
 
-def balance_plan(plan: Plan | Source, *, memory_limit: float | None = None) -> Balanced:
+def balance_plan(plan: Plan | Source, *, memory_limit: float | str | None = None) -> Balanced:
     """The layers of a plan, cut anew under the cost model.
 
-    `memory_limit`: bytes of every rank, by default what the plan was made for: its limit, or all of the GPU's.
+    `memory_limit`: bytes of every rank, or a text such as `40GB`, by default what the plan was made for: its
+    limit, or all of the GPU's.
     """
     from shardwise.api.reading import as_bytes, as_plan
     from shardwise.search.balance_plan import balanced

@@ -33,12 +33,10 @@ def question(
     only: str = "",
     memory: float | str | None = None,
     memory_margin: float | str | None = None,
-    base: Strategy | None = None,
+    base: Strategy | Source | None = None,
 ) -> Question:
     """What `plan` would search for, checked and not searched: the same parameters."""
-    from shardwise.api.reading import as_cluster, as_model
-    from shardwise.inputs.gate import typed
-    from shardwise.inputs.scalars import SCALARS
+    from shardwise.api.reading import as_bytes, as_cluster, as_model, as_strategy
     from shardwise.search.api import question_of
     from shardwise.search.what_if import margin_of
 
@@ -53,11 +51,11 @@ def question(
     found = _both(model, cluster)
     machines = as_cluster(found[1])
     if memory is not None:
-        size = typed(memory, SCALARS["Gpu.memory"], "--memory") if isinstance(memory, str) else memory
-        memory_margin = machines.gpu.memory - size
+        memory_margin = machines.gpu.memory - as_bytes(memory, "--memory")
     return question_of(
         as_model(found[0]), machines, global_batch=GLOBAL_BATCH if global_batch is None else global_batch,
-        seq=SEQ if seq is None else seq, runtime=runtime or RUNTIME, only=only, memory_margin=memory_margin, base=base,
+        seq=SEQ if seq is None else seq, runtime=runtime or RUNTIME, only=only, memory_margin=memory_margin,
+        base=None if base is None else as_strategy(base, machines),
     )  # fmt: skip
 
 
@@ -112,7 +110,7 @@ def plan(
     only: str = "",
     memory: float | str | None = None,
     memory_margin: float | str | None = None,
-    base: Strategy | None = None,
+    base: Strategy | Source | None = None,
     gap: float = 0.005,
     time_limit: float | None = None,
     workers: int = 1,
@@ -127,10 +125,10 @@ def plan(
     `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
     `runtime`: the software that will run it, megatron by default; `only`: conditions such as `tp<=8 zero1 pp=4`, and
     other words of a strategy (`fp8`); `memory`: what one GPU may use; `memory_margin`: bytes of every GPU to leave
-    free, by default the memory model's own error; `base`: a strategy whose format, optimizer and the like are kept;
-    `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes; `executor`: `processes` or
-    `ray`; `address`: of a running Ray cluster; `report` is called about five times a second with the `Search` (its
-    `tried`, `best`, `bound`); once `stop` says yes, the best so far is the answer.
+    free, by default the memory model's own error; `base`: a strategy, or its line, whose format, optimizer and the like
+    are kept; `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes; `executor`:
+    `processes` or `ray`; `address`: of a running Ray cluster; `report` is called about five times a second with the
+    `Search` (its `tried`, `best`, `bound`); once `stop` says yes, the best so far is the answer.
     """
     from shardwise.search.api import answer_of
 
@@ -151,10 +149,11 @@ def why_nothing(answer: Answer) -> str:
     return why_nothing(answer)
 
 
-def why(plan: Plan | Source, strategy: str) -> Why:
+def why(plan: Plan | Source, strategy: Strategy | str) -> Why:
     """Why another strategy lost against a plan: too large by how much and where, or slower in which parts.
 
-    `strategy`: what to change, such as `tp4 pp8`; what it leaves out is the plan's, layers are cut anew.
+    `strategy`: a whole one, or what to change, such as `tp4 pp8`; what a line leaves out is the plan's, layers are cut
+    anew.
     """
     from shardwise.api.reading import as_plan
     from shardwise.search.why import against
@@ -182,7 +181,7 @@ def what_if(
     from shardwise.search.what_if import changed, what_if
 
     if not (gpus or net or memory):
-        raise InputError(Fault("what-if", "nothing is changed; give --gpus, --net or --memory"))
+        raise InputError(Fault("", "nothing is changed; give --gpus, --net or --memory"))
     old = as_plan(plan, "what-if")
     return what_if(
         old, changed(old.cluster, gpus=gpus, net=net, memory=memory), gap=gap, only=only, report=report

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardwise.pipeline.action import Schedule
     from shardwise.plan.file import Difference
     from shardwise.plan.plan import Plan
+    from shardwise.plan.renew import Renewed
     from shardwise.search.balance_plan import Balanced
     from shardwise.search.question import Answer
     from shardwise.search.schedule import Scheduled
@@ -181,13 +182,14 @@ def plan_of(
     found: Estimate | Answer | OperatorAnswer | Scheduled | Balanced | BalanceAnswer | WhatIf,
     plan: Plan | Source | None = None,
     *,
-    memory_limit: float | None = None,
+    memory_limit: float | str | None = None,
 ) -> Plan:
     """The plan of an answer, to be written, exported or compared: inputs, cut, order and what is predicted.
 
     `found`: what `estimate`, `plan`, `plan_operators`, `schedule`, `balance`, `balance_plan` or `what_if` gave; `plan`:
     the plan that gets the layers of `balance`; where an order or an estimate of a plan is given, it must be that
-    plan; `memory_limit`: bytes that a rank of an estimate may need, where that is not all of its GPU.
+    plan; `memory_limit`: bytes, or a text such as `40GB`, that a rank of an estimate may need, where that
+    is not all of its GPU.
     """
     from shardwise.errors import Fault, InputError
     from shardwise.estimate.estimate import Estimate, within
@@ -204,8 +206,8 @@ def plan_of(
     return plan_file_of(found) if isinstance(found, Answer) else _plan_of_other(found, plan)
 
 
-def as_bytes(size: float, name: str) -> float:
-    """Bytes of a device that a call gave under a name, checked."""
+def as_bytes(size: float | str, name: str) -> float:
+    """Bytes of a device that a call gave under a name, as a number or a text such as `40GB`, checked."""
     from shardwise.inputs.gate import held
     from shardwise.inputs.scalars import SCALARS
 
@@ -215,6 +217,7 @@ def as_bytes(size: float, name: str) -> float:
 def _plan_of_other(
     found: OperatorAnswer | Scheduled | Balanced | BalanceAnswer | WhatIf, plan: Plan | Source | None
 ) -> Plan:
+    from shardwise.errors import Fault, InputError
     from shardwise.partition.problem import BalanceAnswer
     from shardwise.per_op import as_plan as per_op
     from shardwise.per_op.answer import OperatorAnswer
@@ -234,18 +237,25 @@ def _plan_of_other(
     if isinstance(found, Scheduled):
         return in_order(found, None if plan is None else as_plan(plan, "a schedule"))
     if plan is None:
-        raise TypeError("name the plan that gets the layers: plan_of(found, plan)")
+        raise InputError(Fault("plan", "is missing; name the plan that gets the layers: plan_of(found, plan)"))
     whole = as_plan(plan, "a balance")
     assert isinstance(found, BalanceAnswer)  # noqa: S101 - for the type checker
     return with_layers_of(whole, found, answer_data(found))
 
 
 def diff(left: Plan | Source, right: Plan | Source) -> tuple[Difference, ...]:
-    """In what two plans differ: inputs first, then what is predicted."""
+    """In what two plans differ: inputs first, then what is predicted, by the cost model in use for both."""
     from shardwise.plan.file import diff
-    from shardwise.plan.plan import Plan
 
-    return diff(*(one if isinstance(one, Plan) else read_plan(one) for one in (left, right)))
+    return diff(renewed(left).plan, renewed(right).plan)
+
+
+def renewed(plan: Plan | Source) -> Renewed:
+    """A plan predicted anew, and which figures of its file are no longer the cost model's."""
+    from shardwise.plan.plan import Plan
+    from shardwise.plan.renew import renewed
+
+    return renewed(plan if isinstance(plan, Plan) else read_plan(plan))
 
 
 def model_from(data: dict[str, Any], name: str) -> Model:
@@ -322,6 +332,18 @@ def as_cluster(source: Cluster | Source) -> Cluster:
     from shardwise.inputs.cluster import Cluster
 
     return source if isinstance(source, Cluster) else load_cluster(source)
+
+
+def as_strategy(source: Strategy | Source, cluster: Cluster) -> Strategy:
+    """A strategy, read where a line or a file stands for it; what a line leaves out follows from the cluster."""
+    from shardwise.inputs.strategy import Strategy
+
+    return source if isinstance(source, Strategy) else load_strategy(source, cluster)
+
+
+def as_runtime(source: Runtime | str | None) -> Runtime | None:
+    """A runtime, loaded where a name stands for it; None: the one that the strategy names."""
+    return load_runtime(source) if isinstance(source, str) else source
 
 
 def as_plan(source: Plan | Source, verb: str, at: str = "plan") -> Plan:

@@ -31,6 +31,25 @@ def experts_visited(case: Combination) -> Iterator[Fault]:
         )
 
 
+@rule("model.moe")
+def experts_in_groups(case: Combination) -> Iterator[Fault]:
+    moe = case.model.moe
+    if moe is None:
+        return
+    if moe.experts % moe.groups:
+        legal = either(divisors_near(moe.experts, moe.groups))
+        yield Fault("model.moe.groups", f"{moe.groups} does not divide {moe.experts} experts; use {legal}")
+    elif moe.top_groups > moe.groups:
+        yield Fault("model.moe.top_groups", f"{moe.top_groups} of {moe.groups} groups; use at most {moe.groups}")
+    elif moe.top_k > moe.top_groups * moe.experts // moe.groups:
+        held = moe.top_groups * moe.experts // moe.groups
+        told = f"{moe.top_k} experts do not come out of {moe.top_groups} groups of {moe.experts // moe.groups}"
+        yield Fault("model.moe.top_k", f"{told}; use at most {held}, or more top_groups")
+    if moe.loads and (len(moe.loads) != moe.experts or not sum(moe.loads)):
+        told = f"{len(moe.loads)} numbers that add up to {sum(moe.loads):g}"
+        yield Fault("model.moe.loads", f"{told} for {moe.experts} experts; give one for each, not all of them 0")
+
+
 @rule("model.moe", "model.layers")
 def dense_layers(case: Combination) -> Iterator[Fault]:
     moe, layers = case.model.moe, case.model.layers
@@ -123,8 +142,8 @@ def memory_left(case: Combination) -> Iterator[Fault]:
 
 
 RULES = (
-    kv_heads_divide_heads, experts_visited, dense_layers, ffn_of_dense_layers, position_table, rotary_pairs, norms,
-    dropout, network_reaches, levels_nest, number_formats, memory_left,
+    kv_heads_divide_heads, experts_visited, experts_in_groups, dense_layers, ffn_of_dense_layers, position_table,
+    rotary_pairs, norms, dropout, network_reaches, levels_nest, number_formats, memory_left,
 )  # fmt: skip
 
 

@@ -9,6 +9,9 @@ from shardwise.errors import Fault
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.layers import layer_faults, stage_layers
 from shardwise.inputs.lookup import CATALOG, entry
+from shardwise.inputs.model import Model
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
 
 # mxfp8's block scales are read by the matrix units only on GPUs that also have fp4.
 _HARDWARE = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp4", "nvfp4": "fp4"}
@@ -26,6 +29,32 @@ def axes(case: Combination) -> Iterator[Fault]:
             )
     if s.cp > 1 and can.cp and s.cp_kind not in can.cp:
         yield Fault("strategy.cp_kind", f"{s.cp_kind} is not in runtime {name}; use {either(can.cp)}")
+
+
+def asked_dispatch(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[Fault]:
+    """What is wrong with how tokens are to reach their experts, whatever the layout."""
+    can, name = runtime.can, runtime.base
+    if strategy.dispatcher not in can.dispatchers:
+        told = f"{strategy.dispatcher} is not in runtime {name}; use {either(can.dispatchers)}"
+        yield Fault("strategy.dispatcher", told)
+    if strategy.ep_overlap and not can.ep_overlap:
+        yield Fault("strategy.ep_overlap", f"runtime {name} does not have it; drop ep-overlap")
+    elif strategy.ep_overlap and model.moe is None:
+        yield Fault("strategy.ep_overlap", f"{model.name} has no experts; drop ep-overlap")
+
+
+@rule("runtime", "ep", "dispatcher", "ep_overlap", "pp", "vpp", "recompute")
+def dispatch(case: Combination) -> Iterator[Fault]:
+    s = case.strategy
+    asked = list(asked_dispatch(case.model, s, case.runtime)) if s.ep > 1 or s.ep_overlap else []
+    if asked or not s.ep_overlap:
+        yield from asked
+    elif s.ep == 1:
+        yield Fault("strategy.ep_overlap", "with ep 1 no tokens travel; drop ep-overlap")
+    elif s.recompute.full:
+        yield Fault("strategy.ep_overlap", "does not go with full recompute; recompute modules, or drop ep-overlap")
+    elif s.pp > 1 and s.vpp == 1:
+        yield Fault("strategy.ep_overlap", f"with pp {s.pp} it needs chunks (pp{s.pp}x2); set them or drop ep-overlap")
 
 
 @rule("runtime", "zero", "zero_group", "pp", "dp", "cp")
@@ -112,4 +141,4 @@ def _without(gpu: Gpu, dtype: str) -> str:
     )
 
 
-RULES = (axes, sharding, schedule, equal_stages, recompute_kind, number_format)
+RULES = (axes, dispatch, sharding, schedule, equal_stages, recompute_kind, number_format)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shardwise.check.rule import Combination, divisors_near, either, multiples_near, rule
 from shardwise.errors import Fault
+from shardwise.inputs.formats import format_of
 
 _SHAPE = ("model.heads", "model.kv_heads", "model.hidden", "model.ffn", "model.moe", "model.mla", "model.layers")
 
@@ -141,4 +142,23 @@ def fp32_everywhere(case: Combination) -> Iterator[Fault]:
         )
 
 
-RULES = (fp32_everywhere, shape_by_tp, vocabulary, sequence_parts, position_rows, heads_by_cp, experts_by_ep, adapters)
+@rule("dtype", "fp8_weights", "fp8_attention")
+def below_sixteen_bit(case: Combination) -> Iterator[Fault]:
+    s = case.strategy
+    for name, what in (("fp8_weights", "weights"), ("fp8_attention", "attention")):
+        if getattr(s, name) and format_of(s.dtype, s.scaling) is None:
+            text = f"{what} in 8 bit go with products below 16 bit, but dtype is {s.dtype}; use fp8, or leave it out"
+            yield Fault(f"strategy.{name}", text)
+
+
+RULES = (
+    fp32_everywhere,
+    below_sixteen_bit,
+    shape_by_tp,
+    vocabulary,
+    sequence_parts,
+    position_rows,
+    heads_by_cp,
+    experts_by_ep,
+    adapters,
+)

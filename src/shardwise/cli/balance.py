@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     metavar="MB",
     default="56000",
     show_default=True,
-    help="Limit; or one per stage.",
+    help="Limit, or one per stage: MB as in the problem; with --plan of 10^6 bytes (what is printed then is GiB).",
 )
 @click.option("--low-memory", "-lm", type=Number("option.switch"), default=0, help="1: the low-memory interleave.")
 @click.option("--seq-split", "-seq", type=Number("option.splits"), default=1, help="Pieces of a sequence.")

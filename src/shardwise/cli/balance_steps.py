@@ -93,7 +93,13 @@ def dryrun(output: Output, *, training: str, ranks: int, stages: int, folder: st
 @click.command("quick")
 @click.option("--stages", "-s", type=Number("Strategy.pp"), required=True, help="2 or 4.")
 @click.option("--layers", "-l", type=Number("Model.layers"), required=True, help="Layers of the model.")
-@click.option("--memory", "-mem", type=Number("pipeline.limit"), required=True, help="MB of a device.")
+@click.option(
+    "--memory",
+    "-mem",
+    type=Number("pipeline.limit"),
+    required=True,
+    help="MB of a device (any one unit: all sizes here must be in it).",
+)
 @click.option("--layer", type=Number("pipeline.bytes"), required=True, help="MB of a layer's parameters and states.")
 @click.option(
     "--kept", type=Number("pipeline.bytes"), required=True, help="MB of a layer's activations, one micro batch."

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--name", required=True, metavar="NAME", help="What the calibrated GPU is called: --cluster 64xNAME.")
 @click.option("--base", metavar="GPU", help="Catalog GPU that it is; default: the one the probe names, or the plan's.")
 @click.option("--svg", metavar="FILE", help="Draw how well each family of kernels fits.")
+@click.option("--nccl", multiple=True, metavar="LOG", help="What all_reduce_perf and its kin of nccl-tests printed.")
 @click.option("--trace", metavar="TRACE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
 @click.option("--log", metavar="FILE", help="Correct from a Megatron or torchtitan log's iteration times.")
 @click.option("--snapshot", metavar="FILE", help="Correct memory from a CUDA memory snapshot (pickle or JSON).")
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the fit and store nothing.")
 @output_options
 def command(name: str, output: Output, *, svg: str | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401
-    """Fit the cost model to a probe of one GPU, or correct it by a trace, a log or a memory snapshot of a run.
+    """Fit the cost model to a probe of one GPU or to nccl-tests, or correct it by a trace, log or snapshot of a run.
 
     \b
     shardwise calibrate h200.json --name my-h200 --svg fit.svg
+    shardwise calibrate --nccl all_reduce_perf.log --nccl all_gather_perf.log --base h100 --name our-h100
     shardwise calibrate --trace trace.json.gz --plan plan.json --name our-h100
     shardwise calibrate --log train.log --plan plan.json --name our-h100
     shardwise calibrate --snapshot snapshot.pickle --plan plan.json --name our-h100

@@ -7,6 +7,7 @@ import click
 from shardwise import api
 from shardwise.cli.options import CLUSTER
 from shardwise.cli.output import Output, output_options
+from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.load import gpu_names
 from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
@@ -62,6 +63,8 @@ def _show(text: str, output: Output) -> None:
     output.say(f"{cluster.name}: {cluster.gpus} x {gpu.name}, {show_bytes(gpu.memory)} at {show_rate(gpu.bandwidth)}")
     output.say("  peak: " + ", ".join(f"{name} {show_flops(value)}" for name, value in gpu.flops.items()))
     output.say(f"  host: {show_bytes(cluster.host_memory)} per node, {show_rate(cluster.host_bandwidth)} per GPU")
+    calibration = calibration_of(gpu)
+    output.say(f"  calibrated on: {calibration.name}: {calibration.source}")
     output.say()
     heads = ("level", "GPUs", "per GPU", "latency", "topology", "oversubscription")
     output.table(heads, [_level_row(level) for level in cluster.levels])

@@ -33,13 +33,16 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     from shardwise.report.diff import difference_rows, verdict_of
 
     pair = api.read_plan(left), api.read_plan(right)
-    found = api.diff(*pair)
+    found, now, names = api.diff(*pair), [api.renewed(plan) for plan in pair], (Path(left).stem, Path(right).stem)
     verdict = verdict_of(*pair)
-    output.answer({"differences": found, "within_error": verdict and verdict.within_error})
-    names = Path(left).stem, Path(right).stem
+    told = {"left": now[0].outdated, "right": now[1].outdated}
+    output.answer({"differences": found, "within_error": verdict and verdict.within_error, "outdated": told})
     output.markdown(lambda: _markdown(pair, names))
     if html:
         write_text(html, plans_page(pair))
+    for name, one in zip((left, right), now, strict=True):
+        if one.note:
+            output.note(f"{name}: {one.note}")
     shown = [one for one in found if everything or _matters(one.path)]
     if shown:
         output.table(("", *names, "change"), difference_rows(shown))

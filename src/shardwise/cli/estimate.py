@@ -14,6 +14,7 @@ from shardwise.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.detail import Detail
     from shardwise.estimate.estimate import Estimate
     from shardwise.frameworks.ask import Asked
 
@@ -44,14 +45,15 @@ def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **f
     for note in report.notes(found):
         output.note(note)
     changes = api.advise(found, runtime=asked.runtime) if explain or found.fits != "yes" else ()
-    output.answer(estimate_data(found, changes))  # files first: printing can fail where the reader has gone
+    inside = api.detail(found, runtime=asked.runtime)
+    output.answer(estimate_data(found, changes, inside))  # files first: printing can fail where the reader has gone
     output.markdown(lambda: _markdown(found))
     plan = api.plan_of(found)
     write_reports(plan, reports_of(files), runtime=asked.runtime)
     if out:
         api.write_plan(plan, out)
         output.wrote(f"the plan is in {out}")
-    _say(found, asked, output, changes, explain=explain)
+    _say(found, asked, output, changes, inside if explain else None)
     if found.fits == "no":
         raise InfeasibleError(report.missing(found))
 
@@ -62,7 +64,7 @@ def _markdown(found: Estimate) -> str:
     return estimate_markdown(found)
 
 
-def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, ...], *, explain: bool) -> None:
+def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, ...], explained: Detail | None) -> None:
     if not output.prints:
         return
     from shardwise.report import estimate as report
@@ -72,14 +74,19 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
     output.facts(report.summary(found))
     output.say()
     output.table(*report.stages(found))
-    if explain:
+    if explained:
         output.say("\nwhere the time goes (on the busiest pipeline rank)")
         output.table(*report.time(found))
         output.say("\nwhere the memory goes, GiB per pipeline rank")
         output.table(*report.memory(found))
+        output.say("\nwhat a micro batch computes and accesses in device memory, on one GPU of each pipeline rank")
+        output.table(*report.work(explained))
+        if explained.groups:
+            output.say("\nwhat communication groups reach with their largest message, alone on the network")
+            output.table(*report.groups(explained))
         output.say()
         output.say(f"calibrated on: {found.calibration}")
-    if explain or changes:
+    if explained or changes:
         output.say()
         output.say(report.advice_title(found, changes))
         output.table(*report.advice(changes)) if changes else None

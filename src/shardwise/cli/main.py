@@ -77,11 +77,15 @@ def _interrupted() -> int:
 
 
 def _run(words: list[str]) -> int:
+    from threading import get_ident
+
     import click
 
+    from shardwise.api import flags_are_told
     from shardwise.cli.program import group
     from shardwise.errors import ShardwiseError
 
+    flags_are_told.add(get_ident())
     try:
         code = group.main(args=words, prog_name="shardwise", standalone_mode=False)
         sys.stdout.flush()
@@ -98,6 +102,8 @@ def _run(words: list[str]) -> int:
         if "--debug" in words:
             raise
         return _say(f"an unexpected error: {_one_line(error)}. This is a fault of Shardwise: {_REPORT}", 70)
+    finally:
+        flags_are_told.discard(get_ident())
     return code if isinstance(code, int) else 0
 
 

@@ -246,7 +246,7 @@ def output_options(verb: F) -> F:
                 return verb(output=output, **options)
             except InfeasibleError as error:
                 if not output.answered:  # who reads the JSON must not find an older answer, or none
-                    output.answer({"fits": False, "why": str(error)})
+                    output.answer({"fits": "no", "why": str(error)})
                 raise
             finally:
                 output.note_lack()

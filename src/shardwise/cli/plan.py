@@ -123,6 +123,8 @@ def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
     from shardwise.report import estimate as tables
 
     question = answer.question
+    for note in tables.unmeasured(question.cluster):
+        output.note(note)
     state = "" if answer.finished else " (the best so far: the search was stopped)"
     output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.base}{state}")
     output.say()

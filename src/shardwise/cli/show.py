@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from shardwise.plan.plan import Plan
 
 
-_LEGEND = ("F forward, B backward, micro batch", "chunk, F forward, B (or I and W) backward, micro batch")
-
-
 @click.command("show")
 @click.argument("plan", metavar="PLAN.json")
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes.")
@@ -44,8 +41,8 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
             output.say(line)
         output.table(*per_op.written_stages(read.operators))
         return
-    found = api.estimate(read)
-    output.answer({"strategy": str(read.strategy), **api.plan_table(read)})
+    found, now = api.estimate(read), api.renewed(read)
+    output.answer({"strategy": str(read.strategy), **api.plan_table(now.plan), "outdated": now.outdated})
     output.markdown(lambda: _markdown(read, found))
     write_reports(read, reports_of(files))
     if not output.prints:
@@ -54,8 +51,8 @@ def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None: 
     output.say()
     output.facts(report.summary(found))
     output.facts(report.proven(read))
-    if note := report.outdated(read, found):
-        output.note(note)
+    if now.note:
+        output.note(now.note)
     output.say()
     output.table(*report.stages(found))
     _draw(read, output)
@@ -91,9 +88,10 @@ def _draw(plan: Plan, output: Output) -> None:
     """How the pipeline fills and drains."""
     if plan.strategy.pp == 1:
         return
-    from shardwise.report.text import draw_ends
+    from shardwise.report.text import draw_ends, legend
 
-    picture = draw_ends(api.timeline(plan), terminal_width() or 120)
+    timeline = api.timeline(plan)
+    picture = draw_ends(timeline, terminal_width() or 120)
     if picture:
-        output.say(f"\nhow the pipeline fills and drains: {_LEGEND[plan.strategy.vpp > 1]}")
+        output.say(f"\nhow the pipeline fills and drains: {legend(timeline.schedule)}")
         output.say(picture)

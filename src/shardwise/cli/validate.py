@@ -11,20 +11,23 @@ from shardwise.errors import InputError
 
 @click.command("validate")
 @click.option("--data", "files", multiple=True, metavar="FILE", help="Measured runs; may be given several times.")
+@click.option("--cluster", metavar="FILE", help="Predict the rows of this cluster's GPU with it; others are skipped.")
 @output_options
-def command(files: tuple[str, ...], output: Output) -> None:
+def command(files: tuple[str, ...], cluster: str | None, output: Output) -> None:
     """Predict measured runs and show the errors, by source, GPU and precision.
 
     Without --data, the published and our own measured runs that come with Shardwise. FILE is JSON in the form of one
-    of them, told by its content: a list of published runs, or {"rows": [...]} of steps or ranks measured on one GPU.
+    of them, told by its content: a list of published runs, or {"rows": [...]} of steps or ranks measured on one GPU, or
+    of runs that name SimuMax's system file, which is looked for beside FILE. --cluster takes what `estimate` takes.
 
     \b
     shardwise validate
     shardwise validate --data my_runs.json --json errors.json
+    shardwise validate --data published.json --cluster b200_bf16_ceperm.json
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.report import validation as report
 
-    found = api.validate(*files)
+    found = api.validate(*files, cluster=cluster)
     output.answer(report.validation_data(found))
     if not found.outcomes:
         lines = "\n".join(report.reasons(found))

@@ -67,7 +67,7 @@ def combined(*parts: Seconds) -> Seconds:
 
 
 def chunk_of(runs: tuple[BlockRun, ...], grads: float) -> Chunk:
-    """Stack blocks. `grads`: bytes per parameter that backward allocates as it goes."""
+    """Stack blocks. `grads`: bytes per parameter that backward leaves behind as it goes."""
     kept, forward, backward, at, at_forward = _climb(runs, grads)
     totals = [[0.0] * 7] * 4
     params = expert_params = flops = recompute_flops = 0.0

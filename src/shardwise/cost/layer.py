@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 from shardwise.cost.activations import Walk, full_walk, plain_walk, selective_walk
 from shardwise.cost.kernels import KernelTimes, Machine, op_times
-from shardwise.cost.network import Group, collective
+from shardwise.cost.network import Group, exchanged
+from shardwise.inputs.assumed import ASSUMED
 from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import LayerKind, layer_ops
-from shardwise.ops.linear import adapter_params
+from shardwise.ops.linear import adapter_params, narrow_of
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 
-# Operators whose products stay in 16 bit when the rest runs in fp8.
-WIDE = frozenset({"router", "output layer", "embedding", "mtp projection"})
 ENDS = frozenset({"embedding", "head"})
 """Blocks that are no layers."""
 
@@ -260,29 +259,37 @@ def _add(
     """The forward pass of an operator; its other passes are added to those of its layer."""
     forward = [0.0] * 7
     product = op.kind in {"gemm", "grouped"}
-    narrow = shard.fp8 and product and op.name not in WIDE
-    times = op_times(op, machine, narrow=narrow)
+    narrow = narrow_of(shard, op.name) if product else None
+    times = op_times(op, machine, narrow=narrow is not None)
     if narrow:
-        times = _quantised(times, op, machine)
+        fixed = narrow.kernels * machine.kernel_fixed
+        times = times._replace(f=times.f + fixed, i=times.i + fixed)
+    elif op.kind == "attention" and shard.fp8_attention:
+        times = KernelTimes(*(one / ASSUMED.fp8_attention for one in times))
     if shard.lora and product:
         times = _frozen(times, op, shard)
     column = _COLUMN[op.kind]
     forward[column] = times.f
     input_grad[column] += times.i
     weight_grad[column] += times.w
-    forward[_HOST] = op.kernels_f * machine.launch_f
-    launches = op.kernels_b * machine.launch_b
+    launched = op.module not in machine.graphed
+    forward[_HOST] = launched * op.kernels_f * machine.launch_f
+    launches = launched * op.kernels_b * machine.launch_b
     input_grad[_HOST] += launches / 2 if product else launches
     weight_grad[_HOST] += launches / 2 if product else 0.0
+    if op.name == "router":
+        forward[_HOST] += machine.experts_f
+        input_grad[_HOST] += machine.experts_b
     table = (forward, input_grad, weight_grad)
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]
-        row[_HOST] += machine.collective
-        if comm.phase != "W":  # a gathered input for the weight gradient runs behind the input gradient's product
-            seconds = collective(comm.kind, getattr(groups, comm.axis), comm.bytes)
-            # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
-            waits = comm.axis == "cp" and comm.kind != "ring"
-            row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
+        row[_HOST] += launched * machine.collective
+        seconds = exchanged(comm, getattr(groups, comm.axis))
+        if comm.phase == "W":  # a gathered input for the weight gradient runs behind the input gradient's product
+            seconds -= hidden["W"] * min(seconds, times.i)
+        # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+        waits = comm.axis == "cp" and comm.kind != "ring"
+        row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
     return Seconds(*forward)
 
 
@@ -290,11 +297,3 @@ def _frozen(times: KernelTimes, op: Op, shard: Shard) -> KernelTimes:
     """A frozen layer has no weight gradient; its adapter adds two thin products to every pass."""
     share = adapter_params(op, shard) / max(op.params, 1.0)
     return KernelTimes(times.f * (1 + share), times.i * (1 + share), times.w * share)
-
-
-def _quantised(times: KernelTimes, op: Op, machine: Machine) -> KernelTimes:
-    """fp8 adds a cast of each operand, and of the gradient twice (two layouts)."""
-    rows, columns, depth = op.shape[:3]
-    cast = 3.0 * rows * depth / machine.bandwidth + 2 * machine.kernel_fixed
-    cast_back = 4.0 * rows * columns / machine.bandwidth + 2 * machine.kernel_fixed
-    return KernelTimes(times.f + cast, times.i + cast_back, times.w)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from shardwise.cost.chunk import Chunk
+from shardwise.cost.layer import ENDS
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.states import Sharding, States, sharding_of
 from shardwise.inputs.assumed import ASSUMED
@@ -214,12 +215,12 @@ def _static(
     if shard.model.position == "rope":
         buffers += 4.0 * shard.seq * shard.model.head_size  # the table of angles
     return [
-        Ledger("weights", weights),
+        Ledger("weights", weights - _wide_weights(chunks, shard, strategy)),
         Ledger("gradients", gradients * trained),
         Ledger("16-bit gradients", _half_gradients(pairs, strategy, runtime) * trained),
         Ledger("master weights", master * trained),
         Ledger("optimizer moments", moments * trained),
-        Ledger("fp8 weight copies", _fp8_copies(chunks, shard)),
+        Ledger("fp8 weight copies", _narrow_weights(chunks, shard, strategy)),
         Ledger("workspace and buffers", buffers),
         Ledger("communication buckets", memory.bucket if strategy.dp * strategy.cp > 1 else 0.0),
     ]
@@ -231,16 +232,38 @@ def _half_gradients(pairs: Pairs, strategy: Strategy, runtime: Runtime) -> float
     return 2.0 * sum(count for count, _ in pairs)
 
 
-def _fp8_copies(chunks: list[Chunk], shard: Shard) -> float:
-    if not shard.fp8 or not shard.runtime.kernels.fp8_copies:
+def _layer_params(chunks: list[Chunk], strategy: Strategy) -> float:
+    """Parameters of layers as this rank holds them; both ends stay in 16 bit."""
+    dense, expert = (sharding_of(strategy, expert=expert).weight for expert in (False, True))
+    blocks = [run for chunk in chunks for run in chunk.runs if run.block.name not in ENDS]
+    return sum(run.repeat * (run.block.params / dense + run.block.expert_params / expert) for run in blocks)
+
+
+def _wide_weights(chunks: list[Chunk], shard: Shard, strategy: Strategy) -> float:
+    """16-bit weights that are not there where weights are kept in the format of the products."""
+    if not shard.narrow or not shard.fp8_weights or not shard.runtime.kernels.fp8_copies:
         return 0.0
-    blocks = [run for chunk in chunks for run in chunk.runs if run.block.name not in {"embedding", "head"}]
-    return shard.runtime.kernels.fp8_copies * sum(run.repeat * run.block.all_params for run in blocks)
+    return shard.element * _layer_params(chunks, strategy)
+
+
+def _narrow_weights(chunks: list[Chunk], shard: Shard, strategy: Strategy) -> float:
+    """Weights in the format of the products: a copy for every layout, one where they are sharded (and the other made of
+    it when gathered).
+    """
+    if not shard.narrow or not shard.runtime.kernels.fp8_copies or (strategy.zero == 3 and not shard.fp8_weights):
+        return 0.0
+    layouts = 1 if strategy.zero == 3 else shard.narrow.layouts(turned=shard.turned)
+    return min(layouts, shard.runtime.kernels.fp8_copies) * shard.narrow.size * _layer_params(chunks, strategy)
 
 
 def _dummy_gradients(chunks: list[Chunk]) -> float:
     blocks = {id(run.block): run.block for chunk in chunks for run in chunk.runs}.values()
-    shapes = {op.shape[1:3] for block in blocks for op in block.ops if op.kind in {"gemm", "grouped"} and op.params}
+    shapes = {
+        op.shape[1:3]
+        for block in blocks
+        for op in block.ops
+        if op.kind in {"gemm", "grouped"} and op.params and op.name != "output layer"
+    }
     return sum(2.0 * rows * columns for rows, columns in shapes)
 
 

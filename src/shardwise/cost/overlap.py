@@ -26,6 +26,8 @@ class Behind(NamedTuple):
     """Bytes that scattering its gradient moves."""
     overlap: float
     host_bandwidth: float
+    copies: tuple[float, float] = (0.0, 0.0)
+    """Seconds a parameter that the device's own memory is busy with gathering it, and with scattering its gradient."""
 
     def traffic(self, block: Block) -> tuple[float, float]:
         """Seconds to gather a block's parameters, and to scatter its gradients."""
@@ -34,15 +36,28 @@ class Behind(NamedTuple):
         gather, scatter = (sharded_traffic(block, self.groups, size) for size in (self.gathered, self.scattered))
         return gather, scatter
 
+    def copied(self, block: Block) -> tuple[float, float]:
+        """Seconds of the copies that go with each; parameters that no other rank shares are not moved."""
+        dense, expert = self.groups.dense.size > 1, self.groups.expert.size > 1
+        count = dense * block.params + expert * block.expert_params
+        return count * self.copies[0], count * self.copies[1]
+
 
 def behind_of(
-    strategy: Strategy, runtime: Runtime, states: States, groups: DataGroups, host_bandwidth: float
+    strategy: Strategy,
+    runtime: Runtime,
+    states: States,
+    groups: DataGroups,
+    host_bandwidth: float,
+    device_bandwidth: float,
 ) -> Behind:
     overlap, rate = runtime.overlap.fsdp, runtime.overlap.fsdp_rate
     if strategy.zero < 3:
         return Behind(groups, 0.0, 0.0, overlap, host_bandwidth)
     scattered = 4.0 if strategy.grad_dtype == "fp32" else 2.0
-    return Behind(groups, states.gathered / rate, scattered / rate, overlap, host_bandwidth)
+    gather, scatter = runtime.overlap.fsdp_copies
+    copies = gather / device_bandwidth, scatter / device_bandwidth
+    return Behind(groups, states.gathered / rate, scattered / rate, overlap, host_bandwidth, copies)
 
 
 def covered(kernels: float, traffic: float, overlap: float) -> float:
@@ -55,8 +70,9 @@ def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
     forward = backward = 0.0
     for block, repeat in chunk.runs:
         gather, scatter = behind.traffic(block)
-        back = combined(block.i, block.w, block.recompute).device
-        forward += repeat * covered(block.f.device, gather, behind.overlap)
+        copy_in, copy_out = behind.copied(block)
+        back = combined(block.i, block.w, block.recompute).device + copy_in + copy_out
+        forward += repeat * covered(block.f.device + copy_in, gather, behind.overlap)
         backward += repeat * covered(back, gather + scatter, behind.overlap)
     copied = chunk.offloaded / behind.host_bandwidth
     host = chunk.i.host + chunk.w.host + chunk.recompute.host
@@ -72,7 +88,8 @@ def split_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
     inputs = weights = 0.0
     for block, repeat in chunk.runs:
         gather, scatter = behind.traffic(block)
-        inputs += repeat * covered(block.i.device + block.recompute.device, gather, behind.overlap)
-        weights += repeat * covered(block.w.device, scatter, behind.overlap)
+        copy_in, copy_out = behind.copied(block)
+        inputs += repeat * covered(block.i.device + block.recompute.device + copy_in, gather, behind.overlap)
+        weights += repeat * covered(block.w.device + copy_out, scatter, behind.overlap)
     copied = chunk.offloaded / behind.host_bandwidth
     return meet(max(inputs, copied), chunk.i.host + chunk.recompute.host), meet(weights, chunk.w.host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shardwise.inputs.formats import format_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 
@@ -17,6 +18,8 @@ class States(NamedTuple):
     moments: float
     gathered: float
     """Bytes of a gathered weight under ZeRO 3."""
+    sent: float
+    """Bytes of a new weight that is gathered under ZeRO 1 and 2."""
     lazy: bool
     """Gradients are made by the backward pass and dropped after the step."""
 
@@ -30,13 +33,17 @@ def states_of(strategy: Strategy, runtime: Runtime) -> States:
     lazy = runtime.memory.gradients == "lazy"
     moments = _MOMENTS[strategy.optimizer]
     if strategy.dtype == "fp32":
-        return States(4.0, 4.0, 0.0, moments, 4.0, lazy)
+        return States(4.0, 4.0, 0.0, moments, 4.0, 4.0, lazy)
+    narrow = format_of(strategy.dtype, strategy.scaling) if strategy.fp8_weights else None
+    gathered = narrow.size if narrow else 2.0
     if strategy.master == "pure":
-        return States(2.0, 2.0, 0.0, moments / 2, 2.0, lazy)
+        return States(2.0, 2.0, 0.0, moments / 2, gathered, 2.0, lazy)
     if strategy.master == "autocast" or (runtime.memory.master_is_parameter and strategy.zero == 3):
-        return States(4.0, 4.0, 0.0, moments, 2.0, lazy)
+        return States(4.0, 4.0, 0.0, moments, gathered, 4.0, lazy)
     gradient = runtime.memory.gradient_bytes or (4.0 if strategy.grad_dtype == "fp32" else 2.0)
-    return States(2.0, gradient, 4.0, moments, 2.0, lazy)
+    # Megatron-Core gathers new weights of mxfp8 in 16 bit, into the gradients' buffer, and casts them there
+    sent = 2.0 if strategy.dtype == "mxfp8" else gathered
+    return States(2.0, gradient, 4.0, moments, gathered, sent, lazy)
 
 
 class Sharding(NamedTuple):

@@ -7,12 +7,13 @@ from typing import NamedTuple
 from shardwise.cost.chunk import Chunk
 from shardwise.cost.kernels import Machine
 from shardwise.cost.layer import Block
-from shardwise.cost.network import Group, Network, all_reduce, ring
+from shardwise.cost.network import Group, Network, all_reduce, collective, ring
 from shardwise.cost.states import States, sharding_of
 from shardwise.inputs.assumed import ASSUMED
+from shardwise.inputs.formats import format_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.ops.op import Op
+from shardwise.ops.op import Collective, Op
 
 # What Adam takes as streamed bytes per parameter, times the bytes that it must move and more (H200 probe). One fused
 # kernel: 28 bytes take the time of 34, 14 that of 22. Several passes (foreach) move three times as much: 92 and 54.5.
@@ -79,6 +80,8 @@ def update_of(
         for count, group in ((dense, groups.dense), (experts, groups.expert)):
             one, two = _reduction(count, group, strategy, states, runtime)
             reduce, gather = reduce + one, gather + two
+    if experts and runtime.overlap.gathers_twice and not runtime.overlap.param_gather:
+        gather *= 2
     # copies of a sharded model (HSDP) agree on their shares, under ZeRO 3 too
     reduce += all_reduce(groups.replicas, states.gradient * dense / max(1, groups.dense.size))
     reduce *= reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)
@@ -144,11 +147,14 @@ def _reduction(count: float, group: Group, strategy: Strategy, states: States, r
     """Seconds to reduce gradients, and to gather new weights where states are sharded."""
     if not count or group.size == 1:
         return 0.0, 0.0
-    if strategy.zero == 0:
-        return all_reduce(group, count * states.gradient), 0.0
+    reduce = collective(reduced_by(strategy, runtime), group, count * states.gradient)
+    return reduce, ring(group, count * states.sent) if strategy.zero else 0.0
+
+
+def reduced_by(strategy: Strategy, runtime: Runtime) -> Collective:
+    """The collective that gradients are reduced by."""
     whole = strategy.zero == 1 and runtime.overlap.whole_reduction
-    reduce = all_reduce if whole else ring
-    return reduce(group, count * states.gradient), ring(group, count * states.weight)
+    return "all-reduce" if whole or not strategy.zero else "reduce-scatter"
 
 
 def _host_step(dense: float, experts: float, strategy: Strategy, states: States, host_bandwidth: float) -> float:
@@ -178,8 +184,21 @@ def _step(
     zeroing = 0.0
     if runtime.memory.gradients == "buffer":
         moved, zeroing = moved + NORM + SCALE, ZEROING
+    cast = _cast(strategy, runtime, machine) * (dense / spread.weight + experts / spread_e.weight)
     host = 0.0 if fused else ASSUMED.per_tensor * machine.launch_f * _tensors(chunks)
-    return (own * moved + here * zeroing) / machine.bandwidth + host
+    return (own * moved + here * zeroing + cast) / machine.bandwidth + host
+
+
+def _cast(strategy: Strategy, runtime: Runtime, machine: Machine) -> float:
+    """Bytes per weight that bringing new weights into the format of the products moves, where that is done once an
+    iteration: from 16 bit, or only the turned copy from the first one.
+    """
+    narrow = format_of(strategy.dtype, strategy.scaling)
+    if narrow is None or not runtime.kernels.fp8_copies:
+        return 0.0
+    if strategy.fp8_weights and not narrow.sided:
+        return 2 * narrow.size * machine.turned
+    return narrow.traffic(turned=machine.turned, normed=False)
 
 
 def _tensors(chunks: list[Chunk]) -> float:

@@ -19,6 +19,7 @@ from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of,
 from shardwise.estimate.predictions import Figures, Stage
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.formats import PEAKS
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
@@ -160,7 +161,7 @@ def _estimate(
 ) -> Estimate:
     strategy, cluster, calibration = setup.strategy, setup.cluster, setup.calibration
     tokens = strategy.global_batch * strategy.seq
-    peak = cluster.gpu.peak({"mxfp8": "fp8", "nvfp4": "fp4"}.get(strategy.dtype, strategy.dtype))
+    peak = cluster.gpu.peak(PEAKS.get(strategy.dtype, strategy.dtype))
     frozen = strategy.lora is not None
     causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
     full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens

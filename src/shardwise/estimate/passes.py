@@ -172,7 +172,7 @@ def seconds_of(setup: Setup) -> Seconds:
     """With what sharded parameters show of themselves."""
     if setup.strategy.zero < 3:
         return plain_seconds(setup)
-    behind = _behind(setup)
+    behind = behind_passes(setup)
     return {key: pass_seconds(chunk, behind) for key, chunk in setup.distinct.items()}
 
 
@@ -211,14 +211,16 @@ def hop_seconds(setup: Setup) -> float:
     return hand_over(setup.network, strategy.world // strategy.pp, setup.shard)
 
 
-def _behind(setup: Setup) -> Behind:
+def behind_passes(setup: Setup) -> Behind:
+    """What runs behind the passes of a strategy."""
     groups = data_groups(setup.network, setup.strategy)
-    return behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
+    bandwidths = setup.cluster.host_bandwidth, setup.machine.bandwidth
+    return behind_of(setup.strategy, setup.runtime, setup.states, groups, *bandwidths)
 
 
 def _apart(setup: Setup, hops: list[float]) -> tuple[list[float], list[float]]:
     """Every chunk's I, and W with what shows of the send: the message leaves as I ends, the rank is free later."""
-    behind = _behind(setup)
+    behind = behind_passes(setup)
     found = {key: split_seconds(one, behind) for key, one in setup.distinct.items()}
     shows = 1 - setup.runtime.overlap.p2p
     both = [(*found[id(chunk)], hop * shows) for chunk, hop in zip(setup.chunks, hops, strict=True)]

@@ -12,7 +12,7 @@ from shardwise.cost.chunk import BlockRun, Chunk, chunk_of, offloaded, placement
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
 from shardwise.cost.network import Network, network_of
-from shardwise.cost.states import States, states_of
+from shardwise.cost.states import States, sharding_of, states_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -106,10 +106,12 @@ class Setup(NamedTuple):
 @lru_cache(maxsize=64)
 def compiled(runtime: Runtime) -> Runtime:
     """The runtime with its small kernels fused by a compiler."""
-    loss = "compiled" if runtime.kernels.compiled_loss else runtime.kernels.loss
+    loss = runtime.kernels.compiled_loss or runtime.kernels.loss
     kernels = replace(runtime.kernels, norm="fused", rope="fused", activation="compiled", loss=loss, compiled=True)
     overheads = replace(runtime.overheads, launch=runtime.overheads.launch / 2)
-    return replace(runtime, kernels=kernels, overheads=overheads)
+    fragmentation = min(runtime.memory.fragmentation, runtime.memory.compiled_fragmentation)
+    memory = replace(runtime.memory, fragmentation=fragmentation)
+    return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
 
 
 def setup_of(
@@ -119,15 +121,18 @@ def setup_of(
     if strategy.compile and not runtime.kernels.compiled:
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
-    shard = shard_of(model, strategy, runtime)
-    machine = machine_of(cluster.gpu, calibration, runtime, strategy.dtype, accumulating=strategy.microbatches > 1)
-    network = network_of(cluster, calibration)
+    shard = shard_of(model, strategy, runtime, cluster.gpu)
     states = states_of(strategy, runtime)
+    machine = machine_of(
+        cluster.gpu, calibration, runtime, strategy.dtype, strategy.scaling, gradient=states.gradient,
+        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site,
+    )  # fmt: skip
+    network = network_of(cluster, calibration)
     layers = spread(model.layers, strategy)
     groups = layer_groups(network, strategy, runtime)
     chunks = _chunks(shard, strategy, layers, machine, groups, states)
     if strategy.offload == "activations":
-        grads = new_gradients(strategy, states)
+        grads = piled_gradients(strategy, states)
         moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth, grads) for chunk in chunks}
         chunks = [moved[id(chunk)] for chunk in chunks]
     return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
@@ -136,7 +141,10 @@ def setup_of(
 def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:
     """The groups of a layer's collectives, tp innermost, then cp; experts are spread over tp x cp x dp."""
     overlap = runtime.overlap
-    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", overlap.ep), ("etp", 0.0))
+    # DualPipe pairs a forward with a backward chunk for just that
+    behind = strategy.ep_overlap or strategy.schedule == "dualpipe-v"
+    experts = overlap.ep_behind if behind else overlap.ep
+    hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", experts), ("etp", 0.0), ("W", overlap.weight_gather))
     return Groups(
         network.group(strategy.tp, 1),
         network.group(strategy.cp, strategy.tp),
@@ -153,10 +161,19 @@ def block_of(setup: Setup, kind: LayerKind, recipe: Recipe) -> Block:
 
 
 def new_gradients(strategy: Strategy, states: States) -> float:
-    """Bytes per parameter that backward allocates: only a first micro batch finds no gradients yet; with several, they
-    stand throughout.
+    """Bytes per parameter that backward allocates for good: only a first micro batch finds no gradients yet; with
+    several, they stand throughout. Sharded gradients stay as shares: a layer's own goes once it is scattered.
     """
-    return states.weight if states.lazy and strategy.microbatches == 1 else 0.0
+    if not states.lazy or strategy.microbatches > 1:
+        return 0.0
+    dense, expert = (sharding_of(strategy, expert=expert).gradient for expert in (False, True))
+    return states.weight / (dense if strategy.ep == 1 else min(dense, expert))
+
+
+def piled_gradients(strategy: Strategy, states: States) -> float:
+    """What of them stays once a layer is done: under ZeRO 3 they are scattered layer by layer."""
+    spread = sharding_of(strategy, expert=False).gradient if strategy.zero == 3 else 1
+    return new_gradients(strategy, states) / spread
 
 
 def _chunks(
@@ -182,7 +199,7 @@ def _chunks(
                 runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
                 if shard.model.mtp:  # every token further ahead passes the same output layer again
                     runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
-            known[key] = chunk_of(tuple(runs), grads)
+            known[key] = chunk_of(tuple(runs), piled_gradients(strategy, states))
         chunks.append(known[key])
     return chunks
 

@@ -10,6 +10,7 @@ from typing import cast
 
 from shardwise.check.check import ensure
 from shardwise.errors import InputError, UnknownNameError
+from shardwise.frameworks.nearest import without
 from shardwise.frameworks.partition import mixture
 from shardwise.frameworks.target import Export, ExportDraft, File, Target, runtime_of, settings_of
 from shardwise.frameworks.written import read_back
@@ -121,7 +122,16 @@ def _draft(plan: Plan, target: Target, version: str, *, strict: bool = False) ->
     draft = ExportDraft(plan=plan, target=target, version=version, strict=strict)
     _say_mixture(draft)
     _say_settings(draft)
+    if target.runtime and target.name != "megatron":
+        without(draft, **{name: (default, f"no setting of {target.title}") for name, default in _MEGATRONS.items()})
     return draft
+
+
+_MEGATRONS = {
+    "cuda_graphs": "none", "scaling": "tensor", "fp8_weights": False, "fp8_attention": False,
+    "dispatcher": "all-to-all", "ep_overlap": False,
+}  # fmt: skip
+"""Fields that Megatron-LM alone has flags for, with what others do."""
 
 
 def _say_mixture(draft: ExportDraft) -> None:

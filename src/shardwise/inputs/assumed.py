@@ -28,6 +28,7 @@ def _launches() -> dict[str, Passes]:
         "in-place loss": (14.0, 5.0),
         "fused loss": (3.0, 2.0),
         "compiled loss": (3.0, 3.0),
+        "compiled-fp32 loss": (3.0, 3.0),
     }
 
 
@@ -42,8 +43,8 @@ class Assumed:
     """Share of a level's bandwidth where a calibration names neither the level nor a default. The catalog's
     calibrations say 0.7 to 0.8, fitted to published runs."""
     scores_stored: float = 0.6
-    """Speed of the batched products of attention that stores its scores, over plain products. The probe: 0.47 to 0.67
-    with heads of 128, and only 0.27 to 0.34 with heads of 64."""
+    """Speed of the batched products of attention that stores its scores, over plain products, with heads of 128; less
+    in the measure that heads are narrower. The probe: 0.47 to 0.67 with heads of 128, 0.27 to 0.34 with heads of 64."""
     full_square: float = 0.45
     """What a short sequence costs attention over the whole square, over what it costs causal attention. There is no
     diagonal whose blocks are half empty; the probe's full squares lose even less."""
@@ -58,11 +59,16 @@ class Assumed:
     per_tensor: float = 1.5
     """Launches a tensor that show where an optimizer is not fused. The probe's AdamW, tensor by tensor, takes 11 to
     12 us a tensor longer than in passes over many: two launches, of which some hide."""
+    fp8_attention: float = 1.3
+    """Speed of attention in 8 bit over that in 16 bit, both passes, its casts counted in."""
+    graphed_attention: float = 0.5
+    """Share of a layer's own host code that goes when CUDA graphs cover its attention alone: about half of a layer's
+    kernels and modules stand there. What graphs keep in pools of their own is assumed to be nothing."""
     offload_layers: float = 2.0
     """Layers whose activations stay on the device when they are offloaded: one at work and one on its way."""
     head_norm: Passes = (2.0, 1.5)
-    """Traffic of a norm over one head, over that of a norm over the hidden state, in one kernel. Short rows leave a
-    block of threads idle; the probe's native norm over 128 elements loses more: 3.4 and 2.0."""
+    """Traffic of a fused norm over one head, over that of a norm over the hidden state, in one kernel. Short rows leave
+    a block of threads idle; the probe's native norm over 128 elements loses more, 3.4 and 2.0, and has those."""
     dropout_mask: float = 1.5
     """Bytes an element that dropout adds to the forward residual addition: its mask, and drawing it."""
     fused_loss: Passes = (8.0, 6.0)
@@ -74,9 +80,9 @@ class Assumed:
     counted in a trace; the probe counts 3 and 4 for the library's loss without what stands around it."""
     restart: float = 600.0
     """Seconds from a failure until training goes on: found, rescheduled, started and loaded in ten minutes."""
-    checkpoint_bytes: float = 16.0
-    """Bytes per parameter of a checkpoint. Weights, fp32 copies and moments are 14 in mixed precision, 16 where the
-    weights are in fp32 too."""
+    checkpoint_bytes: float = 14.0
+    """Bytes per parameter of a checkpoint: weights in 16 bit, fp32 copies and two moments. Where the weights are in
+    fp32 themselves it is 12."""
     store: float = 2e9
     """Bytes per second and node that a checkpoint is written with: a parallel file system that is shared."""
 

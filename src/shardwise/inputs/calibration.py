@@ -5,27 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-CollectiveKind = Literal["ring", "all-reduce", "all-to-all", "send"]
+CollectiveKind = Literal["ring", "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "send"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What one kind of collective was measured to reach at one level of a network."""
+    """What one kind of collective was measured to take in one kind of group: a line of a cluster's table of rates.
+
+    SimuMax's system files, logs of nccl-tests, the probe and the catalog all fill this table; the first line that fits
+    a group counts. `share`, `latency` and `fixed` hold for any message; where messages of several
+    sizes were measured and the group is of the line's size, they count instead.
+    """
 
     level: str
     """Name of the level."""
     kind: CollectiveKind
-    """ring: all-gather and reduce-scatter; send: a message between pipeline stages."""
+    """ring: both all-gather and reduce-scatter; send: a message between pipeline stages."""
     within: int = 0
     """Only for groups that lie within so many neighbouring ranks; 0: any."""
     size: int = 0
     """Only for groups of so many ranks; 0: any."""
+    stride: int = 0
+    """Only for groups whose members are so many ranks apart; 0: any."""
+    nodes: int = 0
+    """Only for groups that lie on so many nodes (domains of the first level); 0: any."""
     share: float
     """Share of the level's bandwidth."""
     latency: float
     """Seconds per step."""
     fixed: float = 0.0
     """Seconds once."""
+    sizes: tuple[float, ...] = ()
+    """Messages that were measured, in bytes as nccl-tests counts them, the smallest first."""
+    seconds: tuple[float, ...] = ()
+    """What each of them took. Between two sizes the logarithms are interpolated; below the first a message takes as
+    long as it, above the last the rate stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +61,7 @@ class Calibration:
     misaligned: float = 6.5
     """Slowdown of a product one of whose widths is odd (8 bytes' alignment lost); even but not a multiple of 8: its
     square root."""
-    grouped: float = 0.88
+    grouped: float = 1.0
     """Speed of grouped products over plain ones of the same shape."""
     bandwidth: float = 0.87
     """Share of memory bandwidth that streaming kernels reach."""
@@ -71,17 +85,25 @@ class Calibration:
     """Seconds that starting a collective takes, whatever its size."""
     collectives: tuple[Reach, ...] = ()
     """Measured collectives, in place of `network`, `collective_fixed` and the levels' latencies; the first that fits a
-    group counts."""
+    group counts, and those of one size, stride or number of nodes stand before those for all."""
     average: bool = False
     """The shares are means over all shapes (SimuMax's): nothing more is lost to depth, waves, alignment, few blocks."""
     shapes: dict[str, float] = field(default_factory=dict, hash=False)
-    """Shares of the peak of shapes that were measured one by one, in place of the shares above."""
+    """Shares of the peak of shapes that were measured one by one, in place of the shares above; a shape that was not
+    takes that of the nearest."""
+    operators: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    """Memory-bound operators that were measured one by one: what a streaming kernel (`bandwidth`) would move in their
+    time, both passes. Bytes a logit for a loss by its kind (`fused loss`, `in-place loss`), bytes a byte of the routed
+    tokens for `permute` and `combine`."""
     corrections: dict[str, float] = field(default_factory=dict, hash=False)
     """Measured over predicted time by kind of kernel (gemm, attention, memory), from a user's own trace or log; 1: as
     calibrated. Ledgers name them."""
     probed: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     """Smallest and largest size that was measured, by kind and dimension (`gemm_rows` ...); far outside, estimates say
     so. Empty: not known."""
+    measured: bool = True
+    """A measured run or probe supports the numbers; false: data sheets and published kernels alone, and estimates say
+    so."""
     time_error: float = 0.0
     """Mean absolute error of step times on the user's own GPUs, as the fit measured it: intervals are made from it. 0:
     not measured; what published runs say (`accuracy.toml`) counts."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.site import Site
 
-Topology = Literal["switch", "mesh", "pcie"]
+Topology = Literal["switch", "mesh", "pcie", "torus-2d", "torus-3d"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,8 @@ class Level:
     latency: float
     """Seconds for a message to the neighbour."""
     topology: Topology = "switch"
-    """switch: any pair at full speed; mesh: speed grows with the group (links per pair); pcie: a shared tree."""
+    """switch: any pair at full speed; mesh: speed grows with the group (links per pair); pcie: a shared tree; torus-2d,
+    torus-3d: two links an axis, a group has those of the axes that it spans."""
     oversubscription: float = 1.0
     """Traffic out of the domains below over what this level carries; 1: full bisection."""
 
@@ -87,6 +89,8 @@ class Cluster:
     """Bytes per second between one GPU and host memory."""
     host_memory: float = 1e12
     """Host memory per node, bytes."""
+    site: Site = Site()
+    """Where it stands; a file names one of the catalog's (`site = "bloom"`) or gives its own numbers."""
 
     @property
     def node_size(self) -> int:

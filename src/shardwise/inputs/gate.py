@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +53,8 @@ class Scalar:
     """`least` itself is refused."""
     usual: tuple[float, float] | None = None
     """The plausible band; none: the whole range is plausible."""
+    likely: tuple[float, float] | None = None
+    """Where what is meant mostly lies, so that the right unit is offered; none: anywhere in the band."""
     hint: str = ""
     """What to write in place of a value outside the band, where no unit says it."""
 
@@ -131,12 +133,13 @@ def refusal(number: float, row: Scalar, *, unit: bool = False) -> str:
     return _implausible(number, row, () if unit else _OFFERS.get(row.kind, ()))
 
 
-def _implausible(number: float, row: Scalar, offers: Iterable[tuple[str, float]]) -> str:
+def _implausible(number: float, row: Scalar, offers: Sequence[tuple[str, float]]) -> str:
     low, high = row.usual or (row.least, row.most)
     means = f"means {shown(number)} {_PARSERS[row.kind][1]}" if row.kind in _PARSERS else "cannot be meant"
-    for unit, scale in offers:
-        if low <= number * scale <= high:
-            return f'{shown(number)} {means}; write "{number:g} {unit}" if that is meant'
+    for least, most in filter(None, (row.likely, (low, high))):
+        for unit, scale in offers:
+            if least <= number * scale <= most:
+                return f'{shown(number)} {means}; write "{number:.12g} {unit}" if that is meant'
     return f"{shown(number)} {means}, outside {shown(low)} to {shown(high)}; {row.hint or 'check its unit'}"
 
 

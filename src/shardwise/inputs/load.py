@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from shardwise.inputs.gate import counted
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
+from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import Strategy
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ T = TypeVar("T")
 MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
+SITES = lookup.CATALOG / "sites"
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
 _OF_CLUSTER = frozenset({"levels", "host_bandwidth", "host_memory"})
 _COUNTED = re.compile(r"\s*([0-9]{1,400})\s*[x*]\s*(.+)", re.IGNORECASE)
@@ -45,13 +47,14 @@ class Loaded(Generic[T]):
 @functools.lru_cache(maxsize=256)
 def load_runtime(name: str) -> Runtime:
     """A runtime by catalog name, or from a file; `megatron+kernels.loss=fused` is one with other values."""
-    base, *changes = [name] if is_file(name) else name.split("+")
-    path = RUNTIMES / f"{lookup.normal(base)}.toml"
-    if not path.is_file():
+    base, *changes = name.split("+")
+    path = RUNTIMES / f"{lookup.normal(base)[:100]}.toml"
+    if not path.is_file():  # a file's name may have a plus; many changes are longer than any can be
+        base, changes = (name, []) if is_file(name) else (base, changes)
         if not is_file(base):
             raise UnknownNameError("runtime", base, runtime_names())
         path = Path(base)
-    fields = {"name": path.stem, **read_mapping(path)}
+    fields = {"name": path.stem, **_runtime_fields(path)}
     if changes:
         fields = lookup.merged(fields, {"name": "+".join((path.stem, *changes)), **_changed(changes)})
     elif path.parent == RUNTIMES:
@@ -60,6 +63,18 @@ def load_runtime(name: str) -> Runtime:
         except (KeyError, TypeError):
             pass  # the slow way below says what is wrong
     return _validated(Runtime, fields, path, "runtime")
+
+
+def _runtime_fields(path: Path) -> dict[str, Any]:
+    """What a runtime's file says, laid over the runtime of the catalog that it names as its `base`."""
+    own = read_mapping(path)
+    base = own.pop("base", None)
+    if base is None:
+        return own
+    under = RUNTIMES / f"{lookup.normal(str(base))}.toml"
+    if not under.is_file():
+        raise UnknownNameError("base", str(base), runtime_names())
+    return lookup.merged(_runtime_fields(under), own)
 
 
 def _changed(texts: list[str]) -> dict[str, Any]:
@@ -123,12 +138,24 @@ def counted_gpus(text: str) -> tuple[int | None, str]:
 
 
 def named_cluster(text: str) -> Cluster:
-    """A cluster from text such as `64xh100`; no file of that name is looked for."""
+    """A cluster from text such as `64xh100`, or `384xa100@bloom` at a site; no file of that name is looked for."""
     if text.strip().isdigit():
         raise InputError(f"{text[:20]!r} names no GPU; write for example {text.strip()[:12]}xh100")
+    text, _, site = text.partition("@")
     gpus, name = counted_gpus(text)
     canonical, fields, shipped = _gpu_fields(name)
-    return _cluster(canonical, gpus, fields, shipped=shipped)
+    cluster = _cluster(canonical, gpus, fields, shipped=shipped)
+    return replace(cluster, site=load_site(site)) if site else cluster
+
+
+def load_site(name: str) -> Site:
+    """A site by its name in the catalog, or the usual one."""
+    if lookup.normal(name) == USUAL.name:
+        return USUAL
+    found = lookup.entry("sites", SITES, name)
+    if found is None:
+        raise UnknownNameError("site", name, [USUAL.name, *lookup.known("sites", SITES)])
+    return lookup.build(Site, {"name": found[0], **found[1]})
 
 
 def _gpu_fields(name: str) -> tuple[str, dict[str, Any], bool]:
@@ -177,6 +204,8 @@ def own_cluster(data: dict[str, Any], path: Path, gpus: int | None = None) -> Lo
     """A cluster from a file of ours; `path` only names it."""
     fields = {"name": path.stem, **data, **({"gpus": gpus} if gpus else {})}
     fields = _with_catalog_gpu(fields, path)
+    if isinstance(fields.get("site"), str):
+        fields["site"] = asdict(load_site(fields["site"]))
     count = fields.get("gpus")
     if isinstance(count, int) and isinstance(fields.get("levels"), list):
         fields["levels"] = _levels(fields["levels"], count)

@@ -26,7 +26,7 @@ from shardwise.inputs.scalars import row_of
 T = TypeVar("T")
 
 CATALOG = Path(__file__).parent / "catalog"
-_LISTED = re.compile(r'^\[(?:models|gpus)\."([^"]+)"\]', re.MULTILINE)
+_LISTED = re.compile(r'^\[(?:models|gpus|sites)\."([^"]+)"\]', re.MULTILINE)
 
 
 def home() -> Path:

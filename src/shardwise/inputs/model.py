@@ -49,12 +49,27 @@ class Moe:
     """Capacity factor: each expert takes this times its even share, padded; none: dropless."""
     imbalance: float = 1.0
     """Tokens of the busiest rank over the mean; 1: even routing."""
+    loads: tuple[float, ...] = ()
+    """What share of the tokens each expert gets, in any unit, as a router's statistics say; empty: all alike. Experts
+    stand on their ranks in this order, and the busiest rank is what `imbalance` times the mean would be."""
+    groups: int = 1
+    """Equal groups that the experts stand in, for routing that is limited to some of them (DeepSeek's n_group)."""
+    top_groups: int = 1
+    """Groups that the experts of one token may come from (DeepSeek's topk_group)."""
     router_bias: bool = False
     """The router has a bias."""
     expert_bias: bool = False
     """The experts' linear layers have biases."""
     shared_gate: bool = False
     """A learned gate scales the shared expert's output (Qwen2-MoE)."""
+
+    def busiest(self, ep: int) -> float:
+        """Tokens of the busiest of `ep` ranks over the mean."""
+        if not self.loads or ep == 1:
+            return self.imbalance if ep > 1 else 1.0
+        each = len(self.loads) // ep
+        ranks = [sum(self.loads[rank * each : (rank + 1) * each]) for rank in range(ep)]
+        return max(ranks) * ep / sum(ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

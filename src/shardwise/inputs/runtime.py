@@ -28,6 +28,10 @@ class Abilities:
     """Kinds of context parallel; empty: none."""
     ep: bool = True
     """Expert parallel."""
+    dispatchers: tuple[str, ...] = ("all-to-all",)
+    """How tokens may reach their experts."""
+    ep_overlap: bool = False
+    """Tokens can travel behind another micro batch's compute."""
     etp: bool = True
     """Expert tensor parallel other than 1."""
     schedules: tuple[str, ...] = SCHEDULES
@@ -83,8 +87,9 @@ class Kernels:
     """fused: only the inputs are kept; eager: each step's result too; compiled: inputs and the product."""
     gelu_kept: float = 1.0
     """Copies of the inner activation that an eager GELU keeps beside the product (its composite form keeps 4)."""
-    loss: Literal["fp32", "in-place", "fused", "compiled"] = "in-place"
-    """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only."""
+    loss: Literal["fp32", "in-place", "fused", "compiled", "compiled-fp32"] = "in-place"
+    """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only;
+    compiled: 16-bit logits and their 16-bit gradient; compiled-fp32: the gradient comes in fp32 first."""
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times tp; 1: padded only so that tp divides it."""
     gathered_input_kept: bool = False
@@ -97,8 +102,8 @@ class Kernels:
     """Bytes per attention score that its backward needs on top of what is kept."""
     softmax_traffic: tuple[float, float] = (14.0, 15.0)
     """Weighted traffic per stored attention score, forward and backward: scale, mask, softmax, dropout."""
-    compiled_loss: bool = True
-    """Compiling covers the loss as well as the layers."""
+    compiled_loss: Literal["", "compiled", "compiled-fp32"] = "compiled-fp32"
+    """What the loss becomes where a strategy compiles; empty: compiling leaves it alone."""
     compiled_full_attention: bool = False
     """Compiled, the runtime hands attention an explicit mask, and the whole square is computed."""
     reduce_staging: float = 0.0
@@ -109,12 +114,18 @@ class Kernels:
     """One pass over the states; else several, with temporaries."""
     optimizer_work: float = 0.0
     """Bytes of temporaries per parameter of the optimizer's shard."""
+    expert_loop: bool = False
+    """Products of experts are launched one by one (Transformer Engine), else all of a layer in one kernel."""
+    expert_activation: tuple[float, float] = (1.0, 1.0)
+    """Time of the experts' activation over that of a dense layer's, forward and backward, where the number of tokens
+    changes from pass to pass."""
     expert_output_kept: bool = True
     """Experts' outputs are kept to scale them by the router's weights; else the weights travel with the tokens."""
     fp8_copies: float = 0.0
-    """Bytes per weight of the fp8 copies kept beside 16-bit weights when products run in fp8."""
+    """Most copies of a weight in the format of the products, one for each layout, that are kept from pass to pass; 0:
+    cast in every pass."""
     fp8_inputs: bool = False
-    """Linear layers keep their inputs in fp8 when products run in fp8."""
+    """Linear layers keep their inputs in the format of the products."""
     compiled: bool = False
     """Small kernels are fused by a compiler: fewer launches and less traffic."""
 
@@ -145,6 +156,8 @@ class Memory:
     """Bytes per gradient where the runtime fixes it; 0: as the strategy says."""
     fragmentation: float = 0.08
     """Reserved over allocated bytes, less one, of what comes and goes (activations, temporaries)."""
+    compiled_fragmentation: float = 1.0
+    """The same at most where a strategy compiles: compiled passes allocate the same blocks every time."""
     lasting_fragmentation: float = 0.0
     """The same of what lasts (weights, states), where one figure is given for all (SimuMax's mem_factor)."""
     context: float = 0.0
@@ -163,12 +176,20 @@ class Overlap:
     """Reduction of gradients, behind the backward pass."""
     param_gather: float = 0.0
     """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
+    gathers_twice: bool = False
+    """Experts have an optimizer of their own, and each of the two gathers all new weights unless that is hidden."""
     fsdp: float = 0.9
     """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
     fsdp_rate: float = 1.0
     """Share of the network's bandwidth that gathering and scattering sharded parameters reaches."""
+    fsdp_copies: tuple[float, float] = (0.0, 0.0)
+    """Traffic on the device's own memory, bytes a parameter, of gathering it and of scattering its gradient: kernels
+    that no overlap hides."""
     tp: float = 0.0
     """Tensor parallel communication, by splitting matrix products."""
+    weight_gather: float = 1.0
+    """Gathering a column layer's input again for its weight gradient (sequence parallel), behind the product that makes
+    the gradient of that input, as long as it lasts."""
     p2p_shares: bool = False
     """Without sequence parallel, tensor parallel ranks send a share of the hidden state each and gather it."""
     whole_reduction: bool = False
@@ -176,7 +197,10 @@ class Overlap:
     p2p: float = 0.0
     """Sends between pipeline stages."""
     ep: float = 0.0
-    """Expert all-to-all."""
+    """Tokens on their way to experts and back."""
+    ep_behind: float = 0.37
+    """The same where another micro batch's compute runs beside it (`ep_overlap`). A trace of Qwen3-30B on 16 H100s had
+    37% hidden (Megatron Bridge, 2026-07): copies and products contend for the same compute units."""
     cp: float = 0.8
     """Context parallel exchanges, behind attention."""
 
@@ -192,6 +216,11 @@ class Overheads:
     layer: float = 0.0
     """Seconds of CPU per layer and forward pass beside the kernels: Python, hooks, checks."""
     layer_backward: float = 0.0
+    """The same for the backward pass."""
+    experts: float = 0.0
+    """Seconds of CPU that a layer with experts adds to its forward pass beside the kernels: router, dispatcher,
+    sorting."""
+    experts_backward: float = 0.0
     """The same for the backward pass."""
     iteration: float = 2e-3
     """Seconds per iteration: data, logging, synchronisation."""

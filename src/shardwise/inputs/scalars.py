@@ -29,8 +29,10 @@ def _positive(most: float, **more: Any) -> Scalar:  # noqa: ANN401
     return Scalar(kind="number", least=0.0, most=most, above=True, **more)
 
 
-def _size(low: float, high: float, *, zero: bool = False) -> Scalar:
-    return Scalar(kind="bytes", least=0.0, most=1e18, above=not zero, usual=(low, high))
+def _size(
+    low: float, high: float, *, zero: bool = False, likely: tuple[float, float] | None = None
+) -> Scalar:  # fmt: skip
+    return Scalar(kind="bytes", least=0.0, most=1e18, above=not zero, usual=(low, high), likely=likely)
 
 
 def _rate(low: float, high: float) -> Scalar:
@@ -75,23 +77,28 @@ SCALARS: dict[str, Scalar] = {
     "Model.dropout": _number(0, 1, usual=(0, 0.999), hint="it is a probability below 1"),
     **{f"Mla.{name}": _whole(1, WIDTH) for name in ("kv_rank", "nope_size", "value_size")},
     **{f"Mla.{name}": _whole(0, WIDTH) for name in ("rope_size", "q_rank")},
-    **{f"Moe.{name}": _whole(1, 10**6) for name in ("experts", "top_k")},
+    **{f"Moe.{name}": _whole(1, 10**6) for name in ("experts", "top_k", "groups", "top_groups")},
     "Moe.expert_ffn": _whole(1, WIDTH),
     "Moe.shared_ffn": _whole(0, WIDTH),
     "Moe.first_dense": _whole(0, LAYERS),
     "Moe.every": _whole(1, LAYERS),
     "Moe.capacity": _positive(1e6, usual=(1e-3, 1000), hint="it is a factor: 1.25 leaves a quarter of room"),
+    "Moe.loads": _number(0, 1e18, usual=(0, 1e15), hint="it is how many tokens an expert gets"),
     "Moe.imbalance": _number(1, 1e6, usual=(1, 1000), hint="it is the busiest rank over the mean"),
     # cluster
     "Cluster.gpus": _whole(1, RANKS),
     "Cluster.host_bandwidth": _rate(1e7, 1e14),
     "Cluster.host_memory": _size(1e8, 1e16, zero=True),
-    "Gpu.memory": _size(1e8, 1e14),
+    "Gpu.memory": _size(1e8, 1e14, likely=(1e9, 1e12)),
     "Gpu.bandwidth": _rate(1e9, 1e15),
     "Gpu.flops": Scalar(kind="flops", least=0.0, most=1e21, above=True, usual=(1e12, 1e18)),
     "Gpu.sms": _whole(1, 10**5),
     "Gpu.l2": _size(1e4, 1e12, zero=True),
     "Gpu.reserved": _size(1e3, 1e13, zero=True),
+    "Site.slowdown": _positive(1000, usual=(0.1, 10), hint="it is a factor: 1.2 is a fifth slower"),
+    "Site.fabric": _positive(1000, usual=(0.01, 2), hint="it is a share: 0.5 is half of the bandwidth"),
+    "Site.host": _positive(1000, usual=(0.05, 20), hint="it is a factor: 0.5 is half as fast"),
+    "Site.spread": _number(0, 10, usual=(0, 1), hint="0.08 is 8% either way"),
     "Level.size": _whole(1, RANKS),
     "Level.bandwidth": _rate(1e6, 1e14),
     "Level.latency": _seconds(0.1),
@@ -108,17 +115,24 @@ SCALARS: dict[str, Scalar] = {
     **{f"Memory.{name}": _size(1e3, 1e13, zero=True) for name in ("workspace", "fixed", "context", "bucket")},
     "Memory.gradient_bytes": _number(0, 16),
     "Memory.fragmentation": _number(0, 10),
+    "Memory.compiled_fragmentation": _number(0, 10),
     "Memory.lasting_fragmentation": _number(0, 10),
     "Memory.gathered_layers": _number(0, LAYERS),
-    **{f"Overlap.{name}": _SHARE for name in ("grad_reduce", "param_gather", "fsdp", "tp", "p2p", "cp", "ep")},
+    **{f"Overlap.{name}": _SHARE
+       for name in ("grad_reduce", "param_gather", "fsdp", "tp", "weight_gather", "p2p", "cp", "ep")},
     "Overlap.fsdp_rate": _FRACTION,
+    "Overlap.fsdp_copies": _number(0, 1000, usual=(0, 100), hint="it is bytes a parameter"),
     **{f"Overheads.{name}": _seconds(0.1)
-       for name in ("launch", "launch_backward", "layer", "layer_backward", "collective")},
+       for name in ("launch", "launch_backward", "layer", "layer_backward", "experts", "experts_backward",
+                    "collective")},
     **{f"Overheads.{name}": _seconds(0.5) for name in ("iteration", "microbatch", "owner")},
     "Overheads.slowdown": _positive(1000, usual=(0.01, 100), hint="it is a factor: 1.1 is 10% slower"),
     # calibration: shares of a peak may pass 1 a little, since peaks are data sheets' and clocks boost
-    **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size")},
+    **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size", "stride", "nodes")},
     "Reach.share": _positive(2),
+    "Reach.sizes": _positive(2.0**50),
+    "Reach.seconds": _positive(1e3),
+    "Calibration.operators": _positive(1e4),
     **{f"Reach.{name}": _seconds(1) for name in ("latency", "fixed")},
     **{f"Calibration.{name}": _positive(2)
        for name in ("gemm", "grouped", "bandwidth", "attention", "flash1", "flash2", "narrow_head", "network")},
@@ -138,7 +152,7 @@ SCALARS: dict[str, Scalar] = {
     "option.gap": _number(0, 1, usual=(0, 0.9999), hint="it is a share: write 0.5% or 0.005"),
     "option.time": Scalar(kind="seconds", least=0.0, most=3.2e7, above=True),
     "option.seconds": Scalar(kind="seconds", least=0.0, most=3.2e7),  # 0: what is found at once
-    "option.room": _size(1e6, 1e14),
+    "option.room": _size(1e6, 1e14, likely=(1e9, 1e12)),
     "option.effort": _number(0.01, 100),
     "option.share": _SHARE,
     "option.margin": _size(1e3, 1e14, zero=True),

@@ -12,6 +12,9 @@ Placement = Literal["loop", "v"]
 CpKind = Literal["ring", "all-gather", "all-to-all"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw-bf16", "muon", "sgd"]
+Scaling = Literal["tensor", "delayed", "row", "block"]
+CudaGraphs = Literal["none", "attention", "layer"]
+Dispatcher = Literal["all-to-all", "all-gather", "deepep", "hybridep"]
 
 SCHEDULES = (
     "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min",
@@ -48,6 +51,12 @@ class Strategy:
     """Expert parallel: ranks that hold different experts; taken out of dp x cp x tp."""
     etp: int = 1
     """Expert tensor parallel: ranks that share every expert's matrices."""
+    dispatcher: Dispatcher = "all-to-all"
+    """How tokens reach the ranks of their experts. all-to-all: a copy for each expert; all-gather: every rank gets all
+    tokens; deepep, hybridep: one copy for each node and then for each rank of it, sorted on the way."""
+    ep_overlap: bool = False
+    """Tokens travel to experts and back behind the compute of another micro batch (Megatron's
+    --overlap-moe-expert-parallel-comm)."""
     sp: bool = True
     """Sequence parallel: norms and residuals are sharded over tp as well. Without effect at tp 1."""
     cp_kind: CpKind = "ring"
@@ -82,6 +91,12 @@ class Strategy:
     """When layers are spread, count the output layer as one layer."""
     dtype: Dtype = "bf16"
     """Number format of the matrix products."""
+    scaling: Scaling = "tensor"
+    """What shares a scale in fp8: a tensor (delayed: with the scale of earlier steps), a row, a block of 128 values."""
+    fp8_weights: bool = False
+    """Weights are kept and gathered in the format of the products alone, without 16-bit copies (fp8_param_gather)."""
+    fp8_attention: bool = False
+    """Attention computes in 8 bit too, and keeps its operands so."""
     master: Literal["mixed", "pure", "autocast"] = "mixed"
     """mixed: 16-bit parameters and fp32 copies; pure: all in `dtype`; autocast: fp32 parameters, 16-bit compute."""
     grad_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -98,6 +113,8 @@ class Strategy:
     """Attention without stored scores."""
     compile: bool = False
     """Small kernels are fused by a compiler (torch.compile)."""
+    cuda_graphs: CudaGraphs = "none"
+    """What is captured once and replayed without the host: the attention blocks, or whole layers (or the iteration)."""
     straggler: float = 1.0
     """Time of the slowest rank over the mean; an explicit allowance, 1: none."""
 

@@ -4,8 +4,9 @@ tp8 pp4x2 dp16 cp1 ep8 zero1 mbs1 gbs512 seq4096 zb-v
 
 Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batch and the sequence are always shown,
 everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
-layers=9,15,15,11 first9 last11 count-embedding count-head placement=v fp8 pure grad-bf16 muon lora16:qkv,out
-offload-optimizer noflash straggler1.05 runtime=torchtitan`.
+layers=9,15,15,11 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights fp8-attention
+pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer straggler1.05
+runtime=torchtitan`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import counted, held, typed
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
-from shardwise.inputs.strategy import SCHEDULES, V_SCHEDULES, CpKind, Dtype, Lora, Optimizer, Strategy
+from shardwise.inputs.strategy import (
+    SCHEDULES,
+    V_SCHEDULES,
+    CpKind,
+    CudaGraphs,
+    Dispatcher,
+    Dtype,
+    Lora,
+    Optimizer,
+    Scaling,
+    Strategy,
+)
 
 Given = dict[str, Any]
 """Fields of a strategy that were given, by name; `microbatches` may stand in for `global_batch`."""
@@ -39,10 +51,13 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "eager": ("compile", False),
     "count-embedding": ("count_embedding", True),
     "count-head": ("count_head", True),
+    "ep-overlap": ("ep_overlap", True),
     **{name: ("schedule", name) for name in SCHEDULES},
     **{name: ("dtype", name) for name in get_args(Dtype)},
     **{name: ("optimizer", name) for name in get_args(Optimizer)},
     **{name: ("master", name) for name in ("mixed", "pure", "autocast")},
+    "fp8-weights": ("fp8_weights", True),
+    "fp8-attention": ("fp8_attention", True),
     **{f"grad-{name}": ("grad_dtype", name) for name in ("fp32", "bf16")},
     **{f"offload-{name}": ("offload", name) for name in ("none", "optimizer", "activations")},
 }
@@ -179,6 +194,24 @@ def _placement(rest: str) -> Given:
     return {"placement": rest}
 
 
+def _dispatcher(rest: str) -> Given:
+    if rest not in get_args(Dispatcher):
+        raise UnknownNameError("dispatcher", rest, get_args(Dispatcher))
+    return {"dispatcher": rest}
+
+
+def _graphs(rest: str) -> Given:
+    if rest not in get_args(CudaGraphs):
+        raise UnknownNameError("part that CUDA graphs cover", rest, get_args(CudaGraphs))
+    return {"cuda_graphs": rest}
+
+
+def _scaling(rest: str) -> Given:
+    if rest not in get_args(Scaling):
+        raise UnknownNameError("scaling of fp8", rest, get_args(Scaling))
+    return {"scaling": rest}
+
+
 _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("pp", _pipeline),
     ("cp", _context),
@@ -186,6 +219,10 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("layers=", _layers),
     ("straggler", _straggler),
     ("placement=", _placement),
+    ("dispatch=", _dispatcher),
+    ("graphs=", _graphs),
+    ("graphs=", _graphs),
+    ("scaling=", _scaling),
     ("recompute=", lambda rest: {"recompute": Recompute.parse(rest)}),
     ("runtime=", lambda rest: {"runtime": rest}),
 )
@@ -216,6 +253,12 @@ def _words(s: Strategy) -> Iterator[str]:
     if s.lora is not None:
         targets = "" if s.lora.targets == Lora(rank=1).targets else ":" + ",".join(s.lora.targets)
         yield f"lora{s.lora.rank}{targets}"
+    if s.dispatcher != _DEFAULTS["dispatcher"]:
+        yield f"dispatch={s.dispatcher}"
+    if s.scaling != _DEFAULTS["scaling"]:
+        yield f"scaling={s.scaling}"
+    if s.cuda_graphs != _DEFAULTS["cuda_graphs"]:
+        yield f"graphs={s.cuda_graphs}"
     if s.straggler != 1.0:
         yield f"straggler{s.straggler!r}"
     if s.runtime != _DEFAULTS["runtime"]:

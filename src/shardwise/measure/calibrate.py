@@ -1,11 +1,13 @@
-"""From measurements of a GPU (a probe), or of a run that followed a plan (a trace, a log, a memory snapshot), to a
-calibration that is stored as a GPU of its own.
+"""From measurements of a GPU (a probe), of its network (logs of nccl-tests), or of a run that followed a plan (a trace,
+a log, a memory snapshot), to a calibration that is stored as a GPU of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.frameworks.load import load_cluster
@@ -17,6 +19,8 @@ from shardwise.inputs.lookup import normal
 from shardwise.inputs.trace import read_trace
 from shardwise.measure.correct import Correction, MemoryCorrection, from_log, from_snapshot, from_trace, read_log
 from shardwise.measure.fit.fit import fit_probe
+from shardwise.measure.fit.links import fit_links
+from shardwise.measure.fit.nccl_tests import read_log as read_nccl
 from shardwise.measure.fit.probe_file import Probe, read_probe
 from shardwise.measure.fit.result import Fit
 from shardwise.measure.fit.sanity import astray, refuse_strange
@@ -46,7 +50,7 @@ class Calibrated:
     """What a trace or a log says, in sentences."""
 
 
-_USED = {"probe": (), "trace": ("plan", "steps"), "log": ("plan",), "snapshot": ("plan", "rank")}
+_USED = {"probe": (), "nccl": (), "trace": ("plan", "steps"), "log": ("plan",), "snapshot": ("plan", "rank")}
 """What each source makes use of, beside the name and the base."""
 
 
@@ -54,6 +58,7 @@ def calibrate(
     name: str,
     *,
     probe: str | Path | None = None,
+    nccl: Sequence[str | Path] = (),
     trace: str | Path | None = None,
     log: str | Path | None = None,
     snapshot: str | Path | None = None,
@@ -62,14 +67,18 @@ def calibrate(
     rank: str | None = None,
     steps: int | None = None,
 ) -> Calibrated:
-    """Calibrate by one of the four; what says nothing to it is refused: who gives it expects something of it."""
-    sources = {"probe": probe, "trace": trace, "log": log, "snapshot": snapshot}
+    """Calibrate by one of the five; what says nothing to it is refused: who gives it expects something of it."""
+    sources = {"probe": probe, "nccl": nccl, "trace": trace, "log": log, "snapshot": snapshot}
     given = [source for source, path in sources.items() if path]
     if len(given) != 1:
-        raise InputError("give one of PROBE.json, --trace, --log and --snapshot FILE; each calibrates by itself")
+        raise InputError(
+            "give one of PROBE.json, --nccl, --trace, --log and --snapshot FILE; each calibrates by itself"
+        )
     _refuse_idle(given[0], {"plan": plan, "steps": steps, "rank": rank})
     if probe:
         return by_probe(probe, name, base)
+    if nccl:
+        return by_nccl(nccl, name, base)
     if plan is None:
         raise InputError(Fault("--plan", "is missing; a run says nothing without the plan it followed"))
     if trace:
@@ -97,6 +106,39 @@ def by_probe(path: str | Path, name: str, base: str | None = None) -> Calibrated
     cluster = load_cluster(f"{_ranks(probe)}x{base}")
     fit = fit_probe(probe, cluster.gpu, calibration_of(cluster.gpu), name, cluster)
     return Calibrated(calibration=fit.calibration, base=base, notes=(*notes, *fit.notes), fit=fit)
+
+
+def by_nccl(paths: Sequence[str | Path], name: str, base: str | None = None) -> Calibrated:
+    """The network as logs of nccl-tests show it; `base`: the GPU that it joins, where the logs do not name it."""
+    logs = [read_nccl(path) for path in paths]
+    base = base or _base_of(next((gpu for _, gpu in logs if gpu), ""))
+    name = check_name(name, base)
+    rows = [row for found, _ in logs for row in found]
+    cluster = load_cluster(f"{max(row['ranks'] * _apart(row, base) for row in rows)}x{base}")
+    notes: list[str] = []
+    placed = [{**row, "stride": _apart(row, base)} for row in rows if _apart(row, base)]
+    if len(placed) < len(rows):
+        notes.append(f"{len(rows) - len(placed)} rows are left out: of each node some GPUs took part and some did not")
+    source = f"collectives measured by nccl-tests ({len(placed)} rows), kernels as {calibration_of(cluster.gpu).name}"
+    start = replace(calibration_of(cluster.gpu), name=name, source=source)
+    found, family = fit_links(placed, cluster, start, notes)
+    said = tuple(
+        f"{line.kind} over {line.size} ranks, {line.stride} apart: {len(line.sizes)} sizes, "
+        f"{line.sizes[-1] / line.seconds[-1] / 1e9:.4g} GB/s at the largest"
+        for line in found.collectives if line.sizes
+    )  # fmt: skip
+    if family:
+        notes.append(f"groups that were not measured: {family.name} are off by {100 * family.mean:.0f}% in the mean")
+    return Calibrated(calibration=found, base=base, notes=tuple(notes), measured=said)
+
+
+def _apart(row: dict[str, Any], base: str) -> int:
+    """Ranks between the members of a group of so many ranks on so many hosts; 0: they are not evenly apart."""
+    node = load_cluster(f"1x{base}").levels[0].size
+    each = row["ranks"] // row["hosts"]
+    if row["hosts"] == 1 or each == node:
+        return 1
+    return node if each == 1 else 0
 
 
 def _ranks(probe: Probe) -> int:

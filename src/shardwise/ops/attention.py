@@ -11,12 +11,17 @@ from shardwise.ops.shard import Shard
 # kernels, backward 28 at 1.85 over 7; streaming 4.2).
 EAGER_ROPE_BYTES = (53.0, 62.0)
 EAGER_ROPE_KERNELS = (10.0, 14.0)
-# Eager norms over one head, over those over the hidden state (H200 probe: 1.1 and 1.25 with heads of 128).
-EAGER_HEAD_NORM = (1.0, 1.2)
+# Norms over one head, over those over the hidden state (H200 probe with heads of 128: eager 1.1 and 1.25, native 3.4
+# and 2.0: short rows leave a block of threads idle).
+HEAD_NORM = {"eager": (1.0, 1.2), "native": (3.4, 2.0)}
 # FlashAttention's kernels: one forward; backward prepares, computes and converts the gradient of queries.
 FLASH_KERNELS = (1.0, 3.0)
 # Compiled with an explicit mask, keys and values are spread to all heads and their gradients summed (H200, tinyllama).
 SPREAD_ROPE_BYTES = (27.0, 36.0)
+
+# Copies of what an all-to-all of context parallel moves: one before it and two behind (Transformer Engine's
+# `flash_attn_a2a_communicate`: heads gathered; the ranks' parts put in a row; chunks put in order).
+EXCHANGE_COPIES = 3
 
 
 def attention(shard: Shard, window: int) -> list[Op]:
@@ -30,6 +35,7 @@ def attention(shard: Shard, window: int) -> list[Op]:
         ops.append(_qk_norm(shard))
     if model.position == "rope":
         ops.append(_rope(shard))
+    ops += exchanged(shard, 2 * query_width(shard) + 2 * kv_width(shard))
     ops.append(_core(shard, window))
     ops.append(_output(shard))
     if model.norms_per_layer >= 4:
@@ -60,7 +66,7 @@ def _qk_norm(shard: Shard) -> Op:
     size = shard.element * elements
     eager = shard.runtime.kernels.norm == "eager"
     model, kind = shard.model, norm_kind(shard)
-    slow = EAGER_HEAD_NORM if eager else ASSUMED.head_norm
+    slow = HEAD_NORM.get(kind, ASSUMED.head_norm)
     kernels = NORM_KERNELS["eager" if eager else "fused"]  # of queries, and of keys
     params = 2 * model.head_size if model.qk_norm == "head" else query_width(shard) + kv_width(shard)
     return Op(
@@ -114,7 +120,8 @@ def area(queries: float, window: int) -> float:
 def kept_qkv(shard: Shard) -> float:
     """Queries, keys and values as attention keeps them, and its output once more where the next layer turns it."""
     query, kv = query_width(shard), kv_width(shard)
-    width = query + 2 * kv + (query if shard.runtime.kernels.turned_output_kept and shard.samples > 1 else 0.0)
+    turned = shard.runtime.kernels.turned_output_kept and shard.samples > 1
+    width = query + 2 * kv + (query if turned or exchanges(shard) else 0.0)
     if shard.runtime.kernels.qkv == "mixed" and shard.model.position == "rope":
         width += query + kv  # values are a view that holds the whole projection beside the rotated copies
     return shard.element * shard.tokens * width
@@ -127,6 +134,7 @@ def _core(shard: Shard, window: int) -> Op:
     shape, comms = context_shape(shard, heads, model.kv_heads / model.heads, model.head_size, model.head_size, window)
     if not shard.flash:
         return unfused_core(shard, heads, query, kv, shape, comms)
+    kept = (kept_qkv(shard) + query) / (2 if shard.fp8_attention else 1)
     return Op(
         "attention",
         "core-attention",
@@ -134,8 +142,8 @@ def _core(shard: Shard, window: int) -> Op:
         shape,
         kernels_f=FLASH_KERNELS[0],
         kernels_b=FLASH_KERNELS[1],
-        kept=kept_qkv(shard) + query + 4 * heads * shard.tokens,
-        stays=kept_qkv(shard) + query,
+        kept=kept + 4 * heads * shard.tokens,
+        stays=kept,
         extra_f=query + gathered_keys(shard, kv),
         extra_b=shard.residual + query + query + 2 * kv + 2 * gathered_keys(shard, kv),
         params=model.heads / shard.tp if model.sinks else 0.0,
@@ -160,8 +168,9 @@ def context_shape(
     per_token = shard.element * shard.tokens * heads
     keys_values = per_token * kv_share * (size_qk + size_v)
     if shard.cp_kind == "all-to-all":
-        moved = per_token * (size_qk + size_v) + keys_values
-        comms = (Comm("all-to-all", "cp", moved, "F"), Comm("all-to-all", "cp", moved, "I"))
+        # queries, keys, values and outputs go one by one, and so do their gradients
+        each = [per_token * part * size for part in (1.0, kv_share) for size in (size_qk, size_v)]
+        comms = tuple(Comm("all-to-all", "cp", one, phase) for phase in ("F", "I") for one in each)
         return (rows / cp, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
     whole = keys_values * cp
     if shard.cp_kind == "ring":
@@ -171,6 +180,22 @@ def context_shape(
         gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
         comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
     return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+
+
+def exchanges(shard: Shard) -> bool:
+    """Whether context parallel moves heads by all-to-alls: what attention keeps is not what the next layer reads."""
+    return shard.cp > 1 and shard.cp_kind == "all-to-all"
+
+
+def exchanged(shard: Shard, width: float) -> list[Op]:
+    """Copies beside the all-to-alls of context parallel: heads are brought together before each, and behind it two
+    copies put the pairs of chunks that balance causal attention in order. `width`: of all that is exchanged.
+    """
+    if not exchanges(shard):
+        return []
+    moved = 2 * EXCHANGE_COPIES * shard.element * shard.tokens * width
+    kernels = 4.0 * EXCHANGE_COPIES
+    return [Op("exchange", "attention", "memory", (), moved, moved, kernels, kernels)]
 
 
 def gathered_keys(shard: Shard, kv: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from shardwise.inputs.assumed import ASSUMED
+from shardwise.inputs.formats import Format
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -17,6 +18,11 @@ NORM_KERNELS = {"fused": (1.0, 2.0), "native": (1.0, 2.0), "layer": (1.0, 2.0), 
 AUTOCAST_NORM = 0.9
 # Copies to 16 bit, and gradients back to fp32 at half the speed, weighted bytes per element (H200 probe: 5.9 and 11.8).
 CAST, CAST_BACK = 6.0, 12.0
+
+# Operators whose products stay in 16 bit when the rest runs in fewer.
+WIDE = frozenset({"router", "output layer", "embedding", "mtp projection"})
+# Linear layers whose input a norm has just written.
+NORMED = frozenset({"qkv", "up"})
 
 
 def norm_kind(shard: Shard) -> str:
@@ -114,21 +120,55 @@ def linear(shard: Shard, layer: Linear) -> Op:
     added = 3.0 * (layer.projections - 1) * grad_in if shard.runtime.kernels.activation == "eager" else 0.0
     copied = weights + layer.projections * rows * inputs if shard.autocast else 0.0
     casts = 2.0 if shard.autocast else 0.0
+    local = shard.tp if parallel and shard.sp and narrow_of(shard, layer.name, gathered=True) else 1
+    made = quantised(
+        shard, layer.name, rows * inputs / (local if column else 1), rows * outputs / (1 if column else local)
+    )
     return Op(
         layer.name,
         layer.module,
         "gemm",
         (rows, outputs, inputs),
-        bytes_f=CAST * copied,
-        bytes_b=added + CAST_BACK * copied,
-        kernels_f=1.0 + casts,
-        kernels_b=2.0 + casts,
+        bytes_f=CAST * copied + made.bytes_f,
+        bytes_b=added + CAST_BACK * copied + made.bytes_b,
+        kernels_f=1.0 + casts + made.kernels,
+        kernels_b=2.0 + casts + made.kernels,
         kept=_kept(shard, layer),
         extra_f=grad_out + (gathered if parallel and not column else 0.0),
         extra_b=layer.live + grad_out + grad_in + scatter + weights * shard.grad_temporary,
         params=weights + (outputs if layer.bias else 0),
-        comms=_linear_comms(shard, layer.split, gathered) if parallel else (),
+        comms=_linear_comms(shard, layer, gathered) if parallel else (),
     )
+
+
+class Quantised(NamedTuple):
+    """What making the operands of a product moves beside it, in each pass."""
+
+    bytes_f: float = 0.0
+    bytes_b: float = 0.0
+    kernels: float = 0.0
+
+
+def narrow_of(shard: Shard, name: str, *, gathered: bool = False) -> Format | None:
+    """The format below 16 bit of an operator's product; `gathered`: only where operands are gathered in it."""
+    narrow = None if name in WIDE else shard.narrow
+    return narrow if narrow and (narrow.gathered or not gathered) else None
+
+
+def quantised(shard: Shard, name: str, inputs: float, gradients: float) -> Quantised:
+    """Making `inputs` elements of the input, and in backward `gradients` elements of the output's gradient."""
+    narrow = narrow_of(shard, name)
+    if narrow is None:
+        return Quantised()
+    forward = narrow.traffic(turned=shard.turned, normed=name in NORMED)
+    backward = narrow.traffic(turned=shard.turned, normed=False)
+    return Quantised(forward * inputs, backward * gradients, narrow.kernels)
+
+
+def kept_operand(shard: Shard, name: str, kept: float) -> float:
+    """Bytes of a kept input as its product's format has it: the one copy that the weight's gradient needs."""
+    narrow = narrow_of(shard, name)
+    return kept * narrow.size / shard.element if narrow and shard.runtime.kernels.fp8_inputs else kept
 
 
 def _kept(shard: Shard, layer: Linear) -> float:
@@ -136,23 +176,28 @@ def _kept(shard: Shard, layer: Linear) -> float:
     kernels, column, kept = shard.runtime.kernels, layer.split == "column", layer.kept
     if kernels.gathered_input_kept and shard.sp and column:
         kept *= shard.tp
-    if shard.fp8 and kernels.fp8_inputs and layer.module != "head":
-        kept /= 2
+    if layer.name == "output" and shard.narrow and kernels.fp8_inputs and not shard.fp8_attention:
+        kept = shard.element * shard.tokens * layer.inputs  # attention keeps its output in 16 bit beside it
+    kept = kept_operand(shard, layer.name, kept)
     if not shard.autocast:
         return kept
     copies = layer.projections * (shard.element * shard.tokens * layer.inputs) if column else kept
     return copies + 2.0 * layer.weights
 
 
-def _linear_comms(shard: Shard, split: str, gathered: float) -> tuple[Comm, ...]:
+def _linear_comms(shard: Shard, layer: Linear, gathered: float) -> tuple[Comm, ...]:
+    """Operands below 16 bit are gathered as such: of an input one copy for each pass, of a gradient both at once."""
     if not shard.sp:
-        return (Comm("all-reduce", "tp", gathered, "I" if split == "column" else "F"),)
-    if split == "row":
-        return (Comm("reduce-scatter", "tp", gathered, "F"), Comm("all-gather", "tp", gathered, "I"))
+        return (Comm("all-reduce", "tp", gathered, "I" if layer.split == "column" else "F"),)
+    narrow = narrow_of(shard, layer.name, gathered=True)
+    one = gathered * narrow.size / shard.element if narrow else gathered
+    if layer.split == "row":
+        both = one * (2 if narrow and narrow.sided else 1)
+        return (Comm("reduce-scatter", "tp", gathered, "F"), Comm("all-gather", "tp", both, "I"))
     return (
-        Comm("all-gather", "tp", gathered, "F"),
+        Comm("all-gather", "tp", one, "F"),
         Comm("reduce-scatter", "tp", gathered, "I"),
-        Comm("all-gather", "tp", gathered, "W"),
+        Comm("all-gather", "tp", one, "W"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Mla
-from shardwise.ops.attention import FLASH_KERNELS, context_shape, unfused_core
+from shardwise.ops.attention import FLASH_KERNELS, context_shape, exchanged, unfused_core
 from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
@@ -21,7 +21,9 @@ def latent_attention(shard: Shard, window: int) -> list[Op]:
         message = "latent attention needs a model with mla"
         raise TypeError(message)
     ops = [norm(shard, "norm", "attention-norm"), *_queries(shard, mla), *_keys_values(shard, mla)]
-    ops += [_rope(shard, mla), _core(shard, mla, window), _output(shard, mla)]
+    ops.append(_rope(shard, mla))
+    ops += exchanged(shard, shard.model.heads / shard.tp * 2 * (mla.nope_size + mla.rope_size + mla.value_size))
+    ops += [_core(shard, mla, window), _output(shard, mla)]
     ops.append(residual_add(shard, "residual", "attention"))
     return ops
 

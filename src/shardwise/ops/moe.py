@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Moe
-from shardwise.ops.linear import norm, residual_add
+from shardwise.ops.linear import kept_operand, norm, quantised, residual_add
 from shardwise.ops.mlp import activation, dense_ffn
-from shardwise.ops.op import Comm, Op
+from shardwise.ops.op import Collective, Comm, Op, Routing
 from shardwise.ops.shard import Shard
 
 # Eager experts (transformers 5.17 on an H200, kernel by kernel), weighted bytes per element, forward and backward.
@@ -19,6 +19,11 @@ EAGER_MASK = (15.6, 15.8)
 EAGER_COMBINE = (48.0, 75.0)
 # The router's softmax, top-k, two sorts and counting: about 0.15 ms whatever the size.
 EAGER_ROUTING = 6e8
+
+# Launches that an expert's products take where each is launched for itself (Megatron with Transformer Engine on an
+# H200: 1 kernel forth and 3 back for each of up and down; a layer takes the host 0.19 ms more for every expert, at
+# 8.5 us a launch).
+EXPERT_LAUNCHES = (2.8, 8.4)
 
 
 def moe_block(shard: Shard) -> list[Op]:
@@ -44,8 +49,7 @@ def local_tokens(shard: Shard) -> float:
 def routed_tokens(shard: Shard, moe: Moe) -> float:
     """Token copies that this rank's experts work on: the busiest rank's, or the padded capacity."""
     spread = local_tokens(shard) * moe.top_k * shard.etp
-    factor = moe.capacity or (moe.imbalance if shard.ep > 1 else 1.0)
-    return spread * factor
+    return spread * (moe.capacity or moe.busiest(shard.ep))
 
 
 def _router(shard: Shard, moe: Moe) -> Op:
@@ -70,8 +74,8 @@ def _permute(shard: Shard, moe: Moe) -> Op:
     """Sorting tokens by expert, and the dispatch over expert parallel ranks."""
     copies = local_tokens(shard) * moe.top_k * shard.model.hidden * shard.element
     received = routed_tokens(shard, moe) * shard.model.hidden * shard.element
-    comms = _exchange(shard, copies, received)
-    passes = 2.0 if shard.ep > 1 else 1.0
+    comms = _exchange(shard, moe, received, back=False)
+    passes = _sorts(shard)
     eager = shard.runtime.kernels.activation == "eager"
     elements = copies / shard.element
     kernels = ASSUMED.launches["permute"]
@@ -89,12 +93,26 @@ def _permute(shard: Shard, moe: Moe) -> Op:
     )
 
 
-def _exchange(shard: Shard, copies: float, received: float) -> tuple[Comm, ...]:
+def _sorts(shard: Shard) -> float:
+    """How often tokens are sorted on their way: by rank, and by expert there; some dispatchers sort as they send."""
+    return 2.0 if shard.ep > 1 and shard.dispatcher == "all-to-all" else 1.0
+
+
+def _exchange(shard: Shard, moe: Moe, received: float, *, back: bool) -> tuple[Comm, ...]:
+    """Tokens to their experts (or back) in the forward pass, and their gradients the other way."""
     comms: list[Comm] = []
-    if shard.ep > 1:
-        comms += [Comm("all-to-all", "ep", copies, "F"), Comm("all-to-all", "ep", copies, "I")]
+    to: Collective = "reduce-scatter" if back else "all-gather"
+    fro: Collective = "all-gather" if back else "reduce-scatter"
+    tokens = local_tokens(shard) * shard.model.hidden * shard.element
+    if shard.ep > 1 and shard.dispatcher == "all-to-all":
+        comms += [Comm("all-to-all", "ep", moe.top_k * tokens, phase) for phase in ("F", "I")]
+    elif shard.ep > 1 and shard.dispatcher == "all-gather":
+        comms += [Comm(to, "ep", shard.ep * tokens, "F"), Comm(fro, "ep", shard.ep * tokens, "I")]
+    elif shard.ep > 1:
+        routing = Routing(moe.experts, moe.top_k, moe.groups, moe.top_groups)
+        comms += [Comm("dispatch", "ep", tokens, phase, routing) for phase in ("F", "I")]
     if shard.etp > 1:
-        comms += [Comm("all-gather", "etp", received, "F"), Comm("reduce-scatter", "etp", received, "I")]
+        comms += [Comm(to, "etp", received, "F"), Comm(fro, "etp", received, "I")]
     return tuple(comms)
 
 
@@ -109,6 +127,9 @@ def _experts(shard: Shard, moe: Moe) -> list[Op]:
     middle = activation(shard, tokens * inner, "moe-act", "expert ", shard.residual, halves=True)
     if shard.runtime.kernels.activation == "eager":
         middle.insert(0, _mask(tokens * gate * inner))
+    if not shard.fixed:
+        slow_f, slow_b = shard.runtime.kernels.expert_activation
+        middle = [op._replace(bytes_f=slow_f * op.bytes_f, bytes_b=slow_b * op.bytes_b) for op in middle]
     return [first, *middle, second]
 
 
@@ -130,15 +151,19 @@ def _grouped(
     moe: Moe,
 ) -> Op:
     weights = groups * inputs * outputs
-    element, kernels = shard.element, ASSUMED.launches["experts"]
+    element, loop = shard.element, shard.runtime.kernels.expert_loop
+    kernels, loops = (EXPERT_LAUNCHES, groups) if loop else (ASSUMED.launches["experts"], 1.0)
+    made = quantised(shard, name, rows * inputs, rows * outputs)
     return Op(
         name,
         "mlp",
         "grouped",
         (rows, outputs, inputs, groups),
-        kernels_f=kernels[0],
-        kernels_b=kernels[1],
-        kept=kept + (2.0 * weights if shard.autocast else 0.0),
+        bytes_f=made.bytes_f,
+        bytes_b=made.bytes_b,
+        kernels_f=(kernels[0] + made.kernels) * loops,
+        kernels_b=(kernels[1] + made.kernels) * loops,
+        kept=kept_operand(shard, name, kept) + (2.0 * weights if shard.autocast else 0.0),
         extra_f=element * rows * outputs,
         extra_b=live + element * rows * (inputs + outputs) + weights * shard.grad_temporary,
         params=weights + (groups * outputs if moe.expert_bias else 0.0),
@@ -150,14 +175,9 @@ def _combine(shard: Shard, moe: Moe) -> Op:
     """Returning the experts' outputs, scaling them by the router's weights and adding them up per token."""
     copies = local_tokens(shard) * moe.top_k * shard.model.hidden * shard.element
     received = routed_tokens(shard, moe) * shard.model.hidden * shard.element
-    comms: list[Comm] = []
-    if shard.ep > 1:
-        comms += [Comm("all-to-all", "ep", copies, "F"), Comm("all-to-all", "ep", copies, "I")]
-    if shard.etp > 1:
-        comms += [Comm("reduce-scatter", "etp", received, "F"), Comm("all-gather", "etp", received, "I")]
     kept = copies if shard.runtime.kernels.expert_output_kept else 0.0
     eager = shard.runtime.kernels.activation == "eager"
-    passes = 2.0 if shard.ep > 1 else 1.0
+    passes = _sorts(shard)
     elements = copies / shard.element
     kernels = ASSUMED.launches["combine"]
     return Op(
@@ -171,5 +191,5 @@ def _combine(shard: Shard, moe: Moe) -> Op:
         kept=kept,
         extra_f=copies + shard.residual,
         extra_b=shard.residual + 2 * copies,
-        comms=tuple(comms),
+        comms=_exchange(shard, moe, received, back=True),
     )

@@ -6,21 +6,60 @@ that keeps it, so that it is free once that operator's backward is done.
 
 from __future__ import annotations
 
+from math import comb
 from typing import Literal, NamedTuple
 
 Kind = Literal["gemm", "grouped", "attention", "memory"]
-Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "ring"]
+Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "dispatch", "ring"]
 Axis = Literal["tp", "cp", "ep", "etp"]
 Phase = Literal["F", "I", "W"]
 
 
+class Routing(NamedTuple):
+    """Which experts a token visits, as far as the number of places that it is sent to goes."""
+
+    experts: int
+    top_k: int
+    groups: int
+    top_groups: int
+
+    def reached(self, share: float) -> float:
+        """Probability that a token visits some place that holds this share of the experts, all being alike.
+
+        First groups are drawn and then experts out of them, without putting any back.
+        """
+        held, each = share * self.experts, self.experts / self.groups
+        pool = self.top_groups * each
+        if held <= each:
+            return self.top_groups / self.groups * (1.0 - _missed(pool, held, self.top_k))
+        whole = round(held / each)
+        ways = comb(self.groups, self.top_groups)
+        return sum(
+            comb(whole, inside) * comb(self.groups - whole, self.top_groups - inside) / ways
+            * (1.0 - _missed(pool, inside * each, self.top_k))
+            for inside in range(1, min(whole, self.top_groups) + 1)
+        )  # fmt: skip
+
+
+def _missed(pool: float, held: float, draws: int) -> float:
+    """Probability that none of some draws out of a pool, none put back, is one of `held`."""
+    missed = 1.0
+    for drawn in range(draws):
+        missed *= max(0.0, (pool - held - drawn) / max(pool - drawn, 1.0))
+    return missed
+
+
 class Comm(NamedTuple):
-    """One collective. Its bytes are those of the whole (gathered) tensor, or of one rank's share for all-to-all."""
+    """One collective. Its bytes are those of the whole (gathered) tensor, of one rank's share for all-to-all, or of one
+    copy of a rank's tokens for dispatch.
+    """
 
     kind: Collective
     axis: Axis
     bytes: float
     phase: Phase
+    routing: Routing | None = None
+    """Where dispatched tokens go."""
 
 
 class Op(NamedTuple):

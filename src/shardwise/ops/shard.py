@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.formats import Format, format_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -28,6 +30,9 @@ class Shard(NamedTuple):
     etp: int
     sp: bool
     cp_kind: str
+    dispatcher: str
+    fixed: bool
+    """Experts get the same number of tokens in every pass: padded, or captured whole by CUDA graphs."""
     element: float
     """Bytes of an activation."""
     stream: float
@@ -36,7 +41,12 @@ class Shard(NamedTuple):
     """Bytes of a weight as stored."""
     autocast: bool
     flash: bool
-    fp8: bool
+    narrow: Format | None
+    """Format of the products below 16 bit."""
+    turned: bool
+    """The GPU multiplies 8-bit operands along their rows only: turned copies are made."""
+    fp8_weights: bool
+    fp8_attention: bool
     grad_temporary: float
     """Bytes per weight of the temporary that holds a weight gradient; 0 where it is added in place."""
     lora: int
@@ -60,7 +70,9 @@ class Shard(NamedTuple):
         return self.element * self.tokens * self.model.hidden
 
 
-def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
+def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None = None) -> Shard:
+    """What a rank's operators are built from; without a `gpu`, 8-bit operands are turned."""
+    narrow = format_of(strategy.dtype, strategy.scaling)
     autocast = strategy.master == "autocast"
     element = 4.0 if strategy.dtype == "fp32" else 2.0
     weight = 4.0 if autocast else element
@@ -78,12 +90,17 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime) -> Shard:
         etp=strategy.etp,
         sp=strategy.sp and strategy.tp > 1,
         cp_kind=strategy.cp_kind,
+        dispatcher=strategy.dispatcher,
+        fixed=strategy.cuda_graphs == "layer" or bool(model.moe and model.moe.capacity),
         element=element,
         stream=4.0 if autocast else element,
         weight=weight,
         autocast=autocast,
         flash=strategy.flash,
-        fp8=strategy.dtype in {"fp8", "mxfp8", "nvfp4"},
+        narrow=narrow,
+        turned=gpu is None or "fp4" not in gpu.flops,
+        fp8_weights=narrow is not None and strategy.fp8_weights,
+        fp8_attention=narrow is not None and strategy.fp8_attention,
         grad_temporary=weight if lazy else 0.0,
         lora=strategy.lora.rank if strategy.lora else 0,
         lora_targets=strategy.lora.targets if strategy.lora else (),

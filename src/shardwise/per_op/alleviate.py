@@ -16,7 +16,7 @@ from shardwise.per_op.layer_bound import layer_bound, plain_bound
 from shardwise.per_op.primitives import PRIMITIVES, Primitive, Situation
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.per_op.start import STARTS
-from shardwise.per_op.tables import micro_batches
+from shardwise.per_op.tables import sample_counts
 from shardwise.per_op.together import each
 from shardwise.per_op.workshop import PlanDraft, Workshop, draft_of
 from shardwise.search.executor import Executor, Pool
@@ -257,7 +257,7 @@ def _shared(
 
 
 def _bound(question: OperatorQuestion, deadline: Deadline) -> float:
-    sizes = micro_batches(question)
+    sizes = sample_counts(question)
     plain = min(plain_bound(question, size) for size in sizes)
     return plain if deadline.over else max(plain, min(layer_bound(question, size) for size in sizes))
 

@@ -135,7 +135,7 @@ class Book:
         if not self.plans:
             return "nothing fits yet"
         plan = self.plans[0][1]
-        return f"best {self.best:.4f} s, {len(plan.stages)} stages, micro batch {plan.micro_batch}"
+        return f"best {self.best:.4f} s, {len(plan.stages)} stages, micro batches of {plan.samples} samples"
 
 
 class OutOfTimeError(InfeasibleError):

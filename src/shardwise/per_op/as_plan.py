@@ -24,7 +24,7 @@ def plan_of(answer: OperatorAnswer) -> Plan:
     first = answer.plan.stages[0].layouts[0]
     strategy = Strategy(
         tp=first.tp, pp=len(answer.plan.stages), dp=first.dp, zero=question.pricing.zero,
-        micro_batch=answer.plan.micro_batch // first.dp, global_batch=question.global_batch, seq=question.seq,
+        micro_batch=answer.plan.samples // first.dp, global_batch=question.global_batch, seq=question.seq,
         schedule=schedule_of(answer), runtime=question.runtime.name if question.runtime else Strategy().runtime,
     )  # fmt: skip
     plan = Plan(
@@ -66,7 +66,8 @@ def stages_of(plan: PerOpPlan, cost: PerOpCost) -> tuple[OperatorStage, ...]:
 
 def order_data(order: Order) -> Plain:
     """An order of the passes, without its schedule."""
-    return {one.name: to_plain(getattr(order, one.name)) for one in fields(order) if one.name != "schedule"}
+    found = {one.name: to_plain(getattr(order, one.name)) for one in fields(order) if one.name != "schedule"}
+    return found | {"fits": "yes" if order.fits else "no"}
 
 
 def profile_data(profile: Profile) -> Plain:

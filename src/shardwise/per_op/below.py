@@ -28,9 +28,9 @@ BARE = chunk_of((), 0.0)
 Slope = tuple[float, float]
 
 
-def tables_below(pricing: Priced, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
+def tables_below(pricing: Priced, question: OperatorQuestion, samples: int, gpus: int) -> Tables:
     """Of all layouts of a stage of so many GPUs."""
-    made = _Maker(pricing, question, micro_batch, gpus)
+    made = _Maker(pricing, question, samples, gpus)
     rows, starts = range(made.shape[1]), {part.first for part in pricing.parts}
     zeros = np.zeros(made.shape)
     again, work, cross, back = made.seconds()
@@ -48,13 +48,13 @@ def tables_below(pricing: Priced, question: OperatorQuestion, micro_batch: int, 
 class _Maker:
     """The operators of a stage in all of its layouts."""
 
-    def __init__(self, pricing: Priced, question: OperatorQuestion, micro_batch: int, gpus: int) -> None:
+    def __init__(self, pricing: Priced, question: OperatorQuestion, samples: int, gpus: int) -> None:
         self.pricing, self.question, self.gpus = pricing, question, gpus
-        self.passes = question.passes(micro_batch)
+        self.passes = question.passes(samples)
         self.chain = question.chain.rows
-        self.layouts = layouts_of(question, micro_batch, gpus)
+        self.layouts = layouts_of(question, samples, gpus)
         stages = 1 if gpus == question.gpus else 2
-        self.benches = [pricing.bench(question, micro_batch, layout, stages) for layout in self.layouts]
+        self.benches = [pricing.bench(question, samples, layout, stages) for layout in self.layouts]
         self.shape = (len(self.layouts), len(question.profile.ops))
         following: dict[int, set[int]] = {}
         for row, after in zip(self.chain[:-1], self.chain[1:], strict=True):

@@ -96,7 +96,7 @@ class StageBounds:
     """Lower bounds for stages of one number of GPUs and one micro batch."""
 
     gpus: int
-    micro_batch: int
+    samples: int
     ranges: Ranges
     seconds: Array
     """[range, receives from another node, sends to another node, stages behind that differ]."""
@@ -111,13 +111,11 @@ class StageBounds:
 class Relaxed:
     """The arrays of one relaxation, [price, behind] in front."""
 
-    def __init__(
-        self, question: OperatorQuestion, tables: Tables, micro_batch: int, behind: int, prices: int = 5
-    ) -> None:
+    def __init__(self, question: OperatorQuestion, tables: Tables, samples: int, behind: int, prices: int = 5) -> None:
         self.tables = tables
         self.question = question
         self.nu = prices_of(tables, prices)[:, None]
-        held = np.array([in_flight(question, k, micro_batch) + 1 for k in range(behind)], dtype=float)
+        held = np.array([in_flight(question, k, samples) + 1 for k in range(behind)], dtype=float)
         self.per_byte = self.nu / held[None, :]
         self.nu = np.broadcast_to(self.nu, self.per_byte.shape)
         self.limit = question.limit - tables.fixed
@@ -170,15 +168,15 @@ def step(base: Array, cross: Array) -> Array:
 
 
 def stage_bounds(
-    question: OperatorQuestion, micro_batch: int, gpus: int, behind: int, cap: float, deadline: Deadline = NEVER
+    question: OperatorQuestion, samples: int, gpus: int, behind: int, cap: float, deadline: Deadline = NEVER
 ) -> StageBounds | None:
     """Bounds of all ranges that can take at most `cap` seconds; none where the profile has no layout."""
-    tables = tables_of(question, micro_batch, gpus)
+    tables = tables_of(question, samples, gpus)
     if not tables.layouts:
         return None
     ranges = ranges_of(question.chain, _longest(tables, cap))
-    same = tuple(alike(question, count, micro_batch) for count in range(behind))
-    relaxed = Relaxed(question, tables, micro_batch, same[-1] + 1)
+    same = tuple(alike(question, count, samples) for count in range(behind))
+    relaxed = Relaxed(question, tables, samples, same[-1] + 1)
     crossings = relaxed.node_crossings
     seconds = np.full((ranges.total, 2, 2, same[-1] + 1), FAR)
     _forward(relaxed, ranges, seconds, crossings, deadline)
@@ -186,7 +184,7 @@ def stage_bounds(
         _backward(relaxed, ranges, seconds, crossings, deadline)
     if crossings == 1:  # one node: only the last stage's output counts as leaving it
         seconds[:, 1] = seconds[:, 0]
-    return StageBounds(gpus=gpus, micro_batch=micro_batch, ranges=ranges, seconds=seconds, alike=same)
+    return StageBounds(gpus=gpus, samples=samples, ranges=ranges, seconds=seconds, alike=same)
 
 
 def _longest(tables: Tables, cap: float) -> int:

@@ -28,7 +28,7 @@ from shardwise.per_op.layer_bound import layer_bound, plain_bound
 from shardwise.per_op.profiles.table import Profile
 from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.start import Balancer, Shape, first_plans
-from shardwise.per_op.tables import Tables, micro_batches, tables_of
+from shardwise.per_op.tables import Tables, sample_counts, tables_of
 
 COARSE_OPS = 320
 """Operators of the coarse model, about."""
@@ -48,8 +48,8 @@ class _Thick:
         self.evaluate, self.whole_plans = self.inner.evaluate, self.inner.whole_plans
         self.pass_costs, self.iteration = self.inner.pass_costs, self.inner.iteration
 
-    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
-        found = tables_of(self.question, micro_batch, gpus)
+    def tables(self, question: OperatorQuestion, samples: int, gpus: int) -> Tables:
+        found = tables_of(self.question, samples, gpus)
         changed = {}
         for name in ("forward", "work", "act", "made", "static", "weights"):
             column = getattr(found, name).copy()
@@ -118,7 +118,7 @@ def search_deep(
 
 
 def _bound(question: OperatorQuestion) -> float:
-    return min(max(layer_bound(question, size), plain_bound(question, size)) for size in micro_batches(question))
+    return min(max(layer_bound(question, size), plain_bound(question, size)) for size in sample_counts(question))
 
 
 def _sketched(question: OperatorQuestion, deadline: Deadline) -> list[Shape]:

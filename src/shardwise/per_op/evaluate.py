@@ -87,10 +87,10 @@ def crossings(question: OperatorQuestion, gpus: tuple[int, ...]) -> list[tuple[i
 def evaluate(question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
     """The cost of a plan; a plan that the profile does not cover is refused."""
     for stage in plan.stages:
-        if missing := sorted(set(stage.layouts).difference(tables_of(question, plan.micro_batch, stage.gpus).layouts)):
+        if missing := sorted(set(stage.layouts).difference(tables_of(question, plan.samples, stage.gpus).layouts)):
             tp, dp, variant = missing[0]
-            raise InputError(Fault("plan", f"tp {tp} x dp {dp} variant {variant} at micro batch {plan.micro_batch} on "
-                                   f"{stage.gpus} GPUs is not in the profile or not in the space"))  # fmt: skip
+            raise InputError(Fault("plan", f"tp {tp} x dp {dp} variant {variant} with micro batches of {plan.samples} "
+                                   f"samples on {stage.gpus} GPUs is not in the profile or the space"))  # fmt: skip
     return question.pricing.evaluate(question, plan)
 
 
@@ -109,15 +109,15 @@ def with_spare(question: OperatorQuestion, plan: PerOpPlan, made: PerOpCost, who
     return replace(made, spare=tuple(spare))
 
 
-def in_flight(question: OperatorQuestion, behind: int, micro_batch: int) -> int:
+def in_flight(question: OperatorQuestion, behind: int, samples: int) -> int:
     """Micro batches whose activations a stage holds beside the one at work."""
-    return question.pricing.in_flight(behind, question.passes(micro_batch))
+    return question.pricing.in_flight(behind, question.passes(samples))
 
 
-def alike(question: OperatorQuestion, behind: int, micro_batch: int) -> int:
+def alike(question: OperatorQuestion, behind: int, samples: int) -> int:
     """The fewest stages behind with which a stage costs the same."""
-    held = in_flight(question, behind, micro_batch)
-    return next(count for count in range(behind + 1) if in_flight(question, count, micro_batch) == held)
+    held = in_flight(question, behind, samples)
+    return next(count for count in range(behind + 1) if in_flight(question, count, samples) == held)
 
 
 def stage_cost(
@@ -128,7 +128,7 @@ def stage_cost(
     recompute: Array,
     behind: int,
     crossing: tuple[int, int],
-    micro_batch: int,
+    samples: int,
 ) -> StageCost:
     """Cost of one stage as the tables add it up, from layout indices and flags; its lasting bytes stand as weights."""
     rows = tables.rows[first : first + len(layouts)]
@@ -148,7 +148,7 @@ def stage_cost(
         weights=float(tables.static[layouts, rows].sum()),
         gradients=0.0,
         states=0.0,
-        kept=kept * in_flight(question, behind, micro_batch),
+        kept=kept * in_flight(question, behind, samples),
         peak=kept + highest,
         recomputed_peak=highest,
         reserved=_reserved(tables, layouts, rows, weights) + tables.fixed,

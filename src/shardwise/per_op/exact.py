@@ -35,7 +35,7 @@ from shardwise.per_op.layer_bound import layer_bound, least_work, longest_stage
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.stage import SolvedStage, Stager, StageTask
 from shardwise.per_op.start import Shape, started
-from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches
+from shardwise.per_op.tables import gpu_counts, layouts_of, sample_counts
 
 WIDER = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0, 10.0)
 """How far above the lower bound plans are sought, one try after the other."""
@@ -55,7 +55,7 @@ NEAR = 1.3
 class _Trial:
     """One micro batch: its bounds so far."""
 
-    micro_batch: int
+    samples: int
     bound: float
     work: np.ndarray
     """The fewest GPU seconds of every operator."""
@@ -97,7 +97,7 @@ class ExactSearch:
 
     def run(self) -> OperatorAnswer:
         self.trials = [
-            trial for size in micro_batches(self.question) if np.isfinite((trial := self._trial(size)).bound)
+            trial for size in sample_counts(self.question) if np.isfinite((trial := self._trial(size)).bound)
         ]
         if not self.trials:
             raise InfeasibleError(nothing_fits(self.question))
@@ -120,7 +120,7 @@ class ExactSearch:
         """Nothing that fits by the tables fits: seek what takes less by them, in the same book."""
         for share in LEANER if self.missed else ():
             other = ExactSearch(replace(self.question, memory=share * self.question.memory), self.deadline.left)
-            other.book, other.trials = self.book, [other._trial(trial.micro_batch) for trial in self.trials]
+            other.book, other.trials = self.book, [other._trial(trial.samples) for trial in self.trials]
             with suppress(InfeasibleError):
                 other._watched()
             if self.book.plans:
@@ -148,7 +148,7 @@ class ExactSearch:
         self._tell()
         for trial in self.trials:
             self.deadline.check()
-            trial.bound = max(trial.bound, layer_bound(self.question, trial.micro_batch))
+            trial.bound = max(trial.bound, layer_bound(self.question, trial.samples))
         if not self.book.plans and not np.isfinite(self.bound):
             raise InfeasibleError(nothing_fits(self.question))
         self.book.note(f"whole layers that stages can hold: no plan is below {self.bound:.4f} s")
@@ -166,7 +166,7 @@ class ExactSearch:
 
     def sketch(self, near: float = 0.05) -> list[Shape]:
         """Micro batch, GPUs and ends of the best cuts under the bounds alone, for micro batches near the best bound."""
-        trials = [self._trial(size) for size in micro_batches(self.question)]
+        trials = [self._trial(size) for size in sample_counts(self.question)]
         self.trials = trials = [trial for trial in trials if np.isfinite(trial.bound)]
         self._survey()
         found: list[Shape] = []
@@ -188,14 +188,14 @@ class ExactSearch:
             return []
         arcs = grid.arcs(limit, value - trial.beside, lasts, *backs)
         cuts = [cut_of(arcs, arc) for arc in trial.pace.best_path(arcs)[1]]
-        return [(trial.micro_batch, tuple(c.gpus for c in cuts), tuple(c.end for c in cuts))] if cuts else []
+        return [(trial.samples, tuple(c.gpus for c in cuts), tuple(c.end for c in cuts))] if cuts else []
 
     def _widen(self) -> bool:
         """Look for plans ever further above the bound; whether the search came to its end."""
         trials = self.trials
         for wider in WIDER:
             value = min(self.book.best, (1 + wider) * min(max(trial.bound, trial.done) for trial in trials))
-            for trial in sorted(trials, key=lambda item: (item.bound, item.micro_batch)):
+            for trial in sorted(trials, key=lambda item: (item.bound, item.samples)):
                 self.deadline.check()
                 self._look(trial, min(value, self.book.best))
                 self._tell()
@@ -207,7 +207,7 @@ class ExactSearch:
 
     def _survey(self) -> None:
         """A first look at every micro batch, for a bound that knows memory; its tables serve later looks too."""
-        for trial in sorted(self.trials, key=lambda item: (item.bound, item.micro_batch)):
+        for trial in sorted(self.trials, key=lambda item: (item.bound, item.samples)):
             self.deadline.check()
             least = min(item.bound for item in self.trials)
             value = SURVEY * max(trial.bound, least)
@@ -220,14 +220,14 @@ class ExactSearch:
             if found is None:
                 trial.bound = max(trial.bound, value)
 
-    def _trial(self, micro_batch: int) -> _Trial:
-        pricing, passes = self.question.pricing, self.question.passes(micro_batch)
-        work = least_work(self.question, micro_batch)
+    def _trial(self, samples: int) -> _Trial:
+        pricing, passes = self.question.pricing, self.question.passes(samples)
+        work = least_work(self.question, samples)
         return _Trial(
-            micro_batch,
+            samples,
             pricing.beside(passes) + passes * float(work.sum()) / self.question.gpus,
             work,
-            longest_stage(self.question, micro_batch),
+            longest_stage(self.question, samples),
             pricing.pace(passes),
             pricing.beside(passes),
         )
@@ -250,8 +250,8 @@ class ExactSearch:
         trial.done = max(trial.done, value)
         trial.bound = max(trial.bound, min(bound, value))
         self.book.note(
-            f"micro batch {trial.micro_batch}, plans up to {value:.4f} s: {len(arcs.node):,} stages may be in one, "
-            f"{len(self.solved) - before} solved; bound {trial.bound:.4f} s, {self.book.standing()}"
+            f"micro batches of {trial.samples} samples, plans up to {value:.4f} s: {len(arcs.node):,} stages may be in "
+            f"one, {len(self.solved) - before} solved; bound {trial.bound:.4f} s, {self.book.standing()}"
         )
 
     def _grid(self, trial: _Trial, cap: float) -> Grid | None:
@@ -261,7 +261,7 @@ class ExactSearch:
         cap = cap if trial.grid is None else AHEAD * cap  # asked for again: look ahead, to be asked less often
         bounds: list[StageBounds] = []
         for gpus in gpu_counts(self.question):
-            made = stage_bounds(self.question, trial.micro_batch, gpus, most, cap, self.deadline)
+            made = stage_bounds(self.question, trial.samples, gpus, most, cap, self.deadline)
             bounds += [made] if made else []
         trial.cap = cap
         trial.grid = (
@@ -335,8 +335,8 @@ class ExactSearch:
     def _task(self, trial: _Trial, arcs: Arcs, arc: int) -> StageTask:
         cut = cut_of(arcs, arc)
         first, end = self.question.chain.fold(cut.first, cut.end)
-        behind = alike(self.question, cut.behind, trial.micro_batch)
-        return StageTask(first, end, cut.gpus, behind, cut.crossing, trial.micro_batch)
+        behind = alike(self.question, cut.behind, trial.samples)
+        return StageTask(first, end, cut.gpus, behind, cut.crossing, trial.samples)
 
     def _solve(self, trial: _Trial, arcs: Arcs, arc: int, limit: float, tasks: dict[int, StageTask]) -> None:
         task = self._task(trial, arcs, arc)
@@ -352,7 +352,7 @@ class ExactSearch:
         stages = []
         for arc, stage in zip(path, found, strict=True):
             gpus = int(arcs.gpus[arc])
-            layouts = layouts_of(self.question, trial.micro_batch, gpus)
+            layouts = layouts_of(self.question, trial.samples, gpus)
             stages.append(
                 SplitStage(
                     gpus=gpus,
@@ -360,7 +360,7 @@ class ExactSearch:
                     recompute=tuple(bool(flag) for flag in stage.recompute),
                 )
             )
-        return PerOpPlan(stages=tuple(stages), micro_batch=trial.micro_batch)
+        return PerOpPlan(stages=tuple(stages), samples=trial.samples)
 
 
 def search(

@@ -18,29 +18,29 @@ from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.tables import NEVER, gpu_counts, tables_of
 
 
-def least_work(question: OperatorQuestion, micro_batch: int) -> np.ndarray:
+def least_work(question: OperatorQuestion, samples: int) -> np.ndarray:
     """The fewest GPU seconds of every operator of the chain; infinite where no stage can run the micro batch."""
     least = np.full(len(question.profile.ops), np.inf)
     for gpus in gpu_counts(question):
-        tables = tables_of(question, micro_batch, gpus)
+        tables = tables_of(question, samples, gpus)
         if tables.layouts:
             least = np.minimum(least, gpus * tables.work.min(axis=0))
     found: np.ndarray = least[np.array(question.chain.rows)]
     return found
 
 
-def plain_bound(question: OperatorQuestion, micro_batch: int) -> float:
+def plain_bound(question: OperatorQuestion, samples: int) -> float:
     """The plainest bound: all GPU seconds, evenly spread."""
-    passes = question.passes(micro_batch)
-    spread = float(least_work(question, micro_batch).sum()) / question.gpus
+    passes = question.passes(samples)
+    spread = float(least_work(question, samples).sum()) / question.gpus
     return question.pricing.beside(passes) + passes * spread
 
 
-def longest_stage(question: OperatorQuestion, micro_batch: int) -> float:
+def longest_stage(question: OperatorQuestion, samples: int) -> float:
     """Seconds that no stage exceeds, whatever its operators, layouts and flags: above it no bound need be believed."""
     most = 0.0
     for gpus in gpu_counts(question):
-        tables = tables_of(question, micro_batch, gpus)
+        tables = tables_of(question, samples, gpus)
         if not tables.layouts:
             continue
         changes = np.where(tables.cross < NEVER, tables.cross, 0.0).max(axis=(1, 2))
@@ -53,15 +53,15 @@ def longest_stage(question: OperatorQuestion, micro_batch: int) -> float:
 STEPS = 40
 
 
-def layer_bound(question: OperatorQuestion, micro_batch: int) -> float:
+def layer_bound(question: OperatorQuestion, samples: int) -> float:
     """Seconds that no plan with this micro batch is below; 0 where the model is not one run of equal layers."""
     stages = question.stage_range
     if len(question.chain.blocks) != 1 or not len(stages):
         return 0.0
-    limits = _limits(question, micro_batch, stages[-1])
+    limits = _limits(question, samples, stages[-1])
     if not limits:
         return float("inf")
-    passes = question.passes(micro_batch)
+    passes = question.passes(samples)
     before = _before(question, list(limits))
     low, high = 0.0, 1.0
     while not _holds(question, limits, before, high):
@@ -74,15 +74,15 @@ def layer_bound(question: OperatorQuestion, micro_batch: int) -> float:
     return question.pricing.beside(passes) + passes * low
 
 
-def _limits(question: OperatorQuestion, micro_batch: int, most: int) -> dict[int, tuple[Array, Array]]:
+def _limits(question: OperatorQuestion, samples: int, most: int) -> dict[int, tuple[Array, Array]]:
     """GPUs -> [price, behind] cost of one layer, and price of the memory that is there."""
     block = question.chain.blocks[0]
     found = {}
     for gpus in gpu_counts(question):
-        tables = tables_of(question, micro_batch, gpus)
+        tables = tables_of(question, samples, gpus)
         if not tables.layouts:
             continue
-        relaxed = Relaxed(question, tables, micro_batch, most, prices=40)
+        relaxed = Relaxed(question, tables, samples, most, prices=40)
         rows = tables.rows[block.start : block.start + block.period]
         keep, make = relaxed.own(rows[:1])
         for before, row in pairwise(rows):

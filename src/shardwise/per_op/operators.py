@@ -32,7 +32,7 @@ class OperatorPricing(Priced):
         self.kinds = list(dict.fromkeys(layer_kinds(model)))
         self.measured = measured
         parts, at = [], 0
-        shard = shard_of(model, base, runtime)
+        shard = shard_of(model, base, runtime, cluster.gpu)
         for name, ops in self._ops(model, shard, own_weights=True):
             parts.append(ChainPart(name, at, at + len(ops)))
             at += len(ops)
@@ -50,7 +50,7 @@ class OperatorPricing(Priced):
         return [("embedding", embedding(shard)), *layers, ("head", head(shard, own_weights=own_weights))]
 
     def shard_of(self, strategy: Strategy) -> Shard:
-        return shard_of(self.model, strategy, self.runtime)
+        return shard_of(self.model, strategy, self.runtime, self.cluster.gpu)
 
     def make_rows(
         self, bench: PricedSplit, layout: OperatorLayout, machine: Machine, *, own_weights: bool
@@ -60,8 +60,8 @@ class OperatorPricing(Priced):
         rows = [timed(op, bench.shard, machine, groups) for op in ops]
         if self.measured is None:
             return tuple(rows)
-        samples = bench.strategy.micro_batch
-        seconds = [column(self.measured, name, samples, layout.tp, 0) for name in ("forward", "backward")]
+        micro_batch = bench.strategy.micro_batch
+        seconds = [column(self.measured, name, micro_batch, layout.tp, 0) for name in ("forward", "backward")]
         return tuple(self._measured(row, layout.tp, *(float(own[index]) for own in seconds))
                      for index, row in enumerate(rows))  # fmt: skip
 

@@ -16,7 +16,7 @@ from shardwise.per_op.answer import OperatorAnswer, Order
 from shardwise.per_op.evaluate import PerOpCost, evaluate, with_spare
 from shardwise.per_op.layer_bound import plain_bound
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
-from shardwise.per_op.tables import micro_batches
+from shardwise.per_op.tables import sample_counts
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import simulate
@@ -106,7 +106,7 @@ def _predicted(answer: OperatorAnswer, order: Order) -> OperatorAnswer:
     lost = tuple(stage.work - ideal for stage, ideal in zip(stages, cost.ideal, strict=True))
     made = replace(cost, stages=stages, times=order.times, seconds=order.seconds, lost=lost, gpu_seconds=gpu_seconds)
     wholes = [ideal * own.gpus for ideal, own in zip(cost.ideal, plan.stages, strict=True)]
-    bound = min(plain_bound(question, size) for size in micro_batches(question))
+    bound = min(plain_bound(question, size) for size in sample_counts(question))
     return replace(answer, cost=with_spare(question, plan, made, wholes), bound=bound)
 
 

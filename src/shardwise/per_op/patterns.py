@@ -141,8 +141,8 @@ class Filler:
         self.patterns = lru_cache(maxsize=512)(self._patterns)
         self.known: dict[StageTask, SolvedStage] = {}
 
-    def _patterns(self, micro_batch: int, gpus: int, layout: int, block: int) -> Patterns:
-        tables, found = tables_of(self.question, micro_batch, gpus), self.question.chain.blocks[block]
+    def _patterns(self, samples: int, gpus: int, layout: int, block: int) -> Patterns:
+        tables, found = tables_of(self.question, samples, gpus), self.question.chain.blocks[block]
         return layer_patterns(tables, tables.rows[found.start : found.start + found.period], layout)
 
     def solve(self, task: StageTask) -> SolvedStage:
@@ -153,7 +153,7 @@ class Filler:
         return self.known[task]
 
     def _solve(self, task: StageTask) -> SolvedStage:
-        tables = tables_of(self.question, task.micro_batch, task.gpus)
+        tables = tables_of(self.question, task.samples, task.gpus)
         none = np.empty(0, dtype=int)
         best = SolvedStage(seconds=np.inf, lower=0.0, layouts=none, recompute=none)
         for layout in range(len(tables.layouts)):
@@ -166,7 +166,7 @@ class Filler:
         """A stage with this one layout, recompute chosen where it does not fit; none: it never does."""
         size = task.end - task.first
         layouts, flags = np.full(size, layout), np.zeros(size, dtype=bool)
-        args = (task.behind, task.crossing, task.micro_batch)
+        args = (task.behind, task.crossing, task.samples)
         plain = stage_cost(self.question, tables, task.first, layouts, flags, *args)
         excess = plain.memory - self.limit
         if excess > 0:
@@ -181,14 +181,14 @@ class Filler:
 
     def _recomputed(self, task: StageTask, layout: int, flags: Array, excess: float) -> Array | None:
         """Flags of the whole layers inside the stage, block by block."""
-        held = in_flight(self.question, task.behind, task.micro_batch) + 1
+        held = in_flight(self.question, task.behind, task.samples) + 1
         flags = flags.copy()
         for index, block in enumerate(self.question.chain.blocks):
             low = max(block.start, task.first + (block.start - task.first) % block.period)
             layers = (min(block.end, task.end) - low) // block.period
             if layers <= 0 or excess <= 0:
                 continue
-            patterns = self.patterns(task.micro_batch, task.gpus, layout, index)
+            patterns = self.patterns(task.samples, task.gpus, layout, index)
             mix = best_mix(patterns, layers, held, excess)
             if mix is None:
                 return None

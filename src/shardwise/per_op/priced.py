@@ -26,7 +26,7 @@ from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
 from shardwise.estimate.estimate import assemble, rank_updates
 from shardwise.estimate.passes import pass_costs
-from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients
+from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients, piled_gradients
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -138,16 +138,16 @@ class Priced(ABC):
 
     # benches and blocks
 
-    def bench(self, question: OperatorQuestion, micro_batch: int, layout: OperatorLayout, stages: int) -> PricedSplit:
+    def bench(self, question: OperatorQuestion, samples: int, layout: OperatorLayout, stages: int) -> PricedSplit:
         """`stages`: of the pipeline; only whether it is one matters to an operator."""
         alone = stages == 1
-        key = (micro_batch, question.global_batch, layout, alone)
+        key = (samples, question.global_batch, layout, alone)
         if key not in self._known:
             strategy = replace(self.base, tp=layout.tp, dp=layout.dp, pp=1 if alone else 2,
-                               micro_batch=micro_batch // layout.dp, global_batch=question.global_batch)  # fmt: skip
+                               micro_batch=samples // layout.dp, global_batch=question.global_batch)  # fmt: skip
             own = not (self.model.tied and alone)
             made = PricedSplit(strategy, self.shard_of(strategy), ())
-            rows = self.make_rows(made, layout, self.machine(question.passes(micro_batch)), own_weights=own)
+            rows = self.make_rows(made, layout, self.machine(question.passes(samples)), own_weights=own)
             self._known[key] = made._replace(rows=rows)
         found: PricedSplit = self._known[key]
         return found
@@ -156,13 +156,17 @@ class Priced(ABC):
     def shard_of(self, strategy: Strategy) -> Shard: ...
 
     def machine(self, passes: int) -> Machine:
-        return machine_of(self.cluster.gpu, self.calibration, self.runtime, self.base.dtype, accumulating=passes > 1)
+        base = self.base
+        return machine_of(
+            self.cluster.gpu, self.calibration, self.runtime, base.dtype, base.scaling,
+            gradient=self.states.gradient, accumulating=passes > 1, graphs=base.cuda_graphs, site=self.cluster.site,
+        )  # fmt: skip
 
-    def _timed(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> list[Timed]:
+    def _timed(self, question: OperatorQuestion, samples: int, stages: int, piece: StagePiece) -> list[Timed]:
         """The operators of a piece with their resharding."""
         made, before = [], piece.before
         for step, layout in enumerate(piece.layouts):
-            bench, row = self.bench(question, micro_batch, layout, stages), piece.first + step
+            bench, row = self.bench(question, samples, layout, stages), piece.first + step
             timed = bench.rows[row]
             if piece.opens and step == 0:
                 timed = timed._replace(op=self.at_entry(timed.op, row, layout, bench))
@@ -175,18 +179,18 @@ class Priced(ABC):
             before = layout
         return made
 
-    def _block(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> Block:
-        key = (micro_batch, question.global_batch, stages == 1, piece)
+    def _block(self, question: OperatorQuestion, samples: int, stages: int, piece: StagePiece) -> Block:
+        key = (samples, question.global_batch, stages == 1, piece)
         if key not in self._known:
-            self._known[key] = self._made(question, micro_batch, stages, piece)
+            self._known[key] = self._made(question, samples, stages, piece)
         found: Block = self._known[key]
         return found
 
-    def _made(self, question: OperatorQuestion, micro_batch: int, stages: int, piece: StagePiece) -> Block:
+    def _made(self, question: OperatorQuestion, samples: int, stages: int, piece: StagePiece) -> Block:
         part = self.parts[piece.part]
-        bench = self.bench(question, micro_batch, piece.layouts[0], stages)
-        machine, grads = self.machine(question.passes(micro_batch)), new_gradients(bench.strategy, self.states)
-        timed = self._timed(question, micro_batch, stages, piece)
+        bench = self.bench(question, samples, piece.layouts[0], stages)
+        machine, grads = self.machine(question.passes(samples)), new_gradients(bench.strategy, self.states)
+        timed = self._timed(question, samples, stages, piece)
         plain = stacked(part.name, timed, machine, grads, begins=piece.first == part.first)
         if not any(piece.recompute):
             return plain
@@ -206,20 +210,20 @@ class Priced(ABC):
 
     def _setup(self, question: OperatorQuestion, plan: PerOpPlan) -> Setup:
         count, first = len(plan.stages), 0
-        machine = self.machine(question.passes(plan.micro_batch))
+        machine = self.machine(question.passes(plan.samples))
         chunks, layers = [], []
         ranks: list[RankSetup] = []
         across = crossings(question, plan.gpus)
         for index, stage in enumerate(plan.stages):
             pieces = list(self._pieces(question, plan, index, first))
             first += stage.size
-            runs = _folded([self._block(question, plan.micro_batch, count, piece) for piece in pieces])
+            runs = _folded([self._block(question, plan.samples, count, piece) for piece in pieces])
             if first == len(question.chain.rows):
                 runs += self._further_heads(question, plan)
             splits = self._splits(question, plan, index, pieces, runs)
             chunks.append(splits[0].chunks[0] if len(splits) == 1 else self._chunk(runs, splits[0].strategy))
             last = stage.layouts[-1]
-            bench = self.bench(question, plan.micro_batch, last, count)
+            bench = self.bench(question, plan.samples, last, count)
             hop = ranks[-1].hop if first == len(question.chain.rows) and ranks else 0.0
             if first < len(question.chain.rows):
                 row = question.chain.rows[first]
@@ -248,13 +252,13 @@ class Priced(ABC):
         if not self.model.mtp:
             return []
         part, stage = self.parts[-1], plan.stages[-1]
-        bench = self.bench(question, plan.micro_batch, stage.layouts[-1], len(plan.stages))
-        machine = self.machine(question.passes(plan.micro_batch))
+        bench = self.bench(question, plan.samples, stage.layouts[-1], len(plan.stages))
+        machine = self.machine(question.passes(plan.samples))
         rows = self.make_rows(bench, stage.layouts[-1], machine, own_weights=False)[part.first : part.end]
         return [BlockRun(stacked(part.name, rows, machine, new_gradients(bench.strategy, self.states)), self.model.mtp)]
 
     def _chunk(self, runs: list[BlockRun], strategy: Strategy) -> Chunk:
-        return chunk_of(tuple(runs), new_gradients(strategy, self.states))
+        return chunk_of(tuple(runs), piled_gradients(strategy, self.states))
 
     def _splits(
         self, question: OperatorQuestion, plan: PerOpPlan, index: int, pieces: list[StagePiece], runs: list[BlockRun]
@@ -265,13 +269,13 @@ class Priced(ABC):
         found = []
         for kind in kinds:
             layout = next(own for own in stage.layouts if own[:2] == kind)
-            bench = self.bench(question, plan.micro_batch, layout, count)
+            bench = self.bench(question, plan.samples, layout, count)
             strategy = replace(bench.strategy, pp=count)
             if len(kinds) == 1:
                 return (Split(strategy, bench.shard, [self._chunk(runs, strategy)]),)
             rows = Counter((piece.first + step, own) for piece in pieces for step, own in enumerate(piece.layouts)
                            if own[:2] == kind)  # fmt: skip
-            alike = [(self.bench(question, plan.micro_batch, own, count).rows[row], times)
+            alike = [(self.bench(question, plan.samples, own, count).rows[row], times)
                      for (row, own), times in rows.items()]  # fmt: skip
             made = [BlockRun(stacked("", [row], self.machine(2), 0.0, begins=False), times)
                     for row, times in alike if row.op.params]  # fmt: skip
@@ -286,7 +290,7 @@ class Priced(ABC):
         found = assemble(setup)
         shown = 1 - self.runtime.overlap.p2p
         costs, before, times, first, ideals = [], 0.0, [], 0, []
-        passes = question.passes(plan.micro_batch)
+        passes = question.passes(plan.samples)
         for index, (stage, own, memory) in enumerate(zip(plan.stages, found.stages, found.memory, strict=True)):
             parts = {part.name: part.value for part in memory.peak.parts}
             hop = 2 * shown * setup.ranks[index].hop
@@ -318,14 +322,14 @@ class Priced(ABC):
         for at in range(1, stage.size):
             have, want = stage.layouts[at - 1 : at + 1]
             if have != want:
-                bench = self.bench(question, plan.micro_batch, want, len(plan.stages))
+                bench = self.bench(question, plan.samples, want, len(plan.stages))
                 total += sum(self.reshard(question.chain.rows[first + at], have, want, bench))
         return total
 
     def _ideal(self, question: OperatorQuestion, plan: PerOpPlan, index: int, first: int) -> float:
         """Work of the stage at the least tp over its GPUs."""
         stage = plan.stages[index]
-        bench = self.bench(question, plan.micro_batch, OperatorLayout(question.profile.tps[0], 1), len(plan.stages))
+        bench = self.bench(question, plan.samples, OperatorLayout(question.profile.tps[0], 1), len(plan.stages))
         work = [row.f.device + row.i.device + row.w.device for row in bench.rows]
         return sum(work[row] for row in question.chain.rows[first : first + stage.size]) / stage.gpus
 
@@ -337,10 +341,10 @@ class Priced(ABC):
         """Seconds of an iteration whose passes take so long."""
         setup = self.setup(question, plan)
         updates = (hidden(one, setup.strategy, self.runtime, makespan).exposed for one in rank_updates(setup))
-        return makespan + max(updates) + self.beside(question.passes(plan.micro_batch))
+        return makespan + max(updates) + self.beside(question.passes(plan.samples))
 
-    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
-        return tables_below(self, question, micro_batch, gpus)
+    def tables(self, question: OperatorQuestion, samples: int, gpus: int) -> Tables:
+        return tables_below(self, question, samples, gpus)
 
 
 def _runs(flags: tuple[bool, ...]) -> list[tuple[int, int]]:

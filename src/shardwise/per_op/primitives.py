@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shardwise.per_op.evaluate import PerOpCost
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion
-from shardwise.per_op.tables import layouts_of, micro_batches
+from shardwise.per_op.tables import layouts_of, sample_counts
 from shardwise.per_op.workshop import PlanDraft, StagePart
 
 
@@ -124,8 +124,8 @@ def less_dp(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:
 
 def _next_batch(bench: Situation, step: int) -> Iterator[tuple[str, PlanDraft]]:
     """The next or previous micro batch; every stage picks its fastest uniform layout anew."""
-    sizes = micro_batches(bench.question)
-    place = sizes.index(bench.draft.micro_batch) + step if bench.draft.micro_batch in sizes else -1
+    sizes = sample_counts(bench.question)
+    place = sizes.index(bench.draft.samples) + step if bench.draft.samples in sizes else -1
     if not 0 <= place < len(sizes):
         return
     size = sizes[place]
@@ -139,7 +139,10 @@ def _next_batch(bench: Situation, step: int) -> Iterator[tuple[str, PlanDraft]]:
                 return
             layout = found[min(pick, len(found) - 1)]
             parts.append(StagePart(part.gpus, (layout,) * len(part.layouts)))
-        yield f"set the micro batch to {size}, tp {parts[bench.stage].layouts[0].tp}", PlanDraft(size, tuple(parts))
+        yield (
+            f"set micro batches of {size} samples, tp {parts[bench.stage].layouts[0].tp}",
+            PlanDraft(size, tuple(parts)),
+        )
 
 
 def larger_batch(bench: Situation) -> Iterator[tuple[str, PlanDraft]]:

@@ -163,7 +163,7 @@ class Profiled(Priced):
         super().__init__(_stand_in(profile, rules, layers, base.seq), cluster, runtime, base, tuple(_parts(rules)))
 
     def shard_of(self, strategy: Strategy) -> Shard:
-        return shard_of(self.model, strategy, self.runtime)
+        return shard_of(self.model, strategy, self.runtime, self.cluster.gpu)
 
     def may(self, row: int) -> bool:
         return self.rules[row].recompute
@@ -172,21 +172,21 @@ class Profiled(Priced):
         """Launches are in what was measured."""
         return super().machine(passes)._replace(layer_f=0.0, layer_b=0.0)
 
-    def _column(self, name: str, layout: OperatorLayout, samples: int) -> Array:
-        found: Array = np.maximum(column(self.profile, name, samples, layout.tp, layout.variant), 0.0)
+    def _column(self, name: str, layout: OperatorLayout, micro_batch: int) -> Array:
+        found: Array = np.maximum(column(self.profile, name, micro_batch, layout.tp, layout.variant), 0.0)
         return found
 
-    def _sizes(self, layout: OperatorLayout, samples: int) -> _Sizes:
-        key = ("sizes", layout, samples)
+    def _sizes(self, layout: OperatorLayout, micro_batch: int) -> _Sizes:
+        key = ("sizes", layout, micro_batch)
         if key not in self._known:
-            inputs, acts = (self._column(name, layout, samples) for name in ("input", "activations"))
+            inputs, acts = (self._column(name, layout, micro_batch) for name in ("input", "activations"))
             acts = acts * np.array([rule.share for rule in self.rules])
             kept = np.concatenate([inputs[:1], acts[:-1]])
             begins = [part.first for part in self.parts]
             kept[begins] = inputs[begins]
             kept[-1] += acts[-1]
-            more = (self._column(name, layout, samples) for name in ("reserved_f", "reserved_b"))
-            self._known[key] = _Sizes(inputs, self._column("weights", layout, samples), kept, *more)
+            more = (self._column(name, layout, micro_batch) for name in ("reserved_f", "reserved_b"))
+            self._known[key] = _Sizes(inputs, self._column("weights", layout, micro_batch), kept, *more)
         found: _Sizes = self._known[key]
         return found
 
@@ -194,9 +194,9 @@ class Profiled(Priced):
         self, bench: PricedSplit, layout: OperatorLayout, machine: Machine, *, own_weights: bool
     ) -> tuple[Timed, ...]:
         del machine, own_weights
-        samples = bench.strategy.micro_batch
-        sizes = self._sizes(layout, samples)
-        times = [column(self.profile, name, samples, layout.tp, layout.variant) for name in ("forward", "backward")]
+        micro_batch = bench.strategy.micro_batch
+        sizes = self._sizes(layout, micro_batch)
+        times = [column(self.profile, name, micro_batch, layout.tp, layout.variant) for name in ("forward", "backward")]
         found, hidden = [], float(self.model.hidden)
         for row, name in enumerate(self.profile.ops):
             params, (forward, backward) = float(sizes.weights[row]) / WEIGHT, (float(time[row]) for time in times)

@@ -48,8 +48,8 @@ class PerOpPlan:
     """Stages in model order and the micro batch that passes through them."""
 
     stages: tuple[SplitStage, ...]
-    micro_batch: int
-    """Samples of one micro batch over all replicas of a stage."""
+    samples: int
+    """Of one micro batch over all replicas of a stage (`micro_batch`, as everywhere, is of one replica)."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class Pricing(Protocol):
     def zero(self) -> Zero:
         """1: optimizer states are sharded over replicas; 2: gradients too."""
 
-    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
+    def tables(self, question: OperatorQuestion, samples: int, gpus: int) -> Tables:
         """Seconds and bytes of every operator under every layout of a stage."""
 
     def evaluate(self, question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
@@ -113,8 +113,8 @@ class OperatorQuestion:
     """Bytes that one GPU may use."""
     global_batch: int
     pricing: Pricing
-    micro_batches: tuple[int, ...] = ()
-    """Micro batches to try; empty: as the space allows."""
+    sample_counts: tuple[int, ...] = ()
+    """Samples of a micro batch, over all replicas of a stage, to try; empty: as the space allows."""
     stages: tuple[int, int] = (1, 0)
     """Fewest and most stages; most 0: as the space allows."""
     most_tp: int = 0
@@ -134,9 +134,9 @@ class OperatorQuestion:
     notes: tuple[str, ...] = ()
     """What should be known of it before it is searched."""
 
-    def passes(self, micro_batch: int) -> int:
+    def passes(self, samples: int) -> int:
         """Micro batches per iteration."""
-        return max(1, self.global_batch // micro_batch)
+        return max(1, self.global_batch // samples)
 
     @property
     def limit(self) -> float:

@@ -16,7 +16,7 @@ from shardwise.per_op.exact import search
 from shardwise.per_op.layer_bound import plain_bound
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
 from shardwise.per_op.start import started
-from shardwise.per_op.tables import micro_batches
+from shardwise.per_op.tables import sample_counts
 from shardwise.per_op.together import each
 from shardwise.search.executor import Executor, Pool, Ray
 
@@ -123,7 +123,7 @@ def _part(job: _Job) -> OperatorAnswer | None:
 
 
 def _plainest(question: OperatorQuestion) -> float:
-    return min(plain_bound(question, size) for size in micro_batches(question))
+    return min(plain_bound(question, size) for size in sample_counts(question))
 
 
 def _alternatives(

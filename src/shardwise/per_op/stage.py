@@ -33,7 +33,7 @@ class StageTask(NamedTuple):
     gpus: int
     behind: int
     crossing: tuple[int, int]
-    micro_batch: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,10 +100,10 @@ class _Stage:
         self, question: OperatorQuestion, task: StageTask, limit: float, most: int, deadline: Deadline = NEVER
     ) -> None:
         self.question, self.task, self.most, self.deadline = question, task, most, deadline
-        self.tables: Tables = tables_of(question, task.micro_batch, task.gpus)
+        self.tables: Tables = tables_of(question, task.samples, task.gpus)
         self.limit = limit - self.tables.fixed
         self.rows = self.tables.rows[task.first : task.end]
-        self.held = in_flight(question, task.behind, task.micro_batch) + 1
+        self.held = in_flight(question, task.behind, task.samples) + 1
         self.per_byte = prices_of(self.tables) / self.held
         self.counts = np.arange(len(self.rows)) < len(self.rows) - 1
         self.leave = self.tables.leave[task.crossing[1]][:, :, self.rows[-1]]

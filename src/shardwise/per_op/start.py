@@ -11,7 +11,7 @@ from shardwise.per_op.evaluate import crossings
 from shardwise.per_op.patterns import Filler
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.stage import SolvedStage, StageTask
-from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches
+from shardwise.per_op.tables import gpu_counts, layouts_of, sample_counts
 
 
 def balanced(question: OperatorQuestion, stages: int) -> PerOpPlan | None:
@@ -61,13 +61,13 @@ def uniform(question: OperatorQuestion, sizes: list[int], gpus: list[int]) -> Pe
     splits = [
         OperatorLayout(min(count, question.tp_limit), -(-count // min(count, question.tp_limit))) for count in gpus
     ]
-    for size in micro_batches(question):
+    for size in sample_counts(question):
         if all(split in layouts_of(question, size, count) for split, count in zip(splits, gpus, strict=True)):
             stages = tuple(
                 SplitStage(gpus=count, layouts=(split,) * own, recompute=(False,) * own)
                 for own, count, split in zip(sizes, gpus, splits, strict=True)
             )
-            return PerOpPlan(stages=stages, micro_batch=size)
+            return PerOpPlan(stages=stages, samples=size)
     return None
 
 
@@ -147,7 +147,7 @@ class Balancer:
                     recompute=tuple(bool(flag) for flag in found.recompute),
                 )
             )
-        return PerOpPlan(stages=tuple(stages), micro_batch=size)
+        return PerOpPlan(stages=tuple(stages), samples=size)
 
 
 def uniform_shapes(question: OperatorQuestion) -> list[Shape]:
@@ -158,7 +158,7 @@ def uniform_shapes(question: OperatorQuestion) -> list[Shape]:
         if rest or gpus not in gpu_counts(question):
             continue
         ends = tuple(round(count * (index + 1) / stages) for index in range(stages))
-        made += [(size, (gpus,) * stages, ends) for size in micro_batches(question)]
+        made += [(size, (gpus,) * stages, ends) for size in sample_counts(question)]
     return made
 
 

@@ -63,31 +63,31 @@ class Tables:
 
 @lru_cache(maxsize=256)
 def _cached(key: _Key) -> Tables:
-    return key.question.pricing.tables(key.question, key.micro_batch, key.gpus)
+    return key.question.pricing.tables(key.question, key.samples, key.gpus)
 
 
 class _Key:
     """A question is large and holds arrays: its identity is what caches compare."""
 
-    __slots__ = ("gpus", "micro_batch", "question")
+    __slots__ = ("gpus", "question", "samples")
 
-    def __init__(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> None:
-        self.question, self.micro_batch, self.gpus = question, micro_batch, gpus
+    def __init__(self, question: OperatorQuestion, samples: int, gpus: int) -> None:
+        self.question, self.samples, self.gpus = question, samples, gpus
 
     def __hash__(self) -> int:
-        return hash((id(self.question), self.micro_batch, self.gpus))
+        return hash((id(self.question), self.samples, self.gpus))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Key) and (self.question is other.question) and (
-            (self.micro_batch, self.gpus) == (other.micro_batch, other.gpus)
+            (self.samples, self.gpus) == (other.samples, other.gpus)
         )  # fmt: skip
 
 
-def tables_of(question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
-    return _cached(_Key(question, micro_batch, gpus))
+def tables_of(question: OperatorQuestion, samples: int, gpus: int) -> Tables:
+    return _cached(_Key(question, samples, gpus))
 
 
-def layouts_of(question: OperatorQuestion, micro_batch: int, gpus: int) -> tuple[OperatorLayout, ...]:
+def layouts_of(question: OperatorQuestion, samples: int, gpus: int) -> tuple[OperatorLayout, ...]:
     """All ways to split an operator over a stage's GPUs that the profile covers.
 
     At tp 1 nothing is split and the variants are one kernel measured twice: choosing the luckier one would only mine
@@ -96,7 +96,7 @@ def layouts_of(question: OperatorQuestion, micro_batch: int, gpus: int) -> tuple
     found = []
     for tp in question.profile.tps:
         dp, rest = divmod(gpus, tp)
-        if rest or tp > question.tp_limit or not covers(question, micro_batch, dp):
+        if rest or tp > question.tp_limit or not covers(question, samples, dp):
             continue
         found += [
             OperatorLayout(tp, dp, variant)
@@ -105,28 +105,28 @@ def layouts_of(question: OperatorQuestion, micro_batch: int, gpus: int) -> tuple
     return tuple(found)
 
 
-def covers(question: OperatorQuestion, micro_batch: int, dp: int) -> bool:
+def covers(question: OperatorQuestion, samples: int, dp: int) -> bool:
     """Whether each of dp replicas gets whole samples, as many as the profile knows."""
-    samples, rest = divmod(micro_batch, dp) if dp else (0, 1)
+    micro_batch, rest = divmod(samples, dp) if dp else (0, 1)
     known = question.profile.micro_batches
-    if rest or not samples:
+    if rest or not micro_batch:
         return False
-    return samples in known if question.space == "compatible" else known[0] <= samples <= known[-1]
+    return micro_batch in known if question.space == "compatible" else known[0] <= micro_batch <= known[-1]
 
 
-def column(profile: Profile, name: str, samples: float, tp: int, variant: int) -> Array:
+def column(profile: Profile, name: str, micro_batch: float, tp: int, variant: int) -> Array:
     """[row] of one column at a micro batch, interpolated linearly between those that were measured."""
     table = profile.column(name)[:, profile.tps.index(tp), profile.variants.index(variant)]
     known = profile.micro_batches
-    if samples in known:
-        found: Array = table[known.index(samples)]
+    if micro_batch in known:
+        found: Array = table[known.index(micro_batch)]
         return found
     if len(known) == 1:  # asked for outside what a stage may run: the ideal work of a whole micro batch
-        scaled: Array = table[0] * (samples / known[0])
+        scaled: Array = table[0] * (micro_batch / known[0])
         return scaled
-    above = min(max(1, int(np.searchsorted(known, samples))), len(known) - 1)
+    above = min(max(1, int(np.searchsorted(known, micro_batch))), len(known) - 1)
     low, high = known[above - 1], known[above]
-    share = (samples - low) / (high - low)
+    share = (micro_batch - low) / (high - low)
     mixed: Array = table[above - 1] * (1 - share) + table[above] * share
     return mixed
 
@@ -134,10 +134,10 @@ def column(profile: Profile, name: str, samples: float, tp: int, variant: int) -
 MOST_MICRO_BATCH = 256
 
 
-def micro_batches(question: OperatorQuestion) -> tuple[int, ...]:
-    """Micro batches to try: those of the profile, and in the full space what replicas make of them."""
-    if question.micro_batches:
-        return tuple(sorted(set(question.micro_batches)))
+def sample_counts(question: OperatorQuestion) -> tuple[int, ...]:
+    """Samples of a micro batch to try: those of the profile, and in the full space what replicas make of them."""
+    if question.sample_counts:
+        return tuple(sorted(set(question.sample_counts)))
     known = question.profile.micro_batches
     if question.space == "compatible":
         return tuple(size for size in known if size <= question.global_batch)

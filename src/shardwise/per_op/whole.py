@@ -14,7 +14,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
-from shardwise.per_op.tables import gpu_counts, layouts_of, micro_batches, tables_of
+from shardwise.per_op.tables import gpu_counts, layouts_of, sample_counts, tables_of
 
 BEST = 16
 """Strategies that are taken over from the search over strategies."""
@@ -24,14 +24,14 @@ def whole_plan(
     question: OperatorQuestion,
     layers: tuple[int, ...],
     layout: OperatorLayout,
-    micro_batch: int,
+    samples: int,
     again: tuple[bool, ...] = (),
 ) -> PerOpPlan | None:
     """Stages of so many layers, all in one split; `again`: stages whose layers are recomputed. None: the model has not
     so many layers.
     """
     gpus = layout.tp * layout.dp
-    tables = tables_of(question, micro_batch, gpus)
+    tables = tables_of(question, samples, gpus)
     rows = question.chain.rows
     starts = [index for index, row in enumerate(rows) if tables.starts[row] and tables.may[row]]
     ends = [sum(layers[: index + 1]) for index in range(len(layers))]
@@ -46,13 +46,13 @@ def whole_plan(
         )
         for first, end, made in zip(cuts[:-1], cuts[1:], again or (False,) * len(layers), strict=True)
     )
-    return PerOpPlan(stages=stages, micro_batch=micro_batch)
+    return PerOpPlan(stages=stages, samples=samples)
 
 
 def whole_plans(question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
     """All that the space holds, layers spread evenly."""
     found: list[PerOpPlan | None] = []
-    for stages, size in product(question.stage_range, micro_batches(question)):
+    for stages, size in product(question.stage_range, sample_counts(question)):
         gpus, rest = divmod(question.gpus, stages)
         if rest or gpus not in gpu_counts(question) or (question.space == "compatible" and question.node % gpus):
             continue
@@ -87,7 +87,7 @@ def planned(
     found = []
     for own in (candidate.strategy for candidate in answer.simulated[:BEST]):
         size, layout = own.micro_batch * own.dp, OperatorLayout(own.tp, own.dp)
-        if size in micro_batches(question) and layout in layouts_of(question, size, own.tp * own.dp):
+        if size in sample_counts(question) and layout in layouts_of(question, size, own.tp * own.dp):
             again = (own.recompute.full,) * own.pp
             found.append(whole_plan(question, spread(model.layers, own), layout, size, again))
     return tuple(plan for plan in found if plan is not None)

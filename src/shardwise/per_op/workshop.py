@@ -24,7 +24,7 @@ class StagePart(NamedTuple):
 class PlanDraft(NamedTuple):
     """A plan without its recompute flags, which follow from it."""
 
-    micro_batch: int
+    samples: int
     parts: tuple[StagePart, ...]
 
     def changed(self, index: int, part: StagePart) -> PlanDraft:
@@ -32,7 +32,7 @@ class PlanDraft(NamedTuple):
 
 
 def draft_of(plan: PerOpPlan) -> PlanDraft:
-    return PlanDraft(plan.micro_batch, tuple(StagePart(stage.gpus, stage.layouts) for stage in plan.stages))
+    return PlanDraft(plan.samples, tuple(StagePart(stage.gpus, stage.layouts) for stage in plan.stages))
 
 
 class Workshop:
@@ -51,7 +51,7 @@ class Workshop:
         for part in draft.parts:
             if not part.layouts or not moves(self.question, part.gpus, left)[0]:
                 return False
-            known = layouts_of(self.question, draft.micro_batch, part.gpus)
+            known = layouts_of(self.question, draft.samples, part.gpus)
             if not set(part.layouts) <= set(known):
                 return False
             left -= part.gpus
@@ -66,13 +66,13 @@ class Workshop:
                 zip(draft.parts, crossings(self.question, gpus), strict=True)
             ):  # fmt: skip
                 task = StageTask(
-                    first, first + len(part.layouts), part.gpus, count - 1 - index, crossing, draft.micro_batch
+                    first, first + len(part.layouts), part.gpus, count - 1 - index, crossing, draft.samples
                 )
                 stages.append(
                     SplitStage(gpus=part.gpus, layouts=part.layouts, recompute=self._flags(task, part.layouts))
                 )
                 first += len(part.layouts)
-            plan = PerOpPlan(stages=tuple(stages), micro_batch=draft.micro_batch)
+            plan = PerOpPlan(stages=tuple(stages), samples=draft.samples)
             self.costs[draft] = plan, evaluate(self.question, plan)
         return self.costs[draft]
 
@@ -85,7 +85,7 @@ class Workshop:
         return self.flags[key]
 
     def _chosen(self, task: StageTask, layouts: tuple[OperatorLayout, ...]) -> Array:
-        tables = tables_of(self.question, task.micro_batch, task.gpus)
+        tables = tables_of(self.question, task.samples, task.gpus)
         indices = np.array([tables.layouts.index(layout) for layout in layouts])
         if len(set(layouts)) == 1:
             made = self.filler.fill(task, tables, int(indices[0]))
@@ -95,12 +95,12 @@ class Workshop:
 
     def _cheapest_runs(self, task: StageTask, layouts: Array) -> Array:
         """Runs of recomputed operators by seconds per byte until the stage fits, or none are left."""
-        tables = tables_of(self.question, task.micro_batch, task.gpus)
+        tables = tables_of(self.question, task.samples, task.gpus)
         rows = tables.rows[task.first : task.end]
         flags = np.zeros(len(rows), dtype=bool)
 
         def memory() -> float:
-            args = (task.behind, task.crossing, task.micro_batch)
+            args = (task.behind, task.crossing, task.samples)
             return stage_cost(self.question, tables, task.first, layouts, flags, *args).memory
 
         over = memory() - self.limit

@@ -31,6 +31,8 @@ def costs_of(
     if isinstance(given, str):
         return read_costs(given, pp, vpp, hop, free)
     found = (given,) if isinstance(given, Costs) else tuple(given)
+    if not found:
+        raise InputError(Fault("costs", "are none; give those of every chunk, such as 10,11,9"))
     if odd := [one.chunks for one in found if one.chunks != pp * vpp]:
         raise InputError(Fault("costs", f"are of {odd[0]} chunks; pp {pp} x vpp {vpp} are {pp * vpp}"))
     return found

@@ -169,13 +169,16 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return plan_html(self)
+        from shardwise.plan.renew import renewed
+
+        now = renewed(self)
+        return plan_html(now.plan, note=now.note)
 
 
-def plan_html(plan: Plan, others: Sequence[Sequence[str]] = ()) -> str:
-    """A plan in a notebook; `others` is a table of rivals, its heads first."""
-    told, facts = plan.predictions, []
+def plan_html(plan: Plan, others: Sequence[Sequence[str]] = (), *, note: str = "") -> str:
+    """A plan in a notebook; `others` is a table of rivals, its heads first, `note` what should be known of it."""
+    told, facts = plan.predictions, [("note", note)] if note else []
     if told and told.bound and told.gap is not None:
         gap = f"gap {show_percent(told.gap, 2)}"
-        facts = [("proof", f"no strategy of the space takes less than {show_seconds(told.bound)}: {gap}")]
+        facts += [("proof", f"no strategy of the space takes less than {show_seconds(told.bound)}: {gap}")]
     return html_of(plan.model, plan.cluster, plan.strategy, told, facts, others)

@@ -13,7 +13,7 @@ from shardwise.partition.lists import Table, has_lists, to_lists
 from shardwise.partition.problem import BalanceAnswer, Evaluation, Problem
 from shardwise.plan.plan import Plan
 from shardwise.search.balance_plan import Balanced
-from shardwise.units import show_percent, show_seconds
+from shardwise.units import show_bytes, show_percent, show_seconds
 
 Rows = list[tuple[str, ...]]
 _LISTS = ("offset", "recompute", "select_recompute", "select_comm_recompute")
@@ -42,7 +42,7 @@ def plan_rows(problem: Problem, evaluation: Evaluation) -> tuple[list[str], Rows
         limit = problem.rank_limits[rank]
         left = "" if limit == float("inf") else f"{limit - evaluation.peak[rank]:,.0f}"
         rows.append((str(rank), " ".join(layers), *counts, f"{evaluation.peak[rank]:,.0f}", left))
-    return ["stage", "layers", *used, "peak", "left"], rows
+    return ["stage", "layers", *used, "peak MB", "left MB"], rows
 
 
 def compared_rows(compared: Iterable[Compared]) -> tuple[list[str], Rows]:
@@ -58,7 +58,7 @@ def compared_rows(compared: Iterable[Compared]) -> tuple[list[str], Rows]:
         bubble = bubble_of(one.problem, one.evaluation)
         rows.append((one.name, f"{one.evaluation.simulated:,.2f}", f"{bubble.real:.4f}",
                      f"{max(one.evaluation.peak):,.0f}", fits))  # fmt: skip
-    return ["strategy", "simulated", "bubble", "largest peak", "fits"], rows
+    return ["strategy", "simulated", "bubble", "largest peak MB", "fits"], rows
 
 
 def plan_facts(found: Balanced) -> list[tuple[str, str]]:
@@ -67,7 +67,9 @@ def plan_facts(found: Balanced) -> list[tuple[str, str]]:
     said = f"{show_percent(1 - now / was, 2)} less than {show_seconds(was)}" if now < was else "as fast as it was"
     proof = f"no cut that fits takes less than {show_seconds(found.bound)}: gap {show_percent(found.gap, 2)}"
     proof = f"{proof} (under the cost model in use)" if found.bound else "no bound is known"
-    return [("balanced", said), ("proof", proof)]
+    limit = found.after.memory_limit
+    asked = [("limit", f"{show_bytes(limit)} ({limit / 1e6:,.0f} MB of 10^6 bytes) of every rank")] if limit else []
+    return [("balanced", said), ("proof", proof), *asked]
 
 
 def plan_data(found: Balanced) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         "schedule": best.timeline.schedule.name, "pp": problem.pp, "vpp": problem.vpp,
         "microbatches": problem.microbatches, "layers": best.partition.layers,
         "counts": best.partition.chosen(problem), "counts_by_kind": _by_kind(problem, best), "peak": best.peak,
-        "fits": best.fits,
+        "fits": "yes" if best.fits else "no",
         "limits": None if float("inf") in problem.rank_limits else problem.rank_limits,
         "bubble": {"real": bubble.real, "ideal": bubble.ideal, "imbalance": bubble.imbalance,
                    "recompute": bubble.recompute},
@@ -153,7 +155,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
             "name": one.name,
             "simulated": one.evaluation.simulated,
             "peak": one.evaluation.peak,
-            "fits": one.evaluation.fits,
+            "fits": "yes" if one.evaluation.fits else "no",
         }
         for one in compared
     ]

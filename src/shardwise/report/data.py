@@ -21,6 +21,7 @@ from shardwise.units import show_bytes, show_percent, show_seconds
 
 if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.detail import Detail
     from shardwise.frameworks.target import Export
     from shardwise.search.what_if import WhatIf
     from shardwise.search.why import Why
@@ -70,8 +71,8 @@ def _predicted(found: Estimate) -> Plain:
     return predictions_table(predictions_of(found, memory_limit=found.memory_limit))
 
 
-def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
-    """An estimate, with the changes that would help."""
+def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) -> Plain:
+    """An estimate, with the changes that would help and what it is made of."""
     advice = [
         {
             "change": change.text, "strategy": str(change.strategy), "seconds": change.seconds, "bytes": change.bytes,
@@ -82,6 +83,7 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...] = ()) -> Plain:
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
     return {
         "strategy": str(found.strategy), "inputs": inputs, "predictions": _predicted(found),
+        "work": [one._asdict() for one in inside.work], "groups": [one._asdict() for one in inside.groups],
         "advice": advice, "provenance": provenance_of(found),
     }  # fmt: skip
 
@@ -112,7 +114,7 @@ def why_data(found: Why) -> Plain:
         "sentence": "; ".join(why_lines(found)),
         "change": found.change,
         "strategy": str(found.other.strategy),
-        "fits": not found.missing,
+        "fits": "no" if found.missing else found.other.fits,
         "slower": found.slower,
         "within_error": found.within_error,
         "missing_bytes": found.missing,
@@ -160,7 +162,7 @@ def _changed(before: Estimate, one: Estimate) -> str:
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": False, "closest": answer.closest, "search": answer.counts}
+    return {"fits": "no", "closest": answer.closest, "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:

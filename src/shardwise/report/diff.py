@@ -9,10 +9,10 @@ from shardwise.estimate.intervals import within_error
 from shardwise.plan.file import Difference
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
+from shardwise.plan.renew import SHARES, shown
 from shardwise.report.estimate import between
-from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.units import show_seconds
 
-_SHARES = {"mfu", "mfu_full_attention", "hfu", "bubble", "gap", "fits_probability"}
 _LONGEST = 60
 
 
@@ -51,16 +51,9 @@ def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:
 
 
 def _shown(path: str, value: object) -> str:
-    name = path.rpartition(".")[2]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _text(value)
-    if name.endswith("seconds") or path == "predictions.bound":
-        return show_seconds(value)
-    if name.endswith("bytes") or name == "memory_limit":
-        return show_bytes(value)
-    if name in _SHARES:
-        return show_percent(value, 2)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    return shown(path.rpartition(".")[2], value)
 
 
 def _text(value: object) -> str:
@@ -77,6 +70,6 @@ def _change(path: str, left: object, right: object) -> str:
     numbers = [value for value in (left, right) if isinstance(value, int | float) and not isinstance(value, bool)]
     if not path.startswith("predictions.") or len(numbers) < 2:
         return ""
-    if path.rpartition(".")[2] in _SHARES:
+    if path.rpartition(".")[2] in SHARES:
         return f"{100 * (numbers[1] - numbers[0]):+.1f} points"
     return f"{numbers[1] / numbers[0] - 1:+.1%}" if numbers[0] else ""

@@ -7,12 +7,15 @@ from math import ceil
 
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
+from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.predictions import Figures, Searched, Stage
+from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.cluster import Cluster
 from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
-from shardwise.units import show_bytes, show_percent, show_seconds
+from shardwise.units import show_bytes, show_percent, show_rate, show_seconds
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -75,14 +78,6 @@ def searched(told: Searched | None) -> Iterator[tuple[str, str]]:
     yield "search", f"{told.strategies:,} strategies: {told.pruned:,} pruned by proof, {cuts}{left}"
 
 
-def outdated(plan: Plan, found: Estimate) -> str:
-    """A plan may be older than the cost model that reads it; empty: it says what is said today."""
-    then = plan.predictions.iteration_seconds if plan.predictions else found.iteration_seconds
-    if abs(found.iteration_seconds / then - 1) <= 1e-6:
-        return ""
-    return f"the plan was written with {show_seconds(then)}; this version of the cost model says otherwise"
-
-
 def proven(plan: Plan) -> list[tuple[str, str]]:
     """What a plan's proof is worth today, and the search behind it."""
     proof = check_proof(plan)
@@ -128,6 +123,30 @@ def _stage_row(name: str, stage: Stage, memory: RankMemory, slowest: float, limi
 def time(found: Estimate) -> Table:
     """The time ledger as a tree."""
     return ("part", "time", "share"), list(tree_rows(found.time, show_seconds))
+
+
+def work(inside: Detail) -> Table:
+    """Operations and bytes accessed, one line a pipeline rank, neighbours that are alike in one."""
+    heads = ("rank", "TFLOP forward", "backward", "recompute", "GB forward", "backward", "recompute")
+    rows = [
+        (
+            span(first, last),
+            *(f"{value / 1e12:,.4g}" for value in one[1:4]),
+            *(f"{value / 1e9:,.4g}" for value in one[4:]),
+        )
+        for first, last, one in alike(inside.work, key=lambda one: one[1:])
+    ]
+    return heads, rows
+
+
+def groups(inside: Detail) -> Table:
+    """What every communication group reaches with its largest message."""
+    rows: list[tuple[str, ...]] = [
+        (one.group, f"{one.ranks} x {one.stride}", " ".join(one.levels), one.collective, show_bytes(one.bytes),
+         show_seconds(one.seconds), show_rate(one.algorithm_bandwidth), show_rate(one.bus_bandwidth))
+        for one in inside.groups
+    ]  # fmt: skip
+    return ("group", "ranks x stride", "over", "collective", "message", "time", "algorithm", "bus"), rows
 
 
 def memory(found: Estimate) -> Table:
@@ -197,8 +216,17 @@ def _bytes(value: float) -> str:
 
 
 def notes(found: Estimate) -> list[str]:
-    """What the ledger of time says beside its numbers: corrections, shapes that were never measured."""
-    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note))
+    """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
+    told = dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
+    return [*unmeasured(found.cluster), *told]
+
+
+def unmeasured(cluster: Cluster) -> Iterator[str]:
+    """That nothing measured supports a GPU's calibration."""
+    found = calibration_of(cluster.gpu)
+    if not found.measured:
+        error = show_percent(found.time_error, 0)
+        yield f"no measured run supports the times of {cluster.gpu.name}: they may be off by {error} or more"
 
 
 def missing(found: Estimate) -> str:

@@ -123,8 +123,8 @@ def _stages(plan: PerOpPlan) -> str:
 
 
 def _batches(question: OperatorQuestion, plan: PerOpPlan) -> str:
-    count = question.global_batch // plan.micro_batch
-    return f"{count} micro batch{'' if count == 1 else 'es'} of {plan.micro_batch} samples"
+    count = question.global_batch // plan.samples
+    return f"{count} micro batch{'' if count == 1 else 'es'} of {plan.samples} samples"
 
 
 def priced(question: OperatorQuestion, plans: tuple[PerOpPlan, ...]) -> list[tuple[PerOpPlan, PerOpCost]]:

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from shardwise.cost.ledger import Ledger
+from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.timeline import Timeline
 
 T = TypeVar("T")
@@ -90,6 +91,16 @@ def draw(timeline: Timeline, width: int = 120) -> str:
     return "\n".join(
         f"rank {rank:>3}  {_line(timeline, rank, scale, 0.0, room)}" for rank in range(timeline.schedule.pp)
     )
+
+
+_PASSES = {"F": "F forward", "B": "B backward", "I": "I backward for inputs", "W": "W backward for weights"}
+
+
+def legend(schedule: Schedule) -> str:
+    """What the letters of a drawn schedule say, those that it has; with several chunks a rank, their numbers first."""
+    kinds = {schedule.decode(code).kind for row in schedule.codes for code in row.tolist()}
+    shown = [text for kind, text in _PASSES.items() if kind in kinds]
+    return ", ".join([*["chunk"] * (schedule.vpp > 1), *shown, "micro batch"])
 
 
 def draw_ends(timeline: Timeline, width: int = 120) -> str:

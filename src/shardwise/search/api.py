@@ -6,8 +6,9 @@ from dataclasses import replace
 from html import escape
 
 from shardwise.check.check import refuse_unsound
+from shardwise.check.runtime import asked_dispatch
 from shardwise.check.values import value_faults
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.intervals import around, causes_of, spread_of
 from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.calibrations import calibration_of
@@ -31,7 +32,23 @@ from shardwise.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
 
 DEFAULT_RUNTIME = "megatron"
-UNSEARCHED = ("dtype", "master", "grad_dtype", "optimizer", "lora", "offload", "flash", "compile", "straggler")
+UNSEARCHED = (
+    "dtype",
+    "scaling",
+    "fp8_weights",
+    "fp8_attention",
+    "master",
+    "grad_dtype",
+    "optimizer",
+    "lora",
+    "offload",
+    "flash",
+    "compile",
+    "cuda_graphs",
+    "dispatcher",
+    "ep_overlap",
+    "straggler",
+)
 """Fields of a strategy that are asked for, not searched."""
 
 
@@ -54,7 +71,7 @@ def question_of(
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     limit = memory_limit(model, cluster, shared.dtype, runtime, memory_margin)
-    _refuse(model, cluster, shared, limit)
+    _refuse(model, cluster, shared, runtime, limit)
     refuse_unsound(model, cluster, runtime, seq)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
@@ -62,8 +79,9 @@ def question_of(
     )  # fmt: skip
 
 
-def _refuse(model: Model, cluster: Cluster, base: Strategy, limit: float) -> None:
+def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, limit: float) -> None:
     faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
+    faults += asked_dispatch(model, base, runtime)
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"
@@ -126,8 +144,7 @@ def answer_of(
 def plan_file_of(answer: Answer) -> Plan:
     """The plan of an answer: its strategy, cut and order, what is predicted, and what is proven."""
     if answer.best is None:
-        message = "nothing fits, so there is no plan"
-        raise ValueError(message)
+        raise InfeasibleError(f"there is no plan: {why_nothing(answer)}")
     found = plan_of(answer.best)
     told = predictions_of(
         answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,

@@ -52,10 +52,10 @@ def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     free = _free(strategy, runtime)
     found = refine(question, free, care="most")
     kept = before.total_bytes <= question.memory_limit
-    if found is None or not (found.fits or kept):
+    if found is None or not (found.allowed or kept):
         raise InfeasibleError(_lacking(found, question.memory_limit))
     after = within(estimate(plan.model, plan.cluster, found.strategy, runtime=runtime), limit)
-    if kept and (not found.fits or before.iteration_seconds <= after.iteration_seconds):
+    if kept and (not found.allowed or before.iteration_seconds <= after.iteration_seconds):
         after = before
     enough = after.iteration_seconds / (1 + 1e-6)
     bound = max(prove(question, free, enough, {}, deep=deep) for deep in (False, True))

@@ -17,9 +17,9 @@ import numpy as np
 
 from shardwise.cost.chunk import BlockRun, chunk_of, combined
 from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
-from shardwise.cost.overlap import behind_of, covered
-from shardwise.cost.update import data_groups, hidden
-from shardwise.estimate.passes import freed_early, hop_seconds, order_of
+from shardwise.cost.overlap import covered
+from shardwise.cost.update import hidden
+from shardwise.estimate.passes import behind_passes, freed_early, hop_seconds, order_of
 from shardwise.estimate.setup import Setup, block_of, setup_of
 from shardwise.inputs.layers import is_uneven, with_layers
 from shardwise.inputs.strategy import Strategy
@@ -188,8 +188,7 @@ class _Relaxed:
 
     def __init__(self, setup: Setup, *, split: bool) -> None:
         self.setup, self.split = setup, split
-        groups = data_groups(setup.network, setup.strategy)
-        self.behind = behind_of(setup.strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
+        self.behind = behind_passes(setup)
         kinds = layer_kinds(setup.model)[: setup.model.layers]
         main = block_of(setup, max(dict.fromkeys(kinds), key=kinds.count), PLAIN)
         self.tangents = [tangent(seconds) for seconds in self._covered(main)]
@@ -202,13 +201,14 @@ class _Relaxed:
 
     def _covered(self, block: Block) -> list[Seconds]:
         """F, I and W (or F and both in one) with the traffic that runs behind them."""
-        gather, scatter = self.behind.traffic(block)
-        passes = [(block.f, gather), (combined(block.i, block.recompute), gather), (block.w, scatter)]
+        (gather, scatter), (copy_in, copy_out) = self.behind.traffic(block), self.behind.copied(block)
+        again = combined(block.i, block.recompute)
+        passes = [(block.f, gather, copy_in), (again, gather, copy_in), (block.w, scatter, copy_out)]
         if not self.split:
-            passes[1:] = [(backward(block), gather + scatter)]
+            passes[1:] = [(backward(block), gather + scatter, copy_in + copy_out)]
         return [
-            Seconds(gemm=covered(seconds.device, traffic, self.behind.overlap), host=seconds.host)
-            for seconds, traffic in passes
+            Seconds(gemm=covered(seconds.device + copies, traffic, self.behind.overlap), host=seconds.host)
+            for seconds, traffic, copies in passes
         ]
 
     def kind(self, blocks: list[Block]) -> Kind:

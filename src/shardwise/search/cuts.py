@@ -18,10 +18,9 @@ import numpy as np
 from shardwise.cost.chunk import BlockRun, chunk_of, recomputed_layers
 from shardwise.cost.layer import PLAIN, Block, Recipe
 from shardwise.cost.memory import footprint_of
-from shardwise.cost.overlap import Behind, behind_of, pass_seconds, split_seconds
-from shardwise.cost.update import data_groups
+from shardwise.cost.overlap import Behind, pass_seconds, split_seconds
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.passes import SPLIT, freed_early, hop_seconds, order_of
+from shardwise.estimate.passes import SPLIT, behind_passes, freed_early, hop_seconds, order_of
 from shardwise.estimate.setup import Setup, block_of
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
@@ -166,8 +165,7 @@ class Cutter:
 def problem_of(setup: Setup) -> Problem:
     """The partition problem of a strategy; memory without limits."""
     strategy, model = setup.strategy, setup.model
-    groups = data_groups(setup.network, strategy)
-    behind = behind_of(strategy, setup.runtime, setup.states, groups, setup.cluster.host_bandwidth)
+    behind = behind_passes(setup)
     kinds = layer_kinds(model)[: model.layers]
     first, last = setup.chunks[0].runs[0].block, tail_of(setup)
     runs = tuple(

@@ -107,7 +107,7 @@ def _grown(question: Question, needed: float) -> tuple[int, Refined | None]:
     nodes, step = max(start, question.cluster.gpus // node + 1), 1
     for _ in range(MOST):
         found = _leanest(_with_gpus(question, nodes * node))
-        if found and found.fits:
+        if found and found.allowed:
             return nodes * node, found
         # small steps first; where that leads nowhere, larger ones
         nodes += step
@@ -144,7 +144,7 @@ def _leanest(question: Question) -> Refined | None:
         found = refine(question, strategy)
         if found and (best is None or found.total_bytes < best.total_bytes):
             best = found
-        if best and best.fits:
+        if best and best.allowed:
             return best
     return best
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.cost.memory import Fits
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import layout_within_error
 from shardwise.estimate.predictions import Searched
@@ -96,7 +97,10 @@ class Candidate:
     seconds: float
     total_bytes: float
     mfu: float
-    fits: bool = True
+    allowed: bool = True
+    """It needs no more memory than may be used."""
+    fits: Fits = "yes"
+    """As its estimate says: yes, no, or close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

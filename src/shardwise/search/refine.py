@@ -8,8 +8,9 @@ from itertools import combinations, islice, pairwise, product
 from math import comb
 from typing import Literal, NamedTuple
 
+from shardwise.cost.memory import Fits
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.estimate import Estimate, assemble
+from shardwise.estimate.estimate import Estimate, assemble, within
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
 from shardwise.inputs.recompute import Recompute
@@ -37,7 +38,10 @@ class Refined(NamedTuple):
     seconds: float
     total_bytes: float
     mfu: float
-    fits: bool
+    allowed: bool
+    """It needs no more memory than may be used."""
+    fits: Fits
+    """As its estimate says."""
     simulated: int
     bound: float = 0.0
     """No cut of the strategy that fits takes less; infinite: none fits; 0: not known."""
@@ -74,7 +78,7 @@ def every_cut(question: Question, strategy: Strategy, most: int) -> Refined | No
     for cut in cuts:
         found.estimate(found.named(cut))
     best = found.best()
-    return best._replace(bound=best.seconds if best.fits else float("inf"))
+    return best._replace(bound=best.seconds if best.allowed else float("inf"))
 
 
 def _between(ends: tuple[int, ...], layers: int) -> tuple[int, ...]:
@@ -115,8 +119,11 @@ class _Tried:
         # a mix without a layer that is recomputed is the strategy without recomputation
         named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
         host = estimate.host_bytes <= question.cluster.host_memory
-        fits = host and estimate.total_bytes <= question.memory_limit
-        self.found[named] = Refined(named, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, fits, 1)
+        allowed = host and estimate.total_bytes <= question.memory_limit
+        said = within(estimate, question.memory_limit).fits
+        self.found[named] = Refined(
+            named, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, allowed, said, 1
+        )
         return estimate
 
     def only(self) -> Refined:
@@ -124,7 +131,7 @@ class _Tried:
         best = self.best()
         if self.mixes and self.even.pp > 1:
             return best
-        return best._replace(bound=best.seconds if best.fits else float("inf"))
+        return best._replace(bound=best.seconds if best.allowed else float("inf"))
 
     def cut(self, goal: float, care: Care) -> None:
         """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
@@ -141,13 +148,13 @@ class _Tried:
                 self._lighten(cutter)
         if cutter.chain and near and not self.mixes:
             self._calm()
-        if self.mixes and not any(one.fits for one in self.found.values()):
+        if self.mixes and not any(one.allowed for one in self.found.values()):
             self.estimate(replace(self.even, recompute=self._all))
 
     def _lighten(self, cutter: Cutter) -> None:
         """Of cuts whose passes take the same time, the one whose fullest rank has least to update is faster."""
         best = self.best()
-        for _ in range(LIGHTER if best.fits else 0):
+        for _ in range(LIGHTER if best.allowed else 0):
             cut = cutter.lighter(Cut(spread(self.question.model.layers, best.strategy), best.strategy.recompute))
             if cut is None:
                 return
@@ -217,7 +224,7 @@ class _Tried:
     def best(self) -> Refined:
         def key(one: Refined) -> tuple[object, ...]:
             # times that differ in the last digits only are the same: the leaner one is better
-            value = float(f"{one.seconds:.9g}") if one.fits else one.total_bytes
-            return not one.fits, value, one.total_bytes, one.strategy.layers, one.strategy.recompute.layers
+            value = float(f"{one.seconds:.9g}") if one.allowed else one.total_bytes
+            return not one.allowed, value, one.total_bytes, one.strategy.layers, one.strategy.recompute.layers
 
         return min(self.found.values(), key=key)._replace(simulated=len(self.found))

@@ -126,10 +126,6 @@ def schedule(ask: Ask, compare: Sequence[str] = (), report: Report | None = None
     word(ask.objective, ("makespan", "period"), "objective")
     for name, row in (("effort", "option.effort"), ("splits", "option.splits"), ("group", "option.none")):
         held(getattr(ask, name), SCALARS[row], name)
-    if not isinstance(ask.memory_limit, str | None):
-        raise InputError(Fault("memory_limit", f"must be a text such as 1.5p or 40GB, not {ask.memory_limit!r}"))
-    if isinstance(compare, str):
-        raise InputError(Fault("compare", f"must be a list of names, not the text {compare!r}"))
     for name in (ask.name, *compare):
         if name not in SCHEDULES:
             raise UnknownNameError("schedule", name, SCHEDULES)

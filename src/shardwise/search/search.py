@@ -274,7 +274,7 @@ class Search:
             close = [
                 (one.seconds, place)
                 for place, one in self.tried
-                if one.fits and one.seconds <= most and (place == self.best_at or self._lopsided(one.strategy))
+                if one.allowed and one.seconds <= most and (place == self.best_at or self._lopsided(one.strategy))
             ]
             left = [place for _, place in sorted(close) if place not in done and self.open[place] < self.best.seconds]
             if not left:
@@ -364,13 +364,13 @@ class Search:
         self.points += 1
         if refined is None:
             return
-        strategy, seconds, total, mfu, fits, simulations, _ = refined
+        strategy, seconds, total, mfu, allowed, fits, simulations, _ = refined
         self.simulations += simulations
-        one = Candidate(strategy=strategy, seconds=seconds, total_bytes=total, mfu=mfu, fits=fits)
+        one = Candidate(strategy=strategy, seconds=seconds, total_bytes=total, mfu=mfu, allowed=allowed, fits=fits)
         if strategy not in self._seen:
             self._seen.add(strategy)
             self.tried.append((place, one))
-        if not fits:
+        if not allowed:
             if self.leanest is None or total < self.leanest.total_bytes:
                 self.leanest = refined
             return
@@ -413,7 +413,7 @@ class Search:
     def _sorted(self) -> list[Candidate]:
         def key(item: tuple[int, Candidate]) -> tuple[bool, float, int]:
             place, one = item
-            return not one.fits, one.seconds if one.fits else one.total_bytes, place
+            return not one.allowed, one.seconds if one.allowed else one.total_bytes, place
 
         known: dict[int, Candidate] = {}
         for place, one in sorted(self.tried, key=key):
@@ -427,6 +427,6 @@ def _top(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     for one in candidates:
         s = one.strategy
         key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
-        if one.fits:
+        if one.allowed:
             seen.setdefault(key, one)
     return tuple(seen.values())

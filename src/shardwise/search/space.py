@@ -158,6 +158,8 @@ class Space:
             for sp in q.wishes.kept("sp", self._sps(tp)):
                 for cp, kind in self._contexts(tp, sp=sp):
                     for ep, etp in self._experts(tp):
+                        if ep == 1 and q.base.ep_overlap:
+                            continue
                         for size in q.wishes.kept("mbs", self._samples()):
                             for single in (False, True) if self._tells_single else (False,):
                                 yield Base(tp, sp, cp, kind, ep, etp, size, single)  # type: ignore[arg-type]
@@ -197,7 +199,8 @@ class Space:
             return True
         zero = min(q.runtime.can.zero)
         probe = replace(
-            q.base, tp=tp, cp=cp, cp_kind=kind, sp=sp, dp=dp, global_batch=dp, pp=1, zero=zero  # type: ignore[arg-type]
+            q.base, tp=tp, cp=cp, cp_kind=kind, sp=sp, dp=dp, global_batch=dp, pp=1, zero=zero,  # type: ignore[arg-type]
+            ep_overlap=False,
         )  # fmt: skip
         return bool(check(q.model, q.cluster, probe, q.runtime))
 
@@ -231,7 +234,8 @@ class Space:
             if self._tells_single and base.single != (count == 1):
                 continue
             for vpp, schedule in self._orders(pp, count):
-                yield Layout(pp, vpp, schedule, dp, count)
+                if vpp > 1 or pp == 1 or not q.base.ep_overlap:  # another micro batch's chunk runs beside the exchange
+                    yield Layout(pp, vpp, schedule, dp, count)
 
     def _orders(self, pp: int, count: int) -> Iterator[tuple[int, str]]:
         q, layers = self.question, self.question.model.layers
@@ -263,7 +267,8 @@ class Space:
         if not can.replicas and layout.dp * base.cp > 1:
             stages = [zero for zero in stages if zero]
         stages = q.wishes.kept("zero", stages)
-        if ranks == 1:  # nothing to share: all stages are the same
+        copies = base.tp * base.cp * layout.dp // (base.ep * base.etp) if q.model.moe else 1
+        if ranks == 1 and copies <= 1:  # nothing to share, no experts' states either: all stages are the same
             stages = stages[:1] if can.shards_over_cp else [zero for zero in stages if not zero]
         for zero in stages:
             groups = q.wishes.kept("hsdp", self._groups(base, layout, ranks) if zero else [0])
@@ -280,7 +285,7 @@ class Space:
         return groups
 
     def _recomputes(self, size: int) -> Iterator[Recompute]:
-        can = self.question.runtime.can.recompute
+        can = set(self.question.runtime.can.recompute) - ({"full"} if self.question.base.ep_overlap else set())
         yield Recompute()
         if "modules" in can:
             yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules))

@@ -111,23 +111,24 @@ def _sharded(space: Space, base: Base, table: Table, cell: StageCell) -> list[tu
     layout = Layout(cell.pp, 1, "1f1b", cell.dp, 1)
     strategy = space.strategy(Point(base, layout, cell.sharding, Recompute()))
     groups = data_groups(ground.network, strategy)
-    behind = behind_of(strategy, ground.runtime, ground.states, groups, ground.cluster.host_bandwidth)
+    bandwidths = ground.cluster.host_bandwidth, ground.machine.bandwidth
+    behind = behind_of(strategy, ground.runtime, ground.states, groups, *bandwidths)
     return [_shown(piece, behind) for piece in table.pieces]
 
 
 def _shown(piece: LayerPiece, behind: Behind) -> tuple[float, Floats]:
     """What traffic adds to the device's seconds, weighed as these are: the tangent of a sum of passes is below it."""
-    gather, scatter = behind.traffic(piece.blocks[0])
+    (gather, scatter), (copy_in, copy_out) = behind.traffic(piece.blocks[0]), behind.copied(piece.blocks[0])
     (forward, backward), (ahead, back) = piece.devices, piece.tangents
     return (
-        ahead.device * float(_added(forward, gather, behind.overlap)),
-        back.device * _added(backward, gather + scatter, behind.overlap),
+        ahead.device * float(_added(forward, gather, copy_in, behind.overlap)),
+        back.device * _added(backward, gather + scatter, copy_in + copy_out, behind.overlap),
     )
 
 
-def _added(kernels: Floats | float, traffic: float, overlap: float) -> Floats:
-    """cost.behind.covered over the kernels alone."""
-    return np.asarray(np.maximum(0.0, overlap * traffic - kernels) + (1 - overlap) * traffic)
+def _added(kernels: Floats | float, traffic: float, copies: float, overlap: float) -> Floats:
+    """cost.overlap.covered over the kernels alone."""
+    return np.asarray(np.maximum(copies, overlap * traffic - kernels) + (1 - overlap) * traffic)
 
 
 def _settled(

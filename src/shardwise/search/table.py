@@ -179,7 +179,7 @@ class QuickTable:
             self.grounds[base.single] = ground_of(self.space, base)
         ground = self.grounds[base.single]
         strategy = _probe(self.space, base)
-        shard = shard_of(self.space.question.model, strategy, ground.runtime)
+        shard = shard_of(self.space.question.model, strategy, ground.runtime, ground.cluster.gpu)
         groups = layer_groups(ground.network, strategy, ground.runtime)
         grads = ground.states.weight if ground.states.lazy and base.single else 0.0
         block = layer_block(shard, self.kind, PLAIN, ground.machine, groups, grads)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import Fault, InputError, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate, within
 from shardwise.inputs.cluster import Cluster, Level
-from shardwise.inputs.gate import refusal, typed
+from shardwise.inputs.gate import held, refusal, typed
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
@@ -42,7 +42,7 @@ def changed(
     if net:
         cluster = replace(cluster, levels=(*cluster.levels[:-1], _level(cluster, net)))
     if memory:
-        size = typed(memory, SCALARS["Gpu.memory"], "--memory") if isinstance(memory, str) else memory
+        size = held(memory, SCALARS["Gpu.memory"], "--memory")
         cluster = replace(cluster, gpu=replace(cluster.gpu, memory=size))
     return cluster
 

@@ -67,8 +67,8 @@ def why(best: Estimate, other: Estimate, limit: float) -> Why:
     )
 
 
-def against(plan: Plan, text: str) -> Why:
-    """Compare a strategy with a plan's; what its line leaves out is the plan's, layers are cut anew."""
+def against(plan: Plan, asked: Strategy | str) -> Why:
+    """Compare a strategy with a plan's; what a line leaves out is the plan's, layers that are not said are cut anew."""
     from shardwise.check.check import ensure
     from shardwise.check.values import value_faults
     from shardwise.errors import InputError
@@ -76,10 +76,10 @@ def against(plan: Plan, text: str) -> Why:
     from shardwise.inputs.load import load_runtime
     from shardwise.plan.predict import estimate_of, order_for
 
-    if not text.strip():
+    if isinstance(asked, str) and not asked.strip():
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
     limit = plan.memory_limit
-    other = filled(text, plan.strategy, plan.cluster.gpus)
+    other = asked if isinstance(asked, Strategy) else filled(asked, plan.strategy, plan.cluster.gpus)
     faults = value_faults(other, "strategy")
     if faults:  # before anything is cut or priced with such numbers
         raise InputError(faults)
@@ -108,7 +108,7 @@ def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
     if strategy.chunks != plan.strategy.chunks or check(plan.model, plan.cluster, own, question.runtime):
         return found.strategy
     kept = estimate(plan.model, plan.cluster, own, runtime=question.runtime, checked=True)
-    better = kept.total_bytes <= limit and (not found.fits or kept.iteration_seconds <= found.seconds)
+    better = kept.total_bytes <= limit and (not found.allowed or kept.iteration_seconds <= found.seconds)
     return own if better else found.strategy
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import UnionType
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.values import value_faults
@@ -99,7 +98,7 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     question = OperatorQuestion(
         profile=profile, chain=chain, gpus=max(gpus, 1), memory=memory, global_batch=given.global_batch,
         node=max(1, node if given.compatible else min(node, gpus)), pricing=pricing,
-        micro_batches=_sizes(given, faults), most_tp=given.most_tp,
+        sample_counts=_sizes(given, faults), most_tp=given.most_tp,
         stages=_stage_range(given.stages, faults) if pricing.zero < 2 else (1, 1),
         space="compatible" if given.compatible_space or given.compatible else "full",
         model=given.model, cluster=cluster, seq=seq, runtime=given.runtime,
@@ -111,16 +110,8 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
 
 
 def _unreadable(given: OperatorOptions) -> Iterator[Fault]:
-    """Values that are no such thing, which only a caller from Python can give."""
+    """Numbers that are none, or that nobody means."""
     yield from _number_faults({name: getattr(given, name) for name in _ASKED})
-    shapes: tuple[tuple[str, object, type | UnionType, str], ...] = (
-        ("--runs-with", given.runs_with, str | Mapping, "KEY=VALUE, such as attention=plain"),
-        ("--layer-ops", given.layer_ops, str | Sequence, "the first and the last, FIRST,LAST"),
-        ("--microbatches", given.microbatches, str | Sequence, "numbers such as 1,2,4"),
-    )
-    for flag, value, kinds, how in shapes:
-        if value is not None and not isinstance(value, kinds):
-            yield Fault(flag, f"is {value!r}; write {how}")
 
 
 def _number_faults(values: Mapping[str, object]) -> Iterator[Fault]:

@@ -39,7 +39,7 @@ def to_aceso(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
     stages = plan.stages
     return made | {
         "global_batch_size": question.global_batch,
-        "micro_batch_size": plan.micro_batch,
+        "micro_batch_size": plan.samples,
         "num_stages": len(stages),
         "num_gpus": [stage.gpus for stage in stages],
         "checkpoint_activations": [any(stage.recompute) for stage in stages],
@@ -73,7 +73,7 @@ def _predicted(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
         "made_for": {
             "num_layers": question.chain.layers,
             "global_batch_size": question.global_batch,
-            "micro_batch_size": plan.micro_batch,
+            "micro_batch_size": plan.samples,
             **({key: getattr(shape, name) for key, name in _SHAPE.items()} if shape else {}),
         },
         "seconds": cost.seconds,
@@ -94,7 +94,7 @@ def from_aceso(data: Plain, question: OperatorQuestion, *, title: str = "") -> P
     for gpus, tps, dps, flags, variants in zip(data["num_gpus"], *columns, strict=True):
         layouts = tuple(OperatorLayout(*each) for each in zip(tps, dps, variants, strict=True))
         stages.append(SplitStage(gpus=gpus, layouts=layouts, recompute=tuple(bool(flag) for flag in flags)))
-    plan = PerOpPlan(stages=tuple(stages), micro_batch=data["micro_batch_size"])
+    plan = PerOpPlan(stages=tuple(stages), samples=data["micro_batch_size"])
     evaluate(question, plan)  # refuses what the profile does not cover
     return plan
 

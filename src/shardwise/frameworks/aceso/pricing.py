@@ -98,13 +98,13 @@ class Aceso:
         del question
         return ()
 
-    def tables(self, question: OperatorQuestion, micro_batch: int, gpus: int) -> Tables:
+    def tables(self, question: OperatorQuestion, samples: int, gpus: int) -> Tables:
         profile = question.profile
-        layouts = layouts_of(question, micro_batch, gpus)
+        layouts = layouts_of(question, samples, gpus)
         rules = [compatible_rule(name) for name in profile.ops]
 
         def stacked(name: str) -> Array:
-            rows = [column(profile, name, micro_batch // u.dp, u.tp, u.variant) for u in layouts]
+            rows = [column(profile, name, samples // u.dp, u.tp, u.variant) for u in layouts]
             return np.array(rows).reshape(len(layouts), len(profile.ops))
 
         forward, weights, inputs = stacked("forward"), stacked("weights"), stacked("input")
@@ -119,11 +119,11 @@ class Aceso:
             may=np.array([rule.recompute for rule in rules]), shared=share != 1.0, cross=forth + back, cross_back=back,
             enter=np.array([[[send_seconds(size, band) for size in row] for row in inputs]
                             for band in _bands(question)]).reshape(2, *inputs.shape),
-            leave=_leave(question, layouts, micro_batch),
+            leave=_leave(question, layouts, samples),
         )  # fmt: skip
 
     def evaluate(self, question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
-        passes = question.passes(plan.micro_batch)
+        passes = question.passes(plan.samples)
         costs, ideals, wholes = [], [], []
         first, count = 0, len(plan.stages)
         for index, (stage, crossing) in enumerate(zip(plan.stages, crossings(question, plan.gpus), strict=True)):
@@ -196,18 +196,18 @@ def _bands(question: OperatorQuestion) -> tuple[Band, Band]:
     return question.profile.intra, question.profile.inter or question.profile.intra
 
 
-def _leave(question: OperatorQuestion, layouts: tuple[OperatorLayout, ...], micro_batch: int) -> Array:
+def _leave(question: OperatorQuestion, layouts: tuple[OperatorLayout, ...], samples: int) -> Array:
     found = np.zeros((2, len(layouts), len(layouts), len(question.profile.ops)))
     for a, first in enumerate(layouts):
         for b, last in enumerate(layouts):
-            sizes = column(question.profile, "output", micro_batch // last.dp, first.tp, last.variant)
+            sizes = column(question.profile, "output", samples // last.dp, first.tp, last.variant)
             for crossing, band in enumerate(_bands(question)):
                 found[crossing, a, b] = [send_seconds(size, band) for size in sizes]
     return found
 
 
 def _indices(question: OperatorQuestion, plan: PerOpPlan, stage: SplitStage) -> tuple[Tables, Array]:
-    tables = tables_of(question, plan.micro_batch, stage.gpus)
+    tables = tables_of(question, plan.samples, stage.gpus)
     known = {layout: index for index, layout in enumerate(tables.layouts)}
     return tables, np.array([known[layout] for layout in stage.layouts])
 
@@ -216,7 +216,7 @@ def _stage_cost(
     question: OperatorQuestion, plan: PerOpPlan, stage: SplitStage, first: int, behind: int, crossing: tuple[int, int]
 ) -> StageCost:
     tables, layouts = _indices(question, plan, stage)
-    made = stage_cost(question, tables, first, layouts, np.array(stage.recompute), behind, crossing, plan.micro_batch)
+    made = stage_cost(question, tables, first, layouts, np.array(stage.recompute), behind, crossing, plan.samples)
     weights = float(tables.weights[layouts, tables.rows[first : first + stage.size]].sum())
     states = made.weights - 2 * weights
     moments = states * MOMENTS / (MASTER + MOMENTS)
@@ -235,8 +235,8 @@ def _ideal(
     for variant in sorted(set(variants.tolist())):
         here = variants == variant
         for name in ("forward", "backward"):
-            work[here] += tp * column(profile, name, plan.micro_batch, tp, variant)[rows[here]]
-        sizes[variant] = [column(profile, name, plan.micro_batch, tp, variant) for name in ("input", "output")]
+            work[here] += tp * column(profile, name, plan.samples, tp, variant)[rows[here]]
+        sizes[variant] = [column(profile, name, plan.samples, tp, variant) for name in ("input", "output")]
     bands = _bands(question)
     total = float(work.sum())
     sent = send_seconds(sizes[variants[0]][0][rows[0]], bands[crossing[0]])

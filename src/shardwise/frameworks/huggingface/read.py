@@ -214,9 +214,10 @@ def _moe(keys: Keys, ffn: int, layers: int) -> Moe | None:
     shared = keys.concept("shared_ffn") or (keys.concept("shared_count") or 0) * expert_ffn
     first_dense, every = _moe_pattern(keys, layers)
     gate = bool(keys.get("shared_expert_intermediate_size"))
+    groups = keys.whole("n_group") or 1
     return Moe(
         experts=experts, top_k=top_k, expert_ffn=expert_ffn, shared_ffn=shared, first_dense=first_dense, every=every,
-        shared_gate=gate,
+        shared_gate=gate, groups=groups, top_groups=min(keys.whole("topk_group") or groups, groups),
     )  # fmt: skip
 
 

@@ -28,14 +28,24 @@ MEGATRON_SWITCHES: dict[str, tuple[str, object]] = {
     "account-for-loss-in-pipeline-split": ("count_head", True),
     "optimizer-cpu-offload": ("offload", "optimizer"),
     "fine-grained-activation-offloading": ("offload", "activations"),
+    "fp8-param-gather": ("fp8_weights", True),
+    "fp4-param-gather": ("fp8_weights", True),
+    "fp8-dot-product-attention": ("fp8_attention", True),
     "grad-reduce-in-bf16": ("grad_dtype", "bf16"),
     "bf16": ("dtype", "bf16"),
     "fp16": ("dtype", "fp16"),
     "sequence-parallel": ("sp", True),
 }
 """Flags without a value -> the field and the value that they set."""
+MEGATRON_SCALING = {"tensor": "tensorwise", "delayed": "delayed", "block": "blockwise"}
+"""Our scaling of fp8 -> `--fp8-recipe`."""
 MEGATRON_SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """`--data-parallel-sharding-strategy` of ZeRO 0, 1, 2, 3."""
+MEGATRON_DISPATCHERS: dict[str, tuple[str, ...]] = {
+    "all-to-all": ("alltoall",), "all-gather": ("allgather",), "deepep": ("flex", "deepep"),
+    "hybridep": ("flex", "hybridep"),
+}  # fmt: skip
+"""Dispatcher -> its type, and the backend of a flexible one."""
 MEGATRON_CP_KINDS = {"ring": "p2p", "all-gather": "all_gather", "all-to-all": "a2a"}
 MEGATRON_RECOMPUTED: dict[str, tuple[str, ...]] = {
     "core_attn": ("core-attention",),

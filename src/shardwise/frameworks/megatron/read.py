@@ -10,9 +10,11 @@ from shardwise.frameworks.imported import ImportDraft, Imported, back
 from shardwise.frameworks.megatron.names import (
     MEGATRON_ALSO,
     MEGATRON_CP_KINDS,
+    MEGATRON_DISPATCHERS,
     MEGATRON_NUMBERS,
     MEGATRON_OPTIMIZERS,
     MEGATRON_RECOMPUTED,
+    MEGATRON_SCALING,
     MEGATRON_SHARDING,
     MEGATRON_SWITCHES,
 )
@@ -27,8 +29,10 @@ _NUMBERS = {
 CP_KINDS = {**back(MEGATRON_CP_KINDS), "allgather": "all-gather", "a2a+p2p": "all-to-all"}
 _IMPLEMENTATIONS = ("transformer_engine", "local", "inference_optimized")
 _BACKENDS = ("auto", "flash", "fused", "unfused", "local")
-_RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8")
+_SCALING = back(MEGATRON_SCALING)
 _OPTIMIZERS = {**back(MEGATRON_OPTIMIZERS), "dist_muon": "muon"}
+_GRAPHS = ("none", "local", "transformer_engine", "full_iteration")
+GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", "full", "full_iteration")
 _ON = frozenset({"true", "false", "yes", "no", "on", "off", "0", "1"})
 
 
@@ -50,7 +54,18 @@ def drafted(found: Flags) -> ImportDraft:
     for flag, (ours, value) in MEGATRON_SWITCHES.items():
         if flag in found:
             draft.take(ours, value, f"--{flag}")
-    for part in (_world, _precision, _sharding, _context, _kernels, _pipeline, _recompute, _experts):
+    for part in (
+        _world,
+        _precision,
+        _sharding,
+        _context,
+        _kernels,
+        _graphs,
+        _pipeline,
+        _recompute,
+        _experts,
+        _dispatch,
+    ):
         part(draft, found)
     draft.model = read_model(draft, found)
     draft.ignored += [
@@ -96,9 +111,13 @@ def _precision(draft: ImportDraft, found: Flags) -> None:
         draft.word("--fp4-format", found["fp4-format"], ("e2m1",))
         draft.take("dtype", "nvfp4", "--fp4-format")
     elif "fp8-format" in found:
-        recipe = draft.word("--fp8-recipe", found.get("fp8-recipe", "delayed"), _RECIPES)
+        recipe = draft.word("--fp8-recipe", found.get("fp8-recipe", "delayed"), (*_SCALING, "mxfp8"))
         draft.word("--fp8-format", found["fp8-format"], ("hybrid", "e4m3"))
         draft.take("dtype", "mxfp8" if recipe == "mxfp8" else "fp8", f"--fp8-format {found['fp8-format']}")
+        if "fp8-recipe" in found and recipe in _SCALING:
+            draft.take("scaling", _SCALING[recipe], f"--fp8-recipe {recipe}")
+        elif recipe in _SCALING:
+            draft.assume("scaling", _SCALING[recipe], "--fp8-recipe is not given")
     elif "dtype" not in draft.fields:
         draft.assume("dtype", "fp32", "neither --bf16 nor --fp16 is given")
 
@@ -163,6 +182,19 @@ def _kernels(draft: ImportDraft, found: Flags) -> None:
     flag = "cpu-offloading-num-layers"
     if flag in found and draft.whole(f"--{flag}", found[flag], row="Strategy.layers"):
         draft.take("offload", "activations", f"--{flag}")
+
+
+def _graphs(draft: ImportDraft, found: Flags) -> None:
+    """Scopes without the feed-forward block are `attention`; any with it, and none at all, are `layer`."""
+    older = {"enable-cuda-graph": "local", "external-cuda-graph": "transformer_engine"}
+    given = next((impl for flag, impl in older.items() if flag in found), "none")
+    impl = draft.word("--cuda-graph-impl", found.get("cuda-graph-impl", given), _GRAPHS)
+    names = (found.get("cuda-graph-scope") or found.get("cuda-graph-modules") or "").replace(",", " ").split()
+    scope = {draft.word("--cuda-graph-scope", name, GRAPHED) for name in names}
+    if impl != "none":
+        names = [] if impl == "full_iteration" else names
+        part = "attention" if scope and not scope & {"mlp", "moe", "full", "full_iteration"} else "layer"
+        draft.take("cuda_graphs", part, f"--cuda-graph-impl {impl} {' '.join(names)}".rstrip())
 
 
 def _laid(draft: ImportDraft, found: Flags) -> Iterator[str]:
@@ -263,6 +295,21 @@ def _full(draft: ImportDraft, found: Flags) -> Recompute:
     if method == "block":
         return Recompute(full=True, layers=(number,)) if number else Recompute()
     return Recompute(full=True, group=max(1, number))
+
+
+def _dispatch(draft: ImportDraft, found: Flags) -> None:
+    """Megatron gathers all tokens where no type is given, and takes DeepEP where a flexible one has no backend."""
+    if "num-experts" not in found:
+        return
+    kinds = sorted({words[0] for words in MEGATRON_DISPATCHERS.values()})
+    kind = draft.word("--moe-token-dispatcher-type", found.get("moe-token-dispatcher-type", "allgather"), kinds)
+    backends = [words[1] for words in MEGATRON_DISPATCHERS.values() if words[1:]]
+    backend = draft.word("--moe-flex-dispatcher-backend", found.get("moe-flex-dispatcher-backend", "deepep"), backends)
+    words = (kind, backend) if kind == "flex" else (kind,)
+    ours = next(name for name, theirs in MEGATRON_DISPATCHERS.items() if theirs == words)
+    draft.take("dispatcher", ours, f"--moe-token-dispatcher-type {' '.join(words)}")
+    if "overlap-moe-expert-parallel-comm" in found:
+        draft.take("ep_overlap", value=True, theirs="--overlap-moe-expert-parallel-comm")
 
 
 def _experts(draft: ImportDraft, found: Flags) -> None:

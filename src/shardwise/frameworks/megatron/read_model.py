@@ -22,7 +22,8 @@ MODEL_FLAGS = frozenset(
         "normalization", "untie-embeddings-and-output-weights", "disable-bias-linear", "add-qkv-bias", "qk-layernorm",
         "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size",
         "moe-layer-freq",
-        "moe-expert-capacity-factor", "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim",
+        "moe-expert-capacity-factor", "moe-router-num-groups", "moe-router-group-topk", "multi-latent-attention",
+        "q-lora-rank", "kv-lora-rank", "qk-head-dim",
         "qk-pos-emb-head-dim", "v-head-dim", "mtp-num-layers", "attention-dropout", "hidden-dropout", "tokenizer-type",
         "moe-shared-expert-gate", "softmax-type", "rotary-base", "window-size", "window-attn-skip-freq",
     }
@@ -41,7 +42,8 @@ SWITCHES = (
         "overlap-param-gather", "tp-comm-overlap", "overlap-p2p-communication-warmup-flush", "use-mcore-models",
         "moe-grouped-gemm", "moe-permute-fusion", "cross-entropy-loss-fusion", "overlap-moe-expert-parallel-comm",
         "no-check-for-nan-in-loss-and-grad", "manual-gc", "use-precision-aware-optimizer",
-        "distribute-saved-activations",
+        "distribute-saved-activations", "enable-cuda-graph", "external-cuda-graph",
+        "reuse-grad-buf-for-mxfp8-param-ag",
     }
 )  # fmt: skip
 """Flags that take no value."""
@@ -166,6 +168,8 @@ def _moe(draft: ImportDraft, found: Flags, whole: Any, *, bias: bool) -> Moe:  #
         capacity=_number(draft, found, "moe-expert-capacity-factor", None, "Moe.capacity"),
         expert_bias=bias,
         shared_gate="moe-shared-expert-gate" in found,
+        groups=whole("moe-router-num-groups", 1),
+        top_groups=whole("moe-router-group-topk", 1),
     )
 
 

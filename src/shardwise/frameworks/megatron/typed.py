@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.errors import InputError
 from shardwise.frameworks.megatron.names import MEGATRON_NUMBERS, MEGATRON_RECOMPUTED
-from shardwise.frameworks.megatron.read import CP_KINDS, drafted
+from shardwise.frameworks.megatron.read import CP_KINDS, GRAPHED, drafted
 from shardwise.frameworks.megatron.read_model import MODEL_FLAGS, SWITCHES
 from shardwise.frameworks.shell import Flags
 from shardwise.inputs.model import Model
@@ -17,7 +17,8 @@ _VALUES = (MODEL_FLAGS - SWITCHES) | {
     "recompute-granularity", "recompute-method", "recompute-num-layers", "data-parallel-sharding-strategy",
     "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage", "attention-backend", "transformer-impl",
     "fp8-format", "fp8-recipe", "fp4-format", "cpu-offloading-num-layers", "num-distributed-optimizer-instances",
-    "exp-avg-dtype", "offload-modules", "optimizer-offload-fraction", "moe-token-dispatcher-type",
+    "cuda-graph-impl", "exp-avg-dtype", "offload-modules", "optimizer-offload-fraction", "moe-token-dispatcher-type",
+    "moe-flex-dispatcher-backend",
     "moe-router-load-balancing-type", "moe-aux-loss-coeff", "cross-entropy-fusion-impl", "rotary-base", "lr", "min-lr",
     "lr-decay-style", "lr-warmup-iters", "train-iters", "train-samples", "weight-decay", "clip-grad", "adam-beta1",
     "adam-beta2", "init-method-std", "tokenizer-model", "data-path", "split", "save", "load", "save-interval",
@@ -26,6 +27,8 @@ _VALUES = (MODEL_FLAGS - SWITCHES) | {
 _LISTS: dict[str, frozenset[str]] = {
     "recompute-modules": frozenset(MEGATRON_RECOMPUTED),
     "cp-comm-type": frozenset(CP_KINDS),
+    "cuda-graph-scope": frozenset(GRAPHED),
+    "cuda-graph-modules": frozenset(GRAPHED),
 }
 """Flags of several words -> the words; any other that follows is the next argument."""
 

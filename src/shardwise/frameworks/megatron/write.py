@@ -21,9 +21,11 @@ import yaml
 
 from shardwise.frameworks.megatron.names import (
     MEGATRON_CP_KINDS,
+    MEGATRON_DISPATCHERS,
     MEGATRON_NUMBERS,
     MEGATRON_OPTIMIZERS,
     MEGATRON_RECOMPUTED,
+    MEGATRON_SCALING,
     MEGATRON_SHARDING,
 )
 from shardwise.frameworks.megatron.write_model import Flag, model_flags, model_losses
@@ -123,6 +125,27 @@ def _numbers(draft: ExportDraft) -> None:
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed",), "mixed", why)
     without(draft, compile=(False, "Megatron-LM brings its own fused kernels"))
+    _narrow_numbers(draft)
+
+
+def _narrow_numbers(draft: ExportDraft) -> None:
+    """What Megatron-LM refuses of formats below 16 bit, and of CUDA graphs."""
+    s = draft.strategy
+    if s.dtype == "fp8":
+        choose(draft, "scaling", MEGATRON_SCALING, "tensor", "Transformer Engine scales tensors or blocks")
+    if s.scaling == "delayed" and {"attention-norm", "mlp-norm", "moe-act"} & set(s.recompute.modules):
+        text = "delayed scaling cannot recompute norms and expert activations; tensor is written"
+        draft.lose("strategy.scaling", text, scaling="tensor")
+    if s.fp8_weights and s.zero == 0:
+        draft.lose(
+            "strategy.fp8_weights", "needs the distributed optimizer (zero 1); 16-bit weights", fp8_weights=False
+        )
+    elif s.fp8_weights and s.offload == "optimizer" and (s.dtype != "fp8" or draft.strategy.scaling != "delayed"):
+        text = "an optimizer in host memory needs delayed scaling for it; 16-bit weights are written"
+        draft.lose("strategy.fp8_weights", text, fp8_weights=False)
+    if s.cuda_graphs == "attention" and (s.recompute.full or s.offload == "activations"):
+        text = "attention cannot be captured with full recompute or offloaded activations; no graphs are written"
+        draft.lose("strategy.cuda_graphs", text, cuda_graphs="none")
 
 
 def _experts(draft: ExportDraft) -> None:
@@ -143,6 +166,8 @@ def arguments(draft: ExportDraft) -> Groups:
         "batch": [(MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("micro_batch", "global_batch", "seq")],
         "states": list(_state_flags(draft)),
         "numbers": list(_number_flags(draft)),
+        "graphs": list(_graph_flags(draft)),
+        "experts": list(_dispatch_flags(draft)),
         "recompute": list(_recompute_flags(draft)),
     }
 
@@ -215,10 +240,15 @@ def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
         yield "fp16" if s.dtype == "fp16" else "bf16", None
     if s.dtype in {"fp8", "mxfp8"}:
         yield "fp8-format", "hybrid" if s.dtype == "fp8" else "e4m3"
-        # delayed scaling, the default recipe, cannot recompute norms and expert activations
-        yield "fp8-recipe", "tensorwise" if s.dtype == "fp8" else "mxfp8"
+        yield "fp8-recipe", MEGATRON_SCALING[s.scaling] if s.dtype == "fp8" else "mxfp8"
     if s.dtype == "nvfp4":
         yield "fp4-format", "e2m1"
+    if s.fp8_weights:
+        yield "fp4-param-gather" if s.dtype == "nvfp4" else "fp8-param-gather", None
+        if s.dtype == "mxfp8" and s.zero < 2:
+            yield "reuse-grad-buf-for-mxfp8-param-ag", None
+    if s.fp8_attention:
+        yield "fp8-dot-product-attention", None
     if s.grad_dtype == "bf16":
         yield "grad-reduce-in-bf16", None
     elif s.dtype == "fp16":
@@ -231,6 +261,31 @@ def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
             yield "use-flash-attn", None
     elif not s.flash:
         yield "attention-backend", "unfused"
+
+
+def _dispatch_flags(draft: ExportDraft) -> Iterator[Flag]:
+    s = draft.strategy
+    if draft.plan.model.moe:
+        yield from zip(
+            ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend"),
+            MEGATRON_DISPATCHERS[s.dispatcher],
+            strict=False,
+        )
+        if s.ep_overlap:
+            yield "overlap-moe-expert-parallel-comm", None
+
+
+def _graph_flags(draft: ExportDraft) -> Iterator[Flag]:
+    """Whole layers are captured where no modules are named; with experts, full recompute or offloading only the whole
+    iteration can be.
+    """
+    s = draft.strategy
+    if s.cuda_graphs == "layer" and (draft.model.moe or s.recompute.full or s.offload == "activations"):
+        yield "cuda-graph-impl", "full_iteration"
+    elif s.cuda_graphs != "none":
+        yield "cuda-graph-impl", "transformer_engine"
+    if s.cuda_graphs == "attention":
+        yield "cuda-graph-modules", "attn"
 
 
 def _recompute_flags(draft: ExportDraft) -> Iterator[Flag]:

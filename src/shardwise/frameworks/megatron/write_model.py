@@ -105,7 +105,9 @@ def _moe(model: Model, moe: Moe) -> Iterator[Flag]:
         yield "moe-layer-freq", rhythm(model)
     if moe.capacity is not None:
         yield from (("moe-expert-capacity-factor", moe.capacity), ("moe-pad-expert-input-to-capacity", None))
-    yield from (("moe-token-dispatcher-type", "alltoall"), ("moe-grouped-gemm", None))
+    if moe.groups > 1:
+        yield from (("moe-router-num-groups", moe.groups), ("moe-router-group-topk", moe.top_groups))
+    yield "moe-grouped-gemm", None
 
 
 def rhythm(model: Model) -> str:

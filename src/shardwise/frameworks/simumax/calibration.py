@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from shardwise.frameworks.simumax.system import NetworkEfficiency, OperatorEfficiency, SimumaxEfficiency
+from shardwise.frameworks.simumax.system import MemoryRate, NetworkEfficiency, OperatorEfficiency, SimumaxEfficiency
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 
 _PASSES = {"TN": "F", "NN": "I", "NT": "W", "fwd": "F", "bwd_grad_act": "I", "bwd_grad_w": "W"}
@@ -19,12 +19,14 @@ _ATTENTION = re.compile(
     r"batch=(\d+), seq_len=(\d+), head_num=(\d+), kv_head_num=(\d+), qk_head_dim=(\d+), v_head_dim=(\d+)"
     r"(?:, qkv_contiguous=True)?"
 )
-_KINDS: dict[CollectiveKind, tuple[str, ...]] = {
-    "ring": ("all_gather", "reduce_scatter"),
-    "all-reduce": ("all_reduce",),
-    "all-to-all": ("all2all",),
-    "send": ("p2p",),
+_KINDS: dict[CollectiveKind, str] = {
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-reduce": "all_reduce",
+    "all-to-all": "all2all",
+    "send": "p2p",
 }
+_SIZES = (2, 4, 8, 16, 32, 64)
 Nets = tuple[tuple[str, int, NetworkEfficiency], ...]
 """Name of our level, ranks that groups on it lie within (0: any), and the network; the nearest first."""
 
@@ -46,8 +48,28 @@ def calibration_of(
         grouped=grouped / matmul, bandwidth=memory.efficiency, kernel_fixed=memory.latency,
         attention=(forward, backward), flash2=(forward, backward), flash1=(forward, backward),
         collectives=tuple(reach for level, within, net in nets for reach in _reaches(level, within, net, rates[level])),
-        average=True, shapes=_shapes(operators, peak, notes),
+        average=True, shapes=_shapes(operators, peak, notes), operators=_memory_bound(efficiency.memory),
     )  # fmt: skip
+
+
+def _memory_bound(memory: dict[str, MemoryRate]) -> dict[str, tuple[float, float]]:
+    """SimuMax's bytes of an operator as a streaming kernel's: those that it would move in the operator's time.
+
+    Its permute and its unpermute move the routed tokens three times, and so in backward; a logit is 4 bytes each way in
+    a fused loss, 38 and 14 in one of pieces.
+    """
+    usual = memory["default"].efficiency * memory["default"].rate
+
+    def streamed(name: str, moved: float) -> float:
+        return moved * usual / (memory[name].efficiency * memory[name].rate)
+
+    found: dict[str, tuple[float, float]] = {}
+    if {"permute_fwd", "permute_bwd"} <= memory.keys():
+        found = dict.fromkeys(("permute", "combine"), (streamed("permute_fwd", 3), streamed("permute_bwd", 3)))
+    for name, kind, (forward, backward) in (("ce_fusion", "fused", (4, 4)), ("ce", "in-place", (38, 14))):
+        if name in memory:
+            found[f"{kind} loss"] = streamed(name, forward), streamed(name, backward)
+    return found
 
 
 def _share(operators: dict[str, OperatorEfficiency], name: str, peak: float) -> float:
@@ -103,16 +125,16 @@ def _sdp(text: str, name: str) -> tuple[str, float]:
 
 def _reaches(level: str, within: int, net: NetworkEfficiency, rate: float) -> Iterator[Reach]:
     """Entries for sizes of their own before the one for all."""
-    for kind, names in _KINDS.items():
-        own = [net.collectives[name] for name in names if name in net.collectives]
-        if not own:
+    for kind, name in _KINDS.items():
+        own = net.collectives.get(name)
+        if own is None:
             continue
-        sizes = sorted({size for one in own for size in (*one.fixed_by_group, *one.rate_by_group)})
+        sizes = sorted({*own.fixed_by_group, *own.rate_by_group, *(_SIZES if kind == "all-to-all" else ())})
         for size in (*sizes, 0):
-            # what is gathered was scattered: the mean of their times is that of the pair
-            times = [1 / (one.rate_by_group.get(size) or net.rate * one.efficiency) for one in own]
+            # every peer is a step of SimuMax's all-to-all, of ours the logarithm of their number
+            steps = own.latency * (size - 1) if size and kind == "all-to-all" else 0.0
             yield Reach(
-                level=level, kind=kind, within=within, size=size, share=len(times) / sum(times) / rate,
-                latency=sum(one.latency for one in own) / len(own),
-                fixed=sum(one.fixed_by_group.get(size, one.fixed) for one in own) / len(own),
+                level=level, kind=kind, within=within, size=size,
+                share=(own.rate_by_group.get(size) or net.rate * own.efficiency) / rate,
+                latency=0.0 if steps else own.latency, fixed=own.fixed_by_group.get(size, own.fixed) + steps,
             )  # fmt: skip

@@ -88,7 +88,7 @@ def _answered(question: Question, gap: float, rows: dict[str, list[Any]] | None,
     answer = search.run()
     if answer.best is None:
         return replace(answer, closest=closest(question, search.leanest))
-    columns = _table([one for one in answer.simulated if one.fits])
+    columns = _table([one for one in answer.simulated if one.allowed])
     if rows is not None:
         rows.update(columns)
     if dump_path:

@@ -283,8 +283,11 @@ def _calibration(name: str, efficiency: SimumaxEfficiency, levels: tuple[Level, 
 def _unused(efficiency: SimumaxEfficiency, backend: str) -> list[str]:
     """What the file measured and no kernel here is priced by, with its values."""
     operators, inside = efficiency.operators, _inside(efficiency.networks, pcie=efficiency.pcie)
-    told = [f"bandwidth.{name}: gbps = {one.rate / GIB:g}, efficient_factor = {one.efficiency:g}, latency_us = "
-            f"{one.latency * 1e6:g}" for name, one in efficiency.memory.items() if name != "default"]  # fmt: skip
+    memory = efficiency.memory
+    told = [f"bandwidth.{name}.latency_us = {one.latency * 1e6:g} (every kernel takes default's)"
+            for name, one in memory.items() if one.latency != memory["default"].latency]  # fmt: skip
+    if ("permute_fwd" in memory) != ("permute_bwd" in memory):
+        told.append("one of bandwidth.permute_fwd and .permute_bwd without the other")
     if {"matmul", "group_matmul", "sdp_fwd", "sdp_bwd"} <= operators.keys():
         told.append(f"op.default.efficient_factor = {operators['default'].fallback:g}")
     if "fp8_group_matmul" in operators:

@@ -85,7 +85,7 @@ def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str, cluster: Clu
             found = _fitted(task, gpu, found)
     families = [_family(task, gpu, found) for task in todo]  # before the steps: kernels were measured by themselves
     found, steps = fit_steps(probe, gpu, found)
-    found, links = fit_links(probe, cluster, found, notes)
+    found, links = fit_links(probe.rows("distributed"), cluster, found, notes)
     every = [sample for task in todo for sample in task.rows]
     error = round(max(0.02, steps.mean), 4) if steps else 0.0
     found = replace(found, probed=probed(sample.op for sample in every), time_error=error)

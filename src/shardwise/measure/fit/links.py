@@ -1,19 +1,21 @@
-"""Collectives: the share of each level's bandwidth that they reach, and what starting one costs.
+"""Collectives: the share of each level's bandwidth that they reach, and what starting one costs; and the table of what
+was measured, for the very groups that were.
 
 Predicted by the network that estimates use, so that latencies are counted once. From the inside out: groups inside a
 node decide the share of its links and the cost of starting, groups over nodes the share of the level that they reach.
+Rows are the probe's, or those of a log of nccl-tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.cost.network import DEFAULT_SHARE, Network, collective, send
-from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.measure.fit.minimise import minimise, off
-from shardwise.measure.fit.probe_file import Probe, Row
+from shardwise.measure.fit.probe_file import Row
 from shardwise.measure.fit.result import FitPoint, FittedFamily
 
 ENOUGH = 4
@@ -24,10 +26,10 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", SENDS)
 
 
 def fit_links(
-    probe: Probe, cluster: Cluster | None, calibration: Calibration, notes: list[str]
+    measured: Sequence[Row], cluster: Cluster | None, calibration: Calibration, notes: list[str]
 ) -> tuple[Calibration, FittedFamily | None]:
-    """The calibration with what the probe's groups of ranks show of each level of the network."""
-    rows = [row for row in probe.rows("distributed") if row["op"] in OPS and row["ranks"] > 1]
+    """The calibration with what groups of ranks show of each level of the network."""
+    rows = [row for row in measured if row["op"] in OPS and row["ranks"] > 1]
     if not rows or cluster is None:
         notes.append("collectives were not measured (start the probe with torchrun); the base's numbers stay")
         return calibration, None
@@ -47,7 +49,33 @@ def fit_links(
         )
         for row in rows
     )
-    return calibration, FittedFamily(name="collectives", points=points, fitted=len(rows) >= ENOUGH)
+    # the points say how groups are priced that nobody measured; those that were are looked up
+    table = (*_table(rows, world, cluster, calibration), *calibration.collectives)
+    family = FittedFamily(name="collectives", points=points, fitted=len(rows) >= ENOUGH)
+    return replace(calibration, collectives=table), family
+
+
+def _table(rows: Sequence[Row], world: int, cluster: Cluster, calibration: Calibration) -> Iterator[Reach]:
+    """A line for every kind and group that was measured with messages of several sizes."""
+    groups: dict[tuple[CollectiveKind, int, int, int], dict[float, float]] = {}
+    for row in rows:
+        sends = row["op"] == SENDS
+        kind: CollectiveKind = "send" if sends else row["op"].replace("_", "-")
+        if sends and row["ranks"] > 2:
+            continue  # sends around a ring say nothing of one alone
+        key = kind, int(row["ranks"]), _stride(row, world), _reach(row, world, cluster.levels)
+        times = groups.setdefault(key, {})
+        times[float(row["bytes"])] = min(row["seconds"], times.get(float(row["bytes"]), row["seconds"]))
+    shares = calibration.network
+    for (kind, ranks, stride, place), times in groups.items():
+        level = cluster.levels[place]
+        if len(times) > 1:
+            yield Reach(
+                level=level.name, kind=kind, size=ranks, stride=stride,
+                share=shares.get(level.name, shares.get("default", DEFAULT_SHARE)), latency=level.latency,
+                fixed=calibration.collective_fixed, sizes=tuple(sorted(times)),
+                seconds=tuple(times[size] for size in sorted(times)),
+            )  # fmt: skip
 
 
 def _fitted(rows: list[Row], world: int, cluster: Cluster, place: int, calibration: Calibration) -> Calibration:
@@ -69,7 +97,9 @@ def _fitted(rows: list[Row], world: int, cluster: Cluster, place: int, calibrati
 
 
 def _stride(row: Row, world: int) -> int:
-    """Ranks between two members: the probe's strided groups spread over all ranks."""
+    """Ranks between two members: the probe's strided groups spread over all ranks; a log's groups are as they are."""
+    if "stride" in row:
+        return int(row["stride"])
     return world // int(row["ranks"]) if row.get("groups") == "strided" else 1
 
 

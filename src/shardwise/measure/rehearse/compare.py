@@ -16,6 +16,7 @@ from shardwise.measure.rehearse.megatron import LOCAL, megatron_setup
 from shardwise.ops.moe import EAGER_ROUTING
 from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
+from shardwise.plan.renew import renewed
 
 # What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
 # take the way over a temporary, bytes each; tokens are sorted by plain kernels: bytes a layer (an H200's 0.15 ms).
@@ -118,9 +119,10 @@ def folded(plan: Plan, result: dict[str, Any], lines: list[RehearsedLine]) -> Pl
 
     The plan's own runtime may have other kernels than the program: the ratio measured / predicted is what carries over.
     """
-    told, rank = plan.predictions, int(result["rank"])
+    plan, rank = renewed(plan).plan, int(result["rank"])
+    told = plan.predictions
     if told is None:
-        raise InputError("the plan holds no predictions to correct; write it anew with `shardwise estimate PLAN --out`")
+        raise InputError("the plan holds no predictions to correct, and the cost model refuses it: see `check PLAN`")
     factors = {line.what: line.measured / line.predicted for line in lines if line.predicted}
     corrected: dict[str, float] = {}
     if "peak" in factors:

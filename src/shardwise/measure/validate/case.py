@@ -62,6 +62,8 @@ WHOLE: dict[str, str] = {
     ),
     "h200_huggingface": _SHAPE,
     "h200_megatron_rank": f"{_SHAPE} tp pp dp micro_batches",
+    "h200_real_jobs": "strategy.micro_batch strategy.seq",
+    "simumax_runs": "layer_num seq_len micro_batch_size micro_batch_num parallel.world",
 }
 """Whole numbers above zero that must be there."""
 OPEN: dict[str, str] = {
@@ -72,6 +74,8 @@ OPEN: dict[str, str] = {
     ),
     "h200_huggingface": "accum experts top_k expert_ffn",
     "h200_megatron_rank": "vpp",
+    "h200_real_jobs": "strategy.global_batch strategy.accumulation",
+    "simumax_runs": "parallel.tp parallel.cp parallel.pp parallel.ep parallel.etp parallel.vp",
 }
 """Whole numbers above zero that may be null or absent."""
 COUNTS: dict[str, str] = {
@@ -81,6 +85,8 @@ COUNTS: dict[str, str] = {
     ),
     "h200_huggingface": "shared_experts",
     "h200_megatron_rank": "stage",
+    "h200_real_jobs": "strategy.zero",
+    "simumax_runs": "",
 }
 """Whole numbers that may be zero, null or absent."""
 MEASURED: dict[str, str] = {
@@ -89,12 +95,16 @@ MEASURED: dict[str, str] = {
     "h200_megatron_rank": (
         "step_ms forward_backward_ms optimizer_ms peak_allocated peak_forward_backward peak_optimizer static"
     ),
+    "h200_real_jobs": "iteration_s peak_allocated peak_reserved",
+    "simumax_runs": "real_ms real_ms_derived real_peak_gib real_peak_gib_derived",
 }
 """Measured times and sizes: above zero where they are there."""
 TEXTS: dict[str, str] = {
     "published": "framework source_key kind model.name model.pos_emb precision.compute",
     "h200_huggingface": "id arch",
     "h200_megatron_rank": "id arch recompute",
+    "h200_real_jobs": "id framework",
+    "simumax_runs": "case model system_config",
 }
 THERE: dict[str, str] = {
     "published": (
@@ -103,9 +113,17 @@ THERE: dict[str, str] = {
     ),
     "h200_huggingface": "",
     "h200_megatron_rank": "stage flash",
+    "h200_real_jobs": "",
+    "simumax_runs": "",
 }
 """Fields that must be there; null says that the source does not state them."""
-TABLES = {"published": "gpu model parallel precision measured", "h200_huggingface": "", "h200_megatron_rank": ""}
+TABLES = {
+    "published": "gpu model parallel precision measured",
+    "h200_huggingface": "",
+    "h200_megatron_rank": "",
+    "h200_real_jobs": "strategy",
+    "simumax_runs": "parallel",
+}
 _LARGEST = 10**12
 _ABSENT = object()
 

@@ -8,15 +8,18 @@ from typing import Any
 
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.cluster import Cluster, Level
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, load_site
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.site import Site
 
 # First pattern that a row's `framework` matches, in lower case.
 RUNTIMES: tuple[tuple[str, str], ...] = (
     ("aa-scaling", "aleph"),
     ("composer|llm-foundry|mosaic", "mosaic"),
     ("maxtext|jax", "maxtext"),
-    ("torchtitan.*(2024|docs/performance)", "torchtitan-2024"),
+    # torchao's table of H100 runs names torchtitan 0.0.2; its others, and the tutorial's, commits of summer 2025
+    ("torchtitan.*(2024|docs/performance|workflows/training.*h100)", "torchtitan-2024"),
+    ("torchtitan.*(2025-?0[1-6]|pretraining.rst|workflows/training.*mi300)", "torchtitan-2025"),
     ("torchtitan", "torchtitan"),
     ("nanotron.*2024", "nanotron-2024"),
     ("nanotron", "nanotron"),
@@ -51,13 +54,49 @@ _GPUS: tuple[tuple[str, str], ...] = (
     ("v100.*16gb", "v100-16"),
     ("v100", "v100"),
     ("mi300", "mi300x"),
+    ("mi325", "mi325x"),
+    ("mi350", "mi350x"),
+    ("mi355", "mi355x"),
 )
 
 
-def runtime_for(framework: str, page: str = "") -> Runtime | None:
-    """The runtime that stands for a framework's text; the page it was published on tells its age."""
-    text = f"{framework} {page}".lower()
+def runtime_for(framework: str, page: str = "", gpu: str = "") -> Runtime | None:
+    """The runtime that stands for a framework's text; the page and the GPU of its table tell its age."""
+    text = f"{framework} {page} {gpu}".lower()
     return next((load_runtime(name) for pattern, name in RUNTIMES if re.search(pattern, text)), None)
+
+
+# Recipes of Megatron-Core with Transformer Engine that published runs were made with: first pattern that a row's source
+# and framework match. Megatron Bridge (`perf_recipes`, 067f987): gradients reduced in bf16, fp8 with a scale for every
+# tensor, parameters in the format of the products. NeMo and MLPerf: delayed scaling, parameters in fp8; the rows that
+# say so reduce gradients in bf16.
+_RECIPES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("megatron bridge", {"grad_dtype": "bf16", "scaling": "tensor", "fp8_weights": True}),
+    ("mlperf", {"scaling": "delayed", "fp8_weights": True}),
+    ("dgxc", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),  # as those of its rows that say it
+    ("nemo .*transformerengine", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),
+)
+
+
+def recipe_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Formats of gradients, scales, weights and attention: what a row says of them, else what its recipe does."""
+    said, precision = f"{row['source_key']} {row['framework']}".lower(), row["precision"]
+    fields = next((dict(fields) for pattern, fields in _RECIPES if re.search(pattern, said)), {})
+    if str(row["parallel"].get("fsdp")) == "Megatron-FSDP":  # it scatters gradients in the format of its parameters
+        fields["grad_dtype"] = "bf16"
+    if grads := str(precision.get("grads", "")):
+        fields["grad_dtype"] = "bf16" if grads.startswith(("bf16", "fp16")) else "fp32"
+    detail = f"{precision.get('detail', '')} {row.get('notes') or ''}".lower()
+    if "rowwise" in str(precision.get("detail", "")):
+        fields["scaling"] = "row"
+    if "fp8 all-gather" in detail or "fp8 fsdp all-gather" in detail:
+        fields["fp8_weights"] = True
+    if "fp8 attention" in detail:
+        fields["fp8_attention"] = True
+    if "offloaded to the host" in detail:
+        fields["offload"] = "activations"
+    narrow = precision["compute"] in {"fp8", "mxfp8", "nvfp4"}
+    return {name: value for name, value in fields.items() if narrow or name in {"grad_dtype", "offload"}}
 
 
 def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
@@ -74,22 +113,33 @@ def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
     return replace(runtime, overlap=replace(runtime.overlap, **changes))
 
 
-# Networks between nodes that a source does not state, bytes per second and GPU, fitted to how its runs slow down with
-# data parallel: the Aleph Alpha sweeps lose far more to it than eight adapters per node would explain.
-UNSTATED = {"aleph": 4e9}
+# First pattern that a row's source, GPU and notes match; all others are taken for usual.
+SITES: tuple[tuple[str, str], ...] = (
+    ("^bloom ", "bloom"),
+    ("^mt-nlg ", "mt-nlg"),
+    ("^aleph-", "aleph"),
+    ("^torchao.* MI300X ", "torchao-mi300x"),
+    ("power-limited|^torchao.* B200 ", "power-limited"),  # one team, one cluster
+)
 
 
-def cluster_for(gpu: dict[str, Any], gpus: int, runtime: str = "") -> Cluster | None:
+def site_for(source: str, gpu: str = "", notes: str = "") -> Site:
+    """Where a row was measured."""
+    text = f"{source} {gpu} {notes}"
+    return load_site(next((name for pattern, name in SITES if re.search(pattern, text)), "usual"))
+
+
+def cluster_for(gpu: dict[str, Any], gpus: int) -> Cluster | None:
     """The cluster that a row's gpu object describes, its network where it states one."""
     text = f"{gpu.get('type', '')} {gpu.get('family', '')}".lower()
     name = next((name for pattern, name in _GPUS if re.search(pattern, text)), None)
     if name is None:
         return None
     cluster = load_cluster(f"{gpus}x{name}")
-    return _networked(cluster, gpu, gpus, UNSTATED.get(runtime))
+    return _networked(cluster, gpu, gpus)
 
 
-def _networked(cluster: Cluster, gpu: dict[str, Any], gpus: int, unstated: float | None) -> Cluster:
+def _networked(cluster: Cluster, gpu: dict[str, Any], gpus: int) -> Cluster:
     inner = cluster.levels[0]
     domain = inner.size
     if "NVL72" not in str(gpu.get("type", "")):
@@ -100,7 +150,7 @@ def _networked(cluster: Cluster, gpu: dict[str, Any], gpus: int, unstated: float
     outer = (
         cluster.levels[1] if len(cluster.levels) > 1 else Level(name="network", size=gpus, bandwidth=25e9, latency=8e-6)
     )
-    stated = network_rate(str(gpu.get("inter_node") or ""), domain) or unstated
+    stated = network_rate(str(gpu.get("inter_node") or ""), domain)
     outer = replace(outer, size=max(gpus, domain), bandwidth=stated or outer.bandwidth)
     return replace(cluster, levels=(inner, outer))
 

@@ -11,9 +11,13 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.site import Site
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import MeasuredRun, Skipped
-from shardwise.measure.validate.frameworks import cluster_for, runtime_for, with_overlap
+from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
+from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
+from shardwise.measure.validate.simumax_runs import model_file
+from shardwise.measure.validate.unsaid import mildest
 
 Row = dict[str, Any]
 
@@ -33,10 +37,11 @@ def read(row: Row) -> MeasuredRun | Skipped:
 
 
 def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
-    runtime = runtime_for(row["framework"], str((row.get("source") or {}).get("path", "")))
+    page = str((row.get("source") or {}).get("path", ""))
+    runtime = runtime_for(row["framework"], page, str(row["gpu"].get("type", "")))
     if runtime is None:
         return Skipped(**identity, reason=f"no runtime stands for the framework {row['framework']!r}")
-    cluster = cluster_for(row["gpu"], int(row["num_gpus"]), runtime.name)
+    cluster = cluster_for(row["gpu"], int(row["num_gpus"]))
     if cluster is None:
         return Skipped(**identity, reason=f"the catalog has no GPU like {row['gpu'].get('type')!r}")
     notes: list[str] = []
@@ -48,6 +53,11 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         model, strategy = simumax.read_model(theirs).model, simumax.read_strategy(settings).strategy
         runtime = load_runtime(strategy.runtime)
     strategy = with_layers(model.layers, strategy)
+    if row["parallel"]["recompute"] is None and _measured(row).get("fits"):
+        recompute = mildest(model, cluster, strategy, runtime)
+        if recompute != strategy.recompute:
+            strategy = replace(strategy, recompute=recompute)
+            notes.append(f"recompute not stated: {recompute}, the mildest that fits")
     return MeasuredRun(
         **identity,
         gpu=str(row["gpu"].get("family")),
@@ -55,7 +65,7 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         complete=row.get("completeness") in {"full", "minor"},
         composed=str(row.get("notes") or "").startswith("COMPOSED"),
         model=model,
-        cluster=cluster,
+        cluster=replace(cluster, site=_site(row)),
         strategy=strategy,
         runtime=runtime,
         measured=_measured(row),
@@ -70,10 +80,9 @@ def simumax_files(model: Model, strategy: Strategy) -> tuple[Row, Row]:
     cross entropy, Transformer Engine 2.11, probabilities sent with the tokens, nothing overlapped.
     """
     told = {
-        "cross_entropy_loss_fusion": True, "overlap_grad_reduce": False, "pp_comm_async": False,
-        "te_version": "2.11.0", "dispatch_probs": True,
+        "cross_entropy_loss_fusion": True, "pp_comm_async": False, "te_version": "2.11.0", "dispatch_probs": True,
     }  # fmt: skip
-    return simumax.write_model(model), {**simumax.write_strategy(strategy), **told}
+    return model_file(model), {**simumax.write_strategy(strategy), **told}
 
 
 def model_of(row: Row) -> Model:
@@ -103,7 +112,7 @@ def model_of(row: Row) -> Model:
         mlp_bias=biased,
         windows=_windows(m),
         mla=_mla(m.get("mla")),
-        moe=_moe(m.get("moe")),
+        moe=_moe(row),
         mtp=int(m.get("mtp_layers") or 0),
     )
 
@@ -125,15 +134,24 @@ def _mla(given: Row | None) -> Mla | None:
     )
 
 
-def _moe(given: Row | None) -> Moe | None:
+# Experts in groups, which the rows do not say (their published configurations: n_group and topk_group).
+_GROUPS = {"deepseek-v3": (8, 4), "deepseek-v2": (8, 3)}
+
+
+def _moe(row: Row) -> Moe | None:
+    given, name = row["model"].get("moe"), str(row["model"]["name"])
     if not given:
         return None
+    groups, top_groups = _GROUPS.get(name, (1, 1))
     return Moe(
+        groups=groups,
+        top_groups=top_groups,
         experts=int(given["experts"]),
         top_k=int(given["topk"]),
         expert_ffn=int(given["moe_ffn"]),
         shared_ffn=int(given.get("shared_ffn") or 0),
         first_dense=int(given.get("dense_layers") or 0),
+        capacity=float(given["capacity_factor"]) if given.get("pad_to_capacity") else (1.0 if dropped(row) else None),
     )
 
 
@@ -151,15 +169,18 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
     global_batch = int(p["global_batch"])
     if p.get("num_microbatches"):
         global_batch = int(p["num_microbatches"]) * degrees["dp"] * micro
-    return Strategy(
+    # Megatron splits experts as it splits layers where nothing else is said; the recipes of its Bridge say 1
+    splits = model.moe and runtime.base.startswith("megatron") and "bridge" not in row["framework"].lower()
+    etp = int(p.get("etp") or (degrees["tp"] if splits else 1))
+    fields: dict[str, Any] = dict(
         **degrees,
         vpp=vpp,
-        etp=int(p.get("etp") or 1),
+        etp=etp,
         sp=bool(p["sequence_parallel"])
         if p["sequence_parallel"] is not None
         else runtime.name.startswith("torchtitan"),
         cp_kind="all-to-all" if "a2a" in str(p.get("cp_comm", "")).lower() else "ring",
-        zero=zero,  # type: ignore[arg-type]
+        zero=zero,
         zero_group=_zero_group(p),
         micro_batch=micro,
         global_batch=global_batch,
@@ -167,13 +188,15 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         schedule=schedule,
         placement="v" if schedule == "zb-v" else "loop",
         recompute=recompute_of(p["recompute"], model),
-        layers=_layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
-        dtype=_dtype(row),  # type: ignore[arg-type]
-        grad_dtype="bf16" if str(row["precision"].get("grads", "")).startswith(("bf16", "fp16")) else "fp32",
+        layers=own_layers(row) or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
+        dtype=_dtype(row),
+        **recipe_of(row),
         runtime=runtime.name,
         flash=row["flash_attention"] is not False,
         compile=bool(row.get("compile")) or runtime.kernels.compiled,
+        cuda_graphs="layer" if row.get("cuda_graphs") else "none",
     )
+    return Strategy(**{**fields, **unprinted(row, notes)})
 
 
 def _schedule(p: Row, vpp: int) -> tuple[str, int]:
@@ -212,13 +235,17 @@ def _layers(p: Row, model: Model, vpp: int) -> tuple[int, ...]:
     return ()
 
 
+_MODULES = (("mla_up_proj", "mla-up"), ("moe_act", "moe-act"), ("mlp", "mlp"), ("layernorm", "mlp-norm"))
+
+
 def recompute_of(text: str | None, model: Model) -> Recompute:
-    """A source's words for recompute; unknown counts as none."""
+    """A source's words for recompute; what it does not state counts as none here."""
     words = str(text or "none").lower()
-    if words.startswith("full"):
-        return Recompute(full=True)
-    if "every 2nd layer" in words or "block fraction" in words:
-        return Recompute(full=True, layers=(model.layers // 2,))
+    modules = [ours for theirs, ours in _MODULES if theirs in words and not (theirs == "mlp" and model.moe)]
+    if modules and not words.startswith(("full", "selective")):  # Megatron's mlp is that of dense layers alone
+        return Recompute(modules=tuple(modules))
+    if words.startswith("full") or "every 2nd layer" in words or "block fraction" in words:
+        return Recompute(full=True, layers=() if words.startswith("full") else (model.layers // 2,))
     if "op-level" in words:
         return Recompute(modules=("ops",))
     if words.startswith("minimal"):
@@ -256,6 +283,10 @@ def _measured(row: Row) -> dict[str, float | bool]:
     elif seconds:
         found["fits"] = True
     return found
+
+
+def _site(row: Row) -> Site:
+    return site_for(row["source_key"], str(row["gpu"].get("family", "")), str(row.get("notes") or ""))
 
 
 def _memory_kind(row: Row) -> str:

@@ -3,27 +3,44 @@
 published           a list of runs from reports and papers (or an object with `rows`), each with `parallel`
 h200_huggingface    {"rows": [...]}: training steps of one GPU, each with `states`
 h200_megatron_rank  {"rows": [...]}: single ranks of a pipeline, each with `stage`
+h200_real_jobs      {"rows": [...]}: steps of whole frameworks on one GPU, each with `framework` and `iteration_s`
+simumax_runs        {"rows": [...]}: runs on a machine that SimuMax's system file describes, each with `system_config`
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import FileError, ShardwiseError
+from shardwise.frameworks.load import load_cluster
+from shardwise.inputs import lookup
+from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_json
-from shardwise.measure.validate import h200, published
+from shardwise.measure.validate import h200, published, real_jobs, simumax_runs
 from shardwise.measure.validate.case import MeasuredRun, Skipped, row_faults
 
 Row = dict[str, Any]
-Read = Callable[[Row], MeasuredRun | Skipped]
+Read = Callable[[Row, Path, str | None], MeasuredRun | Skipped]
+"""Of a row, the folder of its file, and a cluster in place of the row's own."""
 
 SHIPPED = Path(__file__).parent / "data"
+
+
+def _placed(read: Callable[[Row], MeasuredRun | Skipped]) -> Read:
+    """A reader whose rows ran on a cluster of the catalog."""
+    return lambda row, _, cluster: elsewhere(read(row), cluster)
+
+
 FORMS: dict[str, tuple[frozenset[str], Read]] = {
-    "published": (frozenset({"parallel", "measured", "model"}), published.read),
-    "h200_megatron_rank": (frozenset({"stage", "micro_batches", "hidden"}), h200.read_megatron_rank),
-    "h200_huggingface": (frozenset({"arch", "seq", "hidden"}), h200.read_huggingface),
+    "published": (frozenset({"parallel", "measured", "model"}), _placed(published.read)),
+    "h200_megatron_rank": (frozenset({"stage", "micro_batches", "hidden"}), _placed(h200.read_megatron_rank)),
+    "h200_huggingface": (frozenset({"arch", "seq", "hidden"}), _placed(h200.read_huggingface)),
+    "h200_real_jobs": (frozenset({"framework", "strategy", "iteration_s"}), _placed(real_jobs.read)),
+    "simumax_runs": (frozenset({"system_config", "parallel", "micro_batch_num"}), simumax_runs.read),
 }
 """Form -> keys that its rows have, and its reader; the first form that fits is taken."""
 
@@ -33,11 +50,37 @@ def shipped_files() -> tuple[Path, ...]:
     return tuple(sorted(SHIPPED.glob("*.json.gz")))
 
 
-def read_file(path: str | Path) -> list[MeasuredRun | Skipped]:
-    """Every row of a file as a case, or the reason why it cannot be one; an unreadable file is an error."""
+def read_file(path: str | Path, cluster: str | None = None) -> list[MeasuredRun | Skipped]:
+    """Every row of a file as a case, or the reason why it cannot be one; an unreadable file is an error.
+
+    `cluster`: what rows of its GPU are predicted with, a file or a name; rows of other GPUs are skipped.
+    """
     rows = _rows(read_json(path), path)
     form = _form(rows, path)
-    return [_read(row, form, number) for number, row in enumerate(rows, 1)]
+    return [_read(row, form, number, Path(path).parent, cluster) for number, row in enumerate(rows, 1)]
+
+
+def elsewhere(case: MeasuredRun | Skipped, cluster: str | None) -> MeasuredRun | Skipped:
+    """A case on the cluster that was given in place of its own, if that has the GPU that it ran on."""
+    if cluster is None or isinstance(case, Skipped):
+        return case
+    other = sized(cluster, case.cluster.gpus)
+    ran, given = case.cluster.gpu.name, family(other.gpu.name)
+    if given != lookup.normal(ran):
+        return Skipped(id=case.id, source=case.source, reason=f"it ran on {ran}, and --cluster has {other.gpu.name}")
+    return replace(case, cluster=other)
+
+
+@lru_cache(maxsize=64)
+def sized(cluster: str, gpus: int) -> Cluster:
+    """So many GPUs of it; `validate` forgets them before it begins."""
+    return load_cluster(f"{gpus}x{cluster}")
+
+
+def family(gpu: str) -> str:
+    """The catalog's GPU that a name holds (of `b200_bf16_ceperm` and `our-b200` b200), or the name itself."""
+    name = lookup.normal(gpu)
+    return max((known for known in lookup.names(lookup.CATALOG / "clusters") if known in name), key=len, default=name)
 
 
 def sources_of(path: str | Path) -> dict[str, Any]:
@@ -70,16 +113,16 @@ def _has(row: object, keys: Iterable[str]) -> bool:
     return isinstance(row, dict) and all(key in row for key in keys)
 
 
-def _read(row: object, form: str, number: int) -> MeasuredRun | Skipped:
+def _read(row: object, form: str, number: int, folder: Path, cluster: str | None) -> MeasuredRun | Skipped:
     """One row; what is wrong with it is its own reason, not the file's."""
     if not isinstance(row, dict):
         return Skipped(id=f"row {number}", source=form, reason="the row is not a table of keys and values")
-    identity = {"id": str(row.get("id", f"row {number}")), "source": str(row.get("source_key", form))}
+    identity = {"id": str(row.get("id", row.get("case", f"row {number}"))), "source": str(row.get("source_key", form))}
     faults = row_faults(row, form)
     if faults:
         return Skipped(**identity, reason="; ".join(faults))
     try:
-        return FORMS[form][1](row)
+        return FORMS[form][1](row, folder, cluster)
     except ShardwiseError as error:
         return Skipped(**identity, reason=str(error))
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):

@@ -11,6 +11,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate, assemble
 from shardwise.estimate.intervals import (
     COMPOSED,
+    LAUNCH,
     PARTIAL,
     Interval,
     Spread,
@@ -21,10 +22,12 @@ from shardwise.estimate.intervals import (
     width_in,
 )
 from shardwise.estimate.setup import Setup, setup_of
+from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.load import counted_gpus
 from shardwise.measure.validate.case import MeasuredRun, Skipped
-from shardwise.measure.validate.rows import read_file, shipped_files
+from shardwise.measure.validate.rows import read_file, shipped_files, sized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +45,16 @@ class Validation:
         return [one for one in self.results if isinstance(one, Skipped)]
 
 
-def validate(files: Iterable[str | Path] = ()) -> Validation:
-    """Predict every row of the files; without files, of the data that come with the package."""
-    rows = [row for path in (tuple(files) or shipped_files()) for row in read_file(path)]
+def validate(files: Iterable[str | Path] = (), cluster: str | None = None) -> Validation:
+    """Predict every row of the files; without files, of the data that come with the package.
+
+    `cluster`: a name or file, without a number of GPUs, that the rows of its GPU are predicted with.
+    """
+    given = counted_gpus(cluster)[1] if cluster else None
+    sized.cache_clear()
+    if given:
+        load_cluster(given)  # a wrong one is an error, not a reason to skip each row
+    rows = [row for path in (tuple(files) or shipped_files()) for row in read_file(path, given)]
     return Validation(results=tuple(_predicted(row) for row in rows))
 
 
@@ -135,21 +145,30 @@ def _causes(case: MeasuredRun, setup: Setup, estimate: Estimate) -> tuple[str, .
     """Those of the question, and what the row itself leaves open."""
     name = case.runtime.name
     found = causes_of(case.model, case.cluster, case.strategy.dtype, name, setup.calibration, estimate.time)
-    if case.composed:
-        return (*found, COMPOSED)
+    if case.composed:  # whose parts wait for launches otherwise than a run does
+        return (*(name for name in found if name != LAUNCH), COMPOSED)
     return found if case.complete else (*found, PARTIAL)
 
 
+# A few steps after a rest keep clocks that a job of minutes does not: the same library's jobs of minutes take 4% longer
+# on the same H200, and so do Megatron's and torchtitan's.
+BURST = 1.05
 # Faked collectives leave most of every gathered activation unset; products of such data draw little power, so the GPU
 # keeps its full clock (H200: 850 to 890 TFLOP/s where random data sustain 680 to 730).
-UNSET_DATA = 1.14
+UNSET_DATA = 1.2
 
 
 def _calibration(case: MeasuredRun) -> Calibration:
+    """The GPU's, at the clocks that it was measured with."""
     calibration = calibration_of(case.cluster.gpu)
-    if case.rank is None or case.strategy.tp == 1:
-        return calibration
-    return replace(calibration, gemm={dtype: share * UNSET_DATA for dtype, share in calibration.gemm.items()})
+    if case.source == "h200_huggingface":
+        f, b = calibration.attention
+        return replace(_clocked(calibration, BURST), attention=(f * BURST, b * BURST))
+    return calibration if case.rank is None or case.strategy.tp == 1 else _clocked(calibration, UNSET_DATA)
+
+
+def _clocked(calibration: Calibration, factor: float) -> Calibration:
+    return replace(calibration, gemm={dtype: share * factor for dtype, share in calibration.gemm.items()})
 
 
 def _whole(case: MeasuredRun, estimate: Estimate) -> Values:

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from shardwise.cost.kernels import Machine, machine_of, op_times
-from shardwise.cost.network import Network, collective, network_of, send
+from shardwise.cost.network import Network, collective, exchanged, network_of, send
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -68,7 +68,7 @@ def make_profile(
     import numpy as np
 
     tps = tps or tensor_parallels(model, cluster)
-    machine = machine_of(cluster.gpu, calibration_of(cluster.gpu), runtime, dtype, accumulating=True)
+    machine = machine_of(cluster.gpu, calibration_of(cluster.gpu), runtime, dtype, accumulating=True, site=cluster.site)
     network = network_of(cluster, calibration_of(cluster.gpu))
     kinds = list(dict.fromkeys(layer_kinds(model)))
     values = []
@@ -98,7 +98,7 @@ def communication(op: Op, tp: int, network: Network) -> tuple[float, float]:
     found, group = {"F": 0.0, "I": 0.0, "W": 0.0}, network.group(tp, 1)
     for comm in op.comms:
         if comm.axis == "tp":
-            found[comm.phase] += collective(comm.kind, group, comm.bytes)
+            found[comm.phase] += exchanged(comm, group)
     return found["F"], found["I"]
 
 

@@ -15,6 +15,7 @@ def candidate_view(candidate: Candidate, best: Estimate | None = None) -> Plain:
     return {
         "strategy": str(strategy), "seconds": candidate.seconds, "total_bytes": candidate.total_bytes,
         "mfu": candidate.mfu, "tokens_per_second_per_gpu": tokens / candidate.seconds / strategy.world,
-        "fits": candidate.fits, "best": best is not None and str(best.strategy) == str(strategy),
+        "fits": candidate.fits, "allowed": candidate.allowed,
+        "best": best is not None and str(best.strategy) == str(strategy),
         "within_error": best is not None and layout_within_error(best, strategy, candidate.seconds),
     }  # fmt: skip

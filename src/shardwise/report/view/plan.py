@@ -20,7 +20,8 @@ from shardwise.plan.file import plan_id
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit
 from shardwise.plan.proof import check_proof
-from shardwise.report.estimate import chance, outdated, searched
+from shardwise.plan.renew import outdated, sentence
+from shardwise.report.estimate import chance, searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
@@ -94,7 +95,7 @@ def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _notes(found: Estimate, plan: Plan) -> Iterator[str]:
-    if note := outdated(plan, found):
+    if note := sentence(outdated(plan.predictions, found)):
         yield note
     proof = check_proof(plan)
     if proof and proof.fault:

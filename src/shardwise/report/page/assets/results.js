@@ -106,7 +106,7 @@ export function chosenCard(run) {
   const ready = state.current && state.current.view.strategy === state.selected;
   const best = run.view
     ? run.view.numbers.iteration_seconds
-    : Math.min(...run.points.filter(one => one.fits).map(one => one.seconds));
+    : Math.min(...run.points.filter(one => one.allowed).map(one => one.seconds));
   return el(
     "section",
     { "class": "card chosen", "aria-label": t("scatter.selected") },
@@ -122,7 +122,7 @@ export function chosenCard(run) {
       el(
         "p",
         { class: "numbers" },
-        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)}${point.within_error ? `, ${t("within.error")}` : ""}) · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(point.fits ? "fits.yes" : "fits.no")}`,
+        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)}${point.within_error ? `, ${t("within.error")}` : ""}) · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(`fits.${point.fits}`)}`,
       ),
     ),
     state.live
@@ -149,7 +149,7 @@ export function tableKey(rows) {
 export function rowsOf(run) {
   if (run.top && run.top.length) return run.top;
   return run.points
-    .filter(point => point.fits)
+    .filter(point => point.allowed)
     .sort((a, b) => a.seconds - b.seconds)
     .slice(0, 10);
 }

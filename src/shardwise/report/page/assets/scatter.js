@@ -56,7 +56,7 @@ const throughput = point => point.tokens_per_second_per_gpu;
 /** Points that no other beats in both: the fastest for their memory. */
 export function frontier(points) {
   const fit = points
-    .filter(point => point.fits)
+    .filter(point => point.allowed)
     .sort((a, b) => a.total_bytes - b.total_bytes || throughput(b) - throughput(a));
   const found = [];
   for (const point of fit)
@@ -184,13 +184,13 @@ function dots(made) {
 }
 
 const rankOf = (made, k) =>
-  made.points[k].strategy === made.selected ? 3 : made.points[k].best ? 2 : made.points[k].fits ? 1 : 0;
+  made.points[k].strategy === made.selected ? 3 : made.points[k].best ? 2 : made.points[k].allowed ? 1 : 0;
 
 function dot(made, k) {
   const point = made.points[k],
     [cx, cy] = made.places[k],
     selected = point.strategy === made.selected;
-  if (!point.fits) {
+  if (!point.allowed) {
     const shape = made.beyond[k] ? `M${cx - 2} ${cy - 4}l4 4l-4 4` : `M${cx - 3} ${cy - 3}l6 6m0 -6l-6 6`;
     const cross = svg("path", { class: "nofit", d: shape });
     return selected ? [cross, svg("circle", { class: "ring", cx, cy, r: 7 })] : cross;
@@ -225,7 +225,7 @@ function lines(point) {
     point.strategy,
     `${number(throughput(point))} ${t("tile.tokens")}`,
     `${seconds(point.seconds)} · MFU ${percent(point.mfu)}`,
-    `${bytes(point.total_bytes)} · ${t(point.fits ? "fits.yes" : "fits.no")}`,
+    `${bytes(point.total_bytes)} · ${t(`fits.${point.fits}`)}`,
   ];
 }
 

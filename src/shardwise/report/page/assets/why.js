@@ -90,13 +90,13 @@ function verdict(found, here) {
   const times = { share: percent(Math.abs(found.slower)), there: seconds(here * (1 + found.slower)), here: seconds(here) };
   const near = found.within_error ? ` (${t("within.error")})` : "";
   const speed = t(found.slower > 0 ? "why.slower" : "why.faster", times) + near;
-  return found.fits ? speed : `${t("fits.no")}; ${speed}`;
+  return found.fits !== "no" ? speed : `${t("fits.no")}; ${speed}`;
 }
 
 function told(found, here) {
   const parts = (found.parts || []).filter(part => Math.abs(part.lost) > 1e-9).slice(0, 8);
   const most = Math.max(...parts.map(part => Math.abs(part.lost)), 1e-12);
-  const mark = !found.fits ? "nofit" : found.within_error ? "near" : found.slower > 0 ? "slower" : "faster";
+  const mark = found.fits === "no" ? "nofit" : found.within_error ? "near" : found.slower > 0 ? "slower" : "faster";
   return [
     el("p", { class: `verdict ${mark}` }, verdict(found, here)),
     found.missing_bytes > 0 && state.lang !== "en" // the English sentence says it

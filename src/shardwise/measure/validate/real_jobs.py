@@ -1,0 +1,88 @@
+"""Training steps of whole frameworks on one GPU as cases: rows with a `framework` and either our own model and
+strategy, from which its files were written, or a Hugging Face config with what its loop was told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from shardwise.frameworks.huggingface.read import read_config
+from shardwise.frameworks.load import load_cluster
+from shardwise.inputs import lookup
+from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
+from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.strategy import Strategy
+from shardwise.measure.validate.case import MeasuredRun, Skipped
+
+Row = dict[str, Any]
+
+
+def read(row: Row) -> MeasuredRun | Skipped:
+    """One row as a case. Where a framework reports what its allocator reserved and no more, that is held."""
+    strategy, model = (_written(row) if "model" in row else _library(row)) or (None, None)
+    if strategy is None or model is None:
+        return Skipped(id=str(row["id"]), source=source_of(row), reason="neither a model nor a config_json is there")
+    measured: dict[str, float | bool] = {"iteration_seconds": float(row["iteration_s"]), "fits": True}
+    kind = "allocated" if row.get("peak_allocated") else "reserved"
+    if row.get(f"peak_{kind}"):
+        measured["peak_bytes"] = float(row[f"peak_{kind}"])
+    measured["spread"] = float(row.get("spread") or 0.0)
+    return MeasuredRun(
+        id=str(row["id"]),
+        source=source_of(row),
+        gpu="H200",
+        precision=strategy.dtype,
+        complete=True,
+        model=model,
+        cluster=load_cluster("1xh200"),
+        strategy=strategy,
+        runtime=_runtime(row, strategy),
+        measured=measured,
+        memory_kind=kind,
+    )
+
+
+def source_of(row: Row) -> str:
+    """A source for each framework, so that one can be left out."""
+    word = str(row["framework"]).lower().replace("transformers", "huggingface")
+    names = ("megatron", "torchtitan", "deepspeed", "huggingface")
+    return f"h200_jobs_{next((name for name in names if name in word), 'other')}"
+
+
+def _written(row: Row) -> tuple[Strategy, Model]:
+    """Our own model and strategy, which the framework's files were written from."""
+    strategy = lookup.build(Strategy, row["strategy"])
+    if "stores scores" in str(row.get("version", "")):
+        strategy = replace(strategy, flash=False)
+    return strategy, lookup.build(Model, row["model"])
+
+
+def _library(row: Row) -> tuple[Strategy, Model] | None:
+    if not isinstance(row.get("config_json"), dict):
+        return None
+    told = row["strategy"]
+    micro = int(told["micro_batch"])
+    strategy = Strategy(
+        zero=0,
+        micro_batch=micro,
+        global_batch=micro * int(told.get("accumulation") or 1),
+        seq=int(told["seq"]),
+        recompute=Recompute(full=told.get("recompute") == "full"),
+        master="autocast" if told.get("states") == "amp" else "pure",
+        dtype="fp8" if told.get("fp8") else "bf16",
+        runtime="huggingface",
+        compile=bool(told.get("compile")),
+    )
+    return strategy, read_config(row["config_json"], name=str(row["id"])).model
+
+
+def _runtime(row: Row, strategy: Strategy) -> Runtime:
+    """Layers that are compiled one by one leave the loss alone, and hand no mask to attention."""
+    runtime = load_runtime(strategy.runtime)
+    if row["strategy"].get("compile") == "layers":
+        kernels = replace(runtime.kernels, compiled_loss="", compiled_full_attention=False)
+        return replace(runtime, kernels=kernels)
+    return runtime

@@ -1,0 +1,106 @@
+"""Settings that a published table leaves out: what its notes say, else what the recipe behind it sets."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from shardwise.inputs.recompute import Recompute
+
+Row = dict[str, Any]
+_FILE = Path(__file__).parent / "data" / "recipes.toml"
+_BRIDGE = "megatron bridge"
+_DISPATCHERS = {"deepep": "deepep", "hybridep": "hybridep", "alltoall": "all-to-all", "allgather": "all-gather"}
+# Layers of every chunk of DeepSeek-V3 by the number of chunks; the last one holds what predicts further ahead, too.
+_DEEPSEEK_V3 = {8: (8,) * 7 + (5,), 16: (4,) * 15 + (1,), 32: (1,) + (2,) * 30 + (0,)}
+
+
+def unprinted(row: Row, notes: list[str]) -> dict[str, Any]:
+    """Fields of a strategy that the columns of a row do not hold."""
+    if not row["model"].get("moe"):
+        return {}
+    found = {**_recipe(row), **_said(row)}
+    if found.pop("told", False):
+        notes.append("dispatcher, CUDA graphs and recompute as in the recipe")
+    modules = found.pop("recompute", None)
+    if modules and row["parallel"]["recompute"] is None:
+        found["recompute"] = Recompute(modules=tuple(modules))
+    if row["parallel"]["ep"] in {None, 1}:
+        found.pop("ep_overlap", None)
+    return found
+
+
+def own_layers(row: Row) -> tuple[int, ...]:
+    """The cut of a recipe that has one of its own."""
+    p, m = row["parallel"], row["model"]
+    if m["name"] != "deepseek-v3" or m["layers"] != 61 or "megatron" not in row["framework"].lower():
+        return ()
+    return _DEEPSEEK_V3.get(int(p["pp"] or 1) * int(p.get("vpp") or 1), ())
+
+
+def _said(row: Row) -> dict[str, Any]:
+    """What the row's own words say."""
+    named = str(row["parallel"].get("dispatcher") or row["model"]["moe"].get("dispatcher") or "")
+    text = f"{named} {row.get('notes') or ''}".lower()
+    found: dict[str, Any] = {}
+    name = next((ours for word, ours in _DISPATCHERS.items() if word in text), None)
+    if name:
+        found["dispatcher"] = name
+    if "ep overlap" in text:
+        found["ep_overlap"] = True
+    if "partial cuda graphs" in text:
+        found["cuda_graphs"] = "attention"
+    elif row.get("cuda_graphs"):
+        found["cuda_graphs"] = "layer"
+    return found
+
+
+def dropped(row: Row) -> bool:
+    """Whether tokens beyond an expert's even share are dropped, and room up to it is padded."""
+    return "token drop" in str(row.get("notes") or "").lower()
+
+
+@lru_cache(maxsize=1)
+def _recipes() -> tuple[Row, ...]:
+    return tuple(tomllib.loads(_FILE.read_text(encoding="utf-8"))["recipe"])
+
+
+def _recipe(row: Row) -> dict[str, Any]:
+    if _BRIDGE not in row["framework"].lower():
+        return {}
+    if dropped(row):  # shapes are fixed then, and whole layers were captured
+        return {"cuda_graphs": "layer", "told": True}
+    found = next((one for one in _recipes() if _matches(one, row)), None)
+    return {**found["settings"], "told": True} if found else {}
+
+
+def _matches(recipe: Row, row: Row) -> bool:
+    p, family = row["parallel"], str(row["gpu"].get("family"))
+    return (
+        re.search(recipe["models"], row["model"]["name"]) is not None
+        and family in recipe.get("gpus", [family])
+        and row["precision"]["compute"] in recipe.get("precisions", [row["precision"]["compute"]])
+        and release(row) >= recipe.get("since", 0.0)
+        and not (recipe.get("chunked") and int(p["pp"] or 1) > 1 and not p.get("vpp"))
+    )
+
+
+NEWEST = 26.08
+
+
+def release(row: Row) -> float:
+    """The release that a row was printed for: a row is kept for the newest, and its notes list the older ones."""
+    source = row.get("source") or {}
+    if str(source.get("path", "")).endswith("performance-summary.md"):
+        return NEWEST
+    table = re.match(r"(\d\d\.\d\d)", str(source.get("table", "")))
+    if table:
+        return float(table[1])
+    others = re.findall(r"(\d\d\.\d\d)(\.\d+)?: \d+", str(row.get("notes") or ""))
+    if not others:
+        return 0.0
+    newest, patch = max(others)
+    return 26.06 if (newest, patch) >= ("26.04", ".01") else float(newest)

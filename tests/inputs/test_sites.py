@@ -1,0 +1,51 @@
+"""Sites: named factors of a machine room, apart from GPUs and software."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.errors import InputError, UnknownNameError
+from shardwise.estimate.estimate import estimate
+from shardwise.frameworks.load import load_cluster, load_model
+from shardwise.inputs.load import load_site
+from shardwise.inputs.site import USUAL, Site
+from shardwise.inputs.strategy import Strategy
+
+LINE = "tp4 pp4 dp4 mbs2 gbs64 seq2048 runtime=megatron-2021"
+
+
+def seconds(cluster):
+    return estimate(load_model("gpt-3-13b"), cluster, Strategy.parse(LINE)).iteration_seconds
+
+
+def test_a_cluster_stands_at_a_usual_site_unless_it_says_so(tmp_path):
+    assert load_cluster("64xa100").site == USUAL == load_site("usual")
+    assert load_cluster("64xa100@bloom").site.slowdown == 1.2
+    own = tmp_path / "ours.toml"
+    own.write_text('gpu = "a100"\ngpus = 64\nsite = "bloom"\n')
+    assert load_cluster(str(own)).site == load_site("jean-zay")
+    own.write_text('gpu = "a100"\ngpus = 64\n[site]\nname = "cellar"\nfabric = 0.5\n')
+    assert load_cluster(str(own)).site == Site(name="cellar", fabric=0.5)
+
+
+def test_an_unknown_site_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(UnknownNameError, match="bloom"):
+        load_cluster("64xa100@blom")
+    own = tmp_path / "ours.toml"
+    own.write_text('gpu = "a100"\ngpus = 64\n[site]\nslowdown = 0\n')
+    with pytest.raises(InputError, match="slowdown"):
+        load_cluster(str(own))
+
+
+def test_each_number_of_a_site_slows_what_it_names():
+    cluster = load_cluster("64xa100")
+    usual = seconds(cluster)
+    slow = {
+        name: seconds(replace(cluster, site=replace(USUAL, **{name: value})))
+        for name, value in {"slowdown": 1.2, "fabric": 0.2, "host": 0.05}.items()
+    }
+    assert all(found > usual for found in slow.values())
+    assert slow["slowdown"] < 1.2 * usual  # the network and the host are no slower
+    assert seconds(replace(cluster, site=replace(USUAL, spread=0.5))) == usual
