@@ -57,7 +57,7 @@ def _memory_line(found: Estimate) -> str:
     may = " that may be used" if limit < found.cluster.gpu.memory else ""
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
     needed = f"{show_bytes(fullest.total)} ({low} to {high}) of {show_bytes(limit)}{may}{where}"
-    return f"{_FITS[found.fits]} (probability of fitting {chance(found)}): {needed}, {spare}"
+    return f"{_FITS[found.fits]}: {needed}, {spare}; probability of fitting {chance(found)}"
 
 
 def _limit(found: Estimate) -> float:
