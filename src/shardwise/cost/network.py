@@ -138,7 +138,7 @@ class Network:
         return (_rate(level, reach), reach.latency + reach.fixed) if reach else (bandwidth, level.latency)
 
     def sent(self, distance: int) -> Times:
-        """Tabled messages to the rank `distance` further on; empty: none."""
+        """Measured messages to the rank `distance` further on; empty: none."""
         reach = self._sent(distance)[1]
         return _times(reach) if reach else ()
 
