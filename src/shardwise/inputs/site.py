@@ -23,7 +23,7 @@ class Site:
     """Speed of the hosts' processors over usual ones: launches and framework code take their time divided by it."""
     spread: float = 0.05
     """How far iteration times lie from the prediction on a site of which no more is known: two in three are within it,
-    as a logarithm. Of a site that was measured it is what its own runs leave; more than usual widens intervals."""
+    as a logarithm. More than usual widens intervals: of the site's numbers little is known."""
     source: str = "the middle of 24 published sites, two in three of which lie within 5% of it"
     """What the numbers were learnt from."""
 
