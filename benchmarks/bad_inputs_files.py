@@ -112,7 +112,6 @@ RUNTIME = {
                 "p2p": N(0.0), "ep": N(0.0), "cp": N(0.8), "p2p_shares": S(False)},
     "overheads": {"launch": Q("4us"), "launch_backward": Q("4us"), "layer": Q("200us"), "iteration": Q("2ms"),
                   "collective": Q("20us"), "microbatch": Q("1ms"), "owner": Q("3ms"), "slowdown": N(1.1)},
-    "errors": {"time": N(0.1), "memory": N(0.05)},
 }  # fmt: skip
 HUGGINGFACE = {
     "model_type": "llama", "num_hidden_layers": W(8), "hidden_size": W(512), "num_attention_heads": W(8),

@@ -207,7 +207,9 @@ def test_fits_is_said_against_the_memory_that_may_be_used(base, tmp_path, shardw
     sw.write_plan(made, tmp_path / "plan.json")
     found = shardwise("estimate", tmp_path / "plan.json")
     assert found.code == 1
-    assert "does not fit: 56.82 GiB of 39.12 GiB that may be used" in found.out
+    assert "does not fit: 56.82 GiB (" in found.out
+    assert ") of 39.12 GiB that may be used on pipeline rank 0, 17.70 GiB missing" in found.out
+    assert "probability of fitting under 1%" in found.out
     assert "of h100 may be used 39.12 GiB, 17.70 GiB are missing" in found.err
 
 

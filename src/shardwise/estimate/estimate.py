@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import log, sqrt
 from typing import NamedTuple
 
 from shardwise.check.check import ensure
@@ -78,7 +78,11 @@ def within(found: Estimate, limit: float | None) -> Estimate:
         return found
     low, high = found.total_bytes_interval
     asked = limit < found.cluster.gpu.memory * sqrt(low / high) * (1 - ROUNDING)
-    return replace(found, memory_limit=limit, fits="no" if asked and found.total_bytes > limit else found.fits)
+    found = replace(found, memory_limit=limit)
+    if not asked or found.total_bytes <= limit:
+        return found
+    chance = probability(found.total_bytes, limit, log(high / low) / 2)
+    return replace(found, fits="no", fits_probability=min(chance, found.fits_probability))
 
 
 class RankParts(NamedTuple):

@@ -57,7 +57,7 @@ def _memory_line(found: Estimate) -> str:
     may = " that may be used" if limit < found.cluster.gpu.memory else ""
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
     needed = f"{show_bytes(fullest.total)} ({low} to {high}) of {show_bytes(limit)}{may}{where}"
-    return f"{_FITS[found.fits]} (probability of fitting {chance(found)}): {needed}, {spare}"
+    return f"{_FITS[found.fits]}: {needed}, {spare}; probability of fitting {chance(found)}"
 
 
 def _limit(found: Estimate) -> float:
@@ -223,10 +223,8 @@ def notes(found: Estimate) -> list[str]:
 
 def unmeasured(cluster: Cluster) -> Iterator[str]:
     """That nothing measured supports a GPU's calibration."""
-    found = calibration_of(cluster.gpu)
-    if not found.measured:
-        error = show_percent(found.time_error, 0)
-        yield f"no measured run supports the times of {cluster.gpu.name}: they may be off by {error} or more"
+    if not calibration_of(cluster.gpu).measured:
+        yield f"no measured run supports the times of {cluster.gpu.name}"
 
 
 def missing(found: Estimate) -> str:

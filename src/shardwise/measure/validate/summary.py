@@ -263,6 +263,7 @@ def coverages(outcomes: Iterable[Outcome], quantity: str) -> list[Coverage]:
 
 def _regimes(one: Outcome) -> list[str]:
     """What a row belongs to: its causes of error, its format, and where there is none of them, the number of nodes.
+
     What never ran as a whole says nothing of any other regime.
     """
     if COMPOSED in one.causes:

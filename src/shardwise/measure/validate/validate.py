@@ -11,6 +11,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate, assemble
 from shardwise.estimate.intervals import (
     COMPOSED,
+    LAUNCH,
     PARTIAL,
     Interval,
     Spread,
@@ -144,8 +145,8 @@ def _causes(case: MeasuredRun, setup: Setup, estimate: Estimate) -> tuple[str, .
     """Those of the question, and what the row itself leaves open."""
     name = case.runtime.name
     found = causes_of(case.model, case.cluster, case.strategy.dtype, name, setup.calibration, estimate.time)
-    if case.composed:
-        return (*found, COMPOSED)
+    if case.composed:  # whose parts wait for launches otherwise than a run does
+        return (*(name for name in found if name != LAUNCH), COMPOSED)
     return found if case.complete else (*found, PARTIAL)
 
 
