@@ -29,6 +29,7 @@ from shardwise.estimate.intervals import (
     ANY,
     CAUSES,
     COMPOSED,
+    GPU,
     LAUNCH,
     NODES,
     UNSEEN,
@@ -47,11 +48,14 @@ PRIOR = 20
 """Runs that speak for a runtime being like the others."""
 FINEST = 0.5
 """Least factor of a runtime: few sites stand behind any one."""
-LEAST_ROWS, LEAST_SOURCES = 15, 2
+LEAST_ROWS, LEAST_SOURCES = 20, 2
 """Runs and sources without which a cause has no width of its own."""
 ROUNDS = 25
 LEAST, MOST = 0.8, 3.0
 """A cause is scaled for left-out sources by a factor between these."""
+FIRST_SIGHT = 0.34
+"""Width of what an unseen GPU adds to times: that of 23 runs on an H100 of 500 W, an MI300X and V100s, left out, before
+anything was fitted to them. Predictions of today are no longer of GPUs unseen, so that it can only be kept."""
 NOT_OF_MEMORY = {NODES, LAUNCH}
 """Causes that do not touch what a rank holds."""
 TIME, MEMORY = INTERVALS
@@ -176,6 +180,10 @@ def scaled(rows: Sequence[Entry], folds: dict[str, Fit]) -> Values:
     return found
 
 
+def at_first_sight(one: Fit) -> Fit:
+    return one._replace(causes={**one.causes, GPU: max(FIRST_SIGHT**2, one.causes[GPU])})
+
+
 class Fitted(NamedTuple):
     """One quantity."""
 
@@ -278,6 +286,7 @@ HEAD = """\
 def main() -> None:
     outcomes = validate().outcomes
     time = fitted(entries(outcomes, TIME, without_source(outcomes)))
+    time = time._replace(fit=at_first_sight(time.fit))
     memory = fitted(entries(outcomes, MEMORY, lambda _: 0.0, NOT_OF_MEMORY))
     for quantity, found in ((TIME, time), (MEMORY, memory)):
         print(f"\n{quantity}: widths {table(found)['causes']}")
