@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from making import MARK, cell
+from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.describe import FieldDoc, describe
 from shardwise.inputs.gate import Scalar, shown
-from shardwise.inputs.load import load_runtime, runtime_names
+from shardwise.inputs.load import SITES, load_runtime, load_site, runtime_names
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Abilities, Kernels, Memory, Overheads, Overlap, Runtime
 from shardwise.inputs.scalars import row_of
+from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import SCHEDULES, Lora, Strategy
 
 PAGES: dict[str, tuple[type, ...]] = {
     "model": (Model, Mla, Moe),
-    "cluster": (Cluster, Gpu, Level),
+    "cluster": (Cluster, Gpu, Level, Site),
     "strategy": (Strategy, Recompute, Lora),
     "runtime": (Runtime, Abilities, Kernels, Memory, Overlap, Overheads),
 }
@@ -45,6 +47,8 @@ def page(name: str) -> str:
         if kind is not kinds[0]:
             parts.append(f"## {kind.__name__}\n\n{' '.join((kind.__doc__ or '').split())}")
         parts.append(table(kind))
+    if name == "cluster":
+        parts.append(_sites())
     return "\n\n".join(parts) + "\n"
 
 
@@ -85,9 +89,17 @@ def _default(doc: FieldDoc) -> str:
     return "none" if doc.default in {None, ()} else f"`{doc.default}`"
 
 
-PARTS = {kind.__name__ for kind in PAGES["runtime"][1:]}
+PARTS = {kind.__name__ for kind in PAGES["runtime"][1:]} | {"Site"}
 
 
 def _runtimes() -> str:
     rows = [f"| `{name}` | {cell(load_runtime(name).title)} |" for name in runtime_names()]
     return "\n".join(["| runtime | what it is |", "|---|---|", *rows])
+
+
+def _sites() -> str:
+    sites = [USUAL, *(load_site(name) for name in lookup.names(SITES))]
+    rows = [
+        f"| `{one.name}` | {one.slowdown:g} | {one.fabric:g} | {one.spread:g} | {cell(one.source)} |" for one in sites
+    ]
+    return "\n".join(["| site | slowdown | fabric | spread | learnt from |", "|---|---|---|---|---|", *rows])

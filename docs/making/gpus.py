@@ -5,17 +5,19 @@ from __future__ import annotations
 from making import MARK, row
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs import lookup
+from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import CLUSTERS
-from shardwise.units import show_bytes, show_percent, show_rate
+from shardwise.units import show_bytes, show_rate
 
 LEAD = """GPUs (and other accelerators) by name, from `inputs/catalog/clusters`; each file there names its data sheets.
 Peaks are dense, in TFLOPS; memory is what the driver reports; bandwidths are per GPU and direction. Upper and lower
 case do not matter, a space is a hyphen, and other names that people use lead to the same entry (`RTX PRO 6000`,
 `trn2`). Another network is [described in a file](../how-to/describe-a-cluster.md)."""
 CALIBRATED = """A calibration says what share of a data sheet is reached ([how](../explain/calibration.md)). Where no
-measured run or probe supports it, `shardwise estimate` says so; the last column is how wrong times typically are."""
+measured run or probe supports it, `shardwise estimate` says so. The last column: timed runs that predictions are held
+against ([validate](../how-to/validate.md)); with fewer than five, intervals are as wide as for a GPU never seen."""
 
 
 def page() -> str:
@@ -27,10 +29,11 @@ def page() -> str:
     ]
     sheets += [_sheet(node) for node in nodes]
     found = {calibration_of(node.gpu).name: calibration_of(node.gpu) for node in nodes}
-    stands = [row(["calibration", "GPUs", "stands on", "error"]), row(["---"] * 3 + ["---:"])]
+    stands = [row(["calibration", "GPUs", "stands on", "timed runs"]), row(["---"] * 3 + ["---:"])]
     for name, one in found.items():
         gpus = ", ".join(f"`{node.gpu.name}`" for node in nodes if calibration_of(node.gpu).name == name)
-        stands.append(row([f"`{name}`", gpus, one.source, show_percent(one.time_error, 0)]))
+        runs = sum(counts.get(name, 0) for counts in accuracy().seen.values())
+        stands.append(row([f"`{name}`", gpus, one.source, f"{runs:,}"]))
     texts = ["# GPUs", MARK, LEAD, "\n".join(sheets), "## What they are calibrated on", CALIBRATED, "\n".join(stands)]
     return "\n\n".join(texts) + "\n"
 

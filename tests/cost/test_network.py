@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.cost.network import Network, all_reduce, all_to_all, collective, ring, send
+from shardwise.errors import InputError
 from shardwise.frameworks.load import load_cluster
-from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibration import Calibration, Reach
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 
 GPU = Gpu(name="toy", memory=80e9, bandwidth=2e12, flops={"bf16": 3e14, "fp32": 2e13})
@@ -109,3 +110,54 @@ def test_more_bytes_or_slower_links_never_take_less(kind, size, stride, amount, 
     time = collective(kind, quick.group(size, stride), amount)
     assert collective(kind, quick.group(size, stride), factor * amount) >= time - 1e-12
     assert collective(kind, slow.group(size, stride), amount) >= time - 1e-12
+
+
+def table(*lines: Reach) -> Network:
+    usual = network()
+    calibration = Calibration(name="x", source="test", gemm={}, collective_fixed=0.0, collectives=lines)
+    levels = tuple(level for level, _ in usual.levels)
+    return Network(Cluster(name="toy", gpu=GPU, gpus=64, levels=levels), calibration)
+
+
+def line(**fields) -> Reach:
+    return Reach(**{"level": "node", "kind": "all-gather", "share": 0.5, "latency": 0.0, **fields})
+
+
+class TestTable:
+    """The first line of a cluster's measured collectives that fits a group counts."""
+
+    def test_by_kind(self):
+        found = table(line(), line(kind="reduce-scatter", share=0.25)).group(8, 1)
+        assert ring(found, 8e9) == pytest.approx(7e9 / 50e9)
+        assert ring(found, 8e9, "reduce-scatter") == pytest.approx(7e9 / 25e9)
+        both = table(line(kind="ring")).group(8, 1)
+        assert ring(both, 8e9) == ring(both, 8e9, "reduce-scatter") == pytest.approx(7e9 / 50e9)
+
+    @pytest.mark.parametrize("which", [{"size": 4}, {"stride": 2}, {"within": 4}, {"nodes": 2}])
+    def test_a_line_of_other_groups_does_not_count(self, which):
+        found = table(line(**which), line(share=0.8)).group(8, 1)
+        assert ring(found, 8e9) == pytest.approx(7e9 / 80e9)
+
+    def test_a_strided_group_has_its_own(self):
+        lines = line(size=4, stride=2, share=0.1), line(size=4, share=0.7)
+        assert ring(table(*lines).group(4, 2), 4e9) == pytest.approx(3e9 / 10e9)
+        assert ring(table(*lines).group(4, 1), 4e9) == pytest.approx(3e9 / 70e9)
+
+    def test_nodes_that_a_group_lies_on(self):
+        lines = line(level="net", nodes=2, share=0.5), line(level="net", share=0.25)
+        assert ring(table(*lines).group(16, 1), 16e9) == pytest.approx(15e9 / (8 * 5e9))
+        assert ring(table(*lines).group(32, 1), 32e9) == pytest.approx(31e9 / (8 * 2.5e9))
+
+    def test_messages_between_measured_sizes(self):
+        found = table(line(size=8, sizes=(1e6, 1e8), seconds=(1e-4, 1e-2))).group(8, 1)
+        assert ring(found, 1e7) == pytest.approx(1e-3)
+        assert ring(found, 1.0) == pytest.approx(1e-4)
+        assert ring(found, 1e9) == pytest.approx(0.1)
+        # of another size the line's share is all that is known
+        other = table(line(sizes=(1e6, 1e8), seconds=(1e-4, 1e-2))).group(8, 1)
+        assert ring(other, 8e9) == pytest.approx(7e9 / 50e9)
+
+    @pytest.mark.parametrize(("sizes", "seconds"), [((1e8, 1e6), (1.0, 2.0)), ((1e6,), (1.0, 2.0))])
+    def test_a_wrong_table_is_refused(self, sizes, seconds):
+        with pytest.raises(InputError, match="sizes must rise"):
+            table(line(size=8, sizes=sizes, seconds=seconds)).group(8, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.estimate.setup import setup_of
@@ -42,6 +44,20 @@ def test_casts_of_a_layer_take_what_was_measured(model, tokens, scaling, measure
     setup = setup_of(load_model(model), load_cluster("1xh200"), strategy, MEGATRON)
     ops = [op for op in setup.chunks[0].runs[1].block.ops if op.kind == "gemm"]
     assert 2 * sum(op.bytes_f + op.bytes_b for op in ops) / setup.machine.bandwidth == pytest.approx(measured, rel=0.15)
+
+
+def test_experts_cast_their_tokens_one_by_one():
+    """Two layers of Qwen3 30B with 16 of its experts on one H200: most of the time of casts is in starting kernels."""
+    model = replace(load_model("qwen3-30b-a3b"), moe=replace(load_model("qwen3-30b-a3b").moe, experts=16))
+    setup = setup_of(model, load_cluster("1xh200"), Strategy(seq=4096, dtype="fp8"), MEGATRON)
+    block, machine = setup.chunks[0].runs[1].block, setup.machine
+    groups = {op.name: op.shape[3] for op in block.ops if op.kind == "grouped"}
+    assert set(groups.values()) == {16}
+    narrow = format_of("fp8")
+    ops = [op for op in block.ops if op.kind in {"gemm", "grouped"} and op.bytes_f]
+    started = sum(narrow.kernels + narrow.each * (groups.get(op.name, 1) - 1) for op in ops)
+    moved = sum(op.bytes_f + op.bytes_b for op in ops) / machine.bandwidth
+    assert 2 * (moved + 2 * started * machine.kernel_fixed) == pytest.approx(2.08e-3, rel=0.2)
 
 
 def qkv(strategy):

@@ -10,6 +10,7 @@ from shardwise.cli.output import Output, output_options
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.load import gpu_names
+from shardwise.inputs.site import USUAL
 from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
 
 
@@ -63,6 +64,9 @@ def _show(text: str, output: Output) -> None:
     output.say(f"{cluster.name}: {cluster.gpus} x {gpu.name}, {show_bytes(gpu.memory)} at {show_rate(gpu.bandwidth)}")
     output.say("  peak: " + ", ".join(f"{name} {show_flops(value)}" for name, value in gpu.flops.items()))
     output.say(f"  host: {show_bytes(cluster.host_memory)} per node, {show_rate(cluster.host_bandwidth)} per GPU")
+    site = cluster.site
+    if site != USUAL:
+        output.say(f"  site: {site.name}, kernels x{site.slowdown:g}, fabric x{site.fabric:g}, hosts x{site.host:g}")
     calibration = calibration_of(gpu)
     output.say(f"  calibrated on: {calibration.name}: {calibration.source}")
     output.say()

@@ -14,7 +14,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import LayerKind, layer_ops
 from shardwise.ops.linear import adapter_params, narrow_of
-from shardwise.ops.op import Op
+from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
 ENDS = frozenset({"embedding", "head"})
@@ -262,7 +262,8 @@ def _add(
     narrow = narrow_of(shard, op.name) if product else None
     times = op_times(op, machine, narrow=narrow is not None)
     if narrow:
-        fixed = narrow.kernels * machine.kernel_fixed
+        more = op.shape[3] - 1 if op.kind == "grouped" else 0.0
+        fixed = (narrow.kernels + more * narrow.each) * machine.kernel_fixed
         times = times._replace(f=times.f + fixed, i=times.i + fixed)
     elif op.kind == "attention" and shard.fp8_attention:
         times = KernelTimes(*(one / ASSUMED.fp8_attention for one in times))
@@ -280,17 +281,30 @@ def _add(
     if op.name == "router":
         forward[_HOST] += machine.experts_f
         input_grad[_HOST] += machine.experts_b
-    table = (forward, input_grad, weight_grad)
+    table, room = (forward, input_grad, weight_grad), [times.f, times.i + times.w]
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]
         row[_HOST] += launched * machine.collective
         seconds = exchanged(comm, getattr(groups, comm.axis))
-        if comm.phase == "W":  # a gathered input for the weight gradient runs behind the input gradient's product
-            seconds -= hidden["W"] * min(seconds, times.i)
-        # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
-        waits = comm.axis == "cp" and comm.kind != "ring"
-        row[_AXES[comm.axis]] += seconds * (1.0 if waits else 1.0 - hidden[comm.axis])
+        row[_AXES[comm.axis]] += seconds - _behind(comm, seconds, room, hidden)
     return Seconds(*forward)
+
+
+def _behind(comm: Comm, seconds: float, room: list[float], hidden: dict[str, float]) -> float:
+    """Seconds of a collective that run behind kernels; tensor and context parallel's behind their own operator's, each
+    second of which hides one. `room`: what is left of those forward and backward.
+    """
+    if comm.axis == "cp" and comm.kind != "ring":
+        return 0.0  # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+    share = hidden[comm.axis]
+    if comm.axis not in {"tp", "cp"}:
+        return share * seconds
+    if comm.phase == "W":  # a gathered input for the weight gradient runs behind the input gradient's product
+        share = max(share, hidden["W"])
+    back = comm.phase != "F"
+    behind = min(share * seconds, room[back])
+    room[back] -= behind
+    return behind
 
 
 def _frozen(times: KernelTimes, op: Op, shard: Shard) -> KernelTimes:

@@ -41,7 +41,7 @@ Times = tuple[tuple[float, float], ...]
 """Bytes and seconds, sizes rising."""
 
 
-class Measured(NamedTuple):
+class Tabled(NamedTuple):
     """A kind of collective as it was measured on the levels of a group."""
 
     kind: CollectiveKind
@@ -59,7 +59,7 @@ class Group(NamedTuple):
     hops: tuple[Hop, ...]
     fixed: float
     """Seconds that starting a collective takes."""
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[Tabled, ...] = ()
     """Kinds of collectives that were measured, in place of both."""
     stride: int = 1
     """Ranks from one member to the next."""
@@ -71,7 +71,7 @@ class Group(NamedTuple):
         found = self.table(kind)
         return (found.hops, found.fixed) if found else (self.hops, self.fixed)
 
-    def table(self, kind: CollectiveKind) -> Measured | None:
+    def table(self, kind: CollectiveKind) -> Tabled | None:
         return next((one for one in self.measured if one.kind == kind), None)
 
 
@@ -117,7 +117,7 @@ class Network:
             hops.append((level, Hop(below, -(-size // below), bandwidth, level.latency)))
         return hops
 
-    def _measured(self, kind: CollectiveKind, hops: list[tuple[Level, Hop]], size: int, stride: int) -> Measured | None:
+    def _measured(self, kind: CollectiveKind, hops: list[tuple[Level, Hop]], size: int, stride: int) -> Tabled | None:
         """The hops of a group at the rates that were measured; none: nothing was."""
         found: list[Hop] = []
         reach = last = None
@@ -133,7 +133,7 @@ class Network:
             return None
         # a curve is of the whole group, and so of the widest level that it reaches
         times = _times(reach) if reach and reach.size == size else ()
-        return Measured(kind, tuple(found), last.fixed, times)
+        return Tabled(kind, tuple(found), last.fixed, times)
 
     def _reach(self, level: Level, kind: CollectiveKind, size: int, stride: int) -> Reach | None:
         """The first line of the table that fits a group."""
@@ -160,7 +160,7 @@ class Network:
         return bandwidth * one * _topology(level.topology, 2, level.size), level.latency
 
     def sent(self, distance: int) -> Times:
-        """Measured messages to the rank `distance` further on; empty: none."""
+        """Tabled messages to the rank `distance` further on; empty: none."""
         reach = self._sent(distance)[1]
         return _times(reach) if reach else ()
 

@@ -143,7 +143,8 @@ class Memory:
     gather_buffer: bool = False
     """One lasting buffer for gathered activations of tensor parallel layers."""
     dummy_gradients: bool = False
-    """One unused 16-bit weight gradient per distinct matrix shape is kept (Transformer Engine 2.3 and later)."""
+    """One unused 16-bit weight gradient per distinct matrix shape of a layer is kept (Transformer Engine 2.3 and
+    later); the output layer makes its own anew."""
     workspace: float = 67e6
     """Matrix library's workspaces."""
     fixed: float = 0.0
@@ -188,8 +189,8 @@ class Overlap:
     tp: float = 0.0
     """Tensor parallel communication, by splitting matrix products."""
     weight_gather: float = 1.0
-    """Gathering a column layer's input again for its weight gradient (sequence parallel), behind the product that makes
-    the gradient of that input, as long as it lasts."""
+    """Gathering a column layer's input again for its weight gradient (sequence parallel), behind the layer's backward
+    products as long as they last."""
     p2p_shares: bool = False
     """Without sequence parallel, tensor parallel ranks send a share of the hidden state each and gather it."""
     whole_reduction: bool = False

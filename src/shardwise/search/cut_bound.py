@@ -183,6 +183,10 @@ def _first(setup: Setup) -> dynamic.First | None:
     )
 
 
+def _times(passes: list[Seconds], count: int) -> list[Seconds]:
+    return [Seconds(*(count * part for part in one)) for one in passes]
+
+
 class _Relaxed:
     """Times and bytes of blocks as numbers that add up to no more than the estimate has."""
 
@@ -191,7 +195,10 @@ class _Relaxed:
         self.behind = behind_passes(setup)
         kinds = layer_kinds(setup.model)[: setup.model.layers]
         main = block_of(setup, max(dict.fromkeys(kinds), key=kinds.count), PLAIN)
-        self.tangents = [tangent(seconds) for seconds in self._covered(main)]
+        # at the passes of the whole model: ends of many kernels and few launches count for what they are in its sum
+        runs = [run for chunk in setup.chunks for run in chunk.runs]
+        passes = zip(*(_times(self._covered(block), count) for block, count in runs), strict=True)
+        self.tangents = [tangent(combined(*one)) for one in passes]
         self.rates = rates_of(setup, setup.strategy, chunk_of((BlockRun(main, 1),), 0.0))
         self.stretch = 1 + setup.runtime.memory.fragmentation
         self.on_device = 0.0 if setup.strategy.offload == "activations" else 1.0

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.layer import Block
+from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.states import states_of
 from shardwise.cost.update import Update, data_groups, reductions, update_of, windows
@@ -192,11 +193,19 @@ def rates_of(ground: Setup, strategy: Strategy, chunk: Chunk) -> Rated:
     ]
     # adapters train a few parameters only: then weights alone are sure
     names = _PARAMETERS if ground.shard.lora == 0 else {"weights"}
-    static = [sum(part.value for part in one.parts if part.name in names) for one in unit]
+    static = [sum(_least(part, ground) for part in one.parts if part.name in names) for one in unit]
     buckets = sum(part.value for part in whole.parts if part.name == "communication buckets")
     alone = 0.0 if ground.shard.lora else 1.0
     gradients, work = [alone * one.gradients for one in unit], [alone * one.optimizer for one in unit]
     return Rated(static, gradients, work, whole.gathered, buckets + whole.context)
+
+
+def _least(part: Ledger, ground: Setup) -> float:
+    """Bytes of a part that a parameter takes at least: a layer's weights may be kept in one narrow copy alone."""
+    shard = ground.shard
+    if part.name != "weights" or shard.narrow is None or not shard.fp8_weights:
+        return part.value
+    return part.value * min(1.0, shard.narrow.size / shard.element)
 
 
 def _bare(chunk: Chunk, params: float, expert_params: float) -> Chunk:

@@ -53,7 +53,8 @@ def _case(row: Row, identity: dict[str, Any]) -> MeasuredRun | Skipped:
         model, strategy = simumax.read_model(theirs).model, simumax.read_strategy(settings).strategy
         runtime = load_runtime(strategy.runtime)
     strategy = with_layers(model.layers, strategy)
-    if row["parallel"]["recompute"] is None and _measured(row).get("fits"):
+    # only of runtimes whose recipes are known to recompute parts of a layer
+    if row["parallel"]["recompute"] is None and "modules" in runtime.can.recompute and _measured(row).get("fits"):
         recompute = mildest(model, cluster, strategy, runtime)
         if recompute != strategy.recompute:
             strategy = replace(strategy, recompute=recompute)
@@ -265,6 +266,8 @@ def _tuned(row: Row, runtime: Runtime) -> Runtime:
         kernels = replace(kernels, attention="flash1")
     if kernel == "torch":
         kernels = replace(kernels, softmax_bytes=6.0, softmax_work=8.0)
+    if "megatron bridge" in str(row["framework"]).lower():
+        kernels = replace(kernels, loss="fused")  # all its recipes fuse the cross entropy
     if row["parallel"].get("async_tp"):
         runtime = replace(runtime, overlap=replace(runtime.overlap, tp=0.6))
     return replace(runtime, kernels=kernels)
