@@ -10,7 +10,7 @@ from typing import Any
 from shardwise.frameworks.huggingface.read import read_config
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs import lookup
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, load_site
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
@@ -37,7 +37,7 @@ def read(row: Row) -> MeasuredRun | Skipped:
         precision=strategy.dtype,
         complete=True,
         model=model,
-        cluster=load_cluster("1xh200"),
+        cluster=replace(load_cluster("1xh200"), site=load_site("virtual-h200")),
         strategy=strategy,
         runtime=_runtime(row, strategy),
         measured=measured,
