@@ -29,6 +29,7 @@ from shardwise.estimate.intervals import (
     ANY,
     CAUSES,
     COMPOSED,
+    GPU,
     LAUNCH,
     NODES,
     UNSEEN,
@@ -47,11 +48,14 @@ PRIOR = 20
 """Runs that speak for a runtime being like the others."""
 FINEST = 0.5
 """Least factor of a runtime: few sites stand behind any one."""
-LEAST_ROWS, LEAST_SOURCES = 15, 2
+LEAST_ROWS, LEAST_SOURCES = 20, 2
 """Runs and sources without which a cause has no width of its own."""
 ROUNDS = 25
 LEAST, MOST = 0.8, 3.0
 """A cause is scaled for left-out sources by a factor between these."""
+FIRST_SIGHT = 0.34
+"""Width of what an unseen GPU adds to times: that of 23 runs on an H100 of 500 W, an MI300X and V100s, left out, before
+anything was fitted to them. Predictions of today are no longer of GPUs unseen, so that it can only be kept."""
 NOT_OF_MEMORY = {NODES, LAUNCH}
 """Causes that do not touch what a rank holds."""
 TIME, MEMORY = INTERVALS
@@ -136,18 +140,24 @@ def enough(rows: Sequence[Entry], name: str) -> bool:
 
 
 def fit(rows: Sequence[Entry]) -> Fit:
-    causes, runtimes = dict.fromkeys(CAUSES, 0.0), dict[str, float]()
-    fitted = [name for name in CAUSES if enough(rows, name)]
+    found = Fit(dict.fromkeys(CAUSES, 0.0), {})
+    own = {name: [row for row in rows if name in row.causes] for name in CAUSES if enough(rows, name)}
     for _ in range(ROUNDS):
-        for name in fitted:
-            left = [
-                row.off**2 / runtimes.get(row.runtime, 1.0) - sum(causes[one] for one in row.causes if one != name)
-                for row in rows
-                if name in row.causes
-            ]
-            causes[name] = max(1e-4 if name == ANY else 0.0, quantile(left))
-        runtimes = factors(rows, causes)
-    return Fit(causes, runtimes)
+        refit(found, own)
+        found = found._replace(runtimes=factors(rows, found.causes))
+    refit(found, own)  # the causes last: it is by regime that nine in ten are to lie inside
+    return found
+
+
+def refit(found: Fit, own: dict[str, list[Entry]]) -> None:
+    """Each cause in turn, given the others."""
+    causes = found.causes
+    for name, rows in own.items():
+        left = [
+            row.off**2 / found.runtimes.get(row.runtime, 1.0) - sum(causes[one] for one in row.causes if one != name)
+            for row in rows
+        ]
+        causes[name] = max(1e-4 if name == ANY else 0.0, quantile(left))
 
 
 def factors(rows: Sequence[Entry], causes: Values) -> Values:
@@ -176,6 +186,10 @@ def scaled(rows: Sequence[Entry], folds: dict[str, Fit]) -> Values:
     return found
 
 
+def at_first_sight(one: Fit) -> Fit:
+    return one._replace(causes={**one.causes, GPU: max(FIRST_SIGHT**2, one.causes[GPU])})
+
+
 class Fitted(NamedTuple):
     """One quantity."""
 
@@ -193,7 +207,9 @@ def fitted(rows: list[Entry]) -> Fitted:
     def rescaled(one: Fit) -> Fit:
         return one._replace(causes={name: factor[name] * square for name, square in one.causes.items()})
 
-    return Fitted(rows, rescaled(fit(rows)), {name: rescaled(one) for name, one in folds.items()})
+    whole = rescaled(fit(rows))
+    refit(whole, {COMPOSED: [row for row in rows if COMPOSED in row.causes]} if enough(rows, COMPOSED) else {})
+    return Fitted(rows, whole, {name: rescaled(one) for name, one in folds.items()})
 
 
 def measured(rows: Iterable[Entry]) -> list[Entry]:
@@ -278,6 +294,7 @@ HEAD = """\
 def main() -> None:
     outcomes = validate().outcomes
     time = fitted(entries(outcomes, TIME, without_source(outcomes)))
+    time = time._replace(fit=at_first_sight(time.fit))
     memory = fitted(entries(outcomes, MEMORY, lambda _: 0.0, NOT_OF_MEMORY))
     for quantity, found in ((TIME, time), (MEMORY, memory)):
         print(f"\n{quantity}: widths {table(found)['causes']}")
@@ -293,6 +310,7 @@ def main() -> None:
     print(f"\npairs {data['pairs']}")
     if "--check" not in sys.argv:
         FILE.write_text(HEAD + tomli_w.dumps(data))
+        print(f"written to {FILE}")
 
 
 if __name__ == "__main__":

@@ -135,6 +135,12 @@ def predict(case: MeasuredRun) -> Outcome | Skipped:
     return Outcome(case=case, predicted={**predicted, **bars(predicted, width)}, error=error, causes=causes)
 
 
+def _probability(case: MeasuredRun, estimate: Estimate, total: float) -> float:
+    """That the device suffices, as `fits` of a row has it: sources are silent on their hosts."""
+    width = width_in(estimate.total_bytes, estimate.total_bytes_interval)
+    return probability(total, case.cluster.gpu.memory, width)
+
+
 def bars(predicted: Values, width: Spread) -> Values:
     """The intervals around what is predicted."""
     widths = dict(zip(INTERVALS, width, strict=True))
@@ -182,7 +188,7 @@ def _whole(case: MeasuredRun, estimate: Estimate) -> Values:
         "iteration_seconds": estimate.iteration_seconds,
         "peak_bytes": peak,
         "fits": fullest.total <= case.cluster.gpu.memory,
-        "fits_probability": estimate.fits_probability,
+        "fits_probability": _probability(case, estimate, fullest.total),
     }
     if case.source == "h200_huggingface":
         values |= {
@@ -200,7 +206,6 @@ def _rank(case: MeasuredRun, estimate: Estimate) -> Values:
     stage, memory = estimate.stages[rank], estimate.memory[rank]
     passes = case.strategy.microbatches * stage.alone
     passes += case.runtime.overheads.iteration
-    width = width_in(estimate.total_bytes, estimate.total_bytes_interval)
     return {
         "iteration_seconds": passes + estimate.optimizer_by_rank[rank],
         "forward_backward_seconds": passes,
@@ -210,5 +215,5 @@ def _rank(case: MeasuredRun, estimate: Estimate) -> Values:
         "peak_optimizer_bytes": memory.optimizer,
         "static_bytes": memory.static,
         "fits": memory.total <= case.cluster.gpu.memory,
-        "fits_probability": probability(memory.total, case.cluster.gpu.memory, width),
+        "fits_probability": _probability(case, estimate, memory.total),
     }
