@@ -71,8 +71,10 @@ def show_sites(rows: dict[str, list[Outcome]]) -> None:
     for source, factor in sorted(factors.items(), key=lambda pair: pair[1]):
         print(f"  site of {source:18s} {factor:5.2f}")
     middle = median(factors.values())
-    apart = 1.4826 * median(abs(log(factor / middle)) for factor in factors.values())
-    print(f"  {len(factors)} sites: middle {middle:.3f}, spread {apart:.3f}")
+    apart = sorted(abs(log(factor / middle)) for factor in factors.values())
+    print(
+        f"  {len(factors)} sites: middle {middle:.3f}, two in three within {apart[round(2 / 3 * len(apart)) - 1]:.3f}"
+    )
 
 
 def main() -> None:

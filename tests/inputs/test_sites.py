@@ -49,3 +49,13 @@ def test_each_number_of_a_site_slows_what_it_names():
     assert all(found > usual for found in slow.values())
     assert slow["slowdown"] < 1.2 * usual  # the network and the host are no slower
     assert seconds(replace(cluster, site=replace(USUAL, spread=0.5))) == usual
+
+
+def test_a_site_of_which_little_is_known_has_a_wider_interval():
+    model, strategy, cluster = load_model("gpt-3-13b"), Strategy.parse(LINE), load_cluster("64xa100")
+    found = [
+        estimate(model, replace(cluster, site=replace(USUAL, spread=spread)), strategy).iteration_seconds_interval
+        for spread in (0.0, USUAL.spread, 0.2)
+    ]
+    assert found[0] == found[1]
+    assert found[2][0] < found[1][0] < found[1][1] < found[2][1]

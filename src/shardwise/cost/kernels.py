@@ -102,6 +102,8 @@ class Machine(NamedTuple):
     """Sustained operations per second of matrix products in the compute format."""
     wide: float
     """The same in 16 bit, for layers that stay there under fp8."""
+    single: float
+    """The same in fp32, for products that autocast leaves alone."""
     attention_f: float
     attention_b: float
     half_f: float
@@ -180,6 +182,7 @@ def machine_of(
     return Machine(
         gemm=gpu.peak(narrow.peak if narrow else dtype) * share / slow_gemm,
         wide=gpu.peak(wide) * wide_share / slow_gemm,
+        single=gpu.peak("fp32") * calibration.gemm.get("fp32", ASSUMED.gemm_share) / slow_gemm,
         attention_f=sixteen * flash[0] / slow_attention,
         attention_b=sixteen * flash[1] / slow_attention,
         half_f=calibration.attention_half[0],
@@ -248,8 +251,10 @@ def shape_key(kind: str, phase: str, *sizes: float) -> str:
     return " ".join((kind, phase, *(f"{size:.0f}" for size in sizes)))
 
 
-def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> KernelTimes:
-    """Device seconds of an operator. `narrow`: its products run in the compute format, else in 16 bit."""
+def op_times(op: Op, machine: Machine, *, narrow: bool = False, single: bool = False) -> KernelTimes:
+    """Device seconds of an operator. `narrow`: its products run in the compute format, else in 16 bit; `single`: in
+    fp32.
+    """
     if op.kind == "memory":
         bandwidth, fixed = machine.bandwidth, machine.kernel_fixed
         f, b = machine.operators.get(op.name, (1.0, 1.0))
@@ -257,7 +262,7 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False) -> KernelTimes:
         return KernelTimes(forward, op.bytes_b / (bandwidth * b) + op.kernels_b * fixed, 0.0)
     if op.kind == "attention":
         return _attention(op, machine)
-    rate = machine.gemm if narrow else machine.wide
+    rate = machine.gemm if narrow else machine.single if single else machine.wide
     rows, columns, depth = op.shape[0], op.shape[1], op.shape[2]
     if op.kind == "grouped":
         return _grouped(op, machine, rate)

@@ -260,7 +260,8 @@ def _add(
     forward = [0.0] * 7
     product = op.kind in {"gemm", "grouped"}
     narrow = narrow_of(shard, op.name) if product else None
-    times = op_times(op, machine, narrow=narrow is not None)
+    single = shard.autocast and op.kind == "grouped" and not shard.runtime.kernels.experts_autocast
+    times = op_times(op, machine, narrow=narrow is not None, single=single)
     if narrow:
         more = op.shape[3] - 1 if op.kind == "grouped" else 0.0
         fixed = (narrow.kernels + more * narrow.each) * machine.kernel_fixed

@@ -160,7 +160,7 @@ class Network:
         return bandwidth * one * _topology(level.topology, 2, level.size), level.latency
 
     def sent(self, distance: int) -> Times:
-        """Tabled messages to the rank `distance` further on; empty: none."""
+        """Measured messages to the rank `distance` further on; empty: none."""
         reach = self._sent(distance)[1]
         return _times(reach) if reach else ()
 

@@ -174,7 +174,7 @@ def _estimate(
     host = _host_bytes(setup)
     stage = stages[done.busiest]
     causes = causes_of(setup.model, cluster, strategy.dtype, setup.runtime.name, calibration, time)
-    width = spread_of(causes, setup.runtime.name, calibration)
+    width = spread_of(causes, setup.runtime.name, calibration, cluster.site)
     needed = around(total, width.memory)
     enough = host <= cluster.host_memory
     return Estimate(

@@ -19,6 +19,7 @@ from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of, is_shipped
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
+from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -90,11 +91,15 @@ def unseen_of(runtime: str, family: str, seen: Seen) -> tuple[str, ...]:
     return (SOFTWARE,) if gpu else (SOFTWARE, GPU)
 
 
-def spread_of(causes: tuple[str, ...], runtime: str, calibration: Calibration) -> Spread:
-    """The widths of a question's predictions. A runtime's own factor counts where its runs were seen on the GPU."""
+def spread_of(causes: tuple[str, ...], runtime: str, calibration: Calibration, site: Site = USUAL) -> Spread:
+    """The widths of a question's predictions. A runtime's own factor counts where its runs were seen on the GPU, and
+    what a site's times are spread more than usual ones, of which the fitted widths know.
+    """
     known = "" if UNSEEN.intersection(causes) else _base(runtime)
     own = {"time": calibration.time_error, "memory": calibration.memory_error}
-    return Spread(*(_width(name, causes, known, error) for name, error in own.items()))
+    time, memory = (_width(name, causes, known, error) for name, error in own.items())
+    more = max(0.0, site.spread**2 - USUAL.spread**2)
+    return Spread(sqrt(time**2 + NORMAL**2 * more) if more else time, memory)
 
 
 def _base(runtime: str) -> str:

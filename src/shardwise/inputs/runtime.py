@@ -114,6 +114,8 @@ class Kernels:
     """One pass over the states; else several, with temporaries."""
     optimizer_work: float = 0.0
     """Bytes of temporaries per parameter of the optimizer's shard."""
+    experts_autocast: bool = True
+    """Under autocast the experts' products run in 16 bit; where they do not, in fp32."""
     expert_loop: bool = False
     """Products of experts are launched one by one (Transformer Engine), else all of a layer in one kernel."""
     expert_activation: tuple[float, float] = (1.0, 1.0)

@@ -160,8 +160,10 @@ def quantised(shard: Shard, name: str, inputs: float, gradients: float) -> Quant
     narrow = narrow_of(shard, name)
     if narrow is None:
         return Quantised()
-    forward = narrow.traffic(turned=shard.turned, normed=name in NORMED)
-    backward = narrow.traffic(turned=shard.turned, normed=False)
+    # a compiler lets whatever makes an operand find its largest value, as a norm does
+    compiled = shard.runtime.kernels.compiled
+    forward = narrow.traffic(turned=shard.turned, normed=compiled or name in NORMED)
+    backward = narrow.traffic(turned=shard.turned, normed=compiled)
     return Quantised(forward * inputs, backward * gradients, narrow.kernels)
 
 

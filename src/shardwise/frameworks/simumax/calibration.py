@@ -26,7 +26,7 @@ _KINDS: dict[CollectiveKind, str] = {
     "all-to-all": "all2all",
     "send": "p2p",
 }
-_SIZES = (2, 4, 8, 16, 32, 64)
+_SIZES = tuple(2**power for power in range(1, 13))
 Nets = tuple[tuple[str, int, NetworkEfficiency], ...]
 """Name of our level, ranks that groups on it lie within (0: any), and the network; the nearest first."""
 

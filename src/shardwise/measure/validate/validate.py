@@ -131,7 +131,7 @@ def predict(case: MeasuredRun) -> Outcome | Skipped:
         if key in case.measured and not isinstance(value, bool | tuple) and case.measured[key]
     }
     causes = _causes(case, setup, estimate)
-    width = spread_of(causes, case.runtime.name, setup.calibration)
+    width = spread_of(causes, case.runtime.name, setup.calibration, case.cluster.site)
     return Outcome(case=case, predicted={**predicted, **bars(predicted, width)}, error=error, causes=causes)
 
 
