@@ -48,7 +48,7 @@ PRIOR = 20
 """Runs that speak for a runtime being like the others."""
 FINEST = 0.5
 """Least factor of a runtime: few sites stand behind any one."""
-LEAST_ROWS, LEAST_SOURCES = 12, 3
+LEAST_ROWS, LEAST_SOURCES = 10, 2
 """Runs and sources without which a cause has no width of its own."""
 ROUNDS = 25
 LEAST, MOST = 0.8, 3.0

@@ -110,13 +110,9 @@ def _base(runtime: str) -> str:
 def _width(quantity: str, causes: tuple[str, ...], runtime: str, own: float) -> float:
     """`own`: mean error that the user's calibration measured of itself, in place of what any run errs; 0: none."""
     widths: Widths = getattr(accuracy(), quantity)
-    return width_of(widths.causes, causes, own * OF_MEAN, 1.0 if own else widths.runtimes.get(runtime, 1.0))
-
-
-def width_of(widths: Mapping[str, float], causes: tuple[str, ...], own: float = 0.0, factor: float = 1.0) -> float:
-    """Squares of the causes' widths, added; `own` stands for that of any run."""
-    parts = [own if own and name == ANY else widths.get(name, 0.0) for name in causes]
-    return factor * sqrt(sum(part * part for part in parts))
+    factor = widths.runtimes.get(runtime, 1.0)
+    fitted = (factor * widths.causes.get(name, 0.0) for name in causes if name != ANY or not own)
+    return sqrt((own * OF_MEAN) ** 2 + sum(part * part for part in fitted))
 
 
 def around(value: float, width: float) -> Interval:
