@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import FileError
 from shardwise.frameworks.imported import Imported
@@ -53,6 +54,10 @@ def _mapping(text: str, name: str) -> Imported:
 
         return read_deepspeed(data, title=name)
     model = data.get("model")
+    if is_bridge(data):
+        from shardwise.frameworks.megatron.bridge import read_bridge
+
+        return read_bridge(data, title=name)
     if _MINDFORMERS & data.keys() or (isinstance(model, dict) and "model_config" in model):
         from shardwise.frameworks.mindformers.read import read_mindformers
 
@@ -64,9 +69,15 @@ def _mapping(text: str, name: str) -> Imported:
     raise FileError(
         name,
         "is not a form that is known; expected a Megatron-LM script (--tensor-model-parallel-size ...) or YAML "
-        "(MODEL_ARGS), a torchtitan TOML ([parallelism]) or Python config, a MindFormers YAML (parallel_config) or a "
-        "DeepSpeed JSON (zero_optimization)",
+        "(MODEL_ARGS), a Megatron Bridge YAML (model, train), a torchtitan TOML ([parallelism]) or Python config, a "
+        "MindFormers YAML (parallel_config) or a DeepSpeed JSON (zero_optimization)",
     )
+
+
+def is_bridge(data: dict[str, Any]) -> bool:
+    """Megatron Bridge's `ConfigContainer`."""
+    model = data.get("model")
+    return isinstance(model, dict) and "tensor_model_parallel_size" in model and isinstance(data.get("train"), dict)
 
 
 def _as_arguments(flags: dict[str, object]) -> str:

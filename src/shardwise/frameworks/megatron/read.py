@@ -40,6 +40,11 @@ def read_arguments(text: str, *, title: str = "megatron", beside: Iterable[str] 
     """The strategy and the model of a script or argument list; `beside`: what else its file holds, to be named."""
     draft = drafted(flags(text))
     draft.ignored += beside
+    return finished(draft, title)
+
+
+def finished(draft: ImportDraft, title: str) -> Imported:
+    """With Megatron's own defaults for what is left open."""
     _defaults(draft)
     return draft.finish(title)
 

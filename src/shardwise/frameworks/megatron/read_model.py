@@ -52,6 +52,7 @@ _ROWS = {
     "num-query-groups": "Model.kv_heads", "kv-channels": "Model.head_size", "ffn-hidden-size": "Model.hidden",
     "vocab-size": "Model.vocab", "padded-vocab-size": "Model.vocab", "max-position-embeddings": "Model.max_positions",
     "mtp-num-layers": "Model.mtp", "num-experts": "Moe.experts", "moe-router-topk": "Moe.top_k",
+    "moe-router-num-groups": "Moe.groups", "moe-router-group-topk": "Moe.top_groups",
     "moe-ffn-hidden-size": "Moe.expert_ffn", "moe-shared-expert-intermediate-size": "Moe.shared_ffn",
     "kv-lora-rank": "Mla.kv_rank", "qk-head-dim": "Mla.nope_size", "qk-pos-emb-head-dim": "Mla.rope_size",
     "v-head-dim": "Mla.value_size", "q-lora-rank": "Mla.q_rank",
