@@ -11,6 +11,7 @@ import pytest
 
 from shardwise.check.check import check
 from shardwise.cost.network import all_to_all, dispatch, network_of
+from shardwise.estimate.advice import advise
 from shardwise.estimate.estimate import estimate
 from shardwise.estimate.setup import setup_of
 from shardwise.frameworks.load import load_cluster, load_model
@@ -174,3 +175,10 @@ def test_experts_that_cannot_be_are_told(fields, word):
     model = replace(given, moe=replace(given.moe, **fields))
     found = check(model, load_cluster("8xh100"), Strategy.parse("dp8 ep8 gbs8"), load_runtime("megatron"))
     assert any(word in fault.message for fault in found), [fault.message for fault in found]
+
+
+def test_a_better_dispatcher_is_advised():
+    model = replace(load_model("deepseek-v3"), layers=8)
+    found = estimate(model, load_cluster("64xh100"), Strategy.parse("dp64 ep64 zero1 mbs1 gbs256 seq4096"))
+    text = next(change.text for change in advise(found) if change.kind == "experts")
+    assert text.startswith("dispatcher all-to-all -> ")

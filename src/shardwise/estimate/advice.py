@@ -92,7 +92,7 @@ def _best_of_kinds(changes: Iterable[Change], count: int) -> tuple[Change, ...]:
 def _changes(base: Estimate, start: Strategy, runtime: Runtime, seen: set[Strategy]) -> list[Change]:
     """What every valid strategy one step from `start` would bring over `base`."""
     found = []
-    for kind, strategy in neighbours(base.model, start, runtime):
+    for kind, strategy in (*neighbours(base.model, start, runtime), *_dispatchers(start, runtime)):
         if strategy in seen or check(base.model, base.cluster, strategy, runtime):
             continue
         seen.add(strategy)
@@ -137,6 +137,16 @@ _MODULES: tuple[tuple[str, ...], ...] = (
     ("mlp",),
     ("attention",),
 )
+
+
+def _dispatchers(strategy: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
+    """Other ways for tokens to reach their experts: settings of the runtime that `plan` takes as asked for."""
+    if strategy.ep == 1:
+        return
+    for name in runtime.can.dispatchers:
+        for overlap in {strategy.ep_overlap, True}:
+            step = replace(strategy, dispatcher=name, ep_overlap=overlap)  # type: ignore[arg-type]
+            yield NeighbourStep("experts", step)
 
 
 def neighbours(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
