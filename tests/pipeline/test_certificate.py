@@ -144,7 +144,7 @@ def test_simulate_checks_the_proof_of_an_answer(tmp_path):
         _run(simulate_verb, str(path))
     order = tmp_path / "order.csv"
     order.write_text("0F0,0B0\n")
-    with pytest.raises(InputError, match="--costs"):
+    with pytest.raises(InputError, match="costs: is missing"):
         _run(simulate_verb, str(order))
 
 

@@ -71,7 +71,7 @@ def test_costs_from_a_file_with_alternatives(tmp_path):
     ("arguments", "words"),
     [
         (["zbv", *BASE], "did you mean"),
-        (["auto", "--pp", "4"], "--microbatches: is missing"),
+        (["auto", "--pp", "4"], "microbatches: is missing"),
         (["auto", *BASE[:4], "--costs", "10,11"], "has 2 numbers"),
         (["auto", *BASE[:4], "--costs", "ten,11,9"], "neither f,i,w"),
         (["auto", *BASE[:4], "--costs", "none.json"], "no such file"),

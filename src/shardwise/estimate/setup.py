@@ -141,9 +141,7 @@ def setup_of(
 def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:
     """The groups of a layer's collectives, tp innermost, then cp; experts are spread over tp x cp x dp."""
     overlap = runtime.overlap
-    # DualPipe pairs a forward with a backward chunk for just that
-    behind = strategy.ep_overlap or strategy.schedule == "dualpipe-v"
-    experts = overlap.ep_behind if behind else overlap.ep
+    experts = overlap.ep_behind if strategy.ep_overlap else overlap.ep
     hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", experts), ("etp", 0.0), ("W", overlap.weight_gather))
     return Groups(
         network.group(strategy.tp, 1),

@@ -111,7 +111,8 @@ SCALARS: dict[str, Scalar] = {
     "Kernels.vocab_multiple": _whole(1, 10**6),
     "Kernels.reduce_staging": _size(1e3, 1e13, zero=True),
     **{f"Kernels.{name}": _number(0, 1000)
-       for name in ("gelu_kept", "softmax_bytes", "softmax_work", "softmax_traffic", "optimizer_work", "fp8_copies")},
+       for name in ("gelu_kept", "softmax_bytes", "softmax_work", "softmax_traffic", "optimizer_work", "fp8_copies",
+                    "expert_activation")},
     **{f"Memory.{name}": _size(1e3, 1e13, zero=True) for name in ("workspace", "fixed", "context", "bucket")},
     "Memory.gradient_bytes": _number(0, 16),
     "Memory.fragmentation": _number(0, 10),
@@ -119,7 +120,7 @@ SCALARS: dict[str, Scalar] = {
     "Memory.lasting_fragmentation": _number(0, 10),
     "Memory.gathered_layers": _number(0, LAYERS),
     **{f"Overlap.{name}": _SHARE
-       for name in ("grad_reduce", "param_gather", "fsdp", "tp", "weight_gather", "p2p", "cp", "ep")},
+       for name in ("grad_reduce", "param_gather", "fsdp", "tp", "weight_gather", "p2p", "cp", "ep", "ep_behind")},
     "Overlap.fsdp_rate": _FRACTION,
     "Overlap.fsdp_copies": _number(0, 1000, usual=(0, 100), hint="it is bytes a parameter"),
     **{f"Overheads.{name}": _seconds(0.1)

@@ -143,10 +143,8 @@ def _probe(space: Space, base: Base) -> Strategy:
     zero = min(space.question.runtime.can.zero)
     layout, sharding = Layout(1, 1, "1f1b", 1, 1), ShardingChoice(zero, 0)  # type: ignore[arg-type]
     strategy = space.strategy(Point(base, layout, sharding, Recompute()))
-    # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated; and
-    # on the order where DualPipe may hide the experts' traffic: bounds count on it
-    hides = strategy.ep_overlap or "dualpipe-v" in space.question.runtime.can.schedules
-    return replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2), ep_overlap=hides)
+    # the layers of a stage do not depend on how many replicas there are, only on whether gradients are accumulated
+    return replace(strategy, global_batch=base.micro_batch * (1 if base.single else 2))
 
 
 def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weights], *, offloads: bool) -> LayerPiece:
