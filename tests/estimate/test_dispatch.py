@@ -107,8 +107,12 @@ def test_without_experts_on_other_ranks_the_dispatcher_is_of_no_matter():
     [
         ("dp8 ep8 gbs8 dispatch=hybridep runtime=torchtitan zero3", "hybridep is not in runtime torchtitan"),
         ("dp8 ep1 gbs8 ep-overlap", "with ep 1 no tokens travel"),
-        ("dp8 ep8 gbs8 ep-overlap recompute=full", "does not go with full recompute"),
-        ("pp2 dp4 ep4 gbs8 ep-overlap", "it needs chunks"),
+        ("dp8 ep8 gbs16 ep-overlap recompute=full", "does not go with recompute full"),
+        ("pp2 dp4 ep4 gbs16 ep-overlap", "it needs chunks"),
+        ("dp8 ep8 gbs8 ep-overlap", "one micro batch has no other to hide behind"),
+        ("dp8 ep8 gbs16 ep-overlap dispatch=all-gather", "does not go with dispatch=all-gather"),
+        ("dp8 ep8 gbs16 graphs=layer", "captured for a fixed number of tokens"),
+        ("dp8 ep8 gbs16 graphs=layer runtime=torchtitan zero3", "graphs=layer is not in runtime torchtitan"),
         ("dp8 ep8 gbs8 ep-overlap runtime=torchtitan zero3", "does not have it"),
     ],
 )
@@ -182,3 +186,17 @@ def test_a_better_dispatcher_is_advised():
     found = estimate(model, load_cluster("64xh100"), Strategy.parse("dp64 ep64 zero1 mbs1 gbs256 seq4096"))
     text = next(change.text for change in advise(found) if change.kind == "experts")
     assert text.startswith("dispatcher all-to-all -> ")
+
+
+def needed(words: str) -> float:
+    model = replace(load_model("qwen3-30b-a3b"), layers=8, vocab=1024)  # else the output layer is highest
+    return estimate(model, load_cluster("64xh100"), Strategy.parse(f"dp64 ep64 gbs512 seq8192 {words}")).total_bytes
+
+
+def test_dispatch_takes_memory():
+    plain = needed("")
+    # all tokens of 64 ranks: 64 x 8192 x 2048 x 2 bytes, where the passes are highest
+    assert needed("dispatch=all-gather") - plain > 1.5 * 2**30
+    assert needed("dispatch=deepep") == plain
+    # the activations of another micro batch stand beside those at work
+    assert needed("ep-overlap") - plain > 0.3 * (plain - needed("recompute=full"))

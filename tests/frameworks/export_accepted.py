@@ -20,6 +20,7 @@ MEGATRON_SWITCHES = words(
     overlap-grad-reduce overlap-param-gather qk-layernorm quick-geglu sequence-parallel squared-relu swiglu
     untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-megatron-fsdp
     reuse-grad-buf-for-mxfp8-param-ag tp-comm-overlap use-precision-aware-optimizer
+    overlap-moe-expert-parallel-comm use-transformer-engine-op-fuser
     """
 )
 MEGATRON_WHOLE = words(
@@ -27,7 +28,7 @@ MEGATRON_WHOLE = words(
     context-parallel-size expert-model-parallel-size expert-tensor-parallel-size ffn-hidden-size
     global-batch-size hidden-size kv-channels kv-lora-rank max-position-embeddings micro-batch-size
     microbatch-group-size-per-virtual-pipeline-stage moe-ffn-hidden-size moe-router-topk
-    moe-shared-expert-intermediate-size mtp-num-layers num-attention-heads
+    moe-shared-expert-intermediate-size mtp-num-layers num-attention-heads moe-router-num-groups moe-router-group-topk
     num-distributed-optimizer-instances num-experts num-layers num-query-groups
     num-virtual-stages-per-pipeline-rank pipeline-model-parallel-size q-lora-rank qk-head-dim
     qk-pos-emb-head-dim recompute-num-layers rotary-base seq-length tensor-model-parallel-size v-head-dim vocab-size
@@ -50,6 +51,8 @@ MEGATRON_PATTERNS = {
     "fp8-format": "e4m3|hybrid",
     "fp8-recipe": "tensorwise|delayed|mxfp8|blockwise",
     "moe-layer-freq": r"\(\[[01]\]\*\d+(\+\[[01]\]\*\d+)*\)",
+    "moe-expert-rank-capacity-factor": r"1\.5",
+    "moe-flex-dispatcher-backend": "deepep|hybridep",
     "moe-token-dispatcher-type": "allgather|alltoall|flex",
     "normalization": "LayerNorm|RMSNorm",
     "offload-modules": "core_attn",

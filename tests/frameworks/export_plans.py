@@ -72,6 +72,7 @@ def numbers():
             **dict.fromkeys(("fp8_weights", "fp8_attention"), st.booleans()),
             "scaling": of(("tensor", "delayed", "row", "block")),
             "cuda_graphs": of(("none", "attention", "layer")),
+            "dispatcher": of(("all-to-all", "all-gather", "deepep", "hybridep")),
         }
     )
 
@@ -140,6 +141,8 @@ def said(strategy: Strategy, model: Model) -> dict[str, object]:
         table |= {"zero": s.zero} | ({"shard": s.shard_group} if s.zero else {})
     if model.moe:
         table |= {"ep": s.ep, "etp": s.etp}
+    if model.moe and s.ep > 1 and s.dispatcher != "all-to-all":
+        table["dispatcher"] = s.dispatcher
     if s.pp > 1:
         table |= {"vpp": s.vpp, "layers": layers, "schedule": s.schedule, "placement": s.placement}
     return table

@@ -86,6 +86,12 @@ def megatron(flags, gpus):
             table["shard"] = dp * cp // number("num-distributed-optimizer-instances")
     if "num-experts" in flags:
         table |= {"ep": number("expert-model-parallel-size"), "etp": number("expert-tensor-parallel-size", tp)}
+        kind = flags["moe-token-dispatcher-type"][0]
+        name = {"alltoall": "all-to-all", "allgather": "all-gather"}.get(kind) or flags["moe-flex-dispatcher-backend"][
+            0
+        ]
+        if table["ep"] > 1 and name != "all-to-all":
+            table["dispatcher"] = name
     if pp > 1:
         schedule = "interleaved" if vpp > 1 else "1f1b"
         table |= {"vpp": vpp, "layers": tuple(layers), "schedule": schedule, "placement": "loop"}
@@ -240,6 +246,8 @@ def torchtitan(version, files, model_layers):
             table["shard"] = shard * cp
     if "expert_parallel_degree" in p:
         table["ep"] = p["expert_parallel_degree"]
+        if p.get("expert_parallel_comm_backend", "standard") != "standard":
+            table["dispatcher"] = p["expert_parallel_comm_backend"]
         table |= {"etp": p["expert_tensor_parallel_degree"]} if version == "0.2" else {}
     if pp > 1:
         name = p["pipeline_parallel_schedule"]

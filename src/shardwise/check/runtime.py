@@ -43,7 +43,7 @@ def asked_dispatch(model: Model, strategy: Strategy, runtime: Runtime) -> Iterat
         yield Fault("strategy.ep_overlap", f"{model.name} has no experts; drop ep-overlap")
 
 
-@rule("runtime", "ep", "dispatcher", "ep_overlap", "pp", "vpp", "recompute")
+@rule("runtime", "ep", "dispatcher", "ep_overlap", "pp", "vpp", "recompute", "global_batch", "micro_batch", "dp")
 def dispatch(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     asked = list(asked_dispatch(case.model, s, case.runtime)) if s.ep > 1 or s.ep_overlap else []
@@ -51,10 +51,28 @@ def dispatch(case: Combination) -> Iterator[Fault]:
         yield from asked
     elif s.ep == 1:
         yield Fault("strategy.ep_overlap", "with ep 1 no tokens travel; drop ep-overlap")
-    elif s.recompute.full:
-        yield Fault("strategy.ep_overlap", "does not go with full recompute; recompute modules, or drop ep-overlap")
+    elif s.recompute.full or "mlp" in s.recompute.modules:
+        told = f"does not go with recompute {s.recompute}"
+        yield Fault("strategy.ep_overlap", f"{told}; recompute less, or drop ep-overlap")
+    elif s.dispatcher == "all-gather":
+        yield Fault("strategy.ep_overlap", "does not go with dispatch=all-gather; use another, or drop ep-overlap")
+    elif s.microbatches == 1:
+        told = "one micro batch has no other to hide behind"
+        yield Fault("strategy.ep_overlap", f"{told}; raise the global batch of {s.global_batch}, or drop ep-overlap")
     elif s.pp > 1 and s.vpp == 1:
         yield Fault("strategy.ep_overlap", f"with pp {s.pp} it needs chunks (pp{s.pp}x2); set them or drop ep-overlap")
+
+
+@rule("runtime", "cuda_graphs", "dispatcher", "model.moe")
+def graphs(case: Combination) -> Iterator[Fault]:
+    s, can, moe = case.strategy, case.can, case.model.moe
+    if s.cuda_graphs not in can.graphs:
+        told = f"graphs={s.cuda_graphs} is not in runtime {case.runtime.base}"
+        yield Fault("strategy.cuda_graphs", f"{told}; use {either(can.graphs)}")
+    elif s.cuda_graphs == "layer" and moe and moe.capacity is None and s.dispatcher != "hybridep":
+        told = "whole layers are captured for a fixed number of tokens an expert"
+        cure = "set moe.capacity, use dispatch=hybridep (which pads), or graphs=attention"
+        yield Fault("strategy.cuda_graphs", f"{told}; {cure}")
 
 
 @rule("runtime", "zero", "zero_group", "pp", "dp", "cp")
@@ -141,4 +159,4 @@ def _without(gpu: Gpu, dtype: str) -> str:
     )
 
 
-RULES = (axes, dispatch, sharding, schedule, equal_stages, recompute_kind, number_format)
+RULES = (axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, number_format)

@@ -74,6 +74,8 @@ class Footprint(NamedTuple):
     """Fragmentation of what lasts."""
     context: float
     """Device context and communicators, outside the allocator."""
+    ahead: float = 0.0
+    """Activations of the chunk pass that runs beside another one, so that its compute hides the experts' traffic."""
 
 
 def footprint_of(
@@ -111,6 +113,7 @@ def footprint_of(
         fragmentation=runtime.memory.fragmentation,
         lasting=runtime.memory.lasting_fragmentation,
         context=reserved + runtime.memory.context + _communicators(strategy),
+        ahead=kept / len(chunks) if strategy.ep_overlap else 0.0,
     )
 
 
@@ -131,7 +134,7 @@ def pass_bytes(footprint: Footprint) -> PassBytes:
     high = max(footprint.first.forward, footprint.top.backward) - footprint.each
     mean = footprint.kept / footprint.chunks
     return PassBytes(
-        lasting + over * (footprint.gathered + footprint.kept_gradients + high),
+        lasting + over * (footprint.gathered + footprint.kept_gradients + footprint.ahead + high),
         over * footprint.each / mean if mean else 0.0,
         lasting + over * (footprint.gradients + footprint.optimizer),
     )
@@ -140,7 +143,7 @@ def pass_bytes(footprint: Footprint) -> PassBytes:
 def rank_memory(rank: int, in_flight: float, footprint: Footprint) -> RankMemory:
     """Memory of a pipeline rank with `in_flight` chunk passes at once."""
     static = footprint.static
-    base = static + (in_flight - 1) * footprint.each + footprint.gathered + footprint.kept_gradients
+    base = static + (in_flight - 1) * footprint.each + footprint.gathered + footprint.kept_gradients + footprint.ahead
     forward, backward = base + footprint.first.forward, base + footprint.top.backward
     optimizer = static + footprint.gradients + footprint.optimizer
     peak = max(forward, backward, optimizer)
@@ -175,7 +178,7 @@ def _peak_parts(
         at, high = f"forward, {footprint.first.at_forward}", footprint.first.forward
     working = max(high - footprint.top.kept, 0.0)
     parts = [
-        ("activations in flight", (in_flight - 1) * footprint.each + high - working),
+        ("activations in flight", (in_flight - 1) * footprint.each + footprint.ahead + high - working),
         ("working set of the pass", working),
         ("gathered layers", footprint.gathered),
         ("gradients", footprint.kept_gradients),

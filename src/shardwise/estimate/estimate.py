@@ -251,6 +251,12 @@ def _time_ledger(
         "backward": combined(*(part for chunk in chunks for part in (chunk.i, chunk.w))),
         "recompute": combined(*(chunk.recompute for chunk in chunks)),
     }
+    # the host is met once in a backward pass, replay and all
+    waits = {
+        "forward": passes["forward"].launch,
+        "backward": combined(passes["backward"], passes["recompute"]).launch,
+        "recompute": 0.0,
+    }
     notes = kernel_notes((run.block for chunk in chunks for run in chunk.runs), setup.calibration)
     parts = [
         ledger(
@@ -262,14 +268,14 @@ def _time_ledger(
                 Ledger("tp communication", count * seconds.tp),
                 Ledger("cp communication", count * seconds.cp),
                 Ledger("ep communication", count * seconds.ep),
-                Ledger("waiting for launches", count * seconds.launch),
+                Ledger("waiting for launches", count * waits[name]),
             ],
         )
         for name, seconds in passes.items()
     ]
     parts.append(Ledger("parameter sharding", count * sharding))
     work = sum(part.value for part in parts)
-    # launch waits of I and W are counted together in a backward pass; the difference is settled here
+    # chunks meet the host each for itself; the difference is settled here
     parts.append(Ledger("pipeline waits and sends", makespan - work))
     parts.append(Ledger("stragglers", makespan * (strategy.straggler - 1)))
     parts.append(Ledger("gradient reduction", update.reduce_exposed))

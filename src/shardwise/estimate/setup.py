@@ -141,7 +141,7 @@ def setup_of(
 def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:
     """The groups of a layer's collectives, tp innermost, then cp; experts are spread over tp x cp x dp."""
     overlap = runtime.overlap
-    experts = overlap.ep_behind if strategy.ep_overlap else overlap.ep
+    experts = overlap.ep_behind if strategy.ep_overlap and strategy.microbatches > 1 else overlap.ep
     hidden = (("tp", overlap.tp), ("cp", overlap.cp), ("ep", experts), ("etp", 0.0), ("W", overlap.weight_gather))
     return Groups(
         network.group(strategy.tp, 1),

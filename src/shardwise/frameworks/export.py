@@ -123,7 +123,8 @@ def _draft(plan: Plan, target: Target, version: str, *, strict: bool = False) ->
     _say_mixture(draft)
     _say_settings(draft)
     if target.runtime and target.name != "megatron":
-        without(draft, **{name: (default, f"no setting of {target.title}") for name, default in _MEGATRONS.items()})
+        lost = _MEGATRONS.keys() - _SAID.get(target.name, set())
+        without(draft, **{name: (_MEGATRONS[name], f"no setting of {target.title}") for name in sorted(lost)})
     return draft
 
 
@@ -131,7 +132,9 @@ _MEGATRONS = {
     "cuda_graphs": "none", "scaling": "tensor", "fp8_weights": False, "fp8_attention": False,
     "dispatcher": "all-to-all", "ep_overlap": False,
 }  # fmt: skip
-"""Fields that Megatron-LM alone has flags for, with what others do."""
+"""Fields that Megatron-LM has flags for, with what others do."""
+_SAID = {"torchtitan": {"dispatcher"}}
+"""Of these, what another target's own writer says."""
 
 
 def _say_mixture(draft: ExportDraft) -> None:

@@ -32,6 +32,8 @@ class Abilities:
     """How tokens may reach their experts."""
     ep_overlap: bool = False
     """Tokens can travel behind another micro batch's compute."""
+    graphs: tuple[str, ...] = ("none",)
+    """What CUDA graphs may cover."""
     etp: bool = True
     """Expert tensor parallel other than 1."""
     schedules: tuple[str, ...] = SCHEDULES

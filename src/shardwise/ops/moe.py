@@ -74,6 +74,7 @@ def _permute(shard: Shard, moe: Moe) -> Op:
     """Sorting tokens by expert, and the dispatch over expert parallel ranks."""
     copies = local_tokens(shard) * moe.top_k * shard.model.hidden * shard.element
     received = routed_tokens(shard, moe) * shard.model.hidden * shard.element
+    whole = _gathered(shard)
     comms = _exchange(shard, moe, received, back=False)
     passes = _sorts(shard)
     eager = shard.runtime.kernels.activation == "eager"
@@ -87,8 +88,8 @@ def _permute(shard: Shard, moe: Moe) -> Op:
         bytes_b=(EAGER_DISPATCH[1] * elements if eager else passes * 2 * copies) + shard.residual,
         kernels_f=kernels[0] * passes,
         kernels_b=kernels[1] * passes,
-        extra_f=copies + received,
-        extra_b=2 * shard.residual + copies + received,
+        extra_f=copies + received + whole,
+        extra_b=2 * shard.residual + copies + received + whole,
         comms=comms,
     )
 
@@ -96,6 +97,12 @@ def _permute(shard: Shard, moe: Moe) -> Op:
 def _sorts(shard: Shard) -> float:
     """How often tokens are sorted on their way: by rank, and by expert there; some dispatchers sort as they send."""
     return 2.0 if shard.ep > 1 and shard.dispatcher == "all-to-all" else 1.0
+
+
+def _gathered(shard: Shard) -> float:
+    """Bytes of all tokens of the expert parallel ranks, where a dispatcher gathers them."""
+    gathers = shard.ep > 1 and shard.dispatcher == "all-gather"
+    return shard.ep * local_tokens(shard) * shard.model.hidden * shard.element if gathers else 0.0
 
 
 def _exchange(shard: Shard, moe: Moe, received: float, *, back: bool) -> tuple[Comm, ...]:
@@ -189,7 +196,7 @@ def _combine(shard: Shard, moe: Moe) -> Op:
         kernels_f=kernels[0] * passes,
         kernels_b=kernels[1] * passes,
         kept=kept,
-        extra_f=copies + shard.residual,
-        extra_b=shard.residual + 2 * copies,
+        extra_f=copies + shard.residual + _gathered(shard),
+        extra_b=shard.residual + 2 * copies + _gathered(shard),
         comms=_exchange(shard, moe, received, back=True),
     )

@@ -234,7 +234,8 @@ class Space:
             if self._tells_single and base.single != (count == 1):
                 continue
             for vpp, schedule in self._orders(pp, count):
-                if vpp > 1 or pp == 1 or not q.base.ep_overlap:  # another micro batch's chunk runs beside the exchange
+                # another micro batch's chunk runs beside the exchange
+                if not q.base.ep_overlap or (count > 1 and (vpp > 1 or pp == 1)):
                     yield Layout(pp, vpp, schedule, dp, count)
 
     def _orders(self, pp: int, count: int) -> Iterator[tuple[int, str]]:
@@ -307,6 +308,7 @@ class Space:
         dense = any(not model.is_moe_layer(index) for index in range(model.layers))
         wanted = {"core-attention": not self.question.base.flash, "mla-up": model.mla is not None}
         wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
+        wanted |= {"mlp": not self.question.base.ep_overlap}
         can = self.question.runtime.can
         if len(modules) > 1 and set(modules) & set(can.modules_alone):
             return False

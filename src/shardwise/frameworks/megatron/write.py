@@ -273,6 +273,9 @@ def _dispatch_flags(draft: ExportDraft) -> Iterator[Flag]:
         )
         if s.ep_overlap:
             yield "overlap-moe-expert-parallel-comm", None
+        if s.cuda_graphs == "layer" and s.dispatcher == "hybridep" and draft.plan.model.moe.capacity is None:
+            # room for half as many tokens again on a rank: what is captured has a fixed size
+            yield from (("moe-expert-rank-capacity-factor", 1.5), ("use-transformer-engine-op-fuser", None))
 
 
 def _graph_flags(draft: ExportDraft) -> Iterator[Flag]:

@@ -20,6 +20,8 @@ TORCHTITAN_NEAREST = {"InterleavedZeroBubble": "zb-h1", "LoopedBFS": "gpipe"}
 """Schedules of theirs that ours has no word for -> the nearest of ours."""
 TORCHTITAN_CP_KINDS = {"ring": "alltoall", "all-gather": "allgather"}
 """`context_parallel_rotate_method`, 0.2 only; their alltoall passes shards of keys and values on, as a ring does."""
+TORCHTITAN_DISPATCHERS = {"all-to-all": "standard", "deepep": "deepep"}
+"""`expert_parallel_comm_backend`."""
 TORCHTITAN_OUTPUT = {"0.2": "output", "0.3": "lm_head", "main": "lm_head"}
 """The output layer's module."""
 TORCHTITAN_FLAVORS = {

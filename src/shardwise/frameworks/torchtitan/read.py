@@ -10,6 +10,7 @@ from shardwise.frameworks.imported import ImportDraft, Imported, back
 from shardwise.frameworks.torchtitan.names import (
     TORCHTITAN_CP_KINDS,
     TORCHTITAN_DEGREES,
+    TORCHTITAN_DISPATCHERS,
     TORCHTITAN_FLAVORS,
     TORCHTITAN_NEAREST,
     TORCHTITAN_SCHEDULES,
@@ -232,6 +233,10 @@ def _rest(draft: ImportDraft, keys: Foreign) -> None:
         kinds = back(TORCHTITAN_CP_KINDS)
         theirs = keys.text("parallelism.context_parallel_rotate_method", "allgather", choices=kinds)
         draft.take("cp_kind", kinds[theirs], f"context_parallel_rotate_method {theirs}")
+    if draft.number("ep") > 1:
+        ways = back(TORCHTITAN_DISPATCHERS)
+        theirs = keys.text("parallelism.expert_parallel_comm_backend", "standard", choices=ways)
+        draft.take("dispatcher", ways[theirs], f"expert_parallel_comm_backend {theirs}")
     if keys.text("training.dtype", "float32", choices=("float32", "bfloat16")) == "bfloat16":
         draft.take("master", "pure", "training.dtype bfloat16")
     if keys.text("training.mixed_precision_param", "bfloat16", choices=("bfloat16", "float32")) == "float32":

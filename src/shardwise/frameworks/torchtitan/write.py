@@ -27,6 +27,7 @@ from shardwise.frameworks.torch.write import check_torch, schedule_of
 from shardwise.frameworks.torchtitan.names import (
     TORCHTITAN_CP_KINDS,
     TORCHTITAN_DEGREES,
+    TORCHTITAN_DISPATCHERS,
     TORCHTITAN_OUTPUT,
     TORCHTITAN_SCHEDULES,
 )
@@ -118,6 +119,9 @@ def _experts(draft: ExportDraft) -> None:
         draft.refuse("strategy.etp", f"{s.etp}: this version splits experts over {' or '.join(map(str, allowed))} only")
     elif s.ep == 1 and s.etp != s.tp:
         draft.lose("strategy.etp", f"without expert parallel experts are split over tp {s.tp}", etp=s.tp)
+    # from 0.3 on it is an argument of the model, which is the user's own
+    known = tuple(TORCHTITAN_DISPATCHERS) if draft.version == "0.2" else ("all-to-all",)
+    choose(draft, "dispatcher", known, "all-to-all")
 
 
 def _recompute(draft: ExportDraft) -> None:
@@ -215,6 +219,8 @@ def _parallelism(draft: ExportDraft, order: Schedule | None) -> Settings:
     if draft.model.moe:
         found |= {TORCHTITAN_DEGREES["ep"]: s.ep}
         found |= {TORCHTITAN_DEGREES["etp"]: s.etp} if draft.version == "0.2" else {}
+        if s.dispatcher != "all-to-all":
+            found["expert_parallel_comm_backend"] = TORCHTITAN_DISPATCHERS[s.dispatcher]
     return found | (_pipeline(draft, order) if s.pp > 1 else {})
 
 
