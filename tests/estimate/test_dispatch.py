@@ -198,5 +198,25 @@ def test_dispatch_takes_memory():
     # all tokens of 64 ranks: 64 x 8192 x 2048 x 2 bytes, where the passes are highest
     assert needed("dispatch=all-gather") - plain > 1.5 * 2**30
     assert needed("dispatch=deepep") == plain
-    # the activations of another micro batch stand beside those at work
-    assert needed("ep-overlap") - plain > 0.3 * (plain - needed("recompute=full"))
+    # a layer's forward runs beside another one's backward: one of eight layers stands twice
+    assert 0.05 < (needed("ep-overlap") - plain) / (plain - needed("recompute=full")) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("", 41.25),
+        ("ep-overlap", 31.31),
+        ("dispatch=hybridep graphs=attention", 24.71),
+        ("dispatch=hybridep graphs=attention ep-overlap", 20.99),
+    ],
+)
+def test_nvidias_own_comparison_of_dispatchers(words, seconds):
+    """Qwen3-30B-A3B on 16 H100s, EP 16, one sample, batch 1024, forced balance (Megatron Bridge's pages on expert
+    parallel overlap, 2026-05 and 2026-07). None of it was fitted but the share that overlap hides.
+    """
+    strategy = Strategy.parse(f"dp16 ep16 mbs1 gbs1024 seq4096 grad-bf16 {words}")
+    found = estimate(load_model("qwen3-30b-a3b"), load_cluster("16xh100"), strategy)
+    assert found.iteration_seconds == pytest.approx(seconds, rel=0.15)
+    if words.endswith("graphs=attention ep-overlap"):
+        assert found.peak_bytes == pytest.approx(62.166 * 2**30, rel=0.03)

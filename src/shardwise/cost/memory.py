@@ -75,7 +75,8 @@ class Footprint(NamedTuple):
     context: float
     """Device context and communicators, outside the allocator."""
     ahead: float = 0.0
-    """Activations of the chunk pass that runs beside another one, so that its compute hides the experts' traffic."""
+    """Activations of the layer whose forward runs beside another one's backward, so that the experts' traffic hides: what
+    one pass frees layer by layer the other takes."""
 
 
 def footprint_of(
@@ -113,7 +114,7 @@ def footprint_of(
         fragmentation=runtime.memory.fragmentation,
         lasting=runtime.memory.lasting_fragmentation,
         context=reserved + runtime.memory.context + _communicators(strategy),
-        ahead=kept / len(chunks) if strategy.ep_overlap else 0.0,
+        ahead=max(run.block.walk.kept for chunk in chunks for run in chunk.runs) if strategy.ep_overlap else 0.0,
     )
 
 
