@@ -7,6 +7,7 @@ forward and backward pass, the host's seconds, and the wall time of passes in a 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,7 +16,7 @@ from shardwise.cost.chunk import combined
 from shardwise.cost.layer import PLAIN, Seconds
 from shardwise.estimate.setup import block_of, setup_of
 from shardwise.frameworks.load import load_cluster
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, load_site
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
@@ -41,7 +42,8 @@ def model_of(row: Row) -> Model:
 
 def predicted(row: Row) -> Seconds:
     """Both passes of one layer."""
-    model, cluster, runtime = model_of(row), load_cluster("1xh200"), load_runtime("megatron")
+    model, runtime = model_of(row), load_runtime("megatron")
+    cluster = replace(load_cluster("1xh200"), site=load_site("virtual-h200"))
     narrow = row["dtype"] in SCALING
     strategy = Strategy(
         global_batch=8, seq=row["tokens"], zero=0, dtype="fp8" if narrow else "bf16",
