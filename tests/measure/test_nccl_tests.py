@@ -8,6 +8,7 @@ import pytest
 
 from shardwise.cost.network import all_reduce, network_of, ring
 from shardwise.errors import FileError, InputError
+from shardwise.estimate.intervals import causes_of, spread_of
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.measure.calibrate import calibrate, stored
@@ -116,6 +117,24 @@ def test_a_log_needs_a_gpu_and_goes_alone(folder, tmp_path):
         calibrate("ours", nccl=[path])
     with pytest.raises(InputError, match="each calibrates by itself"):
         calibrate("ours", nccl=[path], probe="probe.json")
+
+
+def width(cluster: str, runtime: str = "megatron") -> float:
+    machines = load_cluster(cluster)
+    calibration = calibration_of(machines.gpu)
+    return spread_of(causes_of(None, machines, "bf16", runtime, calibration), runtime, calibration).time
+
+
+def test_collectives_alone_make_no_interval_narrower_that_they_say_nothing_of(folder):
+    """A log of one node knows nothing of many, and none knows a kernel."""
+    found = calibrate("our-h100", nccl=[folder / "all_gather_perf.log"])
+    assert (found.calibration.time_error, found.calibration.kernels) == (0.0, "hopper")
+    stored(found)
+    assert width("64xour-h100") == width("64xh100")
+    assert width("8xour-h100") == width("8xh100")
+    assert width("8xour-h100", "mindformers") == width("8xh100", "mindformers") > width("8xh100")
+    stored(calibrate("their-h100", nccl=[folder / "all_reduce_perf.log"], base="our-h100"))
+    assert width("8xh100") == width("64xtheir-h100") < width("64xh100")
 
 
 @pytest.mark.parametrize(

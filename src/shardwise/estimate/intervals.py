@@ -72,15 +72,20 @@ def causes_of(
     """
     waiting = sum(part.value for part in time.leaves() if part.name == "waiting for launches") if time else 0.0
     there = {
-        # runs or collectives of the user's own network say what it does
-        NODES: cluster.gpus > cluster.node_size and not (calibration.collectives or calibration.corrections),
+        NODES: cluster.gpus > cluster.node_size and not _nodes_known(cluster, calibration),
         MOE: model is not None and model.moe is not None,
         LOW: dtype in {"fp8", "mxfp8", "nvfp4"},
         LAUNCH: time is not None and waiting > WAITING * time.value,
     }
-    ours = is_shipped(calibration.name)
-    unseen = unseen_of(_base(runtime), calibration.name, accuracy().seen) if ours else ()
+    family = calibration.kernels or calibration.name
+    unseen = unseen_of(_base(runtime), family, accuracy().seen) if is_shipped(family) else ()
     return (ANY, *(name for name, holds in there.items() if holds), *unseen)
+
+
+def _nodes_known(cluster: Cluster, calibration: Calibration) -> bool:
+    """Whether runs of the user's own, or collectives between nodes, say what the network there does."""
+    between = {level.name for level in cluster.levels[1:]}
+    return bool(calibration.corrections) or any(line.level in between for line in calibration.collectives)
 
 
 def unseen_of(runtime: str, family: str, seen: Seen) -> tuple[str, ...]:

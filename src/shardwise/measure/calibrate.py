@@ -125,8 +125,9 @@ def by_nccl(paths: Sequence[str | Path], name: str, base: str | None = None) -> 
         notes.append(f"no lines `# Rank`: {told} ranks, told by bus over algorithm bandwidth, are taken to fill nodes")
     if len(placed) < len(rows):
         notes.append(f"{len(rows) - len(placed)} rows are left out: of each node some GPUs took part and some did not")
-    source = f"collectives measured by nccl-tests ({len(placed)} rows), kernels as {calibration_of(cluster.gpu).name}"
-    start = replace(calibration_of(cluster.gpu), name=name, source=source)
+    under = calibration_of(cluster.gpu)
+    source = f"collectives measured by nccl-tests ({len(placed)} rows), kernels as {under.name}"
+    start = replace(under, name=name, source=source, kernels=under.kernels or under.name)
     found, family = fit_links(placed, cluster, start, notes)
     said = tuple(
         f"{line.kind} over {line.size} ranks, {line.stride} apart: {len(line.sizes)} sizes, "
