@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -159,6 +161,22 @@ def test_the_second_row_of_an_id_is_skipped(shardwise, some):
     found = json.loads(shardwise("validate", "--data", some, "--json", "-").out)["rows"]
     assert "predicted" in found[0]
     assert found[1]["skipped"] == f"row 1 has the same id {rows[0]['id']!r}"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "validate.md"
+MAY_LACK = {"completeness", "cuda_graphs"}
+
+
+def test_the_row_that_the_page_shows_is_a_whole_one(shardwise, tmp_path):
+    """It is predicted, and without any of its fields it is not."""
+    (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (row,) = json.loads(shown)
+    short = [{**{k: v for k, v in row.items() if k != key}, "id": key} for key in row.keys() - MAY_LACK - {"id"}]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([row, *short]))
+    first, *others = json.loads(shardwise("validate", "--data", path, "--json", "-").out)["rows"]
+    assert first["error"].keys() == {"iteration_seconds", "peak_bytes"}
+    assert [one["id"] for one in others if "skipped" not in one] == []
 
 
 def test_a_file_of_bad_rows_only_is_bad_input(shardwise, some):
