@@ -80,6 +80,11 @@ class Entry(NamedTuple):
     def source(self) -> str:
         return self.outcome.case.source
 
+    def total(self, causes: Values, without: str = "") -> float:
+        """What its causes add, but for one; a run that is nearly launch-bound has a part of that one."""
+        partly = 0.0 if LAUNCH in self.causes else self.outcome.launch * causes[LAUNCH]
+        return sum(causes[name] for name in self.causes if name != without) + partly
+
 
 class Fit(NamedTuple):
     """Widths, squared, and the factors of the runtimes, squared."""
@@ -88,7 +93,7 @@ class Fit(NamedTuple):
     runtimes: Values
 
     def square(self, entry: Entry) -> float:
-        return self.runtimes.get(entry.runtime, 1.0) * sum(self.causes[name] for name in entry.causes)
+        return self.runtimes.get(entry.runtime, 1.0) * entry.total(self.causes)
 
 
 def seen(outcomes: Iterable[Outcome]) -> dict[str, Counter[str]]:
@@ -153,10 +158,7 @@ def refit(found: Fit, own: dict[str, list[Entry]]) -> None:
     """Each cause in turn, given the others."""
     causes = found.causes
     for name, rows in own.items():
-        left = [
-            row.off**2 / found.runtimes.get(row.runtime, 1.0) - sum(causes[one] for one in row.causes if one != name)
-            for row in rows
-        ]
+        left = [row.off**2 / found.runtimes.get(row.runtime, 1.0) - row.total(causes, name) for row in rows]
         causes[name] = max(1e-4 if name == ANY else 0.0, quantile(left))
 
 
@@ -164,7 +166,7 @@ def factors(rows: Sequence[Entry], causes: Values) -> Values:
     own: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.runtime:
-            own[row.runtime].append(row.off**2 / sum(causes[name] for name in row.causes))
+            own[row.runtime].append(row.off**2 / row.total(causes))
     return {
         name: max(FINEST**2, quantile(values) ** (len(values) / (len(values) + PRIOR))) for name, values in own.items()
     }
@@ -179,7 +181,7 @@ def scaled(rows: Sequence[Entry], folds: dict[str, Fit]) -> Values:
             for row in rows:
                 one = folds[row.source]
                 if name in row.causes and one.causes[name]:
-                    rest = sum(found[other] * one.causes[other] for other in row.causes if other != name)
+                    rest = row.total({other: found[other] * one.causes[other] for other in CAUSES}, name)
                     left.append((row.off**2 / one.runtimes.get(row.runtime, 1.0) - rest) / one.causes[name])
             # of few left-out runs, of two or three sources, nothing more can be learnt
             found[name] = min(MOST**2, max(LEAST**2, quantile(left))) if len(left) >= POOLED else 1.0

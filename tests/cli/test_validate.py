@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +123,11 @@ def test_a_packed_file_that_is_not_packed(shardwise, tmp_path):
         ("measured.peak_memory_gb", "80", "measured.peak_memory_gb is '80'; it must be a number"),
         ("num_gpus", -4, "num_gpus is -4"),
         ("framework", 7, "framework is 7; it must be a text"),
+        ("precision.compute", "fp5", "precision.compute is 'fp5'; it must be one of bf16"),
+        ("parallel.tp", 7, "they must be equal; parallel.tp is 7, and model.heads 24 is no multiple of it"),
+        ("num_gpus", 63, "num_gpus is 63, and parallel says tp 1 x pp"),
+        ("cuda_graphs", "banana", "cuda_graphs is 'banana'; it must be true or false"),
+        ("measured.iteration_time_s", 1e9, "no iteration takes over a day (86,400)"),
     ],
 )
 def test_a_bad_field_is_named(shardwise, some, path, value, said):
@@ -145,6 +152,31 @@ def test_a_bad_time_of_our_own_forms_is_named(shardwise, tmp_path):
     found = json.loads(shardwise("validate", "--data", path, "--json", "-").out)["rows"]
     assert "step_ms is 0" in found[0]["skipped"]
     assert "predicted" in found[1]
+
+
+def test_the_second_row_of_an_id_is_skipped(shardwise, some):
+    rows = json.loads(some.read_text())[:2]
+    rows[1]["id"] = rows[0]["id"]
+    some.write_text(json.dumps(rows))
+    found = json.loads(shardwise("validate", "--data", some, "--json", "-").out)["rows"]
+    assert "predicted" in found[0]
+    assert found[1]["skipped"] == f"row 1 has the same id {rows[0]['id']!r}"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "validate.md"
+MAY_LACK = {"completeness", "cuda_graphs"}
+
+
+def test_the_row_that_the_page_shows_is_a_whole_one(shardwise, tmp_path):
+    """It is predicted, and without any of its fields it is not."""
+    (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (row,) = json.loads(shown)
+    short = [{**{k: v for k, v in row.items() if k != key}, "id": key} for key in row.keys() - MAY_LACK - {"id"}]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([row, *short]))
+    first, *others = json.loads(shardwise("validate", "--data", path, "--json", "-").out)["rows"]
+    assert first["error"].keys() == {"iteration_seconds", "peak_bytes"}
+    assert [one["id"] for one in others if "skipped" not in one] == []
 
 
 def test_a_file_of_bad_rows_only_is_bad_input(shardwise, some):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from math import exp, log
 
 import pytest
@@ -121,6 +122,22 @@ class TestCauses:
         one = estimate(small, named_cluster("1xh100"), strategy("mbs1 gbs8 seq128 runtime=huggingface"))
         calibration = calibration_of(one.cluster.gpu)
         assert LAUNCH in causes_of(small, one.cluster, "bf16", "huggingface", calibration, one.time)
+
+    def test_waiting_for_launches_makes_no_cliff(self):
+        """The ends of the interval move as the time does, over sequence lengths that make it launch-bound or not."""
+        node = named_cluster("8xh100")
+        every = [found(f"tp2 dp4 mbs1 gbs64 seq{seq}", cluster=node) for seq in range(1024, 8193, 256)]
+        widths = [width_in(one.iteration_seconds, one.iteration_seconds_interval) for one in every]
+        assert widths[0] > 2 * widths[-1]
+        assert all(0 <= left - right < 0.03 for left, right in pairwise(widths))
+
+    def test_a_faster_fabric_raises_no_end(self):
+        ends = []
+        for share in range(4, 41):
+            levels = (CLUSTER.levels[0], replace(CLUSTER.levels[1], bandwidth=share * 2.5e9))
+            one = found("tp2 dp32 mbs1 gbs64 seq2048", cluster=replace(CLUSTER, levels=levels))
+            ends.append(one.iteration_seconds_interval)
+        assert all(slow[0] >= fast[0] and slow[1] >= fast[1] for slow, fast in pairwise(ends))
 
     def test_each_makes_it_wider(self):
         h100 = load_calibration("hopper")

@@ -8,6 +8,7 @@ import pytest
 
 from shardwise.cost.network import all_reduce, network_of, ring
 from shardwise.errors import FileError, InputError
+from shardwise.estimate.intervals import causes_of, spread_of
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.measure.calibrate import calibrate, stored
@@ -94,7 +95,10 @@ def test_one_gpu_of_each_node_is_a_group_of_its_own(folder):
     [
         ("nothing\n", "holds no table"),
         (COLUMNS + "1048576 262144 float sum -1 50.1 20.9 36.6 0 50.2 20.8 36.5 0\n", "does not say which test"),
-        ("all_reduce_perf\n" + COLUMNS + "1048576 262144 float sum -1 50.1 20.9 36.6 0\n", "two ranks or more"),
+        ("all_reduce_perf\n" + COLUMNS + "1048576 262144 float sum -1 50.1 20.9 25.0 0\n", "two ranks or more"),
+        ("sendrecv_perf\n" + COLUMNS + "1048576 262144 float sum -1 50.1 20.9 20.9 0\n", "two ranks or more"),
+        ("all_reduce_perf\n" + COLUMNS + "1048576 262144 float sum -1 -50.1 20.9 36.6 0\n", "0 and above"),
+        ("all_reduce_perf\n" + COLUMNS + "1048576 262144 float sum -1 nan 20.9 36.6 0\n", "0 and above"),
         ("9" * 100_000 + " 1 float sum -1 5 5 5\n", "holds no table"),
         (" 1" * 2_000_000, "holds no table"),
     ],
@@ -113,3 +117,65 @@ def test_a_log_needs_a_gpu_and_goes_alone(folder, tmp_path):
         calibrate("ours", nccl=[path])
     with pytest.raises(InputError, match="each calibrates by itself"):
         calibrate("ours", nccl=[path], probe="probe.json")
+
+
+def width(cluster: str, runtime: str = "megatron") -> float:
+    machines = load_cluster(cluster)
+    calibration = calibration_of(machines.gpu)
+    return spread_of(causes_of(None, machines, "bf16", runtime, calibration), runtime, calibration).time
+
+
+def test_collectives_alone_make_no_interval_narrower_that_they_say_nothing_of(folder):
+    """A log of one node knows nothing of many, and none knows a kernel."""
+    found = calibrate("our-h100", nccl=[folder / "all_gather_perf.log"])
+    assert (found.calibration.time_error, found.calibration.kernels) == (0.0, "hopper")
+    stored(found)
+    assert width("64xour-h100") == width("64xh100")
+    assert width("8xour-h100") == width("8xh100")
+    assert width("8xour-h100", "mindformers") == width("8xh100", "mindformers") > width("8xh100")
+    stored(calibrate("their-h100", nccl=[folder / "all_reduce_perf.log"], base="our-h100"))
+    assert width("8xh100") == width("64xtheir-h100") < width("64xh100")
+
+
+@pytest.mark.parametrize(
+    ("base", "micros", "told"),
+    [
+        ("h100", lambda size: (40 + size / 260e3) / 1000, "at the very least"),
+        ("h100", lambda size: (40 + size / 260e3) * 100, "it takes"),
+        ("a100", lambda size: 40 + size / 268e3, "nvlink of a100, 300 GB/s a GPU"),  # 470 GB/s of bus bandwidth
+    ],
+)
+def test_what_no_link_gives_is_refused(tmp_path, base, micros, told):
+    path = tmp_path / "all_reduce_perf.log"
+    path.write_text(log(8, 1, micros))
+    with pytest.raises(InputError, match=told) as error:
+        calibrate("ours", nccl=[path], base=base)
+    assert "bus bandwidth" in str(error.value)
+
+
+def test_sums_made_in_switches_and_two_nodes_are_possible(tmp_path):
+    """NVLink's switches were seen at 480 GB/s of 450, and two nodes need send no more than half of a message each."""
+    path, two = tmp_path / "all_reduce_perf.log", tmp_path / "all_reduce_perf_2.log"
+    path.write_text(log(8, 1, lambda size: 30 + size / (480e3 / 1.75)))
+    two.write_text(log(16, 2, lambda size: 60 + size / (480e3 / 1.875)))
+    assert len(calibrate("ours", nccl=[path, two]).measured) == 2
+
+
+def test_without_lines_of_ranks_base_names_the_gpu(tmp_path):
+    """And bus over algorithm bandwidth their number."""
+    path = tmp_path / "all_gather_perf.log"
+    row = f"{2**28:12} {2**26:13} float none -1 {2**28 / 300e3:.1f} 300.00 262.50 0 1 1 1 0\n"
+    small = f"{2**20:12} {2**18:13} float none -1 40.0 26.21 22.94 0 1 1 1 0\n"
+    path.write_text(HEAD + COLUMNS + small + row)
+    found = calibrate("ours", nccl=[path], base="h100")
+    assert [line.size for line in found.calibration.collectives if line.sizes] == [8]
+    assert any("8 ranks" in note for note in found.notes)
+    with pytest.raises(InputError, match="--base"):
+        calibrate("ours", nccl=[path])
+
+
+def test_some_gpus_of_each_node_alone_say_nothing(tmp_path):
+    path = tmp_path / "all_reduce_perf.log"
+    path.write_text(log(8, 2, lambda size: 90 + size / 100e3))
+    with pytest.raises(InputError, match="one GPU of each node"):
+        calibrate("ours", nccl=[path], base="h100")

@@ -13,7 +13,7 @@ from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Update, data_groups, hidden, update_of
-from shardwise.estimate.intervals import around, causes_of, probability, spread_of
+from shardwise.estimate.intervals import around, causes_of, launch_bound, probability, spread_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
 from shardwise.estimate.predictions import Figures, Stage
@@ -174,7 +174,7 @@ def _estimate(
     host = _host_bytes(setup)
     stage = stages[done.busiest]
     causes = causes_of(setup.model, cluster, strategy.dtype, setup.runtime.name, calibration, time)
-    width = spread_of(causes, setup.runtime.name, calibration, cluster.site)
+    width = spread_of(causes, setup.runtime.name, calibration, cluster.site, launch_bound(time))
     needed = around(total, width.memory)
     enough = host <= cluster.host_memory
     return Estimate(

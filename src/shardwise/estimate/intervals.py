@@ -41,6 +41,9 @@ ENOUGH = 5
 """Timed runs of a runtime on a GPU family without which the two were not seen together."""
 WAITING = 0.1
 """Share of an iteration spent waiting for launches from which on it is launch-bound."""
+BARELY = 0.02
+"""Share up to which it is not at all; between the two the cause grows, so that no interval jumps, nor does its end rise
+where a faster link lets launches be a larger share."""
 NORMAL = 1.645
 """A width over a standard deviation: nine draws in ten of a normal error lie inside."""
 OF_MEAN = NORMAL * sqrt(pi / 2)
@@ -70,17 +73,28 @@ def causes_of(
     `model`: none where operators were profiled and it is not known; `runtime`: its name, with or without values that
     were laid over it.
     """
-    waiting = sum(part.value for part in time.leaves() if part.name == "waiting for launches") if time else 0.0
     there = {
-        # runs or collectives of the user's own network say what it does
-        NODES: cluster.gpus > cluster.node_size and not (calibration.collectives or calibration.corrections),
+        NODES: cluster.gpus > cluster.node_size and not _nodes_known(cluster, calibration),
         MOE: model is not None and model.moe is not None,
         LOW: dtype in {"fp8", "mxfp8", "nvfp4"},
-        LAUNCH: time is not None and waiting > WAITING * time.value,
+        LAUNCH: time is not None and launch_bound(time) == 1.0,
     }
-    ours = is_shipped(calibration.name)
-    unseen = unseen_of(_base(runtime), calibration.name, accuracy().seen) if ours else ()
+    family = calibration.kernels or calibration.name
+    unseen = unseen_of(_base(runtime), family, accuracy().seen) if is_shipped(family) else ()
     return (ANY, *(name for name, holds in there.items() if holds), *unseen)
+
+
+def launch_bound(time: Ledger) -> float:
+    """How much of the cause `launch-bound` an iteration has: from 0 to 1, which alone names it."""
+    waiting = sum(part.value for part in time.leaves() if part.name == "waiting for launches")
+    share = waiting / time.value if time.value else 0.0
+    return min(1.0, max(0.0, (share - BARELY) / (WAITING - BARELY)))
+
+
+def _nodes_known(cluster: Cluster, calibration: Calibration) -> bool:
+    """Whether runs of the user's own, or collectives between nodes, say what the network there does."""
+    between = {level.name for level in cluster.levels[1:]}
+    return bool(calibration.corrections) or any(line.level in between for line in calibration.collectives)
 
 
 def unseen_of(runtime: str, family: str, seen: Seen) -> tuple[str, ...]:
@@ -91,13 +105,18 @@ def unseen_of(runtime: str, family: str, seen: Seen) -> tuple[str, ...]:
     return (SOFTWARE,) if gpu else (SOFTWARE, GPU)
 
 
-def spread_of(causes: tuple[str, ...], runtime: str, calibration: Calibration, site: Site = USUAL) -> Spread:
+def spread_of(
+    causes: tuple[str, ...], runtime: str, calibration: Calibration, site: Site = USUAL, launch: float = 0.0
+) -> Spread:
     """The widths of a question's predictions. A runtime's own factor counts where its runs were seen on the GPU, and
     what a site's times are spread more than usual ones, of which the fitted widths know.
+
+    `launch`: how launch-bound it is (`launch_bound`) where that is not among the causes.
     """
     known = "" if UNSEEN.intersection(causes) else _base(runtime)
     own = {"time": calibration.time_error, "memory": calibration.memory_error}
-    time, memory = (_width(name, causes, known, error) for name, error in own.items())
+    part = 0.0 if LAUNCH in causes else launch
+    time, memory = (_width(name, causes, known, error, part) for name, error in own.items())
     more = max(0.0, site.spread**2 - USUAL.spread**2)
     return Spread(sqrt(time**2 + NORMAL**2 * more) if more else time, memory)
 
@@ -107,12 +126,13 @@ def _base(runtime: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _width(quantity: str, causes: tuple[str, ...], runtime: str, own: float) -> float:
+def _width(quantity: str, causes: tuple[str, ...], runtime: str, own: float, launch: float) -> float:
     """`own`: mean error that the user's calibration measured of itself, in place of what any run errs; 0: none."""
     widths: Widths = getattr(accuracy(), quantity)
     factor = widths.runtimes.get(runtime, 1.0)
     fitted = (factor * widths.causes.get(name, 0.0) for name in causes if name != ANY or not own)
-    return sqrt((own * OF_MEAN) ** 2 + sum(part * part for part in fitted))
+    partly = launch * (factor * widths.causes.get(LAUNCH, 0.0)) ** 2
+    return sqrt((own * OF_MEAN) ** 2 + partly + sum(part * part for part in fitted))
 
 
 def around(value: float, width: float) -> Interval:
@@ -177,4 +197,5 @@ def layout_width(found: Estimate) -> float:
     """The width that a layout has of its own: without what is shared by all layouts of the question."""
     calibration, runtime = calibration_of(found.cluster.gpu), found.strategy.runtime
     every = causes_of(found.model, found.cluster, found.strategy.dtype, runtime, calibration, found.time)
-    return spread_of(tuple(name for name in every if name not in UNSEEN), runtime, calibration).time
+    own = tuple(name for name in every if name not in UNSEEN)
+    return spread_of(own, runtime, calibration, launch=launch_bound(found.time)).time

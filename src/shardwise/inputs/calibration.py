@@ -104,6 +104,8 @@ class Calibration:
     measured: bool = True
     """A measured run or probe supports the numbers; false: data sheets and published kernels alone, and estimates say
     so."""
+    kernels: str = ""
+    """The calibration whose kernels these still are, where only collectives or memory were measured; empty: its own."""
     time_error: float = 0.0
     """Mean absolute error of step times on the user's own GPUs, as the fit measured it: intervals are made from it. 0:
     not measured; what published runs say (`accuracy.toml`) counts."""

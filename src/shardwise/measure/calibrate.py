@@ -19,7 +19,7 @@ from shardwise.inputs.lookup import normal
 from shardwise.inputs.trace import read_trace
 from shardwise.measure.correct import Correction, MemoryCorrection, from_log, from_snapshot, from_trace, read_log
 from shardwise.measure.fit.fit import fit_probe
-from shardwise.measure.fit.links import fit_links
+from shardwise.measure.fit.links import fit_links, refuse_impossible
 from shardwise.measure.fit.nccl_tests import read_log as read_nccl
 from shardwise.measure.fit.probe_file import Probe, read_probe
 from shardwise.measure.fit.result import Fit
@@ -114,13 +114,20 @@ def by_nccl(paths: Sequence[str | Path], name: str, base: str | None = None) -> 
     base = base or _base_of(next((gpu for _, gpu in logs if gpu), ""))
     name = check_name(name, base)
     rows = [row for found, _ in logs for row in found]
-    cluster = load_cluster(f"{max(row['ranks'] * _apart(row, base) for row in rows)}x{base}")
+    placed = [{**row, "stride": apart} for row in rows if (apart := _apart(row, base))]
+    if not placed:
+        raise InputError("of each node some GPUs took part and some did not; measure with one GPU of each node, or all")
+    cluster = load_cluster(f"{max(row['ranks'] * row['stride'] for row in placed)}x{base}")
+    refuse_impossible(placed, cluster, calibration_of(cluster.gpu))
     notes: list[str] = []
-    placed = [{**row, "stride": _apart(row, base)} for row in rows if _apart(row, base)]
+    if unnamed := sorted({row["ranks"] for row in placed if not row["hosts"]}):
+        told = ", ".join(str(ranks) for ranks in unnamed)
+        notes.append(f"no lines `# Rank`: {told} ranks, told by bus over algorithm bandwidth, are taken to fill nodes")
     if len(placed) < len(rows):
         notes.append(f"{len(rows) - len(placed)} rows are left out: of each node some GPUs took part and some did not")
-    source = f"collectives measured by nccl-tests ({len(placed)} rows), kernels as {calibration_of(cluster.gpu).name}"
-    start = replace(calibration_of(cluster.gpu), name=name, source=source)
+    under = calibration_of(cluster.gpu)
+    source = f"collectives measured by nccl-tests ({len(placed)} rows), kernels as {under.name}"
+    start = replace(under, name=name, source=source, kernels=under.kernels or under.name)
     found, family = fit_links(placed, cluster, start, notes)
     said = tuple(
         f"{line.kind} over {line.size} ranks, {line.stride} apart: {len(line.sizes)} sizes, "
@@ -135,8 +142,9 @@ def by_nccl(paths: Sequence[str | Path], name: str, base: str | None = None) -> 
 def _apart(row: dict[str, Any], base: str) -> int:
     """Ranks between the members of a group of so many ranks on so many hosts; 0: they are not evenly apart."""
     node = load_cluster(f"1x{base}").levels[0].size
-    each = row["ranks"] // row["hosts"]
-    if row["hosts"] == 1 or each == node:
+    hosts = row["hosts"] or -(-row["ranks"] // node)
+    each = row["ranks"] // hosts
+    if hosts == 1 or each == node:
         return 1
     return node if each == 1 else 0
 

@@ -142,7 +142,8 @@ def from_snapshot(
     _refuse_other_memory(snapshot.peak, told, cluster)
     reserved = float(f"{max(0.0, cluster.gpu.reserved + snapshot.peak - told.peak.value):.6g}")
     missing = reserved - cluster.gpu.reserved
-    changed = replace(base, name=name, source=f"{base.source}; {source}: {missing / 2**30:+.2f} GiB of memory")
+    told_source = f"{base.source}; {source}: {missing / 2**30:+.2f} GiB of memory"
+    changed = replace(base, name=name, source=told_source, kernels=base.kernels or base.name)
     return MemoryCorrection(
         calibration=changed, rank=told.rank, predicted=told.peak, measured=snapshot.peak, reserved=reserved,
         missing=missing,
@@ -170,7 +171,8 @@ def _changed(base: Calibration, factors: dict[str, float], name: str, source: st
         for kind, factor in factors.items()
         if isfinite(factor) and factor > 0
     }
-    return replace(base, name=name, source=f"{base.source}; {source}", corrections={**base.corrections, **merged})
+    corrections = {**base.corrections, **merged}
+    return replace(base, name=name, source=f"{base.source}; {source}", corrections=corrections, kernels="")
 
 
 WARM_UP = 2

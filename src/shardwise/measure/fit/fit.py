@@ -76,7 +76,7 @@ def fit_probe(probe: Probe, gpu: Gpu, base: Calibration, name: str, cluster: Clu
     `cluster`: as many of these GPUs as ran the probe; what it measured of collectives is fitted to its network.
     """
     notes: list[str] = []
-    found = replace(base, name=name, source=probe.source, host=_host(probe, base, notes))
+    found = replace(base, name=name, source=probe.source, host=_host(probe, base, notes), kernels="")
     todo = [task for task in tasks(probe) if task.rows]
     for task in todo:
         if task.bounds and len(task.rows) < ENOUGH:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from shardwise.cost.network import DEFAULT_SHARE, Network, collective, send
+from shardwise.cost.network import DEFAULT_SHARE, Network, bus_share, collective, send
+from shardwise.errors import InputError
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.measure.fit.minimise import minimise, off
@@ -21,6 +22,10 @@ from shardwise.measure.fit.result import FitPoint, FittedFamily
 ENOUGH = 4
 """Rows below which a level keeps the base's share."""
 SHARE, FIXED = (0.001, 1.2), (1e-7, 1e-3)
+FASTEST = 1.3
+"""Times faster than the whole link: sums that switches make have shown 1.1."""
+SLOWEST = 50.0
+"""Times slower than the base's link, at the largest message: another link, or another unit."""
 SENDS = "p2p"
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", SENDS)
 
@@ -53,6 +58,50 @@ def fit_links(
     table = (*_table(rows, world, cluster, calibration), *calibration.collectives)
     family = FittedFamily(name="collectives", points=points, fitted=len(rows) >= ENOUGH)
     return replace(calibration, collectives=table), family
+
+
+def refuse_impossible(rows: Sequence[Row], cluster: Cluster, calibration: Calibration) -> None:
+    """Refuse measurements that the links of such GPUs cannot give."""
+    largest: dict[tuple[str, int], int] = {}
+    for row in rows:
+        key = row["op"], row["ranks"]
+        largest[key] = max(row["bytes"], largest.get(key, 0))
+    free = replace(calibration, network={"default": 1.0}, collective_fixed=0.0, collectives=())
+    direct = replace(
+        cluster, levels=tuple(replace(level, latency=0.0, oversubscription=1.0) for level in cluster.levels)
+    )  # fmt: skip
+    best, usual = Network(direct, free), Network(cluster, replace(calibration, collectives=()))
+    world = max(int(row["ranks"]) for row in rows)
+    for row in rows:
+        least = _crossing(row, world, best) * _seconds(row, world, best) / FASTEST
+        most = SLOWEST * _seconds(row, world, usual)
+        if row["seconds"] < least:
+            raise InputError(_told(row, world, cluster, f"it takes {least * 1e6:.4g} us at the very least"))
+        if row["seconds"] > most and row["bytes"] == largest[row["op"], row["ranks"]]:
+            raise InputError(_told(row, world, cluster, f"it takes {most * 1e6 / SLOWEST:.4g} us"))
+
+
+def _crossing(row: Row, world: int, network: Network) -> float:
+    """What must cross between domains over what a ring through all ranks sends there: each domain can add up its own
+    ranks' messages first, and pass on what it got.
+    """
+    ranks = int(row["ranks"])
+    hops = network.group(ranks, _stride(row, world)).hops
+    if len(hops) < 2 or row["op"] in {SENDS, "all_to_all"}:
+        return 1.0
+    domains = hops[-1].domains
+    return (1 - 1 / domains) / (1 - 1 / ranks)
+
+
+def _told(row: Row, world: int, cluster: Cluster, expected: str) -> str:
+    level = cluster.levels[_reach(row, world, cluster.levels)]
+    share = bus_share("send" if row["op"] == SENDS else row["op"].replace("_", "-"), int(row["ranks"]))
+    return (
+        f"{row['op']} of {row['bytes']:,} bytes over {row['ranks']} ranks, it says, took {row['seconds'] * 1e6:.4g} us "
+        f"(bus bandwidth {share * row['bytes'] / row['seconds'] / 1e9:.4g} GB/s); over {level.name} of "
+        f"{cluster.gpu.name}, {level.bandwidth / 1e9:.4g} GB/s a GPU, {expected}. Give the GPU that was measured with "
+        "--base, and the log as nccl-tests printed it (its times are microseconds)"
+    )
 
 
 def _table(rows: Sequence[Row], world: int, cluster: Cluster, calibration: Calibration) -> Iterator[Reach]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf, prod
 from typing import Any
 
 from shardwise.inputs.cluster import Cluster
@@ -124,6 +125,21 @@ TABLES = {
     "h200_real_jobs": "strategy",
     "simumax_runs": "parallel",
 }
+FLAGS: dict[str, str] = {
+    "published": (
+        "cuda_graphs compile flash_attention model.gated_mlp model.tied_embeddings parallel.sequence_parallel "
+        "parallel.async_tp"
+    ),
+    "h200_huggingface": "compile",
+    "h200_megatron_rank": "flash",
+    "h200_real_jobs": "",
+    "simumax_runs": "",
+}
+"""true or false; null or absent where the source does not say."""
+PRECISIONS = {name: name for name in ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32")} | {"fp16/bf16 mixed": "bf16"}
+"""precision.compute -> what products are computed in; both halves of a 16-bit mixture run at one speed."""
+LONGEST = 86_400.0
+"""Seconds of an iteration: none takes over a day."""
 _LARGEST = 10**12
 _ABSENT = object()
 
@@ -131,7 +147,22 @@ _ABSENT = object()
 def row_faults(row: Row, form: str) -> list[str]:
     """Everything that is wrong with a row, a sentence each."""
     tables = [f"{name} must be a table of keys and values" for name in TABLES[form].split() if not _is_table(row, name)]
-    return tables or list(_faults(row, form))
+    found = tables or list(_faults(row, form))
+    return found or list(_contradictions(row)) if form == "published" else found
+
+
+def _contradictions(row: Row) -> Iterator[str]:
+    """What a published row's values say against each other; a degree that is null counts as 1."""
+    given = row["precision"]["compute"]
+    if given not in PRECISIONS:
+        yield f"precision.compute is {_said(given)}; it must be one of {', '.join(PRECISIONS)}"
+    degrees = {name: int(row["parallel"].get(name) or 1) for name in ("tp", "pp", "cp", "dp")}
+    gpus, heads = int(row["num_gpus"]), int(row["model"]["heads"])
+    if prod(degrees.values()) != gpus:
+        told = " x ".join(f"{name} {value}" for name, value in degrees.items())
+        yield f"num_gpus is {gpus:,}, and parallel says {told} = {prod(degrees.values()):,}; they must be equal"
+    if heads % degrees["tp"]:
+        yield f"parallel.tp is {degrees['tp']}, and model.heads {heads} is no multiple of it"
 
 
 def _is_table(row: Row, name: str) -> bool:
@@ -149,6 +180,9 @@ def _faults(row: Row, form: str) -> Iterator[str]:
     for name in TEXTS[form].split():
         if (value := _at(row, name)) is not _ABSENT and not isinstance(value, str):
             yield f"{name} is {_said(value)}; it must be a text"
+    for name in FLAGS[form].split():
+        if (value := _at(row, name)) is not _ABSENT and value is not None and not isinstance(value, bool):
+            yield f"{name} is {_said(value)}; it must be true or false"
     for name in MEASURED[form].split():
         if (value := _at(row, name)) is not _ABSENT and value is not None:
             yield from _positive(name, value)
@@ -178,6 +212,14 @@ def _positive(name: str, value: object) -> Iterator[str]:
         yield f"{name} is {_said(value)}; it must be a number"
     elif not 0 < value < 1e30:
         yield f"{name} is {_said(value)}; what is measured is above 0"
+    elif value > (most := _most(name)):
+        yield f"{name} is {_said(value)}; no iteration takes over a day ({most:,.0f})"
+
+
+def _most(name: str) -> float:
+    """By the unit that a field's name ends with."""
+    unit = name.removesuffix("_derived").rpartition("_")[2]
+    return {"s": LONGEST, "ms": 1e3 * LONGEST}.get(unit, inf)
 
 
 def _said(value: object) -> str:

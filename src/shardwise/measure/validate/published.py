@@ -13,7 +13,7 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.site import Site
 from shardwise.inputs.strategy import Strategy
-from shardwise.measure.validate.case import MeasuredRun, Skipped
+from shardwise.measure.validate.case import PRECISIONS, MeasuredRun, Skipped
 from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
 from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
 from shardwise.measure.validate.simumax_runs import model_file
@@ -190,7 +190,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         placement="v" if schedule == "zb-v" else "loop",
         recompute=recompute_of(p["recompute"], model),
         layers=own_layers(row) or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
-        dtype=_dtype(row),
+        dtype=PRECISIONS[row["precision"]["compute"]],
         **recipe_of(row),
         runtime=runtime.name,
         flash=row["flash_attention"] is not False,
@@ -208,11 +208,6 @@ def _schedule(p: Row, vpp: int) -> tuple[str, int]:
     if int(p["pp"] or 1) == 1:
         return "1f1b", 1
     return ("interleaved", vpp) if vpp > 1 else ("1f1b", 1)
-
-
-def _dtype(row: Row) -> str:
-    text = str(row["precision"]["compute"])
-    return text if text in {"bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"} else "bf16"
 
 
 def _zero_group(p: Row) -> int:

@@ -57,7 +57,14 @@ def read_file(path: str | Path, cluster: str | None = None) -> list[MeasuredRun 
     """
     rows = _rows(read_json(path), path)
     form = _form(rows, path)
-    return [_read(row, form, number, Path(path).parent, cluster) for number, row in enumerate(rows, 1)]
+    found = [_read(row, form, number, Path(path).parent, cluster) for number, row in enumerate(rows, 1)]
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, dict) and "id" in row and first.setdefault(name := str(row["id"]), number) != number:
+            found[number - 1] = Skipped(
+                id=name, source=found[number - 1].source, reason=f"row {first[name]} has the same id {name!r}"
+            )
+    return found
 
 
 def elsewhere(case: MeasuredRun | Skipped, cluster: str | None) -> MeasuredRun | Skipped:

@@ -17,6 +17,7 @@ from shardwise.estimate.intervals import (
     Spread,
     around,
     causes_of,
+    launch_bound,
     probability,
     spread_of,
     width_in,
@@ -101,6 +102,8 @@ class Outcome:
     """predicted / measured - 1 for every number that has both."""
     causes: tuple[str, ...] = ()
     """Why the prediction may be wrong: what its intervals are made of."""
+    launch: float = 0.0
+    """How launch-bound it is, from 0 to 1, at which the cause is named."""
 
     def inside(self, quantity: str) -> bool:
         """Whether what was measured lies in the interval of a quantity that was."""
@@ -131,8 +134,12 @@ def predict(case: MeasuredRun) -> Outcome | Skipped:
         if key in case.measured and not isinstance(value, bool | tuple) and case.measured[key]
     }
     causes = _causes(case, setup, estimate)
-    width = spread_of(causes, case.runtime.name, setup.calibration, case.cluster.site)
-    return Outcome(case=case, predicted={**predicted, **bars(predicted, width)}, error=error, causes=causes)
+    # of a composed row the parts wait for launches, otherwise than a run does
+    launch = 0.0 if case.composed else launch_bound(estimate.time)
+    width = spread_of(causes, case.runtime.name, setup.calibration, case.cluster.site, launch)
+    return Outcome(
+        case=case, predicted={**predicted, **bars(predicted, width)}, error=error, causes=causes, launch=launch
+    )  # fmt: skip
 
 
 def _probability(case: MeasuredRun, estimate: Estimate, total: float) -> float:
@@ -151,7 +158,7 @@ def _causes(case: MeasuredRun, setup: Setup, estimate: Estimate) -> tuple[str, .
     """Those of the question, and what the row itself leaves open."""
     name = case.runtime.name
     found = causes_of(case.model, case.cluster, case.strategy.dtype, name, setup.calibration, estimate.time)
-    if case.composed:  # whose parts wait for launches otherwise than a run does
+    if case.composed:
         return (*(name for name in found if name != LAUNCH), COMPOSED)
     return found if case.complete else (*found, PARTIAL)
 
