@@ -134,3 +134,21 @@ def test_the_condition_in_the_way_is_named(shardwise):
     found = shardwise("plan", "llama-3-8b", *QUICK, "--fix", "tp=3")
     assert found.code == 1
     assert "tp=3: here tp can be 1, 2, 4, 8" in found.err
+
+
+def test_a_plan_keeps_the_conditions_that_it_was_made_under(shardwise, plan_file, tmp_path):
+    assert json.loads(plan_file.read_text())["provenance"]["conditions"] == "cp=1 mbs<=2"
+    fixed = tmp_path / "fixed.json"
+    assert shardwise("plan", plan_file, "--fix", "pp=2 bf16", "--out", fixed, "--quiet").code == 0
+    assert json.loads(fixed.read_text())["provenance"]["conditions"] == "cp=1 mbs<=2 pp=2 bf16"
+    found = shardwise("plan", fixed, "--only", "mbs=1")
+    assert "the search keeps the conditions of the plan: cp=1 pp=2 mbs=1" in found.err
+    assert " pp2" in found.out
+    found = shardwise("what-if", fixed, "--net", "0.5x", "--json", "-", "--quiet")
+    told = json.loads(found.out)
+    assert told["conditions"] == "cp=1 mbs<=2 pp=2"
+    assert " pp2" in told["the best there"]["strategy"]
+    assert "within_error" not in told["the plan as it is"]
+    assert "within_error" in told["the best there"]
+    found = shardwise("what-if", fixed, "--net", "0.5x", "--only", "pp=1")
+    assert "the best there keeps the conditions of the plan: cp=1 mbs<=2 pp=1" in found.err

@@ -135,6 +135,8 @@ class Provenance:
     """How they were made."""
     calibration: str | None = None
     """What the kernel times are calibrated on."""
+    conditions: str | None = None
+    """What the strategies of the search had to keep (`--only`, `--fix`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,11 @@ class Plan:
     def memory_limit(self) -> float:
         """Bytes that a rank may need: what was asked for, else all of the GPU's."""
         return (self.predictions.memory_limit if self.predictions else None) or self.cluster.gpu.memory
+
+    @property
+    def conditions(self) -> str:
+        """What the strategies of its search had to keep; empty: all were allowed."""
+        return (self.provenance.conditions if self.provenance else None) or ""
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -134,12 +134,18 @@ def what_if_rows(found: WhatIf) -> list[tuple[str, Estimate | None]]:
 
 def what_if_data(found: WhatIf) -> Plain:
     """A plan on another cluster: before, kept, and planned again."""
-    return {name: None if one is None else _short(one, found.before) for name, one in what_if_rows(found)}
+    rows = {name: None if one is None else _short(one, found.before) for name, one in what_if_rows(found)}
+    return {**rows, "conditions": found.again.question.conditions}
+
+
+def kept_note(what: str, conditions: str) -> str:
+    """That a plan's own conditions bound what was searched."""
+    return f'{what} keeps the conditions of the plan: {conditions} (others on the same axes with --only, as "ep>=1")'
 
 
 def _short(found: Estimate, before: Estimate) -> dict[str, Any]:
-    told = {name: getattr(found, name) for name in SHORT}
-    return {"strategy": str(found.strategy), **told, "within_error": within_error(before, found)}
+    told = {"strategy": str(found.strategy), **{name: getattr(found, name) for name in SHORT}}
+    return told if found is before else {**told, "within_error": within_error(before, found)}
 
 
 def what_if_table(found: WhatIf) -> Table:

@@ -75,7 +75,7 @@ def question_of(
     refuse_unsound(model, cluster, runtime, seq)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
-        memory_limit=limit,
+        conditions=" ".join(only.split()), memory_limit=limit,
     )  # fmt: skip
 
 
@@ -150,9 +150,11 @@ def plan_file_of(answer: Answer) -> Plan:
         answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
         search=answer.counts,
     )  # fmt: skip
+    source = found.provenance and replace(found.provenance, conditions=answer.question.conditions or None)
     return replace(
         found,
         predictions=told,
+        provenance=source,
         proof=proof_of(found, answer.lowest),
         run={
             "cpu_seconds": answer.cpu_seconds,

@@ -37,6 +37,8 @@ class Question:
     """Batch, sequence, number format, optimizer: whatever is not searched."""
     wishes: Wishes = Wishes()
     """Which values of the axes are allowed."""
+    conditions: str = ""
+    """The same as they were typed, with the words that fix something beside the axes."""
     memory_limit: float
     """Bytes that a rank may need in all."""
 
