@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.runtime import asked_dispatch
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.estimate.intervals import around, causes_of, spread_of
+from shardwise.estimate.advice import Change, better_dispatch
+from shardwise.estimate.intervals import around, causes_of, layout_within_error, spread_of
 from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -139,6 +140,40 @@ def answer_of(
     if answer.best is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
     return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsearched:
+    """How tokens reach their experts: what was asked for, and what else the runtime has."""
+
+    asked: str
+    """As words of a strategy."""
+    others: tuple[str, ...]
+    """The runtime's other dispatchers."""
+    better: Change | None
+    """The best other one in the layout that was found; none: no other is faster."""
+    words: str = ""
+    """The same to be typed behind `--fix`."""
+    within_error: bool = False
+    """Whether what it would bring is less than the error of the difference."""
+
+
+def unsearched_of(answer: Answer) -> Unsearched | None:
+    """What of a plan with experts was taken as asked for and would change its time, or make another layout the best."""
+    best, can = answer.best, answer.question.runtime.can
+    if best is None or best.model.moe is None or not can.ep:
+        return None
+    others = tuple(name for name in can.dispatchers if name != best.strategy.dispatcher)
+    asked = f"{_dispatch_words(best.strategy)} graphs={best.strategy.cuda_graphs}"
+    better = better_dispatch(best, runtime=answer.question.runtime)
+    if better is None:
+        return Unsearched(asked=asked, others=others, better=None)
+    near = layout_within_error(best, better.strategy, best.iteration_seconds - better.seconds)
+    return Unsearched(asked=asked, others=others, better=better, words=_dispatch_words(better.strategy), within_error=near)
+
+
+def _dispatch_words(strategy: Strategy) -> str:
+    return f"dispatch={strategy.dispatcher}{' ep-overlap' if strategy.ep_overlap else ''}"
 
 
 def plan_file_of(answer: Answer) -> Plan:
