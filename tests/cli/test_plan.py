@@ -152,3 +152,32 @@ def test_a_plan_keeps_the_conditions_that_it_was_made_under(shardwise, plan_file
     assert "within_error" in told["the best there"]
     found = shardwise("what-if", fixed, "--net", "0.5x", "--only", "pp=1")
     assert "the best there keeps the conditions of the plan: cp=1 mbs<=2 pp=1" in found.err
+
+
+def test_every_figure_of_a_layout_has_its_interval(shardwise, plan_file, tmp_path):
+    found = shardwise("plan", plan_file, "--md", "-", "--json", tmp_path / "answer.json")
+    assert "nine runs in ten" in found.out
+    assert "under the cost model in use: about the model, not a run" in found.out
+    for one in json.loads((tmp_path / "answer.json").read_text())["top"]:
+        low, high = one["iteration_seconds_interval"]
+        assert low < one["iteration_seconds"] < high
+        assert 0 <= one["fits_probability"] <= 1
+    told = json.loads(shardwise("why", plan_file, "tp2", "--json", "-", "--quiet").out)
+    for name in ("iteration_seconds", "plan_iteration_seconds"):
+        low, high = told[f"{name}_interval"]
+        assert low < told[name] < high
+    assert 0 <= told["fits_probability"] <= 1
+    found = shardwise("export", plan_file, "--to", "megatron", "--out", tmp_path / "run")
+    lines = [line for line in found.out.splitlines() if line.startswith(("predicted", "as written"))]
+    assert len(lines) == 2
+    assert all(" s to " in line for line in lines)
+
+
+def test_a_sweep_has_intervals(shardwise, tmp_path):
+    grid = ("sweep", "llama-3-8b", "-c", "8xh100", "--global-batch", "64", "--gap", "5%")
+    found = shardwise(*grid, "--json", tmp_path / "sweep.json")
+    assert "nine runs in ten" in found.out
+    (cell,) = json.loads((tmp_path / "sweep.json").read_text())["cells"]
+    low, high = cell["iteration_seconds_interval"]
+    assert low < cell["seconds"] < high
+    assert cell["fits_probability"] > 0.5

@@ -182,10 +182,15 @@ class Plan:
         return plan_html(now.plan, note=now.note)
 
 
+def proof_sentence(bound: float, gap: float, *, before: str = "", after: str = "") -> str:
+    """What a bound proves, and that it proves it of the cost model; `before`, `after`: more to say of it."""
+    said = "; ".join(filter(None, (before, "under the cost model in use: about the model, not a run", after)))
+    return f"no strategy of the space takes less than {show_seconds(bound)}: gap {show_percent(gap, 2)} ({said})"
+
+
 def plan_html(plan: Plan, others: Sequence[Sequence[str]] = (), *, note: str = "") -> str:
     """A plan in a notebook; `others` is a table of rivals, its heads first, `note` what should be known of it."""
     told, facts = plan.predictions, [("note", note)] if note else []
     if told and told.bound and told.gap is not None:
-        gap = f"gap {show_percent(told.gap, 2)}"
-        facts += [("proof", f"no strategy of the space takes less than {show_seconds(told.bound)}: {gap}")]
+        facts += [("proof", proof_sentence(told.bound, told.gap))]
     return html_of(plan.model, plan.cluster, plan.strategy, told, facts, others)

@@ -13,7 +13,7 @@ from shardwise.estimate.intervals import within_error
 from shardwise.estimate.predictions import predictions_of, predictions_table
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import plan_table
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
 from shardwise.search.api import unsearched_of
@@ -32,7 +32,7 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     """The lines on top."""
     assert answer.best is not None  # noqa: S101 - for the type checker: an answer without one is told otherwise
     yield from summary(answer.best)
-    yield "proof", f"{proven(answer)} (under the cost model in use; --explain says what the space is)"
+    yield "proof", proof_sentence(answer.bound, answer.gap, after="--explain says what the space is")
     yield from unsearched(answer)
     for name, text in searched(answer.counts):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
@@ -68,18 +68,18 @@ def _unsearched_data(answer: Answer) -> Plain:
 
 def proven(answer: Answer) -> str:
     """Bound and gap, in a sentence."""
-    return f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
+    return proof_sentence(answer.bound, answer.gap)
 
 
 def candidates(answer: Answer, top: int) -> Table:
     """The best simulated strategy of every layout."""
     shown = answer.top[:top]
     rows: list[tuple[str, ...]] = [
-        (str(one.strategy), show_seconds(one.seconds), slower(answer, one), show_percent(one.mfu),
-         show_bytes(one.total_bytes))
+        (str(one.strategy), show_seconds(one.seconds), between(one), slower(answer, one), show_percent(one.mfu),
+         show_bytes(one.total_bytes), chance(one))
         for one in shown
     ]  # fmt: skip
-    return ("strategy", "iteration", "slower", "MFU", "memory"), rows
+    return ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "fits"), rows
 
 
 def space(answer: Answer) -> Iterator[str]:
@@ -127,8 +127,10 @@ def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
 def candidate_data(answer: Answer, candidate: Candidate) -> Plain:
     """A simulated strategy of a search."""
     return {
-        "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds, "mfu": candidate.mfu,
-        "total_bytes": candidate.total_bytes, "within_error": answer.within_error(candidate),
+        "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds,
+        "iteration_seconds_interval": candidate.iteration_seconds_interval, "mfu": candidate.mfu,
+        "total_bytes": candidate.total_bytes, "fits": candidate.fits, "fits_probability": candidate.fits_probability,
+        "within_error": answer.within_error(candidate),
     }  # fmt: skip
 
 
@@ -146,6 +148,11 @@ def why_data(found: Why) -> Plain:
         "change": found.change,
         "strategy": str(found.other.strategy),
         "fits": "no" if found.missing else found.other.fits,
+        "fits_probability": found.other.fits_probability,
+        "iteration_seconds": found.other.iteration_seconds,
+        "iteration_seconds_interval": found.other.iteration_seconds_interval,
+        "plan_iteration_seconds": found.best.iteration_seconds,
+        "plan_iteration_seconds_interval": found.best.iteration_seconds_interval,
         "slower": found.slower,
         "within_error": found.within_error,
         "missing_bytes": found.missing,

@@ -169,7 +169,9 @@ def unsearched_of(answer: Answer) -> Unsearched | None:
     if better is None:
         return Unsearched(asked=asked, others=others, better=None)
     near = layout_within_error(best, better.strategy, best.iteration_seconds - better.seconds)
-    return Unsearched(asked=asked, others=others, better=better, words=_dispatch_words(better.strategy), within_error=near)
+    return Unsearched(
+        asked=asked, others=others, better=better, words=_dispatch_words(better.strategy), within_error=near
+    )
 
 
 def _dispatch_words(strategy: Strategy) -> str:
@@ -200,7 +202,7 @@ def plan_file_of(answer: Answer) -> Plan:
 
 
 _SHOWN = 10
-_HEADS = ("strategy", "iteration", "slower", "MFU", "memory")
+_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory")
 
 
 def answer_html(answer: Answer) -> str:
@@ -208,7 +210,8 @@ def answer_html(answer: Answer) -> str:
     if answer.best is None:
         return f"<div>{escape(why_nothing(answer))}</div>"
     rows = [
-        (str(one.strategy), show_seconds(one.seconds), slower(answer, one), show_percent(one.mfu),
+        (str(one.strategy), show_seconds(one.seconds),
+         " to ".join(map(show_seconds, one.iteration_seconds_interval)), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes))
         for one in answer.top[:_SHOWN]
     ]  # fmt: skip

@@ -97,12 +97,15 @@ class Candidate:
 
     strategy: Strategy
     seconds: float
+    iteration_seconds_interval: tuple[float, float]
+    """Nine runs in ten take between these."""
     total_bytes: float
     mfu: float
     allowed: bool = True
     """It needs no more memory than may be used."""
     fits: Fits = "yes"
     """As its estimate says: yes, no, or close."""
+    fits_probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
