@@ -181,3 +181,14 @@ def test_a_sweep_has_intervals(shardwise, tmp_path):
     low, high = cell["iteration_seconds_interval"]
     assert low < cell["seconds"] < high
     assert cell["fits_probability"] > 0.5
+
+
+def test_recompute_of_a_plan_is_shortened_to_the_stages_of_another(shardwise, tmp_path):
+    path = tmp_path / "plan.json"
+    words = ("estimate", "llama-3-8b", "-c", "16xh100", "-s", "dp16 gbs64 zero3 recompute=full:30", "--out", path)
+    assert shardwise(*words).code == 0
+    found = shardwise("why", path, "pp2")
+    assert found.code == 0, found.err
+    assert "the plan's recompute=full:30 is full:16 here: a stage has 16 layers" in found.err
+    assert "recompute full:30 -> full:16" in found.out
+    assert "use at most" in shardwise("why", path, "pp2 recompute=full:30").err

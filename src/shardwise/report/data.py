@@ -146,6 +146,7 @@ def why_data(found: Why) -> Plain:
     return {
         "sentence": "; ".join(why_lines(found)),
         "change": found.change,
+        **({"note": found.note} if found.note else {}),
         "strategy": str(found.other.strategy),
         "fits": "no" if found.missing else found.other.fits,
         "fits_probability": found.other.fits_probability,
