@@ -192,3 +192,23 @@ def test_recompute_of_a_plan_is_shortened_to_the_stages_of_another(shardwise, tm
     assert "the plan's recompute=full:30 is full:16 here: a stage has 16 layers" in found.err
     assert "recompute full:30 -> full:16" in found.out
     assert "use at most" in shardwise("why", path, "pp2 recompute=full:30").err
+
+
+@pytest.mark.parametrize(
+    ("gpu", "runtime", "said"),
+    [
+        ("tpu-v5p", "megatron", "no measured run supports megatron on tpu-v5p; --runtime maxtext is what runs there"),
+        ("trainium2", "megatron", "no measured run supports megatron on trainium2; of the runtimes known here"),
+        ("tpu-v5p", "maxtext", ""),
+        ("h100", "megatron", ""),
+    ],
+)
+def test_chips_that_a_runtime_does_not_know_are_named(shardwise, gpu, runtime, said):
+    question = ("llama-3.2-1b", "-c", f"8x{gpu}", "--runtime", runtime)
+    for words in (
+        ("plan", *question, "--global-batch", "64", "--gap", "5%"),
+        ("estimate", *question, "-s", "dp8 gbs8"),
+    ):
+        found = shardwise(*words)
+        assert found.code == 0, found.err
+        assert (said in found.err) if said else ("no measured run supports" not in found.err)

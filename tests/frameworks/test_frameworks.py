@@ -194,7 +194,9 @@ def test_megatron_flags(tmp_path, text, field, value):
 
 
 def test_flags_of_older_megatrons_are_told_as_they_were_typed(tmp_path):
-    told = " ".join(_megatron(tmp_path, "--num-experts 8 --enable-cuda-graph --moe-enable-deepep").understood)
+    told = " ".join(
+        _megatron(tmp_path, "--num-experts 8 --enable-cuda-graph --moe-enable-deepep").understanding.understood
+    )
     assert "--enable-cuda-graph -> cuda_graphs layer" in told
     assert "--moe-enable-deepep -> dispatcher deepep" in told
     assert "--cuda-graph-impl" not in told

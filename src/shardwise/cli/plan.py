@@ -123,7 +123,7 @@ def _say(answer: Answer, output: Output, top: int, only: str, *, explain: bool) 
     from shardwise.report import estimate as tables
 
     question = answer.question
-    for note in tables.unmeasured(question.cluster):
+    for note in tables.unmeasured(question.cluster, question.runtime.name):
         output.note(note)
     if question.conditions != " ".join(only.split()):  # it was a plan, which has its own
         output.note(report.kept_note("the search", question.conditions))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Protocol
 
+from shardwise.check.runtime import other_chip
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
 from shardwise.estimate.detail import Detail
@@ -228,11 +229,13 @@ def _bytes(value: float) -> str:
 def notes(found: Estimate) -> list[str]:
     """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
     told = dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
-    return [*unmeasured(found.cluster), *told]
+    return [*unmeasured(found.cluster, found.strategy.runtime), *told]
 
 
-def unmeasured(cluster: Cluster) -> Iterator[str]:
-    """That nothing measured supports a GPU's calibration."""
+def unmeasured(cluster: Cluster, runtime: str) -> Iterator[str]:
+    """That nothing measured supports a GPU's calibration, or a runtime on such a chip."""
+    if other := other_chip(cluster.gpu, runtime):
+        yield other
     if not calibration_of(cluster.gpu).measured:
         yield f"no measured run supports the times of {cluster.gpu.name}"
 
