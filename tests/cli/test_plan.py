@@ -207,7 +207,7 @@ def test_chips_that_a_runtime_does_not_know_are_named(shardwise, gpu, runtime, s
     question = ("llama-3.2-1b", "-c", f"8x{gpu}", "--runtime", runtime)
     for words in (
         ("plan", *question, "--global-batch", "64", "--gap", "5%"),
-        ("estimate", *question, "-s", "dp8 gbs8"),
+        ("estimate", *question, "-s", "dp8 gbs8 zero2"),
     ):
         found = shardwise(*words)
         assert found.code == 0, found.err
