@@ -66,14 +66,16 @@ class InputError(ShardwiseError):
 
 
 class UnknownNameError(InputError):
-    """A name is not in its catalog; the nearest ones are offered."""
+    """A name is not in its catalog; the nearest ones are offered. `every`: and all others, as they are few."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], *, hint: str = "", every: bool = False) -> None:
         import difflib
 
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         offer = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:12])}"
+        if near and every:
+            offer += f" Known: {', '.join(names)}"
         if not near and len(names) > 12:
             offer += f" and {len(names) - 12} more"
         super().__init__(f"there is no {what} named {name!r}; {offer}{' ' + hint if hint else ''}")

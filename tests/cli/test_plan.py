@@ -134,3 +134,81 @@ def test_the_condition_in_the_way_is_named(shardwise):
     found = shardwise("plan", "llama-3-8b", *QUICK, "--fix", "tp=3")
     assert found.code == 1
     assert "tp=3: here tp can be 1, 2, 4, 8" in found.err
+
+
+def test_a_plan_keeps_the_conditions_that_it_was_made_under(shardwise, plan_file, tmp_path):
+    assert json.loads(plan_file.read_text())["provenance"]["conditions"] == "cp=1 mbs<=2"
+    fixed = tmp_path / "fixed.json"
+    assert shardwise("plan", plan_file, "--fix", "pp=2 bf16", "--out", fixed, "--quiet").code == 0
+    assert json.loads(fixed.read_text())["provenance"]["conditions"] == "cp=1 mbs<=2 pp=2 bf16"
+    found = shardwise("plan", fixed, "--only", "mbs=1")
+    assert "the search keeps the conditions of the plan: cp=1 pp=2 mbs=1" in found.err
+    assert " pp2" in found.out
+    found = shardwise("what-if", fixed, "--net", "0.5x", "--json", "-", "--quiet")
+    told = json.loads(found.out)
+    assert told["conditions"] == "cp=1 mbs<=2 pp=2"
+    assert " pp2" in told["the best there"]["strategy"]
+    assert "within_error" not in told["the plan as it is"]
+    assert "within_error" in told["the best there"]
+    found = shardwise("what-if", fixed, "--net", "0.5x", "--only", "pp=1")
+    assert "the best there keeps the conditions of the plan: cp=1 mbs<=2 pp=1" in found.err
+
+
+def test_every_figure_of_a_layout_has_its_interval(shardwise, plan_file, tmp_path):
+    found = shardwise("plan", plan_file, "--md", "-", "--json", tmp_path / "answer.json")
+    assert "nine runs in ten" in found.out
+    assert "under the cost model in use: about the model, not a run" in found.out
+    for one in json.loads((tmp_path / "answer.json").read_text())["top"]:
+        low, high = one["iteration_seconds_interval"]
+        assert low < one["iteration_seconds"] < high
+        assert 0 <= one["fits_probability"] <= 1
+    told = json.loads(shardwise("why", plan_file, "tp2", "--json", "-", "--quiet").out)
+    for name in ("iteration_seconds", "plan_iteration_seconds"):
+        low, high = told[f"{name}_interval"]
+        assert low < told[name] < high
+    assert 0 <= told["fits_probability"] <= 1
+    found = shardwise("export", plan_file, "--to", "megatron", "--out", tmp_path / "run")
+    lines = [line for line in found.out.splitlines() if line.startswith(("predicted", "as written"))]
+    assert len(lines) == 2
+    assert all(" s to " in line for line in lines)
+
+
+def test_a_sweep_has_intervals(shardwise, tmp_path):
+    grid = ("sweep", "llama-3-8b", "-c", "8xh100", "--global-batch", "64", "--gap", "5%")
+    found = shardwise(*grid, "--json", tmp_path / "sweep.json")
+    assert "nine runs in ten" in found.out
+    (cell,) = json.loads((tmp_path / "sweep.json").read_text())["cells"]
+    low, high = cell["iteration_seconds_interval"]
+    assert low < cell["seconds"] < high
+    assert cell["fits_probability"] > 0.5
+
+
+def test_recompute_of_a_plan_is_shortened_to_the_stages_of_another(shardwise, tmp_path):
+    path = tmp_path / "plan.json"
+    words = ("estimate", "llama-3-8b", "-c", "16xh100", "-s", "dp16 gbs64 zero3 recompute=full:30", "--out", path)
+    assert shardwise(*words).code == 0
+    found = shardwise("why", path, "pp2")
+    assert found.code == 0, found.err
+    assert "the plan's recompute=full:30 is full:16 here: a stage has 16 layers" in found.err
+    assert "recompute full:30 -> full:16" in found.out
+    assert "use at most" in shardwise("why", path, "pp2 recompute=full:30").err
+
+
+@pytest.mark.parametrize(
+    ("gpu", "runtime", "said"),
+    [
+        ("tpu-v5p", "megatron", "no measured run supports megatron on tpu-v5p; --runtime maxtext is what runs there"),
+        ("trainium2", "megatron", "no measured run supports megatron on trainium2; of the runtimes known here"),
+        ("tpu-v5p", "maxtext", ""),
+        ("h100", "megatron", ""),
+    ],
+)
+def test_chips_that_a_runtime_does_not_know_are_named(shardwise, gpu, runtime, said):
+    question = ("llama-3.2-1b", "-c", f"8x{gpu}", "--runtime", runtime)
+    for words in (
+        ("plan", *question, "--global-batch", "64", "--gap", "5%"),
+        ("estimate", *question, "-s", "dp8 gbs8 zero2"),
+    ):
+        found = shardwise(*words)
+        assert found.code == 0, found.err
+        assert (said in found.err) if said else ("no measured run supports" not in found.err)

@@ -133,6 +133,7 @@ def test_layouts():
         ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|L", ["3 pieces", "pp 4"]),
         ("--pipeline-model-parallel-layout Exx|L", ["'x'"]),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy all", ["'all'", "optim_grads"]),
+        ("--num-experts 8 --moe-enable-deepep --moe-token-dispatcher-type alltoall", ["--moe-enable-deepep", "flex"]),
     ],
 )
 def test_bad_megatron_arguments(tmp_path, text, words):
@@ -155,6 +156,11 @@ def test_bad_megatron_arguments(tmp_path, text, words):
         ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn moe_router", "cuda_graphs", "attention"),
         ("--cuda-graph-impl local", "cuda_graphs", "layer"),
         ("--num-experts 8 --moe-token-dispatcher-type flex", "dispatcher", "deepep"),
+        ("--num-experts 8 --moe-token-dispatcher-type flex --moe-enable-deepep", "dispatcher", "deepep"),
+        ("--num-experts 8 --moe-enable-deepep", "dispatcher", "deepep"),
+        ("--moe-enable-deepep", "dispatcher", "deepep"),
+        ("--moe-token-dispatcher-type allgather", "dispatcher", "all-gather"),
+        ("--overlap-moe-expert-parallel-comm", "ep_overlap", True),
         (
             "--num-experts 8 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
             "dispatcher",
@@ -185,6 +191,15 @@ def test_bad_megatron_arguments(tmp_path, text, words):
 def test_megatron_flags(tmp_path, text, field, value):
     found = getattr(_megatron(tmp_path, text).strategy, field)
     assert (str(found) if field == "recompute" else found) == value
+
+
+def test_flags_of_older_megatrons_are_told_as_they_were_typed(tmp_path):
+    told = " ".join(
+        _megatron(tmp_path, "--num-experts 8 --enable-cuda-graph --moe-enable-deepep").understanding.understood
+    )
+    assert "--enable-cuda-graph -> cuda_graphs layer" in told
+    assert "--moe-enable-deepep -> dispatcher deepep" in told
+    assert "--cuda-graph-impl" not in told
 
 
 TORCHTITAN = """

@@ -12,6 +12,7 @@ multimodal Gemma 3, differs by its vision tower).
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -291,3 +292,8 @@ def test_a_runtime_file_says_only_what_differs_from_its_base(tmp_path):
     other.write_text('base = "megatron-1999"\n')
     with pytest.raises(UnknownNameError, match="megatron-1999"):
         load_runtime(str(other))
+
+
+def test_the_readme_counts_what_the_catalog_has():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"{len(lookup.names(MODELS))} models and {len(lookup.names(CLUSTERS))} GPUs by name" in text

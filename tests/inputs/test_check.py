@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardwise.check.check import check, ensure, with_dp
 from shardwise.errors import InputError
+from shardwise.frameworks.load import load_model
 from shardwise.inputs.cluster import Level
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
@@ -202,3 +203,23 @@ def test_absurd_numbers_are_refused_at_once(text, number):
         faults = error.faults
     assert faults
     assert all(len(fault.message) < 400 for fault in faults)
+
+
+def test_many_wrong_entries_of_a_list_are_one_fault(tmp_path):
+    moe = replace(MOE.moe, loads=(-1.0,) * MOE.moe.experts)
+    (fault,) = (one for one in check(replace(MOE, moe=moe), cluster(8), Strategy(dp=8, global_batch=8), MEGATRON)
+                if "loads" in one.path)  # fmt: skip
+    assert fault.message.startswith(
+        f"{MOE.moe.experts} of {MOE.moe.experts} entries are wrong; the first, model.moe.loads.0"
+    )
+    path = tmp_path / "own.toml"
+    path.write_text(f'base = "qwen3-30b-a3b"\n[moe]\nloads = {[-1] * 128}\n')
+    with pytest.raises(InputError) as caught:
+        load_model(str(path))
+    assert len(caught.value.faults) == 1
+    assert "128 of 128 entries" in str(caught.value)
+
+
+def test_eight_bit_parts_are_told_in_grammar():
+    (fault,) = faults_of("dp8 gbs8 fp8-attention")
+    assert fault.message.startswith("attention in 8 bit goes with products below 16 bit")

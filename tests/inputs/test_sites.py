@@ -12,6 +12,7 @@ from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.load import load_site
 from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import Strategy
+from shardwise.search.nothing_fits import resized
 
 LINE = "tp4 pp4 dp4 mbs2 gbs64 seq2048 runtime=megatron-2021"
 
@@ -59,3 +60,29 @@ def test_a_site_of_which_little_is_known_has_a_wider_interval():
     ]
     assert found[0] == found[1]
     assert found[2][0] < found[1][0] < found[1][1] < found[2][1]
+
+
+def test_the_name_of_a_cluster_says_its_site_and_is_read_back(tmp_path):
+    for text in ("64xh100@bloom", "64xh100@jean-zay"):
+        named = load_cluster(text)
+        assert named.name == "64xh100@bloom"
+        assert load_cluster(named.name) == named
+    assert load_cluster("64xh100@usual").name == "64xh100"
+    own = tmp_path / "ours.toml"
+    for site, name in (('site = "bloom"', "bloom"), ('[site]\nname = "cellar"\nfabric = 0.5', "cellar")):
+        own.write_text(f'gpu = "a100"\ngpus = 64\n{site}\n')
+        assert load_cluster(str(own)).name == f"ours@{name}"
+    own.write_text('gpu = "a100"\ngpus = 64\n[site]\nfabric = 0.5\n')
+    assert load_cluster(str(own)).name == "ours@own"
+
+
+def test_a_site_stays_when_the_number_of_gpus_changes():
+    assert resized(load_cluster("64xh100@bloom"), 128) == load_cluster("128xh100@bloom")
+
+
+def test_an_empty_site_is_refused_and_a_wrong_one_told_all_of_them():
+    with pytest.raises(InputError, match="no site stands behind the @ of '64xh100@'; known: usual, bloom"):
+        load_cluster("64xh100@")
+    for wrong in ("blom", "nowhere-at-all"):
+        with pytest.raises(UnknownNameError, match=r"bloom, jean-zay, mt-nlg, power-limited.*virtual-h200"):
+            load_cluster(f"64xh100@{wrong}")

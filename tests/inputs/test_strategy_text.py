@@ -8,6 +8,7 @@ from shardwise.errors import InputError
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Lora, Strategy
 from shardwise.inputs.strategy_text import build, parse, show
+from shardwise.search.wishes import read_wishes
 
 LINE = "tp8 pp4x2 dp16 cp1 ep8 zero1 mbs1 gbs512 seq4096 zb-v"
 
@@ -109,3 +110,10 @@ def test_a_word_may_be_written_with_its_axis_as_conditions_write_it():
     assert Strategy.parse("pp2x2 schedule=zb-v dtype=fp8") == Strategy.parse("pp2x2 zb-v fp8")
     with pytest.raises(InputError, match="no schedule named 'zb-w'"):
         Strategy.parse("schedule=zb-w")
+
+
+def test_the_field_name_of_the_dispatcher_is_a_word_too():
+    assert parse("dispatcher=deepep") == parse("dispatch=deepep") == {"dispatcher": "deepep"}
+    assert read_wishes("dispatcher=deepep ep-overlap")[1] == {"dispatcher": "deepep", "ep_overlap": True}
+    with pytest.raises(InputError, match="no dispatcher named 'deep'"):
+        parse("dispatcher=deep")

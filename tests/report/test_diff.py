@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.plan.file import Difference
-from shardwise.report.diff import difference_rows
+from shardwise.report.diff import difference_rows, matters
 
 
 def told(path, left, right):
@@ -24,3 +24,17 @@ def test_inputs_are_told_as_they_are():
     assert told("strategy.sp", True, False) == ("strategy.sp", "True", "False", "")
     assert told("partition", {"layers": [1]}, None) == ("partition", "given", "absent", "")
     assert len(told("model.name", "x" * 500, "y")[1]) == 60
+
+
+def test_lists_of_tables_are_told_as_text():
+    stages = [{"rank": 0, "layers": [2, 8]}, {"rank": 1, "layers": [3, 3]}]
+    assert told("predictions.stages", stages[:1], stages)[1:3] == ("2+8", "2+8,3+3")
+    assert told("predictions.memory", [{"total": 2.0**30}], None)[1] == "1.00 GiB"
+    assert told("predictions.time.parts", [{"name": "gemm", "value": 0.5}], None)[1] == "gemm 0.5"
+    assert told("predictions.iteration_seconds_interval.0", 2.0, 1.0)[1:] == ("2 s", "1 s", "-50.0%")
+
+
+def test_hashes_of_a_proof_are_never_shown_and_its_parts_only_with_all():
+    assert not matters("proof.of.inputs", everything=True)
+    assert [matters("proof.parts.0.bound", everything=one) for one in (False, True)] == [False, True]
+    assert matters("predictions.mfu", everything=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise import plan
+from shardwise import plan, plan_of
 from shardwise.check.check import check
 from shardwise.errors import InputError
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.search.api import question_of
+from shardwise.report.data import answer_data, unsearched
+from shardwise.report.markdown import answer_markdown
+from shardwise.search.api import question_of, unsearched_of
 from shardwise.search.space import Space
 
 
@@ -47,3 +49,23 @@ def test_a_better_dispatcher_makes_no_plan_slower():
 def test_what_no_layout_could_have_is_refused(model, runtime, base, word):
     with pytest.raises(InputError, match=word):
         plan(model, "8xh100", global_batch=64, runtime=runtime, base=base)
+
+
+def test_a_plan_says_what_of_its_experts_was_not_searched():
+    found = plan("qwen3-30b-a3b", "64xh100", global_batch=512, only="ep=8", gap=0.05)
+    told = unsearched_of(found)
+    assert told.asked == "dispatch=all-to-all graphs=none"
+    assert told.words == "dispatch=deepep ep-overlap"
+    there = plan("qwen3-30b-a3b", "64xh100", global_batch=512, only=f"ep=8 {told.words}", gap=0.05)
+    assert there.best.iteration_seconds < found.best.iteration_seconds - 0.5 * told.better.seconds
+    ((name, text),) = unsearched(found)
+    assert name == "not searched"
+    assert '--fix "dispatch=deepep ep-overlap"' in text
+    assert '--fix "dispatch=deepep ep-overlap"' in answer_markdown(found)
+    assert answer_data(found, plan_of(found), 1)["not_searched"]["better"]["words"] == told.words
+
+
+def test_where_no_tokens_travel_the_other_dispatchers_are_named():
+    ((_, text),) = unsearched(plan("qwen3-30b-a3b", "64xh100", global_batch=512, only="ep=1", gap=0.05))
+    assert "dispatch=deepep" in text
+    assert not list(unsearched(plan("llama-3-8b", "8xh100", global_batch=64, gap=0.05)))

@@ -186,7 +186,7 @@ class TestCertificate:
         edited.write_text(plan_text(replace(plan, strategy=replace(plan.strategy, micro_batch=2))))
         for verb in ("show", "check"):
             for path, said in (
-                (whole, "(checked; under the cost model in use)"),
+                (whole, "(checked; under the cost model in use: about the model, not a run)"),
                 (edited, "this proof no longer holds"),
             ):
                 run([verb, str(path)])

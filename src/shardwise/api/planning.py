@@ -39,6 +39,7 @@ def question(
     from shardwise.api.reading import as_bytes, as_cluster, as_model, as_strategy
     from shardwise.search.api import question_of
     from shardwise.search.what_if import margin_of
+    from shardwise.search.wishes import kept
 
     old = _old(model)
     if old is not None:
@@ -47,7 +48,7 @@ def question(
             memory_margin = margin_of(old)
         cluster = old.cluster if cluster is None else cluster
         global_batch, seq = (s.global_batch if global_batch is None else global_batch), (s.seq if seq is None else seq)
-        runtime = runtime or s.runtime
+        runtime, only = runtime or s.runtime, kept(old.conditions, only)
     found = _both(model, cluster)
     machines = as_cluster(found[1])
     if memory is not None:
@@ -121,7 +122,8 @@ def plan(
 ) -> Answer:
     """The fastest strategy that fits, with a bound on what any other could reach.
 
-    `model`: a model, or a plan whose model, cluster, batch and number format are kept where nothing else is said;
+    `model`: a model, or a plan whose model, cluster, batch, conditions and number format are kept where nothing else is
+    said;
     `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
     `runtime`: the software that will run it, megatron by default; `only`: conditions such as `tp<=8 zero1 pp=4`, and
     other words of a strategy (`fp8`); `memory`: what one GPU may use; `memory_margin`: bytes of every GPU to leave
@@ -174,7 +176,7 @@ def what_if(
     """A plan kept as it is, and planned again, on another cluster.
 
     `gpus`: another number; `net`: `2x` of what the network between nodes is, or a rate such as `400Gb/s`; `memory`:
-    of a GPU; `gap`, `only`, `report`: as for `plan`.
+    of a GPU; `gap`, `only`, `report`: as for `plan`. The plan's own conditions hold where `only` says nothing else.
     """
     from shardwise.api.reading import as_plan
     from shardwise.errors import Fault, InputError

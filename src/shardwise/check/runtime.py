@@ -17,6 +17,20 @@ from shardwise.inputs.strategy import Strategy
 _HARDWARE = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp4", "nvfp4": "fp4"}
 
 
+_OTHER_CHIPS = {
+    "tpu-": "--runtime maxtext is what runs there",
+    "trainium": "of the runtimes known here --runtime maxtext (JAX, XLA) is nearest to what runs there",
+}
+"""Chips of the catalog that most runtimes know nothing of, by how their names begin -> what to take."""
+
+
+def other_chip(gpu: Gpu, runtime: str) -> str:
+    """That a runtime is planned for on a chip on which it was never seen, and which to take; empty: it is not so."""
+    base = runtime.partition("+")[0]
+    cure = next((cure for start, cure in _OTHER_CHIPS.items() if gpu.name.startswith(start)), "")
+    return f"no measured run supports {base} on {gpu.name}; {cure}" if cure and base != "maxtext" else ""
+
+
 @rule("runtime", "tp", "pp", "cp", "ep", "etp", "cp_kind")
 def axes(case: Combination) -> Iterator[Fault]:
     s, can, name = case.strategy, case.can, case.runtime.base

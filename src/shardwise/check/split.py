@@ -145,9 +145,9 @@ def fp32_everywhere(case: Combination) -> Iterator[Fault]:
 @rule("dtype", "fp8_weights", "fp8_attention")
 def below_sixteen_bit(case: Combination) -> Iterator[Fault]:
     s = case.strategy
-    for name, what in (("fp8_weights", "weights"), ("fp8_attention", "attention")):
+    for name, what in (("fp8_weights", "weights in 8 bit go"), ("fp8_attention", "attention in 8 bit goes")):
         if getattr(s, name) and format_of(s.dtype, s.scaling) is None:
-            text = f"{what} in 8 bit go with products below 16 bit, but dtype is {s.dtype}; use fp8, or leave it out"
+            text = f"{what} with products below 16 bit, but dtype is {s.dtype}; use fp8, or leave it out"
             yield Fault(f"strategy.{name}", text)
 
 

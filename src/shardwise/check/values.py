@@ -11,7 +11,7 @@ from typing import Literal, get_args, get_origin
 
 from shardwise.check.rule import either
 from shardwise.errors import Fault, InputError
-from shardwise.inputs.gate import Scalar, held, said
+from shardwise.inputs.gate import Scalar, held, said, together
 from shardwise.inputs.scalars import row_of, words_of
 
 Test = Callable[[object], bool]
@@ -116,9 +116,9 @@ def _misfits(item: object, hint: object, field: _Field, at: str) -> Iterator[Fau
         inner = parts[1] if origin is dict else parts[0]
         test = _test(inner, field.row, field.words)
         pairs = item.items() if isinstance(item, dict) else enumerate(item)
-        for key, part in pairs:
-            if not test(part):
-                yield from _misfits(part, inner, field, f"{at}.{key}")
+        wrong = ((key, part) for key, part in pairs if not test(part))
+        found = [fault for key, part in wrong for fault in _misfits(part, inner, field, f"{at}.{key}")]
+        yield from together(found, len(item), at)
     else:
         yield Fault(at, _misfit(item, hint, field))
 

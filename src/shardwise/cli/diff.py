@@ -30,7 +30,7 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     shardwise diff a.json b.json --html compared.html
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.report.data import plans_page
-    from shardwise.report.diff import difference_rows, verdict_of
+    from shardwise.report.diff import difference_rows, matters, verdict_of
 
     pair = api.read_plan(left), api.read_plan(right)
     found, now, names = api.diff(*pair), [api.renewed(plan) for plan in pair], (Path(left).stem, Path(right).stem)
@@ -43,23 +43,18 @@ def command(left: str, right: str, output: Output, *, everything: bool, html: st
     for name, one in zip((left, right), now, strict=True):
         if one.note:
             output.note(f"{name}: {one.note}")
-    shown = [one for one in found if everything or _matters(one.path)]
+    if verdict:
+        output.say(f"{verdict.text}\n")
+    shown = [one for one in found if matters(one.path, everything=everything)]
     if shown:
         output.table(("", *names, "change"), difference_rows(shown))
-    if verdict:
-        output.say(verdict.text)
     if not found:
         output.say("the plans are the same")
-    elif len(shown) < len(found):
-        output.note(f"{len(found) - len(shown)} more values differ; --all shows them")
+    elif more := sum(matters(one.path, everything=True) for one in found) - len(shown):
+        output.note(f"{more} more values differ; --all shows them")
 
 
 def _markdown(pair: tuple[Plan, Plan], names: tuple[str, str]) -> str:
     from shardwise.report.markdown import diff_markdown
 
     return diff_markdown(*pair, names)
-
-
-def _matters(path: str) -> bool:
-    """Parts of ledgers and counts of a search are details."""
-    return path.count(".") < 2 or not path.startswith("predictions.")

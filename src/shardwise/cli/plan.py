@@ -100,7 +100,7 @@ def command(context: click.Context, /, output: Output, **options: Any) -> int:  
     if answer.best is None:
         return _nothing(answer, output)
     found = api.plan_of(answer)
-    _say(answer, output, top, explain=explain)
+    _say(answer, output, top, only, explain=explain)
     output.answer(answer_data(answer, found, top))
     output.markdown(lambda: _markdown(answer, top))
     write_reports(found, reports, answer.simulated)
@@ -116,15 +116,17 @@ def _markdown(answer: Answer, top: int) -> str:
     return answer_markdown(answer, top)
 
 
-def _say(answer: Answer, output: Output, top: int, *, explain: bool) -> None:
+def _say(answer: Answer, output: Output, top: int, only: str, *, explain: bool) -> None:
     if not output.prints or answer.best is None:
         return
     from shardwise.report import data as report
     from shardwise.report import estimate as tables
 
     question = answer.question
-    for note in tables.unmeasured(question.cluster):
+    for note in tables.unmeasured(question.cluster, question.runtime.name):
         output.note(note)
+    if question.conditions != " ".join(only.split()):  # it was a plan, which has its own
+        output.note(report.kept_note("the search", question.conditions))
     state = "" if answer.finished else " (the best so far: the search was stopped)"
     output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.base}{state}")
     output.say()

@@ -24,29 +24,44 @@ from shardwise.units import show_seconds
     metavar="X%",
     help="How near the bound the new plan must be. [2%]",
 )
+@click.option("--only", default="", metavar="CONDITIONS", help="As for plan; those of the plan on other axes stay.")
 @click.option("--out", metavar="FILE", help="Write the new plan.")
 @output_options
 def command(
-    plan: str, output: Output, *, gpus: int | None, net: str | None, memory: float | None, gap: float, out: str | None
+    plan: str,
+    output: Output,
+    *,
+    gpus: int | None,
+    net: str | None,
+    memory: float | None,
+    gap: float,
+    only: str,
+    out: str | None,
 ) -> int:
     """Plan again for other GPUs, networks or memory, and compare with the plan kept as it is.
+
+    Planned again is under the conditions (`--only`, `--fix`) that the plan was made under.
 
     \b
     shardwise what-if plan.json --gpus 128
     shardwise what-if plan.json --net 2x --memory 141GB
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.report.data import what_if_data, what_if_table
+    from shardwise.report.data import kept_note, what_if_data, what_if_table
 
     with progress("strategies", quiet=output.quiet, show=show_seconds) as state:
-        found = api.what_if(plan, gpus=gpus, net=net, memory=memory, gap=gap, report=state.follow)
+        found = api.what_if(plan, gpus=gpus, net=net, memory=memory, gap=gap, only=only, report=state.follow)
     output.answer(what_if_data(found))
     output.table(*what_if_table(found))
+    kept = found.again.question.conditions
+    if kept:
+        output.note(kept_note("the best there", kept))
     if found.refused:
         output.note(f"the same strategy cannot run there: {found.refused}")
     if found.again.interrupted:
         return 130
     if found.again.best is None:
-        raise InfeasibleError(f"no strategy fits {found.before.model.name} on {found.cluster.name} so changed")
+        under = f" under {kept}" if kept else ""
+        raise InfeasibleError(f"no strategy fits {found.before.model.name} on {found.cluster.name} so changed{under}")
     if out:
         api.write_plan(api.plan_of(found), out)
         output.wrote(f"the new plan is in {out}")

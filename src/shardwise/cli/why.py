@@ -28,6 +28,8 @@ def command(plan: str, strategy: str, output: Output) -> None:
 
     found = api.why(plan, strategy)
     output.answer(why_data(found))
+    if found.note:
+        output.note(found.note)
     output.say(f"plan    {found.best.strategy}")
     output.say(f"other   {found.other.strategy}")
     output.say(f"change  {found.change}")

@@ -57,6 +57,13 @@ def advise(base: Estimate, *, runtime: Runtime | None = None, count: int = 3) ->
     return _best_of_kinds(fitting or sorted(first, key=lambda change: -change.bytes), count)
 
 
+def better_dispatch(base: Estimate, *, runtime: Runtime | None = None) -> Change | None:
+    """The best other way for tokens to reach their experts, in the same layout; none: it has none that is faster."""
+    runtime = runtime or load_runtime(base.strategy.runtime)
+    found = _tried(base, _dispatchers(base.strategy, runtime), runtime, {base.strategy})
+    return next(iter(_faster(base, found, 1)), None)
+
+
 def _second(base: Estimate, first: list[Change], runtime: Runtime) -> list[Change]:
     """One step further from the leanest changes, where that makes them leaner."""
     seen = {base.strategy, *(change.strategy for change in first)}
@@ -91,8 +98,12 @@ def _best_of_kinds(changes: Iterable[Change], count: int) -> tuple[Change, ...]:
 
 def _changes(base: Estimate, start: Strategy, runtime: Runtime, seen: set[Strategy]) -> list[Change]:
     """What every valid strategy one step from `start` would bring over `base`."""
+    return _tried(base, (*neighbours(base.model, start, runtime), *_dispatchers(start, runtime)), runtime, seen)
+
+
+def _tried(base: Estimate, steps: Iterable[NeighbourStep], runtime: Runtime, seen: set[Strategy]) -> list[Change]:
     found = []
-    for kind, strategy in (*neighbours(base.model, start, runtime), *_dispatchers(start, runtime)):
+    for kind, strategy in steps:
         if strategy in seen or check(base.model, base.cluster, strategy, runtime):
             continue
         seen.add(strategy)

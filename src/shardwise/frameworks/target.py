@@ -209,8 +209,9 @@ _ORDERED = ("pp", "vpp", "placement", "schedule", "microbatches")
 
 def prediction(told: Figures, memory: float) -> str:
     """The line of what is promised for a GPU of so much memory."""
+    low, high = map(show_seconds, told.iteration_seconds_interval)
     return (
-        f"{show_seconds(told.iteration_seconds)} per iteration, {show_percent(told.mfu)} MFU, "
+        f"{show_seconds(told.iteration_seconds)} per iteration ({low} to {high}), {show_percent(told.mfu)} MFU, "
         f"{told.tokens_per_second_per_gpu:.0f} tokens/s/GPU, at most {show_bytes(told.total_bytes)} of "
         f"{show_bytes(memory)} on a GPU{': does not fit' if told.fits == 'no' else ''}"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.site import Site
+from shardwise.inputs.site import USUAL, Site
 
 Topology = Literal["switch", "mesh", "pcie", "torus-2d", "torus-3d"]
 
@@ -78,7 +78,7 @@ class Cluster:
     """GPUs and the network between them."""
 
     name: str
-    """What it is called in reports, such as `64xh100`."""
+    """What it is called in reports, such as `64xh100`, or `64xh100@bloom` at a site."""
     gpu: Gpu
     """The kind of GPU; all are alike."""
     gpus: int
@@ -96,3 +96,13 @@ class Cluster:
     def node_size(self) -> int:
         """GPUs of the innermost domain."""
         return min(self.levels[0].size, self.gpus)
+
+
+def cluster_name(gpus: int, gpu: str, site: Site) -> str:
+    """How a cluster is written: `64xh100`, and `64xh100@bloom` at a site that is not the usual one."""
+    return at_site(f"{gpus}x{gpu}", site)
+
+
+def at_site(name: str, site: Site) -> str:
+    """A name with the site behind it, where times are not those of the usual one."""
+    return name if site == USUAL or name.endswith(f"@{site.name}") else f"{name}@{site.name}"

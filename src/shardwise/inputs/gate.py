@@ -76,6 +76,18 @@ def held(value: object, row: Scalar, at: str) -> float:
     return _checked(value, row, at)
 
 
+MANY = 8
+"""Wrong entries of one list that are told one by one."""
+
+
+def together(faults: list[Fault], entries: int, at: str) -> list[Fault]:
+    """The faults of a list's entries; of many one line: how many, and the first."""
+    if len(faults) <= MANY:
+        return faults
+    first = f"the first, {faults[0].path}: {faults[0].message}"
+    return [Fault(at, f"{len(faults)} of {entries} entries are wrong; {first}")]
+
+
 def fits(value: object, row: Scalar) -> bool:
     """Whether a value of a file is a number that a row takes, for readers with a sentence of their own."""
     if isinstance(value, bool) or not isinstance(value, int if row.kind == "whole" else int | float):

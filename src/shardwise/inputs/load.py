@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
 from shardwise.inputs import lookup
-from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.cluster import Cluster, at_site
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import counted
 from shardwise.inputs.model import Model
@@ -25,6 +25,8 @@ MODELS = lookup.CATALOG / "models"
 CLUSTERS = lookup.CATALOG / "clusters"
 RUNTIMES = lookup.CATALOG / "runtimes"
 SITES = lookup.CATALOG / "sites"
+OWN_SITE = "own"
+"""What a site of a file is called that has numbers and no name."""
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
 _OF_CLUSTER = frozenset({"levels", "host_bandwidth", "host_memory"})
 _COUNTED = re.compile(r"\s*([0-9]{1,400})\s*[x*]\s*(.+)", re.IGNORECASE)
@@ -141,11 +143,21 @@ def named_cluster(text: str) -> Cluster:
     """A cluster from text such as `64xh100`, or `384xa100@bloom` at a site; no file of that name is looked for."""
     if text.strip().isdigit():
         raise InputError(f"{text[:20]!r} names no GPU; write for example {text.strip()[:12]}xh100")
-    text, _, site = text.partition("@")
+    text, mark, site = text.partition("@")
+    if mark and not site.strip():
+        raise InputError(f"no site stands behind the @ of {text[:40] + mark!r}; known: {', '.join(_sites())}")
     gpus, name = counted_gpus(text)
     canonical, fields, shipped = _gpu_fields(name)
     cluster = _cluster(canonical, gpus, fields, shipped=shipped)
-    return replace(cluster, site=load_site(site)) if site else cluster
+    return _placed(cluster, load_site(site)) if mark else cluster
+
+
+def _placed(cluster: Cluster, site: Site) -> Cluster:
+    return replace(cluster, site=site, name=at_site(cluster.name, site))
+
+
+def _sites() -> list[str]:
+    return [USUAL.name, *lookup.known("sites", SITES)]
 
 
 def load_site(name: str) -> Site:
@@ -154,7 +166,7 @@ def load_site(name: str) -> Site:
         return USUAL
     found = lookup.entry("sites", SITES, name)
     if found is None:
-        raise UnknownNameError("site", name, [USUAL.name, *lookup.known("sites", SITES)])
+        raise UnknownNameError("site", name, _sites(), every=True)
     return lookup.build(Site, {"name": found[0], **found[1]})
 
 
@@ -206,11 +218,13 @@ def own_cluster(data: dict[str, Any], path: Path, gpus: int | None = None) -> Lo
     fields = _with_catalog_gpu(fields, path)
     if isinstance(fields.get("site"), str):
         fields["site"] = asdict(load_site(fields["site"]))
+    elif isinstance(fields.get("site"), dict):
+        fields["site"] = {"name": OWN_SITE, **fields["site"]}
     count = fields.get("gpus")
     if isinstance(count, int) and isinstance(fields.get("levels"), list):
         fields["levels"] = _levels(fields["levels"], count)
     cluster = _checked_cluster(_validated(Cluster, fields, path, "cluster"), path)
-    return Loaded(value=cluster, given=frozenset(data))
+    return Loaded(value=_placed(cluster, cluster.site), given=frozenset(data))
 
 
 def _with_catalog_gpu(fields: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -220,7 +220,7 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("straggler", _straggler),
     ("placement=", _placement),
     ("dispatch=", _dispatcher),
-    ("graphs=", _graphs),
+    ("dispatcher=", _dispatcher),
     ("graphs=", _graphs),
     ("scaling=", _scaling),
     ("recompute=", lambda rest: {"recompute": Recompute.parse(rest)}),

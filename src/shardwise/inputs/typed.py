@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from shardwise.errors import Fault, InputError
-from shardwise.inputs.gate import Scalar, held, said
+from shardwise.inputs.gate import Scalar, held, said, together
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import row_of, words_of
 
@@ -57,7 +57,11 @@ def _gated(value: Any, row: Scalar, at: str, faults: list[Fault]) -> Any:  # noq
     if isinstance(value, dict):
         return {key: _gated(inner, row, _join(at, key), faults) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_gated(inner, row, _join(at, index), faults) for index, inner in enumerate(value)]
+        own: list[Fault] = []
+        found = [_gated(inner, row, _join(at, index), own) for index, inner in enumerate(value)]
+        told = together(own, len(value), at)
+        faults += told
+        return found if len(told) == len(own) else _MENDED
     return value if value is None else _tried(lambda: held(value, row, at), at, faults)
 
 

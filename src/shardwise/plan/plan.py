@@ -135,6 +135,8 @@ class Provenance:
     """How they were made."""
     calibration: str | None = None
     """What the kernel times are calibrated on."""
+    conditions: str | None = None
+    """What the strategies of the search had to keep (`--only`, `--fix`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,11 @@ class Plan:
         """Bytes that a rank may need: what was asked for, else all of the GPU's."""
         return (self.predictions.memory_limit if self.predictions else None) or self.cluster.gpu.memory
 
+    @property
+    def conditions(self) -> str:
+        """What the strategies of its search had to keep; empty: all were allowed."""
+        return (self.provenance.conditions if self.provenance else None) or ""
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from shardwise.plan.renew import renewed
@@ -175,10 +182,15 @@ class Plan:
         return plan_html(now.plan, note=now.note)
 
 
+def proof_sentence(bound: float, gap: float, *, before: str = "", after: str = "") -> str:
+    """What a bound proves, and that it proves it of the cost model; `before`, `after`: more to say of it."""
+    said = "; ".join(filter(None, (before, "under the cost model in use: about the model, not a run", after)))
+    return f"no strategy of the space takes less than {show_seconds(bound)}: gap {show_percent(gap, 2)} ({said})"
+
+
 def plan_html(plan: Plan, others: Sequence[Sequence[str]] = (), *, note: str = "") -> str:
     """A plan in a notebook; `others` is a table of rivals, its heads first, `note` what should be known of it."""
     told, facts = plan.predictions, [("note", note)] if note else []
     if told and told.bound and told.gap is not None:
-        gap = f"gap {show_percent(told.gap, 2)}"
-        facts += [("proof", f"no strategy of the space takes less than {show_seconds(told.bound)}: {gap}")]
+        facts += [("proof", proof_sentence(told.bound, told.gap))]
     return html_of(plan.model, plan.cluster, plan.strategy, told, facts, others)

@@ -20,9 +20,9 @@ from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.strategy import Strategy
-from shardwise.plan.plan import Plan, Proof, ProofPart, Subject
+from shardwise.plan.plan import Plan, Proof, ProofPart, Subject, proof_sentence
 from shardwise.plan.predict import estimate_of
-from shardwise.units import show_percent, show_seconds
+from shardwise.units import show_seconds
 
 COST_MODEL = ("inputs/assumed.py", "cost", "ops", "pipeline", "estimate")
 """The sources that decide what a strategy takes."""
@@ -43,8 +43,7 @@ class Verdict:
     def __str__(self) -> str:
         if self.fault:
             return f"{self.fault}; plan again"
-        bound, gap = show_seconds(self.bound), show_percent(self.gap, 2)
-        return f"no strategy of the space takes less than {bound}: gap {gap} (checked; under the cost model in use)"
+        return proof_sentence(self.bound, self.gap, before="checked")
 
 
 def proof_of(plan: Plan, parts: Iterable[ProofPart]) -> Proof:

@@ -46,7 +46,8 @@ def renewed(plan: Plan) -> Renewed:
         kept |= {"bound": proof.bound, "gap": proof.gap}
     now = predictions_of(found, **kept)
     differ = outdated(told, now)
-    made = replace(plan, predictions=now, provenance=provenance_of(found))
+    source = replace(provenance_of(found), conditions=plan.conditions or None)
+    made = replace(plan, predictions=now, provenance=source)
     return Renewed(plan=made, outdated=differ, note=sentence(differ))
 
 

@@ -13,9 +13,10 @@ from shardwise.estimate.intervals import within_error
 from shardwise.estimate.predictions import predictions_of, predictions_table
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import plan_table
-from shardwise.plan.plan import Plan
+from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
+from shardwise.search.api import unsearched_of
 from shardwise.search.question import COVERED, Answer, Candidate, slower
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -31,25 +32,54 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     """The lines on top."""
     assert answer.best is not None  # noqa: S101 - for the type checker: an answer without one is told otherwise
     yield from summary(answer.best)
-    yield "proof", f"{proven(answer)} (under the cost model in use; --explain says what the space is)"
+    yield "proof", proof_sentence(answer.bound, answer.gap, after="--explain says what the space is")
+    yield from unsearched(answer)
     for name, text in searched(answer.counts):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
 
 
+def unsearched(answer: Answer) -> Iterator[tuple[str, str]]:
+    """That the way of tokens to their experts was not searched, and what another would bring."""
+    found = unsearched_of(answer)
+    if found is None or answer.best is None:
+        return
+    text = f"the dispatcher, ep-overlap and CUDA graphs, taken as asked for ({found.asked})"
+    if found.better is not None:
+        share = found.better.seconds / answer.best.iteration_seconds
+        near = ", within the error" if found.within_error else ""
+        gain = f"{show_seconds(found.better.seconds)} less in this layout ({show_percent(-share)}{near})"
+        text += f'; plan with --fix "{found.words}": {gain}'
+    elif answer.best.strategy.ep == 1 and found.others:
+        ways = " or ".join(f"dispatch={name}" for name in found.others)
+        text += f"; here no tokens travel (ep 1), but with --fix {ways}, or ep-overlap, a layout with ep may be faster"
+    yield "not searched", text
+
+
+def _unsearched_data(answer: Answer) -> Plain:
+    found = unsearched_of(answer)
+    if found is None:
+        return {}
+    better = found.better and {
+        "words": found.words, "strategy": str(found.better.strategy), "seconds": found.better.seconds,
+        "fits": found.better.fits, "within_error": found.within_error,
+    }  # fmt: skip
+    return {"not_searched": {"asked": found.asked, "others": found.others, "better": better}}
+
+
 def proven(answer: Answer) -> str:
     """Bound and gap, in a sentence."""
-    return f"no strategy of the space takes less than {show_seconds(answer.bound)}: gap {show_percent(answer.gap, 2)}"
+    return proof_sentence(answer.bound, answer.gap)
 
 
 def candidates(answer: Answer, top: int) -> Table:
     """The best simulated strategy of every layout."""
     shown = answer.top[:top]
     rows: list[tuple[str, ...]] = [
-        (str(one.strategy), show_seconds(one.seconds), slower(answer, one), show_percent(one.mfu),
-         show_bytes(one.total_bytes))
+        (str(one.strategy), show_seconds(one.seconds), between(one), slower(answer, one), show_percent(one.mfu),
+         show_bytes(one.total_bytes), chance(one))
         for one in shown
     ]  # fmt: skip
-    return ("strategy", "iteration", "slower", "MFU", "memory"), rows
+    return ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "fits"), rows
 
 
 def space(answer: Answer) -> Iterator[str]:
@@ -90,14 +120,17 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
 
 def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
     """The plan of a search, and the best of every layout."""
-    return {**plan_table(plan), "top": [candidate_data(answer, one) for one in answer.top[:top]]}
+    top_layouts = [candidate_data(answer, one) for one in answer.top[:top]]
+    return {**plan_table(plan), "top": top_layouts, **_unsearched_data(answer)}
 
 
 def candidate_data(answer: Answer, candidate: Candidate) -> Plain:
     """A simulated strategy of a search."""
     return {
-        "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds, "mfu": candidate.mfu,
-        "total_bytes": candidate.total_bytes, "within_error": answer.within_error(candidate),
+        "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds,
+        "iteration_seconds_interval": candidate.iteration_seconds_interval, "mfu": candidate.mfu,
+        "total_bytes": candidate.total_bytes, "fits": candidate.fits, "fits_probability": candidate.fits_probability,
+        "within_error": answer.within_error(candidate),
     }  # fmt: skip
 
 
@@ -113,8 +146,14 @@ def why_data(found: Why) -> Plain:
     return {
         "sentence": "; ".join(why_lines(found)),
         "change": found.change,
+        **({"note": found.note} if found.note else {}),
         "strategy": str(found.other.strategy),
         "fits": "no" if found.missing else found.other.fits,
+        "fits_probability": found.other.fits_probability,
+        "iteration_seconds": found.other.iteration_seconds,
+        "iteration_seconds_interval": found.other.iteration_seconds_interval,
+        "plan_iteration_seconds": found.best.iteration_seconds,
+        "plan_iteration_seconds_interval": found.best.iteration_seconds_interval,
         "slower": found.slower,
         "within_error": found.within_error,
         "missing_bytes": found.missing,
@@ -134,12 +173,18 @@ def what_if_rows(found: WhatIf) -> list[tuple[str, Estimate | None]]:
 
 def what_if_data(found: WhatIf) -> Plain:
     """A plan on another cluster: before, kept, and planned again."""
-    return {name: None if one is None else _short(one, found.before) for name, one in what_if_rows(found)}
+    rows = {name: None if one is None else _short(one, found.before) for name, one in what_if_rows(found)}
+    return {**rows, "conditions": found.again.question.conditions}
+
+
+def kept_note(what: str, conditions: str) -> str:
+    """That a plan's own conditions bound what was searched."""
+    return f'{what} keeps the conditions of the plan: {conditions} (others on the same axes with --only, as "ep>=1")'
 
 
 def _short(found: Estimate, before: Estimate) -> dict[str, Any]:
-    told = {name: getattr(found, name) for name in SHORT}
-    return {"strategy": str(found.strategy), **told, "within_error": within_error(before, found)}
+    told = {"strategy": str(found.strategy), **{name: getattr(found, name) for name in SHORT}}
+    return told if found is before else {**told, "within_error": within_error(before, found)}
 
 
 def what_if_table(found: WhatIf) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.plan.renew import SHARES, shown
 from shardwise.report.estimate import between
-from shardwise.units import show_seconds
+from shardwise.units import show_bytes, show_seconds
 
 _LONGEST = 60
 
@@ -37,6 +38,13 @@ def verdict_of(left: Plan, right: Plan) -> TimeVerdict | None:
     return TimeVerdict(f"iteration: {both}, {change}: {said}", near)
 
 
+def matters(path: str, *, everything: bool) -> bool:
+    """Parts of ledgers, counts of a search and what a proof rests on are details; its hashes tell people nothing."""
+    if path.startswith("proof.of"):
+        return False
+    return everything or not (path.startswith("proof") or (path.startswith("predictions.") and path.count(".") > 1))
+
+
 def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:
     """What, in the first plan, in the second, and the change of numbers."""
     return [
@@ -53,7 +61,13 @@ def difference_rows(found: Iterable[Difference]) -> list[tuple[str, ...]]:
 def _shown(path: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return _text(value)
-    return shown(path.rpartition(".")[2], value)
+    return shown(_name(path), value)
+
+
+def _name(path: str) -> str:
+    """The name that says a value's unit; the ends of an interval have that of what lies in it."""
+    name = re.sub(r"(_interval)?(\.[0-9]+)?$", "", path).rpartition(".")[2]
+    return name or path
 
 
 def _text(value: object) -> str:
@@ -61,8 +75,19 @@ def _text(value: object) -> str:
         return "absent"
     if isinstance(value, dict):
         return "given"
-    text = ",".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+    text = ",".join(map(_entry, value)) or "none" if isinstance(value, list) else str(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _entry(one: object) -> str:
+    """An entry of a list: of a stage its layers, of a rank's memory all of it, of a ledger its name and value."""
+    if not isinstance(one, dict):
+        return str(one)
+    if "layers" in one:
+        return "+".join(map(str, one["layers"]))
+    if "total" in one:
+        return show_bytes(one["total"])
+    return f"{one['name']} {one['value']:.4g}" if {"name", "value"} <= one.keys() else "given"
 
 
 def _change(path: str, left: object, right: object) -> str:
@@ -70,6 +95,6 @@ def _change(path: str, left: object, right: object) -> str:
     numbers = [value for value in (left, right) if isinstance(value, int | float) and not isinstance(value, bool)]
     if not path.startswith("predictions.") or len(numbers) < 2:
         return ""
-    if path.rpartition(".")[2] in SHARES:
+    if _name(path) in SHARES:
         return f"{100 * (numbers[1] - numbers[0]):+.1f} points"
     return f"{numbers[1] / numbers[0] - 1:+.1%}" if numbers[0] else ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
+from typing import Protocol
 
+from shardwise.check.runtime import other_chip
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
 from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.predictions import Figures, Searched, Stage
+from shardwise.estimate.predictions import Searched, Stage
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.plan.plan import Plan
@@ -37,12 +39,21 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "memory", _memory_line(found)
 
 
-def between(found: Figures) -> str:
+class Ranged(Protocol):
+    """What carries the interval of its time, and how likely it is to fit: an estimate, a plan, a layout of a search."""
+
+    @property
+    def iteration_seconds_interval(self) -> tuple[float, float]: ...
+    @property
+    def fits_probability(self) -> float: ...
+
+
+def between(found: Ranged) -> str:
     """The interval of the iteration: nine runs in ten."""
     return " to ".join(map(show_seconds, found.iteration_seconds_interval))
 
 
-def chance(found: Figures) -> str:
+def chance(found: Ranged) -> str:
     """How likely it is to fit; what is nearly sure is not said to more digits than there are."""
     share = found.fits_probability
     return "over 99%" if share > 0.99 else "under 1%" if share < 0.01 else f"{share:.0%}"
@@ -218,11 +229,13 @@ def _bytes(value: float) -> str:
 def notes(found: Estimate) -> list[str]:
     """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
     told = dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
-    return [*unmeasured(found.cluster), *told]
+    return [*unmeasured(found.cluster, found.strategy.runtime), *told]
 
 
-def unmeasured(cluster: Cluster) -> Iterator[str]:
-    """That nothing measured supports a GPU's calibration."""
+def unmeasured(cluster: Cluster, runtime: str) -> Iterator[str]:
+    """That nothing measured supports a GPU's calibration, or a runtime on such a chip."""
+    if other := other_chip(cluster.gpu, runtime):
+        yield other
     if not calibration_of(cluster.gpu).measured:
         yield f"no measured run supports the times of {cluster.gpu.name}"
 

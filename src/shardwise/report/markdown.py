@@ -12,7 +12,7 @@ from shardwise.plan.file import diff
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.report import estimate as report
-from shardwise.report.data import candidates, proven
+from shardwise.report.data import candidates, proven, unsearched
 from shardwise.report.text import ROUNDING
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -39,7 +39,7 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
         return joined(
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
-    facts = [*report.summary(best), ("proof", proven(answer)), *report.searched(answer.counts)]
+    facts = [*report.summary(best), ("proof", proven(answer)), *unsearched(answer), *report.searched(answer.counts)]
     heads, rows = candidates(answer, shown)
     others = table(heads, [(_code(name), *rest) for name, *rest in rows])
     return joined([_head(best), facts_table(facts), _stages(best), folded("Other layouts", others), *_ledgers(best)])

@@ -14,7 +14,7 @@ from shardwise.units import show_percent, show_seconds
 def grid_table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The grid for people; days and cost where they were asked for."""
     money = any(cell.budget for cell in cells)
-    heads: tuple[str, ...] = ("cluster", "batch", "seq", "iteration", "tokens/s/GPU", "MFU")
+    heads: tuple[str, ...] = ("cluster", "batch", "seq", "iteration", "nine runs in ten", "tokens/s/GPU", "MFU")
     heads += ("days", "GPU-hours", "cost", "goodput") if money else ()
     return (*heads, "", "strategy"), [_row(cell, money=money) for cell in cells]
 
@@ -22,12 +22,13 @@ def grid_table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, 
 def _row(cell: Cell, *, money: bool) -> tuple[str, ...]:
     head = (cell.cluster, str(cell.global_batch), str(cell.seq))
     if not cell.strategy:
-        return (*head, "-", "-", "-", *(("-",) * 4 if money else ()), "", cell.note)
+        return (*head, "-", "-", "-", "-", *(("-",) * 4 if money else ()), "", cell.note)
     spent: tuple[str, ...] = ()
     if cell.budget:
         b = cell.budget
         spent = (f"{b.days:.1f}", f"{b.gpu_hours:,.0f}", f"{b.cost:,.0f}", show_percent(b.goodput))
-    speed = (show_seconds(cell.seconds), f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
+    between = " to ".join(map(show_seconds, cell.iteration_seconds_interval or ()))
+    speed = (show_seconds(cell.seconds), between, f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
     return (*head, *speed, *spent, "*" if cell.best else "", cell.strategy)
 
 
@@ -36,7 +37,8 @@ def csv_text(cells: Sequence[Cell]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        ["cluster", "gpus", "global_batch", "seq", "iteration_seconds", "tokens_per_second_per_gpu", "mfu", "gap",
+        ["cluster", "gpus", "global_batch", "seq", "iteration_seconds", "iteration_seconds_low",
+         "iteration_seconds_high", "fits_probability", "tokens_per_second_per_gpu", "mfu", "gap",
          "days", "gpu_hours", "cost", "goodput", "pareto", "strategy", "note"]
     )  # fmt: skip
     for cell in cells:
@@ -44,7 +46,8 @@ def csv_text(cells: Sequence[Cell]) -> str:
             [cell.budget.days, cell.budget.gpu_hours, cell.budget.cost, cell.budget.goodput] if cell.budget else []
         )
         writer.writerow(
-            [cell.cluster, cell.gpus, cell.global_batch, cell.seq, cell.seconds, cell.tokens_per_second_per_gpu,
+            [cell.cluster, cell.gpus, cell.global_batch, cell.seq, cell.seconds,
+             *(cell.iteration_seconds_interval or ("", "")), cell.fits_probability, cell.tokens_per_second_per_gpu,
              cell.mfu, cell.gap, *(money or [""] * 4), cell.best, cell.strategy, cell.note]
         )  # fmt: skip
     return out.getvalue()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.runtime import asked_dispatch
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.estimate.intervals import around, causes_of, spread_of
+from shardwise.estimate.advice import Change, better_dispatch
+from shardwise.estimate.intervals import around, causes_of, layout_within_error, spread_of
 from shardwise.estimate.predictions import predictions_of
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -75,7 +76,7 @@ def question_of(
     refuse_unsound(model, cluster, runtime, seq)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
-        memory_limit=limit,
+        conditions=" ".join(only.split()), memory_limit=limit,
     )  # fmt: skip
 
 
@@ -141,6 +142,42 @@ def answer_of(
     return answer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsearched:
+    """How tokens reach their experts: what was asked for, and what else the runtime has."""
+
+    asked: str
+    """As words of a strategy."""
+    others: tuple[str, ...]
+    """The runtime's other dispatchers."""
+    better: Change | None
+    """The best other one in the layout that was found; none: no other is faster."""
+    words: str = ""
+    """The same to be typed behind `--fix`."""
+    within_error: bool = False
+    """Whether what it would bring is less than the error of the difference."""
+
+
+def unsearched_of(answer: Answer) -> Unsearched | None:
+    """What of a plan with experts was taken as asked for and would change its time, or make another layout the best."""
+    best, can = answer.best, answer.question.runtime.can
+    if best is None or best.model.moe is None or not can.ep:
+        return None
+    others = tuple(name for name in can.dispatchers if name != best.strategy.dispatcher)
+    asked = f"{_dispatch_words(best.strategy)} graphs={best.strategy.cuda_graphs}"
+    better = better_dispatch(best, runtime=answer.question.runtime)
+    if better is None:
+        return Unsearched(asked=asked, others=others, better=None)
+    near = layout_within_error(best, better.strategy, best.iteration_seconds - better.seconds)
+    return Unsearched(
+        asked=asked, others=others, better=better, words=_dispatch_words(better.strategy), within_error=near
+    )
+
+
+def _dispatch_words(strategy: Strategy) -> str:
+    return f"dispatch={strategy.dispatcher}{' ep-overlap' if strategy.ep_overlap else ''}"
+
+
 def plan_file_of(answer: Answer) -> Plan:
     """The plan of an answer: its strategy, cut and order, what is predicted, and what is proven."""
     if answer.best is None:
@@ -150,9 +187,11 @@ def plan_file_of(answer: Answer) -> Plan:
         answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
         search=answer.counts,
     )  # fmt: skip
+    source = found.provenance and replace(found.provenance, conditions=answer.question.conditions or None)
     return replace(
         found,
         predictions=told,
+        provenance=source,
         proof=proof_of(found, answer.lowest),
         run={
             "cpu_seconds": answer.cpu_seconds,
@@ -163,7 +202,7 @@ def plan_file_of(answer: Answer) -> Plan:
 
 
 _SHOWN = 10
-_HEADS = ("strategy", "iteration", "slower", "MFU", "memory")
+_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory")
 
 
 def answer_html(answer: Answer) -> str:
@@ -171,7 +210,8 @@ def answer_html(answer: Answer) -> str:
     if answer.best is None:
         return f"<div>{escape(why_nothing(answer))}</div>"
     rows = [
-        (str(one.strategy), show_seconds(one.seconds), slower(answer, one), show_percent(one.mfu),
+        (str(one.strategy), show_seconds(one.seconds),
+         " to ".join(map(show_seconds, one.iteration_seconds_interval)), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes))
         for one in answer.top[:_SHOWN]
     ]  # fmt: skip

@@ -37,6 +37,8 @@ class Question:
     """Batch, sequence, number format, optimizer: whatever is not searched."""
     wishes: Wishes = Wishes()
     """Which values of the axes are allowed."""
+    conditions: str = ""
+    """The same as they were typed, with the words that fix something beside the axes."""
     memory_limit: float
     """Bytes that a rank may need in all."""
 
@@ -95,12 +97,15 @@ class Candidate:
 
     strategy: Strategy
     seconds: float
+    iteration_seconds_interval: tuple[float, float]
+    """Nine runs in ten take between these."""
     total_bytes: float
     mfu: float
     allowed: bool = True
     """It needs no more memory than may be used."""
     fits: Fits = "yes"
     """As its estimate says: yes, no, or close."""
+    fits_probability: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

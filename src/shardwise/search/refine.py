@@ -42,6 +42,9 @@ class Refined(NamedTuple):
     """It needs no more memory than may be used."""
     fits: Fits
     """As its estimate says."""
+    interval: tuple[float, float]
+    """Seconds between which nine runs in ten lie."""
+    fits_probability: float
     simulated: int
     bound: float = 0.0
     """No cut of the strategy that fits takes less; infinite: none fits; 0: not known."""
@@ -120,10 +123,11 @@ class _Tried:
         named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
         host = estimate.host_bytes <= question.cluster.host_memory
         allowed = host and estimate.total_bytes <= question.memory_limit
-        said = within(estimate, question.memory_limit).fits
+        told = within(estimate, question.memory_limit)
         self.found[named] = Refined(
-            named, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, allowed, said, 1
-        )
+            named, told.iteration_seconds, told.total_bytes, told.mfu, allowed, told.fits,
+            told.iteration_seconds_interval, told.fits_probability, 1,
+        )  # fmt: skip
         return estimate
 
     def only(self) -> Refined:

@@ -364,9 +364,12 @@ class Search:
         self.points += 1
         if refined is None:
             return
-        strategy, seconds, total, mfu, allowed, fits, simulations, _ = refined
+        strategy, seconds, total, mfu, allowed, fits, interval, chance, simulations, _ = refined
         self.simulations += simulations
-        one = Candidate(strategy=strategy, seconds=seconds, total_bytes=total, mfu=mfu, allowed=allowed, fits=fits)
+        one = Candidate(
+            strategy=strategy, seconds=seconds, iteration_seconds_interval=interval, total_bytes=total, mfu=mfu,
+            allowed=allowed, fits=fits, fits_probability=chance,
+        )  # fmt: skip
         if strategy not in self._seen:
             self._seen.add(strategy)
             self.tried.append((place, one))

@@ -45,6 +45,9 @@ class Cell:
     strategy: str
     """Empty: nothing fits."""
     seconds: float = 0.0
+    iteration_seconds_interval: tuple[float, float] | None = None
+    """Nine runs in ten take between these."""
+    fits_probability: float | None = None
     tokens_per_second_per_gpu: float = 0.0
     mfu: float = 0.0
     gap: float = 0.0
@@ -110,6 +113,7 @@ def _cell(
         return Cell(**where, strategy="", note=note)
     return Cell(
         **where, strategy=str(best.strategy), seconds=best.iteration_seconds, mfu=best.mfu, gap=answer.gap,
+        iteration_seconds_interval=best.iteration_seconds_interval, fits_probability=best.fits_probability,
         tokens_per_second_per_gpu=best.tokens_per_second_per_gpu,
         budget=_budget(model, best.iteration_seconds, batch * seq, machines.gpus, machines.node_size, run),
     )  # fmt: skip

@@ -17,6 +17,7 @@ from shardwise.search.api import answer_of, question_of
 from shardwise.search.nothing_fits import resized
 from shardwise.search.question import Answer
 from shardwise.search.search import Report
+from shardwise.search.wishes import kept as kept_conditions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,13 @@ def margin_of(plan: Plan) -> float | None:
 
 
 def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", report: Report | None = None) -> WhatIf:
-    """Keep the plan where it can run, and plan anew."""
+    """Keep the plan where it can run, and plan anew under its conditions; `only`: others, each in place of the plan's
+    on the same axis.
+    """
     strategy = old.strategy
     question = question_of(
-        old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime, only=only,
-        base=strategy, memory_margin=margin_of(old),
+        old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime,
+        only=kept_conditions(old.conditions, only), base=strategy, memory_margin=margin_of(old),
     )  # fmt: skip
     again = answer_of(question, gap=gap, report=report)
     before = estimate_of(old)

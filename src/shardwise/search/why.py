@@ -41,6 +41,8 @@ class Why:
     """Its fullest pipeline rank."""
     limit: float
     """Bytes that a rank may need."""
+    note: str = ""
+    """What of the plan's own could not be kept."""
 
     @property
     def slower(self) -> float:
@@ -79,14 +81,32 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
     if isinstance(asked, str) and not asked.strip():
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
     limit = plan.memory_limit
-    other = asked if isinstance(asked, Strategy) else filled(asked, plan.strategy, plan.cluster.gpus)
+    other, note = (asked, "") if isinstance(asked, Strategy) else _asked(plan, asked)
     faults = value_faults(other, "strategy")
     if faults:  # before anything is cut or priced with such numbers
         raise InputError(faults)
     other = other if other.layers else _cut(plan, other, limit)
     ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
     best = estimate_of(plan)
-    return why(best, estimate(plan.model, plan.cluster, other, order=order_for(plan, other)), limit)
+    found = why(best, estimate(plan.model, plan.cluster, other, order=order_for(plan, other)), limit)
+    return replace(found, note=note)
+
+
+def _asked(plan: Plan, text: str) -> tuple[Strategy, str]:
+    """The strategy that a line means beside a plan's, its layers that are recomputed no more than a stage now has."""
+    from shardwise.inputs.layers import layer_faults, stage_layers
+    from shardwise.inputs.strategy_text import parse
+
+    made = filled(text, plan.strategy, plan.cluster.gpus)
+    counts, layers = made.recompute.layers, plan.model.layers
+    if not counts or "recompute" in parse(text) or made.pp < 1 or made.vpp < 1 or any(layer_faults(layers, made)):
+        return made, ""
+    longest = max(stage_layers(layers, made))
+    if (len(counts) == 1 and counts[0] <= longest) or (made.pp, made.vpp) == (plan.strategy.pp, plan.strategy.vpp):
+        return made, ""
+    fewer = replace(made.recompute, layers=(min(max(counts), longest),))
+    told = f"the plan's recompute={made.recompute} is {fewer} here: a stage has {longest} layers"
+    return replace(made, recompute=fewer), told
 
 
 def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:

@@ -84,6 +84,17 @@ def read_wishes(*texts: str) -> tuple[Wishes, Given]:
     return Wishes(conditions=tuple(conditions)), other
 
 
+def kept(old: str, new: str) -> str:
+    """The conditions of a plan with new ones: those on an axis that the new ones name give way to them.
+
+    What the old ones fix beside the axes is in the plan's strategy already.
+    """
+    named = {condition.axis for condition in read_wishes(new)[0].conditions}
+    words = [(word, _read(word)[0]) for word in old.lower().split()]
+    stay = [word for word, found in words if found and not named.intersection(one.axis for one in found)]
+    return " ".join([*stay, *new.split()])
+
+
 def _read(word: str) -> tuple[list[Condition], Given]:
     found = _CONDITION.fullmatch(word)
     name = found[1].replace("-", "_") if found else ""

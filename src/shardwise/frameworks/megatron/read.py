@@ -194,12 +194,13 @@ def _graphs(draft: ImportDraft, found: Flags) -> None:
     older = {"enable-cuda-graph": "local", "external-cuda-graph": "transformer_engine"}
     given = next((impl for flag, impl in older.items() if flag in found), "none")
     impl = draft.word("--cuda-graph-impl", found.get("cuda-graph-impl", given), _GRAPHS)
+    older_typed = next((f"--{flag}" for flag in older if flag in found and "cuda-graph-impl" not in found), "")
     names = (found.get("cuda-graph-scope") or found.get("cuda-graph-modules") or "").replace(",", " ").split()
     scope = {draft.word("--cuda-graph-scope", name, GRAPHED) for name in names}
     if impl != "none":
         names = [] if impl == "full_iteration" else names
         part = "attention" if scope and not scope & {"mlp", "moe", "full", "full_iteration"} else "layer"
-        draft.take("cuda_graphs", part, f"--cuda-graph-impl {impl} {' '.join(names)}".rstrip())
+        draft.take("cuda_graphs", part, f"{older_typed or f'--cuda-graph-impl {impl}'} {' '.join(names)}".rstrip())
 
 
 def _laid(draft: ImportDraft, found: Flags) -> Iterator[str]:
@@ -302,19 +303,31 @@ def _full(draft: ImportDraft, found: Flags) -> Recompute:
     return Recompute(full=True, group=max(1, number))
 
 
+_DISPATCH = ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-enable-deepep")
+
+
 def _dispatch(draft: ImportDraft, found: Flags) -> None:
-    """Megatron gathers all tokens where no type is given, and takes DeepEP where a flexible one has no backend."""
-    if "num-experts" not in found:
+    """Megatron gathers all tokens where no type is given, and takes DeepEP where a flexible one has no backend, or by
+    the older `--moe-enable-deepep`.
+    """
+    named = "num-layers" not in found  # a model by its name beside the flags, which may have experts
+    if "overlap-moe-expert-parallel-comm" in found and ("num-experts" in found or named):
+        draft.take("ep_overlap", value=True, theirs="--overlap-moe-expert-parallel-comm")
+    if "num-experts" not in found and not (named and any(flag in found for flag in _DISPATCH)):
         return
     kinds = sorted({words[0] for words in MEGATRON_DISPATCHERS.values()})
-    kind = draft.word("--moe-token-dispatcher-type", found.get("moe-token-dispatcher-type", "allgather"), kinds)
+    older = "moe-enable-deepep" in found
+    given = found.get("moe-token-dispatcher-type", "flex" if older else "allgather")
+    kind = draft.word("--moe-token-dispatcher-type", given, kinds)
+    if older and kind != "flex":
+        message = f"needs --moe-token-dispatcher-type flex, but {kind} is given; give flex, or leave it out"
+        draft.faults.append(Fault("--moe-enable-deepep", message))
     backends = [words[1] for words in MEGATRON_DISPATCHERS.values() if words[1:]]
     backend = draft.word("--moe-flex-dispatcher-backend", found.get("moe-flex-dispatcher-backend", "deepep"), backends)
     words = (kind, backend) if kind == "flex" else (kind,)
     ours = next(name for name, theirs in MEGATRON_DISPATCHERS.items() if theirs == words)
-    draft.take("dispatcher", ours, f"--moe-token-dispatcher-type {' '.join(words)}")
-    if "overlap-moe-expert-parallel-comm" in found:
-        draft.take("ep_overlap", value=True, theirs="--overlap-moe-expert-parallel-comm")
+    typed = [f"--{flag} {found[flag] or ''}".rstrip() for flag in _DISPATCH if flag in found]
+    draft.take("dispatcher", ours, " ".join(typed) or f"--moe-token-dispatcher-type {kind}")
 
 
 def _experts(draft: ImportDraft, found: Flags) -> None:

@@ -43,6 +43,7 @@ SWITCHES = (
         "moe-grouped-gemm", "moe-permute-fusion", "cross-entropy-loss-fusion", "overlap-moe-expert-parallel-comm",
         "no-check-for-nan-in-loss-and-grad", "manual-gc", "use-precision-aware-optimizer",
         "distribute-saved-activations", "enable-cuda-graph", "external-cuda-graph",
+        "moe-enable-deepep",
         "reuse-grad-buf-for-mxfp8-param-ag",
     }
 )  # fmt: skip

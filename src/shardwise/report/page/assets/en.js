@@ -68,7 +68,7 @@ export const en = {
   "plan.elapsed": "Time",
   "plan.answer": "Best strategy",
   "plan.inside": "Look inside",
-  "plan.proof": "No strategy of the space takes less than {bound}: the gap is {gap} (under the cost model in use).",
+  "plan.proof": "No strategy of the space takes less than {bound}: the gap is {gap} (under the cost model in use: about the model, not a run).",
   "plan.finished": "to the proven bound",
   "plan.stopped": "stopped: best so far",
   "plan.stale": "The question has changed; this still answers {model} on {cluster}. Press Plan for the new one.",

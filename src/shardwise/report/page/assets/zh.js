@@ -68,7 +68,7 @@ export const zh = {
   "plan.elapsed": "用时",
   "plan.answer": "最优策略",
   "plan.inside": "查看细节",
-  "plan.proof": "搜索空间中没有策略快于 {bound}，差距为 {gap}（基于所用的代价模型）。",
+  "plan.proof": "搜索空间中没有策略快于 {bound}，差距为 {gap}（基于所用的代价模型：针对模型，而非实际运行）。",
   "plan.finished": "相对已证明的下界",
   "plan.stopped": "已停止：当前最优",
   "plan.stale": "问题已修改；这里仍是 {model}（{cluster}）的结果。点击“规划”重新计算。",
