@@ -11,8 +11,7 @@ import numpy as np
 
 from shardwise.check.rule import Combination
 from shardwise.check.runtime import number_format
-from shardwise.errors import InputError
-from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.load import resized
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Answer, Closest, Point, Question
 from shardwise.search.refine import Refined, refine
@@ -117,23 +116,6 @@ def _grown(question: Question, needed: float) -> tuple[int, Refined | None]:
 
 def _with_gpus(question: Question, gpus: int) -> Question:
     return replace(question, cluster=resized(question.cluster, gpus))
-
-
-def resized(cluster: Cluster, gpus: int) -> Cluster:
-    """The same GPUs and network, another number of them."""
-    from shardwise.inputs.load import named_cluster
-
-    name = cluster.name.partition("x")[2]
-    try:
-        return named_cluster(f"{gpus}x{name}") if name == cluster.gpu.name else _stretched(cluster, gpus)
-    except InputError:  # a GPU of a user's own file, not of the catalog
-        return _stretched(cluster, gpus)
-
-
-def _stretched(cluster: Cluster, gpus: int) -> Cluster:
-    last = cluster.levels[-1]
-    levels = cluster.levels if last.size >= gpus else (*cluster.levels[:-1], replace(last, size=gpus))
-    return replace(cluster, name=f"{gpus}x{cluster.gpu.name}", gpus=gpus, levels=levels)
 
 
 def _leanest(question: Question) -> Refined | None:

@@ -8,13 +8,12 @@ from shardwise.errors import Fault, InputError, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate, within
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.inputs.gate import held, refusal, typed
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, resized
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit, estimate_of, order_for
 from shardwise.search.api import answer_of, question_of
-from shardwise.search.nothing_fits import resized
 from shardwise.search.question import Answer
 from shardwise.search.search import Report
 
