@@ -96,7 +96,7 @@ def test_torch_pipelining_runs_the_plans_own_order(limited):
 def test_an_order_that_was_edited_is_predicted_anew(limited, to):
     s = limited.strategy
     made = export(replace(limited, order=generate("gpipe", pp=4, vpp=1, microbatches=s.microbatches)), to)
-    assert made.prediction.endswith("232.98 GiB of 79.20 GiB on a GPU: does not fit")
+    assert made.prediction.endswith("232.98 GiB of 55.88 GiB asked for (GPU: 79.20 GiB) on a GPU: does not fit")
     assert "on a GPU: does not fit (runtime" in made.as_written
 
 

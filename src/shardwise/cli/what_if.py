@@ -41,6 +41,8 @@ def command(
         found = api.what_if(plan, gpus=gpus, net=net, memory=memory, gap=gap, report=state.follow)
     output.answer(what_if_data(found))
     output.table(*what_if_table(found))
+    if found.note:
+        output.note(found.note)
     if found.refused:
         output.note(f"the same strategy cannot run there: {found.refused}")
     if found.again.interrupted:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.estimate.predictions import Figures
+from shardwise.estimate.predictions import show_limit
 from shardwise.frameworks.partition import planned
 from shardwise.inputs.layers import spread
 from shardwise.inputs.load import is_file, load_runtime
@@ -176,7 +176,7 @@ class ExportDraft:
     @property
     def prediction(self) -> str:
         """The prediction of the plan, in a line; made anew, as the one in its file may be of another order."""
-        return prediction(self.planned, self.plan.cluster.gpu.memory)
+        return prediction(self.planned)
 
     @cached_property
     def planned(self) -> Estimate:
@@ -188,7 +188,7 @@ class ExportDraft:
         """The prediction of the files themselves, in a line."""
         if self.written is None:
             return ""
-        return f"{prediction(self.written, self.plan.cluster.gpu.memory)} (runtime {self.written.strategy.runtime})"
+        return f"{prediction(self.written)} (runtime {self.written.strategy.runtime})"
 
     def export(self, files: Iterable[File]) -> Export:
         return Export(
@@ -207,12 +207,13 @@ class ExportDraft:
 _ORDERED = ("pp", "vpp", "placement", "schedule", "microbatches")
 
 
-def prediction(told: Figures, memory: float) -> str:
-    """The line of what is promised for a GPU of so much memory."""
+def prediction(told: Estimate) -> str:
+    """The line of what is promised."""
+    limit = show_limit(told.limit, told.cluster.gpu.memory)
     return (
         f"{show_seconds(told.iteration_seconds)} per iteration, {show_percent(told.mfu)} MFU, "
         f"{told.tokens_per_second_per_gpu:.0f} tokens/s/GPU, at most {show_bytes(told.total_bytes)} of "
-        f"{show_bytes(memory)} on a GPU{': does not fit' if told.fits == 'no' else ''}"
+        f"{limit} on a GPU{': does not fit' if told.fits == 'no' else ''}"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import NamedTuple
 
 from shardwise.errors import Fault, ShardwiseError
-from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.estimate.estimate import Estimate, estimate, within
 from shardwise.frameworks.partition import mixture, planned
 from shardwise.frameworks.read import read_content
 from shardwise.frameworks.target import ExportDraft, File, runtime_of, settings_of
@@ -15,6 +15,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, complete
 from shardwise.pipeline.action import Schedule
+from shardwise.plan.predict import asked_limit
 from shardwise.units import show_bytes, show_seconds
 
 READ_BACK = {
@@ -49,7 +50,7 @@ def read_back(files: Iterable[File], meant: ExportDraft) -> Written:
     try:
         model, said = _said(texts, meant, order)
         name = said.runtime
-        found = estimate(model, meant.plan.cluster, said, order=order)
+        found = within(estimate(model, meant.plan.cluster, said, order=order), asked_limit(meant.plan))
     except ShardwiseError as error:
         why = "; ".join(line.strip(" -") for line in str(error).splitlines())
         return Written(None, (Fault("as written", f"the checks refuse it for the runtime {name}: {why}"),))
