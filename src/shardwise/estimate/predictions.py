@@ -65,8 +65,8 @@ class Figures:
     total_bytes: float
     """What the device of the fullest rank must have: reserved bytes, context, communicators."""
     fits: Fits
-    """yes, no, or close (the device's memory, or the limit that was asked for, lies within `total_bytes_interval`); no as
-    well where the host is too small."""
+    """yes, no, or close (the device's memory, or the limit that was asked for, lies within `total_bytes_interval`); no
+    as well where the host is too small."""
     total_bytes_interval: tuple[float, float]
     """Nine runs in ten need between these, likewise."""
     fits_probability: float
