@@ -235,3 +235,20 @@ def test_a_runtime_may_be_named():
         shardwise.estimate("llama-3-8b", "8xh100", "tp8 zero0", runtime=r) for r in ("megatron-local", None)
     )
     assert named.iteration_seconds != default.iteration_seconds
+
+
+def test_a_quoted_command_keeps_its_flags():
+    words = "pp4 zero2 mbs1 gbs64 seq8192 auto runtime=torchtitan"
+    plan = shardwise.plan_of(shardwise.estimate("llama-3-8b", "16xh100", words))
+    with pytest.raises(shardwise.InputError, match="shardwise schedule auto --plan PLAN --out FILE"):
+        shardwise.export(plan, "torchtitan")
+
+
+def test_a_name_with_a_nul_byte_is_no_file():
+    plan = shardwise.plan_of(shardwise.estimate("llama-3-8b", "8xh100", "tp8 mbs1 gbs8 seq4096"))
+    for write in (
+        lambda: shardwise.write_plan(plan, "\0"),
+        lambda: shardwise.write_export(shardwise.export(plan, "megatron"), "\0"),
+    ):
+        with pytest.raises(shardwise.ShardwiseError, match="NUL byte; nothing was written"):
+            write()

@@ -208,9 +208,9 @@ def test_fits_is_said_against_the_memory_that_may_be_used(base, tmp_path, shardw
     found = shardwise("estimate", tmp_path / "plan.json")
     assert found.code == 1
     assert "does not fit: 56.82 GiB (" in found.out
-    assert ") of 39.12 GiB that may be used on pipeline rank 0, 17.70 GiB missing" in found.out
+    assert ") of 39.12 GiB asked for (GPU: 79.20 GiB) on pipeline rank 0, 17.70 GiB missing" in found.out
     assert "probability of fitting under 1%" in found.out
-    assert "of h100 may be used 39.12 GiB, 17.70 GiB are missing" in found.err
+    assert "may use 39.12 GiB asked for (GPU: 79.20 GiB), 17.70 GiB are missing" in found.err
 
 
 def test_the_page_says_fits_against_the_memory_of_the_question():

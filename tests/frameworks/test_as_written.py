@@ -96,7 +96,7 @@ def test_torch_pipelining_runs_the_plans_own_order(limited):
 def test_an_order_that_was_edited_is_predicted_anew(limited, to):
     s = limited.strategy
     made = export(replace(limited, order=generate("gpipe", pp=4, vpp=1, microbatches=s.microbatches)), to)
-    assert made.prediction.endswith("232.98 GiB of 79.20 GiB on a GPU: does not fit")
+    assert made.prediction.endswith("232.98 GiB of 55.88 GiB asked for (GPU: 79.20 GiB) on a GPU: does not fit")
     assert "on a GPU: does not fit (runtime" in made.as_written
 
 
@@ -107,7 +107,7 @@ def test_a_plan_for_another_framework_is_priced_there():
     )
     model, cluster = shardwise.load_model("llama-3-8b"), shardwise.load_cluster("16xh100")
     made = export(plan_of(shardwise.estimate(model, cluster, strategy)), "torchtitan@0.2")
-    theirs = shardwise.Strategy.parse(f"{made.strategy} runtime=torchtitan")
+    theirs = made.strategy
     there = shardwise.estimate(model, cluster, theirs)
     assert made.as_written.startswith(f"{show_seconds(there.iteration_seconds)} per iteration")
     assert there.iteration_seconds > 1.3 * float(made.prediction.split()[0])
@@ -179,7 +179,6 @@ def test_a_straggler_is_the_sites_and_stays(to):
 @pytest.mark.parametrize(
     ("to", "words", "why"),
     [
-        ("megatron", "pp4 zero2 mbs1 gbs64 seq8192 runtime=torchtitan", "strategy.zero: 2 does not go with pp 4"),
         ("torchtitan", "tp2 ep4 etp2 zero1 mbs1 gbs16 seq4096", "strategy.etp: 2, but runtime torchtitan"),
     ],
 )
@@ -191,6 +190,56 @@ def test_files_that_our_own_check_refuses_are_told(to, words, why):
     assert all(f"not as planned: {fault}" in made.files[0].text for fault in made.losses)
     with pytest.raises(InfeasibleError, match=f"(?s)--strict.*{why}"):
         export(plan, to, strict=True)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_megatron_shards_less_beside_stages_and_says_the_price(zero):
+    plan = planned("llama-3-8b", "16xh100", f"pp4 zero{zero} mbs1 gbs64 seq8192 runtime=torchtitan")
+    made = export(plan, "megatron")
+    assert made.strategy.zero == 1
+    assert "--use-megatron-fsdp" not in made.files[0].text
+    assert f"{zero} does not go with pp 4 in Megatron-LM; zero 1 is written (" in str(made.losses[0])
+    assert made.as_written
+    with pytest.raises(InfeasibleError, match=r"(?s)--strict.*zero 1 is written"):
+        export(plan, "megatron", strict=True)
+
+
+def test_pynative_which_nothing_predicts_is_told():
+    plan = planned("llama-3-8b", "16xh100", "pp4 zero2 mbs1 gbs64 seq8192 runtime=torchtitan")
+    made = export(plan, "mindformers@2.1-pynative")
+    assert not made.as_written
+    assert "nothing predicts it: PyNative shards gradients" in str(made.losses[0])
+    assert "the checks refuse" not in made.files[0].text
+
+
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [
+        ("megatron", "pp4 zero3 mbs1 gbs64 seq8192 runtime=torchtitan"),
+        ("megatron", "pp4 zb-h1 mbs1 gbs64 seq8192 runtime=zero-bubble"),
+        ("torchtitan", "tp2 pp4 zero1 mbs1 gbs64 seq8192"),
+        ("mindformers", "tp2 pp4 zero1 mbs1 gbs64 seq8192"),
+    ],
+)
+def test_the_parts_add_up_to_what_is_written(to, words):
+    made = export(planned("llama-3-8b", "16xh100", words), to)
+    parts = [_priced(text) for text in (made.runtime, *map(str, made.losses)) if " by the estimate" in text]
+    before, written = (_figures(text) for text in (made.prediction, made.as_written))
+    for index, error in ((0, 2e-3), (1, 0.02)):
+        assert before[index] + sum(part[index] for part in parts) == pytest.approx(written[index], rel=error)
+    assert f"runtime: {made.runtime}" in made.files[0].text
+    assert made.strategy.runtime == to
+
+
+def _priced(text):
+    found = re.search(r"([+-])([\d.]+) (s|ms) and ([+-])([\d.]+) (GiB|MiB|B) by the estimate", text)
+    seconds = float(found[1] + found[2]) * (1e-3 if found[3] == "ms" else 1)
+    return seconds, float(found[4] + found[5]) / {"GiB": 1, "MiB": 2**10, "B": 2**30}[found[6]]
+
+
+def _figures(text):
+    found = re.search(r"^([\d.]+) s per iteration.* at most ([\d.]+) GiB of", text)
+    return float(found[1]), float(found[2])
 
 
 def test_a_difference_that_no_loss_names_is_told():

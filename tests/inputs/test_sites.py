@@ -9,10 +9,9 @@ import pytest
 from shardwise.errors import InputError, UnknownNameError
 from shardwise.estimate.estimate import estimate
 from shardwise.frameworks.load import load_cluster, load_model
-from shardwise.inputs.load import load_site
+from shardwise.inputs.load import load_site, resized
 from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import Strategy
-from shardwise.search.nothing_fits import resized
 
 LINE = "tp4 pp4 dp4 mbs2 gbs64 seq2048 runtime=megatron-2021"
 

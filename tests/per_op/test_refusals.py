@@ -247,3 +247,15 @@ def test_memory_may_be_a_text_in_python():
     names = operators.plan_operators.__kwdefaults__.keys() & OperatorOptions.__dataclass_fields__.keys()
     asked = {name: operators.plan_operators.__kwdefaults__[name] for name in names} | asked
     assert operators.operator_question(**{**asked, "memory": "40GiB"}).memory == 40 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"runtime": "torchtitan"}, "strategy.zero: 1 is not in runtime torchtitan; use 0, 2 or 3"),
+        ({"runtime": "zero-bubble", "zero": 2}, "strategy.zero: 2 is not in runtime zero-bubble; use 0 or 1"),
+    ],
+)
+def test_sharding_that_the_runtime_lacks_is_refused_by_the_checks_own_sentence(given, said):
+    with pytest.raises(shardwise.InputError, match=said):
+        shardwise.plan_operators("llama-3-8b", "16xh100", global_batch=64, **given)

@@ -66,6 +66,16 @@ def test_a_strategy_under_a_question_is_shown(server, planned):
     assert found["view"]["numbers"]["fits"] == other["fits"] == "yes"
 
 
+def test_a_view_leaves_the_error_of_its_own_runtime_free(server):
+    words = "tp1 zero2 mbs1 runtime=torchtitan"
+    found, plain = (
+        server.post("/api/view", {"question": {**SMALL, **own}, "strategy": words}).data
+        for own in ({}, {"runtime": "torchtitan"})
+    )
+    limits = [one["view"]["numbers"]["usable_memory"] for one in (found, plain)]
+    assert limits[0] == limits[1]
+
+
 def test_why_not(server, plan):
     found = server.post("/api/why", {"plan": plan, "strategy": "tp8 pp1"}).data
     assert found["slower"] > 0

@@ -162,13 +162,15 @@ def _what(value: object) -> str:
 
 
 def _without_flags(text: str, verb: Callable[..., Any]) -> str:
-    """`--memory-limit` -> `memory_limit`, where the verb has such an argument."""
+    """`--memory-limit` -> `memory_limit`, where the verb has such an argument and no command line is quoted."""
     import re
 
     names = _names(verb)
 
     def argument(found: re.Match[str]) -> str:
-        name = _OTHER_NAMES.get(found[1], found[1].replace("-", "_"))
+        flag = found["flag"] or ""
+        name = _OTHER_NAMES.get(flag, flag.replace("-", "_"))
         return name if name in names else found[0]
 
-    return re.sub(r"(?<![\w`-])--([a-z][a-z0-9-]*)", argument, re.sub(r"^MODEL\b", "model", text))
+    flags = r"\bshardwise [a-z][^`;,\n]*|(?<![\w`-])--(?P<flag>[a-z][a-z0-9-]*)"
+    return re.sub(flags, argument, re.sub(r"^MODEL\b", "model", text))

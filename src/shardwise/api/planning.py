@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardwise.api.reading import Source
-    from shardwise.inputs.cluster import Cluster
+    from shardwise.inputs.cluster import Cluster, Gpu
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
@@ -52,12 +52,25 @@ def question(
     found = _both(model, cluster)
     machines = as_cluster(found[1])
     if memory is not None:
-        memory_margin = machines.gpu.memory - as_bytes(memory, "--memory")
+        memory_margin = _margin(machines.gpu, as_bytes(memory, "--memory"), memory_margin)
     return question_of(
         as_model(found[0]), machines, global_batch=GLOBAL_BATCH if global_batch is None else global_batch,
         seq=SEQ if seq is None else seq, runtime=runtime or RUNTIME, only=only, memory_margin=memory_margin,
         base=None if base is None else as_strategy(base, machines),
     )  # fmt: skip
+
+
+def _margin(gpu: Gpu, memory: float, margin: float | str | None) -> float:
+    """What is left of a GPU beside the memory that may be used."""
+    from shardwise.errors import Fault, InputError
+    from shardwise.units import show_bytes
+
+    if margin is not None:
+        raise InputError(Fault("--memory, --memory-margin", "both say what a GPU may use; give one of them"))
+    if memory > gpu.memory:
+        has = f"{show_bytes(memory)} are more than the {show_bytes(gpu.memory)} that {gpu.name} has"
+        raise InputError(Fault("--memory", f"{has}; give less, or another GPU"))
+    return gpu.memory - memory
 
 
 def fixed_by(only: str) -> dict[str, Any]:

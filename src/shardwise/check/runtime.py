@@ -89,11 +89,17 @@ def graphs(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.cuda_graphs", f"{told}; {cure}")
 
 
+def asked_sharding(zero: int, runtime: Runtime) -> Iterator[Fault]:
+    """What is wrong with a ZeRO stage, whatever the layout."""
+    if zero not in runtime.can.zero:
+        yield Fault("strategy.zero", f"{zero} is not in runtime {runtime.base}; use {either(runtime.can.zero)}")
+
+
 @rule("runtime", "zero", "zero_group", "pp", "dp", "cp")
 def sharding(case: Combination) -> Iterator[Fault]:
     s, can, name = case.strategy, case.can, case.runtime.base
     if s.zero not in can.zero:
-        yield Fault("strategy.zero", f"{s.zero} is not in runtime {name}; use {either(can.zero)}")
+        yield from asked_sharding(s.zero, case.runtime)
     elif s.pp > 1 and s.zero not in can.zero_with_pp:
         yield Fault(
             "strategy.zero",

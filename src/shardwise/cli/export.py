@@ -62,5 +62,7 @@ def _say(made: Export, output: Output) -> None:
         output.note(f"by hand: {note}")
     output.say(f"plan {made.plan} for {made.speaks}: {made.strategy}")
     output.say(f"predicted   {made.prediction}")
+    if made.runtime:
+        output.say(f"runtime     {made.runtime}")
     if made.as_written:
         output.say(f"as written  {made.as_written}")

@@ -55,6 +55,8 @@ def command(
     kept = found.again.question.conditions
     if kept:
         output.note(kept_note("the best there", kept))
+    if found.note:
+        output.note(found.note)
     if found.refused:
         output.note(f"the same strategy cannot run there: {found.refused}")
     if found.again.interrupted:

@@ -75,8 +75,8 @@ class Footprint(NamedTuple):
     context: float
     """Device context and communicators, outside the allocator."""
     ahead: float = 0.0
-    """Activations of the layer whose forward runs beside another one's backward, so that the experts' traffic hides: what
-    one pass frees layer by layer the other takes."""
+    """Activations of the layer whose forward runs beside another one's backward to hide the experts' traffic: what one
+    pass frees layer by layer the other takes."""
 
 
 def footprint_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import log, sqrt
+from math import log
 from typing import NamedTuple
 
 from shardwise.check.check import ensure
@@ -16,7 +16,7 @@ from shardwise.cost.update import Update, data_groups, hidden, update_of
 from shardwise.estimate.intervals import around, causes_of, launch_bound, probability, spread_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
-from shardwise.estimate.predictions import Figures, Stage
+from shardwise.estimate.predictions import Figures, Stage, yardstick
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.formats import PEAKS
@@ -25,7 +25,6 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.action import Schedule
-from shardwise.pipeline.costs import ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,12 @@ class Estimate(Figures):
     order: Schedule | None = field(default=None, compare=False)
     """Of the passes, where it is not the one that the strategy's schedule stands for."""
     memory_limit: float | None = field(default=None, compare=False)
-    """Bytes that a rank may need, where that is not all of its GPU; `fits` is said against it."""
+    """Bytes that a rank may need, where that is not all of its GPU."""
+
+    @property
+    def limit(self) -> float:
+        """Bytes that `fits` is said against: what was asked for, else all of the GPU's."""
+        return yardstick(self.cluster.gpu.memory, self.memory_limit, self.total_bytes_interval)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -70,19 +74,16 @@ def estimate(
 
 
 def within(found: Estimate, limit: float | None) -> Estimate:
-    """The estimate, held against the bytes that a rank may need; none: all of the GPU's.
-
-    A limit no further from the GPU's memory than the memory model errs is what `close` stands for already.
-    """
+    """The estimate, held against the bytes that a rank may need, never more than its GPU has; none: as it is."""
     if limit is None:
         return found
-    low, high = found.total_bytes_interval
-    asked = limit < found.cluster.gpu.memory * sqrt(low / high) * (1 - ROUNDING)
-    found = replace(found, memory_limit=limit)
-    if not asked or found.total_bytes <= limit:
+    gpu, before = found.cluster.gpu, found.limit
+    found = replace(found, memory_limit=min(limit, gpu.memory))
+    if found.limit == before or found.host_bytes > found.cluster.host_memory:
         return found
-    chance = probability(found.total_bytes, limit, log(high / low) / 2)
-    return replace(found, fits="no", fits_probability=min(chance, found.fits_probability))
+    low, high = needed = found.total_bytes_interval
+    chance = probability(found.total_bytes, found.limit, log(high / low) / 2)
+    return replace(found, fits=fits(needed, replace(gpu, memory=found.limit)), fits_probability=chance)
 
 
 class RankParts(NamedTuple):

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shardwise.cost.memory import RankMemory
-from shardwise.estimate.predictions import Figures, Stage
+from shardwise.estimate.predictions import Figures, Predictions, Stage, show_limit, yardstick
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.units import show_bytes, show_percent, show_seconds
+
+if TYPE_CHECKING:
+    from shardwise.estimate.estimate import Estimate
 
 T = TypeVar("T")
 Facts = Sequence[tuple[str, str]]
@@ -39,7 +42,7 @@ def html_of(
     model: Model,
     cluster: Cluster,
     strategy: Strategy,
-    told: Figures | None,
+    told: Estimate | Predictions | None,
     facts: Facts = (),
     others: Sequence[Sequence[str]] = (),
 ) -> str:
@@ -48,20 +51,21 @@ def html_of(
     parts = [title, f"<code>{_text(str(strategy))}</code>"]
     if told is not None:
         memory = cluster.gpu.memory
-        parts += [_table([*_facts(told, memory), *facts]), _drawing(told, memory)]
+        limit = yardstick(memory, told.memory_limit, told.total_bytes_interval)
+        parts += [_table([*_facts(told, show_limit(limit, memory)), *facts]), _drawing(told, limit)]
     if others:
         parts.append(f"<details><summary>other layouts</summary>{_table(others[1:], others[0])}</details>")
     return '<div style="line-height:1.5">' + "<br>".join(parts[:2]) + "".join(parts[2:]) + "</div>"
 
 
-def _facts(told: Figures, memory: float) -> Iterator[tuple[str, str]]:
+def _facts(told: Figures, limit: str) -> Iterator[tuple[str, str]]:
     between = _between(told.iteration_seconds_interval, show_seconds)
     yield "iteration", f"{show_seconds(told.iteration_seconds)} ({between})"
     yield "tokens", f"{told.tokens_per_second_per_gpu:,.0f} per second and GPU"
     yield "MFU", f"{show_percent(told.mfu)} (causal attention)"
     fits = {"yes": "fits", "no": "does not fit", "close": "close"}[told.fits]
     needed = f"{show_bytes(told.total_bytes)} ({_between(told.total_bytes_interval, show_bytes)})"
-    yield "memory", f"{fits} (probability {told.fits_probability:.0%}): {needed} of {show_bytes(memory)}"
+    yield "memory", f"{fits} (probability {told.fits_probability:.0%}): {needed} of {limit}"
 
 
 def _between(interval: tuple[float, float], show: Callable[[float], str]) -> str:

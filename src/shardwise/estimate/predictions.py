@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from math import sqrt
 from typing import Any, NamedTuple
 
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import Fits, RankMemory
 from shardwise.cost.update import Update
 from shardwise.inputs.serialise import Plain, to_dict
+from shardwise.pipeline.costs import ROUNDING
+from shardwise.units import show_bytes
 
 
 class Stage(NamedTuple):
@@ -62,13 +65,13 @@ class Figures:
     total_bytes: float
     """What the device of the fullest rank must have: reserved bytes, context, communicators."""
     fits: Fits
-    """yes, no, or close (the device's memory lies within `total_bytes_interval`); no as well where the host is too
-    small."""
+    """yes, no, or close (the device's memory, or the limit that was asked for, lies within `total_bytes_interval`); no
+    as well where the host is too small."""
     total_bytes_interval: tuple[float, float]
     """Nine runs in ten need between these, likewise."""
     fits_probability: float
-    """That what is really needed is no more than the device has, under the error that the interval stands for; 0 where
-    the host is too small."""
+    """That what is really needed is no more than the device has, or was asked for, under the error that the interval
+    stands for; 0 where the host is too small."""
     host_bytes: float
     """What offloading needs of one node's memory."""
     time: Ledger
@@ -150,6 +153,20 @@ class Predictions(Figures):
     """How many strategies there were, and what became of them."""
     rehearsed: tuple[Rehearsed, ...] = ()
     """Ranks that ran, in the order in which they did."""
+
+
+def yardstick(memory: float, limit: float | None, needed: tuple[float, float]) -> float:
+    """Bytes that `fits` is said against: the limit that was asked for, else all that a GPU has. `needed`: the interval.
+
+    A limit no further from the GPU's memory than the memory model errs is what `close` stands for already.
+    """
+    low, high = needed
+    return limit if limit is not None and limit < memory * sqrt(low / high) * (1 - ROUNDING) else memory
+
+
+def show_limit(limit: float, memory: float) -> str:
+    """The yardstick in words: a GPU's memory, or what was asked for of it."""
+    return show_bytes(memory) if limit == memory else f"{show_bytes(limit)} asked for (GPU: {show_bytes(memory)})"
 
 
 def predictions_of(figures: Figures, **more: Any) -> Predictions:  # noqa: ANN401 - the fields beside the figures

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from shardwise.inputs.load import (
     own_cluster,
     own_model,
     own_strategy,
+    resized,
 )
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
@@ -93,7 +94,7 @@ def read_cluster(text: str | Path) -> Loaded[Cluster]:
 def _cluster_file(path: Path, gpus: int | None) -> Loaded[Cluster]:
     plan = plan_at(path)
     if plan:
-        return Loaded(value=resized(plan.cluster, gpus), extra=plan)
+        return Loaded(value=resized(plan.cluster, gpus or plan.cluster.gpus), extra=plan)
     return cluster_from(read_mapping(path), path, gpus)
 
 
@@ -137,15 +138,6 @@ def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
             Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
                   "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
         )  # fmt: skip
-
-
-def resized(cluster: Cluster, gpus: int | None) -> Cluster:
-    """`16xplan.json`: a plan's network, so many GPUs of it; its outermost level grows where it must."""
-    if gpus is None or gpus == cluster.gpus:
-        return cluster
-    levels = list(cluster.levels)
-    levels[-1] = replace(levels[-1], size=max(levels[-1].size, -(-gpus // levels[0].size) * levels[0].size))
-    return replace(cluster, gpus=gpus, levels=tuple(levels), name=f"{gpus}x{cluster.gpu.name}")
 
 
 def decided(strategy: Strategy) -> frozenset[str]:

@@ -37,6 +37,16 @@ def without(draft: ExportDraft, **defaults: tuple[object, str]) -> None:
             draft.lose(f"strategy.{name}", f"{value} cannot be said: {why}", **{name: default})
 
 
+def known_sharding(draft: ExportDraft) -> None:
+    """Less sharding where the target's runtime has none so deep beside stages."""
+    s = draft.strategy
+    can = load_runtime(draft.runtime).can.zero_with_pp
+    less = [zero for zero in can if zero < s.zero]
+    if s.pp > 1 and s.zero not in can and less:
+        text = f"{s.zero} does not go with pp {s.pp} in {draft.target.title}; zero {max(less)} is written"
+        draft.lose("strategy.zero", text, zero=max(less))
+
+
 def recomputed(draft: ExportDraft) -> tuple[int, ...]:
     """Recomputed layers of every chunk, in model order."""
     layers = draft.layers

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.estimate.predictions import Figures
+from shardwise.estimate.predictions import show_limit
 from shardwise.frameworks.partition import planned
 from shardwise.inputs.layers import spread
 from shardwise.inputs.load import is_file, load_runtime
@@ -78,8 +78,11 @@ class Export:
     """What the plan promises, in a line."""
     as_written: str = ""
     """What the files promise, in a line: they are read back and estimated; empty where that cannot be."""
+    runtime: str = ""
+    """What the target's own kernels and overlaps change beside what is lost; empty where they are planned."""
     strategy: Strategy | None = None
-    """What the files say; the plan's own where nothing was lost. None: a schedule alone, without a plan."""
+    """What the files say, on the target's runtime; the plan's own where nothing was lost. None: a schedule alone, no
+    plan."""
 
 
 @dataclass(kw_only=True)
@@ -126,21 +129,41 @@ class ExportDraft:
         """Seconds and bytes by which the strategy differs from the one before, for the framework that runs it."""
         if before == self.strategy:
             return ""
-        runtime = load_runtime(runtime_of(self.plan, self.target))
         try:
-            old, new = (
-                estimate(self.model, self.plan.cluster, one, runtime=runtime, checked=True, order=self._order(one))
-                for one in (before, self.strategy)
-            )
+            old, new = map(self._there, (before, self.strategy))
         except ShardwiseError:  # one of them cannot run there at all
             return ""
-        seconds, size = new.iteration_seconds - old.iteration_seconds, new.total_bytes - old.total_bytes
-        return f" ({_signed(seconds, show_seconds)} and {_signed(size, show_bytes)} by the estimate)"
+        return f" ({_difference(old, new)} by the estimate)"
+
+    def _there(self, strategy: Strategy) -> Estimate:
+        """What a strategy takes on the target's runtime."""
+        runtime = load_runtime(runtime_of(self.plan, self.target))
+        return estimate(
+            self.model, self.plan.cluster, strategy, runtime=runtime, checked=True, order=self._order(strategy)
+        )
 
     def _order(self, strategy: Strategy) -> Schedule | None:
         """The plan's own order, where the strategy still is the one that it orders."""
         kept = all(getattr(strategy, name) == getattr(self.plan.strategy, name) for name in _ORDERED)
         return self.plan.order if kept else None
+
+    @property
+    def runtime(self) -> str:
+        """The runtime that predicts the target, with no more laid over it than the target can say."""
+        own = runtime_of(self.plan, self.target)
+        return self.strategy.runtime if own == self.plan.strategy.runtime else own
+
+    @cached_property
+    def moved(self) -> str:
+        """What the plan itself takes more on the target's runtime; with what is lost it makes up `as_written`."""
+        own, there = self.plan.strategy.runtime, runtime_of(self.plan, self.target)
+        if self.written is None or own == there:
+            return ""
+        try:
+            change = _difference(self.planned, self._there(planned(self.plan)))
+        except ShardwiseError:  # as it is planned it cannot run there at all
+            return ""
+        return f"{there} in place of {own}, its kernels and overlaps: {change} by the estimate"
 
     def refuse(self, path: str, message: str) -> None:
         self.refusals.append(Fault(path, message))
@@ -169,6 +192,7 @@ class ExportDraft:
             f"plan {self.id}: {self.model.name} on {self.plan.cluster.name}, {planned(self.plan)}",
             f"predicted: {self.prediction}",
         ]
+        lines += [f"runtime: {self.moved}"] if self.moved else []
         lines += [f"as written: {self.as_written}"] if self.written else []
         lines += [f"not as planned: {fault}" for fault in self.losses]
         return lines + [f"by hand: {note}" for note in self.by_hand]
@@ -176,7 +200,7 @@ class ExportDraft:
     @property
     def prediction(self) -> str:
         """The prediction of the plan, in a line; made anew, as the one in its file may be of another order."""
-        return prediction(self.planned, self.plan.cluster.gpu.memory)
+        return prediction(self.planned)
 
     @cached_property
     def planned(self) -> Estimate:
@@ -188,7 +212,7 @@ class ExportDraft:
         """The prediction of the files themselves, in a line."""
         if self.written is None:
             return ""
-        return f"{prediction(self.written, self.plan.cluster.gpu.memory)} (runtime {self.written.strategy.runtime})"
+        return f"{prediction(self.written)} (runtime {self.written.strategy.runtime})"
 
     def export(self, files: Iterable[File]) -> Export:
         return Export(
@@ -196,25 +220,32 @@ class ExportDraft:
             speaks=self.speaks,
             plan=self.id,
             files=tuple(files),
-            strategy=self.strategy,
+            strategy=replace(self.strategy, runtime=self.written.strategy.runtime if self.written else self.runtime),
             losses=tuple(self.losses),
             by_hand=tuple(self.by_hand),
             prediction=self.prediction,
             as_written=self.as_written,
+            runtime=self.moved,
         )
 
 
 _ORDERED = ("pp", "vpp", "placement", "schedule", "microbatches")
 
 
-def prediction(told: Figures, memory: float) -> str:
-    """The line of what is promised for a GPU of so much memory."""
+def prediction(told: Estimate) -> str:
+    """The line of what is promised."""
+    limit = show_limit(told.limit, told.cluster.gpu.memory)
     low, high = map(show_seconds, told.iteration_seconds_interval)
     return (
         f"{show_seconds(told.iteration_seconds)} per iteration ({low} to {high}), {show_percent(told.mfu)} MFU, "
         f"{told.tokens_per_second_per_gpu:.0f} tokens/s/GPU, at most {show_bytes(told.total_bytes)} of "
-        f"{show_bytes(memory)} on a GPU{': does not fit' if told.fits == 'no' else ''}"
+        f"{limit} on a GPU{': does not fit' if told.fits == 'no' else ''}"
     )
+
+
+def _difference(old: Estimate, new: Estimate) -> str:
+    seconds, size = new.iteration_seconds - old.iteration_seconds, new.total_bytes - old.total_bytes
+    return f"{_signed(seconds, show_seconds)} and {_signed(size, show_bytes)}"
 
 
 def _signed(value: float, show: Callable[[float], str]) -> str:

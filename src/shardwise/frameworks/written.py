@@ -7,14 +7,15 @@ from dataclasses import fields, replace
 from typing import NamedTuple
 
 from shardwise.errors import Fault, ShardwiseError
-from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.estimate.estimate import Estimate, estimate, within
 from shardwise.frameworks.partition import mixture, planned
 from shardwise.frameworks.read import read_content
-from shardwise.frameworks.target import ExportDraft, File, runtime_of, settings_of
+from shardwise.frameworks.target import ExportDraft, File, settings_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, complete
 from shardwise.pipeline.action import Schedule
+from shardwise.plan.predict import asked_limit
 from shardwise.units import show_bytes, show_seconds
 
 READ_BACK = {
@@ -25,6 +26,11 @@ READ_BACK = {
 """Target -> the file that says its strategy; those of other targets are read by nobody here."""
 PARTS = ("deepspeed",)
 """Targets whose file leaves a part to the program: that is taken as it is meant."""
+UNPREDICTED = {
+    "2.1-pynative": "PyNative shards gradients as FSDP does (zero 2 or 3), and the runtime mindformers is graph mode, "
+    "which has zero 0 and 1"
+}
+"""Versions that run what the runtime of their target does not have -> why."""
 ORDER = "schedule.csv"
 """The file with the order of the passes, where they have one of their own."""
 
@@ -45,13 +51,15 @@ def read_back(files: Iterable[File], meant: ExportDraft) -> Written:
     """The estimate of an export's files; `meant`: what the exporter means them to say."""
     texts = {file.name: file.text for file in files}
     order = Schedule.parse(texts[ORDER], name=ORDER) if ORDER in texts else None
-    name = _runtime(meant)
+    name = meant.runtime
     try:
         model, said = _said(texts, meant, order)
         name = said.runtime
-        found = estimate(model, meant.plan.cluster, said, order=order)
+        found = within(estimate(model, meant.plan.cluster, said, order=order), asked_limit(meant.plan))
     except ShardwiseError as error:
         why = "; ".join(line.strip(" -") for line in str(error).splitlines())
+        if meant.version in UNPREDICTED:
+            return Written(None, (Fault("as written", f"nothing predicts it: {UNPREDICTED[meant.version]}"),))
         return Written(None, (Fault("as written", f"the checks refuse it for the runtime {name}: {why}"),))
     told = meant.losses or mixture(meant.plan)  # several kinds of recompute are more than one strategy says
     return Written(found, () if told else _unnamed(found, meant))
@@ -77,7 +85,7 @@ def _unnamed(found: Estimate, meant: ExportDraft) -> tuple[Fault, ...]:
 
 def _said(texts: dict[str, str], meant: ExportDraft, order: Schedule | None) -> tuple[Model, Strategy]:
     """Model and strategy as the files have them; a straggler is the site's, so no file says it."""
-    plan, runtime = meant.plan, _runtime(meant)
+    plan, runtime = meant.plan, meant.runtime
     name = READ_BACK.get(f"{meant.target.name}@{meant.version}")
     if name is None:
         return plan.model, replace(meant.strategy, runtime=runtime)
@@ -96,12 +104,6 @@ def _left_open(read: Given, meant: ExportDraft) -> Given:
         return {}
     known = {*read, "global_batch"} if "microbatches" in read else {*read}
     return {one.name: getattr(meant.strategy, one.name) for one in fields(Strategy) if one.name not in known}
-
-
-def _runtime(meant: ExportDraft) -> str:
-    """The runtime that predicts the target, with no more laid over it than the target can say."""
-    own = runtime_of(meant.plan, meant.target)
-    return meant.strategy.runtime if own == meant.plan.strategy.runtime else own
 
 
 def _named(runtime: str, laid: tuple[str, ...]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
 from shardwise.inputs import lookup
-from shardwise.inputs.cluster import Cluster, at_site
+from shardwise.inputs.cluster import Cluster, Level, at_site, cluster_name
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import counted
 from shardwise.inputs.model import Model
@@ -158,6 +158,32 @@ def _placed(cluster: Cluster, site: Site) -> Cluster:
 
 def _sites() -> list[str]:
     return [USUAL.name, *lookup.known("sites", SITES)]
+
+
+def resized(cluster: Cluster, gpus: int) -> Cluster:
+    """The same GPUs, site and network, another number of them: levels that are not needed go, the outermost grows."""
+    if gpus == cluster.gpus:
+        return cluster
+    used: list[Level] = []
+    for level in (*cluster.levels, *_levels_beyond(cluster, gpus)):
+        inner = used[-1].size if used else 1
+        used.append(level)
+        if level.size >= gpus:
+            break
+    if used and used[-1].size < gpus:
+        used[-1] = replace(used[-1], size=-(-gpus // inner) * inner)
+    return replace(cluster, name=cluster_name(gpus, cluster.gpu.name, cluster.site), gpus=gpus, levels=tuple(used))
+
+
+def _levels_beyond(cluster: Cluster, gpus: int) -> tuple[Level, ...]:
+    """What the catalog has outside the levels of a cluster: one node knows of no network between nodes."""
+    try:
+        known = named_cluster(f"{gpus}x{cluster.gpu.name}").levels
+    except InputError:  # a GPU of a user's own file, not of the catalog
+        return ()
+    own = len(cluster.levels)
+    same = [level.name for level in known[:own]] == [level.name for level in cluster.levels]
+    return known[own:] if same else ()
 
 
 def load_site(name: str) -> Site:

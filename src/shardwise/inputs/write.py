@@ -54,6 +54,8 @@ def write_text(path: str | Path, text: str, *, program: bool = False, folder: bo
 
     `program`: it may be executed. `folder`: the folder is made where there is none.
     """
+    if "\0" in str(path):
+        raise FileError(path, f"is no name of a file: it holds a NUL byte; {_NOTHING}")
     if Path(path).is_dir():
         raise FileError(path, f"is a folder; give the name of a file; {_NOTHING}")
     with together() as batch:

@@ -166,8 +166,9 @@ class Plan:
 
     @property
     def memory_limit(self) -> float:
-        """Bytes that a rank may need: what was asked for, else all of the GPU's."""
-        return (self.predictions.memory_limit if self.predictions else None) or self.cluster.gpu.memory
+        """Bytes that a rank may need: what was asked for, else all of the GPU's; never more: files get edited."""
+        asked = self.predictions.memory_limit if self.predictions else None
+        return min(asked or self.cluster.gpu.memory, self.cluster.gpu.memory)
 
     @property
     def conditions(self) -> str:

@@ -31,7 +31,7 @@ def estimate_of(plan: Plan, *, runtime: Runtime | None = None) -> Estimate:
 
 def asked_limit(plan: Plan) -> float | None:
     """Bytes that a rank of a plan may need; none: it does not say, all of its GPU's."""
-    return plan.predictions.memory_limit if plan.predictions else None
+    return plan.memory_limit if plan.predictions and plan.predictions.memory_limit else None
 
 
 def order_for(plan: Plan, strategy: Strategy) -> Schedule | None:

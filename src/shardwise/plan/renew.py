@@ -9,7 +9,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.predictions import Figures, Predictions, predictions_of
 from shardwise.plan.file import Difference
 from shardwise.plan.plan import Plan
-from shardwise.plan.predict import estimate_of, provenance_of
+from shardwise.plan.predict import asked_limit, estimate_of, provenance_of
 from shardwise.plan.proof import check_proof
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -41,7 +41,8 @@ def renewed(plan: Plan) -> Renewed:
     except ShardwiseError as error:
         return Renewed(plan=plan, note=f"the figures are the file's, since the cost model refuses the plan: {error}")
     told = plan.predictions
-    kept = {name: getattr(told, name) for name in ("memory_limit", "search", "rehearsed")} if told else {}
+    kept = {name: getattr(told, name) for name in ("search", "rehearsed")} if told else {}
+    kept["memory_limit"] = asked_limit(plan)
     if proof and not proof.fault:
         kept |= {"bound": proof.bound, "gap": proof.gap}
     now = predictions_of(found, **kept)

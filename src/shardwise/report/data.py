@@ -217,7 +217,7 @@ def export_data(made: Export) -> Plain:
         return {"target": made.target, "files": files}
     return {
         "target": made.target, "speaks": made.speaks, "plan": made.plan, "strategy": str(made.strategy),
-        "predicted": made.prediction, "as_written": made.as_written,
+        "predicted": made.prediction, "runtime": made.runtime, "as_written": made.as_written,
         "losses": [str(fault) for fault in made.losses], "by_hand": list(made.by_hand), "files": files,
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
 from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.predictions import Searched, Stage
+from shardwise.estimate.predictions import Searched, Stage, show_limit
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.plan.plan import Plan
@@ -61,20 +61,13 @@ def chance(found: Ranged) -> str:
 
 def _memory_line(found: Estimate) -> str:
     fullest = max(found.memory, key=lambda rank: rank.total)
-    limit = _limit(found)
+    limit, memory = found.limit, found.cluster.gpu.memory
     left = limit - fullest.total
     spare = f"{show_bytes(left)} free" if left >= 0 else f"{show_bytes(-left)} missing"
     low, high = map(show_bytes, found.total_bytes_interval)
-    may = " that may be used" if limit < found.cluster.gpu.memory else ""
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
-    needed = f"{show_bytes(fullest.total)} ({low} to {high}) of {show_bytes(limit)}{may}{where}"
+    needed = f"{show_bytes(fullest.total)} ({low} to {high}) of {show_limit(limit, memory)}{where}"
     return f"{_FITS[found.fits]}: {needed}, {spare}; probability of fitting {chance(found)}"
-
-
-def _limit(found: Estimate) -> float:
-    """The memory that `fits` is said against: what may be used, where that is what does not suffice."""
-    gpu, limit = found.cluster.gpu.memory, found.memory_limit
-    return limit if limit and found.fits == "no" and limit < found.total_bytes <= gpu else gpu
 
 
 def searched(told: Searched | None) -> Iterator[tuple[str, str]]:
@@ -98,7 +91,7 @@ def proven(plan: Plan) -> list[tuple[str, str]]:
 
 def stages(found: Estimate) -> Table:
     """One line a pipeline rank, neighbours that are alike in one: time and memory with bars."""
-    limit = found.cluster.gpu.memory
+    limit = found.limit
     slowest = max(_seconds(stage) for stage in found.stages)
     pairs = list(zip(found.stages, found.memory, strict=True))
     rows = [
@@ -203,7 +196,7 @@ def advice_title(found: Estimate, changes: tuple[Change, ...]) -> str:
 
 def _states(found: Estimate) -> str:
     """Where what always stays is too much already, no layout helps: more GPUs do."""
-    limit, static = found.cluster.gpu.memory, max(rank.static for rank in found.memory)
+    limit, static = found.limit, max(rank.static for rank in found.memory)
     if static < limit:
         return ""
     least = ceil(found.strategy.world * static / limit)
@@ -243,12 +236,12 @@ def unmeasured(cluster: Cluster, runtime: str) -> Iterator[str]:
 def missing(found: Estimate) -> str:
     """How much is missing, and where."""
     fullest = max(found.memory, key=lambda rank: rank.total)
-    gpu, limit = found.cluster.gpu, _limit(found)
+    gpu, limit = found.cluster.gpu, found.limit
     over = [rank.rank for rank in found.memory if rank.total > limit]
-    has = f"{gpu.name} has" if limit == gpu.memory else f"of {gpu.name} may be used"
+    has = f"{gpu.name} has {show_bytes(limit)}" if limit == gpu.memory else f"may use {show_limit(limit, gpu.memory)}"
     others = f" ({len(over)} of {len(found.memory)} pipeline ranks are too full)" if len(over) > 1 else ""
     return (
-        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {has} "
-        f"{show_bytes(limit)}, {show_bytes(fullest.total - limit)} are missing{others}; "
+        f"does not fit: pipeline rank {fullest.rank} needs {show_bytes(fullest.total)} and {has}, "
+        f"{show_bytes(fullest.total - limit)} are missing{others}; "
         f"the peak is in {fullest.at}"
     )

@@ -11,8 +11,7 @@ import numpy as np
 
 from shardwise.check.rule import Combination
 from shardwise.check.runtime import number_format
-from shardwise.errors import InputError
-from shardwise.inputs.cluster import Cluster, cluster_name
+from shardwise.inputs.load import resized
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Answer, Closest, Point, Question
 from shardwise.search.refine import Refined, refine
@@ -117,26 +116,6 @@ def _grown(question: Question, needed: float) -> tuple[int, Refined | None]:
 
 def _with_gpus(question: Question, gpus: int) -> Question:
     return replace(question, cluster=resized(question.cluster, gpus))
-
-
-def resized(cluster: Cluster, gpus: int) -> Cluster:
-    """The same GPUs and network, another number of them."""
-    from shardwise.inputs.load import named_cluster
-
-    gpu = cluster.gpu.name
-    if cluster.name.partition("x")[2].partition("@")[0] != gpu:
-        return _stretched(cluster, gpus)
-    try:
-        found = named_cluster(f"{gpus}x{gpu}")
-    except InputError:  # a GPU of a user's own file, not of the catalog
-        return _stretched(cluster, gpus)
-    return replace(found, site=cluster.site, name=cluster_name(gpus, gpu, cluster.site))
-
-
-def _stretched(cluster: Cluster, gpus: int) -> Cluster:
-    last = cluster.levels[-1]
-    levels = cluster.levels if last.size >= gpus else (*cluster.levels[:-1], replace(last, size=gpus))
-    return replace(cluster, name=cluster_name(gpus, cluster.gpu.name, cluster.site), gpus=gpus, levels=levels)
 
 
 def _leanest(question: Question) -> Refined | None:

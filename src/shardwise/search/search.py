@@ -384,10 +384,12 @@ class Search:
 
     def answer(self) -> Answer:
         """The answer as it stands."""
-        from shardwise.estimate.estimate import estimate
+        from shardwise.estimate.estimate import estimate, within
 
         question, best = self.question, self.best
-        found = best and estimate(question.model, question.cluster, best.strategy, runtime=question.runtime)
+        found = best and within(
+            estimate(question.model, question.cluster, best.strategy, runtime=question.runtime), question.memory_limit
+        )
         total, axes = self.space.count()
         counts = Searched(
             strategies=total, simulated=self.points, simulations=self.simulations, screened=self.screened,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isclose, sqrt
 
 from shardwise.errors import Fault, InputError, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate, within
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.inputs.gate import held, refusal, typed
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, resized
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
-from shardwise.plan.predict import asked_limit, estimate_of, order_for
+from shardwise.plan.predict import estimate_of, order_for
 from shardwise.search.api import answer_of, question_of
-from shardwise.search.nothing_fits import resized
 from shardwise.search.question import Answer
 from shardwise.search.search import Report
 from shardwise.search.wishes import kept as kept_conditions
+from shardwise.units import show_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class WhatIf:
     """Why it cannot."""
     again: Answer
     """The best strategy there."""
+    note: str = ""
+    """What of the plan's question does not hold there; empty: nothing."""
 
 
 def changed(
@@ -62,19 +65,25 @@ def _level(cluster: Cluster, net: str) -> Level:
 
 
 def margin_of(plan: Plan) -> float | None:
-    """Bytes of every GPU that the plan was asked to leave free; none: it does not say."""
-    limit = plan.predictions.memory_limit if plan.predictions else None
-    return plan.cluster.gpu.memory - limit if limit is not None else None
+    """Bytes of every GPU that the plan was asked to leave free; none: it does not say, or leaves the memory model's
+    own error, which depends on what is planned.
+    """
+    told, memory = plan.predictions, plan.cluster.gpu.memory
+    if told is None or told.memory_limit is None or told.memory_limit > memory:
+        return None
+    low, high = told.total_bytes_interval
+    return None if isclose(told.memory_limit, memory * sqrt(low / high)) else memory - told.memory_limit
 
 
 def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", report: Report | None = None) -> WhatIf:
     """Keep the plan where it can run, and plan anew under its conditions; `only`: others, each in place of the plan's
     on the same axis.
     """
-    strategy = old.strategy
+    strategy, margin = old.strategy, margin_of(old)
+    same = cluster.gpu.memory == old.cluster.gpu.memory
     question = question_of(
         old.model, cluster, global_batch=strategy.global_batch, seq=strategy.seq, runtime=strategy.runtime,
-        only=kept_conditions(old.conditions, only), base=strategy, memory_margin=margin_of(old),
+        only=kept_conditions(old.conditions, only), base=strategy, memory_margin=margin if same else None,
     )  # fmt: skip
     again = answer_of(question, gap=gap, report=report)
     before = estimate_of(old)
@@ -83,10 +92,18 @@ def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", r
         kept = estimate(
             old.model, cluster, there, runtime=load_runtime(strategy.runtime), order=order_for(old, there)
         )  # fmt: skip
-        kept, refused = within(kept, None if asked_limit(old) is None else question.memory_limit), ""
+        kept, refused = within(kept, question.memory_limit), ""
     except ShardwiseError as error:
         kept, refused = None, str(error)
-    return WhatIf(cluster=cluster, before=before, kept=kept, refused=refused, again=again)
+    note = "" if same or margin is None else _dropped(old, cluster, question.memory_limit)
+    return WhatIf(cluster=cluster, before=before, kept=kept, refused=refused, again=again, note=note)
+
+
+def _dropped(old: Plan, cluster: Cluster, limit: float) -> str:
+    """Why a limit that was asked for does not go with another memory."""
+    asked = f"{show_bytes(old.memory_limit)} of {show_bytes(old.cluster.gpu.memory)}"
+    there = f"{show_bytes(limit)} of {show_bytes(cluster.gpu.memory)} may be used there"
+    return f"the plan's own limit, {asked}, does not go with another memory: {there}, the memory model's error is left"
 
 
 def _adapted(strategy: Strategy, cluster: Cluster) -> Strategy:

@@ -74,9 +74,9 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
     from shardwise.check.check import ensure
     from shardwise.check.values import value_faults
     from shardwise.errors import InputError
-    from shardwise.estimate.estimate import estimate
+    from shardwise.estimate.estimate import estimate, within
     from shardwise.inputs.load import load_runtime
-    from shardwise.plan.predict import estimate_of, order_for
+    from shardwise.plan.predict import asked_limit, estimate_of, order_for
 
     if isinstance(asked, str) and not asked.strip():
         raise InputError('there is nothing to compare with; say what to change, such as "tp4 pp8"')
@@ -88,8 +88,8 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
     other = other if other.layers else _cut(plan, other, limit)
     ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
     best = estimate_of(plan)
-    found = why(best, estimate(plan.model, plan.cluster, other, order=order_for(plan, other)), limit)
-    return replace(found, note=note)
+    there = estimate(plan.model, plan.cluster, other, order=order_for(plan, other))
+    return replace(why(best, within(there, asked_limit(plan)), limit), note=note)
 
 
 def _asked(plan: Plan, text: str) -> tuple[Strategy, str]:

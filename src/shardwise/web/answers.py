@@ -135,10 +135,13 @@ def _planned(data: Data) -> Plan:
     """The plan of one strategy under a question."""
     if "question" not in data:
         raise InputError(Fault("plan", "is missing; give a plan, or a question and a strategy"))
-    asked = api.question(**searched(data["question"]).question)
+    words = searched(data["question"]).question
+    asked = api.question(**words)
     base = asked.base
     strategy = api.load_strategy(
         _strategy_text(data), asked.cluster, global_batch=base.global_batch, seq=base.seq, runtime=asked.runtime.name
     )
     found = api.estimate(asked.model, asked.cluster, strategy)
+    if strategy.runtime != asked.runtime.name:  # whose memory model errs by another share
+        asked = api.question(**{**words, "runtime": strategy.runtime, "only": ""})
     return api.plan_of(found, memory_limit=asked.memory_limit)

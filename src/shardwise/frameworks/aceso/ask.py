@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise.check.check import refuse_unsound
+from shardwise.check.runtime import asked_sharding
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.aceso.plan_file import from_aceso
@@ -136,6 +137,8 @@ def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
     }  # fmt: skip
     why = "is not part of Aceso's cost model; leave out it or --compatible (--compatible-space keeps the space)"
     yield from (Fault(flag, why) for flag, wrong in against.items() if wrong and given.compatible)
+    if not given.compatible:
+        yield from asked_sharding(_zero(given), given.runtime)
     if given.zero == 3:
         yield Fault("--zero", "3 gathers whole layers, whose operators then have one split: use `shardwise plan`")
     if given.zero == 2 and given.stages not in (None, "1", (1, 1)):
@@ -258,7 +261,7 @@ def _pricing(
     if given.compatible:
         return Aceso(), ()
     model, cluster, runtime = given.model, given.cluster, given.runtime
-    zero: Zero = 1 if given.zero is None else given.zero
+    zero = _zero(given)
     schedule = "gpipe" if given.schedule == "gpipe" else "1f1b"
     base = Strategy(seq=seq, zero=zero, schedule=schedule, runtime=runtime.name)
     ours = not given.profiles or profile.tags.get("source") in {"analytic", "measured"}
@@ -270,6 +273,10 @@ def _pricing(
     known = cluster or load_cluster(f"{gpus}x{ASSUMED}")
     rules = tuple(full_rule(name) for name in profile.ops)
     return Profiled(profile, rules, chain.layers, known, runtime, replace(base, sp=False)), told
+
+
+def _zero(given: OperatorOptions) -> Zero:
+    return 1 if given.zero is None else given.zero
 
 
 def _sizes(given: OperatorOptions, faults: list[Fault]) -> tuple[int, ...]:

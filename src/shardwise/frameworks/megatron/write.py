@@ -34,6 +34,7 @@ from shardwise.frameworks.nearest import (
     choose,
     known_modules,
     known_schedule,
+    known_sharding,
     recomputed,
     without,
     without_lora,
@@ -107,6 +108,7 @@ def _block(draft: ExportDraft) -> None:
 
 
 def _states(draft: ExportDraft) -> None:
+    known_sharding(draft)
     s = draft.strategy
     if s.zero_group and s.dp * s.cp % s.shard_group:
         all_ranks = f"{s.zero_group} does not divide the {s.dp * s.cp} ranks of dp x cp; all of them are written"

@@ -12,13 +12,13 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, resized
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.write import together, write_text
 from shardwise.plan.file import write_plan
 from shardwise.search.api import plan_file_of, question_of
-from shardwise.search.nothing_fits import closest, resized
+from shardwise.search.nothing_fits import closest
 from shardwise.search.question import GAP, Answer, Candidate, Question
 from shardwise.search.search import Search
 from shardwise.search.space import AS_NEEDED, MODULES
@@ -56,7 +56,7 @@ def search_best_parallel_strategy_with_recompute(
     """
     model = load_model(model) if isinstance(model, str) else model
     machines = load_cluster(cluster) if isinstance(cluster, str) else cluster
-    machines = machines if machines.gpus == world_size else resized(machines, world_size)
+    machines = resized(machines, world_size)
     software = load_runtime(runtime)
     if not use_reserved_memory:
         memory = replace(software.memory, fragmentation=0.0, lasting_fragmentation=0.0, context=0.0)

@@ -69,14 +69,15 @@ def _axis(value: object) -> Any:  # noqa: ANN401 - a JSON value
 
 
 def _numbers(found: Estimate, plan: Plan) -> Plain:
-    told, proof = plan.predictions, check_proof(plan)
+    proof = check_proof(plan)
     return {
         **{name: getattr(found, name) for name in _NUMBERS},
         "interval": list(found.iteration_seconds_interval),
         "memory_interval": list(found.total_bytes_interval),
         "layout_error": pair_width(found),
         "memory_limit": found.cluster.gpu.memory,
-        "usable_memory": told.memory_limit if told else None,
+        "usable_memory": asked_limit(plan),
+        "fits_limit": found.limit,
         "bound": proof.bound if proof and not proof.fault else None,
         "gap": proof.gap if proof and not proof.fault else None,
     }

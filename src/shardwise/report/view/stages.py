@@ -30,7 +30,7 @@ def stages_data(found: Estimate, setup: Setup, timeline: Timeline) -> list[Plain
             "time": _time(found, setup, timeline, rank),
             "memory": memory_parts(found.memory[rank]),
             "total": found.memory[rank].total,
-            "limit": found.cluster.gpu.memory,
+            "limit": found.limit,
             "peak_in": found.memory[rank].at,
         }
         for rank in range(setup.strategy.pp)

@@ -66,8 +66,9 @@ export function intervalOf(interval, show) {
 
 /** What stands below the memory of a plan: its interval, its share of the device, and how likely it is to fit. */
 export function memoryBelow(n, show) {
-  const share = n.memory_limit
-    ? t("tile.of", { limit: show(n.memory_limit), share: percent(n.total_bytes / n.memory_limit, 0) })
+  const limit = n.fits_limit || n.memory_limit;
+  const share = limit
+    ? t("tile.of", { limit: show(limit), share: percent(n.total_bytes / limit, 0) })
     : "";
   const chance = Number.isFinite(n.fits_probability) ? t("tile.chance", { share: percent(n.fits_probability, 0) }) : "";
   return [intervalOf(n.memory_interval, show), share, chance].filter(Boolean).join(" · ");
