@@ -15,7 +15,7 @@ from shardwise.estimate.setup import setup_of
 from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
-from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed
+from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed, stand_in
 from shardwise.search.question import Question
 from shardwise.search.space import AS_NEEDED
 
@@ -58,7 +58,9 @@ def refine(
         found = _Tried(question, _even(question, strategy))
     except ShardwiseError:
         return None
-    if strategy.pp > 1 and cuts_freely(question, strategy):
+    if strategy.pp > 1 and question.runtime.can.uneven_layers:
+        if not cuts_freely(question, strategy):
+            found.recompute_as_needed()
         found.cut(goal, care)
         return found.best()
     found.recompute_as_needed()
@@ -108,6 +110,7 @@ class _Tried:
         self.found: dict[Strategy, Refined] = {}
         self.estimates: dict[Strategy, Estimate] = {}
         self.first = self.estimate(even)
+        self.even_setup = self.setup
 
     def estimate(self, strategy: Strategy) -> Estimate:
         question = self.question
@@ -135,8 +138,13 @@ class _Tried:
 
     def cut(self, goal: float, care: Care) -> None:
         """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
-        question, setup = self.question, self.setup  # of the even cut, the only one so far
-        cutter = Cutter(setup, self.first, question.memory_limit)
+        question, setup = self.question, stand_in(self.even_setup)
+        if setup is None:
+            return
+        totals = [rank.total for rank in self.first.memory]
+        if setup is not self.even_setup:  # an order that is made for the memory may take all that there is
+            totals = list(map(min, totals, [rank.total for rank in assemble(setup).memory]))
+        cutter = Cutter(setup, totals, question.memory_limit)
         small = setup.strategy.pp * question.model.layers <= SMALL
         found = None if small and cutter.chain else self._tried(cutter, cutter.quick)
         near = small or (found is not None and found.iteration_seconds < NEAR * goal)
