@@ -104,7 +104,7 @@ FOLLOWING = [
 
 @pytest.mark.parametrize(("schedule", "runtime", "batch", "only", "other"), FOLLOWING, ids=lambda one: str(one)[:8])
 def test_an_order_that_follows_the_costs_is_cut_too(schedule, runtime, batch, only, other):
-    """Once only the even cut was tried, and what it took was the bound over all: 2.531 s, where another took 1.995 s."""
+    """Once only the even cut was tried, and what it took was called a bound: 2.531 s, where another took 1.995 s."""
     only += f" schedule={schedule}"
     answer = shardwise.plan("llama-3-8b", "16xh100", global_batch=batch, seq=4096, runtime=runtime, only=only)
     found = against(plan_file_of(answer), other).other
@@ -130,6 +130,17 @@ def test_bounds_of_orders_that_follow_the_costs_hold_for_every_cut(seed):
         made = assemble(setup_of(question.model, question.cluster, cut, question.runtime))
         if made.total_bytes <= question.memory_limit:
             assert answer.bound <= made.iteration_seconds * (1 + 1e-9), str(cut)
+
+
+def test_a_proof_is_for_the_memory_limit_that_it_was_made_with():
+    """Once the limit of a plan could be edited, or left out, and its proof was "checked" all the same."""
+    only = "pp=2 tp=1 cp=1 mbs=1 zero=1"
+    answer = shardwise.plan("llama-3-8b", "8xh100", global_batch=16, seq=4096, only=only, memory_margin="15GiB")
+    plan = plan_from(json.loads(plan_text(plan_file_of(answer))), "plan.json")
+    assert check_proof(plan).fault == ""
+    for limit in (None, 2 * plan.memory_limit, plan.memory_limit - 2.0**30):
+        edited = replace(plan, predictions=replace(plan.predictions, memory_limit=limit))
+        assert "inputs changed since it was made" in check_proof(edited).fault
 
 
 def test_an_adversary_beats_neither_the_best_nor_a_bound():

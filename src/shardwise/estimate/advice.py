@@ -104,7 +104,9 @@ def _changes(base: Estimate, start: Strategy, runtime: Runtime, seen: set[Strate
 
 def _change(base: Estimate, kind: str, strategy: Strategy, runtime: Runtime) -> Change | None:
     try:
-        then = estimate(base.model, base.cluster, strategy, runtime=runtime, checked=True)
+        then = estimate(
+            base.model, base.cluster, strategy, runtime=runtime, checked=True, memory_limit=base.memory_limit
+        )
     except ShardwiseError:
         return None
     return Change(

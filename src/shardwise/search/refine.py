@@ -116,14 +116,15 @@ class _Tried:
         question = self.question
         if strategy in self.estimates:
             return self.estimates[strategy]
-        self.setup = setup_of(question.model, question.cluster, strategy, question.runtime)
+        limit = question.memory_limit
+        self.setup = setup_of(question.model, question.cluster, strategy, question.runtime, memory_limit=limit)
         estimate = assemble(self.setup)
         self.estimates[strategy] = estimate
         # a mix without a layer that is recomputed is the strategy without recomputation
         named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
         host = estimate.host_bytes <= question.cluster.host_memory
-        allowed = host and estimate.total_bytes <= question.memory_limit
-        said = within(estimate, question.memory_limit).fits
+        allowed = host and estimate.total_bytes <= limit
+        said = within(estimate, limit).fits
         self.found[named] = Refined(
             named, estimate.iteration_seconds, estimate.total_bytes, estimate.mfu, allowed, said, 1
         )

@@ -384,7 +384,10 @@ class Search:
         from shardwise.estimate.estimate import estimate
 
         question, best = self.question, self.best
-        found = best and estimate(question.model, question.cluster, best.strategy, runtime=question.runtime)
+        found = best and estimate(
+            question.model, question.cluster, best.strategy, runtime=question.runtime,
+            memory_limit=question.memory_limit,
+        )  # fmt: skip
         total, axes = self.space.count()
         counts = Searched(
             strategies=total, simulated=self.points, simulations=self.simulations, screened=self.screened,

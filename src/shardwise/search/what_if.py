@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError, ShardwiseError
-from shardwise.estimate.estimate import Estimate, estimate, within
+from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.inputs.gate import held, refusal, typed
 from shardwise.inputs.load import load_runtime
@@ -77,10 +77,10 @@ def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", r
     before = estimate_of(old)
     try:
         there = _adapted(strategy, cluster)
-        kept = estimate(
-            old.model, cluster, there, runtime=load_runtime(strategy.runtime), order=order_for(old, there)
-        )  # fmt: skip
-        kept, refused = within(kept, None if asked_limit(old) is None else question.memory_limit), ""
+        kept, refused = estimate(
+            old.model, cluster, there, runtime=load_runtime(strategy.runtime), order=order_for(old, there),
+            memory_limit=None if asked_limit(old) is None else question.memory_limit,
+        ), ""  # fmt: skip
     except ShardwiseError as error:
         kept, refused = None, str(error)
     return WhatIf(cluster=cluster, before=before, kept=kept, refused=refused, again=again)
