@@ -15,6 +15,7 @@ import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError, ShardwiseError
 from shardwise.estimate.predictions import predictions_table
+from shardwise.plan.proof import check_proof
 from shardwise.units import show_bytes, show_seconds
 from shardwise.web import answers
 from shardwise.web import search as web_search
@@ -115,6 +116,35 @@ def test_a_plan_is_estimated_in_the_order_that_it_carries(cli, tmp_path):
     assert shardwise.read_plan(again).order == shardwise.read_plan(made).order
     assert shardwise.estimate(made).total_bytes == told.total_bytes <= 68e9
     assert shardwise.what_if(made, net="2x", only="tp=1 pp=4 zero1", gap=0.9).before.total_bytes == told.total_bytes
+
+
+def test_an_order_made_for_the_memory_keeps_the_plans_limit(cli, tmp_path):
+    """Once `auto` filled the whole GPU but for `schedule auto --plan`: a plan for 60 GiB was said not to fit."""
+    question = {"model": "llama-3-8b", "cluster": "16xh100", "global_batch": 64, "seq": 4096, "runtime": "zero-bubble"}
+    line, limit = "tp1 pp4 dp4 mbs1 gbs64 seq4096 zero1 auto runtime=zero-bubble", 60 * 2.0**30
+    plan = shardwise.plan_of(shardwise.estimate("llama-3-8b", "16xh100", line), memory_limit=limit)
+    ordered = shardwise.plan_of(shardwise.schedule("auto", plan=plan)).predictions
+    found = shardwise.estimate(plan)
+    assert found.fits == "yes"
+    assert found.total_bytes == pytest.approx(ordered.total_bytes)
+    assert found.iteration_seconds == pytest.approx(ordered.iteration_seconds)
+    assert max(shardwise.timeline(plan).peak) == pytest.approx(found.total_bytes)
+    file = written(plan, tmp_path)
+    _, said = cli("estimate", file)
+    shown = page("view", plan=json.loads(file.read_text(encoding="utf-8")))
+    for number in ("iteration_seconds", "total_bytes", "fits"):
+        assert said["predictions"][number] == shown["view"]["numbers"][number] == getattr(found, number)
+        assert getattr(plan.predictions, number) == getattr(found, number)
+
+    only = "pp=4 tp=1 mbs=1 dp=4 zero=1 schedule=auto"
+    margin = shardwise.load_cluster("16xh100").gpu.memory - limit
+    answer = shardwise.plan(**question, only=only, memory_margin=margin)
+    assert answer.best.iteration_seconds <= found.iteration_seconds
+    assert answer.best.total_bytes <= limit
+    made = shardwise.plan_of(answer)
+    other = shardwise.why(made, "layers=8,8,8,8").other
+    assert (other.total_bytes, other.iteration_seconds) == (found.total_bytes, found.iteration_seconds)
+    assert check_proof(made).fault == ""
 
 
 def test_plan(cli, tmp_path):

@@ -192,7 +192,7 @@ def plan_of(
     is not all of its GPU.
     """
     from shardwise.errors import Fault, InputError
-    from shardwise.estimate.estimate import Estimate, within
+    from shardwise.estimate.estimate import Estimate, limited
     from shardwise.plan.predict import plan_of, refuse_other_plan
     from shardwise.search.api import plan_file_of
     from shardwise.search.question import Answer
@@ -200,7 +200,7 @@ def plan_of(
     if isinstance(found, Estimate):
         if plan is not None:
             refuse_other_plan(found, as_plan(plan, "an estimate"))
-        return plan_of(found if memory_limit is None else within(found, as_bytes(memory_limit, "memory_limit")))
+        return plan_of(found if memory_limit is None else limited(found, as_bytes(memory_limit, "memory_limit")))
     if memory_limit is not None:
         raise InputError(Fault("memory_limit", "goes with an estimate; other answers say it themselves: leave it out"))
     return plan_file_of(found) if isinstance(found, Answer) else _plan_of_other(found, plan)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shardwise.check.check import check
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.estimate import Estimate, estimate, within
+from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.inputs.layers import layer_faults, rank_chunks, spread
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
@@ -115,7 +115,9 @@ def _tried(base: Estimate, steps: Iterable[NeighbourStep], runtime: Runtime, see
 
 def _change(base: Estimate, kind: str, strategy: Strategy, runtime: Runtime) -> Change | None:
     try:
-        then = within(estimate(base.model, base.cluster, strategy, runtime=runtime, checked=True), base.memory_limit)
+        then = estimate(
+            base.model, base.cluster, strategy, runtime=runtime, checked=True, memory_limit=base.memory_limit
+        )
     except ShardwiseError:
         return None
     return Change(

@@ -63,14 +63,22 @@ def estimate(
     runtime: Runtime | None = None,
     checked: bool = False,
     order: Schedule | None = None,
+    memory_limit: float | None = None,
 ) -> Estimate:
     """Predict one strategy. `checked`: the caller has run the checks already; `order`: of the passes, if it is another
-    than the strategy's.
+    than the strategy's; `memory_limit`: bytes that a rank may need, if not all of its GPU's.
     """
     runtime = runtime or load_runtime(strategy.runtime)
     if not checked:
         ensure(model, cluster, strategy, runtime)
-    return assemble(setup_of(model, cluster, strategy, runtime), order)
+    return within(assemble(setup_of(model, cluster, strategy, runtime, memory_limit=memory_limit), order), memory_limit)
+
+
+def limited(found: Estimate, limit: float) -> Estimate:
+    """An estimate under another memory limit: an order that is made for the memory is made anew."""
+    if found.order is None and found.strategy.schedule == "auto":
+        return estimate(found.model, found.cluster, found.strategy, memory_limit=limit)
+    return within(found, limit)
 
 
 def within(found: Estimate, limit: float | None) -> Estimate:

@@ -163,7 +163,7 @@ def pass_costs(
         free_at_input_grad=tuple(freed[id(chunk)] for chunk in setup.chunks),
         static=tuple(one.static for one in ranks),
         step=tuple(one.step for one in ranks),
-        memory_limit=(setup.cluster.gpu.memory,) * setup.strategy.pp,
+        memory_limit=(setup.memory_limit or setup.cluster.gpu.memory,) * setup.strategy.pp,
         in_bytes=True,
     )
 
@@ -242,7 +242,7 @@ def _needed_by_weights(block: Block) -> float:
 
 
 def best_order(setup: Setup, limits: tuple[float, ...] = (), **options: Any) -> OrderAnswer:  # noqa: ANN401 - of optimise
-    """The best order that the memory of every rank allows; `limits`: another memory than the device's.
+    """The best order that the memory of every rank allows; `limits`: another memory than the setup's.
 
     Orders that run I and W apart are searched. Those that keep backwards whole, which take less so, are the named ones.
     """
@@ -264,7 +264,7 @@ def best_order(setup: Setup, limits: tuple[float, ...] = (), **options: Any) -> 
 
 
 def _leanest(setup: Setup) -> tuple[float, ...]:
-    """Limits that the order with least memory keeps, where the device's are too small for any."""
+    """Limits that the order with least memory keeps, where the setup's are too small for any."""
     costs = pass_costs(setup, split=True)
     own = [setup.rank_indices(rank) for rank in range(setup.strategy.pp)]
     least = [base + sum(map(costs.held, each)) for base, each in zip(costs.static, own, strict=True)]

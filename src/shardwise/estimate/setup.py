@@ -64,6 +64,8 @@ class Setup(NamedTuple):
     """Chunks in model order."""
     ranks: tuple[RankSetup, ...] = ()
     """Where operators have splits of their own; empty: all are split as the strategy says."""
+    memory_limit: float | None = None
+    """Bytes that a rank may need, which an order that is made for the memory keeps; none: all of the GPU's."""
 
     def splits(self, rank: int) -> tuple[Split, ...]:
         """How a rank's parameters are split."""
@@ -115,7 +117,13 @@ def compiled(runtime: Runtime) -> Runtime:
 
 
 def setup_of(
-    model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime, calibration: Calibration | None = None
+    model: Model,
+    cluster: Cluster,
+    strategy: Strategy,
+    runtime: Runtime,
+    calibration: Calibration | None = None,
+    *,
+    memory_limit: float | None = None,
 ) -> Setup:
     """Resolve one question."""
     if strategy.compile and not runtime.kernels.compiled:
@@ -135,7 +143,10 @@ def setup_of(
         grads = piled_gradients(strategy, states)
         moved = {id(chunk): offloaded(chunk, cluster.host_bandwidth, grads) for chunk in chunks}
         chunks = [moved[id(chunk)] for chunk in chunks]
-    return Setup(model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks))
+    return Setup(
+        model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks),
+        memory_limit=memory_limit,
+    )  # fmt: skip
 
 
 def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:

@@ -94,7 +94,7 @@ class Subject:
     """Hashes of all that a proof is about."""
 
     inputs: str
-    """Model, cluster, strategy, order, balance and operators."""
+    """Model, cluster, memory limit, strategy, order, balance and operators."""
     cost_model: str
     """The sources that decide what a strategy takes."""
     calibration: str

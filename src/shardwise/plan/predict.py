@@ -7,7 +7,7 @@ from dataclasses import replace
 from shardwise.check.check import ensure
 from shardwise.cost.chunk import placement_of
 from shardwise.errors import InputError
-from shardwise.estimate.estimate import Estimate, estimate, within
+from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.predictions import predictions_of
 from shardwise.estimate.setup import setup_of
@@ -25,8 +25,8 @@ from shardwise.version import __version__
 
 def estimate_of(plan: Plan, *, runtime: Runtime | None = None) -> Estimate:
     """What a plan takes, in the order that it carries, held against the memory that it was made for."""
-    found = estimate(plan.model, plan.cluster, plan.strategy, runtime=runtime, order=plan.order)
-    return within(found, asked_limit(plan))
+    limit = asked_limit(plan)
+    return estimate(plan.model, plan.cluster, plan.strategy, runtime=runtime, order=plan.order, memory_limit=limit)
 
 
 def asked_limit(plan: Plan) -> float | None:
@@ -83,10 +83,11 @@ def provenance_of(estimate: Estimate) -> Provenance:
 
 
 def plan_iteration(plan: Plan, *, runtime: Runtime | None = None) -> Timeline:
-    """The passes that the estimate is made of; memory in bytes of the whole device, with the device's limit."""
+    """The passes that the estimate is made of; memory in bytes of the whole device, with the plan's limit."""
     runtime = runtime or load_runtime(plan.strategy.runtime)
     ensure(plan.model, plan.cluster, plan.strategy, runtime)
-    return timeline_of(setup_of(plan.model, plan.cluster, plan.strategy, runtime), plan.order)
+    setup = setup_of(plan.model, plan.cluster, plan.strategy, runtime, memory_limit=asked_limit(plan))
+    return timeline_of(setup, plan.order)
 
 
 def reordered(strategy: Strategy, name: str, layers: int, placement: Placement | None = None) -> Strategy:

@@ -54,9 +54,10 @@ def proof_of(plan: Plan, parts: Iterable[ProofPart]) -> Proof:
 
 def subject(plan: Plan, parts: tuple[ProofPart, ...]) -> Subject:
     """Hashes of all that a proof is about."""
-    order = plan.order and plan.order.csv()
+    order, limit = plan.order and plan.order.csv(), plan.memory_limit
+    asked = [plan.model, plan.cluster, limit, plan.strategy, order, plan.balance, plan.operators]
     return Subject(
-        inputs=_hash([plan.model, plan.cluster, plan.strategy, order, plan.balance, plan.operators]),
+        inputs=_hash(asked),
         cost_model=cost_model(),
         calibration=_hash(calibration_of(plan.cluster.gpu)),
         runtime=_hash(load_runtime(plan.strategy.runtime)),
@@ -118,7 +119,9 @@ def _beaten(plan: Plan, said: float, bound: float, parts: tuple[ProofPart, ...])
         yield f"the proof is broken: the plan takes {show_seconds(now)}, less than the bound"
     for part in parts:
         try:
-            found = estimate(plan.model, plan.cluster, Strategy.parse(part.strategy)) if part.strategy else None
+            found = part.strategy and estimate(
+                plan.model, plan.cluster, Strategy.parse(part.strategy), memory_limit=plan.memory_limit
+            )
         except ShardwiseError:  # it cannot run as it stands, and so beats nothing
             continue
         if found and found.total_bytes <= plan.memory_limit and found.iteration_seconds < part.bound * (1 - CLOSE):

@@ -182,15 +182,14 @@ def plan_file_of(answer: Answer) -> Plan:
     """The plan of an answer: its strategy, cut and order, what is predicted, and what is proven."""
     if answer.best is None:
         raise InfeasibleError(f"there is no plan: {why_nothing(answer)}")
-    found = plan_of(answer.best)
     told = predictions_of(
         answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
         search=answer.counts,
     )  # fmt: skip
+    found = replace(plan_of(answer.best), predictions=told)
     source = found.provenance and replace(found.provenance, conditions=answer.question.conditions or None)
     return replace(
         found,
-        predictions=told,
         provenance=source,
         proof=proof_of(found, answer.lowest),
         run={

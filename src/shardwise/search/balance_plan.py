@@ -54,7 +54,7 @@ def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     kept = before.total_bytes <= question.memory_limit
     if found is None or not (found.allowed or kept):
         raise InfeasibleError(_lacking(found, question.memory_limit))
-    after = within(estimate(plan.model, plan.cluster, found.strategy, runtime=runtime), limit)
+    after = estimate(plan.model, plan.cluster, found.strategy, runtime=runtime, memory_limit=limit)
     if kept and (not found.allowed or before.iteration_seconds <= after.iteration_seconds):
         after = before
     enough = after.iteration_seconds / (1 + 1e-6)
@@ -92,7 +92,7 @@ def with_layers_of(plan: Plan, answer: BalanceAnswer, data: dict[str, Any]) -> P
         problem=answer.problem.name, recompute=mixed, simulated=answer.simulated, bound=answer.bound,
         peak=answer.best.peak,
     )  # fmt: skip
-    made = plan_of(within(estimate(plan.model, plan.cluster, strategy), asked_limit(plan)))
+    made = plan_of(estimate(plan.model, plan.cluster, strategy, memory_limit=asked_limit(plan)))
     return replace(made, balance=found, run={**(plan.run or {}), "balance_seconds": data["seconds"]})
 
 

@@ -9,6 +9,7 @@ Which cuts there are: every one that leaves each chunk a layer or more. The boun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import NamedTuple
@@ -46,6 +47,8 @@ LESS = 1 - 1e-6
 """Times the memory of a rank: too little for what it holds."""
 HOT, COLD = 3e-3, 3e-5
 """Temperatures as shares of the time."""
+STAND_INS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "seq-1f1b": "1f1b", "auto": "1f1b"}
+"""Orders that follow the costs of the passes, or run them in pieces, and those that their layers are cut for."""
 _STATIC = frozenset({"weights", "gradients", "master weights", "optimizer moments", "fp8 weight copies"})
 
 
@@ -57,9 +60,21 @@ class Cut(NamedTuple):
 
 
 def cuts_freely(question: Question, strategy: Strategy) -> bool:
-    """Whether layers may be cut anywhere: the runtime can, and the order does not follow the costs."""
-    known = order_of(strategy) is not None and strategy.schedule != "seq-1f1b"
-    return question.runtime.can.uneven_layers and known
+    """Whether layers may be cut anywhere, and the solver knows the order: it does not follow the costs."""
+    return question.runtime.can.uneven_layers and strategy.schedule not in STAND_INS
+
+
+def stand_in(setup: Setup) -> Setup | None:
+    """The setup in an order that the solver knows: where its own follows the costs, the nearest; none: there is none.
+
+    The cut of such an order is a good guess; the estimate in the strategy's own order says what it is worth.
+    """
+    strategy = setup.strategy
+    if strategy.schedule not in STAND_INS:
+        return setup
+    if strategy.vpp > 1:  # `auto` alone
+        return None
+    return setup._replace(strategy=replace(strategy, schedule=STAND_INS[strategy.schedule]))
 
 
 def mixed(recompute: Recompute, again: tuple[int, ...]) -> Recompute:
@@ -70,14 +85,14 @@ def mixed(recompute: Recompute, again: tuple[int, ...]) -> Recompute:
 
 
 class Cutter:
-    """The cuts of one strategy; `even` is the estimate of the even one."""
+    """The cuts of one strategy; `even`: bytes that every rank needs with the even one."""
 
-    def __init__(self, setup: Setup, even: Estimate, limit: float) -> None:
+    def __init__(self, setup: Setup, even: Sequence[float], limit: float) -> None:
         self.setup, self.limit = setup, limit
         self.ready = Ready(problem_of(setup))
         shown = [F, W] if setup.strategy.schedule in SPLIT else [F, B]
         self.ready.fixed_time[shown] += hop_seconds(setup) * (1 - setup.runtime.overlap.p2p)
-        beside = np.array([rank.total for rank in even.memory]) - self.ready.peaks(self._counts(setup.layers))
+        beside = np.array(even) - self.ready.peaks(self._counts(setup.layers))
         self.ready.limits = limit - beside
 
     @property

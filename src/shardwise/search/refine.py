@@ -15,7 +15,7 @@ from shardwise.estimate.setup import setup_of
 from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
-from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed
+from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed, stand_in
 from shardwise.search.question import Question
 from shardwise.search.space import AS_NEEDED
 
@@ -61,7 +61,9 @@ def refine(
         found = _Tried(question, _even(question, strategy))
     except ShardwiseError:
         return None
-    if strategy.pp > 1 and cuts_freely(question, strategy):
+    if strategy.pp > 1 and question.runtime.can.uneven_layers:
+        if not cuts_freely(question, strategy):
+            found.recompute_as_needed()
         found.cut(goal, care)
         return found.best()
     found.recompute_as_needed()
@@ -111,19 +113,21 @@ class _Tried:
         self.found: dict[Strategy, Refined] = {}
         self.estimates: dict[Strategy, Estimate] = {}
         self.first = self.estimate(even)
+        self.even_setup = self.setup
 
     def estimate(self, strategy: Strategy) -> Estimate:
         question = self.question
         if strategy in self.estimates:
             return self.estimates[strategy]
-        self.setup = setup_of(question.model, question.cluster, strategy, question.runtime)
+        limit = question.memory_limit
+        self.setup = setup_of(question.model, question.cluster, strategy, question.runtime, memory_limit=limit)
         estimate = assemble(self.setup)
         self.estimates[strategy] = estimate
         # a mix without a layer that is recomputed is the strategy without recomputation
         named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
         host = estimate.host_bytes <= question.cluster.host_memory
-        allowed = host and estimate.total_bytes <= question.memory_limit
-        told = within(estimate, question.memory_limit)
+        allowed = host and estimate.total_bytes <= limit
+        told = within(estimate, limit)
         self.found[named] = Refined(
             named, told.iteration_seconds, told.total_bytes, told.mfu, allowed, told.fits,
             told.iteration_seconds_interval, told.fits_probability, 1,
@@ -139,8 +143,13 @@ class _Tried:
 
     def cut(self, goal: float, care: Care) -> None:
         """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
-        question, setup = self.question, self.setup  # of the even cut, the only one so far
-        cutter = Cutter(setup, self.first, question.memory_limit)
+        question, setup = self.question, stand_in(self.even_setup)
+        if setup is None:
+            return
+        totals = [rank.total for rank in self.first.memory]
+        if setup is not self.even_setup:  # an order that is made for the memory may take all that there is
+            totals = list(map(min, totals, [rank.total for rank in assemble(setup).memory]))
+        cutter = Cutter(setup, totals, question.memory_limit)
         small = setup.strategy.pp * question.model.layers <= SMALL
         found = None if small and cutter.chain else self._tried(cutter, cutter.quick)
         near = small or (found is not None and found.iteration_seconds < NEAR * goal)

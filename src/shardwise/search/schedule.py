@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwise.check.check import ensure
 from shardwise.errors import Fault, InputError, ShardwiseError, UnknownNameError
-from shardwise.estimate.estimate import estimate, within
+from shardwise.estimate.estimate import estimate
 from shardwise.estimate.passes import SEQUENCE_PIECES, SPLIT, best_order, pass_costs
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.gate import held, word
@@ -173,8 +173,8 @@ def in_order(found: Scheduled, plan: Plan | None = None) -> Plan:
             f"{plan.model.name} on {plan.cluster.name} with {plan.strategy}; order that plan, or leave it out"
         )
     order = found.timeline.schedule if found.name == "auto" else None
-    made = estimate(old.model, old.cluster, setup.strategy, order=order)
-    return plan_of(within(made, _kept_limit(old, found.pipeline.costs)))
+    limit = _kept_limit(old, found.pipeline.costs)
+    return plan_of(estimate(old.model, old.cluster, setup.strategy, order=order, memory_limit=limit))
 
 
 def _kept_limit(plan: Plan, costs: Costs) -> float | None:
@@ -214,10 +214,10 @@ def pipeline_of(ask: Ask) -> Pipeline:
 def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
     """The pipeline of a plan in an order: what an estimate of it replays, the plan's memory as the limit."""
     strategy = _strategy_in(plan, name, ask.placement, ask.group)
-    setup = setup_of(plan.model, plan.cluster, strategy, load_runtime(strategy.runtime))
+    runtime = load_runtime(strategy.runtime)
+    setup = setup_of(plan.model, plan.cluster, strategy, runtime, memory_limit=plan.memory_limit)
     rank_of = placed(strategy.pp, strategy.vpp, setup.placement)
     costs = pass_costs(setup, split=name in SPLIT | {"auto"})
-    costs = replace(costs, memory_limit=(plan.memory_limit,) * strategy.pp)
     return Pipeline(
         costs=limited((costs,), ask.memory_limit, rank_of)[0], pp=strategy.pp, vpp=strategy.vpp,
         microbatches=strategy.microbatches, placement=setup.placement, setup=setup, plan=plan,

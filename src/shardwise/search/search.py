@@ -384,12 +384,13 @@ class Search:
 
     def answer(self) -> Answer:
         """The answer as it stands."""
-        from shardwise.estimate.estimate import estimate, within
+        from shardwise.estimate.estimate import estimate
 
         question, best = self.question, self.best
-        found = best and within(
-            estimate(question.model, question.cluster, best.strategy, runtime=question.runtime), question.memory_limit
-        )
+        found = best and estimate(
+            question.model, question.cluster, best.strategy, runtime=question.runtime,
+            memory_limit=question.memory_limit,
+        )  # fmt: skip
         total, axes = self.space.count()
         counts = Searched(
             strategies=total, simulated=self.points, simulations=self.simulations, screened=self.screened,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import isclose, sqrt
 
 from shardwise.errors import Fault, InputError, ShardwiseError
-from shardwise.estimate.estimate import Estimate, estimate, within
+from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.inputs.cluster import Cluster, Level
 from shardwise.inputs.gate import held, refusal, typed
 from shardwise.inputs.load import load_runtime, resized
@@ -89,10 +89,10 @@ def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", r
     before = estimate_of(old)
     try:
         there = _adapted(strategy, cluster)
-        kept = estimate(
-            old.model, cluster, there, runtime=load_runtime(strategy.runtime), order=order_for(old, there)
-        )  # fmt: skip
-        kept, refused = within(kept, question.memory_limit), ""
+        kept, refused = estimate(
+            old.model, cluster, there, runtime=load_runtime(strategy.runtime), order=order_for(old, there),
+            memory_limit=question.memory_limit,
+        ), ""  # fmt: skip
     except ShardwiseError as error:
         kept, refused = None, str(error)
     note = "" if same or margin is None else _dropped(old, cluster, question.memory_limit)

@@ -74,7 +74,7 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
     from shardwise.check.check import ensure
     from shardwise.check.values import value_faults
     from shardwise.errors import InputError
-    from shardwise.estimate.estimate import estimate, within
+    from shardwise.estimate.estimate import estimate
     from shardwise.inputs.load import load_runtime
     from shardwise.plan.predict import asked_limit, estimate_of, order_for
 
@@ -88,8 +88,9 @@ def against(plan: Plan, asked: Strategy | str) -> Why:
     other = other if other.layers else _cut(plan, other, limit)
     ensure(plan.model, plan.cluster, other, load_runtime(other.runtime))
     best = estimate_of(plan)
-    there = estimate(plan.model, plan.cluster, other, order=order_for(plan, other))
-    return replace(why(best, within(there, asked_limit(plan)), limit), note=note)
+    order, asked_for = order_for(plan, other), asked_limit(plan)
+    there = estimate(plan.model, plan.cluster, other, order=order, memory_limit=asked_for)
+    return replace(why(best, there, limit), note=note)
 
 
 def _asked(plan: Plan, text: str) -> tuple[Strategy, str]:
@@ -127,7 +128,9 @@ def _cut(plan: Plan, strategy: Strategy, limit: float) -> Strategy:
     own = replace(strategy, layers=plan.strategy.layers)
     if strategy.chunks != plan.strategy.chunks or check(plan.model, plan.cluster, own, question.runtime):
         return found.strategy
-    kept = estimate(plan.model, plan.cluster, own, runtime=question.runtime, checked=True)
+    kept = estimate(
+        plan.model, plan.cluster, own, runtime=question.runtime, checked=True, memory_limit=question.memory_limit
+    )
     better = kept.total_bytes <= limit and (not found.allowed or kept.iteration_seconds <= found.seconds)
     return own if better else found.strategy
 

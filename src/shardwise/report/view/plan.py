@@ -43,7 +43,7 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
     strategy = plan.strategy
     runtime = runtime or load_runtime(strategy.runtime)
     ensure(plan.model, plan.cluster, strategy, runtime)
-    setup = setup_of(plan.model, plan.cluster, strategy, runtime)
+    setup = setup_of(plan.model, plan.cluster, strategy, runtime, memory_limit=asked_limit(plan))
     found = within(assemble(setup, plan.order), asked_limit(plan))
     timeline = timeline_of(setup, plan.order)
     return {
