@@ -125,7 +125,8 @@ def test_an_order_made_for_the_memory_keeps_the_plans_limit(cli, tmp_path):
     plan = shardwise.plan_of(shardwise.estimate("llama-3-8b", "16xh100", line), memory_limit=limit)
     ordered = shardwise.plan_of(shardwise.schedule("auto", plan=plan)).predictions
     found = shardwise.estimate(plan)
-    assert found.fits == "yes"
+    assert found.fits != "no"
+    assert found.total_bytes <= limit
     assert found.total_bytes == pytest.approx(ordered.total_bytes)
     assert found.iteration_seconds == pytest.approx(ordered.iteration_seconds)
     assert max(shardwise.timeline(plan).peak) == pytest.approx(found.total_bytes)

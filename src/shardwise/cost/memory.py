@@ -114,8 +114,13 @@ def footprint_of(
         fragmentation=runtime.memory.fragmentation,
         lasting=runtime.memory.lasting_fragmentation,
         context=reserved + runtime.memory.context + _communicators(strategy),
-        ahead=max(run.block.walk.kept for chunk in chunks for run in chunk.runs) if strategy.ep_overlap else 0.0,
+        ahead=_ahead(chunks) if strategy.ep_overlap else 0.0,
     )
+
+
+def _ahead(chunks: list[Chunk]) -> float:
+    """Of the layer that keeps most; a chunk of parameters alone has none."""
+    return max((run.block.walk.kept for chunk in chunks for run in chunk.runs), default=0.0)
 
 
 class PassBytes(NamedTuple):
