@@ -1,11 +1,12 @@
 """Layers of real frameworks on one GPU: how long, how many kernels, how much of it waits for the host.
 
-    python benchmarks/h200_layers.py OUT.json [megatron] [compiled] [products]
+    python benchmarks/h200_layers.py OUT.json [megatron] [compiled] [products] [few]
 
 megatron   transformer layers of Megatron-Core with Transformer Engine: dense and mixture-of-experts, 16 bit and fp8.
            Needs both, a GPU, and nothing else; other ranks are not faked: experts are those of one rank.
 compiled   a Llama block in plain torch, eager and compiled.
 products   matrix products in fp8 beside 16 bit, with and without quantising their operands.
+few        of Megatron's layers only those of FEW_CASES, to look at their kernels by name.
 
 Every row holds the wall time of forward and backward in a row of passes (the host runs ahead as it does in training),
 the same with 64 tokens (the device has next to nothing to do: what is left is the host), the sum of kernel times, and
@@ -365,8 +366,6 @@ def main(out: Path, parts: list[str]) -> None:
         start_megatron()
         for case in megatron_cases():
             if "few" in parts and (case["model"], case["tokens"], case["dtype"]) not in FEW_CASES:
-                continue
-            if "moe-fp8" in parts and (case["dtype"] == "bf16" or "experts" not in case):
                 continue
             label = " ".join(str(case.get(key, "")) for key in ("model", "experts", "tokens", "dtype", "more"))
             guarded(out, rows, lambda case=case: megatron_row(case), label)

@@ -9,7 +9,7 @@ import pytest
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.measure.validate.frameworks import recipe_of
+from shardwise.measure.validate.recipes import formats_of
 from shardwise.measure.validate.unsaid import mildest
 from shardwise.measure.validate.validate import validate
 
@@ -32,7 +32,7 @@ NEMO = "NeMo (Megatron-Core) + TransformerEngine"
 )  # fmt: skip
 def test_rows_take_the_recipe_of_their_framework(source, framework, precision, notes, said):
     row = {"source_key": source, "framework": framework, "precision": precision, "parallel": {}, "notes": notes}
-    assert recipe_of(row) == said
+    assert formats_of(row) == said
 
 
 @pytest.mark.parametrize(

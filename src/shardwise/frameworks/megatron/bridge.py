@@ -18,8 +18,6 @@ _NAMES = {
     "num_moe_experts": "num-experts", "fp8": "fp8-format", "fp4": "fp4-format", "fp8_param": "fp8-param-gather",
     "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
     "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
-    "account_for_embedding_in_pipeline_split": "account-for-embedding-in-pipeline-split",
-    "cross_entropy_loss_fusion": "cross-entropy-loss-fusion",
 }  # fmt: skip
 _TURNED = {
     "add_bias_linear": "disable-bias-linear",

@@ -66,39 +66,6 @@ def runtime_for(framework: str, page: str = "", gpu: str = "") -> Runtime | None
     return next((load_runtime(name) for pattern, name in RUNTIMES if re.search(pattern, text)), None)
 
 
-# Recipes of Megatron-Core with Transformer Engine that published runs were made with: first pattern that a row's source
-# and framework match. Megatron Bridge (`perf_recipes`, 067f987): gradients reduced in bf16, fp8 with a scale for every
-# tensor, parameters in the format of the products. NeMo and MLPerf: delayed scaling, parameters in fp8; the rows that
-# say so reduce gradients in bf16.
-_RECIPES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("megatron bridge", {"grad_dtype": "bf16", "scaling": "tensor", "fp8_weights": True}),
-    ("mlperf", {"scaling": "delayed", "fp8_weights": True}),
-    ("dgxc", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),  # as those of its rows that say it
-    ("nemo .*transformerengine", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),
-)
-
-
-def recipe_of(row: dict[str, Any]) -> dict[str, Any]:
-    """Formats of gradients, scales, weights and attention: what a row says of them, else what its recipe does."""
-    said, precision = f"{row['source_key']} {row['framework']}".lower(), row["precision"]
-    fields = next((dict(fields) for pattern, fields in _RECIPES if re.search(pattern, said)), {})
-    if str(row["parallel"].get("fsdp")) == "Megatron-FSDP":  # it scatters gradients in the format of its parameters
-        fields["grad_dtype"] = "bf16"
-    if grads := str(precision.get("grads", "")):
-        fields["grad_dtype"] = "bf16" if grads.startswith(("bf16", "fp16")) else "fp32"
-    detail = f"{precision.get('detail', '')} {row.get('notes') or ''}".lower()
-    if "rowwise" in str(precision.get("detail", "")):
-        fields["scaling"] = "row"
-    if "fp8 all-gather" in detail or "fp8 fsdp all-gather" in detail:
-        fields["fp8_weights"] = True
-    if "fp8 attention" in detail:
-        fields["fp8_attention"] = True
-    if "offloaded to the host" in detail:
-        fields["offload"] = "activations"
-    narrow = precision["compute"] in {"fp8", "mxfp8", "nvfp4"}
-    return {name: value for name, value in fields.items() if narrow or name in {"grad_dtype", "offload"}}
-
-
 def with_overlap(runtime: Runtime, overlap: dict[str, Any] | None) -> Runtime:
     """A runtime whose overlaps a row states: true, false, or unknown."""
     if not overlap:

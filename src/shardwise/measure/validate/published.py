@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from shardwise.errors import UnknownNameError
 from shardwise.frameworks.simumax import read as simumax
 from shardwise.inputs.layers import own_cut, with_layers
-from shardwise.inputs.load import load_runtime
+from shardwise.inputs.load import load_runtime, named_model
 from shardwise.inputs.model import Mla, Model, Moe
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.site import Site
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.case import PRECISIONS, MeasuredRun, Skipped
-from shardwise.measure.validate.frameworks import cluster_for, recipe_of, runtime_for, site_for, with_overlap
-from shardwise.measure.validate.recipes import dropped, own_layers, unprinted
+from shardwise.measure.validate.frameworks import cluster_for, runtime_for, site_for, with_overlap
+from shardwise.measure.validate.recipes import dropped, formats_of, own_layers, unprinted
 from shardwise.measure.validate.simumax_runs import model_file
 from shardwise.measure.validate.unsaid import mildest
 
@@ -135,15 +136,20 @@ def _mla(given: Row | None) -> Mla | None:
     )
 
 
-# Experts in groups, which the rows do not say (their published configurations: n_group and topk_group).
-_GROUPS = {"deepseek-v3": (8, 4), "deepseek-v2": (8, 3)}
+def _groups(name: str) -> tuple[int, int]:
+    """Groups of experts, which rows do not say, and how many of them serve a token: as the catalog's model has them."""
+    try:
+        known = named_model(name).moe
+    except UnknownNameError:
+        known = None
+    return (known.groups, known.top_groups) if known else (1, 1)
 
 
 def _moe(row: Row) -> Moe | None:
     given, name = row["model"].get("moe"), str(row["model"]["name"])
     if not given:
         return None
-    groups, top_groups = _GROUPS.get(name, (1, 1))
+    groups, top_groups = _groups(name)
     return Moe(
         groups=groups,
         top_groups=top_groups,
@@ -191,7 +197,7 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         recompute=recompute_of(p["recompute"], model),
         layers=own_layers(row) or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
         dtype=PRECISIONS[row["precision"]["compute"]],
-        **recipe_of(row),
+        **formats_of(row),
         runtime=runtime.name,
         flash=row["flash_attention"] is not False,
         compile=bool(row.get("compile")) or runtime.kernels.compiled,
