@@ -55,9 +55,13 @@ def read_file(path: str | Path, cluster: str | None = None) -> list[MeasuredRun 
 
     `cluster`: what rows of its GPU are predicted with, a file or a name; rows of other GPUs are skipped.
     """
-    rows = _rows(read_json(path), path)
+    return read_rows(_rows(read_json(path), path), Path(path), cluster)
+
+
+def read_rows(rows: list[Any], path: Path, cluster: str | None = None) -> list[MeasuredRun | Skipped]:
+    """The same of rows at hand; `path`: of their file, in whose folder other files are looked for."""
     form = _form(rows, path)
-    found = [_read(row, form, number, Path(path).parent, cluster) for number, row in enumerate(rows, 1)]
+    found = [_read(row, form, number, path.parent, cluster) for number, row in enumerate(rows, 1)]
     first: dict[str, int] = {}
     for number, row in enumerate(rows, 1):
         if isinstance(row, dict) and "id" in row and first.setdefault(name := str(row["id"]), number) != number:
