@@ -45,10 +45,6 @@ def run_row(told: Estimate, kept: Steady, framework: str, gpu: Gpu | None = None
     }
 
 
-def runs_text(rows: list[Row], what: str) -> str:
-    return to_json({"what": what, "rows": rows})
-
-
 def runs_file(name: str) -> Path:
     """Where the runs that a name was learnt from are kept."""
     return lookup.home() / "runs" / f"{name}.json"
@@ -66,7 +62,7 @@ def known_rows(name: str) -> list[Row]:
 
 def keep_rows(name: str, rows: list[Row]) -> Path:
     path = runs_file(name)
-    write_text(path, runs_text(rows[-MOST:], f"runs that {name} was learnt from"), folder=True)
+    write_text(path, to_json({"what": f"runs that {name} was learnt from", "rows": rows[-MOST:]}), folder=True)
     return path
 
 

@@ -46,6 +46,11 @@ class LogReader:
         last, self._rest = self._rest, b""
         return [*self.feed(last + b"\n"), *self._finish()]
 
+    @property
+    def last_step(self) -> float:
+        """The step that was begun last."""
+        return self._open["step"] if self._open else float(self.steps[-1].step) if self.steps else 0.0
+
     def log(self) -> RunLog:
         return RunLog(framework=self.framework, steps=tuple(self.steps), facts=self.facts, starts=self.starts)
 
@@ -71,7 +76,7 @@ class LogReader:
     def _begin(self, found: Said) -> Iterator[StepRecord]:
         values = self._timed(found.values)
         number = values.get("step")
-        last = self._open["step"] if self._open else float(self.steps[-1].step) if self.steps else 0.0
+        last = self.last_step
         if number is None:
             values["step"] = last + 1
         elif (self._open or self.steps) and last - LATE <= number <= last:  # another rank's line of the same step
