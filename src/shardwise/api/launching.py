@@ -39,6 +39,8 @@ def launch(
     from pathlib import Path
 
     from shardwise.api.reading import as_plan
+    from shardwise.inputs.gate import held
+    from shardwise.inputs.scalars import SCALARS
     from shardwise.measure.launch.launch import launch
     from shardwise.plan.file import plan_id
     from shardwise.plan.plan import Plan
@@ -50,7 +52,7 @@ def launch(
         (whole.cluster.gpu.name if _is_learnt(whole) else f"our-{whole.cluster.gpu.name}") if learn == "" else learn
     )
     return launch(
-        whole, target, beside if out is None else Path(out), steps=steps, launcher=launcher, learn=called,
+        whole, target, beside if out is None else Path(out), steps=int(held(steps, SCALARS["option.steps"], "--steps")), launcher=launcher, learn=called,
         dry_run=dry_run, cpu=cpu, force=force, follow=follow,
     )  # fmt: skip
 
