@@ -15,8 +15,8 @@ import shardwise
 
 TYPES = (
     "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
-    "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime", "Schedule",
-    "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf", "Why",
+    "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime",
+    "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf", "Why",
 )  # fmt: skip
 PROBLEM = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
 PROBLEM = next(one["problem"] for one in PROBLEM["instances"] if one["problem"]["pp"] <= 4)

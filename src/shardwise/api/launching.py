@@ -51,8 +51,9 @@ def launch(
     called = (
         (whole.cluster.gpu.name if _is_learnt(whole) else f"our-{whole.cluster.gpu.name}") if learn == "" else learn
     )
+    count = int(held(steps, SCALARS["option.steps"], "--steps"))
     return launch(
-        whole, target, beside if out is None else Path(out), steps=int(held(steps, SCALARS["option.steps"], "--steps")), launcher=launcher, learn=called,
+        whole, target, beside if out is None else Path(out), steps=count, launcher=launcher, learn=called,
         dry_run=dry_run, cpu=cpu, force=force, follow=follow,
     )  # fmt: skip
 
