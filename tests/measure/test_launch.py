@@ -121,6 +121,7 @@ def test_a_run_is_measured_compared_kept_and_learnt(here):
     found = here.call("validate", "--data", measured)
     assert found.code == 0, found.err
     assert "1 predicted, 0 skipped" in found.out
+    here.job(seconds=0.332)
     told = here.call("launch", "plan.json", "--to", "megatron", "--learn", "ours")
     assert Path("plan.megatron/run-002/train.log").is_file()
     assert "learnt from 2 runs" in shardwise.estimate("llama-3.2-1b", "1xours", LINE).calibration

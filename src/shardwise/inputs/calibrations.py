@@ -64,6 +64,11 @@ def learnt_of(calibration: Calibration, runtime: str) -> Learnt | None:
     return next((one for one in calibration.learnt if one.runtime == base), None)
 
 
+def learnt_line(name: str, found: Learnt) -> str:
+    """What was learnt, in a few words."""
+    return f"{name} learnt from {f'{len(found.runs)} runs' if len(found.runs) > 1 else 'a run'} of {found.runtime}"
+
+
 @functools.lru_cache(maxsize=256)
 def as_run_by(calibration: Calibration, runtime: str, *, experts: bool) -> Calibration:
     """The calibration with what was learnt of a runtime in it; once in, it is not applied again.
@@ -74,14 +79,16 @@ def as_run_by(calibration: Calibration, runtime: str, *, experts: bool) -> Calib
     if found is None or not found.corrections:
         return calibration
     more = found.corrections.get("experts", 1.0) if experts else 1.0
+    host = found.corrections.get("host", 1.0)
     kinds = {kind: found.corrections.get(kind, 1.0) * more for kind in ("gemm", "attention", "memory")}
-    runs = f"{len(found.runs)} runs" if len(found.runs) > 1 else "a run"
-    told = f"{calibration.name} learnt from {runs} of {found.runtime}: {'; '.join(found.runs[:3])}"
+    corrections = {kind: calibration.corrections.get(kind, 1.0) * factor for kind, factor in kinds.items()}
+    runs = tuple(dict.fromkeys(found.runs))
+    told = f"{learnt_line(calibration.name, found)}: {'; '.join(runs[:3])}{' ...' if len(runs) > 3 else ''}"
     return replace(
         calibration,
-        corrections={kind: calibration.corrections.get(kind, 1.0) * factor for kind, factor in kinds.items()},
-        host=calibration.host / found.corrections.get("host", 1.0),
-        source=f"{calibration.source}; {told}{' ...' if len(found.runs) > 3 else ''}",
+        corrections={**corrections, "host": host},
+        host=calibration.host / host,
+        source=f"{calibration.source}; {told}",
         learnt=(replace(found, corrections={}, fragmentation=1.0),),
     )
 

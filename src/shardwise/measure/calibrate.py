@@ -12,11 +12,9 @@ from typing import Any
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.estimate.estimate import Estimate
 from shardwise.frameworks.load import load_cluster
-from shardwise.inputs import lookup
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of, load_calibration
 from shardwise.inputs.cluster import Gpu
-from shardwise.inputs.files import read_mapping
 from shardwise.inputs.load import gpu_names
 from shardwise.inputs.lookup import normal
 from shardwise.inputs.trace import read_trace
@@ -29,12 +27,12 @@ from shardwise.measure.fit.probe_file import Probe, read_probe
 from shardwise.measure.fit.result import Fit
 from shardwise.measure.fit.sanity import astray, refuse_strange
 from shardwise.measure.fit.snapshot import Snapshot, read_snapshot
-from shardwise.measure.fit.store import check_name, store
+from shardwise.measure.fit.store import check_name, store, stored_base
 from shardwise.measure.learn import learn, predicted, with_learnt
 from shardwise.measure.logs.match import read_run
 from shardwise.measure.logs.steady import Steady, steady
 from shardwise.measure.rehearse.spec import rank_number
-from shardwise.measure.runs import Row, cases, keep_rows, known_rows, run_row
+from shardwise.measure.runs import Row, cases, joined, keep_rows, known_rows, run_row
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 
@@ -203,7 +201,7 @@ def by_run(told: Estimate, kept: Steady, framework: str, name: str, base: str | 
     """Learn from a measured run of what was estimated, and from the earlier ones that the name knows of its runtime."""
     before, gpu = _under(told, name, base)
     name = check_name(name, gpu.name)
-    rows = [*known_rows(name), run_row(told, kept, framework, gpu)]
+    rows = joined(known_rows(name), run_row(told, kept, framework, gpu))
     runs = cases(rows, told.strategy.runtime)
     learnt = learn(runs, before)
     source = before.source if before.name == name else f"{before.source}; kernels as {before.name}"
@@ -225,9 +223,8 @@ def by_run(told: Estimate, kept: Steady, framework: str, name: str, base: str | 
 def _under(told: Estimate, name: str, base: str | None) -> tuple[Calibration, Gpu]:
     """What a run corrects: what is stored under the name, less what was learnt, or the calibration of its GPU."""
     ran, runtime = told.cluster.gpu, told.strategy.runtime.partition("+")[0]
-    known = lookup.home() / "gpus" / f"{normal(name)}.toml"
-    stored = read_mapping(known).get("gpus", {}).get(normal(name), {}) if known.is_file() else {}
-    gpu = load_cluster(f"1x{base or stored.get('base') or ran.name}").gpu
+    stored = stored_base(name)
+    gpu = load_cluster(f"1x{base or stored or ran.name}").gpu
     _refuse_other_gpu(gpu.name, ran)
     found = load_calibration(normal(name)) if stored else calibration_of(gpu)
     return replace(found, learnt=tuple(one for one in found.learnt if one.runtime != runtime)), gpu

@@ -23,13 +23,13 @@ from shardwise.inputs.calibration import Calibration, Learnt
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.measure.validate.case import MeasuredRun
 
-WIDTHS = {"common": 0.15, "gemm": 0.05, "attention": 0.05, "memory": 0.05, "host": 0.5, "experts": 0.25}
+WIDTHS = {"common": 0.1, "gemm": 0.05, "attention": 0.05, "memory": 0.05, "host": 0.5, "experts": 0.25}
 """How far each factor is likely to be from 1, as a logarithm; `common` is of all kernels."""
 NOISE, PART_NOISE = 0.02, 0.04
 """What stays between a run, or a pass of one, and a model whose factors are right."""
 OF_SPREAD = 0.25
 """A standard deviation over the range of a few iterations."""
-PARTS = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+PARTS = ("forward_seconds", "backward_seconds")
 STEP = 0.02
 ROUNDS = 8
 LEAST, MOST = 0.02, 50.0
@@ -37,7 +37,7 @@ LEAST, MOST = 0.02, 50.0
 REACHED = 0.05
 """Share of the measured iteration within which a learnt one must come, if it is alone."""
 ENOUGH = 3
-"""Runs from which on leaving one out says how well the others predict it."""
+"""Plans from which on leaving one out says how well the runs of the others predict it."""
 LEAST_ERROR = 0.02
 DOUBT = 0.5
 """Runs that the predicted fragmentation counts for."""
@@ -50,8 +50,7 @@ def learn(runs: Sequence[MeasuredRun], base: Calibration | None = None) -> Learn
     found = _fitted(runs, base)
     if len(runs) == 1:
         _refuse_far(runs[0], found, base)
-    error = _left_out(runs, base) if len(runs) >= ENOUGH else 0.0
-    return replace(found, time_error=error)
+    return replace(found, time_error=_left_out(runs, base))
 
 
 def with_learnt(base: Calibration, learnt: Learnt) -> Calibration:
@@ -151,10 +150,12 @@ def _refuse_far(run: MeasuredRun, found: Learnt, base: Calibration | None) -> No
 
 
 def _left_out(runs: Sequence[MeasuredRun], base: Calibration | None) -> float:
-    """Mean error of each run by what all others teach."""
+    """Mean error of each run by what runs of all other plans teach; 0: there are too few plans to tell."""
+    if len({(run.model, run.strategy) for run in runs}) < ENOUGH:
+        return 0.0
     errors = []
     for run in runs:
-        others = [one for one in runs if one is not run]
+        others = [one for one in runs if (one.model, one.strategy) != (run.model, run.strategy)]
         seconds = predicted(run, _learnt(run, _solved(others, base)), base).iteration_seconds
         errors.append(abs(seconds / float(run.measured["iteration_seconds"]) - 1))
     return float(f"{max(LEAST_ERROR, fmean(errors)):.3g}")

@@ -22,6 +22,8 @@ from shardwise.measure.validate.rows import read_rows
 Row = dict[str, Any]
 MOST = 64
 """Runs that a name keeps; the oldest go."""
+WHOLE = (0.8, 1.05)
+"""Share of a step that its passes and its update hold, where they were timed on the device."""
 
 
 def run_row(told: Estimate, kept: Steady, framework: str, gpu: Gpu | None = None) -> Row:
@@ -29,6 +31,8 @@ def run_row(told: Estimate, kept: Steady, framework: str, gpu: Gpu | None = None
     when = datetime.now(UTC).isoformat(timespec="milliseconds")
     cluster = told.cluster if gpu is None else replace(told.cluster, gpu=gpu)
     parts = {f"{name}_s": kept.parts[name] for name in (FORWARD, BACKWARD, OPTIMIZER) if name in kept.parts}
+    if not WHOLE[0] <= sum(parts.values()) / kept.seconds <= WHOLE[1]:  # the host's times of passes, or of some alone
+        parts = {}
     return {
         "id": f"{framework} {told.model.name} {when}",
         "framework": framework,
@@ -64,6 +68,12 @@ def keep_rows(name: str, rows: list[Row]) -> Path:
     path = runs_file(name)
     write_text(path, to_json({"what": f"runs that {name} was learnt from", "rows": rows[-MOST:]}), folder=True)
     return path
+
+
+def joined(rows: list[Row], new: Row) -> list[Row]:
+    """The rows with a new one; the same run, read once more, is no second one."""
+    same = ("model", "strategy", "iteration_s", "spread", "peak_reserved")
+    return [*(row for row in rows if any(row.get(name) != new.get(name) for name in same)), new]
 
 
 def cases(rows: list[Row], runtime: str) -> list[MeasuredRun]:

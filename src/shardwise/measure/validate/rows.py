@@ -20,6 +20,7 @@ from shardwise.frameworks.load import load_cluster
 from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_json
+from shardwise.measure.fit.store import stored_base
 from shardwise.measure.validate import h200, published, real_jobs, simumax_runs
 from shardwise.measure.validate.case import MeasuredRun, Skipped, row_faults
 
@@ -89,8 +90,8 @@ def sized(cluster: str, gpus: int) -> Cluster:
 
 
 def family(gpu: str) -> str:
-    """The catalog's GPU that a name holds (of `b200_bf16_ceperm` and `our-b200` b200), or the name itself."""
-    name = lookup.normal(gpu)
+    """The catalog's GPU that a name holds (of `b200_bf16_ceperm` and `our-b200` b200) or stands on, or the name."""
+    name = lookup.normal(stored_base(gpu) or gpu)
     return max((known for known in lookup.names(lookup.CATALOG / "clusters") if known in name), key=len, default=name)
 
 
