@@ -75,19 +75,6 @@ def test_times_of_passes_count():
     assert learn([run]).corrections["gemm"] > 1.01
 
 
-def test_fragmentation_follows_what_was_reserved():
-    run = ran(BUSY, None)
-    told = predicted(run)
-    memory = told.memory[0]
-    extra = memory.reserved - memory.peak.value
-    measured = {**run.measured, "allocated_bytes": memory.peak.value, "reserved_bytes": memory.peak.value + 2 * extra}
-    found = learn([replace(run, measured=measured)])
-    assert found.fragmentation == pytest.approx(5 / 3, rel=0.01)  # the prediction counts for half a run
-    again = predicted(run, found).memory[0]
-    assert again.peak.value == memory.peak.value
-    assert again.reserved - again.peak.value == pytest.approx(extra * 5 / 3, rel=0.01)
-
-
 def test_a_noisy_run_teaches_little_and_an_absurd_one_nothing():
     slow = truth(gemm=1.2, attention=1.2, memory=1.2)
     calm, noisy = (learn([ran(BUSY, slow, spread=spread)]).corrections["gemm"] for spread in (0.01, 1.0))

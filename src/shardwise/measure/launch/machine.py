@@ -63,23 +63,33 @@ class FoundMachine(NamedTuple):
     """Why torch or its GPUs could not be asked."""
 
 
+UNASKED = FoundMachine("", "", "", "", "", "", (), {}, "")
+
+
 def ask_machine(modules: tuple[str, ...], environment: Mapping[str, str], folder: Path) -> FoundMachine:
     """Ask the interpreter behind `torchrun`, or `python3`, as the job's script would find it from its folder."""
     python = interpreter(environment)
     said: dict[str, Any] = {}
     if python:
-        done = subprocess.run(  # noqa: S603 - the interpreter that will run the job
-            [python, "-c", _ASK, *modules], env=dict(environment), cwd=folder, capture_output=True, text=True,
-            timeout=ANSWER_WITHIN, check=False,
-        )  # fmt: skip
-        lines = [line for line in done.stdout.splitlines() if line.startswith("shardwise machine ")]
-        said = json.loads(lines[-1].removeprefix("shardwise machine ")) if lines else {"fault": _last(done.stderr)}
+        said = _answer([python, "-c", _ASK, *modules], environment, folder)
     return FoundMachine(
         executable=said.get("executable", python), python=said.get("python", ""), torch=said.get("torch", ""),
         cuda=said.get("cuda", ""), nccl=said.get("nccl", ""), driver=_driver(environment),
         gpus=tuple(FoundGpu(**gpu) for gpu in said.get("gpus", ())), modules=said.get("modules", {}),
         fault=said.get("fault", ""),
     )  # fmt: skip
+
+
+def _answer(command: list[str], environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that will run the job
+            command, env=dict(environment), cwd=folder, capture_output=True, text=True, timeout=ANSWER_WITHIN,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"fault": f"{type(error).__name__}: {error}"[:300]}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("shardwise machine ")]
+    return json.loads(lines[-1].removeprefix("shardwise machine ")) if lines else {"fault": _last(done.stderr)}
 
 
 def interpreter(environment: Mapping[str, str]) -> str:

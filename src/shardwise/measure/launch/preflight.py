@@ -99,6 +99,13 @@ def faults_of(
         yield from _gpus(told, machine)
 
 
+def slurm_faults(environment: Mapping[str, str], folder: Path) -> Iterator[Fault]:
+    """The same where Slurm starts it: on machines that cannot be asked from here."""
+    if not shutil.which("sbatch", path=environment.get("PATH", os.defpath)):
+        yield Fault("--launcher", "is slurm, and sbatch is not on PATH; launch from a login node, or use torchrun")
+    yield from _places(folder)
+
+
 def _software(export: Export, machine: FoundMachine, environment: Mapping[str, str], *, cpu: bool) -> Iterator[Fault]:
     if not shutil.which("torchrun", path=environment.get("PATH", os.defpath)):
         yield Fault("torchrun", "is not on PATH; activate the environment that has torch, or pip install torch")
