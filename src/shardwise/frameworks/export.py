@@ -46,6 +46,13 @@ TARGETS = {
             runtime="torchtitan",
         ),
         Target(
+            name="huggingface",
+            title="Hugging Face transformers",
+            versions={"5": "transformers 5.17 with torch's FSDP (plain loop, and Trainer)"},
+            module="shardwise.frameworks.huggingface.write",
+            runtime="huggingface",
+        ),
+        Target(
             name="deepspeed",
             title="DeepSpeed",
             versions={"0.19": "DeepSpeed 0.19.8 (JSON)"},
