@@ -133,7 +133,7 @@ def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: b
     draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
     _say_mixture(draft)
     _say_settings(draft)
-    if target.runtime and target.name != "megatron":
+    if target.name != "megatron":
         lost = _MEGATRONS.keys() - _SAID.get(target.name, set())
         without(draft, **{name: (_MEGATRONS[name], f"no setting of {target.title}") for name in sorted(lost)})
     return draft

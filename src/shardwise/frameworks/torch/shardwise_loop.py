@@ -113,11 +113,17 @@ class Optimizer:
     With fp32 copies and fp32 gradients every gradient is added to its copy's as soon as it is there, and dropped.
     """
 
-    def __init__(self, parameters, kind, *, mixed=False, wide=True, group=None, replicas=1):
+    def __init__(self, parameters, kind, *, mixed=False, wide=True, group=None, replicas=1, passes=1, shared=None):
+        """`passes`: gradients are sums over so many; `shared`: a parameter that another rank holds too, and the group
+        of the two, whose gradients are added.
+        """
         self.own = [one for one in parameters if one.requires_grad]
-        self.group, self.replicas, self.wide = group, replicas, wide
+        self.group, self.replicas, self.passes = group, replicas, passes
         self.copies = [nn.Parameter(one.detach().float().clone()) for one in self.own] if mixed else self.own
         self.mixed = mixed
+        self.shared = next(
+            ((copy, shared[1]) for one, copy in zip(self.own, self.copies, strict=True) if shared and one is shared[0]), None
+        )
         if mixed and wide:
             for one, copy in zip(self.own, self.copies, strict=True):
                 one.register_post_accumulate_grad_hook(lambda one, copy=copy: _add(one, copy))
@@ -128,15 +134,17 @@ class Optimizer:
 
     def step(self):
         """Mean gradients over the replicas, the update, the new 16-bit parameters, and no gradients."""
-        if self.mixed and not self.wide:
+        if self.mixed:
             for one, copy in zip(self.own, self.copies, strict=True):
-                copy.grad = None if one.grad is None else one.grad.float()
-                one.grad = None
-        if self.replicas > 1:
-            for copy in self.copies:
-                if copy.grad is not None:
-                    copy.grad.div_(self.replicas)
-                    dist.all_reduce(copy.grad, group=self.group)
+                if one.grad is not None:  # gradients in 16 bit, or of a pass that runs no hooks
+                    _add(one, copy)
+        for copy in self.copies:
+            if copy.grad is not None and self.replicas * self.passes > 1:
+                copy.grad.div_(self.replicas * self.passes)
+            if copy.grad is not None and self.replicas > 1:
+                dist.all_reduce(copy.grad, group=self.group)
+        if self.shared:
+            dist.all_reduce(self.shared[0].grad, group=self.shared[1])
         self.inner.step()
         self.inner.zero_grad(set_to_none=True)
         if self.mixed:
