@@ -52,6 +52,8 @@ def train(config):
     plan = config.pop("_program")
     config.pop("_shardwise", None)
     device = start(plan["world"])
+    if not CUDA:  # its collectives of a CPU are compiled where they run; gloo's are not
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="nccl" if CUDA else "gloo")
     torch.manual_seed(SEED)
     model, parameters = build(plan, config, device)

@@ -278,14 +278,14 @@ class Moe(nn.Module):
         token = order // moe["top_k"]
         out = self.experts(x[token], counts, ids[order])
         out = out * weights.flatten()[order].unsqueeze(-1).to(out.dtype)
-        total = torch.zeros_like(x).index_add_(0, token, out)
+        total = torch.zeros_like(x, dtype=out.dtype).index_add_(0, token, out)
         if self.shared is not None:
             shared = self.shared(x)
             total = total + (shared * self.shared_gate(x).sigmoid() if self.shared_gate is not None else shared)
         if moe["balance_loss"] and self.training:
             share = counts / ids.numel() * moe["experts"] * moe["top_k"]
             total = Balance.apply(total, moe["balance_loss"] * (share * scores.mean(0)).sum())
-        return total.view(hidden.shape)
+        return total.view(hidden.shape).to(hidden.dtype)
 
     def experts(self, x, counts, ids):
         """x[rows of expert e] through expert e; rows come sorted by expert."""
