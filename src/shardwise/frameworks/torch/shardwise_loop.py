@@ -20,7 +20,8 @@ STEPS = int(os.environ.get("STEPS", "20"))
 SEED = int(os.environ.get("SEED", "1234"))
 RATE = float(os.environ.get("LEARNING_RATE", "3e-4"))
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-CUDA = torch.cuda.is_available()
+CUDA = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+"""Whether every process of this node has a GPU of its own; else all run on the CPU."""
 
 
 def start(processes):
