@@ -124,7 +124,7 @@ def _program(draft: ExportDraft) -> Settings:
     """What DeepSpeed's file has no word for, for our program; and whose prediction it is."""
     s = draft.strategy
     return {
-        "world": s.world, "tp": s.tp, "cp": s.cp, "pp": s.pp, "micro_batch": s.micro_batch,
+        "world": s.world, "tp": s.tp, "cp": s.cp, "pp": s.pp, "dp": s.dp, "micro_batch": s.micro_batch,
         "microbatches": s.microbatches, "seq": s.seq, "dtype": s.dtype, "flash": s.flash, "compile": s.compile,
         "recompute": "full" if s.recompute.full else "none", "runtime": draft.runtime,
     }  # fmt: skip
