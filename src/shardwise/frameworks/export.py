@@ -50,6 +50,13 @@ TARGETS = {
             runtime="torchtitan",
         ),
         Target(
+            name="huggingface",
+            title="Hugging Face transformers",
+            versions={"5": "transformers 5.17 with torch's FSDP (plain loop, and Trainer)"},
+            module="shardwise.frameworks.huggingface.write",
+            runtime="huggingface",
+        ),
+        Target(
             name="deepspeed",
             title="DeepSpeed",
             versions={"0.19": "DeepSpeed 0.19.8 (JSON)"},
@@ -130,7 +137,7 @@ def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: b
     draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
     _say_mixture(draft)
     _say_settings(draft)
-    if target.runtime and target.name != "megatron":
+    if target.name != "megatron":
         lost = _MEGATRONS.keys() - _SAID.get(target.name, set())
         without(draft, **{name: (_MEGATRONS[name], f"no setting of {target.title}") for name in sorted(lost)})
     return draft
