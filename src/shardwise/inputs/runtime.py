@@ -63,6 +63,11 @@ class Abilities:
     """Sharded states are spread over context parallel ranks, too; where not, `plan` proposes replicas alone."""
     zero_with_ep_cp: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages that go with expert and context parallel at once; `plan` proposes no others."""
+    mixed_alone: bool = True
+    """Formats are mixed whatever is sharded; where not, tp or pp without sharded states computes in fp32 (mixing is
+    FSDP's), and `plan` proposes no such strategy in 16 bits."""
+    tied_with_pp: bool = True
+    """A pipeline's two ends may share the embedding's weights; where not, `plan` cuts no model with tied ones."""
     mesh: bool = False
     """One mesh for all axes: a group that shards holds whole context parallel groups and whole groups of experts, and
     experts are split as tp is where ep is 1; `plan` heeds it."""

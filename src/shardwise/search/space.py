@@ -83,7 +83,8 @@ class Space:
     def layouts(self, base: Base) -> tuple[Layout, ...]:
         """The pipelines over a base."""
         alone = self.question.runtime.can.together or base.tp * base.cp == 1
-        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone)
+        bare = self._mixes and (base.tp > 1, base.cp > 1)
+        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone, bare)
         if key not in self._known:
             self._known[key] = tuple(self._layouts(base))
         found: tuple[Layout, ...] = self._known[key]
@@ -172,6 +173,12 @@ class Space:
         return can
 
     @property
+    def _mixes(self) -> bool:
+        """Whether 16 bits are FSDP's affair, so that tensor and pipeline parallel need sharded states beside them."""
+        q = self.question
+        return not q.runtime.can.mixed_alone and q.base.dtype != "fp32" and q.base.master != "pure"
+
+    @property
     def _tells_single(self) -> bool:
         runtime = self.question.runtime
         return not runtime.kernels.weight_grad_fusion or runtime.memory.gradients == "lazy"
@@ -200,7 +207,7 @@ class Space:
         zero = min(q.runtime.can.zero)
         probe = replace(
             q.base, tp=tp, cp=cp, cp_kind=kind, sp=sp, dp=dp, global_batch=dp, pp=1, zero=zero,  # type: ignore[arg-type]
-            ep_overlap=False,
+            ep_overlap=False, master="pure",  # what must be sharded to be mixed is told by `_shardings`
         )  # fmt: skip
         return bool(check(q.model, q.cluster, probe, q.runtime))
 
@@ -224,11 +231,14 @@ class Space:
         q = self.question
         ranks = q.cluster.gpus // (base.tp * base.cp)
         piped = q.runtime.can.pp and (q.runtime.can.together or base.tp * base.cp == 1)
+        piped = piped and (q.runtime.can.tied_with_pp or not q.model.tied)
         for pp in q.wishes.kept("pp", divisors(ranks, q.model.layers) if piped else [1]):
             dp = ranks // pp
             if q.base.global_batch % (dp * base.micro_batch):
                 continue
             if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
+                continue
+            if self._mixes and base.tp * pp > 1 and dp * base.cp == 1:
                 continue
             count = q.base.global_batch // (dp * base.micro_batch)
             if self._tells_single and base.single != (count == 1):
@@ -271,6 +281,8 @@ class Space:
         copies = base.tp * base.cp * layout.dp // (base.ep * base.etp) if q.model.moe else 1
         if ranks == 1 and copies <= 1:  # nothing to share, no experts' states either: all stages are the same
             stages = stages[:1] if can.shards_over_cp else [zero for zero in stages if not zero]
+        if self._mixes and base.tp * layout.pp > 1:
+            stages = [zero for zero in stages if zero]
         for zero in stages:
             groups = q.wishes.kept("hsdp", self._groups(base, layout, ranks) if zero else [0])
             yield from (ShardingChoice(zero, group) for group in groups)  # type: ignore[arg-type]
