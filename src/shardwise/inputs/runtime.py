@@ -53,6 +53,8 @@ class Abilities:
     """Parts of a layer beside which no others can be recomputed; `plan` heeds it."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     """Number formats."""
+    compile: tuple[bool, ...] = (False,)
+    """Compiling small kernels, for `plan` to choose from: off, on, or either."""
     sp: tuple[bool, ...] = (True, False)
     """Sequence parallel beside tensor parallel: on, off, or either; `plan` proposes no other."""
     together: bool = True

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from math import gcd, isqrt
 from typing import Any
 
@@ -38,7 +39,7 @@ MODULES: tuple[tuple[str, ...], ...] = (
 )
 AS_NEEDED = (0,)
 """`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
-AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
+AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute", "compile")
 
 
 def divisors(number: int, most: int) -> list[int]:
@@ -57,8 +58,9 @@ def _said(recompute: Recompute) -> str:
 
 def axes_apart(one: Base, other: Base) -> int:
     """In how many axes two bases differ; the ranks that one axis takes or leaves are data parallel."""
-    axes = [(base.tp, base.sp, (base.cp, base.cp_kind), base.ep, base.etp, base.micro_batch) for base in (one, other)]
-    return len([a for a, b in zip(*axes, strict=True) if a != b])
+    names = ("tp", "sp", "ep", "etp", "micro_batch", "compile")
+    differ = [name for name in names if getattr(one, name) != getattr(other, name)]
+    return len(differ) + ((one.cp, one.cp_kind) != (other.cp, other.cp_kind))
 
 
 def apart(one: Point, other: Point) -> int:
@@ -110,8 +112,8 @@ class Space:
         base, layout, sharding, recompute = point
         return replace(
             self.question.base, tp=base.tp, sp=base.sp, cp=base.cp, cp_kind=base.cp_kind, ep=base.ep, etp=base.etp,
-            micro_batch=base.micro_batch, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, dp=layout.dp,
-            placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
+            micro_batch=base.micro_batch, compile=base.compile, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule,
+            dp=layout.dp, placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
             zero_group=sharding.group, recompute=recompute,
         )  # fmt: skip
 
@@ -138,8 +140,9 @@ class Space:
             rows = self.size(bases[0])
             for base in bases:
                 cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
-                values = (base.tp, "on" if base.sp else "off", cp, base.ep, base.etp, base.micro_batch)
-                for name, value in zip(("tp", "sp", "cp", "ep", "etp", "mbs"), values, strict=True):
+                switches = ("on" if switch else "off" for switch in (base.sp, base.compile))
+                values = (base.tp, cp, base.ep, base.etp, base.micro_batch, *switches)
+                for name, value in zip(("tp", "cp", "ep", "etp", "mbs", "sp", "compile"), values, strict=True):
                     axes[name][value] += rows
         for (layout, shardings), number in stacked.items():
             recomputes = self.recomputes(layout)
@@ -155,15 +158,19 @@ class Space:
 
     def _bases(self) -> Iterator[Base]:
         q = self.question
+        inner = (
+            q.wishes.kept("mbs", self._samples()),
+            q.wishes.kept("compile", sorted({*q.runtime.can.compile, *q.wishes.named("compile")})),
+            (False, True) if self._tells_single else (False,),
+        )
         for tp in q.wishes.kept("tp", self._tps()):
             for sp in q.wishes.kept("sp", self._sps(tp)):
                 for cp, kind in self._contexts(tp, sp=sp):
                     for ep, etp in self._experts(tp):
                         if ep == 1 and q.base.ep_overlap:
                             continue
-                        for size in q.wishes.kept("mbs", self._samples()):
-                            for single in (False, True) if self._tells_single else (False,):
-                                yield Base(tp, sp, cp, kind, ep, etp, size, single)  # type: ignore[arg-type]
+                        for size, compiled, single in product(*inner):
+                            yield Base(tp, sp, cp, kind, ep, etp, size, compiled, single)  # type: ignore[arg-type]
 
     def _sps(self, tp: int) -> tuple[bool, ...]:
         """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""

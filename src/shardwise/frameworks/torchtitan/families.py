@@ -58,7 +58,7 @@ def _lacks(model: Model, family: str, seq: int, version: str) -> Iterator[Fault]
         yield from _without(bool(model.moe and model.moe.every > 1), "moe", "dense layers between those with experts")
     tied = ("qwen3",) if version == "0.2" else ("llama3", "qwen3")
     yield from _without(model.tied and family not in tied, "tied", "tied embeddings")
-    yield from _scaling(model, family, seq)
+    yield from _scaling(model, family)
 
 
 def _everywhere(model: Model, seq: int) -> Iterator[Fault]:
@@ -87,7 +87,7 @@ def _experts(moe: Moe | None) -> Iterator[Fault]:
     yield from _without(moe.capacity is not None, "moe", "capacity of experts (all tokens are kept)")
 
 
-def _scaling(model: Model, family: str, seq: int) -> Iterator[Fault]:
+def _scaling(model: Model, family: str) -> Iterator[Fault]:
     """llama3 scales its own way, deepseek_v3 by yarn where a sequence is longer than the first ones, qwen3 never."""
     scaling = model.rope_scaling
     if scaling is None:
@@ -98,7 +98,7 @@ def _scaling(model: Model, family: str, seq: int) -> Iterator[Fault]:
         yield from _without(scaling.mscale != scaling.mscale_all, "rope_scaling", "mscale other than mscale_all")
 
 
-def _without(lacks: bool, field: str, what: str) -> Iterator[Fault]:  # noqa: FBT001 - a condition
+def _without(lacks: bool, field: str, what: str) -> Iterator[Fault]:
     if lacks:
         yield Fault(f"model.{field}", what)
 
