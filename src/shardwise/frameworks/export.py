@@ -48,6 +48,7 @@ TARGETS = {
             },
             module="shardwise.frameworks.torchtitan.write",
             runtime="torchtitan",
+            settings=("can.mixed_alone=true",),
         ),
         Target(
             name="huggingface",
