@@ -112,7 +112,7 @@ class Meter:
 class Parts(torch.autograd.Function):
     """Attention of [batch, heads, tokens, size] in parts, as ranks of context parallel or pieces of a sequence do it.
 
-    Our queries meet our keys under the causal mask; then all of them, or their later half (how early and late chunks are
+    Our queries meet our keys under the causal mask; then all of them, or their later half (early and late chunks are
     paired so that all ranks have as much to do), meet the keys of others, which are copies of ours. Only the joined
     output and its log-sum are kept. `sink`: a learned score per head that takes part in the softmax.
     """
@@ -190,7 +190,7 @@ def part_back(
     rest: Any,
     window: int,
     *,
-    causal: bool,  # noqa: ANN401
+    causal: bool,
 ) -> list[Tensor]:
     if META:
         return [torch.empty_like(one) for one in (q, k, v)]
@@ -226,13 +226,13 @@ def attend(
 
 
 def stored(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
-    """Attention whose scores are stored."""
-    if q.shape[1] != k.shape[1]:
-        k, v = (part.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for part in (k, v))
-    scores = (q @ k.transpose(2, 3)).mul_(q.shape[-1] ** -0.5)
+    """Attention whose scores are stored; heads that share keys stand in a row."""
+    batch, heads, tokens, size = q.shape
+    rows = q.reshape(batch, k.shape[1], -1, size)
+    scores = (rows @ k.transpose(2, 3)).mul_(size**-0.5).view(batch, heads, tokens, -1)
     hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu_(1)
-    shares = scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1)
-    return fn.dropout(shares, dropout) @ v
+    shares = fn.dropout(scores.masked_fill_(hidden, -torch.inf).softmax(dim=-1), dropout)
+    return (shares.view(*rows.shape[:3], -1) @ v).view(batch, heads, tokens, -1)
 
 
 class MetaNorm(torch.autograd.Function):
@@ -288,13 +288,13 @@ class Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, ends: Tensor, home: Any) -> Tensor:  # noqa: ANN401
-        ctx.save_for_backward(x, weight, ends)
-        ctx.home = home
+        ctx.save_for_backward(x, ends)
+        ctx.home, ctx.weight = home, weight  # a parameter lasts, and its states hang on it
         return grouped(x, weight.transpose(1, 2), ends, (x.shape[0], weight.shape[1]))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        x, weight, ends = ctx.saved_tensors
+        (x, ends), weight = ctx.saved_tensors, ctx.weight
         grad_x = grouped(grad, weight, ends, x.shape)
 
         def weights() -> Tensor:
@@ -314,8 +314,8 @@ def grouped(a: Tensor, b: Tensor, ends: Tensor, shape: Any) -> Tensor:  # noqa: 
 
 @functools.cache
 def fused(work: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """One kernel out of a chain of plain ones, as Megatron's jit fuser makes it."""
-    return torch.compile(work, dynamic=False)
+    """One kernel out of a chain of plain ones, as Megatron's jit fuser makes it; without a GPU the chain itself."""
+    return torch.compile(work, dynamic=False) if torch.cuda.is_available() else work
 
 
 def gated(x: Tensor) -> Tensor:
@@ -428,7 +428,7 @@ class Home:
     """What the layers of a rank share: its place, its buffers, the weight gradients that wait, and what is faked."""
 
     def __init__(self, spec: dict[str, Any], counter: Counter | None = None) -> None:
-        s, kernels = spec["strategy"], spec["kernels"]
+        s, kernels, self.spec = spec["strategy"], spec["kernels"], spec
         self.tp, self.sp, self.fused = s["tp"], s["sp"], kernels["weight_grad_fusion"]
         self.cp, self.cp_kind, self.pieces = s["cp"], s["cp_kind"], s["pieces"]
         self.keep_buffer = spec["memory"]["gather_buffer"]
@@ -493,6 +493,22 @@ class Home:
         known = self.dropped.get(x.untyped_storage()._cdata)
         return x if known is None else (*known, x.shape, x.stride(), x.storage_offset())
 
+    def settle(self, module: nn.Module) -> None:
+        """First values and states of a module that has just been made: a model that fits only in shares is never there
+        whole.
+        """
+        for name, parameter in module.named_parameters():
+            if hasattr(parameter, "states"):
+                continue
+            parameter.requires_grad_(not self.spec["strategy"]["lora"] or "lora" in name)
+            if not META and parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+            parameter.states = States(parameter, self.spec, self)  # type: ignore[attr-defined]
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(accumulate)
+            if parameter.states.comes:  # type: ignore[attr-defined]
+                parameter.states.release()  # type: ignore[attr-defined]
+
     def resize(self, x: Tensor, size: int) -> None:
         storage = x.untyped_storage()
         storage.resize_(size)
@@ -552,7 +568,7 @@ class States:
         self.zero = s["zero"]
         spread = s["expert_shards"] if getattr(parameter, "expert", False) else s["shards"]
         self.spread, self.count = spread, -(-parameter.numel() // spread)
-        self.shares_gradient = self.zero >= 2 and spread > 1 and not self.kind["whole_gradients"]
+        self.shares_gradient = self.zero >= 2 and not self.kind["whole_gradients"]
         self.comes = self.zero == 3 and (spread > 1 or self.kind["wide"])
         """The parameter is whole only while its layer is at work."""
         flat = parameter.detach().flatten()[: self.count]
@@ -593,6 +609,9 @@ class States:
     def scatter(self, wide: list[Tensor]) -> None:
         """Gradients of a layer are brought to fp32 (kept in `wide` until all are), and our part is added."""
         for grad in self.pending:
+            if not self.shares_gradient:  # reduced once an iteration, and whole until then
+                self.begin().add_(grad.flatten())
+                continue
             whole = grad.flatten().to(FP32 if self.kind["reduced"] == FP32.itemsize else BF16)
             wide.append(whole)
             self.begin().add_(whole[: self.count])
@@ -636,7 +655,7 @@ class Unit:
 
     def __init__(self, states: list[States]) -> None:
         self.states = [one for one in states if one.comes]
-        self.there = True
+        self.there = False
         self.next: Unit | None = None
         self.before: Unit | None = None
 
@@ -685,7 +704,8 @@ class Exit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, unit: Unit) -> Tensor:  # noqa: ANN401
         ctx.unit = unit
-        unit.release()
+        if unit.next:  # the last one would come back at once
+            unit.release()
         return x.view_as(x)
 
     @staticmethod
@@ -762,7 +782,7 @@ class Line(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.weight.keep_narrow = home.narrow_weights  # type: ignore[attr-defined]
+        self.weight.keep_narrow = home.narrow_weights and not wide  # type: ignore[attr-defined]
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.home, self.narrow = home, home.narrow and not wide
         self.lora = nn.ModuleList((Line(home, inputs, lora), Line(home, lora, outputs))) if lora else None
@@ -1029,13 +1049,13 @@ class ShardedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, split: str, home: Home, narrow: bool) -> Tensor:  # noqa: ANN401
-        ctx.split, ctx.home, ctx.narrow, ctx.shape = split, home, narrow, x.shape
+        ctx.split, ctx.home, ctx.narrow, ctx.weight = split, home, narrow, weight
         column = split == "column"
         if not narrow:
             whole = home.gathered(x) if column else x
             ctx.whole = column and home.whole_kept
             kept = whole if ctx.whole else x
-            ctx.save_for_backward(kept if weight.requires_grad else None, weight)
+            ctx.save_for_backward(kept if weight.requires_grad else None)
             out = whole @ weight.t()
         else:
             small, ctx.scale = cast(x)
@@ -1043,12 +1063,12 @@ class ShardedProduct(torch.autograd.Function):
             forth, _, scale = narrow_weight(weight)
             out = product8(whole.flatten(0, -2), forth.t(), ctx.scale, scale).view(*whole.shape[:-1], -1)
             kept = (small if home.narrow_kept else x) if weight.requires_grad else None
-            ctx.save_for_backward(kept, weight)
+            ctx.save_for_backward(kept)
         return home.scattered(out) if split == "row" else out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        x, weight = ctx.saved_tensors
+        (x,), weight = ctx.saved_tensors, ctx.weight
         home, split, narrow, scale = ctx.home, ctx.split, ctx.narrow, getattr(ctx, "scale", None)
         if narrow:
             grad, grad_scale = cast(grad, torch.float8_e5m2)
@@ -1069,7 +1089,7 @@ class ShardedProduct(torch.autograd.Function):
 
         def add() -> None:
             states = weight.states  # type: ignore[attr-defined]
-            direct = home.fused and not narrow and not states.shares_gradient and not states.comes
+            direct = home.fused and not narrow and not states.shares_gradient and not states.comes and not flat.is_cpu
             if narrow:
                 right, one = (x, scale) if x.dtype != BF16 else cast(x)
                 right = (home.gathered(right, passing=False) if gathers else right).flatten(0, -2)
@@ -1113,13 +1133,13 @@ def product8(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Tensor:
 
 def narrow_weight(weight: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
     """A weight in 8 bit, and turned; made once an iteration where the framework keeps them."""
-    known = getattr(weight, "narrow", None)
+    known = getattr(weight, "narrowed", None)
     if known is not None:
         return known
     forth, scale = cast(weight.detach())
     found = forth, flipped(forth), scale
     if weight.keep_narrow:
-        weight.narrow = found
+        weight.narrowed = found
     return found
 
 
@@ -1139,7 +1159,7 @@ class Sharded(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.weight.keep_narrow = home.narrow_weights  # type: ignore[attr-defined]
+        self.weight.keep_narrow = home.narrow_weights and not wide  # type: ignore[attr-defined]
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.home, self.split, self.narrow = home, split, home.narrow and not wide
         self.lora = None
@@ -1321,7 +1341,7 @@ class ShardedMlp(nn.Module):
             return GatedFused.apply(inner)
         if self.kind == "gelu" and self.up.bias is not None and not self.eager:
             return GeluFused.apply(inner, self.up.bias)
-        return active(inner, self.kind)
+        return active(inner, self.kind) if self.eager else self.home.again(active, inner, self.kind)
 
 
 def active(x: Tensor, kind: str) -> Tensor:
@@ -1429,7 +1449,7 @@ class ShardedMoe(nn.Module):
 
     def _act(self, inner: Tensor, factors: Tensor) -> Tensor:
         if self.kind != "swiglu" or self.eager:
-            inner = active(inner, self.kind)
+            inner = active(inner, self.kind) if self.eager else self.home.again(active, inner, self.kind)
             return inner if self.kept else inner * factors
         return GatedFused.apply(inner) if self.kept else WeightedFused.apply(inner, factors)
 
@@ -1578,8 +1598,8 @@ class Chunk(nn.Module):
             if m["embedding_norm"]:
                 self.embedding_norm = Norm(m["hidden"], m["norm"], kernel)
         make = plain_layer if self.plain else sharded_layer
-        self.layers = nn.ModuleList(make(spec, home, layer) for layer in chunk["layers"])
-        self.ahead = nn.ModuleList(Ahead(spec, home, layer) for layer in chunk["ahead"])
+        self.layers = self._settled(make(spec, home, layer) for layer in chunk["layers"])
+        self.ahead = self._settled(Ahead(spec, home, layer) for layer in chunk["ahead"])
         if chunk["head"]:
             self.norm = Norm(m["hidden"], m["norm"], kernel)
             if self.plain:
@@ -1588,10 +1608,18 @@ class Chunk(nn.Module):
                 self.head = Sharded(home, m["hidden"], vocab, "column", bias=m["head_bias"], wide=True)
             if m["tied"] and chunk["embedding"]:
                 self.head.weight = self.embedding.weight
+        home.settle(self)
         if spec["strategy"]["compile"] and not META:
             for layer, how in zip(self.layers, chunk["layers"], strict=True):
                 if "ops" not in how["recompute"]:
                     layer.compile(dynamic=False)
+
+    def _settled(self, layers: Iterator[nn.Module]) -> nn.ModuleList:
+        found = nn.ModuleList()
+        for layer in layers:
+            self.home.settle(layer)
+            found.append(layer)
+        return found
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         m = self.spec["model"]
@@ -1712,30 +1740,12 @@ class Rank:
         with torch.device(device):
             self.chunks = [Chunk(spec, self.home, chunk) for chunk in spec["chunks"]]
         torch.set_default_dtype(FP32)
-        named = {id(p): (name, p) for chunk in self.chunks for name, p in chunk.named_parameters()}
-        self.parameters = [p for _, p in named.values()]
-        if s["lora"]:
-            for name, parameter in named.values():
-                parameter.requires_grad_("lora" in name)
-        if not META:
-            for parameter in self.parameters:
-                if parameter.dim() > 1:
-                    nn.init.normal_(parameter, std=0.02)
-        self._share()
+        self.parameters = list({id(p): p for chunk in self.chunks for p in chunk.parameters()}.values())
+        self.trained = [p.states for p in self.parameters if p.requires_grad]  # type: ignore[attr-defined]
+        self.roots = [self._units(chunk) for chunk in self.chunks]
         self.optimizer = self._optimizer()
         self.live: dict[tuple[int, int], tuple[Tensor, Any, list[Tensor]]] = {}
         self.waiting: dict[tuple[int, int], list[Callable[[], None]]] = {}
-
-    def _share(self) -> None:
-        """This rank's share of the states; under ZeRO 3 of the parameters too, which come layer by layer."""
-        self.states = []
-        for parameter in self.parameters:
-            parameter.states = States(parameter, self.spec, self.home)  # type: ignore[attr-defined]
-            self.states.append(parameter.states)  # type: ignore[attr-defined]
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(accumulate)
-        self.trained = [one for one in self.states if one.parameter.requires_grad]
-        self.roots = [self._units(chunk) for chunk in self.chunks]
 
     def _units(self, chunk: Chunk) -> Unit:
         """A unit for every layer, and one of both ends, which stays while a micro batch is at work."""
@@ -1747,10 +1757,7 @@ class Rank:
             unit.before, last = last, unit
             if unit.before:
                 unit.before.next = unit
-            unit.release()
-        root = Unit([p.states for p in chunk.parameters() if id(p) not in owned])  # type: ignore[attr-defined]
-        root.release()
-        return root
+        return Unit([p.states for p in chunk.parameters() if id(p) not in owned])  # type: ignore[attr-defined]
 
     def _optimizer(self) -> Any:  # noqa: ANN401
         masters = [one.master for one in self.trained]
@@ -1782,7 +1789,7 @@ class Rank:
             for one in self.trained:
                 one.renew()
                 one.master.grad = None
-                one.parameter.narrow = None  # type: ignore[attr-defined]
+                one.parameter.narrowed = None  # type: ignore[attr-defined]
                 if self.spec["states"]["lazy"]:
                     one.total = None
                 elif one.total is not None:
