@@ -167,47 +167,57 @@ def part(q: Tensor, k: Tensor, v: Tensor, window: int, *, causal: bool) -> tuple
         out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
         return out, q.new_empty(q.shape[:3], dtype=FP32)
     aten = torch.ops.aten
-    if q.device.type == "cpu":
+    if q.is_cpu:
         return tuple(aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal))
-    if window:
-        first = [x.transpose(1, 2) for x in (q, k, v)]
-        out, logs, seed, unused, _ = aten._flash_attention_forward(
-            *first, None, None, q.shape[2], k.shape[2], 0.0, causal, False,
-            window_size_left=window - 1, window_size_right=0,
-        )  # fmt: skip
-        return out.transpose(1, 2), logs, seed, unused
-    found = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False)
-    return found[0], found[1].view(q.shape[:3]), *found[6:8], *found[2:6]
+    if not window and has_cudnn(q.shape[1], *k.shape[1:4:2], v.shape[3]):
+        found = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False)
+        return found[0], found[1].view(q.shape[:3]), found[1].shape[3:], *found[6:8], *found[2:6]
+    rows = [x.transpose(1, 2) for x in (q, k, v)]
+    out, logs, seed, unused, _ = aten._flash_attention_forward(
+        *rows, None, None, q.shape[2], k.shape[2], 0.0, causal, False, **_sides(window)
+    )
+    return out.transpose(1, 2), logs, None, seed, unused
 
 
 def part_back(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    logs: Tensor,
-    rest: Any,
-    window: int,
-    *,
-    causal: bool,
-) -> list[Tensor]:
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logs: Tensor, rest: Any, window: int, *, causal: bool
+) -> list[Tensor]:  # fmt: skip
     if META:
         return [torch.empty_like(one) for one in (q, k, v)]
     aten = torch.ops.aten
-    if q.device.type == "cpu":
+    if q.is_cpu:
         back = aten._scaled_dot_product_flash_attention_for_cpu_backward
         return list(back(grad, q, k, v, out, logs, 0.0, causal))
-    if window:
-        first = [x.transpose(1, 2) for x in (grad, q, k, v, out)]
-        found = aten._flash_attention_backward(
-            *first, logs, None, None, q.shape[2], k.shape[2], 0.0, causal, *rest,
-            window_size_left=window - 1, window_size_right=0,
-        )  # fmt: skip
-        return [one.transpose(1, 2) for one in found]
-    back = aten._scaled_dot_product_cudnn_attention_backward
-    logs = logs.unsqueeze(-1).contiguous()
-    return list(back(grad, q, k, v, out, logs, *rest[:2], None, *rest[2:], 0.0, causal))
+    tail, seed, unused, *cudnn = rest
+    if cudnn:
+        back = aten._scaled_dot_product_cudnn_attention_backward
+        logs = logs.reshape(*logs.shape, *tail)
+        return list(back(grad, q, k, v, out, logs, seed, unused, None, *cudnn, 0.0, causal))
+    rows = [x.transpose(1, 2) for x in (grad, q, k, v, out)]
+    found = aten._flash_attention_backward(
+        *rows, logs.contiguous(), None, None, q.shape[2], k.shape[2], 0.0, causal, seed, unused, **_sides(window)
+    )
+    return [one.transpose(1, 2) for one in found]
+
+
+def _sides(window: int) -> dict[str, int]:
+    return {"window_size_left": window - 1, "window_size_right": 0} if window else {}
+
+
+@functools.cache
+def has_cudnn(heads: int, kv_heads: int, size: int, value_size: int) -> bool:
+    """Whether cuDNN, the fastest, has such heads in both passes; else FlashAttention 2 does it."""
+    sizes = ((heads, size), (kv_heads, size), (kv_heads, value_size))
+    q, k, v = (torch.randn(1, count, 256, width, dtype=BF16, device="cuda") for count, width in sizes)
+    aten = torch.ops.aten
+    try:
+        found = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True, False)
+        back = aten._scaled_dot_product_cudnn_attention_backward
+        back(found[0], q, k, v, *found[:2], *found[6:8], None, *found[2:6], 0.0, True)
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 PLAIN_ATTENTION: dict[str, Any] = {"window": 0, "others": (), "gathered": 0, "stored": False, "dropout": 0.0}
@@ -313,9 +323,11 @@ def grouped(a: Tensor, b: Tensor, ends: Tensor, shape: Any) -> Tensor:  # noqa: 
 
 
 @functools.cache
-def fused(work: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """One kernel out of a chain of plain ones, as Megatron's jit fuser makes it; without a GPU the chain itself."""
-    return torch.compile(work, dynamic=False) if torch.cuda.is_available() else work
+def fused(work: Callable[..., Any], *, dynamic: bool = False) -> Callable[..., Any]:
+    """One kernel out of a chain of plain ones, as Megatron's jit fuser makes it; without a GPU the chain itself.
+    `dynamic`: one for all shapes, where there are many.
+    """
+    return torch.compile(work, dynamic=dynamic) if torch.cuda.is_available() else work
 
 
 def gated(x: Tensor) -> Tensor:
@@ -1111,7 +1123,8 @@ def cast(x: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> tuple[Tensor, T
     """A tensor in 8 bit, and what brings it back to scale: its largest value is found first."""
     if META:
         return torch.empty_like(x, dtype=dtype), x.new_empty((), dtype=FP32)
-    return fused(scaled)(x, dtype)
+    flat, scale = fused(scaled, dynamic=True)(x.reshape(-1), dtype)
+    return flat.view(x.shape), scale
 
 
 def scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -1122,7 +1135,12 @@ def scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def flipped(x: Tensor) -> Tensor:
     """A turned copy; as bytes, which every device can copy."""
-    return x.view(torch.uint8).t().contiguous().view(x.dtype)
+    turned_bytes = x.view(torch.uint8)
+    return (turned_over if META else fused(turned_over, dynamic=True))(turned_bytes).view(x.dtype)
+
+
+def turned_over(x: Tensor) -> Tensor:
+    return x.t().contiguous()
 
 
 def product8(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> Tensor:
@@ -1904,6 +1922,7 @@ def rehearse(spec: dict[str, Any], device: str, repeats: int, kernels: int) -> d
     """Run the rank: a first iteration to warm up, then `repeats` that count."""
     global META  # noqa: PLW0603 - one switch for the whole program, set once
     META = device == "meta"
+    torch._dynamo.config.recompile_limit = 64  # type: ignore[attr-defined]
     counter = Counter() if META else None
     with counter or contextlib.nullcontext():
         meter = Meter(counter, int(spec["memory"]["workspace"]) if META else 0)
