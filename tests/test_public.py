@@ -30,7 +30,7 @@ VERBS = {
     "detail": "found runtime",
     "diff": "left right",
     "estimate": "model cluster strategy runtime",
-    "export": "plan target strict",
+    "export": "plan target strict launcher",
     "load_cluster": "source",
     "load_model": "source",
     "load_problem": "path",

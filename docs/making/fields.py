@@ -8,7 +8,7 @@ from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.describe import FieldDoc, describe
 from shardwise.inputs.gate import Scalar, shown
 from shardwise.inputs.load import SITES, load_runtime, load_site, runtime_names
-from shardwise.inputs.model import Mla, Model, Moe
+from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Abilities, Kernels, Memory, Overheads, Overlap, Runtime
 from shardwise.inputs.scalars import row_of
@@ -16,15 +16,15 @@ from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import SCHEDULES, Lora, Strategy
 
 PAGES: dict[str, tuple[type, ...]] = {
-    "model": (Model, Mla, Moe),
+    "model": (Model, RopeScaling, Mla, Moe),
     "cluster": (Cluster, Gpu, Level, Site),
     "strategy": (Strategy, Recompute, Lora),
     "runtime": (Runtime, Abilities, Kernels, Memory, Overlap, Overheads),
 }
 LEADS = {
     "model": """What is trained. A file holds these names as TOML, YAML or JSON; `base = "llama-3-8b"` starts from a
-model of the catalog. `mla` and `moe` are tables. A Hugging Face `config.json` and SimuMax's model file are read
-too.""",
+model of the catalog. `rope_scaling`, `mla` and `moe` are tables. A Hugging Face `config.json` and SimuMax's model file
+are read too.""",
     "cluster": """What it runs on. `64xh100` is a cluster of the catalog with the usual network; a file holds these
 names. Sizes and rates may carry a unit: `80GiB`, `900GB/s`, `400Gb/s`, `989TFLOPS`, `5us` (`b` is bit, `B`
 is byte).""",

@@ -21,13 +21,17 @@ def texts(export):
     return {file.name: file.text for file in export.files}
 
 
-def run_script(text, folder, program):
-    """What a script would start: the words that it hands to `program`."""
+def run_script(files, name, folder, program):
+    """What a script would start, beside the other files: the words that it hands to `program`."""
+    for other, text in files.items():
+        (folder / other).write_text(text)
     stand_in = folder / program
     stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     stand_in.chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
-    done = subprocess.run(["bash", "-eu", "-c", text], capture_output=True, text=True, env={"PATH": path}, check=True)
+    done = subprocess.run(
+        ["bash", "-eu", folder / name], capture_output=True, text=True, env={"PATH": path}, check=True
+    )
     return done.stdout.splitlines()
 
 

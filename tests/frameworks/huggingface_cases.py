@@ -13,9 +13,17 @@ WEIGHTS = "weight files, from memory"
 _DEEPSEEK_MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 
 
+def _yarn(factor: float, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "yarn", "factor": factor, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1,
+        **more,
+    }  # fmt: skip
+
+
 def _llama(
     kind: str, layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int, **more: Any
 ) -> dict[str, Any]:
+    fine = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2", "gemma"}
     theta = {
         "mixtral": 1e6,
         "qwen2": 1e6,
@@ -36,7 +44,7 @@ def _llama(
         "num_attention_heads": heads,
         "num_hidden_layers": layers,
         "num_key_value_heads": kv,
-        "rms_norm_eps": 1e-05,
+        "rms_norm_eps": 1e-06 if kind in fine else 1e-05,
         "rope_theta": theta.get(kind, 10_000.0),
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
@@ -94,6 +102,7 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
         _llama(
             "qwen3_moe", 48, 2048, 32, 4, 6144, 151936, head_dim=128, num_experts=128, num_experts_per_tok=8,
             moe_intermediate_size=768, decoder_sparse_step=1, mlp_only_layers=[], norm_topk_prob=True,
+            router_aux_loss_coef=0.001,
         ),
         30.532,
         WEIGHTS,
@@ -121,6 +130,8 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
             "deepseek_v3", 61, 7168, 128, 128, 18432, 129280, **_DEEPSEEK_MLA, q_lora_rank=1536, n_routed_experts=256,
             n_shared_experts=1, num_experts_per_tok=8, moe_intermediate_size=2048, first_k_dense_replace=3,
             moe_layer_freq=1, n_group=8, topk_group=4, num_nextn_predict_layers=1, scoring_func="sigmoid", ep_size=1,
+            norm_topk_prob=True, topk_method="noaux_tc", routed_scaling_factor=2.5, aux_loss_alpha=0.0001,
+            rope_scaling=_yarn(40, mscale=1.0, mscale_all_dim=1.0),
         ),
         671.03,
         "arXiv 2412.19437 (671B without multi-token prediction)",
@@ -129,7 +140,9 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
         _llama(
             "kimi_k2", 61, 7168, 64, 64, 18432, 163840, **_DEEPSEEK_MLA, q_lora_rank=1536, n_routed_experts=384,
             n_shared_experts=1, num_experts_per_tok=8, moe_intermediate_size=2048, first_k_dense_replace=1,
-            moe_layer_freq=1, num_nextn_predict_layers=0,
+            moe_layer_freq=1, num_nextn_predict_layers=0, scoring_func="sigmoid", topk_method="noaux_tc",
+            norm_topk_prob=True, routed_scaling_factor=2.827,
+            rope_scaling={**_yarn(32, mscale=1.0, mscale_all_dim=1.0), "beta_fast": 1.0},
         ),
         1026.4,
         "our own count: published as 1043B, a prediction layer included (see test_catalog)",
@@ -317,7 +330,7 @@ CASES: dict[str, tuple[dict[str, Any], float, str]] = {
         _llama(
             "gpt_oss", 24, 2880, 64, 8, 2880, 201088, head_dim=64, attention_bias=True, num_local_experts=32,
             num_experts_per_tok=4, experts_per_token=4, sliding_window=128, swiglu_limit=7.0,
-            layer_types=["sliding_attention", "full_attention"] * 12,
+            layer_types=["sliding_attention", "full_attention"] * 12, rope_scaling=_yarn(32, truncate=False),
         ),
         20.91,
         "arXiv 2508.10925, table 1: 20.91B",

@@ -40,7 +40,9 @@ def test_files_and_answer(export, tmp_path):
     assert (code, err) == (0, "")
     assert "for Megatron-LM, main of August 2026 (d98e8a6): tp2 pp4 dp2" in out
     folder = tmp_path / "out"
-    assert sorted(path.name for path in folder.iterdir()) == ["model_config.yaml", MANIFEST, "train.sh"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README-megatron.md", "model_config.yaml", MANIFEST, "train.env", "train.sh",
+    ]  # fmt: skip
     assert (folder / "train.sh").stat().st_mode & 0o111
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert answer["target"] == "megatron@main"
@@ -56,7 +58,9 @@ def test_two_targets_share_a_folder_and_one_is_written_again(export, tmp_path):
     assert code == 0
     assert "--tensor-model-parallel-size 1" in (tmp_path / "out" / "train.sh").read_text()
     listed = json.loads((tmp_path / "out" / MANIFEST).read_text())["files"]
-    assert sorted(listed) == ["ds_config.json", "model_config.yaml", "train.sh"]
+    assert sorted(listed) == [
+        "README-megatron.md", "ds_config.json", "model_config.yaml", "train.env", "train.sh",
+    ]  # fmt: skip
 
 
 def test_foreign_and_edited_files_stay(export, tmp_path):

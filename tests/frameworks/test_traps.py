@@ -289,8 +289,8 @@ def test_11_sharded_parameters_are_megatrons_own_fsdp():
     assert found["data-parallel-sharding-strategy"] == ["optim_grads_params"]
     assert "use-torch-fsdp2" not in found
     assert found["ckpt-format"] == ["fsdp_dtensor"]
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in readers.texts(made)["train.sh"]
-    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in readers.texts(export(plan_of(PIPED), "megatron"))["train.sh"]
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in readers.texts(made)["train.env"]
+    assert "CUDA_DEVICE_MAX_CONNECTIONS:-1" in readers.texts(export(plan_of(PIPED), "megatron"))["train.env"]
 
 
 def test_everything_is_told_at_once():

@@ -293,12 +293,12 @@ def targets() -> tuple[str, ...]:
     return target_names()
 
 
-def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False) -> Export:
+def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False, launcher: str = "torchrun") -> Export:
     """The files that make a training framework do what a plan says, and what they cannot say.
 
     `plan`: a plan, its file, or a schedule (or its CSV), which only PyTorch's pipelining takes; `target`: such as
-    `megatron` or `torchtitan@0.3` (see `targets`); `strict`: refuse where only something near can be said.
-    `write_export` writes the files.
+    `megatron` or `torchtitan@0.3` (see `targets`); `strict`: refuse where only something near can be said;
+    `launcher`: torchrun, slurm or kubernetes, whose job is written beside the script. `write_export` writes the files.
     """
     from shardwise.frameworks.export import export, export_schedule
     from shardwise.pipeline.action import Schedule
@@ -306,7 +306,7 @@ def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False)
 
     if isinstance(plan, Schedule) or (not isinstance(plan, Plan) and not str(plan).lower().endswith(".json")):
         return export_schedule(plan, target)
-    return export(as_plan(plan, "export"), target, strict=strict)
+    return export(as_plan(plan, "export"), target, strict=strict, launcher=launcher)
 
 
 def write_export(made: Export, folder: Source, *, force: bool = False) -> tuple[Path, ...]:

@@ -86,6 +86,34 @@ def rotary_pairs(case: Combination) -> Iterator[Fault]:
         yield Fault(name, f"{size} is odd, rotary positions turn pairs; use {size - 1} or {size + 1}")
 
 
+@rule("model.rope_scaling", "model.position")
+def rotary_scaling(case: Combination) -> Iterator[Fault]:
+    scaling = case.model.rope_scaling
+    if scaling is None:
+        return
+    if case.model.position != "rope":
+        told = f"{case.model.position} positions have no angles to stretch"
+        yield Fault("model.rope_scaling", f"{told}; leave it out, or use position rope")
+    if scaling.kind != "linear" and not scaling.original:
+        told = f"{scaling.kind} needs the longest sequence of the first training"
+        yield Fault("model.rope_scaling.original", f"{told}; give for example 8192")
+    for low, high in (("low", "high"), ("beta_slow", "beta_fast")):
+        least, most = getattr(scaling, low), getattr(scaling, high)
+        if least > most:
+            yield Fault(f"model.rope_scaling.{low}", f"{least:g} is above {high} {most:g}; swap them")
+
+
+@rule("model.rotary_share", "model.head_size", "model.mla")
+def rotary_share(case: Combination) -> Iterator[Fault]:
+    """The part that turns is made of pairs."""
+    model = case.model
+    turned = model.rotary_share * model.head_size
+    if model.position == "rope" and model.mla is None and model.rotary_share < 1 and round(turned, 6) % 2:
+        near = max(2, 2 * round(turned / 2))
+        told = f"{model.rotary_share:g} of head_size {model.head_size} is {turned:g}, no even number"
+        yield Fault("model.rotary_share", f"{told}; use {near / model.head_size:g}")
+
+
 @rule("model.norms_per_layer")
 def norms(case: Combination) -> Iterator[Fault]:
     if case.model.norms_per_layer not in {1, 2, 4}:
@@ -143,7 +171,8 @@ def memory_left(case: Combination) -> Iterator[Fault]:
 
 RULES = (
     kv_heads_divide_heads, experts_visited, experts_in_groups, dense_layers, ffn_of_dense_layers, position_table,
-    rotary_pairs, norms, dropout, network_reaches, levels_nest, number_formats, memory_left,
+    rotary_pairs, rotary_scaling, rotary_share, norms, dropout, network_reaches, levels_nest, number_formats,
+    memory_left,
 )  # fmt: skip
 
 

@@ -33,10 +33,14 @@ class _Targets(click.ParamType[str]):
 @click.argument("file", metavar="PLAN.json")
 @click.option("--to", "target", type=_Targets(), metavar="TARGET[@VERSION]", required=True, help="What to write for.")
 @click.option("--out", metavar="FOLDER", default=".", show_default=True, help="Where the files go.")
+@click.option(
+    "--launcher", type=click.Choice(("torchrun", "slurm", "kubernetes")), default="torchrun", show_default=True,
+    help="What starts the job; its file is written beside the script.",
+)  # fmt: skip
 @click.option("--strict", is_flag=True, help="Refuse, with exit code 1, where only something near can be said.")
 @click.option("--force", is_flag=True, help="Write over files that Shardwise did not write, or that were edited.")
 @output_options
-def command(file: str, output: Output, *, target: str, out: str, strict: bool, force: bool) -> None:
+def command(file: str, output: Output, *, target: str, out: str, launcher: str, strict: bool, force: bool) -> None:
     """Write the files that make a training framework do what a plan says.
 
     \b
@@ -46,7 +50,7 @@ def command(file: str, output: Output, *, target: str, out: str, strict: bool, f
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.report.data import export_data
 
-    made = api.export(file, target, strict=strict)
+    made = api.export(file, target, strict=strict, launcher=launcher)
     written = api.write_export(made, out, force=force)
     _say(made, output)
     once_written(lambda: output.say("\n".join(f"wrote {path}" for path in written)))

@@ -11,7 +11,7 @@ from shardwise import api
 from shardwise.cli.options import MODEL
 from shardwise.cli.output import Output, output_options
 from shardwise.inputs.load import model_names
-from shardwise.inputs.model import Mla, Model, Moe
+from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 from shardwise.inputs.parameters import Parameters, count
 from shardwise.units import show_count
 
@@ -70,11 +70,11 @@ def _show(name: str, output: Output) -> None:
     output.table(("block", "parameters", "share"), _blocks(parameters))
 
 
-def _fields(value: Model | Mla | Moe, at: str = "") -> Iterator[tuple[str, str]]:
+def _fields(value: Model | Mla | Moe | RopeScaling, at: str = "") -> Iterator[tuple[str, str]]:
     """What a model gives beside the defaults."""
     for field in fields(value):
         item = getattr(value, field.name)
-        if isinstance(item, Mla | Moe):
+        if isinstance(item, Mla | Moe | RopeScaling):
             yield from _fields(item, f"{at}{field.name}.")
         elif item != field.default:
             yield f"{at}{field.name}", str(item)

@@ -10,6 +10,7 @@ from typing import cast
 
 from shardwise.check.check import ensure
 from shardwise.errors import InputError, UnknownNameError
+from shardwise.frameworks.launcher import check_launcher
 from shardwise.frameworks.nearest import without
 from shardwise.frameworks.partition import mixture
 from shardwise.frameworks.target import Export, ExportDraft, File, Target, runtime_of, settings_of
@@ -89,17 +90,20 @@ def find(text: str) -> tuple[Target, str]:
     return target, version or next(iter(target.versions))
 
 
-def export(plan: Plan, to: str, *, strict: bool = False) -> Export:
-    """A plan in the words of a target.
+def export(plan: Plan, to: str, *, strict: bool = False, launcher: str = "torchrun") -> Export:
+    """A plan in the words of a target; `launcher`: what starts the job.
 
     Raises InfeasibleError where the target cannot say it; with `strict` also where it can only say something near.
     """
     target, version = find(to)
+    check_launcher(launcher)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     write = cast("Callable[[ExportDraft], tuple[File, ...]]", importlib.import_module(target.module).write)
-    first = _draft(plan, target, version)
+    first = _draft(plan, target, version, launcher)
     files = write(first)
-    draft = _draft(plan, target, version, strict=strict)  # once more, with what the files say in their headers
+    draft = _draft(
+        plan, target, version, launcher, strict=strict
+    )  # once more, with what the files say in their headers
     draft.written, told = read_back(files, first)
     draft.losses += told
     return draft.export(write(draft))
@@ -118,8 +122,8 @@ def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:
     return schedule_export(schedule)
 
 
-def _draft(plan: Plan, target: Target, version: str, *, strict: bool = False) -> ExportDraft:
-    draft = ExportDraft(plan=plan, target=target, version=version, strict=strict)
+def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: bool = False) -> ExportDraft:
+    draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
     _say_mixture(draft)
     _say_settings(draft)
     if target.runtime and target.name != "megatron":

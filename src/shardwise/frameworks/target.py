@@ -93,6 +93,8 @@ class ExportDraft:
     target: Target
     version: str
     strict: bool = False
+    launcher: str = "torchrun"
+    """What the job is started by."""
     strategy: Strategy = field(init=False)
     losses: list[Fault] = field(default_factory=list)
     refusals: list[Fault] = field(default_factory=list)
@@ -264,20 +266,3 @@ def settings_of(runtime: str) -> tuple[str, tuple[str, ...]]:
     plain = load_runtime(base)
     changed = [one for one in laid if replace(load_runtime(f"{base}+{one}"), name=plain.name) != plain]
     return base, tuple(re.sub(r"=0[.0]*$", "=0", one) for one in changed)
-
-
-def gpus_per_node(gpus: int) -> int:
-    """Eight as in most nodes, or the most that divides the GPUs."""
-    return next(count for count in range(min(8, gpus), 0, -1) if gpus % count == 0)
-
-
-def start_lines(gpus: int) -> list[str]:
-    """Lines of a script up to the program's name, which the caller adds."""
-    node = gpus_per_node(gpus)
-    return [
-        f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}",
-        f"NUM_NODES=${{NUM_NODES:-{gpus // node}}}",
-        "",
-        "torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NUM_NODES \\",
-        "    --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} --master-port ${MASTER_PORT:-6000} \\",
-    ]

@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Activation = Literal["swiglu", "geglu", "gelu", "relu", "squared-relu"]
 Norm = Literal["rmsnorm", "layernorm"]
 Position = Literal["rope", "learned", "alibi", "none"]
 QkNorm = Literal["none", "head", "full"]
+Scaling = Literal["linear", "dynamic", "yarn", "llama3"]
+Score = Literal["softmax", "sigmoid"]
 
 GATED = frozenset({"swiglu", "geglu"})
+
+
+def _later(default: Any) -> Any:  # noqa: ANN401 - as `field` itself
+    """A fact that models did not always have: files leave the default out, so that older plans keep their id."""
+    return field(default=default, metadata={"quiet": True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary positions are stretched to sequences longer than those of the first training."""
+
+    kind: Scaling
+    """linear: all angles; dynamic: the base grows with the sequence; yarn, llama3: slow angles alone, each its way."""
+    factor: float
+    """How many times longer."""
+    original: int = 0
+    """Longest sequence of the first training; linear does without."""
+    low: float = 1.0
+    """llama3: angles that turn less often than this within `original` are stretched in full."""
+    high: float = 4.0
+    """llama3: angles that turn more often than this are left alone."""
+    beta_fast: float = 32.0
+    """yarn: angles that turn more often than this within `original` are left alone."""
+    beta_slow: float = 1.0
+    """yarn: angles that turn less often than this are stretched in full."""
+    mscale: float = 1.0
+    """yarn: growth of the attention scores with ln(factor), over a tenth."""
+    mscale_all: float = 0.0
+    """yarn: the same on all dimensions of a head, which DeepSeek puts into the scale of the scores; 0: not."""
+    truncate: bool = True
+    """yarn: the two borders are rounded to whole dimensions; gpt-oss does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +95,16 @@ class Moe:
     """The experts' linear layers have biases."""
     shared_gate: bool = False
     """A learned gate scales the shared expert's output (Qwen2-MoE)."""
+    score: Score = _later("softmax")
+    """What makes the router's numbers into weights."""
+    normalised: bool = _later(True)
+    """The weights of the experts that a token visits add up to one."""
+    scale: float = _later(1.0)
+    """What the weights are multiplied by (DeepSeek's routed_scaling_factor)."""
+    balance_loss: float = _later(0.0)
+    """Coefficient of the auxiliary loss that evens the experts' load; 0: none."""
+    balance_bias: bool = _later(False)
+    """A bias per expert, moved by its load and no gradient, evens it (DeepSeek-V3)."""
 
     def busiest(self, ep: int) -> float:
         """Tokens of the busiest of `ep` ranks over the mean."""
@@ -94,16 +137,26 @@ class Model:
     """Vocabulary, before any padding."""
     activation: Activation = "swiglu"
     """swiglu and geglu have a gate, so three matrices; the others two."""
+    gelu_steps: bool = False
+    """gelu is approximated by tanh in steps of its own (GPT-2's gelu_new): eager runtimes run and keep every one."""
     norm: Norm = "rmsnorm"
     """rmsnorm has one vector of weights, layernorm two."""
     position: Position = "rope"
     """learned: a table of `max_positions` rows beside the embedding."""
     rotary_base: float = 10_000.0
     """Base of rotary position angles (theta). No shape or time depends on it; exports must say it."""
+    rotary_share: float = _later(1.0)
+    """Share of each head that rotary positions turn (GPT-NeoX 0.25, GLM 0.5); of MLA's rotary part always all."""
+    rope_scaling: RopeScaling | None = None
+    """How rotary positions are stretched; none: they are not."""
+    norm_eps: float = _later(1e-5)
+    """What norms add to the variance."""
     max_positions: int = 0
     """Rows of a learned position table."""
     tied: bool = False
     """The output layer shares the embedding's weights."""
+    fused_qkv: bool = False
+    """Queries, keys and values are one matrix (GPT-NeoX, Phi-3): eager runtimes keep its whole output for the values."""
     qkv_bias: bool = False
     """The query, key and value projections have biases."""
     out_bias: bool = False

@@ -14,11 +14,14 @@ Plain = dict[str, Any]
 
 
 def to_dict(value: object) -> Plain:
-    """A dataclass as a dict: fields in order, tuples as lists; a field that is None is an absent key."""
+    """A dataclass as a dict: fields in order, tuples as lists; a field that is None is an absent key, and so is the
+    default of a quiet field.
+    """
     if not is_dataclass(value) or isinstance(value, type):
         raise TypeError(f"{value!r} is not one of our values")
-    parts = {field.name: getattr(value, field.name) for field in fields(value)}
-    return {name: to_plain(part) for name, part in parts.items() if part is not None}
+    parts = [(field, getattr(value, field.name)) for field in fields(value)]
+    said = [(field.name, part) for field, part in parts if not (field.metadata.get("quiet") and part == field.default)]
+    return {name: to_plain(part) for name, part in said if part is not None}
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - any JSON value; one return a kind

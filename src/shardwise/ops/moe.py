@@ -23,7 +23,7 @@ EAGER_ROUTING = 6e8
 # Launches that an expert's products take where each is launched for itself (Megatron with Transformer Engine on an
 # H200: 1 kernel forth and 3 back for each of up and down; a layer takes the host 0.19 ms more for every expert, at
 # 8.5 us a launch).
-EXPERT_LAUNCHES = (2.8, 8.4)
+EXPERT_LAUNCHES = (4.0, 14.0)
 
 
 def moe_block(shard: Shard) -> list[Op]:
@@ -160,7 +160,7 @@ def _grouped(
     weights = groups * inputs * outputs
     element, loop = shard.element, shard.runtime.kernels.expert_loop
     kernels, loops = (EXPERT_LAUNCHES, groups) if loop else (ASSUMED.launches["experts"], 1.0)
-    made = quantised(shard, name, rows * inputs, rows * outputs)
+    made = quantised(shard, name, rows * inputs, rows * outputs, weights)
     return Op(
         name,
         "mlp",

@@ -6,7 +6,7 @@ A family says which of our fields it fixes, which of its keys switch a field, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 
@@ -24,6 +24,8 @@ class Family:
     """Inner width over hidden where no key gives it; 0: a key must."""
     window: Literal["all", "alternate", "pattern", "never"] = "all"
     """How a lone `sliding_window` is spread: all layers, every other, by `sliding_window_pattern`, or not at all."""
+    router: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a mixture of experts that hold where no key says them."""
 
 
 _BIASES = {"qkv_bias": True, "out_bias": True, "mlp_bias": True}
@@ -31,15 +33,21 @@ _LAYERNORM = {"norm": "layernorm"}
 _ATTENTION_BIAS = {"qkv_bias": ("attention_bias",), "out_bias": ("attention_bias",), "mlp_bias": ("mlp_bias",)}
 _QKV_ONLY = {"qkv_bias": ("attention_bias",), "mlp_bias": ("mlp_bias",)}
 _GPT2 = Family(
-    fixed={**_LAYERNORM, **_BIASES, "position": "learned", "tied": True, "activation": "gelu"},
+    fixed={
+        **_LAYERNORM, **_BIASES, "position": "learned", "tied": True, "activation": "gelu", "gelu_steps": True,
+    },
     gated=False,
     ffn_factor=4,
 )
 LLAMA = Family(switches=_ATTENTION_BIAS)
-_QWEN2 = Family(fixed={"qkv_bias": True}, window="never")
-_QWEN3 = Family(fixed={"qk_norm": "head"}, switches=_ATTENTION_BIAS, window="never")
-_DEEPSEEK = Family(switches=_ATTENTION_BIAS, window="never")
-_GEMMA2 = {"tied": True, "activation": "geglu", "norms_per_layer": 4}
+_FINE = {"norm_eps": 1e-6}
+_PLAIN_SUM = {"normalised": False}
+_BIASED_ROUTER = {"score": "sigmoid", "balance_bias": True}
+_QWEN2 = Family(fixed={**_FINE, "qkv_bias": True}, window="never", router=_PLAIN_SUM)
+_QWEN3 = Family(fixed={**_FINE, "qk_norm": "head"}, switches=_ATTENTION_BIAS, window="never", router=_PLAIN_SUM)
+_DEEPSEEK = Family(fixed=_FINE, switches=_ATTENTION_BIAS, window="never", router=_PLAIN_SUM)
+_DEEPSEEK3 = Family(fixed=_FINE, switches=_ATTENTION_BIAS, window="never", router=_BIASED_ROUTER)
+_GEMMA2 = {**_FINE, "tied": True, "activation": "geglu", "norms_per_layer": 4}
 _GEMMA3 = Family(fixed={**_GEMMA2, "qk_norm": "head"}, switches=_ATTENTION_BIAS, window="pattern")
 _GPTJ = Family(
     fixed={
@@ -54,7 +62,10 @@ _GPTJ = Family(
     ffn_factor=4,
 )
 _FALCON = Family(
-    fixed={**_LAYERNORM, "tied": True, "parallel_residual": True, "norms_per_layer": 1, "activation": "gelu"},
+    fixed={
+        **_LAYERNORM, "tied": True, "parallel_residual": True, "norms_per_layer": 1, "activation": "gelu",
+        "fused_qkv": True,
+    },
     switches={
         "qkv_bias": ("bias",),
         "out_bias": ("bias",),
@@ -64,25 +75,26 @@ _FALCON = Family(
     gated=False,
     ffn_factor=4,
 )
-_GLM = Family(switches=_QKV_ONLY)
+_GLM = Family(fixed={"rotary_share": 0.5}, switches=_QKV_ONLY, router=_BIASED_ROUTER)
 _COHERE = Family(
     fixed={**_LAYERNORM, "tied": True, "norms_per_layer": 1, "parallel_residual": True}, switches=_ATTENTION_BIAS
 )
 _INTERNLM = Family(switches={"qkv_bias": ("bias", "qkv_bias"), "out_bias": ("bias", "bias_o_proj")})
 
 FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(
-        ("llama", "mistral", "mixtral", "ministral", "granite", "granitemoe", "olmoe", "deci", "yi"), LLAMA
-    ),
-    **dict.fromkeys(("smollm3", "exaone", "aquila", "bailing_moe", "dots1", "minicpm", "minicpm3", "hunyuan"), LLAMA),
-    "llama4_text": Family(switches=_ATTENTION_BIAS, window="never"),
+    **dict.fromkeys(("llama", "mistral", "mixtral", "ministral", "granite", "granitemoe", "deci", "yi"), LLAMA),
+    "olmoe": Family(switches=_ATTENTION_BIAS, router=_PLAIN_SUM),
+    **dict.fromkeys(("smollm3", "exaone", "aquila", "bailing_moe", "minicpm", "minicpm3", "hunyuan"), LLAMA),
+    "dots1": Family(switches=_ATTENTION_BIAS, router=_BIASED_ROUTER),
+    "llama4_text": Family(switches=_ATTENTION_BIAS, window="never", router={"score": "sigmoid", "normalised": False}),
     "arcee": Family(switches=_ATTENTION_BIAS, gated=False, fixed={"activation": "squared-relu"}),
     "apertus": Family(switches=_ATTENTION_BIAS, gated=False, fixed={"activation": "squared-relu", "qk_norm": "head"}),
     "seed_oss": Family(switches={"qkv_bias": ("attention_bias",), "out_bias": ("attention_out_bias",)}),
     "qwen": Family(fixed={"qkv_bias": True}, window="never"),
     **dict.fromkeys(("qwen2", "qwen2_moe"), _QWEN2),
     **dict.fromkeys(("qwen3", "qwen3_moe"), _QWEN3),
-    **dict.fromkeys(("deepseek", "deepseek_v2", "deepseek_v3", "kimi_k2"), _DEEPSEEK),
+    **dict.fromkeys(("deepseek", "deepseek_v2"), _DEEPSEEK),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), _DEEPSEEK3),
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": Family(fixed={**_GPT2.fixed, "qkv_bias": False}, gated=False, ffn_factor=4),
@@ -92,7 +104,7 @@ FAMILIES: dict[str, Family] = {
         gated=False,
     ),
     "gpt_neox": Family(
-        fixed={**_LAYERNORM, **_BIASES, "parallel_residual": True, "activation": "gelu"},
+        fixed={**_LAYERNORM, **_BIASES, "parallel_residual": True, "activation": "gelu", "fused_qkv": True},
         switches={
             "qkv_bias": ("attention_bias",),
             "out_bias": ("attention_bias",),
@@ -131,12 +143,12 @@ FAMILIES: dict[str, Family] = {
         gated=False,
         ffn_factor=4,
     ),
-    "phi3": LLAMA,
+    "phi3": replace(LLAMA, fixed={**LLAMA.fixed, "fused_qkv": True}),
     "phimoe": Family(
         fixed=_LAYERNORM,
         switches={"qkv_bias": ("attention_bias",), "out_bias": ("attention_bias",), "head_bias": ("lm_head_bias",)},
     ),
-    "gemma": Family(fixed={"tied": True, "activation": "geglu"}, switches=_ATTENTION_BIAS),
+    "gemma": Family(fixed={**_FINE, "tied": True, "activation": "geglu"}, switches=_ATTENTION_BIAS),
     "gemma2": Family(fixed=_GEMMA2, switches=_ATTENTION_BIAS, window="alternate"),
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,
@@ -153,12 +165,15 @@ FAMILIES: dict[str, Family] = {
     "olmo": Family(fixed=_LAYERNORM, switches=_ATTENTION_BIAS),
     "olmo2": Family(fixed={"qk_norm": "full"}, switches=_ATTENTION_BIAS),
     "olmo3": Family(fixed={"qk_norm": "full"}, switches=_ATTENTION_BIAS),
-    "nemotron": Family(fixed={**_LAYERNORM, "activation": "squared-relu"}, switches=_ATTENTION_BIAS, gated=False),
+    "nemotron": Family(
+        fixed={**_LAYERNORM, "activation": "squared-relu", "rotary_share": 0.5}, switches=_ATTENTION_BIAS, gated=False
+    ),
     "glm": _GLM,
-    "glm4": Family(fixed={"norms_per_layer": 4}, switches=_QKV_ONLY),
+    "glm4": Family(fixed={"norms_per_layer": 4, "rotary_share": 0.5}, switches=_QKV_ONLY),
     "glm4_moe": _GLM,
     "chatglm": Family(
-        switches={"qkv_bias": ("add_qkv_bias",), "out_bias": ("add_bias_linear",), "mlp_bias": ("add_bias_linear",)}
+        fixed={"rotary_share": 0.5},
+        switches={"qkv_bias": ("add_qkv_bias",), "out_bias": ("add_bias_linear",), "mlp_bias": ("add_bias_linear",)},
     ),
     "gpt_oss": Family(fixed={"sinks": True}, switches=_ATTENTION_BIAS),
     "internlm": _INTERNLM,
@@ -200,6 +215,18 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "every": ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", "moe_layer_freq"),
     "mtp": ("num_nextn_predict_layers", "mtp_num_layers", "mtp_depth", "num_mtp_layers"),
     "tied": ("tie_word_embeddings",),
+    "norm_eps": (
+        "rms_norm_eps",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "layernorm_epsilon",
+        "norm_epsilon",
+        "norm_eps",
+    ),
+    "rotary_share": ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction"),
+    "scale": ("routed_scaling_factor",),
+    "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
+    "normalised": ("norm_topk_prob",),
     "dropout": ("resid_pdrop", "hidden_dropout", "residual_dropout", "dropout", "attention_dropout", "attn_pdrop"),
 }
 """Our concepts to the keys that carry them, the commonest first (counted over 786 published config classes)."""
@@ -208,27 +235,23 @@ _WITHOUT_EFFECT = """
 attn_impl attn_type no_bias multi_query rmsnorm post_layer_norm qk_ln softmax_scale prefix_lm attn_uses_sequence_id
 _attn_implementation _name_or_path _remove_final_layer_norm activation_dropout apply_query_key_layer_scaling
 apply_residual_connection_post_layernorm architectures attention_dropout attention_multiplier
-attention_softmax_in_fp32 attn_implementation attn_logit_softcapping audio_config auto_map aux_loss_alpha bf16
-bias_dropout_fusion boi_token_index bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout
-clip_qkv cls_token_id dim_model_base do_layer_norm_before dtype emb_pdrop embd_pdrop embedding_dropout
-embedding_multiplier eoi_token_index eos_token_id ep_size experts_per_token final_logit_softcapping fp16 fp32
-fp32_residual_connection full_attention_rope gradient_checkpointing head_dim_scale hidden_size_per_layer_input
-id2label image_token_id image_token_index init_device init_std initial_context_length initializer_range
-input_jitter_noise is_decoder is_encoder_decoder label2id language layer_norm_eps layer_norm_epsilon layerdrop
-layernorm_epsilon learned_pos_emb_offset logit_scale logit_softcapping logits_scaling masked_softmax_fusion
-max_window_layers mm_tokens_per_image model_max_length model_type mup_denominator n_group no_bias_norm norm_eps
-norm_epsilon norm_topk_prob num_labels offset_alibi onnx_safe original_max_position_embeddings original_rope
-output_attentions output_hidden_states output_router_logits pad_token_id partial_rotary_factor prefix pretraining_tp
-problem_type quantization_config query_pre_attn_scalar reorder_and_upcast_attn residual_multiplier return_dict
-rms_norm_eps rope_local_base_freq rope_parameters rope_ratio rope_scaling rotary rotary_dim
-rotary_emb_fraction rotary_pct routed_scaling_factor router_aux_loss_coef router_jitter_noise
-scale_attn_by_inverse_layer_idx scale_attn_weights scale_depth scale_emb scale_embedding scoring_func sep_token_id
-seq_aux seq_length skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation summary_first_dropout
+attention_softmax_in_fp32 attn_implementation attn_logit_softcapping audio_config auto_map bf16 bias_dropout_fusion
+boi_token_index bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout clip_qkv cls_token_id
+dim_model_base do_layer_norm_before dtype emb_pdrop embd_pdrop embedding_dropout embedding_multiplier eoi_token_index
+eos_token_id ep_size experts_per_token final_logit_softcapping fp16 fp32 fp32_residual_connection full_attention_rope
+gradient_checkpointing head_dim_scale hidden_size_per_layer_input id2label image_token_id image_token_index
+init_device init_std initial_context_length initializer_range input_jitter_noise is_decoder is_encoder_decoder
+label2id language layerdrop learned_pos_emb_offset logit_scale logit_softcapping logits_scaling masked_softmax_fusion
+max_window_layers mm_tokens_per_image model_max_length model_type mup_denominator n_group no_bias_norm num_labels
+offset_alibi onnx_safe original_max_position_embeddings original_rope output_attentions output_hidden_states
+output_router_logits pad_token_id prefix pretraining_tp problem_type quantization_config query_pre_attn_scalar
+reorder_and_upcast_attn residual_multiplier return_dict rope_local_base_freq rope_ratio rotary router_jitter_noise
+scale_attn_by_inverse_layer_idx scale_attn_weights scale_depth scale_emb scale_embedding sep_token_id seq_aux
+seq_length skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation summary_first_dropout
 summary_proj_to_labels summary_type summary_use_proj swiglu_limit task_specific_params temperature_tuning
-tokenizer_class topk_group topk_method torch_dtype transformers_version unk_token unk_token_id use_cache
-use_dynamic_ntk use_flash_attn use_logit_softcapping use_logn_attn use_qkv_bias_norm use_sliding_window
-video_token_id vision_config vision_end_token_id vision_start_token_id word_embed_proj_dim wordpiece xla_device
-z_loss_coefficient
+tokenizer_class topk_group torch_dtype transformers_version unk_token unk_token_id use_cache use_dynamic_ntk
+use_flash_attn use_logit_softcapping use_logn_attn use_qkv_bias_norm use_sliding_window video_token_id vision_config
+vision_end_token_id vision_start_token_id word_embed_proj_dim wordpiece xla_device z_loss_coefficient
 """
 IGNORED = frozenset(_WITHOUT_EFFECT.split())
 """Keys that change neither shapes nor time."""

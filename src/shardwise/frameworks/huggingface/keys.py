@@ -48,9 +48,17 @@ class Keys:
         value = self.get(*names)
         return None if value is None else int(gate.held(value, SCALARS[row], self._first(names)))
 
-    def number(self, name: str, row: str) -> float | None:
-        value = self.get(name)
-        return None if value is None else gate.held(value, SCALARS[row], name)
+    def number(self, *names: str, row: str) -> float | None:
+        """The first of these keys as a number."""
+        value = self.get(*names)
+        return None if value is None else gate.held(value, SCALARS[row], self._first(names))
+
+    def word(self, known: tuple[str, ...], *names: str) -> str | None:
+        """The first of these keys where it is a known word; else it counts as not read."""
+        for name in names:
+            if self.data.get(name) in known:
+                return str(self.get(name))
+        return None
 
     def switch(self, *names: str) -> bool | None:
         """The first of these keys as true or false: a text such as "false" is neither."""

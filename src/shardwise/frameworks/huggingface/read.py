@@ -14,6 +14,7 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.huggingface.families import ALIASES, FAMILIES, HYBRID, IGNORED, LLAMA, NOT_CAUSAL, Family
 from shardwise.frameworks.huggingface.keys import Keys
+from shardwise.frameworks.huggingface.positions import positions
 from shardwise.frameworks.huggingface.special import SPECIAL
 from shardwise.inputs.model import Activation, Mla, Model, Moe
 
@@ -127,11 +128,14 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         "vocab": keys.concept("vocab"),
         **family.fixed,
         "activation": _activation(keys, family),
+        "gelu_steps": not family.gated and _in_steps(keys, family),
         "mtp": keys.concept("mtp") or 0,
         "dropout": _dropout(keys),
-        "rotary_base": _rotary_base(keys),
         "mla": _mla(keys),
     }
+    if (eps := keys.number(*ALIASES["norm_eps"], row="Model.norm_eps")) is not None:
+        fields["norm_eps"] = eps
+    fields |= positions(keys, fields)
     for ours, theirs in family.switches.items():
         value = keys.switch(*theirs)
         fields |= {} if value is None else {ours: value}
@@ -142,7 +146,7 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
     if fields.get("position") == "learned":
         fields["max_positions"] = keys.concept("max_positions") or 0
     fields["ffn"] = keys.concept("ffn") or family.ffn_factor * hidden
-    fields["moe"] = _moe(keys, fields["ffn"], fields["layers"])
+    fields["moe"] = _moe(keys, family, fields["ffn"], fields["layers"])
     fields["windows"] = _windows(keys, family, fields["layers"])
     fields |= SPECIAL[kind](keys, fields) if kind in SPECIAL else {}
     if fields["mla"]:
@@ -176,16 +180,14 @@ def _activation(keys: Keys, family: Family) -> Activation:
     return "relu" if text == "relu" or (not text and family.fixed.get("activation") == "relu") else "gelu"
 
 
-def _rotary_base(keys: Keys) -> float:
-    """`rope_theta`, in files of transformers 5 inside `rope_parameters`; Hugging Face's default is the paper's."""
-    nested = keys.get("rope_parameters")
-    inner = Keys(nested) if isinstance(nested, dict) else keys
-    found = keys.number("rope_theta", "Model.rotary_base") or keys.number("rotary_emb_base", "Model.rotary_base")
-    return float(found or inner.number("rope_theta", "Model.rotary_base") or 10_000.0)
+def _in_steps(keys: Keys, family: Family) -> bool:
+    """Whether the library's own activation is a chain of torch's (`gelu_new`, which GPT-2 has where no key says)."""
+    given = keys.get(*ALIASES["activation"])
+    return str(given).lower() in {"gelu_new", "gelu_fast"} if given is not None else bool(family.fixed.get("gelu_steps"))
 
 
 def _dropout(keys: Keys) -> float:
-    return max(float(keys.number(name, "Model.dropout") or 0.0) for name in ALIASES["dropout"])
+    return max(float(keys.number(name, row="Model.dropout") or 0.0) for name in ALIASES["dropout"])
 
 
 def _mla(keys: Keys) -> Mla | None:
@@ -201,7 +203,7 @@ def _mla(keys: Keys) -> Mla | None:
     return Mla(kv_rank=rank, nope_size=nope, rope_size=rope, value_size=value, q_rank=keys.whole("q_lora_rank") or 0)
 
 
-def _moe(keys: Keys, ffn: int, layers: int) -> Moe | None:
+def _moe(keys: Keys, family: Family, ffn: int, layers: int) -> Moe | None:
     experts = keys.concept("experts") or 0
     if experts <= 1:
         return None
@@ -218,7 +220,23 @@ def _moe(keys: Keys, ffn: int, layers: int) -> Moe | None:
     return Moe(
         experts=experts, top_k=top_k, expert_ffn=expert_ffn, shared_ffn=shared, first_dense=first_dense, every=every,
         shared_gate=gate, groups=groups, top_groups=min(keys.whole("topk_group") or groups, groups),
+        **{**family.router, **_router(keys)},
     )  # fmt: skip
+
+
+def _router(keys: Keys) -> dict[str, Any]:
+    """What the file says of the router's weights; a word that is not known stays among what was not understood."""
+    found: dict[str, Any] = {}
+    for ours in ("scale", "balance_loss"):
+        if (number := keys.number(*ALIASES[ours], row=f"Moe.{ours}")) is not None:
+            found[ours] = number
+    if (normalised := keys.switch(*ALIASES["normalised"])) is not None:
+        found["normalised"] = normalised
+    if (score := keys.word(("softmax", "sigmoid"), "scoring_func", "score_function")) is not None:
+        found["score"] = score
+    if (method := keys.word(("greedy", "gready", "group_limited_greedy", "noaux_tc"), "topk_method")) is not None:
+        found["balance_bias"] = method == "noaux_tc"
+    return found
 
 
 def _moe_pattern(keys: Keys, layers: int) -> tuple[int, int]:

@@ -18,11 +18,17 @@ _NAMES = {
     "num_moe_experts": "num-experts", "fp8": "fp8-format", "fp4": "fp4-format", "fp8_param": "fp8-param-gather",
     "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
     "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
+    "layernorm_epsilon": "norm-epsilon", "rope_scaling": "use-rope-scaling",
+    "seq_len_interpolation_factor": "rotary-seq-len-interpolation-factor",
+    "yarn_rotary_scaling_factor": "rotary-scaling-factor", "yarn_mscale": "mscale",
+    "yarn_mscale_all_dim": "mscale-all-dim", "beta_fast": "yarn-beta-fast", "beta_slow": "yarn-beta-slow",
+    "original_max_position_embeddings": "yarn-original-max-position-embeddings",
 }  # fmt: skip
 _TURNED = {
     "add_bias_linear": "disable-bias-linear",
     "share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
     "grad_reduce_in_fp32": "grad-reduce-in-bf16",
+    "yarn_correction_range_round_to_int": "no-yarn-correction-range-round-to-int",
 }
 """Settings whose `false` is a flag."""
 _ACTIVATIONS = {"silu": "swiglu", "swiglu": "swiglu", "quick_gelu": "quick-geglu", "squared_relu": "squared-relu"}

@@ -6,13 +6,12 @@ import ast
 import re
 from typing import Any
 
-from shardwise.errors import Fault, InputError
+from shardwise.errors import Fault
 from shardwise.frameworks.imported import ImportDraft
 from shardwise.frameworks.megatron.names import MEGATRON_SWITCHES
+from shardwise.frameworks.megatron.read_facts import FACT_FLAGS, FACT_SWITCHES, number, rope_scaling, router
 from shardwise.frameworks.shell import Flags
-from shardwise.inputs.gate import typed
 from shardwise.inputs.model import Activation, Mla, Model, Moe, Position
-from shardwise.inputs.scalars import SCALARS
 
 MODEL_FLAGS = frozenset(
     {
@@ -27,8 +26,10 @@ MODEL_FLAGS = frozenset(
         "qk-pos-emb-head-dim", "v-head-dim", "mtp-num-layers", "attention-dropout", "hidden-dropout", "tokenizer-type",
         "moe-shared-expert-gate", "softmax-type", "rotary-base", "window-size", "window-attn-skip-freq",
     }
+    | FACT_FLAGS
+    | FACT_SWITCHES
 )  # fmt: skip
-_MODEL_SWITCHES = frozenset({
+_MODEL_SWITCHES = FACT_SWITCHES | frozenset({
     "group-query-attention", "use-rotary-position-embeddings", "swiglu", "quick-geglu", "squared-relu",
     "disable-bias-linear", "untie-embeddings-and-output-weights", "add-qkv-bias", "qk-layernorm",
     "multi-latent-attention", "moe-shared-expert-gate",
@@ -82,6 +83,7 @@ def read_model(draft: ImportDraft, found: Flags) -> Model | None:
     position = _POSITIONS[draft.word("--position-embedding-type", given, _POSITIONS)]
     norm = draft.word("--normalization", found.get("normalization", "LayerNorm"), ("LayerNorm", "RMSNorm"))
     softmax = draft.word("--softmax-type", found.get("softmax-type", "vanilla"), ("vanilla", "off-by-one", "learnable"))
+    latent = "multi-latent-attention" in found
     groups = whole("num-query-groups", 1) if "group-query-attention" in found else heads
     # Megatron shrinks the inner width for SwiGLU so that three matrices weigh as much as two: 8/3 h, a multiple of 64.
     default_ffn = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
@@ -97,17 +99,20 @@ def read_model(draft: ImportDraft, found: Flags) -> Model | None:
         activation=_activation(found),
         norm="rmsnorm" if norm == "RMSNorm" else "layernorm",
         position=position,
-        rotary_base=_number(draft, found, "rotary-base", "10000", "Model.rotary_base") or 1.0,
+        rotary_base=number(draft, found, "rotary-base", "10000", "Model.rotary_base") or 1.0,
+        rotary_share=number(draft, found, "rotary-percent", "1", "Model.rotary_share") or 1.0,
+        rope_scaling=rope_scaling(draft, found, latent=latent) if position == "rope" else None,
+        norm_eps=number(draft, found, "norm-epsilon", "1e-5", "Model.norm_eps") or 1e-5,
         max_positions=whole("max-position-embeddings", 0) if position == "learned" else 0,
         tied="untie-embeddings-and-output-weights" not in found,
         qkv_bias=bias or "add-qkv-bias" in found,
         out_bias=bias,
         mlp_bias=bias,
-        qk_norm="head" if "qk-layernorm" in found and "multi-latent-attention" not in found else "none",
-        mla=_mla(whole) if "multi-latent-attention" in found else None,
+        qk_norm="head" if "qk-layernorm" in found and not latent else "none",
+        mla=_mla(whole) if latent else None,
         moe=_moe(draft, found, whole, bias=bias) if whole("num-experts", 0) > 1 else None,
         mtp=whole("mtp-num-layers", 0),
-        dropout=max(_number(draft, found, flag, "0.1", "Model.dropout") or 0.0 for flag in _DROPOUTS),
+        dropout=max(number(draft, found, flag, "0.1", "Model.dropout") or 0.0 for flag in _DROPOUTS),
         sinks=softmax == "learnable",
         windows=_windows(draft, found),
     )
@@ -131,17 +136,6 @@ def _vocab(draft: ImportDraft, found: Flags) -> int:
 _DROPOUTS = ("attention-dropout", "hidden-dropout")
 
 
-def _number(draft: ImportDraft, found: Flags, flag: str, default: str | None, row: str) -> float | None:
-    text = found.get(flag, default)
-    if text is None and flag not in found:
-        return None
-    try:
-        return typed(text or "", SCALARS[row], f"--{flag}")
-    except InputError as error:
-        draft.faults += error.faults
-        return None
-
-
 def _mla(whole: Any) -> Mla:  # noqa: ANN401 - the reader of numbers above
     # The defaults are Megatron's own.
     return Mla(
@@ -160,18 +154,20 @@ def _moe(draft: ImportDraft, found: Flags, whole: Any, *, bias: bool) -> Moe:  #
         message = f"{frequency} is not understood; write a step such as 2, or a list such as ([0]*3+[1]*58)"
         draft.faults.append(Fault("--moe-layer-freq", message))
     leading, step = rhythm or (0, 1)
+    top_k = whole("moe-router-topk", 2)
     return Moe(
         experts=whole("num-experts", 1),
-        top_k=whole("moe-router-topk", 2),
+        top_k=top_k,
         expert_ffn=whole("moe-ffn-hidden-size", whole("ffn-hidden-size", 4 * whole("hidden-size", 1))),
         shared_ffn=whole("moe-shared-expert-intermediate-size", 0),
         first_dense=leading,
         every=step,
-        capacity=_number(draft, found, "moe-expert-capacity-factor", None, "Moe.capacity"),
+        capacity=number(draft, found, "moe-expert-capacity-factor", None, "Moe.capacity"),
         expert_bias=bias,
         shared_gate="moe-shared-expert-gate" in found,
         groups=whole("moe-router-num-groups", 1),
         top_groups=whole("moe-router-group-topk", 1),
+        **router(draft, found, top_k),
     )
 
 

@@ -18,11 +18,10 @@ _VALUES = (MODEL_FLAGS - SWITCHES) | {
     "pipeline-model-parallel-layout", "num-layers-per-virtual-pipeline-stage", "attention-backend", "transformer-impl",
     "fp8-format", "fp8-recipe", "fp4-format", "cpu-offloading-num-layers", "num-distributed-optimizer-instances",
     "cuda-graph-impl", "exp-avg-dtype", "offload-modules", "optimizer-offload-fraction", "moe-token-dispatcher-type",
-    "moe-flex-dispatcher-backend",
-    "moe-router-load-balancing-type", "moe-aux-loss-coeff", "cross-entropy-fusion-impl", "rotary-base", "lr", "min-lr",
-    "lr-decay-style", "lr-warmup-iters", "train-iters", "train-samples", "weight-decay", "clip-grad", "adam-beta1",
-    "adam-beta2", "init-method-std", "tokenizer-model", "data-path", "split", "save", "load", "save-interval",
-    "eval-interval", "eval-iters", "log-interval", "seed", "distributed-timeout-minutes",
+    "moe-flex-dispatcher-backend", "cross-entropy-fusion-impl", "lr", "min-lr", "lr-decay-style", "lr-warmup-iters",
+    "train-iters", "train-samples", "weight-decay", "clip-grad", "adam-beta1", "adam-beta2", "init-method-std",
+    "tokenizer-model", "data-path", "split", "save", "load", "save-interval", "eval-interval",
+    "eval-iters", "log-interval", "seed", "distributed-timeout-minutes",
 }  # fmt: skip
 _LISTS: dict[str, frozenset[str]] = {
     "recompute-modules": frozenset(MEGATRON_RECOMPUTED),

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from shardwise.frameworks.launcher import starting
 from shardwise.frameworks.megatron.names import (
     MEGATRON_CP_KINDS,
     MEGATRON_DISPATCHERS,
@@ -39,7 +40,7 @@ from shardwise.frameworks.nearest import (
     without,
     without_lora,
 )
-from shardwise.frameworks.target import ExportDraft, File, runtime_of, start_lines
+from shardwise.frameworks.target import ExportDraft, File, runtime_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
@@ -57,7 +58,7 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
     draft.settle()
     groups = arguments(draft)
     return (
-        File(name="train.sh", text=_script(draft, groups), program=True),
+        *_script(draft, groups),
         File(name="model_config.yaml", text=_yaml(draft, groups)),
     )
 
@@ -328,23 +329,20 @@ def _environment(draft: ExportDraft) -> dict[str, Any]:
     return {"CUDA_DEVICE_MAX_CONNECTIONS": 1} if (s.tp > 1 or s.cp > 1) and s.zero < 2 else {}
 
 
-def _script(draft: ExportDraft, groups: Groups) -> str:
-    lines = ["#!/bin/bash", draft.header().rstrip("\n"), "# Flags after the script's name are added to the end.", ""]
-    lines += [f"export {name}={value}" for name, value in _environment(draft).items()]
-    lines += ["# A stand-in so that it starts: replace it by your data, tokenizer and learning rate."]
+def _script(draft: ExportDraft, groups: Groups) -> tuple[File, ...]:
+    lines = ["# A stand-in so that it starts: replace it by your data, tokenizer and learning rate."]
     lines += ["DATA_ARGS=(", *(f"    {word}" for word in _DATA), ")"]
     for name, flags in groups.items():
         if flags:
             lines += [f"{name.upper()}_ARGS=(", *(f"    {word}" for word in _words(flags)), ")"]
     used = " ".join(f'"${{{name.upper()}_ARGS[@]}}"' for name, flags in groups.items() if flags)
-    lines += [
-        *start_lines(draft.strategy.world),
-        f'    pretrain_gpt.py {used} "${{DATA_ARGS[@]}}" "$@"',
-    ]
-    return "\n".join(lines) + "\n"
+    return starting(
+        draft, "train", [f'pretrain_gpt.py {used} "${{DATA_ARGS[@]}}"'], before=lines,
+        environment=_environment(draft), needs=f"{draft.speaks}, Transformer Engine and apex",
+    )  # fmt: skip
 
 
-_DATA = ("--mock-data", "--tokenizer-type NullTokenizer", "--train-iters 20", "--lr 1e-4", "--eval-iters 0")
+_DATA = ("--mock-data", "--tokenizer-type NullTokenizer", "--train-iters $STEPS", "--lr 1e-4", "--eval-iters 0")
 
 
 def _yaml(draft: ExportDraft, groups: Groups) -> str:

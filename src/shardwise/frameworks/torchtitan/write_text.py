@@ -8,7 +8,8 @@ from typing import Any
 
 import tomli_w
 
-from shardwise.frameworks.target import ExportDraft, File, start_lines
+from shardwise.frameworks.launcher import starting
+from shardwise.frameworks.target import ExportDraft, File
 from shardwise.frameworks.torchtitan.names import TORCHTITAN_FLAVORS
 
 Settings = dict[str, Any]
@@ -26,13 +27,13 @@ def say_model(draft: ExportDraft) -> None:
         draft.lose("model.mtp", f"{draft.model.mtp}: multi-token prediction {why}; it is trained without")
 
 
-def config(draft: ExportDraft, tables: dict[str, Settings]) -> tuple[File, File]:
+def config(draft: ExportDraft, tables: dict[str, Settings]) -> tuple[File, ...]:
     """The configuration file of a version, and what starts it."""
     if draft.version == "0.2":
         file = File(name="torchtitan.toml", text=_toml(draft, tables))
-        return file, _start(draft, "--job.config_file torchtitan.toml")
+        return file, *_start(draft, "--job.config_file torchtitan.toml")
     file = File(name="shardwise_config.py", text=python(draft, tables))
-    return file, _start(draft, "--module shardwise_config --config shardwise")
+    return file, *_start(draft, "--module shardwise_config --config shardwise")
 
 
 def _toml(draft: ExportDraft, tables: dict[str, Settings]) -> str:
@@ -53,12 +54,9 @@ def _toml(draft: ExportDraft, tables: dict[str, Settings]) -> str:
     return draft.header() + tomli_w.dumps(document)
 
 
-def _start(draft: ExportDraft, flags: str) -> File:
+def _start(draft: ExportDraft, flags: str) -> tuple[File, ...]:
     """The files are found from their own folder: the module by Python, the CSV and the TOML by their names."""
-    lines = ["#!/bin/bash", draft.header().rstrip("\n"), "# Flags after the script's name are added to the end.", ""]
-    lines += ['cd "$(dirname "${BASH_SOURCE[0]}")"', *start_lines(draft.strategy.world)]
-    lines.append(f'    -m torchtitan.train {flags} "$@"')
-    return File(name="torchtitan.sh", text="\n".join(lines) + "\n", program=True)
+    return starting(draft, "torchtitan", [f"-m torchtitan.train {flags}"], needs=draft.speaks)
 
 
 _CONVERTERS = {"fp8": "Float8", "mxfp8": "MXFP8"}

@@ -21,14 +21,13 @@ Row = dict[str, Any]
 
 
 def read(row: Row) -> MeasuredRun | Skipped:
-    """One row as a case. Where a framework reports what its allocator reserved and no more, that is held."""
+    """One row as a case; some frameworks report what their allocator reserved and no more."""
     strategy, model = (_written(row) if "model" in row else _library(row)) or (None, None)
     if strategy is None or model is None:
         return Skipped(id=str(row["id"]), source=source_of(row), reason="neither a model nor a config_json is there")
     measured: dict[str, float | bool] = {"iteration_seconds": float(row["iteration_s"]), "fits": True}
-    kind = "allocated" if row.get("peak_allocated") else "reserved"
-    if row.get(f"peak_{kind}"):
-        measured["peak_bytes"] = float(row[f"peak_{kind}"])
+    names = {"peak_allocated": "peak_bytes", "peak_reserved": "reserved_bytes"}
+    measured |= {ours: float(row[theirs]) for theirs, ours in names.items() if row.get(theirs)}
     measured["spread"] = float(row.get("spread") or 0.0)
     return MeasuredRun(
         id=str(row["id"]),
@@ -41,7 +40,6 @@ def read(row: Row) -> MeasuredRun | Skipped:
         strategy=strategy,
         runtime=_runtime(row, strategy),
         measured=measured,
-        memory_kind=kind,
     )
 
 
