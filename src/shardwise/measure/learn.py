@@ -5,7 +5,7 @@ that says how far it is likely to be off, and moves as far as the runs pull it (
 Gauss-Newton): where the GPU is busy throughout, a run moves its kernels and leaves the host alone; where kernels wait
 for launches, mostly the host; of a model with experts, mostly what is peculiar to those. Several runs tell kinds of
 kernels apart. Times of passes, where a log has them, count as runs of their own. Memory is not learnt: what allocators
-of one run held beside its tensors did not tell what those of the next one held (33 jobs on an H200, 3.2% before and 3.3%
+of one run held beside its tensors did not tell what those of the next held (33 jobs on an H200: 3.2% before, 3.3%
 after).
 """
 
