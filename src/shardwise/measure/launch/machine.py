@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 ANSWER_WITHIN = 180.0
 """Seconds: importing torch from a cold network disk takes minutes."""
 _ASK = """
-import importlib.metadata as metadata, importlib.util as util, json, sys
+import importlib.metadata as metadata, importlib.util as util, json, os, sys
 def version(module):
     try:
         if util.find_spec(module) is None: return None
@@ -23,8 +23,12 @@ def version(module):
         try: return metadata.version(name)
         except metadata.PackageNotFoundError: pass
     return ""
+def place(module):
+    spec = util.find_spec(module.partition(".")[0])
+    return os.path.dirname(([*(spec.submodule_search_locations or ()), spec.origin or ""])[0]) if spec else ""
 said = {"python": sys.version.split()[0], "executable": sys.executable}
 said["modules"] = {module: version(module) for module in sys.argv[1:]}
+said["places"] = {module: place(module) for module in sys.argv[1:]}
 try:
     import torch
     said["torch"] = torch.__version__
@@ -59,11 +63,13 @@ class FoundMachine(NamedTuple):
     gpus: tuple[FoundGpu, ...]
     modules: dict[str, str | None]
     """Version of what can be imported; none: it cannot."""
+    places: dict[str, str]
+    """The folder that each lies in."""
     fault: str
     """Why torch or its GPUs could not be asked."""
 
 
-UNASKED = FoundMachine("", "", "", "", "", "", (), {}, "")
+UNASKED = FoundMachine("", "", "", "", "", "", (), {}, {}, "")
 
 
 def ask_machine(modules: tuple[str, ...], environment: Mapping[str, str], folder: Path) -> FoundMachine:
@@ -76,7 +82,7 @@ def ask_machine(modules: tuple[str, ...], environment: Mapping[str, str], folder
         executable=said.get("executable", python), python=said.get("python", ""), torch=said.get("torch", ""),
         cuda=said.get("cuda", ""), nccl=said.get("nccl", ""), driver=_driver(environment),
         gpus=tuple(FoundGpu(**gpu) for gpu in said.get("gpus", ())), modules=said.get("modules", {}),
-        fault=said.get("fault", ""),
+        places=said.get("places", {}), fault=said.get("fault", ""),
     )  # fmt: skip
 
 
