@@ -20,6 +20,7 @@ import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.estimate.estimate import Estimate, assemble
+from shardwise.estimate.intervals import launch_bound
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.calibration import Calibration, Learnt
 from shardwise.inputs.calibrations import calibration_of
@@ -134,8 +135,9 @@ def _left_out(runs: Sequence[MeasuredRun], base: Calibration | None) -> float:
     """Mean error of each run by what runs of all other plans teach; 0: there are too few plans to tell."""
     if len({(run.model, run.strategy) for run in runs}) < ENOUGH:
         return 0.0
+    plain = [run for run in runs if not run.model.moe and not launch_bound(predicted(run, None, base).time)]
     errors = []
-    for run in runs:
+    for run in plain or runs:  # intervals of the others have causes of their own
         others = [one for one in runs if (one.model, one.strategy) != (run.model, run.strategy)]
         seconds = predicted(run, _learnt(run, _solved(others, base)), base).iteration_seconds
         errors.append(abs(seconds / float(run.measured["iteration_seconds"]) - 1))
