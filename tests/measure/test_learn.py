@@ -43,7 +43,7 @@ def test_a_busy_gpu_teaches_its_kernels_and_a_waiting_one_its_host():
     found = learn([ran(BUSY, slow)])
     assert found.corrections["gemm"] == pytest.approx(1.1, rel=0.01)
     assert found.corrections["host"] == pytest.approx(1.0, abs=0.02)
-    assert abs(error(ran("mbs4 gbs16 seq8192", slow), found)) < 0.01
+    assert abs(error(ran("mbs4 gbs16 seq8192", slow), found)) < 0.02
     host = truth(host=1.4)
     found = learn([ran(HOST, host)])
     assert found.corrections["host"] == pytest.approx(1.4, rel=0.08)
