@@ -1,12 +1,12 @@
 """What whole runs teach: a few factors of one runtime, such that its predictions take as long as its runs did.
 
-A run gives one time, and there are several things that a prediction can be wrong about. So every factor starts at 1 with
-a width that says how far it is mostly off, and moves as far as the runs pull it (Student's t on the logarithms of factors,
-normal errors of runs, solved by Gauss-Newton): where the GPU is busy throughout, a run moves its kernels and leaves the host alone; where kernels wait
-for launches, mostly the host; of a model with experts, mostly what is peculiar to those. Several runs tell kinds of
-kernels apart. Times of passes, where a log has them, count as runs of their own. Memory is not learnt: what allocators
-of one run held beside its tensors did not tell what those of the next held (33 jobs on an H200: 3.2% before, 3.3%
-after).
+A run gives one time, and there are several things that a prediction can be wrong about. So every factor starts at 1
+with a width that says how far it is mostly off, and moves as far as the runs pull it (Student's t on the logarithms of
+factors, normal errors of runs, solved by Gauss-Newton): where the GPU is busy throughout, a run moves its kernels and
+leaves the host alone; where kernels wait for launches, mostly the host; of a model with experts, mostly what is
+peculiar to those. Several runs tell kinds of kernels apart. Times of passes, where a log has them, count as runs of
+their own. Memory is not learnt: what allocators of one run held beside its tensors did not tell what those of the next
+held (33 jobs on an H200: 3.2% before, 3.3% after).
 """
 
 from __future__ import annotations
