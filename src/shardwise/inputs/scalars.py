@@ -121,12 +121,13 @@ SCALARS: dict[str, Scalar] = {
     "Kernels.reduce_staging": _size(1e3, 1e13, zero=True),
     **{f"Kernels.{name}": _number(0, 1000)
        for name in ("gelu_kept", "softmax_bytes", "softmax_work", "softmax_traffic", "optimizer_work", "fp8_copies",
-                    "expert_activation")},
+                    "fp8_steps", "expert_activation")},
     **{f"Memory.{name}": _size(1e3, 1e13, zero=True) for name in ("workspace", "fixed", "context", "bucket")},
     "Memory.gradient_bytes": _number(0, 16),
     "Memory.fragmentation": _number(0, 10),
     "Memory.compiled_fragmentation": _number(0, 10),
     "Memory.lasting_fragmentation": _number(0, 10),
+    "Memory.loss_gaps": _number(0, 100, usual=(0, 4), hint="it is times the logits of a micro batch"),
     "Memory.gathered_layers": _number(0, LAYERS),
     **{f"Overlap.{name}": _SHARE
        for name in ("grad_reduce", "param_gather", "fsdp", "tp", "weight_gather", "p2p", "cp", "ep", "ep_behind")},
