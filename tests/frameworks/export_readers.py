@@ -119,6 +119,23 @@ def even(layers, chunks):
     return [layers // chunks] * chunks
 
 
+def bridge(text, gpus):
+    """Fields of Megatron Bridge by hand as Megatron-LM's flags, which are then read as above."""
+    names = {
+        "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank", "fp8": "fp8-format",
+        "num_moe_experts": "num-experts", "fp4": "fp4-format",
+    }  # fmt: skip
+    flags = {}
+    for section in yaml.safe_load(text).values():
+        for field, value in section.items():
+            words = value if isinstance(value, list) else [] if value is True else [value]
+            if value is not False and value is not None:
+                flags[names.get(field, field.replace("_", "-"))] = [str(word) for word in words]
+            elif field == "grad_reduce_in_fp32":
+                flags["grad-reduce-in-bf16"] = []
+    return megatron(flags, gpus)
+
+
 def megatron_dtype(flags):
     if "fp8-format" in flags:
         return "mxfp8" if flags["fp8-recipe"] == ["mxfp8"] else "fp8"

@@ -35,12 +35,13 @@ def differing(ours, read):
             yield one.name
 
 
-@pytest.mark.parametrize("to", ["megatron@main", "megatron@0.18"])
+@pytest.mark.parametrize("to", ["megatron@main", "megatron@0.18", "megatron-bridge"])
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_of_the_catalog_comes_back_from_megatron(name, to):
     model = load_model(name)
     made = export(plan_of(ONE, model), to)
-    read = read_content(readers.texts(made)["train.sh"], "train.sh").model
+    file = "bridge.yaml" if to == "megatron-bridge" else "train.sh"
+    read = read_content(readers.texts(made)[file], file).model
     lost = {fault.path.removeprefix("model.") for fault in made.losses}
     assert set(differing(model, read)) <= lost | {"moe.imbalance", "moe.loads"}
 

@@ -151,6 +151,27 @@ def test_megatron_lm_takes_every_flag():
         assert (found["micro_batch_size"], found["global_batch_size"]) == (strategy.micro_batch, strategy.global_batch)
 
 
+def needs_bridge():
+    found = importlib.util.find_spec("megatron") and importlib.util.find_spec("megatron.bridge")
+    return pytest.mark.skipif(not found, reason="needs megatron-bridge to be installed")
+
+
+@needs_bridge()
+@cases
+@pytest.mark.filterwarnings("ignore")
+def test_megatron_bridge_builds_and_validates_the_configuration(name, tmp_path, monkeypatch):
+    strategy, model = CASES[name]
+    for file in export(plan_of(strategy, model), "megatron-bridge").files:
+        (tmp_path / file.name).write_text(file.text)
+    monkeypatch.setenv("WORLD_SIZE", str(strategy.world))
+    spec = importlib.util.spec_from_file_location("train_bridge", tmp_path / "train_bridge.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = module.container(["train.train_iters=5", "rng.seed=7"])
+    made.validate()
+    assert made.data_parallel_size == strategy.dp
+
+
 @needs("deepspeed")
 @pytest.mark.filterwarnings("ignore")
 def test_deepspeed_takes_the_configuration(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import export_mindformers
 import export_readers as readers
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
-from shardwise.frameworks.read import read_framework
+from shardwise.frameworks.read import read_content, read_framework
 
 often = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -69,6 +71,18 @@ def test_megatron(plan, folder):
             plan.model.layers, plan.model.hidden, plan.model.heads, plan.model.ffn, plan.model.moe, plan.model.mla,
             plan.model.mtp, plan.model.tied,
         )  # fmt: skip
+
+
+@often
+@given(plan=plans())
+def test_megatron_bridge(plan):
+    made = exported(plan, "megatron-bridge")
+    if made is None:
+        return
+    text = readers.texts(made)["bridge.yaml"]
+    same(readers.bridge(text, plan.strategy.world), made, plan.model)
+    read = read_content(text, "bridge.yaml").model
+    assert replace(read, name=plan.model.name) == plan.model
 
 
 @pytest.mark.parametrize("version", ["0.2", "0.3", "main"])
@@ -147,7 +161,15 @@ def test_the_models_are_different():
     assert DENSE in MODELS
 
 
-TARGETS = ("megatron", "torchtitan@0.2", "mindformers", "mindformers@2.1-pynative", "deepspeed", "paddle")
+TARGETS = (
+    "megatron",
+    "megatron-bridge",
+    "torchtitan@0.2",
+    "mindformers",
+    "mindformers@2.1-pynative",
+    "deepspeed",
+    "paddle",
+)
 
 
 @pytest.mark.parametrize("to", TARGETS)
