@@ -124,11 +124,13 @@ PADDLE = words(
 
 TORCHTITAN_02 = {
     "job": {"description"},
-    "model": {"name", "flavor", "converters"},
+    "experimental": {"custom_import"},
+    "metrics": {"log_freq", "disable_color_printing"},
+    "model": {"name", "flavor", "hf_assets_path", "converters"},
     "optimizer": {"name"},
     "training": words(
         """
-        local_batch_size global_batch_size seq_len enable_cpu_offload dtype mixed_precision_param
+        dataset local_batch_size global_batch_size seq_len enable_cpu_offload dtype mixed_precision_param
         """
     ),
     "parallelism": words(

@@ -56,6 +56,14 @@ TARGETS = {
             },
             module="shardwise.frameworks.torchtitan.write",
             runtime="torchtitan",
+            settings=("can.mixed_alone=true",),
+        ),
+        Target(
+            name="huggingface",
+            title="Hugging Face transformers",
+            versions={"5": "transformers 5.17 with torch's FSDP (plain loop, and Trainer)"},
+            module="shardwise.frameworks.huggingface.write",
+            runtime="huggingface",
         ),
         Target(
             name="deepspeed",
@@ -138,7 +146,7 @@ def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: b
     draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
     _say_mixture(draft)
     _say_settings(draft)
-    if target.runtime and not target.name.startswith("megatron"):
+    if not target.name.startswith("megatron"):
         lost = _MEGATRONS.keys() - _SAID.get(target.name, set())
         without(draft, **{name: (_MEGATRONS[name], f"no setting of {target.title}") for name in sorted(lost)})
     return draft

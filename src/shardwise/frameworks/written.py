@@ -23,7 +23,7 @@ READ_BACK = {
     "megatron-bridge@0.6": "bridge.yaml",
     "torchtitan@0.2": "torchtitan.toml", "torchtitan@0.3": "shardwise_config.py",
     "torchtitan@main": "shardwise_config.py", "mindformers@2.1-graph": "mindformers.yaml",
-    "deepspeed@0.19": "ds_config.json",
+    "deepspeed@0.19": "ds_config.json", "huggingface@5": "shardwise_train.json",
 }  # fmt: skip
 """Target -> the file that says its strategy; those of other targets are read by nobody here."""
 PARTS = ("deepspeed", "megatron-bridge")

@@ -53,6 +53,8 @@ class Abilities:
     """Parts of a layer beside which no others can be recomputed; `plan` heeds it."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     """Number formats."""
+    compile: tuple[bool, ...] = (False,)
+    """Compiling small kernels, for `plan` to choose from: off, on, or either."""
     sp: tuple[bool, ...] = (True, False)
     """Sequence parallel beside tensor parallel: on, off, or either; `plan` proposes no other."""
     together: bool = True
@@ -63,6 +65,11 @@ class Abilities:
     """Sharded states are spread over context parallel ranks, too; where not, `plan` proposes replicas alone."""
     zero_with_ep_cp: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages that go with expert and context parallel at once; `plan` proposes no others."""
+    mixed_alone: bool = True
+    """Formats are mixed whatever is sharded; where not, tp or pp without sharded states computes in fp32 (mixing is
+    FSDP's), and `plan` proposes no such strategy in 16 bits."""
+    tied_with_pp: bool = True
+    """A pipeline's two ends may share the embedding's weights; where not, `plan` cuts no model with tied ones."""
     mesh: bool = False
     """One mesh for all axes: a group that shards holds whole context parallel groups and whole groups of experts, and
     experts are split as tp is where ep is 1; `plan` heeds it."""
