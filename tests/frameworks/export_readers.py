@@ -25,7 +25,9 @@ def run_script(files, name, folder, program):
     """What a script would start, beside the other files: the words that it hands to `program`."""
     for other, text in files.items():
         (folder / other).write_text(text)
-    (folder / "pretrain_gpt.py").touch()  # Megatron-LM's folder, as far as its script looks
+    for wanted in ("pretrain_gpt.py", "llm/auto_parallel/llama/run_pretrain_auto.py"):
+        (folder / wanted).parent.mkdir(parents=True, exist_ok=True)  # the frameworks, as far as their scripts look
+        (folder / wanted).touch()
     stand_in = folder / program
     stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     stand_in.chmod(0o755)
@@ -34,7 +36,7 @@ def run_script(files, name, folder, program):
         ["bash", "-eu", folder / name],
         capture_output=True,
         text=True,
-        env={"PATH": path, "MEGATRON": str(folder)},
+        env={"PATH": path, "MEGATRON": str(folder), "PADDLENLP": str(folder), "TOKENIZER": str(folder)},
         check=True,
     )
     return done.stdout.splitlines()
