@@ -327,3 +327,11 @@ def test_what_flags_cannot_say_of_a_model():
     assert {fault.path for fault in made.losses} == {"model.activation", "model.norms_per_layer", "model.head_bias"}
     assert "quick-geglu" in flags(made)
     assert (flags(made)["window-size"], flags(made)["window-attn-skip-freq"]) == (["4095,0"], ["2"])
+
+
+def test_10_mindformers_trains_no_parts_of_sequences():
+    """Its trainer stops at seq_split_num with the models that the other settings are for."""
+    strategy = replace(PIPED, schedule="seq-1f1b", zero=1, runtime="mindformers")
+    made = export(plan_of(strategy), "mindformers")
+    assert "seq_split_num" not in readers.texts(made)["mindformers.yaml"]
+    assert any(fault.path == "strategy.schedule" for fault in made.losses)

@@ -127,7 +127,8 @@ def _dataset(draft: ExportDraft) -> Settings:
 
 
 def _schedule(draft: ExportDraft) -> None:
-    known_schedule(draft, ("interleaved", *MINDFORMERS_SCHEDULES))
+    # its trainer refuses parts of a sequence (seq_split_num) for every model but the old ones
+    known_schedule(draft, ("interleaved", *(name for name in MINDFORMERS_SCHEDULES if name != "seq-1f1b")))
     s = draft.strategy
     if s.pp > 1 and s.schedule == "zb-v" and s.microbatches < 2 * s.pp:
         draft.refuse(
@@ -198,8 +199,6 @@ def _degrees(draft: ExportDraft) -> Settings:
     found["use_seq_parallel"] = s.sp and s.tp > 1
     if s.cp > 1:
         found["context_parallel_algo"] = MINDFORMERS_CP_KINDS[s.cp_kind]
-    if s.pp > 1 and s.schedule == "seq-1f1b":
-        found["seq_split_num"] = 2
     return found
 
 
