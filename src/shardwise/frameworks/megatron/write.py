@@ -164,6 +164,12 @@ def _local(draft: ExportDraft) -> None:
     if s.flash:
         text = "--use-flash-attn is parsed and never read without Transformer Engine: scores are stored"
         draft.lose("strategy.flash", text, flash=False)
+    if draft.model.mla:
+        text = "is latent attention, whose sizes Megatron-LM's attention without Transformer Engine does not take"
+        draft.refuse("model.mla", f"{text}; use the runtime megatron")
+    if s.cp > 1:
+        text = f"{s.cp}: context parallel is Transformer Engine's alone; use cp 1, or the runtime megatron"
+        draft.refuse("strategy.cp", text)
     if s.tp > 1 and draft.model.moe:
         text = f"{s.tp}: experts under tensor parallel need sequence parallel, which torch's norms refuse; use tp 1"
         draft.refuse("strategy.tp", f"{text}, or the runtime megatron")

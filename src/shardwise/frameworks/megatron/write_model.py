@@ -18,8 +18,8 @@ _YARN = RopeScaling(kind="yarn", factor=1.0, original=YARN_ORIGINAL)
 """What is built into Megatron-LM where no flag says another."""
 BRIDGE = "megatron-bridge"
 """The target whose fields say more than Megatron-LM's flags."""
-_NO_YARN = "0.18"
-"""The version without flags for yarn outside of latent attention."""
+_LLAMA3_ONLY = "0.18"
+"""The version whose program hands no other stretch to ordinary attention."""
 
 
 def model_losses(draft: ExportDraft) -> None:
@@ -85,9 +85,9 @@ def _stretched(model: Model, version: str) -> bool:
         return False
     if model.mla:
         return scaling.kind == "yarn"
-    if scaling.kind == "linear":
-        return scaling.factor == round(scaling.factor)
-    return scaling.kind == "llama3" or (scaling.kind == "yarn" and version != _NO_YARN)
+    if scaling.kind == "llama3" or version == _LLAMA3_ONLY:
+        return scaling.kind == "llama3"
+    return scaling.kind == "yarn" or (scaling.kind == "linear" and scaling.factor == round(scaling.factor))
 
 
 def _router_losses(model: Model) -> Iterator[tuple[str, str]]:
