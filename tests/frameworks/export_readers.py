@@ -25,7 +25,9 @@ def run_script(files, name, folder, program):
     """What a script would start, beside the other files: the words that it hands to `program`."""
     for other, text in files.items():
         (folder / other).write_text(text)
-    (folder / "pretrain_gpt.py").touch()  # Megatron-LM's folder, as far as its script looks
+    for wanted in ("pretrain_gpt.py", "llm/auto_parallel/llama/run_pretrain_auto.py"):
+        (folder / wanted).parent.mkdir(parents=True, exist_ok=True)  # the frameworks, as far as their scripts look
+        (folder / wanted).touch()
     stand_in = folder / program
     stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     stand_in.chmod(0o755)
@@ -34,7 +36,7 @@ def run_script(files, name, folder, program):
         ["bash", "-eu", folder / name],
         capture_output=True,
         text=True,
-        env={"PATH": path, "MEGATRON": str(folder)},
+        env={"PATH": path, "MEGATRON": str(folder), "PADDLENLP": str(folder), "TOKENIZER": str(folder)},
         check=True,
     )
     return done.stdout.splitlines()
@@ -117,6 +119,23 @@ def unroll(layout):
 def even(layers, chunks):
     assert layers % chunks == 0
     return [layers // chunks] * chunks
+
+
+def bridge(text, gpus):
+    """Fields of Megatron Bridge by hand as Megatron-LM's flags, which are then read as above."""
+    names = {
+        "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank", "fp8": "fp8-format",
+        "num_moe_experts": "num-experts", "fp4": "fp4-format",
+    }  # fmt: skip
+    flags = {}
+    for section in yaml.safe_load(text).values():
+        for field, value in section.items():
+            words = value if isinstance(value, list) else [] if value is True else [value]
+            if value is not False and value is not None:
+                flags[names.get(field, field.replace("_", "-"))] = [str(word) for word in words]
+            elif field == "grad_reduce_in_fp32":
+                flags["grad-reduce-in-bf16"] = []
+    return megatron(flags, gpus)
 
 
 def megatron_dtype(flags):

@@ -128,7 +128,7 @@ def test_losses_are_notes_and_strict_refuses(export, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["--to", "megatorn"], 2, "there is no target named 'megatorn'; did you mean megatron?"),
+        (["--to", "megatorn"], 2, "there is no target named 'megatorn'; did you mean megatron"),
         (["--to", "mindformers@9"], 2, "no version of MindFormers named '9'"),
         (["--to", "megatron", "--out", "/dev/null/x"], 2, "choose another"),
     ],

@@ -79,6 +79,8 @@ def read(to: str, made, plan: Plan):
     files = readers.texts(made)
     if name == "megatron":
         return readers.megatron(readers.flags_of_yaml(files["model_config.yaml"]), plan.strategy.world), set()
+    if name == "megatron-bridge":
+        return readers.bridge(files["bridge.yaml"], plan.strategy.world), set()
     if name == "torchtitan":
         later = {"cp_kind", "etp"} if version != "0.2" else set()
         return readers.torchtitan(version, files, plan.model.layers), {"schedule", "grad_dtype", *later}

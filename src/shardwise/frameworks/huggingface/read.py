@@ -236,7 +236,9 @@ def _router(keys: Keys) -> dict[str, Any]:
         found["normalised"] = normalised
     if (score := keys.word(("softmax", "sigmoid"), "scoring_func", "score_function")) is not None:
         found["score"] = score
-    if (method := keys.word(("greedy", "gready", "group_limited_greedy", "noaux_tc"), "topk_method")) is not None:
+    if (bias := keys.switch("moe_router_enable_expert_bias")) is not None:
+        found["balance_bias"] = bias
+    elif (method := keys.word(("greedy", "gready", "group_limited_greedy", "noaux_tc"), "topk_method")) is not None:
         found["balance_bias"] = method == "noaux_tc"
     return found
 
