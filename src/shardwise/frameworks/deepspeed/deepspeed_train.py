@@ -42,8 +42,15 @@ def build(model, config, device, dtype):
 
 
 def optimizer_of(model, config):
-    """Torch's own AdamW and SGD: DeepSpeed's are compiled where they run, which needs a compiler there."""
-    kind = config.pop("optimizer")["type"].lower()
+    """Torch's own AdamW and SGD: DeepSpeed's are compiled where they run, which needs a compiler there.
+
+    With expert parallel DeepSpeed makes it, as the experts of a rank are known only inside of it.
+    """
+    kind = config["optimizer"]["type"].lower()
+    if config.get("expert_parallel"):
+        config["optimizer"]["params"] = {"lr": RATE} | ({"torch_adam": True} if kind == "adamw" else {})
+        return None
+    del config["optimizer"]
     if config["zero_optimization"].get("offload_optimizer"):
         return deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), lr=RATE)
     if kind == "sgd":
@@ -165,7 +172,10 @@ def train(config):
     parameters, vocab, piped = sum(one.numel() for one in model.parameters()), model.config.vocab_size, plan["pp"] > 1
     model = pipeline(model, config, device, dtype) if piped else build(model, config, device, dtype)
     mpu = sequence_parallel(model, plan) if plan["cp"] > 1 else None
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer_of(model, config), config=config, mpu=mpu)
+    optimizer = optimizer_of(model, config)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, model_parameters=model.parameters(), config=config, mpu=mpu
+    )
     if plan["compile"]:
         engine.compile()
     rank, inner, passes = dist.get_rank(), plan["tp"] * plan["cp"], plan["microbatches"]

@@ -49,7 +49,7 @@ def write_config(model: Model) -> Config:
         nearest = min(nearest, (len(differing), f"{kind} has {', '.join(differing)}"))
     raise InfeasibleError(
         f"no architecture of transformers that is known here is {model.name}: the nearest, {nearest[1]}; change the "
-        "model, or train it with a framework that can say it (megatron, torch-pipelining)"
+        "model, or export to megatron"
     )
 
 
