@@ -12,6 +12,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
+from shardwise.ops.embedding import padded_vocab
 from shardwise.ops.linear import trained_params
 from shardwise.ops.shard import Shard
 
@@ -74,6 +75,8 @@ class Footprint(NamedTuple):
     """Fragmentation of what lasts."""
     context: float
     """Device context and communicators, outside the allocator."""
+    gaps: float = 0.0
+    """What the allocator holds beside all that, since the loss breaks up its largest blocks."""
     ahead: float = 0.0
     """Activations of the layer whose forward runs beside another one's backward to hide the experts' traffic: what one
     pass frees layer by layer the other takes."""
@@ -114,8 +117,15 @@ def footprint_of(
         fragmentation=runtime.memory.fragmentation,
         lasting=runtime.memory.lasting_fragmentation,
         context=reserved + runtime.memory.context + _communicators(strategy),
+        gaps=runtime.memory.loss_gaps * _logits(chunks, shard),
         ahead=_ahead(chunks) if strategy.ep_overlap else 0.0,
     )
+
+
+def _logits(chunks: list[Chunk], shard: Shard) -> float:
+    """Bytes of a micro batch's logits in 16 bit, where they are made."""
+    made = any(run.block.name == "head" for chunk in chunks for run in chunk.runs)
+    return 2.0 * shard.tokens * padded_vocab(shard) if made else 0.0
 
 
 def _ahead(chunks: list[Chunk]) -> float:
@@ -136,7 +146,7 @@ class PassBytes(NamedTuple):
 
 def pass_bytes(footprint: Footprint) -> PassBytes:
     over = 1 + footprint.fragmentation
-    lasting = footprint.context + footprint.static * (1 + footprint.lasting)
+    lasting = footprint.context + footprint.gaps + footprint.static * (1 + footprint.lasting)
     high = max(footprint.first.forward, footprint.top.backward) - footprint.each
     mean = footprint.kept / footprint.chunks
     return PassBytes(
@@ -156,6 +166,7 @@ def rank_memory(rank: int, in_flight: float, footprint: Footprint) -> RankMemory
     at, parts = _peak_parts(footprint, in_flight, forward, backward, optimizer)
     # what lasts was allocated once and packs well; what comes and goes leaves gaps
     reserved = peak + (peak - static) * footprint.fragmentation + static * footprint.lasting
+    reserved += footprint.gaps
     return RankMemory(
         rank,
         Ledger("peak memory", peak, footprint.parts + parts, at),

@@ -29,7 +29,11 @@ TARGETS = {
         Target(
             name="megatron",
             title="Megatron-LM",
-            versions={"main": "Megatron-LM, main of August 2026 (d98e8a6)"},
+            versions={
+                "main": "Megatron-LM, main of August 2026 (d98e8a6)",
+                "0.19": "Megatron-LM core_v0.19.0",
+                "0.18": "Megatron-LM core_v0.18.2",
+            },
             module="shardwise.frameworks.megatron.write",
             runtime="megatron",
             settings=("kernels.loss=fused", "overlap.tp=0"),
@@ -44,6 +48,7 @@ TARGETS = {
             },
             module="shardwise.frameworks.torchtitan.write",
             runtime="torchtitan",
+            settings=("can.mixed_alone=true",),
         ),
         Target(
             name="huggingface",

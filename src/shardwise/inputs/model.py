@@ -137,6 +137,8 @@ class Model:
     """Vocabulary, before any padding."""
     activation: Activation = "swiglu"
     """swiglu and geglu have a gate, so three matrices; the others two."""
+    gelu_steps: bool = False
+    """gelu is approximated by tanh in steps of its own (GPT-2's gelu_new): eager runtimes run and keep every one."""
     norm: Norm = "rmsnorm"
     """rmsnorm has one vector of weights, layernorm two."""
     position: Position = "rope"
@@ -153,6 +155,8 @@ class Model:
     """Rows of a learned position table."""
     tied: bool = False
     """The output layer shares the embedding's weights."""
+    fused_qkv: bool = False
+    """Queries, keys and values are one matrix (GPT-NeoX, Phi-3): eager runtimes keep its whole output for the values."""
     qkv_bias: bool = False
     """The query, key and value projections have biases."""
     out_bias: bool = False

@@ -53,6 +53,8 @@ class Abilities:
     """Parts of a layer beside which no others can be recomputed; `plan` heeds it."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     """Number formats."""
+    compile: tuple[bool, ...] = (False,)
+    """Compiling small kernels, for `plan` to choose from: off, on, or either."""
     sp: tuple[bool, ...] = (True, False)
     """Sequence parallel beside tensor parallel: on, off, or either; `plan` proposes no other."""
     together: bool = True
@@ -63,6 +65,11 @@ class Abilities:
     """Sharded states are spread over context parallel ranks, too; where not, `plan` proposes replicas alone."""
     zero_with_ep_cp: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages that go with expert and context parallel at once; `plan` proposes no others."""
+    mixed_alone: bool = True
+    """Formats are mixed whatever is sharded; where not, tp or pp without sharded states computes in fp32 (mixing is
+    FSDP's), and `plan` proposes no such strategy in 16 bits."""
+    tied_with_pp: bool = True
+    """A pipeline's two ends may share the embedding's weights; where not, `plan` cuts no model with tied ones."""
     mesh: bool = False
     """One mesh for all axes: a group that shards holds whole context parallel groups and whole groups of experts, and
     experts are split as tp is where ep is 1; `plan` heeds it."""
@@ -77,8 +84,13 @@ class Kernels:
     norm: Literal["fused", "native", "eager"] = "fused"
     """fused: one tuned kernel that keeps its input; native: torch's own, slower; eager: a chain of fp32 kernels that
     keeps two copies (RMS norm only; a layer norm is then native)."""
+    chained_head_norm: bool = False
+    """Where nothing shards them, weights are fp32 beside 16-bit activations, and norms of queries and keys fall back to
+    a chain of plain kernels unless they are compiled (torch's RMS norm under autocast)."""
     attention: Literal["best", "flash2", "flash1"] = "best"
     """Attention kernels: the fastest for the GPU, or FlashAttention 2 or 1 as older software has them."""
+    flash: bool = True
+    """There is a kernel that stores no scores; where there is none, a strategy's `flash` changes nothing."""
     rope: Literal["fused", "unfused", "eager"] = "fused"
     """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""
     qkv: Literal["separate", "mixed"] = "separate"
@@ -88,7 +100,7 @@ class Kernels:
     activation: Literal["fused", "eager", "compiled"] = "fused"
     """fused: only the inputs are kept; eager: each step's result too; compiled: inputs and the product."""
     gelu_kept: float = 1.0
-    """Copies of the inner activation that an eager GELU keeps beside the product (its composite form keeps 4)."""
+    """Copies of the inner activation that an eager GELU in steps keeps beside the product; torch's own keeps one."""
     loss: Literal["fp32", "in-place", "fused", "compiled", "compiled-fp32"] = "in-place"
     """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only;
     compiled: 16-bit logits and their 16-bit gradient; compiled-fp32: the gradient comes in fp32 first."""
@@ -108,6 +120,8 @@ class Kernels:
     """What the loss becomes where a strategy compiles; empty: compiling leaves it alone."""
     compiled_full_attention: bool = False
     """Compiled, the runtime hands attention an explicit mask, and the whole square is computed."""
+    masked_windows: bool = False
+    """A window shorter than the sequence comes as an explicit mask, and the whole square is computed."""
     reduce_staging: float = 0.0
     """Largest buffer that summing a bias gradient over the tokens takes, bytes; 0: fused into another kernel."""
     weight_grad_fusion: bool = True
@@ -128,6 +142,9 @@ class Kernels:
     fp8_copies: float = 0.0
     """Most copies of a weight in the format of the products, one for each layout, that are kept from pass to pass; 0:
     cast in every pass."""
+    fp8_steps: float = 0.0
+    """Weighted bytes an element of casting an operand to 8 bit where that is a chain of plain kernels, and both passes
+    cast both operands anew (torchao, not compiled); 0: fused, or by the kernel that makes it."""
     fp8_inputs: bool = False
     """Linear layers keep their inputs in the format of the products."""
     compiled: bool = False
@@ -163,6 +180,9 @@ class Memory:
     """Reserved over allocated bytes, less one, of what comes and goes (activations, temporaries)."""
     compiled_fragmentation: float = 1.0
     """The same at most where a strategy compiles: compiled passes allocate the same blocks every time."""
+    loss_gaps: float = 0.0
+    """Reserved beside the rest on the rank with the loss, over the logits of a micro batch in 16 bit: these largest
+    blocks come and go first, and what follows breaks them up."""
     lasting_fragmentation: float = 0.0
     """The same of what lasts (weights, states), where one figure is given for all (SimuMax's mem_factor)."""
     context: float = 0.0

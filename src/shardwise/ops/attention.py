@@ -14,6 +14,9 @@ EAGER_ROPE_KERNELS = (10.0, 14.0)
 # Norms over one head, over those over the hidden state (H200 probe with heads of 128: eager 1.1 and 1.25, native 3.4
 # and 2.0: short rows leave a block of threads idle).
 HEAD_NORM = {"eager": (1.0, 1.2), "native": (3.4, 2.0)}
+# Bytes an element that a chained norm of queries and keys keeps: its fp32 input and result, and their rotated copies
+# in fp32 and 16 bit (torchtitan 0.2.2 on one H200: 7 to 8 more than a fused one).
+CHAINED_KEPT = 9.5
 # FlashAttention's kernels: one forward; backward prepares, computes and converts the gradient of queries.
 FLASH_KERNELS = (1.0, 3.0)
 # Compiled with an explicit mask, keys and values are spread to all heads and their gradients summed (H200, tinyllama).
@@ -64,8 +67,9 @@ def _qkv(shard: Shard) -> Op:
 def _qk_norm(shard: Shard) -> Op:
     elements = shard.tokens * (query_width(shard) + kv_width(shard))
     size = shard.element * elements
-    eager = shard.runtime.kernels.norm == "eager"
-    model, kind = shard.model, norm_kind(shard)
+    chained = shard.chained_head_norm
+    eager = chained or shard.runtime.kernels.norm == "eager"
+    model, kind = shard.model, "eager" if chained else norm_kind(shard)
     slow = HEAD_NORM.get(kind, ASSUMED.head_norm)
     kernels = NORM_KERNELS["eager" if eager else "fused"]  # of queries, and of keys
     params = 2 * model.head_size if model.qk_norm == "head" else query_width(shard) + kv_width(shard)
@@ -77,7 +81,7 @@ def _qk_norm(shard: Shard) -> Op:
         bytes_b=NORM_BYTES[kind][1] * elements * slow[1],
         kernels_f=2 * kernels[0],
         kernels_b=2 * kernels[1],
-        kept=6.0 * elements if eager else size,
+        kept=(CHAINED_KEPT if chained else 6.0 if eager else shard.element) * elements,
         extra_f=6.0 * elements if eager else size,
         extra_b=shard.residual + (10.0 if eager else 4.0) * elements,
         params=params,
@@ -119,10 +123,11 @@ def area(queries: float, window: int) -> float:
 
 def kept_qkv(shard: Shard) -> float:
     """Queries, keys and values as attention keeps them, and its output once more where the next layer turns it."""
-    query, kv = query_width(shard), kv_width(shard)
-    turned = shard.runtime.kernels.turned_output_kept and shard.samples > 1
+    query, kv, kernels = query_width(shard), kv_width(shard), shard.runtime.kernels
+    turned = kernels.turned_output_kept and shard.samples > 1
     width = query + 2 * kv + (query if turned or exchanges(shard) else 0.0)
-    if shard.runtime.kernels.qkv == "mixed" and shard.model.position == "rope":
+    mixed = kernels.qkv == "mixed" or (shard.model.fused_qkv and kernels.rope == "eager")
+    if mixed and shard.model.position == "rope":
         width += query + kv  # values are a view that holds the whole projection beside the rotated copies
     return shard.element * shard.tokens * width
 
@@ -162,7 +167,9 @@ def context_shape(
     rows, cp = shard.samples * heads, shard.cp
     comms: tuple[Comm, ...]
     kernels = shard.runtime.kernels
-    share = 1.0 if kernels.compiled and kernels.compiled_full_attention else area(shard.whole_seq, window)
+    masked = kernels.masked_windows and 0 < window < shard.whole_seq
+    square = masked or (kernels.compiled and kernels.compiled_full_attention)
+    share = 1.0 if square else area(shard.whole_seq, window)
     if cp == 1:
         return (rows, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), ()
     per_token = shard.element * shard.tokens * heads

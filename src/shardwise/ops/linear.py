@@ -122,8 +122,9 @@ def linear(shard: Shard, layer: Linear) -> Op:
     casts = 2.0 if shard.autocast else 0.0
     local = shard.tp if parallel and shard.sp and narrow_of(shard, layer.name, gathered=True) else 1
     made = quantised(
-        shard, layer.name, rows * inputs / (local if column else 1), rows * outputs / (1 if column else local)
-    )
+        shard, layer.name, rows * inputs / (local if column else 1), rows * outputs / (1 if column else local),
+        weights, layer.projections,
+    )  # fmt: skip
     return Op(
         layer.name,
         layer.module,
@@ -141,6 +142,10 @@ def linear(shard: Shard, layer: Linear) -> Op:
     )
 
 
+CAST_STEPS = 12.0
+"""Kernels of an input's and a weight's casts in steps: each finds the largest value, scales, clamps and rounds."""
+
+
 class Quantised(NamedTuple):
     """What making the operands of a product moves beside it, in each pass."""
 
@@ -155,11 +160,17 @@ def narrow_of(shard: Shard, name: str, *, gathered: bool = False) -> Format | No
     return narrow if narrow and (narrow.gathered or not gathered) else None
 
 
-def quantised(shard: Shard, name: str, inputs: float, gradients: float) -> Quantised:
+def quantised(
+    shard: Shard, name: str, inputs: float, gradients: float, weights: float = 0.0, projections: int = 1
+) -> Quantised:
     """Making `inputs` elements of the input, and in backward `gradients` elements of the output's gradient."""
     narrow = narrow_of(shard, name)
     if narrow is None:
         return Quantised()
+    if shard.runtime.kernels.fp8_steps and not shard.runtime.kernels.compiled:
+        own = shard.runtime.kernels.fp8_steps * (projections * inputs + weights)
+        back = 2.0 * shard.runtime.kernels.fp8_steps * gradients
+        return Quantised(own, own + back, CAST_STEPS * projections)
     # a compiler lets whatever makes an operand find its largest value, as a norm does
     compiled = shard.runtime.kernels.compiled
     forward = narrow.traffic(turned=shard.turned, normed=compiled or name in NORMED)

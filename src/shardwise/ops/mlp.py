@@ -6,6 +6,9 @@ from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 
+# A fused gate in backward over a streaming kernel, as it joins two gradients while it computes (Megatron-LM with its own
+# fusion on an H200: 1.8 and 2.0); experts have a factor of their own.
+FUSED_GATE_BACK = 1.9
 # GELU composed of plain kernels, weighted bytes per element and kernels (H200 probe: 8192 x 4096).
 GELU_BYTES, GELU_KERNELS = (38.0, 58.0), (8.0, 11.0)
 # Halves of one tensor, read with a stride, over two tensors (H200 probe, silu and product: 22 to 24 bytes per element
@@ -48,18 +51,19 @@ def activation(
     gate = 2 if shard.model.gated else 1
     kept = gate * size
     if not shard.model.gated and kernels.activation == "eager":
-        kept = kernels.gelu_kept * size
+        kept = (kernels.gelu_kept if shard.model.gelu_steps else 1.0) * size
     if kernels.activation == "compiled":
         kept = gate * size
     staging = min(8.0 * elements, kernels.reduce_staging) if bias else 0.0
-    composed = kernels.activation == "eager" and kernels.gelu_kept > 1
+    slow = FUSED_GATE_BACK if gate > 1 and not halves and kernels.activation == "fused" else 1.0
+    composed = kernels.activation == "eager" and kernels.gelu_kept > 1 and shard.model.gelu_steps
     return [
         Op(
             prefix + "activation",
             module,
             "memory",
             bytes_f=GELU_BYTES[0] * elements if composed else (gate + 1) * size,
-            bytes_b=GELU_BYTES[1] * elements if composed else (2 * gate + 1) * size + (2 * size if bias else 0.0),
+            bytes_b=GELU_BYTES[1] * elements if composed else (2 * gate + 1) * size * slow + (2 * size if bias else 0.0),
             kernels_f=GELU_KERNELS[0] if composed else 1.0,
             kernels_b=GELU_KERNELS[1] if composed else 1.0 + (1.0 if bias else 0.0),
             kept=kept,

@@ -160,7 +160,7 @@ def _grouped(
     weights = groups * inputs * outputs
     element, loop = shard.element, shard.runtime.kernels.expert_loop
     kernels, loops = (EXPERT_LAUNCHES, groups) if loop else (ASSUMED.launches["experts"], 1.0)
-    made = quantised(shard, name, rows * inputs, rows * outputs)
+    made = quantised(shard, name, rows * inputs, rows * outputs, weights)
     return Op(
         name,
         "mlp",

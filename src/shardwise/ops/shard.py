@@ -40,6 +40,8 @@ class Shard(NamedTuple):
     weight: float
     """Bytes of a weight as stored."""
     autocast: bool
+    chained_head_norm: bool
+    """Norms of queries and keys are chains of plain kernels in fp32."""
     flash: bool
     narrow: Format | None
     """Format of the products below 16 bit."""
@@ -96,7 +98,8 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         stream=4.0 if autocast else element,
         weight=weight,
         autocast=autocast,
-        flash=strategy.flash,
+        chained_head_norm=_chained(strategy, runtime),
+        flash=strategy.flash and runtime.kernels.flash,
         narrow=narrow,
         turned=gpu is None or "fp4" not in gpu.flops,
         fp8_weights=narrow is not None and strategy.fp8_weights,
@@ -105,3 +108,8 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         lora=strategy.lora.rank if strategy.lora else 0,
         lora_targets=strategy.lora.targets if strategy.lora else (),
     )
+
+
+def _chained(strategy: Strategy, runtime: Runtime) -> bool:
+    kernels, sharded = runtime.kernels, strategy.zero and strategy.shard_group > 1
+    return kernels.chained_head_norm and not kernels.compiled and not sharded and strategy.master != "pure"

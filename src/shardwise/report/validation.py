@@ -69,7 +69,7 @@ def tables(validation: Validation) -> Iterator[Listing]:
     """Every table that has a row."""
     outcomes = validation.outcomes
     every = (
-        *_time(outcomes), *_memory(outcomes), *_parts(outcomes), _fits(outcomes), _regret(outcomes),
+        *_time(outcomes), *_memory(outcomes), *_jobs(outcomes), *_parts(outcomes), _fits(outcomes), _regret(outcomes),
         *_coverage(outcomes),
     )  # fmt: skip
     yield from (one for one in every if one.rows)
@@ -93,6 +93,14 @@ def _memory(outcomes: list[Outcome]) -> Iterator[Listing]:
     keys = {"source": summary.by_source, "gpu": summary.by_gpu, "precision": summary.by_precision}
     for word, key in keys.items():
         yield _errors(f"peak memory by {word}", word, summary.table(outcomes, "peak_bytes", key))
+
+
+def _jobs(outcomes: list[Outcome]) -> Iterator[Listing]:
+    """Whole jobs of frameworks, by framework and kind."""
+    jobs = [one for one in outcomes if one.case.source.startswith(summary.JOBS)]
+    words = {"iteration_seconds": "iteration time", "peak_bytes": "peak allocated", "reserved_bytes": "peak reserved"}
+    for quantity, word in words.items():
+        yield _errors(f"whole jobs: {word} by framework and kind", "job", summary.table(jobs, quantity, summary.by_job))
 
 
 def _parts(outcomes: list[Outcome]) -> Iterator[Listing]:

@@ -6,7 +6,7 @@ A family says which of our fields it fixes, which of its keys switch a field, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 
@@ -33,7 +33,9 @@ _LAYERNORM = {"norm": "layernorm"}
 _ATTENTION_BIAS = {"qkv_bias": ("attention_bias",), "out_bias": ("attention_bias",), "mlp_bias": ("mlp_bias",)}
 _QKV_ONLY = {"qkv_bias": ("attention_bias",), "mlp_bias": ("mlp_bias",)}
 _GPT2 = Family(
-    fixed={**_LAYERNORM, **_BIASES, "position": "learned", "tied": True, "activation": "gelu"},
+    fixed={
+        **_LAYERNORM, **_BIASES, "position": "learned", "tied": True, "activation": "gelu", "gelu_steps": True,
+    },
     gated=False,
     ffn_factor=4,
 )
@@ -60,7 +62,10 @@ _GPTJ = Family(
     ffn_factor=4,
 )
 _FALCON = Family(
-    fixed={**_LAYERNORM, "tied": True, "parallel_residual": True, "norms_per_layer": 1, "activation": "gelu"},
+    fixed={
+        **_LAYERNORM, "tied": True, "parallel_residual": True, "norms_per_layer": 1, "activation": "gelu",
+        "fused_qkv": True,
+    },
     switches={
         "qkv_bias": ("bias",),
         "out_bias": ("bias",),
@@ -99,7 +104,7 @@ FAMILIES: dict[str, Family] = {
         gated=False,
     ),
     "gpt_neox": Family(
-        fixed={**_LAYERNORM, **_BIASES, "parallel_residual": True, "activation": "gelu"},
+        fixed={**_LAYERNORM, **_BIASES, "parallel_residual": True, "activation": "gelu", "fused_qkv": True},
         switches={
             "qkv_bias": ("attention_bias",),
             "out_bias": ("attention_bias",),
@@ -138,7 +143,7 @@ FAMILIES: dict[str, Family] = {
         gated=False,
         ffn_factor=4,
     ),
-    "phi3": LLAMA,
+    "phi3": replace(LLAMA, fixed={**LLAMA.fixed, "fused_qkv": True}),
     "phimoe": Family(
         fixed=_LAYERNORM,
         switches={"qkv_bias": ("attention_bias",), "out_bias": ("attention_bias",), "head_bias": ("lm_head_bias",)},

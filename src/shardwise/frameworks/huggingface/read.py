@@ -128,6 +128,7 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         "vocab": keys.concept("vocab"),
         **family.fixed,
         "activation": _activation(keys, family),
+        "gelu_steps": not family.gated and _in_steps(keys, family),
         "mtp": keys.concept("mtp") or 0,
         "dropout": _dropout(keys),
         "mla": _mla(keys),
@@ -177,6 +178,12 @@ def _activation(keys: Keys, family: Family) -> Activation:
     if family.gated:
         return "geglu" if "gelu" in text or family.fixed.get("activation") == "geglu" else "swiglu"
     return "relu" if text == "relu" or (not text and family.fixed.get("activation") == "relu") else "gelu"
+
+
+def _in_steps(keys: Keys, family: Family) -> bool:
+    """Whether the library's own activation is a chain of torch's (`gelu_new`, which GPT-2 has where no key says)."""
+    given = keys.get(*ALIASES["activation"])
+    return str(given).lower() in {"gelu_new", "gelu_fast"} if given is not None else bool(family.fixed.get("gelu_steps"))
 
 
 def _dropout(keys: Keys) -> float:

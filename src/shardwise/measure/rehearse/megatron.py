@@ -9,7 +9,7 @@ from shardwise.inputs.runtime import Runtime
 from shardwise.measure.rehearse.spec import SCHEMA, Spec, identity_of, model_values, short, strategy_values
 from shardwise.plan.plan import Plan
 
-LOCAL = "megatron-local"
+LOCAL = "megatron-modules"
 """The runtime of Megatron-Core without Transformer Engine, which is what the program builds."""
 CAUSE = "rehearse --with megatron cannot build it; rehearse without --with"
 SCHEDULES = {"1f1b", "interleaved"}

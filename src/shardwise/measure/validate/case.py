@@ -34,7 +34,7 @@ class MeasuredRun:
     strategy: Strategy
     runtime: Runtime
     measured: dict[str, float | bool] = field(default_factory=dict)
-    """iteration_seconds, peak_bytes, fits and, where measured, their parts."""
+    """iteration_seconds, peak_bytes, reserved_bytes, fits and, where measured, their parts."""
     rank: int | None = None
     """The one pipeline rank that was measured, the others faked: compute only, no waiting."""
     memory_kind: str = "allocated"

@@ -60,6 +60,7 @@ def _huggingface_model(row: Row) -> Model:
         **_shape(row),
         head_size=128 if qwen else row["hidden"] // row["heads"],
         activation="gelu" if old else "swiglu",
+        gelu_steps=old,
         norm="layernorm" if old else "rmsnorm",
         position="learned" if old else "rope",
         max_positions=max(1024, int(row["seq"])),
@@ -106,7 +107,7 @@ def read_megatron_rank(row: Row) -> MeasuredRun | Skipped:
         seq=int(row["seq"]),
         schedule="interleaved" if vpp > 1 else "1f1b",
         recompute=recompute,
-        runtime="megatron-local",
+        runtime="megatron-modules",
         flash=bool(row["flash"]),
     )
     times = {
@@ -133,7 +134,7 @@ def read_megatron_rank(row: Row) -> MeasuredRun | Skipped:
         model=_megatron_model(row),
         cluster=load_cluster(f"{tp * pp * dp}xh200"),
         strategy=strategy,
-        runtime=load_runtime("megatron-local"),
+        runtime=load_runtime("megatron-modules"),
         measured=measured,
         rank=int(row["stage"]),
     )

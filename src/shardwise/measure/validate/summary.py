@@ -15,6 +15,8 @@ from shardwise.measure.validate.validate import Outcome
 Key = Callable[[Outcome], str]
 
 SIXTEEN_BIT = ("bf16", "fp16")
+JOBS = "h200_jobs_"
+"""What sources of whole jobs begin with."""
 ENOUGH = 5
 """Rows that a source must have to count in the headline."""
 
@@ -107,6 +109,14 @@ def by_gpu(outcome: Outcome) -> str:
 
 def by_precision(outcome: Outcome) -> str:
     return outcome.case.precision
+
+
+def by_job(outcome: Outcome) -> str:
+    """Framework and kind of a whole job's row."""
+    case = outcome.case
+    kind = "mixture of experts" if case.model.moe else "dense"
+    narrow = "" if case.strategy.dtype in SIXTEEN_BIT else f", {case.strategy.dtype}"
+    return f"{case.source.removeprefix(JOBS)}, {kind}{narrow}{', compiled' if case.strategy.compile else ''}"
 
 
 def scored(outcomes: Iterable[Outcome]) -> list[Outcome]:

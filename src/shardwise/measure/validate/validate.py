@@ -194,6 +194,7 @@ def _whole(case: MeasuredRun, estimate: Estimate) -> Values:
     values: Values = {
         "iteration_seconds": estimate.iteration_seconds,
         "peak_bytes": peak,
+        "reserved_bytes": max(rank.reserved for rank in estimate.memory),
         "fits": fullest.total <= case.cluster.gpu.memory,
         "fits_probability": _probability(case, estimate, fullest.total),
     }
