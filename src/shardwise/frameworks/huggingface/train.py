@@ -52,11 +52,10 @@ def train(plan):
     device = start(plan["dp"])
     torch.manual_seed(SEED)
     model, parameters = build(plan, device)
-    world = dist.get_world_size()
     sharded, passes = plan["zero"] >= 2, plan["microbatches"]
     optimizer = Optimizer(
         model.parameters(), plan["optimizer"], mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32" and not sharded,
-        wide=plan["grad_dtype"] == "fp32", replicas=1 if sharded else world,
+        wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], whole=not sharded,
     )  # fmt: skip
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
     steps = Steps(parameters, plan["dtype"], device)

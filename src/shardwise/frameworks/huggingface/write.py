@@ -95,11 +95,9 @@ def _axes(draft: ExportDraft) -> None:
 
 def _states(draft: ExportDraft) -> None:
     s = draft.strategy
-    if s.zero == 1 and s.dp == 1:
-        draft.strategy = replace(s, zero=0, zero_group=0)  # one process has nobody to share states with
-    elif s.zero == 1:
-        text = "1: FSDP shards gradients with the states; zero 2 is written, so memory is at most as planned"
-        draft.lose("strategy.zero", text, zero=2)
+    if s.zero == 1 and s.shard_group < s.dp:
+        text = f"{s.zero_group}: states are sharded over all {s.dp} replicas, so memory is at most as planned"
+        draft.lose("strategy.zero_group", text, zero_group=0)
     why = "of the loop"
     without(draft, offload=("none", f"states and activations stay on the GPU {why}"))
 

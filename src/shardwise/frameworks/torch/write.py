@@ -72,9 +72,12 @@ def _model(draft: ExportDraft) -> None:
 
 def _states(draft: ExportDraft) -> None:
     s = draft.strategy
-    if s.zero and s.dp > 1:
-        text = f"{s.zero}: replicas of the program keep whole states; zero 0 is written"
-        draft.lose("strategy.zero", text, zero=0, zero_group=0)
+    if s.zero > 1 and s.dp > 1:
+        text = f"{s.zero}: replicas of the program shard their states alone; zero 1 is written"
+        draft.lose("strategy.zero", text, zero=1)
+    if draft.strategy.zero and s.shard_group < s.dp:
+        text = f"{s.zero_group}: states are sharded over all {s.dp} replicas, so memory is at most as planned"
+        draft.lose("strategy.zero_group", text, zero_group=0)
     without(draft, offload=("none", "states and activations of the program stay on the GPU"))
 
 
@@ -99,7 +102,7 @@ def _plan(draft: ExportDraft) -> dict[str, Any]:
     """What the program reads."""
     s = draft.strategy
     return {
-        "pp": s.pp, "dp": s.dp, "micro_batch": s.micro_batch, "seq": s.seq, "dtype": s.dtype, "master": s.master,
+        "pp": s.pp, "dp": s.dp, "zero": s.zero, "micro_batch": s.micro_batch, "seq": s.seq, "dtype": s.dtype, "master": s.master,
         "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "flash": s.flash, "compile": s.compile,
         "layers": draft.layers, "recompute": recomputed(draft) if s.recompute.full else [0] * s.chunks,
     }  # fmt: skip
