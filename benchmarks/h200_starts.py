@@ -71,8 +71,8 @@ def models():
 
     experts = shardwise.load_model("qwen3-30b-a3b")
     return {
-        "dense": shardwise.load_model("llama-3.2-1b"),
-        "gqa": shardwise.load_model("qwen2.5-1.5b"),
+        "dense": replace(shardwise.load_model("llama-3-8b"), name="llama-3-8b-6", layers=6),
+        "gqa": shardwise.load_model("qwen3-1.7b"),
         "moe": replace(experts, name="qwen3-moe-4", layers=4),
     }
 
