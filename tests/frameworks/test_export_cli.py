@@ -60,7 +60,7 @@ def test_two_targets_share_a_folder_and_one_is_written_again(export, tmp_path):
     listed = json.loads((tmp_path / "out" / MANIFEST).read_text())["files"]
     assert sorted(listed) == [
         "README-deepspeed.md", "README-megatron.md", "config.json", "deepspeed.env", "deepspeed.sh", "deepspeed_train.py",
-        "ds_config.json", "model_config.yaml", "shardwise_loop.py", "shardwise_model.py", "train.env", "train.sh",
+        "ds_config.json", "model_config.yaml", "shardwise_loop.py", "shardwise_transformers.py", "train.env", "train.sh",
     ]  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from shardwise.units import show_bytes, show_seconds
 
 PIPED = Strategy(tp=2, pp=4, dp=2, global_batch=16, seq=2048)
 VEE = replace(PIPED, vpp=2, schedule="zb-v", placement="v", zero=0, runtime="zero-bubble")
-SHARED = (".csv", "paddle.json", "config.json", "shardwise_loop.py", "shardwise_model.py")
+SHARED = (".csv", "paddle.json", "config.json", "shardwise_loop.py", "shardwise_transformers.py")
 """What holds no comment, or is the same in folders of several targets."""
 VERSIONS = [f"{name}@{version}" for name, target in TARGETS.items() for version in target.versions]
 

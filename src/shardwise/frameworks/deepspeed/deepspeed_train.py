@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from shardwise_loop import CUDA, DTYPES, RATE, SEED, STEPS, Steps, finish, mean, start, tokens
-from shardwise_model import describe, layers_of, make
+from shardwise_transformers import describe, layers_of, make
 from torch import nn
 
 if not CUDA:

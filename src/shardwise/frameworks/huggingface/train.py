@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from shardwise_loop import DTYPES, SEED, STEPS, Optimizer, Steps, finish, mean, start, tokens
-from shardwise_model import describe, layers_of, make
+from shardwise_transformers import describe, layers_of, make
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

@@ -18,7 +18,7 @@ from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.serialise import to_json
 
 LOOP = Path(__file__).parents[1] / "torch" / "shardwise_loop.py"
-MODEL = Path(__file__).with_name("shardwise_model.py")
+MODEL = Path(__file__).with_name("shardwise_transformers.py")
 SETTINGS = "shardwise_train.json"
 SCHEMA = "shardwise/huggingface/1"
 

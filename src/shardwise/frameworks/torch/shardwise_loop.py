@@ -43,8 +43,12 @@ def start(processes):
 def finish():
     """Leave together: a process that goes while another still talks to it takes it down."""
     dist.barrier()
-    if CUDA:  # gloo's groups may end the process with their threads still running; they go with it anyway
+    if CUDA:
         dist.destroy_process_group()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads may still run when Python takes the process apart, which would abort it
 
 
 def tokens(step, micro, replica, batch, seq, vocab):
