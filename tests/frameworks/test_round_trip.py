@@ -178,6 +178,10 @@ def test_huggingface(plan, folder):
     (folder / "shardwise_train.json").write_text(readers.texts(made)["shardwise_train.json"])
     read = read_framework(folder / "shardwise_train.json")
     same(said(read.strategy, plan.model), made, plan.model)
-    assert (read.gpus, read.strategy.runtime, read.strategy.master) == (plan.strategy.world, "huggingface", plan.strategy.master)
+    assert (read.gpus, read.strategy.runtime, read.strategy.master) == (
+        plan.strategy.world,
+        "huggingface",
+        plan.strategy.master,
+    )
     model = read_config(json.loads(readers.texts(made)["config.json"]), name=plan.model.name).model
     assert model == plan.model

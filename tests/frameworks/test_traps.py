@@ -41,7 +41,11 @@ def flags(made):
 
 @pytest.mark.parametrize("to", VERSIONS)
 def test_1_every_target_states_its_version_and_the_plan(to):
-    narrow = {"deepspeed": {"tp": 1, "dp": 4}, "torch-pipelining": {"tp": 1, "dp": 4}, "huggingface": {"tp": 1, "pp": 1, "dp": 8}}
+    narrow = {
+        "deepspeed": {"tp": 1, "dp": 4},
+        "torch-pipelining": {"tp": 1, "dp": 4},
+        "huggingface": {"tp": 1, "pp": 1, "dp": 8},
+    }
     strategy = replace(PIPED, **narrow.get(to.split("@")[0], {}))
     found = estimate(DENSE, load_cluster(f"{strategy.world}xb200"), strategy)
     stale = replace(predictions_of(found), iteration_seconds=2.5, mfu=0.4, total_bytes=2**30)
@@ -260,9 +264,7 @@ def test_8_what_deepspeed_019_stops_at_is_not_written():
     assert (ulysses["sequence_parallel_size"], ulysses["data_parallel_size"]) == (2, 4)
     experts = ds_config(plan_of(replace(flat, ep=4), EXPERTS))
     assert experts["expert_parallel"] == {"enabled": True, "autoep_size": 4}
-    assert ds_config(plan_of(replace(flat, optimizer="sgd")))[
-        "zero_allow_untested_optimizer"
-    ]
+    assert ds_config(plan_of(replace(flat, optimizer="sgd")))["zero_allow_untested_optimizer"]
 
 
 def test_9_torch_needs_losses_in_order_and_no_more_than_stages_and_replicas():

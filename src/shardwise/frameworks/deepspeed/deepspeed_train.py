@@ -87,7 +87,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-        out = self.inner(x, position_embeddings=self.rotary[0](x, positions), position_ids=positions, attention_mask=None)
+        out = self.inner(
+            x, position_embeddings=self.rotary[0](x, positions), position_ids=positions, attention_mask=None
+        )
         return out[0] if isinstance(out, tuple) else out
 
 
@@ -193,7 +195,11 @@ def train(config):
         for micro in range(0 if piped else passes):
             ids = batch(step, micro)
             with steps.part("forward"):
-                loss = part_loss(engine, ids, rank % plan["cp"], plan["cp"]) if mpu else engine(input_ids=ids, labels=ids).loss
+                loss = (
+                    part_loss(engine, ids, rank % plan["cp"], plan["cp"])
+                    if mpu
+                    else engine(input_ids=ids, labels=ids).loss
+                )
             with steps.part("backward"):
                 engine.backward(loss)
             with steps.part("optimizer"):

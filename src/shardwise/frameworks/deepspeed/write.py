@@ -27,7 +27,6 @@ from shardwise.frameworks.nearest import (
     even_layers,
     known_modules,
     known_schedule,
-    without,
     without_lora,
 )
 from shardwise.frameworks.target import ExportDraft, File
@@ -106,7 +105,9 @@ def _axes(draft: ExportDraft) -> None:
         draft.lose("strategy.etp", "experts are not split over ranks", etp=1)
 
 
-_PIPED = frozenset({"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3"})
+_PIPED = frozenset(
+    {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3"}
+)
 """Architectures whose layers take rotary positions from outside, so that a stage can hand them in."""
 
 
@@ -114,7 +115,9 @@ def _program_can(draft: ExportDraft, architecture: str) -> None:
     """What DeepSpeed 0.19 does to transformers' models under each of its axes."""
     s, model = draft.strategy, draft.model
     if s.tp > 1 and model.moe:
-        draft.refuse("strategy.tp", f"{s.tp}: AutoTP refuses transformers' layouts of experts; use tp 1 with ep or zero")
+        draft.refuse(
+            "strategy.tp", f"{s.tp}: AutoTP refuses transformers' layouts of experts; use tp 1 with ep or zero"
+        )
     if s.pp > 1 and (architecture not in _PIPED or any(model.windows)):
         what = "layers with a window" if any(model.windows) else architecture or model.name
         text = f"{s.pp}: the program has no stages of {what}; use pp 1, or export to torch-pipelining"

@@ -54,15 +54,17 @@ def train(plan):
     model, parameters = build(plan, device)
     sharded, passes = plan["zero"] >= 2, plan["microbatches"]
     optimizer = Optimizer(
-        model.parameters(), plan["optimizer"], mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32" and not sharded,
-        wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], whole=not sharded,
+        model.parameters(), plan["optimizer"], wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], whole=not sharded,
+        mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32" and not sharded,
     )  # fmt: skip
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
     steps = Steps(parameters, plan["dtype"], device)
     for step in range(STEPS):
         total = 0.0
         for micro in range(passes):
-            ids = tokens(step, micro, dist.get_rank(), plan["micro_batch"], plan["seq"], model.config.vocab_size).to(device)
+            ids = tokens(step, micro, dist.get_rank(), plan["micro_batch"], plan["seq"], model.config.vocab_size).to(
+                device
+            )
             with casting, steps.part("forward"):
                 loss = model(input_ids=ids, labels=ids).loss / passes
             with steps.part("backward"):

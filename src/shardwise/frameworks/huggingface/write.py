@@ -33,8 +33,10 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
         draft,
         "huggingface",
         ("${PROGRAM}",),
-        before=["# TRAINER=1 before it runs transformers' Trainer in place of the plain loop", "PROGRAM=${TRAINER:+trainer.py}",
-                "PROGRAM=${PROGRAM:-train.py}", "export STEPS SEED=${SEED:-1234}"],
+        before=[
+            "# TRAINER=1 before it runs transformers' Trainer in place of the plain loop",
+            "PROGRAM=${TRAINER:+trainer.py}; PROGRAM=${PROGRAM:-train.py}", "export STEPS SEED=${SEED:-1234}",
+        ],
         needs="torch 2.11 or newer and transformers 5 (trainer.py: accelerate too)",
     )  # fmt: skip
     folder = Path(__file__).parent
@@ -128,5 +130,3 @@ def settings(draft: ExportDraft) -> dict[str, Any]:
         "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "recompute": "full" if s.recompute.full else "none",
         "compile": s.compile, "flash": s.flash, "runtime": draft.runtime,
     }  # fmt: skip
-
-

@@ -119,7 +119,9 @@ class Optimizer:
     dropped. `zero` 1: every replica keeps the states of its share of the parameters, and hands the new ones round.
     """
 
-    def __init__(self, parameters, kind, *, mixed=False, wide=True, zero=0, group=None, whole=True, passes=1, shared=None):
+    def __init__(
+        self, parameters, kind, *, mixed=False, wide=True, zero=0, group=None, whole=True, passes=1, shared=None
+    ):
         """`group`: the replicas; `whole`: their gradients are not added up yet; `passes`: they are sums over so many;
         `shared`: a parameter that another rank holds too, and the group of the two, whose gradients are added.
         """
@@ -128,7 +130,9 @@ class Optimizer:
         self.mixed, self.shared = mixed, shared or (None, None)
         self.sums = [None] * len(self.own)
         self.owner = self._owners() if zero == 1 and self.replicas > 1 else None
-        mine = [index for index in range(len(self.own)) if self.owner is None or self.owner[index] == dist.get_rank(group)]
+        mine = [
+            index for index in range(len(self.own)) if self.owner is None or self.owner[index] == dist.get_rank(group)
+        ]
         self.states = {index: self._state(self.own[index]) for index in mine}
         if mixed and wide:
             for index, one in enumerate(self.own):
@@ -178,7 +182,7 @@ class Optimizer:
         self.inner.zero_grad(set_to_none=True)
         with torch.no_grad():
             if self.mixed:
-                torch._foreach_copy_([self.own[index] for index in self.states], list(self.states.values()))  # noqa: SLF001
+                torch._foreach_copy_([self.own[index] for index in self.states], list(self.states.values()))
             for index, owner in (self.owner or {}).items():
                 dist.broadcast(self.own[index], group=self.group, group_src=owner)
 

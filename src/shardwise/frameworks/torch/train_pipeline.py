@@ -66,7 +66,9 @@ def train(model, plan):
     steps = Steps(total(count, device, stages), plan["dtype"], device)
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
     for step in range(STEPS):
-        batch = [tokens(step, micro, replica, plan["micro_batch"], plan["seq"], model["vocab"]) for micro in range(passes)]
+        batch = [
+            tokens(step, micro, replica, plan["micro_batch"], plan["seq"], model["vocab"]) for micro in range(passes)
+        ]
         ids, losses = torch.cat(batch).to(device), []
         last = {"target": ids, "losses": losses} if chunks - 1 in own else {}
         with casting:
