@@ -21,15 +21,19 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 HERE = Path(__file__).resolve().parent
 
 
-def build(plan, device):
+def mesh_of(plan, device):
+    """Ranks that shard states among themselves, `shard`, and their replicas."""
+    shards = max(plan["shard_group"], 1)
+    return init_device_mesh(device.type, (plan["dp"] // shards, shards), mesh_dim_names=("replicate", "shard"))
+
+
+def build(plan, device, mesh):
     """The model with its weights on this process: whole, or sharded by torch's FSDP."""
     model = describe(plan)
     narrow, pure = DTYPES[plan["dtype"]], plan["master"] == "pure"
     mixed, sharded = plan["master"] == "mixed" and plan["dtype"] != "fp32", plan["zero"] >= 2
     dtype = narrow if pure or (mixed and not sharded) else torch.float32
-    shards, world = plan["shard_group"], dist.get_world_size()
-    shape, names = ((world // shards, shards), ("replicate", "shard")) if shards < world else ((world,), ("shard",))
-    options = {"mesh": init_device_mesh(device.type, shape, mesh_dim_names=names)}
+    options = {"mesh": mesh["shard"] if mesh["replicate"].size() == 1 else mesh}
     if mixed:
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=DTYPES[plan["grad_dtype"]])
     parameters = sum(one.numel() for one in model.parameters())
@@ -51,10 +55,12 @@ def build(plan, device):
 def train(plan):
     device = start(plan["dp"])
     torch.manual_seed(SEED)
-    model, parameters = build(plan, device)
+    mesh = mesh_of(plan, device)
+    model, parameters = build(plan, device, mesh)
     sharded, passes = plan["zero"] >= 2, plan["microbatches"]
     optimizer = Optimizer(
         model.parameters(), plan["optimizer"], wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], whole=not sharded,
+        sharers=mesh.get_group("shard"),
         mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32" and not sharded,
     )  # fmt: skip
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")

@@ -96,12 +96,7 @@ def _axes(draft: ExportDraft) -> None:
 
 
 def _states(draft: ExportDraft) -> None:
-    s = draft.strategy
-    if s.zero == 1 and s.shard_group < s.dp:
-        text = f"{s.zero_group}: states are sharded over all {s.dp} replicas, so memory is at most as planned"
-        draft.lose("strategy.zero_group", text, zero_group=0)
-    why = "of the loop"
-    without(draft, offload=("none", f"states and activations stay on the GPU {why}"))
+    without(draft, offload=("none", "states and activations of the loop stay on the GPU"))
 
 
 def _recompute(draft: ExportDraft) -> None:

@@ -120,18 +120,33 @@ class Optimizer:
     """
 
     def __init__(
-        self, parameters, kind, *, mixed=False, wide=True, zero=0, group=None, whole=True, passes=1, shared=None
+        self,
+        parameters,
+        kind,
+        *,
+        mixed=False,
+        wide=True,
+        zero=0,
+        group=None,
+        sharers=None,
+        whole=True,
+        passes=1,
+        shared=None,
     ):
-        """`group`: the replicas; `whole`: their gradients are not added up yet; `passes`: they are sums over so many;
-        `shared`: a parameter that another rank holds too, and the group of the two, whose gradients are added.
+        """`group`: the replicas; `sharers`: those of them that spread one copy of the states, else all; `whole`: the
+        gradients are not added up yet; `passes`: they are sums over so many; `shared`: a parameter that another rank
+        holds too, and the group of the two, whose gradients are added.
         """
         self.own = [one for one in parameters if one.requires_grad]
         self.group, self.replicas, self.passes = group, dist.get_world_size(group) if whole else 1, passes
+        self.sharers = group if sharers is None else sharers
         self.mixed, self.shared = mixed, shared or (None, None)
         self.sums = [None] * len(self.own)
         self.owner = self._owners() if zero == 1 and self.replicas > 1 else None
         mine = [
-            index for index in range(len(self.own)) if self.owner is None or self.owner[index] == dist.get_rank(group)
+            index
+            for index in range(len(self.own))
+            if self.owner is None or self.owner[index] == dist.get_rank(self.sharers)
         ]
         self.states = {index: self._state(self.own[index]) for index in mine}
         if mixed and wide:
@@ -148,7 +163,7 @@ class Optimizer:
 
     def _owners(self):
         """The replica of every parameter: the largest first, to whom has least."""
-        held, owner = [0] * self.replicas, {}
+        held, owner = [0] * dist.get_world_size(self.sharers), {}
         for index in sorted(range(len(self.own)), key=lambda index: -self.own[index].numel()):
             owner[index] = held.index(min(held))
             held[owner[index]] += self.own[index].numel()
@@ -184,7 +199,7 @@ class Optimizer:
             if self.mixed:
                 torch._foreach_copy_([self.own[index] for index in self.states], list(self.states.values()))
             for index, owner in (self.owner or {}).items():
-                dist.broadcast(self.own[index], group=self.group, group_src=owner)
+                dist.broadcast(self.own[index], group=self.sharers, group_src=owner)
 
 
 def mean(loss, device, group=None):

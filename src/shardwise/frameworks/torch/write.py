@@ -106,7 +106,8 @@ def _plan(draft: ExportDraft) -> dict[str, Any]:
     s = draft.strategy
     return {
         "pp": s.pp, "dp": s.dp, "zero": s.zero, "micro_batch": s.micro_batch, "seq": s.seq, "dtype": s.dtype,
-        "master": s.master, "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "flash": s.flash, "compile": s.compile,
+        "master": s.master, "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "flash": s.flash,
+        "compile": s.compile,
         "layers": draft.layers, "recompute": recomputed(draft) if s.recompute.full else [0] * s.chunks,
     }  # fmt: skip
 
