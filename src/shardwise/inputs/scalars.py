@@ -116,6 +116,7 @@ SCALARS: dict[str, Scalar] = {
     "Abilities.zero": _whole(0, 3),
     "Abilities.zero_with_pp": _whole(0, 3),
     "Abilities.zero_with_ep_cp": _whole(0, 3),
+    "Abilities.zero_with_cp": _whole(0, 3),
     "Abilities.v_microbatches": _whole(0, LAYERS),
     "Kernels.vocab_multiple": _whole(1, 10**6),
     "Kernels.reduce_staging": _size(1e3, 1e13, zero=True),
