@@ -21,7 +21,7 @@ Settings = dict[str, Any]
 def say_model(draft: ExportDraft) -> None:
     """What of the model cannot be said: the family must be exactly it, what only the training lacks is lost."""
     model, s = draft.model, draft.strategy
-    found = flavor(model, s.seq, draft.version)
+    found = flavor(model, s.seq)
     if not isinstance(found, Flavor):
         for fault in found:
             draft.refuse(fault.path, f"{fault.message}; choose another target, or change the model")
@@ -49,7 +49,7 @@ def say_model(draft: ExportDraft) -> None:
 def config(draft: ExportDraft, tables: dict[str, Settings]) -> tuple[File, ...]:
     """The configuration file of a version, what it needs beside it, and what starts it."""
     if draft.version == "0.2":
-        found = flavor(draft.model, draft.strategy.seq, draft.version)
+        found = flavor(draft.model, draft.strategy.seq)
         assert isinstance(found, Flavor)  # noqa: S101 - `settle` stopped where it is none
         file = File(name="torchtitan.toml", text=_toml(draft, found, tables))
         flags = "--job.config_file torchtitan.toml --training.steps $STEPS --debug.seed ${SEED:-1234}"
