@@ -9,10 +9,9 @@ from shardwise.cost.chunk import Chunk, combined
 from shardwise.errors import InputError
 from shardwise.estimate.estimate import assemble
 from shardwise.estimate.predictions import Rehearsed, RehearsedLine
-from shardwise.estimate.setup import Setup, setup_of
-from shardwise.inputs.load import load_runtime
-from shardwise.inputs.runtime import Overheads, Runtime
+from shardwise.estimate.setup import Setup
 from shardwise.measure.rehearse.megatron import LOCAL, megatron_setup
+from shardwise.measure.rehearse.runtime import rehearsed_setup
 from shardwise.ops.moe import EAGER_ROUTING
 from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
@@ -21,32 +20,13 @@ from shardwise.plan.renew import renewed
 # What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
 # take the way over a temporary, bytes each; tokens are sorted by plain kernels: bytes a layer (an H200's 0.15 ms).
 GROUPED_ADD, ROUTING = 15.0, EAGER_ROUTING
-# CPU seconds of the program's own modules: an autograd function takes 19 us forward and 20 us backward (the probe's
-# host), a fused kernel checks its guards; and the time of one iteration beside its passes.
-OVERHEADS = Overheads(launch=20e-6, launch_backward=12e-6, layer=0.8e-3, layer_backward=0.4e-3, iteration=0.3e-3)
-
-UNFUSED_ADAM = 4.0
-"""Bytes per parameter that the program's Adam holds in its step where it is not fused."""
-
-
-def rehearsed(runtime: Runtime) -> Runtime:
-    """The runtime with the kernels that the program has: torch's own norms, rotary embedding in plain kernels."""
-    if runtime.base == "huggingface":
-        return runtime
-    work = 0.0 if runtime.kernels.fused_optimizer else UNFUSED_ADAM
-    kernels = replace(runtime.kernels, norm="native", rope="eager", attention="best", optimizer_work=work)
-    memory = replace(
-        runtime.memory, dummy_gradients=False, bucket=0.0, fixed=0.0, workspace=67.1e6, gradient_bytes=0.0,
-        half_gradients_beside=False,
-    )  # fmt: skip
-    return replace(runtime, kernels=kernels, overheads=OVERHEADS, memory=memory)
 
 
 def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
     """What is predicted beside a result: the kernels of the program that made it."""
     if result.get("with") == "megatron":
         return megatron_setup(plan)
-    return setup_of(plan.model, plan.cluster, plan.strategy, rehearsed(load_runtime(plan.strategy.runtime)))
+    return rehearsed_setup(plan)
 
 
 def compare(plan: Plan, result: dict[str, Any]) -> list[RehearsedLine]:

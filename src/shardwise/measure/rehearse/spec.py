@@ -9,9 +9,9 @@ from typing import Any
 from shardwise.cost.chunk import recomputed_layers
 from shardwise.errors import Fault, InputError
 from shardwise.estimate.passes import SEQUENCE_PIECES
-from shardwise.estimate.setup import Setup, setup_of
+from shardwise.estimate.setup import Setup
 from shardwise.inputs.load import load_runtime
-from shardwise.inputs.recompute import Recompute
+from shardwise.measure.rehearse.runtime import is_plain, rehearsed_setup
 from shardwise.ops.embedding import padded_vocab
 from shardwise.ops.layer import layer_kinds
 from shardwise.pipeline.action import Schedule
@@ -36,17 +36,17 @@ def rank_number(text: str, pp: int) -> int:
 
 def spec_of(plan: Plan, rank: int) -> Spec:
     """The share of one pipeline rank (any of its tensor and data parallel members: they are alike)."""
-    setup = setup_of(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
+    setup = rehearsed_setup(plan)
     refuse(setup)
-    plain = setup.runtime.base == "huggingface"
     return {
         "schema": SCHEMA,
         **identity_of(plan, rank),
         "counted_only": _counted_only(setup),
-        "style": "plain" if plain else "sharded",
+        "style": "plain" if is_plain(load_runtime(plan.strategy.runtime), plan.strategy) else "sharded",
         "model": model_values(setup),
         "strategy": strategy_values(setup),
         "kernels": _kernels(setup),
+        "states": _states(setup),
         "memory": {"gather_buffer": setup.runtime.memory.gather_buffer, "workspace": setup.runtime.memory.workspace},
         "chunks": [_chunk(setup, index) for index in setup.rank_indices(rank)],
         "actions": _actions(plan, setup, rank),
@@ -60,39 +60,43 @@ def identity_of(plan: Plan, rank: int) -> Spec:
 
 def _counted_only(setup: Setup) -> str:
     """Why a share can be counted on `meta` but not run; empty: it can."""
-    strategy = setup.strategy
-    if strategy.cp > 1 and strategy.cp_kind != "all-to-all":
-        return f"attention by cp {strategy.cp}:{strategy.cp_kind} needs the other ranks; only its memory can be counted"
-    return ""
+    strategy, apart = setup.strategy, not is_plain(setup.runtime, setup.strategy)
+    narrow, moe = strategy.dtype not in {"bf16", "fp16"}, setup.model.moe is not None
+    reasons = {
+        f"compiled layers with tp, cp, ep or passes that are split ({strategy})": strategy.compile and apart,
+        "compiled layers in fp8": strategy.compile and narrow,
+        "experts in fp8": narrow and moe,
+        f"{strategy.dtype} with scales of {strategy.scaling}": narrow and strategy.scaling not in {"tensor", "delayed"},
+        f"{strategy.dtype}, which needs a Blackwell GPU": strategy.dtype in {"mxfp8", "nvfp4"},
+        "attention in fp8": strategy.fp8_attention,
+        f"cuda graphs ({strategy.cuda_graphs})": strategy.cuda_graphs != "none",
+        "stored scores under context parallel": not strategy.flash and strategy.cp > 1,
+        "several windows under context parallel": bool(setup.model.windows) and strategy.cp > 1,
+    }
+    found = [reason for reason, there in reasons.items() if there]
+    return f"the program has no kernels for {found[0]}; only its memory can be counted" if found else ""
 
 
 def refuse(setup: Setup) -> None:
     """Everything at once that the program cannot build."""
     model, strategy = setup.model, setup.strategy
-    plain = setup.runtime.base == "huggingface"
+    plain = is_plain(setup.runtime, strategy)
+    moe = model.moe
     unfit = {
-        "flash": not strategy.flash,
-        "lora": strategy.lora is not None,
-        "compile": strategy.compile or setup.runtime.kernels.compiled,
-        "dtype": strategy.dtype != "bf16",
-        "zero": strategy.zero > 1,
-        "schedule": strategy.schedule == "seq-1f1b",
-        "recompute": not _expressible(strategy.recompute),
-        "tp": plain and strategy.tp > 1,
-        "pp": plain and strategy.pp > 1,
-        "cp": plain and strategy.cp > 1,
+        "dtype": strategy.dtype == "fp32",
+        "fp8_weights": strategy.fp8_weights,
+        "optimizer": strategy.optimizer in {"muon", "adamw-bf16"},
+        "offload": strategy.offload != "none",
+        "dispatcher": strategy.dispatcher == "all-gather" and strategy.ep > 1,
+        "ep_overlap": strategy.ep_overlap,
     }
     odd = {
         "mtp": model.mtp > 0 and plain,
-        "windows": bool(model.windows),
-        "sinks": model.sinks,
-        "parallel_residual": model.parallel_residual,
-        "norms_per_layer": model.norms_per_layer != 2,
         "embedding_size": model.embedding_size > 0,
-        "dropout": model.dropout > 0,
-        "activation": model.activation not in {"swiglu", "gelu"},
-        "qk_norm": model.qk_norm == "full",
+        "position": model.position == "alibi",
     }
+    if moe is not None:
+        odd["moe"] = moe.capacity is not None or moe.imbalance != 1.0 or bool(moe.loads)
     faults = [
         Fault(f"strategy.{name}", f"is {getattr(strategy, name)!s}: {CAUSE}") for name, bad in unfit.items() if bad
     ]
@@ -106,14 +110,11 @@ def short(value: object) -> str:
     return "part of the model" if is_dataclass(value) else str(value)
 
 
-def _expressible(recompute: Recompute) -> bool:
-    return set(recompute.modules) <= {"core-attention"} and recompute.group == 1
-
-
 def model_values(setup: Setup) -> Spec:
     model = setup.model
     fields = ("hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "norm", "position", "max_positions", "tied",
-              "qkv_bias", "out_bias", "mlp_bias", "qk_norm", "gated")  # fmt: skip
+              "qkv_bias", "out_bias", "mlp_bias", "head_bias", "qk_norm", "gated", "activation", "norms_per_layer",
+              "parallel_residual", "embedding_norm", "sinks", "dropout")  # fmt: skip
     return {
         **{name: getattr(model, name) for name in fields},
         "padded_vocab": round(padded_vocab(setup.shard)),
@@ -124,10 +125,26 @@ def model_values(setup: Setup) -> Spec:
 
 def strategy_values(setup: Setup) -> Spec:
     strategy = setup.strategy
-    fields = ("tp", "cp", "cp_kind", "ep", "etp", "micro_batch", "seq", "master")
+    fields = (
+        "tp",
+        "cp",
+        "cp_kind",
+        "ep",
+        "etp",
+        "micro_batch",
+        "seq",
+        "master",
+        "zero",
+        "flash",
+        "compile",
+        "optimizer",
+    )
     shards = strategy.shard_group if strategy.zero else 1
     return {
         **{name: getattr(strategy, name) for name in fields},
+        "dtype": "bf16" if strategy.dtype == "fp16" else "fp8" if setup.shard.narrow else strategy.dtype,
+        "lora": asdict(strategy.lora) if strategy.lora else None,
+        "pieces": SEQUENCE_PIECES if strategy.schedule == "seq-1f1b" and strategy.pp > 1 else 1,
         "sp": setup.shard.sp,
         "shards": shards,
         "expert_shards": strategy.expert_dp if strategy.zero else 1,
@@ -136,8 +153,22 @@ def strategy_values(setup: Setup) -> Spec:
 
 def _kernels(setup: Setup) -> Spec:
     kernels = setup.runtime.kernels
-    fields = ("norm", "qkv", "weight_grad_fusion", "fused_optimizer", "expert_output_kept")
+    fields = ("norm", "qkv", "weight_grad_fusion", "fused_optimizer", "expert_output_kept", "activation", "loss",
+              "gathered_input_kept", "gelu_kept", "fp8_inputs", "fp8_copies")  # fmt: skip
     return {name: getattr(kernels, name) for name in fields}
+
+
+def _states(setup: Setup) -> Spec:
+    """Bytes per parameter, and which of them come and go."""
+    states, strategy, memory = setup.states, setup.strategy, setup.runtime.memory
+    return {
+        "lazy": states.lazy,
+        "gradient": states.gradient,
+        "reduced": 4 if strategy.grad_dtype == "fp32" else 2,
+        "master": states.master > 0,
+        "wide": states.weight == 4.0 and strategy.master != "autocast",
+        "whole_gradients": memory.whole_gradients_with_pp and strategy.pp > 1,
+    }
 
 
 def _chunk(setup: Setup, index: int) -> Spec:
@@ -146,8 +177,12 @@ def _chunk(setup: Setup, index: int) -> Spec:
     last = index == len(setup.layers) - 1
     own = kinds[start : start + count] + (kinds[setup.model.layers :] if last else ())
     again = recomputed_layers(setup.strategy, index, setup.layers, len(own))
-    word = "full" if setup.strategy.recompute.full else "core-attention"
-    layers = [{"moe": kind.moe, "recompute": word if place < again else "none"} for place, kind in enumerate(own)]
+    recompute = setup.strategy.recompute
+    word = "full" if recompute.full else list(recompute.modules)
+    layers = [
+        {"moe": kind.moe, "window": kind.window, "group": recompute.group, "recompute": word if place < again else []}
+        for place, kind in enumerate(own)
+    ]
     return {"layers": layers[:count], "ahead": layers[count:], "embedding": index == 0, "head": last}
 
 
