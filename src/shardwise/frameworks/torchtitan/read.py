@@ -135,6 +135,7 @@ def _pipeline(draft: ImportDraft, keys: Foreign) -> None:
     draft.take("schedule", _SCHEDULES[name], f"pipeline_parallel_schedule {name}")
     if name in TORCHTITAN_NEAREST:
         draft.assumed.append(f"schedule {_SCHEDULES[name]}: the nearest to {name}")
+    draft.order = keys.text("parallelism.pipeline_parallel_schedule_csv", "")
     parts = keys.data.get("parallelism.module_fqns_per_model_part")
     if parts:
         keys.read.add("parallelism.module_fqns_per_model_part")
