@@ -26,6 +26,9 @@ def say_model(draft: ExportDraft) -> None:
         for fault in found:
             draft.refuse(fault.path, f"{fault.message}; choose another target, or change the model")
         return
+    if draft.version != "0.2" and model.name not in TORCHTITAN_FLAVORS:
+        known = f"torchtitan has no flavor that is known to be {model.name}"
+        draft.by_hand.append(f"the model: {known}; name yours, the file stops until then")
     if model.tied and s.pp > 1:
         text = f"with pp {s.pp} the embedding and the output layer are on two ranks, and torchtitan ties no weights"
         draft.refuse("model.tied", f"{text} over a pipeline; use pp 1")
@@ -105,7 +108,8 @@ _CONVERTERS = {"fp8": "Float8", "mxfp8": "MXFP8"}
 
 def _known(draft: ExportDraft) -> tuple[str, str]:
     """Their model and flavor; without a flavor where the model is not known to be one of theirs."""
-    return TORCHTITAN_FLAVORS.get(draft.model.name, ("llama3", ""))
+    found = flavor(draft.model, draft.strategy.seq)
+    return TORCHTITAN_FLAVORS.get(draft.model.name, (found.family if isinstance(found, Flavor) else "llama3", ""))
 
 
 def mtp(draft: ExportDraft) -> int:
