@@ -7,6 +7,7 @@ that need it are skipped and say so.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -27,7 +28,15 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 
 MISSING = [name for name in ("torchtitan", "triton", "datasets") if importlib.util.find_spec(name) is None]
-real = pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed: torchtitan is not started")
+VERSION = "" if MISSING else importlib.metadata.version("torchtitan")
+
+
+def needs(version):
+    told = f"{', '.join(MISSING)} not installed" if MISSING else f"torchtitan {VERSION} is installed"
+    return pytest.mark.skipif(not VERSION.startswith(version), reason=f"{told}: torchtitan {version} is not started")
+
+
+real = needs("0.2")
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_size": 16, "ffn": 160, "vocab": 320}
 LLAMA = Model(name="llama", **SIZES, tied=True, rotary_base=5e5,
@@ -67,10 +76,10 @@ FSDPModule.set_gradient_divide_factor = summed
 """
 
 
-def folder_of(model: Model, words: str, folder: Path) -> Path:
+def folder_of(model: Model, words: str, folder: Path, to: str = "torchtitan@0.2") -> Path:
     strategy = Strategy.parse(words)
     plan = Plan(model=model, cluster=load_cluster(f"{strategy.world}xh100"), strategy=strategy)
-    write_export(export(plan, "torchtitan@0.2"), folder)
+    write_export(export(plan, to), folder)
     return folder
 
 
@@ -138,6 +147,37 @@ for name in {names}:
     assert done.returncode == 0, done.stderr[-3000:]
     told = dict(line.split() for line in done.stdout.splitlines() if line.count(" ") == 1)
     assert {name: int(told[name]) for name in names} == {f"{one.name}_model": count(one).total for one in MODELS}
+
+
+@needs("0.3")
+@pytest.mark.parametrize("model", [LLAMA, QWEN3, EXPERTS, LATENT], ids=lambda model: model.name)
+def test_every_family_of_later_versions_has_the_planned_parameters(model, tmp_path):
+    made = folder_of(model, "mbs1 gbs2 seq128", tmp_path, "torchtitan@0.3")
+    code = """
+import torch
+from torchtitan.config import ConfigManager
+words = "--module shardwise_config --config shardwise --training.steps 5 --debug.seed 7"
+config = ConfigManager().parse_args(words.split())
+with torch.device("meta"):
+    net = config.model_spec.model.build()
+norms = {one.eps for one in net.modules() if isinstance(one, torch.nn.RMSNorm)}
+print(sum(one.numel() for one in net.parameters()), config.training.steps, *norms)
+"""
+    paths = os.pathsep.join([str(made), *(path for path in sys.path if path)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split()[-3:] == [str(count(model).total), "5", str(model.norm_eps)]
+
+
+def test_biases_are_in_no_family_of_later_versions(tmp_path):
+    with pytest.raises(InfeasibleError, match=r"model\.qkv_bias: .* use 0\.2"):
+        folder_of(QWEN2, "mbs1 gbs2 seq128", tmp_path, "torchtitan@0.3")
 
 
 def test_a_family_says_every_fact():
