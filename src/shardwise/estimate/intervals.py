@@ -117,7 +117,8 @@ def spread_of(
     """
     known = "" if UNSEEN.intersection(causes) else _base(runtime)
     learnt = learnt_of(calibration, runtime)
-    own = {"time": (learnt and learnt.time_error) or calibration.time_error, "memory": calibration.memory_error}
+    measured = (learnt and learnt.time_error) or calibration.time_error or site.error
+    own = {"time": measured, "memory": calibration.memory_error}
     part = 0.0 if LAUNCH in causes else launch
     time, memory = (_width(name, causes, known, error, part) for name, error in own.items())
     more = max(0.0, site.spread**2 - USUAL.spread**2)

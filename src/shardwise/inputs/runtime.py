@@ -84,9 +84,9 @@ class Kernels:
     norm: Literal["fused", "native", "eager"] = "fused"
     """fused: one tuned kernel that keeps its input; native: torch's own, slower; eager: a chain of fp32 kernels that
     keeps two copies (RMS norm only; a layer norm is then native)."""
-    chained_head_norm: bool = False
-    """Where nothing shards them, weights are fp32 beside 16-bit activations, and norms of queries and keys fall back to
-    a chain of plain kernels unless they are compiled (torch's RMS norm under autocast)."""
+    casts_alone: bool = False
+    """Where nothing shards them, weights are fp32 beside 16-bit activations: experts' weights are cast in every pass,
+    and norms of queries and keys fall back to a chain of plain kernels unless compiled (torch's RMS norm)."""
     attention: Literal["best", "flash2", "flash1"] = "best"
     """Attention kernels: the fastest for the GPU, or FlashAttention 2 or 1 as older software has them."""
     flash: bool = True
@@ -145,6 +145,8 @@ class Kernels:
     fp8_steps: float = 0.0
     """Weighted bytes an element of casting an operand to 8 bit where that is a chain of plain kernels, and both passes
     cast both operands anew (torchao, not compiled); 0: fused, or by the kernel that makes it."""
+    fp8_output: bool = False
+    """The output layer's product runs in 8 bit, too, and its casts are compiled with nothing."""
     fp8_inputs: bool = False
     """Linear layers keep their inputs in the format of the products."""
     compiled: bool = False

@@ -107,6 +107,7 @@ SCALARS: dict[str, Scalar] = {
     "Site.fabric": _positive(1000, usual=(0.01, 2), hint="it is a share: 0.5 is half of the bandwidth"),
     "Site.host": _positive(1000, usual=(0.05, 20), hint="it is a factor: 0.5 is half as fast"),
     "Site.spread": _number(0, 10, usual=(0, 1), hint="0.08 is 8% either way"),
+    "Site.error": _number(0, 10, usual=(0, 1), hint="0.02 is 2%"),
     "Level.size": _whole(1, RANKS),
     "Level.bandwidth": _rate(1e6, 1e14),
     "Level.latency": _seconds(0.1),
