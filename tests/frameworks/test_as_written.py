@@ -12,10 +12,12 @@ from export_plans import plans
 from hypothesis import HealthCheck, given, settings
 
 import shardwise
+from shardwise.api import ask
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.estimate.estimate import estimate
 from shardwise.frameworks.export import TARGETS, export
+from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.read import read_content, read_framework
 from shardwise.inputs.strategy_text import complete
 from shardwise.pipeline.action import Schedule
@@ -327,3 +329,20 @@ def test_deepspeed_has_no_tensor_parallel_of_experts():
     plan = planned("qwen3-30b-a3b", "4xb200", "tp4 ep1 zero0 mbs1 gbs8 seq2048 nosp recompute=full")
     with pytest.raises(InfeasibleError, match="AutoTP refuses transformers' layouts of experts"):
         export(plan, "deepspeed")
+
+
+def test_the_order_of_a_torchtitan_csv_is_read_back(tmp_path):
+    """`--from torchtitan.toml` ran the schedule that only places the chunks, and said nothing of the CSV."""
+    cluster, strategy = "8xh100", "pp4x2 dp2 zero2 mbs1 gbs16 seq4096 zb-v placement=v"
+    order = generate("v-half", pp=4, vpp=2, microbatches=8)
+    plan = replace(planned("llama-3-8b", cluster, strategy + " runtime=torchtitan"), order=order)
+    plan = replace(plan, strategy=replace(plan.strategy, schedule="auto"))
+    made = export(plan, "torchtitan@0.2")
+    write_export(made, tmp_path)
+    asked = ask("llama-3-8b", cluster, source=str(tmp_path / "torchtitan.toml"))
+    assert asked.plan is not None
+    assert asked.plan.order == order
+    assert replace(asked.strategy, layers=()) == plan.strategy
+    (tmp_path / "schedule.csv").unlink()
+    asked = ask("llama-3-8b", cluster, source=str(tmp_path / "torchtitan.toml"))
+    assert any("schedule.csv is not there: the passes run as zb-v" in note for note in asked.notes)
