@@ -157,7 +157,6 @@ SCALARS: dict[str, Scalar] = {
     "Calibration.host": _positive(1000),
     "Calibration.corrections": _positive(1e6),
     "Learnt.corrections": _positive(1e6),
-    "Learnt.fragmentation": _number(0, 100),
     "Learnt.time_error": _ERROR,
     "Calibration.probed": _number(0, 2.0**50),
     "Calibration.time_error": _ERROR,
