@@ -63,7 +63,9 @@ def activation(
             module,
             "memory",
             bytes_f=GELU_BYTES[0] * elements if composed else (gate + 1) * size,
-            bytes_b=GELU_BYTES[1] * elements if composed else (2 * gate + 1) * size * slow + (2 * size if bias else 0.0),
+            bytes_b=GELU_BYTES[1] * elements
+            if composed
+            else (2 * gate + 1) * size * slow + (2 * size if bias else 0.0),
             kernels_f=GELU_KERNELS[0] if composed else 1.0,
             kernels_b=GELU_KERNELS[1] if composed else 1.0 + (1.0 if bias else 0.0),
             kept=kept,

@@ -306,7 +306,10 @@ class Space:
         """Whether the runtime can recompute these parts, the model has them, and that can free anything."""
         model = self.question.model
         dense = any(not model.is_moe_layer(index) for index in range(model.layers))
-        wanted = {"core-attention": not (self.question.base.flash and self.question.runtime.kernels.flash), "mla-up": model.mla is not None}
+        wanted = {
+            "core-attention": not (self.question.base.flash and self.question.runtime.kernels.flash),
+            "mla-up": model.mla is not None,
+        }
         wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
         wanted |= {"mlp": not self.question.base.ep_overlap}
         can = self.question.runtime.can

@@ -183,7 +183,9 @@ def _activation(keys: Keys, family: Family) -> Activation:
 def _in_steps(keys: Keys, family: Family) -> bool:
     """Whether the library's own activation is a chain of torch's (`gelu_new`, which GPT-2 has where no key says)."""
     given = keys.get(*ALIASES["activation"])
-    return str(given).lower() in {"gelu_new", "gelu_fast"} if given is not None else bool(family.fixed.get("gelu_steps"))
+    return (
+        str(given).lower() in {"gelu_new", "gelu_fast"} if given is not None else bool(family.fixed.get("gelu_steps"))
+    )
 
 
 def _dropout(keys: Keys) -> float:
