@@ -549,7 +549,7 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         replay(ctx)
-        inputs, outs, ctx.outs = ctx.inputs, ctx.outs, None
+        inputs, outs, ctx.inputs, ctx.outs = ctx.inputs, ctx.outs, None, None
         used = [(out, grad) for out, grad in zip(outs, grads, strict=True) if grad is not None]
         torch.autograd.backward([out for out, _ in used], [grad for _, grad in used])
         return None, None, *(one.grad for one in inputs)
@@ -900,14 +900,15 @@ class PlainMlp(nn.Module):
         self.up, self.down = (Line(home, *size, bias=m["mlp_bias"], lora=lora) for size in sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.kind in {"swiglu", "geglu"}:
-            gate, up = self.gate(x), self.up(x)
-            if self.counted:
-                return self.down(MetaGated.apply(gate, up))
-            gate = fn.silu(gate) if self.kind == "swiglu" else fn.gelu(gate, approximate="tanh")
-            return self.down(gate * up)
-        up = self.up(x)
-        return self.down(gelu_eager(up) if self.kind == "gelu" and self.composed else active(up, self.kind))
+        # a replay that stops early leaves what stands in variables of its frames alive: there is none
+        return self.down(self._inner(x))
+
+    def _inner(self, x: Tensor) -> Tensor:
+        if self.kind == "swiglu":
+            return MetaGated.apply(self.gate(x), self.up(x)) if self.counted else fn.silu(self.gate(x)) * self.up(x)
+        if self.kind == "geglu":
+            return fn.gelu(self.gate(x), approximate="tanh") * self.up(x)
+        return gelu_eager(self.up(x)) if self.kind == "gelu" and self.composed else active(self.up(x), self.kind)
 
 
 class MetaGated(torch.autograd.Function):
@@ -1214,7 +1215,7 @@ class ShardedAttention(nn.Module):
             sizes = (self.size,) * 2 if self.norms == "head" else (inner, self.groups * self.size)
             self.q_norm, self.k_norm = (Norm(size, m["norm"], kernel) for size in sizes)
         self.sink = nn.Parameter(torch.zeros(self.heads)) if m["sinks"] else None
-        self.again, self.home, self.how = "core-attention" in layer["recompute"], home, attention_of(spec, layer)
+        self.again, self.home, self.how = "core-attention" in parts_again(layer), home, attention_of(spec, layer)
         self.separate = spec["kernels"]["qkv"] == "separate" and not m["fused_qkv"]
 
     def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
@@ -1307,7 +1308,7 @@ class ShardedLatent(nn.Module):
         super().__init__()
         m, a, kernel = spec["model"], spec["model"]["mla"], spec["kernels"]["norm"]
         self.a, self.home, self.how = a, home, attention_of(spec, layer)
-        self.again, self.up_again = ("core-attention" in layer["recompute"], "mla-up" in layer["recompute"])
+        self.again, self.up_again = (part in parts_again(layer) for part in ("core-attention", "mla-up"))
         self.heads, lora = m["heads"] // home.tp, adapter(spec, "qkv")
         if a["q_rank"]:
             self.q_down = Sharded(home, m["hidden"], a["q_rank"], "none")
@@ -1490,7 +1491,8 @@ class Layer(nn.Module):
         self, spec: dict[str, Any], home: Home, layer: dict[str, Any], attention: nn.Module, mlp: nn.Module
     ) -> None:
         super().__init__()
-        m, self.again, self.home = spec["model"], layer["recompute"], home
+        m, self.home = spec["model"], home
+        self.again = parts_again(layer)
         self.attention, self.mlp = attention, mlp
         self.parallel, self.dropout, norms = m["parallel_residual"], m["dropout"], m["norms_per_layer"]
 
@@ -1503,7 +1505,7 @@ class Layer(nn.Module):
         self.hold = META and spec["strategy"]["compile"]
 
     def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
-        drops = DROPPED & set(self.again)
+        drops = DROPPED & self.again
         with self.home.dropping() if drops and torch.is_grad_enabled() else contextlib.nullcontext():
             if self.parallel:
                 return x + self._dropped(self._both(x, tables))
@@ -1538,6 +1540,11 @@ class Layer(nn.Module):
         return fn.dropout(branch, self.dropout) if self.dropout else branch
 
 
+def parts_again(layer: dict[str, Any]) -> frozenset[str]:
+    """The parts that a layer makes again by itself; a layer that is made again whole has none."""
+    return frozenset() if layer["recompute"] == "full" else frozenset(layer["recompute"])
+
+
 DROPPED = {"attention-norm", "mlp-norm", "activation", "moe-act", "mla-up"}
 """Modules whose results are not kept either."""
 
@@ -1556,7 +1563,7 @@ class Hold(torch.autograd.Function):
 
 
 def sharded_layer(spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> Layer:
-    m, again = spec["model"], layer["recompute"]
+    m, again = spec["model"], parts_again(layer)
     attention = (ShardedLatent if m["mla"] else ShardedAttention)(spec, home, layer)
     mlp = ShardedMoe(spec, home, again) if layer["moe"] else ShardedMlp(spec, home, m["ffn"], again)
     return Layer(spec, home, layer, attention, mlp)
