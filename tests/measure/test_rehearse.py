@@ -180,6 +180,9 @@ def test_megatron_builds_what_it_can(tmp_path, capfd):
     spec = megatron_spec(read_plan(plan), 3)
     assert spec["model"]["padded_vocab"] * spec["strategy"]["tp"] >= spec["model"]["vocab"]
     assert spec["strategy"]["microbatches"] == 8
+    assert spec["layout"] == ""
+    uneven = plan_for("llama-3-8b", "16xh200", tp=2, pp=4, dp=2, global_batch=16, layers=(9, 8, 8, 7))
+    assert megatron_spec(uneven, 0)["layout"] == "|".join(("E" + "t" * 9, "t" * 8, "t" * 8, "t" * 7 + "L"))
 
 
 def test_a_megatron_result_is_held_against_megatron():
@@ -194,6 +197,9 @@ def test_a_megatron_result_is_held_against_megatron():
         assert errors["peak"] < 0.01
         assert errors["all passes"] < 0.15
         assert errors["optimizer step"] < 0.10
+        with_engine = {line.what: line.predicted for line in compare(plan, {**row["result"], "engine": True})}
+        without = {line.what: line.predicted for line in compare(plan, row["result"])}
+        assert with_engine["all passes"] < without["all passes"]  # its kernels are the faster ones
 
 
 def test_a_result_of_another_plan_is_refused(tmp_path, capfd):
