@@ -15,8 +15,8 @@ import shardwise
 
 TYPES = (
     "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
-    "InputError", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime", "Schedule",
-    "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "WhatIf", "Why",
+    "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime",
+    "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf", "Why",
 )  # fmt: skip
 PROBLEM = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
 PROBLEM = next(one["problem"] for one in PROBLEM["instances"] if one["problem"]["pp"] <= 4)
@@ -31,6 +31,7 @@ VERBS = {
     "diff": "left right",
     "estimate": "model cluster strategy runtime",
     "export": "plan target strict launcher",
+    "launch": "plan target steps launcher out learn dry_run cpu force follow",
     "load_cluster": "source",
     "load_model": "source",
     "load_problem": "path",
@@ -54,6 +55,7 @@ VERBS = {
     "targets": "",
     "timeline": "plan runtime",
     "validate": "files cluster",
+    "watch": "log plan follow tell",
     "what_if": "plan gpus net memory gap only report",
     "why": "plan strategy",
     "write_export": "made folder force",
@@ -148,8 +150,8 @@ OWN: dict[str, dict[str, object]] = {
     "write_export": {"folder": "made"},
 }
 """Arguments that make a good call of a verb."""
-INCOMPLETE = {"calibrate", "rehearse", "store_calibration"}
-"""Verbs that need a GPU, or what one wrote."""
+INCOMPLETE = {"calibrate", "launch", "rehearse", "store_calibration", "watch"}
+"""Verbs that need a GPU, or what one wrote; `launch` a framework, `watch` its log."""
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +178,8 @@ def test_no_argument_ends_in_an_error_of_pythons(name, good, tmp_path, monkeypat
         own["path"] = good["problem"]
     if name in {"balance", "plan_of", "read_problem", "what_if"}:  # what goes beside another argument only
         own = {word: one for word, one in own.items() if (name, word) not in BESIDE}
+    if name == "launch":  # which would ask every Python that is found
+        monkeypatch.setenv("PATH", str(tmp_path))
     if name not in INCOMPLETE:
         verb(**own)
     told = []

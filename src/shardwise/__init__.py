@@ -16,6 +16,7 @@ from shardwise.api import (
     diff,
     estimate,
     export,
+    launch,
     load_cluster,
     load_model,
     load_problem,
@@ -34,6 +35,7 @@ from shardwise.api import (
     targets,
     timeline,
     validate,
+    watch,
     what_if,
     why,
     write_export,
@@ -43,12 +45,12 @@ from shardwise.version import __version__
 
 __all__ = [
     "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
-    "InputError", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime", "Schedule",
-    "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "WhatIf", "Why", "__version__", "advise",
-    "balance", "balance_plan", "calibrate", "check", "detail", "diff", "estimate", "export", "load_cluster",
-    "load_model", "load_problem", "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "read_plan",
-    "read_problem", "rehearse", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
-    "what_if", "why", "write_export", "write_plan",
+    "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime",
+    "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf", "Why",
+    "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail", "diff", "estimate", "export",
+    "launch", "load_cluster", "load_model", "load_problem", "load_runtime", "load_strategy", "plan", "plan_of",
+    "plan_operators", "read_plan", "read_problem", "rehearse", "schedule", "simulate", "store_calibration", "sweep",
+    "targets", "timeline", "validate", "watch", "what_if", "why", "write_export", "write_plan",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
@@ -61,8 +63,10 @@ if TYPE_CHECKING:
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
     from shardwise.measure.calibrate import Calibrated
+    from shardwise.measure.launch.launch import Launched
     from shardwise.measure.rehearse.rehearse import Rehearsal
     from shardwise.measure.validate.validate import Validation
+    from shardwise.measure.watch.watch import Watched
     from shardwise.partition.problem import BalanceAnswer, Problem
     from shardwise.per_op.answer import OperatorAnswer
     from shardwise.pipeline.action import Schedule
@@ -88,6 +92,7 @@ _HOMES = {
     "Export": "frameworks.target",
     "InfeasibleError": "errors",
     "InputError": "errors",
+    "Launched": "measure.launch.launch",
     "Model": "inputs.model",
     "OperatorAnswer": "per_op.answer",
     "Plan": "plan.plan",
@@ -101,6 +106,7 @@ _HOMES = {
     "Strategy": "inputs.strategy",
     "Timeline": "pipeline.timeline",
     "Validation": "measure.validate.validate",
+    "Watched": "measure.watch.watch",
     "WhatIf": "search.what_if",
     "Why": "search.why",
 }

@@ -5,7 +5,8 @@
      │    ├── UnknownNameError     2   no such model, cluster, runtime, schedule ...
      │    └── FileError            2   a file cannot be read or written
      ├── MissingExtraError         2   an optional package is not installed
-     └── InfeasibleError           1   the question is well put and the answer is "nothing fits"
+     ├── InfeasibleError           1   the question is well put and the answer is "nothing fits"
+     └── JobError                  3   a job that was started died (measure/launch/failure.py)
 
 A message says what is wrong, with the numbers, and what to change. An InputError carries all faults of an
 input at once, each with the dotted path of its field.

@@ -10,7 +10,6 @@ import pytest
 from shardwise.errors import FileError
 from shardwise.inputs import trace as module
 from shardwise.inputs.trace import events, kind_of, read_trace
-from shardwise.measure.correct import read_log
 
 
 def kernel(name, length, **more):
@@ -89,21 +88,3 @@ def test_a_missing_file(tmp_path):
 )
 def test_kinds(name, kind):
     assert kind_of(name) == kind
-
-
-def test_logs(tmp_path):
-    path = tmp_path / "log"
-    times = [9000.0, 3000.0, 2010.0, 2000.0, 1990.0]
-    path.write_text(
-        "\n".join(
-            f" iteration {i}/ 10 | elapsed time per iteration (ms): {time} | lm loss" for i, time in enumerate(times)
-        )
-    )
-    found = read_log(path, tokens_per_gpu=1)
-    assert (found.framework, found.seconds, found.lines) == ("megatron", 2.0, 3)
-    path.write_text("\x1b[31mstep: 10  loss: 3.1  memory: 10GiB  \x1b[32mtps: 1,000  tflops: 40\x1b[39m\n")
-    found = read_log(path, tokens_per_gpu=4000)
-    assert (found.framework, found.seconds) == ("torchtitan", 4.0)
-    path.write_text("nothing\n")
-    with pytest.raises(FileError, match="no iteration times"):
-        read_log(path, tokens_per_gpu=1)

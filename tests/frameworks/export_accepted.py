@@ -14,13 +14,15 @@ def words(text):
 MEGATRON_SWITCHES = words(
     """
     accumulate-allreduce-grads-in-fp32 add-qkv-bias bf16 disable-bias-linear
-    fine-grained-activation-offloading fp16 fp4-param-gather fp8-dot-product-attention
+    fine-grained-activation-offloading fp16 fp4-param-gather
     fp8-param-gather grad-reduce-in-bf16 group-query-attention moe-grouped-gemm
     moe-pad-expert-input-to-capacity moe-shared-expert-gate multi-latent-attention optimizer-cpu-offload
     overlap-grad-reduce overlap-param-gather qk-layernorm quick-geglu sequence-parallel squared-relu swiglu
-    untie-embeddings-and-output-weights use-distributed-optimizer use-flash-attn use-megatron-fsdp
+    untie-embeddings-and-output-weights use-distributed-optimizer use-megatron-fsdp
     reuse-grad-buf-for-mxfp8-param-ag tp-comm-overlap use-precision-aware-optimizer
-    overlap-moe-expert-parallel-comm use-transformer-engine-op-fuser
+    overlap-moe-expert-parallel-comm use-transformer-engine-op-fuser use-rope-scaling moe-router-pre-softmax
+    moe-router-enable-expert-bias no-yarn-correction-range-round-to-int no-persist-layer-norm no-masked-softmax-fusion
+    no-rope-fusion no-gradient-accumulation-fusion
     """
 )
 MEGATRON_WHOLE = words(
@@ -32,13 +34,22 @@ MEGATRON_WHOLE = words(
     num-distributed-optimizer-instances num-experts num-layers num-query-groups
     num-virtual-stages-per-pipeline-rank pipeline-model-parallel-size q-lora-rank qk-head-dim
     qk-pos-emb-head-dim recompute-num-layers rotary-base seq-length tensor-model-parallel-size v-head-dim vocab-size
-    window-attn-skip-freq
+    window-attn-skip-freq make-vocab-size-divisible-by rotary-seq-len-interpolation-factor
+    yarn-original-max-position-embeddings
     """
 )
 MEGATRON_PATTERNS = {
     "attention-dropout": r"[0-9.]+",
     "hidden-dropout": r"[0-9.]+",
     "moe-expert-capacity-factor": r"[0-9.]+",
+    "norm-epsilon": r"[0-9.]+(e-[0-9]+)?",
+    **dict.fromkeys(
+        words("""rotary-percent rope-scaling-factor rotary-scaling-factor mscale mscale-all-dim yarn-beta-fast
+        yarn-beta-slow moe-router-topk-scaling-factor moe-aux-loss-coeff"""),
+        r"[0-9.]+(e-[0-9]+)?",
+    ),
+    "moe-router-score-function": "softmax|sigmoid",
+    "moe-router-load-balancing-type": "aux_loss|none",
     "attention-backend": "flash|fused|unfused|local|auto",
     "ckpt-format": "torch|torch_dist|torch_dcp|fsdp_dtensor",
     "cp-comm-type": "p2p|all_gather|a2a",
@@ -113,11 +124,13 @@ PADDLE = words(
 
 TORCHTITAN_02 = {
     "job": {"description"},
-    "model": {"name", "flavor", "converters"},
+    "experimental": {"custom_import"},
+    "metrics": {"log_freq", "disable_color_printing"},
+    "model": {"name", "flavor", "hf_assets_path", "converters"},
     "optimizer": {"name"},
     "training": words(
         """
-        local_batch_size global_batch_size seq_len enable_cpu_offload dtype mixed_precision_param
+        dataset local_batch_size global_batch_size seq_len enable_cpu_offload dtype mixed_precision_param
         """
     ),
     "parallelism": words(

@@ -25,12 +25,17 @@ def run_script(files, name, folder, program):
     """What a script would start, beside the other files: the words that it hands to `program`."""
     for other, text in files.items():
         (folder / other).write_text(text)
+    (folder / "pretrain_gpt.py").touch()  # Megatron-LM's folder, as far as its script looks
     stand_in = folder / program
     stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     stand_in.chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-eu", folder / name], capture_output=True, text=True, env={"PATH": path}, check=True
+        ["bash", "-eu", folder / name],
+        capture_output=True,
+        text=True,
+        env={"PATH": path, "MEGATRON": str(folder)},
+        check=True,
     )
     return done.stdout.splitlines()
 

@@ -28,7 +28,13 @@ def test_the_script_runs_from_any_folder_and_heeds_the_environment(tmp_path):
     words = readers.run_script(made("torchrun"), "train.sh", tmp_path, "torchrun")
     assert words[words.index("--train-iters") + 1] == "20"
     assert words[words.index("--nnodes") + 1] == "2"
-    told = {"PATH": f"{tmp_path}:/usr/bin:/bin", "STEPS": "7", "NODE_RANK": "1", "MASTER_ADDR": "head"}
+    told = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "STEPS": "7",
+        "NODE_RANK": "1",
+        "MASTER_ADDR": "head",
+        "MEGATRON": str(tmp_path),
+    }
     done = subprocess.run(
         ["bash", tmp_path / "train.sh", "--lr", "3"], capture_output=True, text=True, env=told, check=True
     )

@@ -74,7 +74,7 @@ def test_the_id_is_that_of_the_decisions():
 
 @pytest.mark.parametrize(("version", "output"), [("0.2", "output"), ("0.3", "lm_head"), ("main", "lm_head")])
 def test_2_torchtitans_output_module(version, output):
-    files = readers.texts(export(plan_of(replace(PIPED, zero=0, runtime="torchtitan")), f"torchtitan@{version}"))
+    files = readers.texts(export(plan_of(replace(PIPED, zero=2, runtime="torchtitan")), f"torchtitan@{version}"))
     parts = readers.torchtitan_settings(version, files)["parallelism"]["module_fqns_per_model_part"]
     assert parts[0][:2] == ["tok_embeddings", "layers.0"]
     assert parts[-1][-3:] == ["layers.23", "norm", output]
@@ -90,10 +90,14 @@ def test_2_torchtitans_output_module(version, output):
     ],
 )
 def test_3_a_csv_goes_with_the_name_that_places_the_chunks(schedule, runtime, name):
-    base = VEE if schedule in {"v-half", "zb-v"} else replace(PIPED, zero=0, vpp=2 if schedule == "low-memory" else 1)
+    base = (
+        replace(VEE, zero=2)
+        if schedule in {"v-half", "zb-v"}
+        else replace(PIPED, zero=0, vpp=2 if schedule == "low-memory" else 1)
+    )
     order = generate(schedule, pp=4, vpp=base.vpp, microbatches=8)
     if schedule == "v-half":  # no runtime of the catalog has it, so it comes as the rows of a plan
-        plan = plan_of(replace(VEE, runtime=runtime), order=order)
+        plan = plan_of(replace(base, runtime=runtime), order=order)
     else:
         plan = plan_of(replace(base, schedule=schedule, runtime=runtime))
     files = readers.texts(export(plan, "torchtitan@0.2"))

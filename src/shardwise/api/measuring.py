@@ -41,10 +41,10 @@ def calibrate(
     """The cost model fitted to a probe of one GPU, or corrected by a run; `store_calibration` keeps it.
 
     `name`: what the calibrated GPU is called (`64xNAME`); one of `probe`: what the probe wrote, `nccl`: logs of
-    nccl-tests, `trace`: a profiler's Chrome trace, `log`: of Megatron or torchtitan, `snapshot`: a CUDA memory
-    snapshot; `plan`: the one that the run followed, where it is of one; `base`: the GPU of the catalog that it is, by
-    default the probe's, the logs' or the plan's; `rank`: which wrote the snapshot (`pp2`), by default the fullest;
-    `steps`: iterations in the trace, where it marks none.
+    nccl-tests, `trace`: a profiler's Chrome trace, `log`: of Megatron, torchtitan, DeepSpeed, Trainer or a program of
+    ours, `snapshot`: a CUDA memory snapshot; `plan`: the one that the run followed, where it is of one; `base`: the GPU
+    of the catalog that it is, by default the probe's, the logs' or the plan's; `rank`: which wrote the snapshot
+    (`pp2`), by default the fullest; `steps`: iterations in the trace, where it marks none.
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.calibrate import calibrate

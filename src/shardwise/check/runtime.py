@@ -168,6 +168,29 @@ def number_format(case: Combination) -> Iterator[Fault]:
         yield Fault(path, f"{_without(gpu, dtype)}; use {either(possible)}, or another GPU")
 
 
+def unmixed(strategy: Strategy, runtime: Runtime) -> bool:
+    """Whether a strategy in 16 bits would compute in fp32 there, as nothing shards its states."""
+    s = strategy
+    alone = s.tp * s.pp > 1 and (s.zero == 0 or s.shard_group == 1)
+    return alone and not runtime.can.mixed_alone and s.dtype != "fp32" and s.master != "pure"
+
+
+@rule("runtime", "dtype", "master", "tp", "pp", "dp", "cp", "zero", "zero_group")
+def mixing(case: Combination) -> Iterator[Fault]:
+    s, name = case.strategy, case.runtime.base
+    if unmixed(s, case.runtime):
+        told = f"{s.dtype} with tp {s.tp} pp {s.pp} and no sharded states: runtime {name} then computes in fp32"
+        cure = "shard over dp or cp with zero 2 or 3, or say fp32, or pure (all of it in 16 bits)"
+        yield Fault("strategy.dtype", f"{told}; {cure}")
+
+
+@rule("runtime", "model.tied", "pp")
+def tied_ends(case: Combination) -> Iterator[Fault]:
+    if case.model.tied and case.strategy.pp > 1 and not case.can.tied_with_pp:
+        told = f"{case.strategy.pp}: runtime {case.runtime.base} ties no weights over a pipeline"
+        yield Fault("strategy.pp", f"{told}, and {case.model.name} ties its embeddings; use pp 1")
+
+
 def _without(gpu: Gpu, dtype: str) -> str:
     """Why a format cannot be had: the catalog knows the chip, a user's description may only lack a number."""
     missing = _HARDWARE[dtype]
@@ -179,4 +202,6 @@ def _without(gpu: Gpu, dtype: str) -> str:
     )
 
 
-RULES = (axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, number_format)
+RULES = (
+    axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, number_format, mixing, tied_ends,
+)  # fmt: skip

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--svg", metavar="FILE", help="Draw how well each family of kernels fits.")
 @click.option("--nccl", multiple=True, metavar="LOG", help="What all_reduce_perf and its kin of nccl-tests printed.")
 @click.option("--trace", metavar="TRACE", help="Correct from a profiler's Chrome trace (.json, .json.gz).")
-@click.option("--log", metavar="FILE", help="Correct from a Megatron or torchtitan log's iteration times.")
+@click.option("--log", metavar="FILE", help="Learn from the iteration times of a framework's log.")
 @click.option("--snapshot", metavar="FILE", help="Correct memory from a CUDA memory snapshot (pickle or JSON).")
 @click.option("--rank", metavar="ppN", help="Pipeline rank that wrote the snapshot; default: the fullest.")
 @click.option("--plan", metavar="FILE", help="The plan that the traced or logged run followed.")

@@ -7,7 +7,7 @@ import click
 from shardwise import api
 from shardwise.cli.options import CLUSTER
 from shardwise.cli.output import Output, output_options
-from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.calibrations import calibration_of, learnt_line
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.load import gpu_names
 from shardwise.inputs.site import USUAL
@@ -69,6 +69,9 @@ def _show(text: str, output: Output) -> None:
         output.say(f"  site: {site.name}, kernels x{site.slowdown:g}, fabric x{site.fabric:g}, hosts x{site.host:g}")
     calibration = calibration_of(gpu)
     output.say(f"  calibrated on: {calibration.name}: {calibration.source}")
+    for one in calibration.learnt:
+        factors = ", ".join(f"{kind} x{factor:.3g}" for kind, factor in one.corrections.items())
+        output.say(f"  {learnt_line(calibration.name, one)}: {factors}")
     output.say()
     heads = ("level", "GPUs", "per GPU", "latency", "topology", "oversubscription")
     output.table(heads, [_level_row(level) for level in cluster.levels])

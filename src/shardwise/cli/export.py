@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from shardwise.frameworks.target import Export
 
 TARGETS = (
-    "megatron@main", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main", "deepspeed@0.19", "mindformers@2.1-graph",
+    "megatron@main", "megatron@0.19", "megatron@0.18", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main",
+    "deepspeed@0.19", "mindformers@2.1-graph",
     "mindformers@2.1-pynative", "paddle@3.0", "torch-pipelining@2.13",
 )  # fmt: skip
 """What can be asked for, written out so that help need not load the exporters; a test holds it to the registry."""

@@ -1,6 +1,7 @@
 """`shardwise VERB`: runs a verb, and turns what goes wrong into a sentence and an exit code.
 
-0 answered, 1 no feasible answer or does not fit, 2 bad input, 130 interrupted, 70 a fault of ours.
+0 answered, 1 no feasible answer or does not fit, 2 bad input, 3 a job that was started died, 130 interrupted, 70 a
+fault of ours.
 
 Nothing is imported before `run`, so that Ctrl-C while the program loads is an interruption like any other. Only what
 comes before the first line of this file, which is Python's own start, is Python's to answer for.

@@ -45,7 +45,8 @@ class Verbs(click.Group):
     cls=Verbs,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="shardwise VERB --help says more. Exit codes: 0 answered, 1 nothing fits, 2 bad input, 130 interrupted.",
+    epilog="shardwise VERB --help says more. Exit codes: 0 answered, 1 nothing fits, 2 bad input, 3 a job that was "
+    "started died, 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="shardwise")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an unexpected error.")
@@ -69,6 +70,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "schedule": ("shardwise.cli.schedule", "Order the passes of a pipeline: any known schedule, or the best one."),
     "simulate": ("shardwise.cli.simulate", "Replay a schedule from a file: times, memory, bubbles."),
     "export": ("shardwise.cli.export", "Write a plan as a training framework's files."),
+    "launch": ("shardwise.cli.launch", "Start a plan as a job, hold it against its prediction, and learn from it."),
+    "watch": ("shardwise.cli.watch", "Read a job's log: how it goes against its plan, and when it drifts."),
     "serve": ("shardwise.cli.serve", "Serve the page to plan with: choose, search, look inside, compare, export."),
     "check": ("shardwise.cli.check", "Tell everything that is wrong with a strategy, at once."),
     "probe": ("shardwise.cli.probe", "Measure a GPU, or write the program that does."),

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from shardwise.cost.layer import Block
 from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibrations import learnt_line
 from shardwise.ops.op import Op
 
 MOST = 4096
 """Blocks that are remembered."""
+SLIGHT = 0.002
+"""A learnt correction that is not worth a word."""
 FAR = 4.0
 """Times the largest, or a share of the smallest probed size, beyond which a kernel is flagged."""
 
@@ -73,6 +76,9 @@ def kernel_notes(blocks: Iterable[Block], calibration: Calibration) -> dict[str,
                 told[kind].append(text)
     notes = {kind: "outside the probed range: " + "; ".join(texts[:4]) for kind, texts in told.items()}
     for kind, factor in calibration.corrections.items():
-        text = f"corrected x{factor:.3g} ({calibration.source})"
+        if calibration.learnt and abs(factor - 1) < SLIGHT:
+            continue
+        source = learnt_line(calibration.name, calibration.learnt[0]) if calibration.learnt else calibration.source
+        text = f"corrected x{factor:.3g} ({source})"
         notes[kind] = f"{notes[kind]}; {text}" if kind in notes else text
     return notes

@@ -277,7 +277,7 @@ def _time_ledger(
                 Ledger("tp communication", count * seconds.tp),
                 Ledger("cp communication", count * seconds.cp),
                 Ledger("ep communication", count * seconds.ep),
-                Ledger("waiting for launches", count * waits[name]),
+                Ledger("waiting for launches", count * waits[name], note=notes.get("host", "")),
             ],
         )
         for name, seconds in passes.items()

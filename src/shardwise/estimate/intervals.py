@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardwise.cost.ledger import Ledger
 from shardwise.inputs.accuracy import Widths, accuracy
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.calibrations import calibration_of, is_shipped
+from shardwise.inputs.calibrations import calibration_of, is_shipped, learnt_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.site import USUAL, Site
@@ -80,7 +80,8 @@ def causes_of(
         LAUNCH: time is not None and launch_bound(time) == 1.0,
     }
     family = calibration.kernels or calibration.name
-    unseen = unseen_of(_base(runtime), family, accuracy().seen) if is_shipped(family) else ()
+    ours = not is_shipped(family) or learnt_of(calibration, runtime) is not None
+    unseen = () if ours else unseen_of(_base(runtime), family, accuracy().seen)
     return (ANY, *(name for name, holds in there.items() if holds), *unseen)
 
 
@@ -94,7 +95,8 @@ def launch_bound(time: Ledger) -> float:
 def _nodes_known(cluster: Cluster, calibration: Calibration) -> bool:
     """Whether runs of the user's own, or collectives between nodes, say what the network there does."""
     between = {level.name for level in cluster.levels[1:]}
-    return bool(calibration.corrections) or any(line.level in between for line in calibration.collectives)
+    ran = any(one.nodes for one in calibration.learnt) if calibration.learnt else bool(calibration.corrections)
+    return ran or any(line.level in between for line in calibration.collectives)
 
 
 def unseen_of(runtime: str, family: str, seen: Seen) -> tuple[str, ...]:
@@ -114,7 +116,9 @@ def spread_of(
     `launch`: how launch-bound it is (`launch_bound`) where that is not among the causes.
     """
     known = "" if UNSEEN.intersection(causes) else _base(runtime)
-    own = {"time": calibration.time_error, "memory": calibration.memory_error}
+    learnt = learnt_of(calibration, runtime)
+    measured = (learnt and learnt.time_error) or calibration.time_error or site.error
+    own = {"time": measured, "memory": calibration.memory_error}
     part = 0.0 if LAUNCH in causes else launch
     time, memory = (_width(name, causes, known, error, part) for name, error in own.items())
     more = max(0.0, site.spread**2 - USUAL.spread**2)

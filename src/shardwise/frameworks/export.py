@@ -29,7 +29,11 @@ TARGETS = {
         Target(
             name="megatron",
             title="Megatron-LM",
-            versions={"main": "Megatron-LM, main of August 2026 (d98e8a6)"},
+            versions={
+                "main": "Megatron-LM, main of August 2026 (d98e8a6)",
+                "0.19": "Megatron-LM core_v0.19.0",
+                "0.18": "Megatron-LM core_v0.18.2",
+            },
             module="shardwise.frameworks.megatron.write",
             runtime="megatron",
             settings=("kernels.loss=fused", "overlap.tp=0"),
@@ -44,6 +48,14 @@ TARGETS = {
             },
             module="shardwise.frameworks.torchtitan.write",
             runtime="torchtitan",
+            settings=("can.mixed_alone=true",),
+        ),
+        Target(
+            name="huggingface",
+            title="Hugging Face transformers",
+            versions={"5": "transformers 5.17 with torch's FSDP (plain loop, and Trainer)"},
+            module="shardwise.frameworks.huggingface.write",
+            runtime="huggingface",
         ),
         Target(
             name="deepspeed",
@@ -126,7 +138,7 @@ def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: b
     draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
     _say_mixture(draft)
     _say_settings(draft)
-    if target.runtime and target.name != "megatron":
+    if target.name != "megatron":
         lost = _MEGATRONS.keys() - _SAID.get(target.name, set())
         without(draft, **{name: (_MEGATRONS[name], f"no setting of {target.title}") for name in sorted(lost)})
     return draft

@@ -49,6 +49,10 @@ def _mapping(text: str, name: str) -> Imported:
 
         beside = [key for key in data if key != "MODEL_ARGS"]
         return read_arguments(_as_arguments(data["MODEL_ARGS"]), title=name, beside=beside)
+    if str(data.get("schema", "")).startswith("shardwise/huggingface/"):
+        from shardwise.frameworks.huggingface.read_train import read_train
+
+        return read_train(data, title=name)
     if _DEEPSPEED & data.keys():
         from shardwise.frameworks.deepspeed.read import read_deepspeed
 

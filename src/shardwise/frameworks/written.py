@@ -19,9 +19,10 @@ from shardwise.plan.predict import asked_limit
 from shardwise.units import show_bytes, show_seconds
 
 READ_BACK = {
-    "megatron@main": "train.sh", "torchtitan@0.2": "torchtitan.toml", "torchtitan@0.3": "shardwise_config.py",
+    **dict.fromkeys(("megatron@main", "megatron@0.19", "megatron@0.18"), "train.sh"),
+    "torchtitan@0.2": "torchtitan.toml", "torchtitan@0.3": "shardwise_config.py",
     "torchtitan@main": "shardwise_config.py", "mindformers@2.1-graph": "mindformers.yaml",
-    "deepspeed@0.19": "ds_config.json",
+    "deepspeed@0.19": "ds_config.json", "huggingface@5": "shardwise_train.json",
 }  # fmt: skip
 """Target -> the file that says its strategy; those of other targets are read by nobody here."""
 PARTS = ("deepspeed",)

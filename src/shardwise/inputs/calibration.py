@@ -43,6 +43,25 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """What whole runs of one runtime showed beside the calibration; other runtimes' kernels and hosts are their own."""
+
+    runtime: str
+    """Its name, without values that are laid over it."""
+    corrections: dict[str, float] = field(default_factory=dict, hash=False)
+    """Measured over predicted time by kind: gemm, attention, memory, host (launches and framework code), and experts,
+    which counts for all kernels of a model that has them."""
+    fragmentation: float = 1.0
+    """Measured over predicted share that the allocator holds beside what comes and goes."""
+    runs: tuple[str, ...] = ()
+    """What it was learnt on."""
+    nodes: bool = False
+    """One of them ran on several nodes."""
+    time_error: float = 0.0
+    """Mean absolute error of step times of runs that were left out; 0: too few runs to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Efficiencies of one family of GPUs. Shares are of the GPU's own peaks, so that sister models can use them."""
 
@@ -98,6 +117,9 @@ class Calibration:
     corrections: dict[str, float] = field(default_factory=dict, hash=False)
     """Measured over predicted time by kind of kernel (gemm, attention, memory), from a user's own trace or log; 1: as
     calibrated. Ledgers name them."""
+    learnt: tuple[Learnt, ...] = ()
+    """The same of single runtimes, from runs of theirs (`launch --learn`, `calibrate --log`); estimates that use it
+    name it."""
     probed: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     """Smallest and largest size that was measured, by kind and dimension (`gemm_rows` ...); far outside, estimates say
     so. Empty: not known."""

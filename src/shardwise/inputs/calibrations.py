@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 from shardwise.errors import UnknownNameError
 from shardwise.inputs import lookup
-from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibration import Calibration, Learnt
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.typed import validated
@@ -55,6 +56,41 @@ def calibration_of(gpu: Gpu) -> Calibration:
     if isinstance(gpu.calibration, Calibration):
         return gpu.calibration
     return load_calibration(family_of(gpu))
+
+
+def learnt_of(calibration: Calibration, runtime: str) -> Learnt | None:
+    """What was learnt of a runtime, by its name with or without values laid over it."""
+    base = runtime.partition("+")[0]
+    return next((one for one in calibration.learnt if one.runtime == base), None)
+
+
+def learnt_line(name: str, found: Learnt) -> str:
+    """What was learnt, in a few words."""
+    return f"{name} learnt from {f'{len(found.runs)} runs' if len(found.runs) > 1 else 'a run'} of {found.runtime}"
+
+
+@functools.lru_cache(maxsize=256)
+def as_run_by(calibration: Calibration, runtime: str, *, experts: bool) -> Calibration:
+    """The calibration with what was learnt of a runtime in it; once in, it is not applied again.
+
+    `experts`: the model has some.
+    """
+    found = learnt_of(calibration, runtime)
+    if found is None or not found.corrections:
+        return calibration
+    more = found.corrections.get("experts", 1.0) if experts else 1.0
+    host = found.corrections.get("host", 1.0)
+    kinds = {kind: found.corrections.get(kind, 1.0) * more for kind in ("gemm", "attention", "memory")}
+    corrections = {kind: calibration.corrections.get(kind, 1.0) * factor for kind, factor in kinds.items()}
+    runs = tuple(dict.fromkeys(found.runs))
+    told = f"{learnt_line(calibration.name, found)}: {'; '.join(runs[:3])}{' ...' if len(runs) > 3 else ''}"
+    return replace(
+        calibration,
+        corrections={**corrections, "host": host},
+        host=calibration.host / host,
+        source=f"{calibration.source}; {told}",
+        learnt=(replace(found, corrections={}, fragmentation=1.0),),
+    )
 
 
 @functools.cache

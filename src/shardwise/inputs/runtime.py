@@ -53,6 +53,8 @@ class Abilities:
     """Parts of a layer beside which no others can be recomputed; `plan` heeds it."""
     dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4")
     """Number formats."""
+    compile: tuple[bool, ...] = (False,)
+    """Compiling small kernels, for `plan` to choose from: off, on, or either."""
     sp: tuple[bool, ...] = (True, False)
     """Sequence parallel beside tensor parallel: on, off, or either; `plan` proposes no other."""
     together: bool = True
@@ -63,6 +65,11 @@ class Abilities:
     """Sharded states are spread over context parallel ranks, too; where not, `plan` proposes replicas alone."""
     zero_with_ep_cp: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages that go with expert and context parallel at once; `plan` proposes no others."""
+    mixed_alone: bool = True
+    """Formats are mixed whatever is sharded; where not, tp or pp without sharded states computes in fp32 (mixing is
+    FSDP's), and `plan` proposes no such strategy in 16 bits."""
+    tied_with_pp: bool = True
+    """A pipeline's two ends may share the embedding's weights; where not, `plan` cuts no model with tied ones."""
     mesh: bool = False
     """One mesh for all axes: a group that shards holds whole context parallel groups and whole groups of experts, and
     experts are split as tp is where ep is 1; `plan` heeds it."""
@@ -77,9 +84,9 @@ class Kernels:
     norm: Literal["fused", "native", "eager"] = "fused"
     """fused: one tuned kernel that keeps its input; native: torch's own, slower; eager: a chain of fp32 kernels that
     keeps two copies (RMS norm only; a layer norm is then native)."""
-    chained_head_norm: bool = False
-    """Where nothing shards them, weights are fp32 beside 16-bit activations, and norms of queries and keys fall back to
-    a chain of plain kernels unless they are compiled (torch's RMS norm under autocast)."""
+    casts_alone: bool = False
+    """Where nothing shards them, weights are fp32 beside 16-bit activations: experts' weights are cast in every pass,
+    and norms of queries and keys fall back to a chain of plain kernels unless compiled (torch's RMS norm)."""
     attention: Literal["best", "flash2", "flash1"] = "best"
     """Attention kernels: the fastest for the GPU, or FlashAttention 2 or 1 as older software has them."""
     flash: bool = True
@@ -138,6 +145,8 @@ class Kernels:
     fp8_steps: float = 0.0
     """Weighted bytes an element of casting an operand to 8 bit where that is a chain of plain kernels, and both passes
     cast both operands anew (torchao, not compiled); 0: fused, or by the kernel that makes it."""
+    fp8_output: bool = False
+    """The output layer's product runs in 8 bit, too, and its casts are compiled with nothing."""
     fp8_inputs: bool = False
     """Linear layers keep their inputs in the format of the products."""
     compiled: bool = False

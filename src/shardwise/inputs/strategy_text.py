@@ -61,6 +61,8 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     **{f"grad-{name}": ("grad_dtype", name) for name in ("fp32", "bf16")},
     **{f"offload-{name}": ("offload", name) for name in ("none", "optimizer", "activations")},
 }
+SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
+_SWITCHED = ("sp", "flash", "compile", "ep_overlap")
 _WORD = re.compile(r"([a-z]+)=?(-?[0-9]+)")
 _ALWAYS = ("tp", "pp", "dp", "cp", "ep", "zero", "mbs", "gbs", "seq")
 
@@ -124,6 +126,8 @@ def _parse_word(word: str) -> Given:
         if value not in named:
             raise UnknownNameError(axis, value, named)
         return {axis: value}
+    if axis in _SWITCHED and value in SWITCH:  # compile=on is compile
+        return {axis: SWITCH[value]}
     for start, read in _SPECIAL:
         if word.startswith(start):
             found = read(word[len(start) :])
@@ -145,6 +149,9 @@ def _unknown(word: str) -> InputError:
     stem = re.split(r"[=:\d]", word, maxsplit=1)[0]
     if stem in {*_NUMBERS, "lora"}:
         return InputError(f"{word[:60]!r}: a whole number must follow {stem}, as in {stem}2")
+    if stem in _FLAGS:
+        other = f"{stem}=on or {stem}=off" if stem in _SWITCHED else f"{stem} alone"
+        return InputError(f"{word[:60]!r}: {stem} takes no such value; write {other}")
     known = {*_NUMBERS, *_FLAGS, *(start.rstrip("=") for start, _ in _SPECIAL)}
     return UnknownNameError("strategy word", word.split("=", maxsplit=1)[0], known)
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
+from shardwise.estimate.estimate import Estimate
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.calibrations import calibration_of, load_calibration
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.load import gpu_names
 from shardwise.inputs.lookup import normal
 from shardwise.inputs.trace import read_trace
-from shardwise.measure.correct import Correction, MemoryCorrection, from_log, from_snapshot, from_trace, read_log
+from shardwise.inputs.write import together
+from shardwise.measure.correct import Correction, MemoryCorrection, from_snapshot, from_trace
 from shardwise.measure.fit.fit import fit_probe
 from shardwise.measure.fit.links import fit_links, refuse_impossible
 from shardwise.measure.fit.nccl_tests import read_log as read_nccl
@@ -25,9 +27,14 @@ from shardwise.measure.fit.probe_file import Probe, read_probe
 from shardwise.measure.fit.result import Fit
 from shardwise.measure.fit.sanity import astray, refuse_strange
 from shardwise.measure.fit.snapshot import Snapshot, read_snapshot
-from shardwise.measure.fit.store import check_name, store
+from shardwise.measure.fit.store import check_name, store, stored_base
+from shardwise.measure.learn import learn, predicted, with_learnt
+from shardwise.measure.logs.match import read_run
+from shardwise.measure.logs.steady import Steady, steady
 from shardwise.measure.rehearse.spec import rank_number
+from shardwise.measure.runs import Row, cases, joined, keep_rows, known_rows, run_row
 from shardwise.plan.plan import Plan
+from shardwise.plan.predict import estimate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,8 @@ class Calibrated:
     memory: MemoryCorrection | None = None
     """By a snapshot."""
     snapshot: Snapshot | None = None
+    runs: tuple[Row, ...] = ()
+    """Rows of the runs that it was learnt from, the last one new."""
     measured: tuple[str, ...] = ()
     """What a trace or a log says, in sentences."""
 
@@ -181,13 +190,44 @@ def by_trace(path: str | Path, plan: Plan, name: str, base: str | None = None, s
 
 
 def by_log(path: str | Path, plan: Plan, name: str, base: str | None = None) -> Calibrated:
-    """Correct all kernels alike from the iteration times of a Megatron or torchtitan log."""
-    base, name = _followed(plan, base, name)
-    strategy = plan.strategy
-    log = read_log(path, tokens_per_gpu=strategy.global_batch * strategy.seq / strategy.world)
-    said = f"{log.framework}: {log.seconds:.4g} s an iteration (median of {log.lines}, spread {100 * log.spread:.0f}%)"
-    found = from_log(log, plan.model, plan.cluster, strategy, name=name, source=f"corrected by {path}")
-    return Calibrated(calibration=found.calibration, base=base, correction=found, measured=(said,))
+    """Learn from the iteration times of a log of any framework; earlier runs under the name count too."""
+    told = estimate_of(plan)
+    log = read_run(str(path), told)
+    kept = steady(log.steps, str(path))
+    return by_run(told, kept, log.framework, name, base)
+
+
+def by_run(told: Estimate, kept: Steady, framework: str, name: str, base: str | None = None) -> Calibrated:
+    """Learn from a measured run of what was estimated, and from the earlier ones that the name knows of its runtime."""
+    before, gpu = _under(told, name, base)
+    name = check_name(name, gpu.name)
+    rows = joined(known_rows(name), run_row(told, kept, framework, gpu))
+    runs = cases(rows, told.strategy.runtime)
+    learnt = learn(runs, before)
+    source = before.source if before.name == name else f"{before.source}; kernels as {before.name}"
+    made = replace(with_learnt(before, learnt), name=name, source=source, kernels=before.kernels or before.name)
+    said = (
+        f"{framework}: {kept.seconds:.4g} s an iteration (median of {kept.steps} after {kept.warm_up} of warm-up, "
+        f"spread {100 * kept.spread:.0f}%)"
+    )
+    first, then = (predicted(runs[-1], one, before).iteration_seconds for one in (None, learnt))
+    correction = Correction(
+        calibration=made, rows=(("iteration", first, kept.seconds),), before=first, after=then, learnt=learnt
+    )
+    notes = (kept.note,) if kept.note else ()
+    return Calibrated(
+        calibration=made, base=gpu.name, correction=correction, measured=(said,), notes=notes, runs=tuple(rows)
+    )
+
+
+def _under(told: Estimate, name: str, base: str | None) -> tuple[Calibration, Gpu]:
+    """What a run corrects: what is stored under the name, less what was learnt, or the calibration of its GPU."""
+    ran, runtime = told.cluster.gpu, told.strategy.runtime.partition("+")[0]
+    stored = stored_base(name)
+    gpu = load_cluster(f"1x{base or stored or ran.name}").gpu
+    _refuse_other_gpu(gpu.name, ran)
+    found = load_calibration(normal(name)) if stored else calibration_of(gpu)
+    return replace(found, learnt=tuple(one for one in found.learnt if one.runtime != runtime)), gpu
 
 
 def by_snapshot(
@@ -236,4 +276,7 @@ def judged(found: Calibrated) -> tuple[str, ...]:
 def stored(found: Calibrated) -> tuple[Path, Path]:
     """Store it in the user's folder, where `--cluster 64xNAME` finds it; the files of calibration and GPU."""
     judged(found)
-    return store(found.calibration, found.base, reserved=found.memory.reserved if found.memory else None)
+    with together():
+        if found.runs:
+            keep_rows(found.calibration.name, list(found.runs))
+        return store(found.calibration, found.base, reserved=found.memory.reserved if found.memory else None)

@@ -1,38 +1,29 @@
-"""Corrections of a calibration from what a user already has: a trace, a log or a memory snapshot of a run that a plan
-describes. Of logs the lines of Megatron and torchtitan are read.
+"""Corrections of a calibration from what a user already has: a trace or a memory snapshot of a run that a plan
+describes. What logs teach is in `learn.py`.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from pathlib import Path
-from statistics import median
 
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
-from shardwise.errors import FileError, InputError
+from shardwise.errors import InputError
 from shardwise.estimate.estimate import Estimate, assemble
 from shardwise.estimate.setup import setup_of
-from shardwise.inputs.calibration import Calibration
+from shardwise.inputs.calibration import Calibration, Learnt
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.gate import refusal
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
-from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy
-from shardwise.inputs.streams import blocks
 from shardwise.inputs.trace import Trace
 from shardwise.measure.fit.snapshot import Snapshot
+from shardwise.measure.learn import LEAST, MOST
 from shardwise.units import show_bytes
 
 KINDS = ("gemm", "attention", "memory")
-LEAST, MOST = 0.02, 50.0
-"""Corrections beyond these are no corrections: it is another run, or another unit."""
-REACHED = 0.05
-"""Share of the measured iteration within which a corrected one must come."""
 TWICE = 2.0
 """Times a predicted peak beyond which a snapshot is of something else."""
 SMALL = 1e-4
@@ -50,6 +41,8 @@ class Correction:
     """Predicted iteration seconds with the old calibration."""
     after: float
     """The same with the corrected one."""
+    learnt: Learnt | None = None
+    """What runs of the runtime taught, where a run corrected it."""
 
 
 def predicted(model: Model, cluster: Cluster, strategy: Strategy, calibration: Calibration) -> Estimate:
@@ -94,22 +87,6 @@ def from_trace(
     after = predicted(model, cluster, strategy, changed)
     rows = tuple((kind, told[kind], measured[kind]) for kind in KINDS)
     return Correction(calibration=changed, rows=rows, before=before.iteration_seconds, after=after.iteration_seconds)
-
-
-def from_log(log: Log, model: Model, cluster: Cluster, strategy: Strategy, *, name: str, source: str) -> Correction:
-    """One factor for all kernels such that the predicted iteration takes as long as the measured one."""
-    base = calibration_of(cluster.gpu)
-    before = predicted(model, cluster, strategy, base).iteration_seconds
-    low, high = LEAST, MOST
-    for _ in range(40):  # waiting for launches and links does not scale with kernels: no closed form
-        middle = (low * high) ** 0.5
-        changed = _changed(base, dict.fromkeys(KINDS, middle), name, source)
-        after = predicted(model, cluster, strategy, changed).iteration_seconds
-        low, high = (middle, high) if after < log.seconds else (low, middle)
-    if abs(after / log.seconds - 1) > REACHED:
-        _refuse("an iteration of the log", log.seconds, before)
-    rows = (("iteration", before, log.seconds),)
-    return Correction(calibration=changed, rows=rows, before=before, after=after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,47 +150,3 @@ def _changed(base: Calibration, factors: dict[str, float], name: str, source: st
     }
     corrections = {**base.corrections, **merged}
     return replace(base, name=name, source=f"{base.source}; {source}", corrections=corrections, kernels="")
-
-
-WARM_UP = 2
-"""First lines that are left out when there are more: they hold compilation and allocation."""
-_MEGATRON = re.compile(rb"elapsed time per iteration \(ms\):[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])")
-_TORCHTITAN = re.compile(rb"\btps:[ \t]*([0-9,]{1,20}(?:\.[0-9]{1,15})?)(?![0-9.])")
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """Seconds per iteration of a run."""
-
-    framework: str
-    seconds: float
-    """Median over the iterations, the first ones left out."""
-    spread: float
-    """(largest - smallest) / median."""
-    lines: int
-
-
-def read_log(path: str | Path, *, tokens_per_gpu: float) -> Log:
-    """Read a log. `tokens_per_gpu`: tokens of an iteration per GPU, which turn torchtitan's `tps` into seconds."""
-    found: dict[str, list[float]] = {"megatron": [], "torchtitan": []}
-    for block in map(_plain, blocks(path)):
-        found["megatron"] += [float(match[1]) / 1e3 for match in _MEGATRON.finditer(block)]
-        rates = [float(match[1].replace(b",", b"") or 0) for match in _TORCHTITAN.finditer(block)]
-        found["torchtitan"] += [tokens_per_gpu / rate for rate in rates if rate]
-    framework = max(found, key=lambda name: len(found[name]))
-    times = found[framework]
-    if not times:
-        raise FileError(
-            path,
-            'has no iteration times; Megatron writes "elapsed time per iteration (ms): N", torchtitan "tps: N"',
-        )
-    kept = times[WARM_UP:] if len(times) > WARM_UP else times
-    middle = median(kept)
-    if fault := refusal(middle, SCALARS["log.iteration"]):
-        raise FileError(path, f"has iterations of {middle:g} s: {fault}")
-    return Log(framework=framework, seconds=middle, spread=(max(kept) - min(kept)) / middle, lines=len(kept))
-
-
-def _plain(block: bytes) -> bytes:
-    return _COLOUR.sub(b"", block) if b"\x1b" in block else block

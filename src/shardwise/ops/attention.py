@@ -67,7 +67,7 @@ def _qkv(shard: Shard) -> Op:
 def _qk_norm(shard: Shard) -> Op:
     elements = shard.tokens * (query_width(shard) + kv_width(shard))
     size = shard.element * elements
-    chained = shard.chained_head_norm
+    chained = shard.casts_alone and not shard.runtime.kernels.compiled
     eager = chained or shard.runtime.kernels.norm == "eager"
     model, kind = shard.model, "eager" if chained else norm_kind(shard)
     slow = HEAD_NORM.get(kind, ASSUMED.head_norm)

@@ -20,7 +20,8 @@ AUTOCAST_NORM = 0.9
 CAST, CAST_BACK = 6.0, 12.0
 
 # Operators whose products stay in 16 bit when the rest runs in fewer.
-WIDE = frozenset({"router", "output layer", "embedding", "mtp projection"})
+OUTPUT = "output layer"
+WIDE = frozenset({"router", OUTPUT, "embedding", "mtp projection"})
 # Linear layers whose input a norm has just written.
 NORMED = frozenset({"qkv", "up"})
 
@@ -156,7 +157,8 @@ class Quantised(NamedTuple):
 
 def narrow_of(shard: Shard, name: str, *, gathered: bool = False) -> Format | None:
     """The format below 16 bit of an operator's product; `gathered`: only where operands are gathered in it."""
-    narrow = None if name in WIDE else shard.narrow
+    wide = name in WIDE and not (name == OUTPUT and shard.runtime.kernels.fp8_output)
+    narrow = None if wide else shard.narrow
     return narrow if narrow and (narrow.gathered or not gathered) else None
 
 
@@ -167,7 +169,8 @@ def quantised(
     narrow = narrow_of(shard, name)
     if narrow is None:
         return Quantised()
-    if shard.runtime.kernels.fp8_steps and not shard.runtime.kernels.compiled:
+    apart = name == OUTPUT or not shard.runtime.kernels.compiled
+    if shard.runtime.kernels.fp8_steps and apart:
         own = shard.runtime.kernels.fp8_steps * (projections * inputs + weights)
         back = 2.0 * shard.runtime.kernels.fp8_steps * gradients
         return Quantised(own, own + back, CAST_STEPS * projections)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Moe
-from shardwise.ops.linear import kept_operand, norm, quantised, residual_add
+from shardwise.ops.linear import CAST, CAST_BACK, kept_operand, norm, quantised, residual_add
 from shardwise.ops.mlp import activation, dense_ffn
 from shardwise.ops.op import Collective, Comm, Op, Routing
 from shardwise.ops.shard import Shard
@@ -166,8 +166,8 @@ def _grouped(
         "mlp",
         "grouped",
         (rows, outputs, inputs, groups),
-        bytes_f=made.bytes_f,
-        bytes_b=made.bytes_b,
+        bytes_f=made.bytes_f + (CAST * weights if shard.casts_alone else 0.0),
+        bytes_b=made.bytes_b + (CAST_BACK * weights if shard.casts_alone else 0.0),
         kernels_f=(kernels[0] + made.kernels) * loops,
         kernels_b=(kernels[1] + made.kernels) * loops,
         kept=kept_operand(shard, name, kept) + (2.0 * weights if shard.autocast else 0.0),

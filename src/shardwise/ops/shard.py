@@ -40,8 +40,8 @@ class Shard(NamedTuple):
     weight: float
     """Bytes of a weight as stored."""
     autocast: bool
-    chained_head_norm: bool
-    """Norms of queries and keys are chains of plain kernels in fp32."""
+    casts_alone: bool
+    """Weights are fp32 on every rank, beside 16-bit activations, and not under autocast's own rules."""
     flash: bool
     narrow: Format | None
     """Format of the products below 16 bit."""
@@ -98,7 +98,7 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         stream=4.0 if autocast else element,
         weight=weight,
         autocast=autocast,
-        chained_head_norm=_chained(strategy, runtime),
+        casts_alone=_casts_alone(strategy, runtime),
         flash=strategy.flash and runtime.kernels.flash,
         narrow=narrow,
         turned=gpu is None or "fp4" not in gpu.flops,
@@ -110,6 +110,6 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
     )
 
 
-def _chained(strategy: Strategy, runtime: Runtime) -> bool:
-    kernels, sharded = runtime.kernels, strategy.zero and strategy.shard_group > 1
-    return kernels.chained_head_norm and not kernels.compiled and not sharded and strategy.master != "pure"
+def _casts_alone(strategy: Strategy, runtime: Runtime) -> bool:
+    sharded = strategy.zero and strategy.shard_group > 1
+    return runtime.kernels.casts_alone and not sharded and strategy.master != "pure" and strategy.dtype != "fp32"

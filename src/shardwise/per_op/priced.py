@@ -27,8 +27,8 @@ from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
 from shardwise.estimate.estimate import assemble, rank_updates
 from shardwise.estimate.passes import pass_costs
-from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients, piled_gradients
-from shardwise.inputs.calibrations import calibration_of
+from shardwise.estimate.setup import RankSetup, Setup, Split, fragmented, new_gradients, piled_gradients
+from shardwise.inputs.calibrations import as_run_by, calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
@@ -88,9 +88,10 @@ class Priced(ABC):
         self, model: Model, cluster: Cluster, runtime: Runtime, base: Strategy, parts: tuple[ChainPart, ...]
     ) -> None:
         """`base`: all that a strategy says beside its split; `parts`: of the operator table, in order."""
+        self.calibration = as_run_by(calibration_of(cluster.gpu), runtime.name, experts=model.moe is not None)
+        runtime = fragmented(runtime, calibration_of(cluster.gpu))
         self.model, self.cluster, self.runtime, self.base, self.parts = model, cluster, runtime, base, parts
         self.schedule, self.zero = base.schedule, base.zero
-        self.calibration = calibration_of(cluster.gpu)
         self.network = network_of(cluster, self.calibration)
         self.states = states_of(base, runtime)
         self.of_row = [index for index, part in enumerate(parts) for _ in range(part.first, part.end)]

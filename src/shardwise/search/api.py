@@ -44,7 +44,6 @@ UNSEARCHED = (
     "lora",
     "offload",
     "flash",
-    "compile",
     "cuda_graphs",
     "dispatcher",
     "ep_overlap",

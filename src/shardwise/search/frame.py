@@ -147,7 +147,7 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
 
 def _key(point: Point) -> tuple[int, ...]:
     base, layout, sharding, _ = point
-    return (base.tp, base.cp, base.ep, base.etp, base.single, layout.pp, layout.dp, *sharding)
+    return (base.tp, base.cp, base.ep, base.etp, base.compile, base.single, layout.pp, layout.dp, *sharding)
 
 
 def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, float, float]:

@@ -61,6 +61,7 @@ class Base(NamedTuple):
     ep: int
     etp: int
     micro_batch: int
+    compile: bool
     single: bool
     """One micro batch per iteration, where the runtime then accumulates no gradients."""
 

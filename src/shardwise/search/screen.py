@@ -95,7 +95,7 @@ class Screen:
         return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
     def _frame(self, base: Base, table: Table) -> Frame:
-        key = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single)
+        key = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.compile, base.single)
         if key not in self._frames:
             self._frames[key] = frame_of(self.space, base, table, len(self.recomputes), self._known)
         return self._frames[key]

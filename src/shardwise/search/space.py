@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from math import gcd, isqrt
 from typing import Any
 
@@ -38,7 +39,7 @@ MODULES: tuple[tuple[str, ...], ...] = (
 )
 AS_NEEDED = (0,)
 """`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
-AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute")
+AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute", "compile")
 
 
 def divisors(number: int, most: int) -> list[int]:
@@ -57,8 +58,9 @@ def _said(recompute: Recompute) -> str:
 
 def axes_apart(one: Base, other: Base) -> int:
     """In how many axes two bases differ; the ranks that one axis takes or leaves are data parallel."""
-    axes = [(base.tp, base.sp, (base.cp, base.cp_kind), base.ep, base.etp, base.micro_batch) for base in (one, other)]
-    return len([a for a, b in zip(*axes, strict=True) if a != b])
+    names = ("tp", "sp", "ep", "etp", "micro_batch", "compile")
+    differ = [name for name in names if getattr(one, name) != getattr(other, name)]
+    return len(differ) + ((one.cp, one.cp_kind) != (other.cp, other.cp_kind))
 
 
 def apart(one: Point, other: Point) -> int:
@@ -83,7 +85,8 @@ class Space:
     def layouts(self, base: Base) -> tuple[Layout, ...]:
         """The pipelines over a base."""
         alone = self.question.runtime.can.together or base.tp * base.cp == 1
-        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone)
+        bare = self._mixes and (base.tp > 1, base.cp > 1)
+        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone, bare)
         if key not in self._known:
             self._known[key] = tuple(self._layouts(base))
         found: tuple[Layout, ...] = self._known[key]
@@ -109,8 +112,8 @@ class Space:
         base, layout, sharding, recompute = point
         return replace(
             self.question.base, tp=base.tp, sp=base.sp, cp=base.cp, cp_kind=base.cp_kind, ep=base.ep, etp=base.etp,
-            micro_batch=base.micro_batch, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, dp=layout.dp,
-            placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
+            micro_batch=base.micro_batch, compile=base.compile, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule,
+            dp=layout.dp, placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
             zero_group=sharding.group, recompute=recompute,
         )  # fmt: skip
 
@@ -137,8 +140,9 @@ class Space:
             rows = self.size(bases[0])
             for base in bases:
                 cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
-                values = (base.tp, "on" if base.sp else "off", cp, base.ep, base.etp, base.micro_batch)
-                for name, value in zip(("tp", "sp", "cp", "ep", "etp", "mbs"), values, strict=True):
+                switches = ("on" if switch else "off" for switch in (base.sp, base.compile))
+                values = (base.tp, cp, base.ep, base.etp, base.micro_batch, *switches)
+                for name, value in zip(("tp", "cp", "ep", "etp", "mbs", "sp", "compile"), values, strict=True):
                     axes[name][value] += rows
         for (layout, shardings), number in stacked.items():
             recomputes = self.recomputes(layout)
@@ -154,15 +158,19 @@ class Space:
 
     def _bases(self) -> Iterator[Base]:
         q = self.question
+        inner = (
+            q.wishes.kept("mbs", self._samples()),
+            q.wishes.kept("compile", sorted({*q.runtime.can.compile, *q.wishes.named("compile")})),
+            (False, True) if self._tells_single else (False,),
+        )
         for tp in q.wishes.kept("tp", self._tps()):
             for sp in q.wishes.kept("sp", self._sps(tp)):
                 for cp, kind in self._contexts(tp, sp=sp):
                     for ep, etp in self._experts(tp):
                         if ep == 1 and q.base.ep_overlap:
                             continue
-                        for size in q.wishes.kept("mbs", self._samples()):
-                            for single in (False, True) if self._tells_single else (False,):
-                                yield Base(tp, sp, cp, kind, ep, etp, size, single)  # type: ignore[arg-type]
+                        for size, compiled, single in product(*inner):
+                            yield Base(tp, sp, cp, kind, ep, etp, size, compiled, single)  # type: ignore[arg-type]
 
     def _sps(self, tp: int) -> tuple[bool, ...]:
         """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""
@@ -170,6 +178,12 @@ class Space:
         if tp == 1 or (self.question.model.moe is not None and True in can):
             return (True,)
         return can
+
+    @property
+    def _mixes(self) -> bool:
+        """Whether 16 bits are FSDP's affair, so that tensor and pipeline parallel need sharded states beside them."""
+        q = self.question
+        return not q.runtime.can.mixed_alone and q.base.dtype != "fp32" and q.base.master != "pure"
 
     @property
     def _tells_single(self) -> bool:
@@ -200,7 +214,7 @@ class Space:
         zero = min(q.runtime.can.zero)
         probe = replace(
             q.base, tp=tp, cp=cp, cp_kind=kind, sp=sp, dp=dp, global_batch=dp, pp=1, zero=zero,  # type: ignore[arg-type]
-            ep_overlap=False,
+            ep_overlap=False, master="pure",  # what must be sharded to be mixed is told by `_shardings`
         )  # fmt: skip
         return bool(check(q.model, q.cluster, probe, q.runtime))
 
@@ -224,11 +238,14 @@ class Space:
         q = self.question
         ranks = q.cluster.gpus // (base.tp * base.cp)
         piped = q.runtime.can.pp and (q.runtime.can.together or base.tp * base.cp == 1)
+        piped = piped and (q.runtime.can.tied_with_pp or not q.model.tied)
         for pp in q.wishes.kept("pp", divisors(ranks, q.model.layers) if piped else [1]):
             dp = ranks // pp
             if q.base.global_batch % (dp * base.micro_batch):
                 continue
             if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
+                continue
+            if self._mixes and base.tp * pp > 1 and dp * base.cp == 1:
                 continue
             count = q.base.global_batch // (dp * base.micro_batch)
             if self._tells_single and base.single != (count == 1):
@@ -271,6 +288,8 @@ class Space:
         copies = base.tp * base.cp * layout.dp // (base.ep * base.etp) if q.model.moe else 1
         if ranks == 1 and copies <= 1:  # nothing to share, no experts' states either: all stages are the same
             stages = stages[:1] if can.shards_over_cp else [zero for zero in stages if not zero]
+        if self._mixes and base.tp * layout.pp > 1:
+            stages = [zero for zero in stages if zero]
         for zero in stages:
             groups = q.wishes.kept("hsdp", self._groups(base, layout, ranks) if zero else [0])
             yield from (ShardingChoice(zero, group) for group in groups)  # type: ignore[arg-type]

@@ -171,13 +171,14 @@ class QuickTable:
         kinds = layer_kinds(model)[: model.layers]
         self.kind = max(dict.fromkeys(kinds), key=kinds.count)
         self.count = kinds.count(self.kind)
-        self.grounds: dict[bool, Setup] = {}
+        self.grounds: dict[tuple[bool, bool], Setup] = {}
 
     def work(self, base: Base) -> float:
         """Seconds of all layers of this kind, both passes, of one micro batch."""
-        if base.single not in self.grounds:
-            self.grounds[base.single] = ground_of(self.space, base)
-        ground = self.grounds[base.single]
+        key = (base.compile, base.single)
+        if key not in self.grounds:
+            self.grounds[key] = ground_of(self.space, base)
+        ground = self.grounds[key]
         strategy = _probe(self.space, base)
         shard = shard_of(self.space.question.model, strategy, ground.runtime, ground.cluster.gpu)
         groups = layer_groups(ground.network, strategy, ground.runtime)

@@ -19,12 +19,14 @@ from shardwise.inputs.gate import word as one_of
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, CpKind
-from shardwise.inputs.strategy_text import Given, parse
+from shardwise.inputs.strategy_text import SWITCH, Given, parse
 
-AXES = ("tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute")
+AXES = (
+    "tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute",
+    "compile",
+)  # fmt: skip
 _FIELDS = {"micro_batch": "mbs", "zero_group": "hsdp"}
 _NAMES = {axis: name for name, axis in _FIELDS.items()}
-_SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 _ASKED = {"global_batch": "--global-batch", "microbatches": "--global-batch", "seq": "--seq"}
 """Fields that are part of the question, and the option that gives them."""
 _DECIDED = ("layers", "first_layers", "last_layers", "count_embedding", "count_head", "group", "placement")
@@ -136,9 +138,9 @@ def _split(axis: str, text: str) -> list[str]:
 def _value(axis: str, text: str) -> object:
     if axis in _NUMERIC:
         return counted(text, SCALARS[f"Strategy.{_NAMES.get(axis, axis)}"], axis)
-    if axis == "sp":
-        one_of(text, _SWITCH, axis)
-        return _SWITCH[text]
+    if axis in {"sp", "compile"}:
+        one_of(text, SWITCH, axis)
+        return SWITCH[text]
     if axis == "cp_kind":
         return one_of(text, get_args(CpKind), axis)
     if axis == "schedule" and text not in SCHEDULES:

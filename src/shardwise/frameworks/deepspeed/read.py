@@ -22,12 +22,26 @@ def read_deepspeed(data: dict[str, Any], *, title: str = "deepspeed") -> Importe
     draft = ImportDraft(framework="deepspeed")
     keys = Foreign(data, "", draft.faults)
     keys.read.add("_shardwise")
-    for part in (_batch, _zero, _format, _optimizer, _parallel):
+    for part in (_batch, _zero, _format, _optimizer, _parallel, _program):
         part(draft, keys)
-    draft.assume("runtime", "huggingface", "DeepSpeed wraps a model of the user; eager PyTorch is taken")
-    draft.assumed.append("no model and no sequence length: a DeepSpeed file does not say them")
     draft.ignored += sorted(keys.idle())
     return draft.finish(title)
+
+
+def _program(draft: ImportDraft, keys: Foreign) -> None:
+    """What our own program reads beside; of another's program the file says nothing."""
+    program = keys.table("_program")
+    if not program.data:
+        draft.assume("runtime", "deepspeed", "DeepSpeed wraps a model of the user; transformers' is taken")
+        draft.assumed.append("no model and no sequence length: a DeepSpeed file does not say them")
+        return
+    draft.take("seq", program.whole("seq", row="Strategy.seq"), "_program.seq")
+    for name in ("flash", "compile"):
+        draft.take(name, program.switch(name, default=name == "flash"), f"_program.{name}")
+    draft.take("runtime", program.text("runtime", "deepspeed"), "_program.runtime")
+    draft.gpus = program.whole("world", row="Strategy.dp")
+    program.read |= {"tp", "cp", "pp", "dp", "micro_batch", "microbatches", "dtype", "recompute"}  # DeepSpeed's own say them
+    draft.ignored += program.idle()
 
 
 def _given(draft: ImportDraft, keys: Foreign, key: str, row: str) -> int | None:

@@ -14,9 +14,12 @@ What DeepSpeed takes without a word or stops at, and what is done about it here:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from shardwise.frameworks.deepspeed.read import DEEPSPEED_OPTIMIZERS
+from shardwise.frameworks.huggingface.write import LOOP, MODEL, model_config, shared_files
+from shardwise.frameworks.launcher import starting
 from shardwise.frameworks.nearest import (
     all_layers,
     choose,
@@ -30,16 +33,27 @@ from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.serialise import to_json
 
 Settings = dict[str, Any]
+PROGRAM = Path(__file__).with_name("deepspeed_train.py")
 
 
 def write(draft: ExportDraft) -> tuple[File, ...]:
-    """`ds_config.json`; JSON has no comments, so the header is its key `_shardwise`, which DeepSpeed does not read."""
+    """`ds_config.json` and the program that takes it; JSON has no comments, so the header is its key `_shardwise`."""
     for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers):
         bend(draft)
+    config = model_config(draft)
     draft.settle()
-    _by_hand(draft)
-    head = {"_shardwise": draft.notes()}
-    return (File(name="ds_config.json", text=to_json(head | _config(draft))),)
+    start = starting(
+        draft, "deepspeed", ("deepspeed_train.py",), before=["export STEPS SEED=${SEED:-1234}"],
+        needs="DeepSpeed 0.19, transformers 5 and torch 2.11 or newer",
+    )  # fmt: skip
+    head = {"_shardwise": draft.notes(), "_program": _program(draft)}
+    return (
+        *start,
+        File(name="ds_config.json", text=to_json(head | _config(draft))),
+        File(name="config.json", text=to_json(config.keys)),
+        File(name=PROGRAM.name, text=draft.header() + PROGRAM.read_text(encoding="utf-8")),
+        *shared_files(LOOP, MODEL),
+    )
 
 
 def _pipeline(draft: ExportDraft) -> None:
@@ -101,27 +115,19 @@ def _numbers(draft: ExportDraft) -> None:
     choose(draft, "optimizer", tuple(DEEPSPEED_OPTIMIZERS), "adamw")
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed",), "mixed")
-    without(draft, compile=(False, "it is a call in the program: engine.compile()"))
     if draft.strategy.offload == "activations" and not draft.strategy.recompute.full:
         text = "only what full recompute keeps can go to host memory"
         draft.lose("strategy.offload", text, offload="none")
 
 
-def _by_hand(draft: ExportDraft) -> None:
+def _program(draft: ExportDraft) -> Settings:
+    """What DeepSpeed's file has no word for, for our program; and whose prediction it is."""
     s = draft.strategy
-    draft.by_hand.append(f"tokens per sample, {s.seq}, are the program's")
-    if s.pp > 1:
-        interval = f", activation_checkpoint_interval={s.recompute.group}" if s.recompute.full else ""
-        draft.by_hand.append(f"PipelineModule(..., num_stages={s.pp}, partition_method='uniform'{interval})")
-    elif s.recompute.full:
-        draft.by_hand.append("recompute: deepspeed.checkpointing.checkpoint around every layer, or the model's switch")
-    if draft.model.moe and s.pp > 1:
-        draft.by_hand.append(f"MoE(..., ep_size={s.ep})")
-    if s.tp > 1:
-        why = "DeepSpeed takes tensor parallel ranks for replicas when it checks it"
-        draft.by_hand.append(f"train_batch_size, {s.global_batch}, is left out: {why}")
-    if not s.flash:
-        draft.by_hand.append("attention that stores its scores is the model's own switch")
+    return {
+        "world": s.world, "tp": s.tp, "cp": s.cp, "pp": s.pp, "dp": s.dp, "micro_batch": s.micro_batch,
+        "microbatches": s.microbatches, "seq": s.seq, "dtype": s.dtype, "flash": s.flash, "compile": s.compile,
+        "recompute": "full" if s.recompute.full else "none", "runtime": draft.runtime,
+    }  # fmt: skip
 
 
 def _config(draft: ExportDraft) -> Settings:

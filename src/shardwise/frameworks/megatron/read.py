@@ -172,7 +172,9 @@ def _kernels(draft: ImportDraft, found: Flags) -> None:
     else:
         draft.assume("runtime", f"megatron{laid}", "--transformer-impl is not given")
     backend = draft.word("--attention-backend", found.get("attention-backend", "auto"), _BACKENDS)
-    if backend in {"unfused", "local"} or (local and "use-flash-attn" not in found):
+    if local and "use-flash-attn" in found:  # parsed there and never read
+        draft.assumed.append("--use-flash-attn has no effect without Transformer Engine: attention stores its scores")
+    if backend in {"unfused", "local"} or local:
         draft.take(
             "flash", False, "--attention-backend" if "attention-backend" in found else "--transformer-impl local"
         )

@@ -11,15 +11,10 @@ What Megatron-LM takes without a word, and what is done about it here:
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
-import yaml
-
-from shardwise.frameworks.launcher import starting
 from shardwise.frameworks.megatron.names import (
     MEGATRON_CP_KINDS,
     MEGATRON_DISPATCHERS,
@@ -29,6 +24,7 @@ from shardwise.frameworks.megatron.names import (
     MEGATRON_SCALING,
     MEGATRON_SHARDING,
 )
+from shardwise.frameworks.megatron.write_files import Groups, files
 from shardwise.frameworks.megatron.write_model import Flag, model_flags, model_losses
 from shardwise.frameworks.nearest import (
     all_layers,
@@ -48,19 +44,19 @@ from shardwise.inputs.runtime import Runtime
 
 _KNOWN = ("core-attention", "attention-norm", "mlp-norm", "mlp", "moe-act", "mla-up")
 _WIDER = {"ffn": "mlp", "activation": "mlp"}
-Groups = dict[str, list[Flag]]
 
 
 def write(draft: ExportDraft) -> tuple[File, ...]:
-    """`train.sh` and `model_config.yaml`."""
-    for bend in (without_lora, _pipeline, _recompute, _states, _numbers, _experts, model_losses):
+    """`train.sh` with what starts it, and `model_config.yaml`."""
+    settled(draft)
+    return files(draft, arguments(draft))
+
+
+def settled(draft: ExportDraft) -> None:
+    """Bend the plan to what Megatron-LM can say."""
+    for bend in (without_lora, _pipeline, _recompute, _states, _numbers, _local, _experts, model_losses):
         bend(draft)
     draft.settle()
-    groups = arguments(draft)
-    return (
-        *_script(draft, groups),
-        File(name="model_config.yaml", text=_yaml(draft, groups)),
-    )
 
 
 def _pipeline(draft: ExportDraft) -> None:
@@ -127,7 +123,11 @@ def _numbers(draft: ExportDraft) -> None:
     why = "Megatron-LM keeps 16-bit parameters and fp32 copies"
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed",), "mixed", why)
-    without(draft, compile=(False, "Megatron-LM brings its own fused kernels"))
+    without(
+        draft,
+        compile=(False, "Megatron-LM brings its own fused kernels"),
+        fp8_attention=(False, "Megatron-LM has the setting and no flag for it"),
+    )
     _narrow_numbers(draft)
 
 
@@ -151,6 +151,25 @@ def _narrow_numbers(draft: ExportDraft) -> None:
         draft.lose("strategy.cuda_graphs", text, cuda_graphs="none")
 
 
+def _is_local(draft: ExportDraft) -> bool:
+    return draft.strategy.runtime.partition("+")[0] == "megatron-local"
+
+
+def _local(draft: ExportDraft) -> None:
+    """Without Transformer Engine attention stores its scores, and torch's norms take no sequence parallel."""
+    s = draft.strategy
+    if not _is_local(draft):
+        return
+    if s.flash:
+        text = "--use-flash-attn is parsed and never read without Transformer Engine: scores are stored"
+        draft.lose("strategy.flash", text, flash=False)
+    if s.tp > 1 and draft.model.moe:
+        text = f"{s.tp}: experts under tensor parallel need sequence parallel, which torch's norms refuse; use tp 1"
+        draft.refuse("strategy.tp", f"{text}, or the runtime megatron")
+    elif s.tp > 1 and s.sp:
+        draft.lose("strategy.sp", "torch's norms refuse --sequence-parallel; none is written", sp=False)
+
+
 def _experts(draft: ExportDraft) -> None:
     s = draft.strategy
     if draft.model.moe and s.world % (s.etp * s.ep * s.pp):
@@ -164,7 +183,7 @@ def arguments(draft: ExportDraft) -> Groups:
     """Every flag, by what it is about."""
     s = draft.strategy
     return {
-        "model": list(model_flags(draft.model, s.seq)),
+        "model": list(model_flags(draft.model, s.seq, draft.version, _runtime(draft).kernels.vocab_multiple)),
         "parallel": list(_parallel(draft)),
         "batch": [(MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("micro_batch", "global_batch", "seq")],
         "states": list(_state_flags(draft)),
@@ -250,25 +269,28 @@ def _number_flags(draft: ExportDraft) -> Iterator[Flag]:
         yield "fp4-param-gather" if s.dtype == "nvfp4" else "fp8-param-gather", None
         if s.dtype == "mxfp8" and s.zero < 2:
             yield "reuse-grad-buf-for-mxfp8-param-ag", None
-    if s.fp8_attention:
-        yield "fp8-dot-product-attention", None
     if s.grad_dtype == "bf16":
         yield "grad-reduce-in-bf16", None
     elif s.dtype == "fp16":
         yield "accumulate-allreduce-grads-in-fp32", None
     if _runtime(draft).kernels.loss == "fused":
         yield "cross-entropy-loss-fusion", None
-    if s.runtime.partition("+")[0] == "megatron-local":
+    if _is_local(draft):
         yield "transformer-impl", "local"
-        if s.flash:
-            yield "use-flash-attn", None
+        yield from ((name, None) for name in _UNFUSED)
     elif not s.flash:
         yield "attention-backend", "unfused"
+
+
+_UNFUSED = ("no-persist-layer-norm", "no-masked-softmax-fusion", "no-rope-fusion", "no-gradient-accumulation-fusion")
+"""Kernels of Transformer Engine and apex, which Megatron-LM asks for unless it is told not to."""
 
 
 def _dispatch_flags(draft: ExportDraft) -> Iterator[Flag]:
     s = draft.strategy
     if draft.plan.model.moe:
+        if not _is_local(draft):
+            yield "moe-grouped-gemm", None
         yield from zip(
             ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend"),
             MEGATRON_DISPATCHERS[s.dispatcher],
@@ -312,41 +334,3 @@ def recomputed_names(recompute: Recompute, model: Model) -> tuple[str, ...]:
     dense = any(not model.is_moe_layer(index) for index in range(model.layers))
     absent = {"shared_experts", *(() if dense else ("mlp",)), *(() if model.moe else ("moe",))}
     return tuple(name for name in names if name not in absent)
-
-
-def _words(flags: Iterable[Flag]) -> Iterator[str]:
-    for flag, value in flags:
-        spaced = value if flag in _MANY else None if value is None else shlex.quote(str(value))
-        yield f"--{flag}" if value is None else f"--{flag} {spaced}"
-
-
-_MANY = {"recompute-modules"}
-"""Flags that take several words."""
-
-
-def _environment(draft: ExportDraft) -> dict[str, Any]:
-    s = draft.strategy
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": 1} if (s.tp > 1 or s.cp > 1) and s.zero < 2 else {}
-
-
-def _script(draft: ExportDraft, groups: Groups) -> tuple[File, ...]:
-    lines = ["# A stand-in so that it starts: replace it by your data, tokenizer and learning rate."]
-    lines += ["DATA_ARGS=(", *(f"    {word}" for word in _DATA), ")"]
-    for name, flags in groups.items():
-        if flags:
-            lines += [f"{name.upper()}_ARGS=(", *(f"    {word}" for word in _words(flags)), ")"]
-    used = " ".join(f'"${{{name.upper()}_ARGS[@]}}"' for name, flags in groups.items() if flags)
-    return starting(
-        draft, "train", [f'pretrain_gpt.py {used} "${{DATA_ARGS[@]}}"'], before=lines,
-        environment=_environment(draft), needs=f"{draft.speaks}, Transformer Engine and apex",
-    )  # fmt: skip
-
-
-_DATA = ("--mock-data", "--tokenizer-type NullTokenizer", "--train-iters $STEPS", "--lr 1e-4", "--eval-iters 0")
-
-
-def _yaml(draft: ExportDraft, groups: Groups) -> str:
-    given = {f"--{flag}": True if value is None else value for flags in groups.values() for flag, value in flags}
-    document: dict[str, Any] = {"ENV_VARS": _environment(draft)} if _environment(draft) else {}
-    document["MODEL_ARGS"] = given
-    return draft.header() + yaml.safe_dump(document, sort_keys=False, width=120)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.frameworks.megatron.read_facts import LLAMA3_ORIGINAL, YARN_ORIGINAL
 from shardwise.frameworks.target import ExportDraft
-from shardwise.inputs.model import Mla, Model, Moe
+from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 
 Flag = tuple[str, str | int | float | None]
 """A flag without its dashes and its value; none: a switch."""
 
 _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
+_LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original=LLAMA3_ORIGINAL)
+_YARN = RopeScaling(kind="yarn", factor=1.0, original=YARN_ORIGINAL)
+"""What is built into Megatron-LM where no flag says another."""
+_NO_YARN = "0.18"
+"""The version without flags for yarn outside of latent attention."""
 
 
 def model_losses(draft: ExportDraft) -> None:
@@ -27,6 +33,7 @@ def model_losses(draft: ExportDraft) -> None:
         "qk_norm": model.qk_norm == "full",
         "windows": _windows(model) is None,
         "out_bias": model.out_bias != model.mlp_bias or (model.out_bias and not model.qkv_bias),
+        "rotary_base": model.rotary_base != round(model.rotary_base),
     }
     for name, wrong in strange.items():
         if wrong:
@@ -38,9 +45,68 @@ def model_losses(draft: ExportDraft) -> None:
     if model.activation == "geglu":
         text = "geglu: --quick-geglu is written, which has the same matrices and a faster form of gelu"
         draft.lose("model.activation", text)
+    for path, text in (*_scaling_losses(model, draft.version), *_router_losses(model)):
+        draft.lose(f"model.{path}", text)
 
 
-def model_flags(model: Model, seq: int) -> Iterator[Flag]:
+def _scaling_losses(model: Model, version: str) -> Iterator[tuple[str, str]]:
+    scaling, at = model.rope_scaling, "rope_scaling"
+    if scaling is None:
+        return
+    if not _stretched(model, version):
+        where = "latent attention" if model.mla else f"Megatron-LM {version}"
+        yield at, f"{scaling.kind} by {scaling.factor:g} has no flags for {where}; plain rotary positions are written"
+    elif scaling.kind == "llama3" and scaling != _LLAMA3:
+        told = (
+            f"factor {scaling.factor:g}, from {scaling.original} positions, borders {scaling.low:g}, {scaling.high:g}"
+        )
+        built = "Megatron-LM reads --rope-scaling-factor nowhere and trains with 8, from 8192, 1 and 4"
+        yield at, f"{told}: {built}; frequencies differ, sizes and times do not"
+    elif scaling.kind == "yarn" and model.mla and _borders(scaling) != _borders(_YARN):
+        yield (
+            at,
+            f"latent attention has no flags for yarn's borders {_borders(scaling)}; {_borders(_YARN)} are built in",
+        )
+
+
+def _borders(scaling: RopeScaling) -> tuple[int, float, float, bool]:
+    return scaling.original, scaling.beta_fast, scaling.beta_slow, scaling.truncate
+
+
+def _stretched(model: Model, version: str) -> bool:
+    """Whether flags say how the positions are stretched."""
+    scaling = model.rope_scaling
+    if scaling is None or model.position != "rope":
+        return False
+    if model.mla:
+        return scaling.kind == "yarn"
+    if scaling.kind == "linear":
+        return scaling.factor == round(scaling.factor)
+    return scaling.kind == "llama3" or (scaling.kind == "yarn" and version != _NO_YARN)
+
+
+def _router_losses(model: Model) -> Iterator[tuple[str, str]]:
+    moe = model.moe
+    if moe is None:
+        return
+    alone = moe.top_k == 1
+    if moe.score == "sigmoid" and moe.normalised == alone:
+        yield "moe.normalised", f"{moe.normalised}: Megatron-LM's sigmoid weights add up to one unless there is but one"
+    if moe.score == "softmax" and alone and moe.normalised:
+        yield "moe.normalised", "True: one weight of a softmax would always be 1; its share of all experts is written"
+    if moe.balance_bias and moe.score != "sigmoid":
+        yield "moe.balance_bias", "Megatron-LM has it for sigmoid scores alone; none is written"
+    if moe.router_bias:
+        yield "moe.router_bias", "a bias of the router is not in Megatron-LM's flags"
+    if moe.expert_bias != model.mlp_bias:
+        yield (
+            "moe.expert_bias",
+            f"{moe.expert_bias}: experts have biases where the other matrices have ({model.mlp_bias})",
+        )
+
+
+def model_flags(model: Model, seq: int, version: str, multiple: int) -> Iterator[Flag]:
+    """`multiple`: what the vocabulary is padded to, times the tensor degree."""
     yield from (("num-layers", model.layers), ("hidden-size", model.hidden), ("num-attention-heads", model.heads))
     if model.ffn:
         yield "ffn-hidden-size", model.ffn
@@ -48,11 +114,11 @@ def model_flags(model: Model, seq: int) -> Iterator[Flag]:
         yield from _mla(model.mla)
     else:
         yield from _heads(model)
-    yield from (("vocab-size", model.vocab), ("max-position-embeddings", max(seq, model.max_positions)))
-    yield "position-embedding-type", _POSITIONS.get(model.position, "none")
-    if model.position == "rope":
-        yield "rotary-base", round(model.rotary_base)
+    yield from (("vocab-size", model.vocab), ("make-vocab-size-divisible-by", multiple))
+    yield "max-position-embeddings", max(seq, model.max_positions)
+    yield from _positions(model, version)
     yield "normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
+    yield "norm-epsilon", model.norm_eps
     yield from (("attention-dropout", model.dropout), ("hidden-dropout", model.dropout))
     yield from ((name, None) for name, on in _switches(model).items() if on)
     window = _windows(model)
@@ -66,6 +132,35 @@ def model_flags(model: Model, seq: int) -> Iterator[Flag]:
         yield "mtp-num-layers", model.mtp
     if model.sinks:
         yield "softmax-type", "learnable"
+
+
+def _positions(model: Model, version: str) -> Iterator[Flag]:
+    scaling = model.rope_scaling if _stretched(model, version) else None
+    yarn = scaling is not None and scaling.kind == "yarn"
+    yield "position-embedding-type", "yarn" if yarn and not model.mla else _POSITIONS.get(model.position, "none")
+    if model.position != "rope":
+        return
+    yield "rotary-base", round(model.rotary_base)
+    if model.rotary_share < 1:
+        yield "rotary-percent", model.rotary_share
+    if scaling is None:
+        return
+    if scaling.kind == "linear":
+        yield "rotary-seq-len-interpolation-factor", round(scaling.factor)
+    elif scaling.kind == "llama3":
+        yield from (("use-rope-scaling", None), ("rope-scaling-factor", scaling.factor))
+    else:
+        yield from _yarn(scaling, latent=model.mla is not None)
+
+
+def _yarn(scaling: RopeScaling, *, latent: bool) -> Iterator[Flag]:
+    yield from (("rotary-scaling-factor", scaling.factor), ("mscale", scaling.mscale))
+    yield "mscale-all-dim", scaling.mscale_all
+    if not latent:
+        yield "yarn-original-max-position-embeddings", scaling.original
+        yield from (("yarn-beta-fast", scaling.beta_fast), ("yarn-beta-slow", scaling.beta_slow))
+        if not scaling.truncate:
+            yield "no-yarn-correction-range-round-to-int", None
 
 
 def _switches(model: Model) -> dict[str, bool]:
@@ -107,7 +202,20 @@ def _moe(model: Model, moe: Moe) -> Iterator[Flag]:
         yield from (("moe-expert-capacity-factor", moe.capacity), ("moe-pad-expert-input-to-capacity", None))
     if moe.groups > 1:
         yield from (("moe-router-num-groups", moe.groups), ("moe-router-group-topk", moe.top_groups))
-    yield "moe-grouped-gemm", None
+    yield from _router(moe)
+
+
+def _router(moe: Moe) -> Iterator[Flag]:
+    yield "moe-router-score-function", moe.score
+    if moe.score == "softmax" and (not moe.normalised or moe.top_k == 1):
+        yield "moe-router-pre-softmax", None
+    if moe.scale != 1:
+        yield "moe-router-topk-scaling-factor", moe.scale
+    yield "moe-router-load-balancing-type", "aux_loss" if moe.balance_loss else "none"
+    if moe.balance_loss:
+        yield "moe-aux-loss-coeff", moe.balance_loss
+    if moe.balance_bias and moe.score == "sigmoid":
+        yield "moe-router-enable-expert-bias", None
 
 
 def rhythm(model: Model) -> str:

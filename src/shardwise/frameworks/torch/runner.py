@@ -43,13 +43,18 @@ def pipeline(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     device: torch.device,
     group: dist.ProcessGroup | None = None,
+    *,
+    scale: bool = True,
 ) -> _PipelineScheduleRuntime:
-    """The runtime of this rank; stages go in ascending order, anything else fails inside torch without a word."""
+    """The runtime of this rank; stages go in ascending order, anything else fails inside torch without a word.
+
+    `scale`: gradients are means over the micro batches, else sums.
+    """
     owned, chunks, microbatches = read_schedule(path)
     if dist.get_world_size(group) != len(owned):
         raise SystemExit(f"{path} has {len(owned)} ranks, this job has {dist.get_world_size(group)}")
     stages = [PipelineStage(module_of(c), c, chunks, device, group=group) for c in owned[rank]]
-    runtime = _PipelineScheduleRuntime(stages, microbatches, loss_fn=loss)
+    runtime = _PipelineScheduleRuntime(stages, microbatches, loss_fn=loss, scale_grads=scale)
     # never with defer_pp_recv: messages carry no tag, and re-ordered receives land in wrong buffers
     runtime._load_csv(path, format="compute_only")  # noqa: SLF001 - there is no public way in torch 2.13
     return runtime

@@ -3,38 +3,106 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shardwise.errors import InputError
 from shardwise.frameworks.export import SPEAKS, TORCH
 from shardwise.frameworks.folder import write_export
+from shardwise.frameworks.huggingface.write import LOOP, shared_files
+from shardwise.frameworks.launcher import starting
+from shardwise.frameworks.nearest import choose, known_modules, recomputed, without, without_lora
 from shardwise.frameworks.target import Export, ExportDraft, File
+from shardwise.inputs.serialise import to_json
 from shardwise.pipeline.action import F, Schedule
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.faults import validate
 from shardwise.pipeline.generate import SHAPES, generate
 from shardwise.plan.plan import Plan
 
-RUNNER = Path(__file__).with_name("runner.py")
+RUNNER, TRAINING, MODEL = (Path(__file__).with_name(name) for name in ("runner.py", "train_pipeline.py", "model.py"))
 
 
 def write(draft: ExportDraft) -> tuple[File, ...]:
-    """`schedule.csv`, which cannot hold a comment, and `run_pipeline.py`."""
-    s = draft.strategy
-    if s.pp == 1:
-        draft.refuse("strategy.pp", "is 1: there is no pipeline to order")
+    """`torch_pipelining.sh`, `schedule.csv`, which cannot hold a comment, and the programs with the planned model."""
+    for bend in (without_lora, _axes, _model, _states, _recompute, _numbers):
+        bend(draft)
     draft.settle()
     schedule = schedule_of(draft.plan)
     check_torch(schedule)
-    if s.tp > 1 or s.dp > 1 or s.cp > 1:
-        draft.by_hand.append("tensor, data and context parallel of each chunk: the runner orders the pipeline only")
+    start = starting(
+        draft, "torch_pipelining", ("train_pipeline.py",), before=["export STEPS SEED=${SEED:-1234}"],
+        needs="torch 2.11 or newer",
+    )  # fmt: skip
+    head = {"_shardwise": draft.notes(), "schema": "shardwise/pipeline/1"}
+    named = {"run_pipeline.py": RUNNER, **{path.name: path for path in (TRAINING, MODEL)}}
     return (
+        *start,
         File(name="schedule.csv", text=schedule.csv()),
-        File(name="run_pipeline.py", text=draft.header() + RUNNER.read_text(encoding="utf-8")),
+        File(name="shardwise_pipeline.json", text=to_json(head | {"model": asdict(draft.model), "plan": _plan(draft)})),
+        *(File(name=name, text=draft.header() + path.read_text(encoding="utf-8")) for name, path in named.items()),
+        *shared_files(LOOP),
     )
+
+
+def _axes(draft: ExportDraft) -> None:
+    s = draft.strategy
+    for name in ("tp", "cp", "ep", "etp"):
+        if getattr(s, name) > 1:
+            text = f"{getattr(s, name)}: the program has stages and replicas alone; use {name} 1, or export to torchtitan"
+            draft.refuse(f"strategy.{name}", text)
+    if s.vpp > 1 or s.pp > 1:
+        draft.strategy = replace(draft.strategy, layers=draft.layers, **_COUNTED)
+
+
+_COUNTED: dict[str, Any] = {"first_layers": 0, "last_layers": 0, "count_embedding": False, "count_head": False}
+
+
+def _model(draft: ExportDraft) -> None:
+    model = draft.model
+    if model.mtp:
+        draft.refuse("model.mtp", f"{model.mtp}: the program has no multi-token prediction; use mtp 0, or megatron")
+    if model.moe and model.moe.capacity is not None:
+        text = f"{model.moe.capacity:g}: experts of the program take every token; leave it out, or use megatron"
+        draft.refuse("model.moe.capacity", text)
+
+
+def _states(draft: ExportDraft) -> None:
+    s = draft.strategy
+    if s.zero and s.dp > 1:
+        text = f"{s.zero}: replicas of the program keep whole states; zero 0 is written"
+        draft.lose("strategy.zero", text, zero=0, zero_group=0)
+    without(draft, offload=("none", "states and activations of the program stay on the GPU"))
+
+
+def _recompute(draft: ExportDraft) -> None:
+    known_modules(draft, {}, (), "the program")
+    recompute = draft.strategy.recompute
+    if recompute.full and recompute.group > 1:
+        again = replace(recompute, group=1)
+        draft.lose("strategy.recompute", f"{recompute}: layers are recomputed one by one; {again} is written", recompute=again)
+
+
+def _numbers(draft: ExportDraft) -> None:
+    choose(draft, "dtype", ("fp32", "bf16"), "bf16", "fp16 and fp8 need scaling that the program has not")
+    choose(draft, "optimizer", ("adamw", "sgd"), "adamw")
+    s = draft.strategy
+    split = s.schedule not in {"gpipe", "1f1b", "interleaved"}
+    if s.compile and split:
+        draft.lose("strategy.compile", "a compiled layer's backward pass cannot be split in two", compile=False)
+
+
+def _plan(draft: ExportDraft) -> dict[str, Any]:
+    """What the program reads."""
+    s = draft.strategy
+    return {
+        "pp": s.pp, "dp": s.dp, "micro_batch": s.micro_batch, "seq": s.seq, "dtype": s.dtype, "master": s.master,
+        "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "flash": s.flash, "compile": s.compile,
+        "layers": draft.layers, "recompute": recomputed(draft) if s.recompute.full else [0] * s.chunks,
+    }  # fmt: skip
 
 
 def schedule_of(plan: Plan) -> Schedule:

@@ -40,7 +40,7 @@ def read_toml(data: Settings, *, title: str = "torchtitan") -> Imported:
         settings |= (
             {f"{table}.{key}": value for key, value in values.items()} if isinstance(values, dict) else {table: values}
         )
-    return _read(settings, title)
+    return _read(settings, title, wraps=False)
 
 
 def read_python(text: str, *, entry: str = "", title: str = "torchtitan") -> Imported:
@@ -66,10 +66,11 @@ def read_python(text: str, *, entry: str = "", title: str = "torchtitan") -> Imp
         raise InputError(
             f"{title}: has {len(found)} configurations; choose one as {title}::{next(iter(found))}: " + ", ".join(found)
         )
-    return _read(found[entry or next(iter(found))], title)
+    return _read(found[entry or next(iter(found))], title, wraps=True)
 
 
-def _read(settings: Settings, title: str) -> Imported:
+def _read(settings: Settings, title: str, *, wraps: bool) -> Imported:
+    """`wraps`: FSDP, whose affair mixed formats are, runs even where nothing is sharded, as from 0.3 on."""
     draft = ImportDraft(framework="torchtitan")
     keys = Foreign(settings, "", draft.faults)
     for name, ours in _DEGREES.items():
@@ -78,8 +79,20 @@ def _read(settings: Settings, title: str) -> Imported:
             draft.take_whole(ours, name, settings[name])
     for part in (_pipeline, _data, _batch, _recompute, _rest):
         part(draft, keys)
+    _mixing(draft, wraps=wraps)
     draft.ignored += sorted(keys.idle())
     return draft.finish(title)
+
+
+def _mixing(draft: ImportDraft, *, wraps: bool) -> None:
+    replicas = draft.number("dp", 2) * draft.number("cp")
+    alone = draft.number("tp") * draft.number("pp") > 1 and (draft.fields.get("zero") == 0 or replicas == 1)
+    if not alone or draft.fields.get("dtype") == "fp32" or draft.fields.get("master") == "pure":
+        return
+    if wraps:
+        draft.take("runtime", "torchtitan+can.mixed_alone=true", "FSDP in any case")
+    else:
+        draft.take("dtype", "fp32", "tensor or pipeline parallel without FSDP, which mixes formats")
 
 
 def _data(draft: ImportDraft, keys: Foreign) -> None:

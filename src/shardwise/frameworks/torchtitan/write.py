@@ -114,7 +114,10 @@ def _experts(draft: ExportDraft) -> None:
             f"ep {s.ep} x etp {s.etp} must divide dp_shard {_shard(draft)} x cp {s.cp} x tp {s.tp} = {ranks}; raise "
             "hsdp or lower ep",
         )
-    allowed = (1, s.tp) if draft.version == "0.2" else (1,)
+    if draft.version == "0.2" and s.ep > 1 and not _sharded(draft):
+        text = f"{s.ep}: 0.2 spreads experts beside FSDP alone, and dp {s.dp} x cp {s.cp} shards nothing"
+        draft.refuse("strategy.ep", f"{text}; raise dp or cp, or use ep 1")
+    allowed = (1, s.tp) if draft.version == "0.2" or s.ep == 1 else (1,)
     if s.etp not in allowed:
         draft.refuse("strategy.etp", f"{s.etp}: this version splits experts over {' or '.join(map(str, allowed))} only")
     elif s.ep == 1 and s.etp != s.tp:
@@ -134,9 +137,19 @@ def _recompute(draft: ExportDraft) -> None:
         draft.lose("strategy.recompute", text, recompute=Recompute(full=True))
 
 
+def _sharded(draft: ExportDraft) -> bool:
+    """Whether FSDP runs in 0.2; from 0.3 on it does in any case."""
+    return _shard(draft) * draft.strategy.cp > 1
+
+
 def _numbers(draft: ExportDraft) -> None:
     choose(draft, "dtype", ("fp32", "bf16", "fp8", "mxfp8"), "bf16")
     s = draft.strategy
+    mixed = s.dtype == "fp32" or s.master == "pure" or s.tp * s.pp == 1 or _sharded(draft)
+    if draft.version == "0.2" and not mixed:
+        text = f"{s.dtype}: 0.2 mixes formats in FSDP, and tp {s.tp} pp {s.pp} without it computes in fp32, which is"
+        draft.lose("strategy.dtype", f"{text} written; `pure` keeps all of it in 16 bits", dtype="fp32", master="mixed")
+        s = draft.strategy
     if s.master == "autocast":  # FSDP's fp32 shards, gathered in 16 bits, are both
         draft.strategy = s = replace(s, master="mixed")
     if s.grad_dtype == "bf16" and s.master != "pure":

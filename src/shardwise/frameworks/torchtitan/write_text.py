@@ -8,61 +8,102 @@ from typing import Any
 
 import tomli_w
 
-from shardwise.frameworks.launcher import starting
+from shardwise.frameworks.launcher import gpus_per_node, starting
 from shardwise.frameworks.target import ExportDraft, File
+from shardwise.frameworks.torchtitan.families import Flavor, flavor
 from shardwise.frameworks.torchtitan.names import TORCHTITAN_FLAVORS
+from shardwise.frameworks.torchtitan.write_model import MODULE, RANDOM, module
+from shardwise.inputs.strategy import Strategy
 
 Settings = dict[str, Any]
 
 
 def say_model(draft: ExportDraft) -> None:
-    """What of the model cannot be said, and where to say it."""
-    s, (name, _) = draft.strategy, flavor(draft)
-    if draft.model.name not in TORCHTITAN_FLAVORS:
-        known = f"torchtitan has no flavor that is known to be {draft.model.name}"
-        draft.by_hand.append(f"the model: {known}; name yours, the file stops until then")
-    if draft.model.mtp and not mtp(draft):
-        stages = name == "deepseek_v3" and draft.version != "0.2" and (s.pp > 1 or s.cp > 1)
+    """What of the model cannot be said: the family must be exactly it, what only the training lacks is lost."""
+    model, s = draft.model, draft.strategy
+    found = flavor(model, s.seq, draft.version)
+    if not isinstance(found, Flavor):
+        for fault in found:
+            draft.refuse(fault.path, f"{fault.message}; choose another target, or change the model")
+        return
+    if model.tied and s.pp > 1:
+        text = f"with pp {s.pp} the embedding and the output layer are on two ranks, and torchtitan ties no weights"
+        draft.refuse("model.tied", f"{text} over a pipeline; use pp 1")
+    if model.mtp and not mtp(draft):
+        stages = found.family == "deepseek_v3" and draft.version != "0.2" and (s.pp > 1 or s.cp > 1)
         why = "does not run with a pipeline or context parallel here" if stages else "is not in this model"
-        draft.lose("model.mtp", f"{draft.model.mtp}: multi-token prediction {why}; it is trained without")
+        draft.lose("model.mtp", f"{model.mtp}: multi-token prediction {why}; it is trained without")
+    if model.moe and model.moe.balance_loss:
+        told = "torchtitan has no auxiliary loss; it is trained without"
+        draft.lose("model.moe", f"balance_loss {model.moe.balance_loss:g}: {told}")
+    if model.dropout:
+        draft.lose("model.dropout", f"{model.dropout:g}: torchtitan has no dropout; it is trained without")
+    if found.family == "deepseek_v3" and draft.version == "0.2":
+        draft.lose("model.norm_eps", f"{model.norm_eps:g}: the last norm of deepseek_v3 takes torch's own in 0.2")
+    scaling = model.rope_scaling
+    if scaling and scaling.kind == "yarn" and s.seq <= scaling.original:
+        told = f"deepseek_v3 scales sequences longer than {scaling.original} tokens only; {s.seq} are trained without"
+        draft.lose("model.rope_scaling", told)
 
 
 def config(draft: ExportDraft, tables: dict[str, Settings]) -> tuple[File, ...]:
-    """The configuration file of a version, and what starts it."""
+    """The configuration file of a version, what it needs beside it, and what starts it."""
     if draft.version == "0.2":
-        file = File(name="torchtitan.toml", text=_toml(draft, tables))
-        return file, *_start(draft, "--job.config_file torchtitan.toml")
+        found = flavor(draft.model, draft.strategy.seq, draft.version)
+        assert isinstance(found, Flavor)  # noqa: S101 - `settle` stopped where it is none
+        file = File(name="torchtitan.toml", text=_toml(draft, found, tables))
+        flags = "--job.config_file torchtitan.toml --training.steps $STEPS --debug.seed ${SEED:-1234}"
+        return file, module(draft, found), *_start(draft, flags)
     file = File(name="shardwise_config.py", text=python(draft, tables))
     return file, *_start(draft, "--module shardwise_config --config shardwise")
 
 
-def _toml(draft: ExportDraft, tables: dict[str, Settings]) -> str:
-    s, (name, known) = draft.strategy, flavor(draft)
-    model: Settings = {"name": name, "flavor": known or draft.model.name}
+def _toml(draft: ExportDraft, found: Flavor, tables: dict[str, Settings]) -> str:
+    s = draft.strategy
+    model: Settings = {"name": found.family, "flavor": draft.model.name, "hf_assets_path": "."}
     if s.dtype in {"fp8", "mxfp8"}:
         kind = "float8" if s.dtype == "fp8" else "mx"
         model["converters"] = [f"quantize.linear.{kind}", *([f"quantize.grouped_mm.{kind}"] if draft.model.moe else [])]
     kind = "full" if s.recompute.full else "selective" if s.recompute.modules else "none"
     document = {
         "job": {"description": f"{draft.model.name}: Shardwise plan {draft.id}"},
+        "experimental": {"custom_import": MODULE},
+        "metrics": {"log_freq": 1, "disable_color_printing": True},
         "model": model,
         "optimizer": {"name": "AdamW"},
         **tables,
         "activation_checkpoint": {"mode": kind, **({"selective_ac_option": "op"} if kind == "selective" else {})},
         "compile": {"enable": s.compile},
     }
+    document["training"] = {"dataset": RANDOM, **tables["training"]}
     return draft.header() + tomli_w.dumps(document)
 
 
 def _start(draft: ExportDraft, flags: str) -> tuple[File, ...]:
-    """The files are found from their own folder: the module by Python, the CSV and the TOML by their names."""
-    return starting(draft, "torchtitan", [f"-m torchtitan.train {flags}"], needs=draft.speaks)
+    """The files are found from their own folder. The one rank that logs is the first that holds the loss."""
+    rank = loss_rank(draft.strategy)
+    torchrun = f"--local-ranks-filter {rank % gpus_per_node(draft.strategy.world)} --role rank --tee 3"
+    return starting(
+        draft,
+        "torchtitan",
+        [torchrun, f"-m torchtitan.train {flags}"],
+        before=['export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'],
+        environment={"LOG_RANK": rank},
+        needs=draft.speaks,
+    )
+
+
+def loss_rank(strategy: Strategy) -> int:
+    """The first rank of the last stage; stages are the outermost axis, and a v ends where it began."""
+    if strategy.placement == "v" and strategy.vpp > 1:
+        return 0
+    return strategy.world // strategy.pp * (strategy.pp - 1)
 
 
 _CONVERTERS = {"fp8": "Float8", "mxfp8": "MXFP8"}
 
 
-def flavor(draft: ExportDraft) -> tuple[str, str]:
+def _known(draft: ExportDraft) -> tuple[str, str]:
     """Their model and flavor; without a flavor where the model is not known to be one of theirs."""
     return TORCHTITAN_FLAVORS.get(draft.model.name, ("llama3", ""))
 
@@ -70,13 +111,13 @@ def flavor(draft: ExportDraft) -> tuple[str, str]:
 def mtp(draft: ExportDraft) -> int:
     """Extra layers that can be said: only DeepSeek's model has them, and only without stages and context parallel."""
     s = draft.strategy
-    able = draft.version != "0.2" and flavor(draft)[0] == "deepseek_v3" and s.pp == 1 and s.cp == 1
+    able = draft.version != "0.2" and _known(draft)[0] == "deepseek_v3" and s.pp == 1 and s.cp == 1
     return draft.model.mtp if able else 0
 
 
 def python(draft: ExportDraft, tables: dict[str, Settings]) -> str:
     """The file, with one function `shardwise`."""
-    name, known = flavor(draft)
+    name, known = _known(draft)
     known = known or "debugmodel"
     base = f"{name}_{known.lower().replace('.', '_').replace('-', '_')}"
     lines = ["from dataclasses import replace", "", *_imports(draft, name, base), "", ""]

@@ -10,6 +10,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs import lookup
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import SHIPPED, load_calibration
+from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_plain
 from shardwise.inputs.write import once_written, together, write_text
 
@@ -26,6 +27,14 @@ def check_name(name: str, base: str) -> str:
     if found in _shipped():
         raise InputError(Fault("--name", f"is {name!r}, which Shardwise ships itself; use another, such as my-{found}"))
     return found
+
+
+def stored_base(name: str) -> str:
+    """The GPU that a stored one stands on; empty: none is stored under the name."""
+    found = lookup.normal(name)
+    path = lookup.home() / "gpus" / f"{found}.toml"
+    own = read_mapping(path).get("gpus", {}).get(found, {}) if path.is_file() else {}
+    return str(own.get("base", ""))
 
 
 def _shipped() -> set[str]:

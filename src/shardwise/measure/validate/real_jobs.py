@@ -10,14 +10,18 @@ from typing import Any
 from shardwise.frameworks.huggingface.read import read_config
 from shardwise.frameworks.load import load_cluster
 from shardwise.inputs import lookup
+from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime, load_site
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.typed import validated
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 
 Row = dict[str, Any]
+SIZES = ("allocated", "reserved")
+PARTS = ("forward_s", "backward_s", "optimizer_s")
 
 
 def read(row: Row) -> MeasuredRun | Skipped:
@@ -29,18 +33,28 @@ def read(row: Row) -> MeasuredRun | Skipped:
     names = {"peak_allocated": "peak_bytes", "peak_reserved": "reserved_bytes"}
     measured |= {ours: float(row[theirs]) for theirs, ours in names.items() if row.get(theirs)}
     measured["spread"] = float(row.get("spread") or 0.0)
+    measured |= {f"{name}_bytes": float(row[f"peak_{name}"]) for name in SIZES if row.get(f"peak_{name}")}
+    measured |= {f"{name}econds": float(row[name]) for name in PARTS if row.get(name)}
+    cluster = _cluster(row)
     return MeasuredRun(
         id=str(row["id"]),
         source=source_of(row),
-        gpu="H200",
+        gpu=cluster.gpu.name.upper(),
         precision=strategy.dtype,
         complete=True,
         model=model,
-        cluster=replace(load_cluster("1xh200"), site=load_site("virtual-h200")),
+        cluster=cluster,
         strategy=strategy,
         runtime=_runtime(row, strategy),
         measured=measured,
     )
+
+
+def _cluster(row: Row) -> Cluster:
+    """A run of the user's own says where it was; the others were on one machine."""
+    if "cluster" in row:
+        return validated(Cluster, row["cluster"], at="cluster")
+    return replace(load_cluster("1xh200"), site=load_site("virtual-h200"))
 
 
 def source_of(row: Row) -> str:

@@ -20,6 +20,7 @@ from shardwise.frameworks.load import load_cluster
 from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_json
+from shardwise.measure.fit.store import stored_base
 from shardwise.measure.validate import h200, published, real_jobs, simumax_runs
 from shardwise.measure.validate.case import MeasuredRun, Skipped, row_faults
 
@@ -55,9 +56,13 @@ def read_file(path: str | Path, cluster: str | None = None) -> list[MeasuredRun 
 
     `cluster`: what rows of its GPU are predicted with, a file or a name; rows of other GPUs are skipped.
     """
-    rows = _rows(read_json(path), path)
+    return read_rows(_rows(read_json(path), path), Path(path), cluster)
+
+
+def read_rows(rows: list[Any], path: Path, cluster: str | None = None) -> list[MeasuredRun | Skipped]:
+    """The same of rows at hand; `path`: of their file, in whose folder other files are looked for."""
     form = _form(rows, path)
-    found = [_read(row, form, number, Path(path).parent, cluster) for number, row in enumerate(rows, 1)]
+    found = [_read(row, form, number, path.parent, cluster) for number, row in enumerate(rows, 1)]
     first: dict[str, int] = {}
     for number, row in enumerate(rows, 1):
         if isinstance(row, dict) and "id" in row and first.setdefault(name := str(row["id"]), number) != number:
@@ -85,8 +90,8 @@ def sized(cluster: str, gpus: int) -> Cluster:
 
 
 def family(gpu: str) -> str:
-    """The catalog's GPU that a name holds (of `b200_bf16_ceperm` and `our-b200` b200), or the name itself."""
-    name = lookup.normal(gpu)
+    """The catalog's GPU that a name holds (of `b200_bf16_ceperm` and `our-b200` b200) or stands on, or the name."""
+    name = lookup.normal(stored_base(gpu) or gpu)
     return max((known for known in lookup.names(lookup.CATALOG / "clusters") if known in name), key=len, default=name)
 
 

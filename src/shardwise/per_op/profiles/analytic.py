@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shardwise.cost.kernels import Machine, machine_of, op_times
 from shardwise.cost.network import Network, collective, exchanged, network_of, send
-from shardwise.inputs.calibrations import calibration_of
+from shardwise.inputs.calibrations import as_run_by, calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
@@ -68,8 +68,9 @@ def make_profile(
     import numpy as np
 
     tps = tps or tensor_parallels(model, cluster)
-    machine = machine_of(cluster.gpu, calibration_of(cluster.gpu), runtime, dtype, accumulating=True, site=cluster.site)
-    network = network_of(cluster, calibration_of(cluster.gpu))
+    calibration = as_run_by(calibration_of(cluster.gpu), runtime.name, experts=model.moe is not None)
+    machine = machine_of(cluster.gpu, calibration, runtime, dtype, accumulating=True, site=cluster.site)
+    network = network_of(cluster, calibration)
     kinds = list(dict.fromkeys(layer_kinds(model)))
     values = []
     names: list[str] = []
