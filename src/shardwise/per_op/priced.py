@@ -21,6 +21,7 @@ from shardwise.cost.activations import runs_walk
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import Block, Timed, stacked, whole_walk, with_recompute
+from shardwise.cost.memory import layer_room
 from shardwise.cost.network import network_of
 from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
@@ -258,7 +259,8 @@ class Priced(ABC):
         return [BlockRun(stacked(part.name, rows, machine, new_gradients(bench.strategy, self.states)), self.model.mtp)]
 
     def _chunk(self, runs: list[BlockRun], strategy: Strategy) -> Chunk:
-        return chunk_of(tuple(runs), piled_gradients(strategy, self.states))
+        room = layer_room(runs, strategy, self.runtime, self.states)
+        return chunk_of(tuple(runs), piled_gradients(strategy, self.states), room)
 
     def _splits(
         self, question: OperatorQuestion, plan: PerOpPlan, index: int, pieces: list[StagePiece], runs: list[BlockRun]

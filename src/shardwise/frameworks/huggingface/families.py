@@ -34,7 +34,12 @@ _ATTENTION_BIAS = {"qkv_bias": ("attention_bias",), "out_bias": ("attention_bias
 _QKV_ONLY = {"qkv_bias": ("attention_bias",), "mlp_bias": ("mlp_bias",)}
 _GPT2 = Family(
     fixed={
-        **_LAYERNORM, **_BIASES, "position": "learned", "tied": True, "activation": "gelu", "gelu_steps": True,
+        **_LAYERNORM,
+        **_BIASES,
+        "position": "learned",
+        "tied": True,
+        "activation": "gelu",
+        "gelu_steps": True,
     },
     gated=False,
     ffn_factor=4,
@@ -63,7 +68,11 @@ _GPTJ = Family(
 )
 _FALCON = Family(
     fixed={
-        **_LAYERNORM, "tied": True, "parallel_residual": True, "norms_per_layer": 1, "activation": "gelu",
+        **_LAYERNORM,
+        "tied": True,
+        "parallel_residual": True,
+        "norms_per_layer": 1,
+        "activation": "gelu",
         "fused_qkv": True,
     },
     switches={
@@ -225,7 +234,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "rotary_share": ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction"),
     "scale": ("routed_scaling_factor",),
-    "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
+    "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coeff"),
     "normalised": ("norm_topk_prob",),
     "dropout": ("resid_pdrop", "hidden_dropout", "residual_dropout", "dropout", "attention_dropout", "attn_pdrop"),
 }

@@ -183,7 +183,9 @@ def _activation(keys: Keys, family: Family) -> Activation:
 def _in_steps(keys: Keys, family: Family) -> bool:
     """Whether the library's own activation is a chain of torch's (`gelu_new`, which GPT-2 has where no key says)."""
     given = keys.get(*ALIASES["activation"])
-    return str(given).lower() in {"gelu_new", "gelu_fast"} if given is not None else bool(family.fixed.get("gelu_steps"))
+    return (
+        str(given).lower() in {"gelu_new", "gelu_fast"} if given is not None else bool(family.fixed.get("gelu_steps"))
+    )
 
 
 def _dropout(keys: Keys) -> float:
@@ -234,7 +236,9 @@ def _router(keys: Keys) -> dict[str, Any]:
         found["normalised"] = normalised
     if (score := keys.word(("softmax", "sigmoid"), "scoring_func", "score_function")) is not None:
         found["score"] = score
-    if (method := keys.word(("greedy", "gready", "group_limited_greedy", "noaux_tc"), "topk_method")) is not None:
+    if (bias := keys.switch("moe_router_enable_expert_bias")) is not None:
+        found["balance_bias"] = bias
+    elif (method := keys.word(("greedy", "gready", "group_limited_greedy", "noaux_tc"), "topk_method")) is not None:
         found["balance_bias"] = method == "noaux_tc"
     return found
 

@@ -60,6 +60,11 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         ),
         Need(module="flash_attn", install="pip install flash-attn", when="--attention-backend flash", gpu=True),
     ),
+    "megatron-bridge": (
+        Need(module="megatron.bridge", install="pip install megatron-bridge"),
+        Need(module="nvidia_resiliency_ext", install="pip install nvidia-resiliency-ext"),
+        Need(module="transformer_engine", install="pip install transformer-engine[pytorch]", gpu=True),
+    ),
     "torchtitan": (
         Need(module="torchtitan", install="pip install torchtitan"),
         Need(module="torchao", install="pip install torchao", when="float8"),
