@@ -233,6 +233,14 @@ def test_the_cause_is_found_among_the_launchers_noise():
     assert cause_of([*noise[:3], "[rank0]: ValueError: no", *noise[4:]]) == "ValueError: no"
     assert cause_of(["pretrain_gpt.py: error: unrecognized arguments: --x", "======", ""]).endswith("arguments: --x")
     assert cause_of([]) == "it printed nothing"
+    report = [
+        "the plan is for 4 processes and 2 were started; set GPUS_PER_NODE",
+        "E1116 14:34:46.1 1 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "train.py FAILED",
+        "  host      : localhost",
+    ]
+    assert cause_of(report) == report[0]
 
 
 def test_a_log_that_cannot_be_written_ends_the_job(here):
