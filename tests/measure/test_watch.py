@@ -55,6 +55,14 @@ def test_a_slow_phase_is_told_within_20_steps_and_which_part(kind, grown, seed):
     assert 88 <= drifts[0].last <= 91
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_faint_slow_phase_is_told_within_20_steps(seed):
+    slow = {"forward": 1.08, "backward": 1.08, "optimizer": 1.08}
+    (drift,) = watched(steps(120, lambda step: slow if step >= 80 else {}, noise=0.02, seed=seed))
+    assert drift.kind == "compute"
+    assert drift.told <= 100
+
+
 def test_communication():
     def one(step):
         slow = 1.6 if step > 50 else 1.0
