@@ -1,4 +1,4 @@
-"""Starts the exported folder of every target, unedited, on one H200: `write FOLDER` here, then `FOLDER/run_all.sh` there.
+"""Starts the folders of every target, unedited, on one H200: `write FOLDER` here, then `FOLDER/run_all.sh` there.
 
     MEGATRON_PATHS=... TORCHTITAN_PATHS=... DEEPSPEED_PATHS=... OUT=logs STEPS=8 FOLDER/run_all.sh
 
@@ -114,13 +114,14 @@ def summary(folder: Path, out: Path, only: str = "") -> None:
         sizes = [next(filter(None, found)).replace(",", "") for found in PARAMETERS.findall(text)]
         code = (out / f"{name}.rc").read_text().strip() if (out / f"{name}.rc").is_file() else "not run"
         size = sizes[0] if sizes else "?"
-        print(  # noqa: T201
+        print(
             f"{name:24} {'started' if steps else 'FAILED '} steps={len(steps)} rc={code} parameters={size}"
-            f"{'' if size == wanted else f' (planned {wanted})'} loss={steps[0][1] if steps else '?'} ln(vocabulary)={uniform}"
+            f"{'' if size == wanted else f' (planned {wanted})'} loss={steps[0][1] if steps else '?'}"
+            f" ln(vocabulary)={uniform}"
         )
     if not only:
         for refused in sorted(folder.glob("*.refused")):
-            print(f"{refused.stem:24} refused: {' '.join(refused.read_text().split())}")  # noqa: T201
+            print(f"{refused.stem:24} refused: {' '.join(refused.read_text().split())}")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ MEGATRON_PATTERNS = {
 
 DEEPSPEED = words(
     """
-    _shardwise train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization
+    _shardwise _program train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization
     optimizer bf16 fp16 data_types tensor_parallel sequence_parallel_size data_parallel_size expert_parallel
     pipeline activation_checkpointing zero_allow_untested_optimizer
     """

@@ -59,7 +59,9 @@ def test_two_targets_share_a_folder_and_one_is_written_again(export, tmp_path):
     assert "--tensor-model-parallel-size 1" in (tmp_path / "out" / "train.sh").read_text()
     listed = json.loads((tmp_path / "out" / MANIFEST).read_text())["files"]
     assert sorted(listed) == [
-        "README-megatron.md", "ds_config.json", "model_config.yaml", "train.env", "train.sh",
+        "README-deepspeed.md", "README-megatron.md", "config.json", "deepspeed.env", "deepspeed.sh",
+        "deepspeed_train.py", "ds_config.json", "model_config.yaml", "shardwise_loop.py", "shardwise_transformers.py",
+        "train.env", "train.sh",
     ]  # fmt: skip
 
 

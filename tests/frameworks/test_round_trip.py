@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
+from shardwise.frameworks.huggingface.read import read_config
 from shardwise.frameworks.read import read_content, read_framework
 
 often = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
@@ -136,7 +137,7 @@ def test_deepspeed(plan):
     made = exported(plan, "deepspeed")
     if made is None:
         return
-    found = readers.deepspeed(made.files[0].text, plan.strategy.world)
+    found = readers.deepspeed(readers.texts(made)["ds_config.json"], plan.strategy.world)
     interval = found.pop("interval", None)
     recompute = made.strategy.recompute
     assert interval in {None, recompute.group if recompute.full else 0}
@@ -188,3 +189,21 @@ def test_many_plans_can_be_said(to):
     law()
     assert count["said"] > 0, count
     assert count["said"] + count["bent"] > 15, count
+
+
+@often
+@given(plan=plans(runtime="huggingface", schedules=("1f1b",), zeros=(0, 1, 2, 3)))
+def test_huggingface(plan, folder):
+    made = exported(plan, "huggingface")
+    if made is None:
+        return
+    (folder / "shardwise_train.json").write_text(readers.texts(made)["shardwise_train.json"])
+    read = read_framework(folder / "shardwise_train.json")
+    same(said(read.strategy, plan.model), made, plan.model)
+    assert (read.gpus, read.strategy.runtime, read.strategy.master) == (
+        plan.strategy.world,
+        "huggingface",
+        plan.strategy.master,
+    )
+    model = read_config(json.loads(readers.texts(made)["config.json"]), name=plan.model.name).model
+    assert model == plan.model

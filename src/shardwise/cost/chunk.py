@@ -7,7 +7,7 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
-from shardwise.cost.layer import Block, Seconds
+from shardwise.cost.layer import ENDS, Block, Seconds
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.layers import chunk_rank, rank_chunks
 from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
@@ -66,9 +66,11 @@ def combined(*parts: Seconds) -> Seconds:
     return Seconds(*found)
 
 
-def chunk_of(runs: tuple[BlockRun, ...], grads: float) -> Chunk:
-    """Stack blocks. `grads`: bytes per parameter that backward leaves behind as it goes."""
-    kept, forward, backward, at, at_forward = _climb(runs, grads)
+def chunk_of(runs: tuple[BlockRun, ...], grads: float, room: tuple[float, float] = (0.0, 0.0)) -> Chunk:
+    """Stack blocks. `grads`: bytes per parameter that backward leaves behind as it goes; `room`: what stands beside a
+    layer at work (and not beside the ends), forward and backward.
+    """
+    kept, forward, backward, at, at_forward = _climb(runs, grads, room=room)
     totals = [[0.0] * 7] * 4
     params = expert_params = flops = recompute_flops = 0.0
     for block, repeat in runs:
@@ -107,7 +109,9 @@ def offloaded(chunk: Chunk, host_bandwidth: float, grads: float) -> Chunk:
     )
 
 
-def _climb(runs: tuple[BlockRun, ...], grads: float, most: float = inf) -> tuple[float, float, float, str, str]:
+def _climb(
+    runs: tuple[BlockRun, ...], grads: float, most: float = inf, room: tuple[float, float] = (0.0, 0.0)
+) -> tuple[float, float, float, str, str]:
     """Kept bytes and the highest points. Inside a run the height is linear in the position: its ends suffice.
 
     `most`: kept bytes that stay on the device, a layer's own included; the rest is on the host, and heights bend.
@@ -117,11 +121,12 @@ def _climb(runs: tuple[BlockRun, ...], grads: float, most: float = inf) -> tuple
     at = at_forward = ""
     for block, count in runs:
         walk, own = block.walk, block.all_params * grads
+        beside = (0.0, 0.0) if block.name in ENDS else room
         for position in (0, count - 1) if most == inf else range(count):
             below = min(kept + walk.kept * position, max(0.0, most - walk.kept))
-            if below + walk.forward > forward:
-                forward, at_forward = below + walk.forward, f"{block.name}: {walk.at_forward}"
-            above = left - own * (position + 1)
+            if below + walk.forward + beside[0] > forward:
+                forward, at_forward = below + walk.forward + beside[0], f"{block.name}: {walk.at_forward}"
+            above = left - own * (position + 1) + beside[1]
             if below + walk.backward + above > backward:
                 backward, at = below + walk.backward + above, f"{block.name}: {walk.at or 'start of backward'}"
         kept += walk.kept * count

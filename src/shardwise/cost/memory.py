@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from shardwise.cost.chunk import Chunk
+from shardwise.cost.chunk import BlockRun, Chunk
 from shardwise.cost.layer import ENDS
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.states import Sharding, States, sharding_of
@@ -312,16 +313,31 @@ def _lazy_gradients(pairs: Pairs, states: States, strategy: Strategy, runtime: R
 
 
 def _gathered(chunks: list[Chunk], strategy: Strategy, runtime: Runtime, states: States) -> float:
-    """Whole layers that ZeRO 3 gathers for use, experts too, and the unsharded gradient of the one at work."""
+    """What ZeRO 3 has gathered at any time of a pass, experts too: a layer, and both ends."""
     if strategy.zero < 3:
         return 0.0
+    runs = [run for chunk in chunks for run in chunk.runs]
+    one, ends = _shared(runs, strategy)
+    return (min(1.0, runtime.memory.gathered_layers) * one + ends) * states.gathered
+
+
+def layer_room(runs: Sequence[BlockRun], strategy: Strategy, runtime: Runtime, states: States) -> tuple[float, float]:
+    """What stands beside a layer at work under ZeRO 3, forward and backward: the layers that are gathered ahead of it,
+    and its unsharded gradient. When the loss is at work, neither is there.
+    """
+    if strategy.zero < 3:
+        return 0.0, 0.0
+    one, _ = _shared(runs, strategy)
+    ahead = max(0.0, runtime.memory.gathered_layers - 1.0) * one * states.gathered
+    return ahead, ahead + one * (2.0 if strategy.grad_dtype == "bf16" else 4.0)
+
+
+def _shared(runs: Sequence[BlockRun], strategy: Strategy) -> tuple[float, float]:
+    """Parameters that other ranks have shares of: of the largest layer, and of both ends."""
     dense, expert = strategy.shard_group > 1, strategy.expert_dp > 1
-    blocks = [run.block for chunk in chunks for run in chunk.runs]
-    sizes = [(block.name, dense * block.params + expert * block.expert_params) for block in blocks]
-    one = max((size for name, size in sizes if name not in {"embedding", "head"}), default=0.0)
-    ends = sum(size for name, size in sizes if name in {"embedding", "head"})
-    grads = 2.0 if strategy.grad_dtype == "bf16" else 4.0
-    return runtime.memory.gathered_layers * one * states.gathered + ends * states.gathered + one * grads
+    sizes = [(run.block.name, dense * run.block.params + expert * run.block.expert_params) for run in runs]
+    layers = max((size for name, size in sizes if name not in ENDS), default=0.0)
+    return layers, sum(size for name, size in sizes if name in ENDS)
 
 
 def _communicators(strategy: Strategy) -> float:

@@ -11,10 +11,11 @@ from typing import NamedTuple, TypeVar
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of, offloaded, placement_of, recomputed_layers
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import PLAIN, Block, Groups, Recipe, embedding_block, head_block, layer_block
+from shardwise.cost.memory import layer_room
 from shardwise.cost.network import Network, network_of
 from shardwise.cost.states import States, sharding_of, states_of
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.calibrations import as_run_by, calibration_of, learnt_of
+from shardwise.inputs.calibrations import as_run_by, calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.layers import rank_chunks, spread
 from shardwise.inputs.model import Model
@@ -116,15 +117,6 @@ def compiled(runtime: Runtime) -> Runtime:
     return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
 
 
-def fragmented(runtime: Runtime, calibration: Calibration) -> Runtime:
-    """The runtime with the fragmentation that its own runs showed."""
-    found = learnt_of(calibration, runtime.name)
-    if found is None or found.fragmentation == 1.0:
-        return runtime
-    memory = replace(runtime.memory, fragmentation=runtime.memory.fragmentation * found.fragmentation)
-    return replace(runtime, memory=memory)
-
-
 def setup_of(
     model: Model,
     cluster: Cluster,
@@ -139,7 +131,6 @@ def setup_of(
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
     if calibration.learnt:
-        runtime = fragmented(runtime, calibration)
         calibration = as_run_by(calibration, runtime.name, experts=model.moe is not None)
     shard = shard_of(model, strategy, runtime, cluster.gpu)
     states = states_of(strategy, runtime)
@@ -185,8 +176,8 @@ def new_gradients(strategy: Strategy, states: States) -> float:
     """Bytes per parameter that backward allocates for good: only a first micro batch finds no gradients yet; with
     several, they stand throughout. Sharded gradients stay as shares: a layer's own goes once it is scattered.
     """
-    if not states.lazy or strategy.microbatches > 1:
-        return 0.0
+    if not states.lazy or strategy.microbatches > 1 or strategy.lora:
+        return 0.0  # of a frozen model only adapters have any
     dense, expert = (sharding_of(strategy, expert=expert).gradient for expert in (False, True))
     return states.weight / (dense if strategy.ep == 1 else min(dense, expert))
 
@@ -220,7 +211,8 @@ def _chunks(
                 runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=own_weights), 1))
                 if shard.model.mtp:  # every token further ahead passes the same output layer again
                     runs.append(BlockRun(head_block(shard, machine, groups, grads, own_weights=False), shard.model.mtp))
-            known[key] = chunk_of(tuple(runs), piled_gradients(strategy, states))
+            room = layer_room(runs, strategy, shard.runtime, states)
+            known[key] = chunk_of(tuple(runs), piled_gradients(strategy, states), room)
         chunks.append(known[key])
     return chunks
 

@@ -115,5 +115,7 @@ def _named(runtime: str, laid: tuple[str, ...]) -> str:
 
 
 def _model(read: Model | None, meant: ExportDraft) -> Model:
-    """The model of the file; MindFormers' names the nearest architecture, and a note says to put the own one there."""
-    return meant.model if read is None or meant.target.name == "mindformers" else read
+    """The model of the file; MindFormers' names the nearest architecture, and a note says to put the own one there,
+    torchtitan's is a name, and the module beside it holds the planned one.
+    """
+    return meant.model if read is None or meant.target.name in {"mindformers", "torchtitan"} else read

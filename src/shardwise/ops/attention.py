@@ -227,6 +227,7 @@ def unfused_core(
         kernels_b=launches[1],
         kept=kept_qkv(shard) + kernels.softmax_bytes * scores + query,
         stays=kept_qkv(shard) + query,
+        own=kernels.softmax_bytes * scores + query,
         extra_f=2.0 * scores,
         extra_b=shard.residual + 2 * query + 2 * kv + kernels.softmax_work * scores,
         comms=comms,

@@ -190,6 +190,8 @@ def kept_operand(shard: Shard, name: str, kept: float) -> float:
 def _kept(shard: Shard, layer: Linear) -> float:
     """Its input, as the runtime keeps it; under autocast the copies in 16 bit of the weights and of a whole input."""
     kernels, column, kept = shard.runtime.kernels, layer.split == "column", layer.kept
+    if shard.lora and _target(layer.name, layer.module) not in shard.lora_targets:
+        return 0.0  # frozen, and without an adapter that would want its input
     if kernels.gathered_input_kept and shard.sp and column:
         kept *= shard.tp
     if layer.name == "output" and shard.narrow and kernels.fp8_inputs and not shard.fp8_attention:
@@ -222,9 +224,13 @@ _TARGETS = {"qkv": "qkv", "q": "qkv", "q up": "qkv", "kv up": "qkv", "output": "
 
 def target_of(op: Op) -> str:
     """The word of `Lora.targets` that an operator answers to; empty: it never carries an adapter."""
-    if op.kind not in {"gemm", "grouped"} or op.name in {"router", "output layer", "mtp projection"}:
+    return _target(op.name, op.module) if op.kind in {"gemm", "grouped"} else ""
+
+
+def _target(name: str, module: str) -> str:
+    if name in {"router", "output layer", "mtp projection"}:
         return ""
-    return _TARGETS.get(op.name, "mlp" if op.module == "mlp" else "")
+    return _TARGETS.get(name, "mlp" if module == "mlp" else "")
 
 
 def adapter_params(op: Op, shard: Shard) -> float:

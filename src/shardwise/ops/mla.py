@@ -93,6 +93,7 @@ def _core(shard: Shard, mla: Mla, window: int) -> Op:
         kernels_b=FLASH_KERNELS[1],
         kept=2 * query + held + value + 4 * heads * shard.tokens,
         stays=2 * query + held + value,
+        own=value + 4 * heads * shard.tokens,
         extra_f=value,
         extra_b=shard.residual + value + 2 * query + value,
         comms=comms,

@@ -96,6 +96,8 @@ class Op(NamedTuple):
     stays: float = -1.0
     """Bytes kept even when it is recomputed from its inputs (inputs, and an output that the next operator keeps);
     negative: as many as `kept`."""
+    own: float = 0.0
+    """Bytes of `kept` that are no inputs: they stay where its inputs are made again."""
 
     def flops(self) -> tuple[float, float, float]:
         """Operations of F, I and W."""

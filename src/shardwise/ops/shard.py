@@ -104,7 +104,7 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         turned=gpu is None or "fp4" not in gpu.flops,
         fp8_weights=narrow is not None and strategy.fp8_weights,
         fp8_attention=narrow is not None and strategy.fp8_attention,
-        grad_temporary=weight if lazy else 0.0,
+        grad_temporary=weight if lazy and not strategy.lora else 0.0,
         lora=strategy.lora.rank if strategy.lora else 0,
         lora_targets=strategy.lora.targets if strategy.lora else (),
     )

@@ -21,12 +21,13 @@ from shardwise.cost.activations import runs_walk
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.kernels import Machine, machine_of
 from shardwise.cost.layer import Block, Timed, stacked, whole_walk, with_recompute
+from shardwise.cost.memory import layer_room
 from shardwise.cost.network import network_of
 from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
 from shardwise.estimate.estimate import assemble, rank_updates
 from shardwise.estimate.passes import pass_costs
-from shardwise.estimate.setup import RankSetup, Setup, Split, fragmented, new_gradients, piled_gradients
+from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients, piled_gradients
 from shardwise.inputs.calibrations import as_run_by, calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -88,7 +89,6 @@ class Priced(ABC):
     ) -> None:
         """`base`: all that a strategy says beside its split; `parts`: of the operator table, in order."""
         self.calibration = as_run_by(calibration_of(cluster.gpu), runtime.name, experts=model.moe is not None)
-        runtime = fragmented(runtime, calibration_of(cluster.gpu))
         self.model, self.cluster, self.runtime, self.base, self.parts = model, cluster, runtime, base, parts
         self.schedule, self.zero = base.schedule, base.zero
         self.network = network_of(cluster, self.calibration)
@@ -259,7 +259,8 @@ class Priced(ABC):
         return [BlockRun(stacked(part.name, rows, machine, new_gradients(bench.strategy, self.states)), self.model.mtp)]
 
     def _chunk(self, runs: list[BlockRun], strategy: Strategy) -> Chunk:
-        return chunk_of(tuple(runs), piled_gradients(strategy, self.states))
+        room = layer_room(runs, strategy, self.runtime, self.states)
+        return chunk_of(tuple(runs), piled_gradients(strategy, self.states), room)
 
     def _splits(
         self, question: OperatorQuestion, plan: PerOpPlan, index: int, pieces: list[StagePiece], runs: list[BlockRun]

@@ -25,7 +25,7 @@ GROUPED_ADD, ROUTING = 15.0, EAGER_ROUTING
 def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
     """What is predicted beside a result: the kernels of the program that made it."""
     if result.get("with") == "megatron":
-        return megatron_setup(plan)
+        return megatron_setup(plan, engine=bool(result.get("engine")))
     return rehearsed_setup(plan)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from shardwise.errors import Fault, InputError
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.load import load_runtime
-from shardwise.inputs.runtime import Runtime
 from shardwise.measure.rehearse.spec import SCHEMA, Spec, identity_of, model_values, short, strategy_values
 from shardwise.plan.plan import Plan
 
-LOCAL = "megatron-modules"
-"""The runtime of Megatron-Core without Transformer Engine, which is what the program builds."""
+LOCAL, ENGINE = "megatron-modules", "megatron"
+"""The runtimes of Megatron-Core without and with Transformer Engine: the program builds what is installed there."""
 CAUSE = "rehearse --with megatron cannot build it; rehearse without --with"
 SCHEDULES = {"1f1b", "interleaved"}
 FIELDS = ("pp", "vpp", "dp", "zero", "microbatches")
@@ -28,15 +27,21 @@ def megatron_spec(plan: Plan, rank: int) -> Spec:
         "model": {**model_values(setup), "layers": setup.model.layers},
         "strategy": strategy,
         "recompute": _recompute(setup),
+        "layout": _layout(setup),
     }
 
 
-def megatron_setup(plan: Plan) -> Setup:
-    return setup_of(plan.model, plan.cluster, plan.strategy, megatron_runtime())
+def megatron_setup(plan: Plan, *, engine: bool = False) -> Setup:
+    """`engine`: with Transformer Engine's modules."""
+    return setup_of(plan.model, plan.cluster, plan.strategy, load_runtime(ENGINE if engine else LOCAL))
 
 
-def megatron_runtime() -> Runtime:
-    return load_runtime(LOCAL)
+def _layout(setup: Setup) -> str:
+    """Layers of every chunk in Megatron's words; empty: as many in each, which it finds for itself."""
+    if len(set(setup.layers)) == 1:
+        return ""
+    stages = ["t" * count for count in setup.layers]
+    return "|".join(["E" + stages[0], *stages[1:-1], stages[-1] + "L"])
 
 
 def refuse(setup: Setup) -> None:
@@ -65,8 +70,6 @@ def refuse(setup: Setup) -> None:
     }
     faults = [Fault(f"strategy.{name}", f"is {getattr(strategy, name)!s}: {CAUSE}") for name in unfit if unfit[name]]
     faults += [Fault(f"model.{name}", f"is {short(getattr(model, name))}: {CAUSE}") for name in odd if odd[name]]
-    if len(set(setup.layers)) > 1:
-        faults.append(Fault("strategy.layers", f"are {setup.layers}: {CAUSE} unless all chunks have as many"))
     if faults:
         raise InputError(faults)
 

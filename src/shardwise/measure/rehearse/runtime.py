@@ -16,8 +16,6 @@ from shardwise.plan.plan import Plan
 OVERHEADS = Overheads(launch=20e-6, launch_backward=12e-6, layer=0.8e-3, layer_backward=0.4e-3, iteration=0.3e-3)
 UNFUSED_ADAM = 4.0
 """Bytes per parameter that the program's Adam holds in its step where it is not fused."""
-SCORES = {"softmax_bytes": 2.0, "softmax_work": 6.0, "softmax_traffic": (16.0, 18.0)}
-"""Bytes per score where they are stored: the program keeps what softmax gives."""
 
 
 def is_plain(runtime: Runtime, strategy: Strategy) -> bool:
@@ -42,7 +40,9 @@ def rehearsed(runtime: Runtime, strategy: Strategy) -> Runtime:
     kernels = replace(
         kernels, norm="eager" if eager else "native", rope="eager", attention="best", turned_output_kept=False,
         gathered_logits=False, expert_loop=False, expert_activation=(1.0, 1.0), experts_autocast=True,
-        optimizer_work=0.0 if kernels.fused_optimizer else UNFUSED_ADAM, **SCORES,
+        casts_alone=False, masked_windows=False, fp8_steps=0.0,
+        optimizer_work=0.0 if kernels.fused_optimizer else UNFUSED_ADAM,
+        softmax_bytes=2.0, softmax_work=6.0, softmax_traffic=(16.0, 18.0),
     )  # fmt: skip
     if is_plain(runtime, strategy):
         # its own eager activation and the library's loss; matrix kernels add nothing up
@@ -53,9 +53,11 @@ def rehearsed(runtime: Runtime, strategy: Strategy) -> Runtime:
         )  # fmt: skip
         overheads = runtime.overheads if runtime.base == "huggingface" else load_runtime("huggingface").overheads
         return replace(runtime, kernels=kernels, overheads=replace(overheads, microbatch=0.0), memory=memory)
-    loss = kernels.loss if kernels.loss in {"fp32", "in-place"} else "compiled"
-    activation = "eager" if kernels.activation == "eager" else "fused"
-    kernels = replace(kernels, loss=loss, activation=activation, gelu_kept=1.0)
+    if kernels.loss not in {"fp32", "in-place"}:
+        kernels = replace(kernels, loss="compiled")
+    if kernels.activation != "eager":
+        kernels = replace(kernels, activation="fused")
+    kernels = replace(kernels, gelu_kept=1.0)
     return replace(runtime, kernels=kernels, overheads=OVERHEADS, memory=memory)
 
 

@@ -143,8 +143,8 @@ class Parts(torch.autograd.Function):
         grad_q, grad_k, grad_v = part_back(grad, q, k, v, out, logs, ctx.rest, ctx.how["window"], causal=True)
         for start, times, rest in ctx.others:
             keys, values = (x.repeat(1, 1, times, 1) if times > 1 else x for x in (k, v))
-            pieces = [x[:, :, start:].contiguous() for x in (grad, q, out, logs)]
-            found = part_back(pieces[0], pieces[1], keys, values, *pieces[2:], rest, 0, causal=False)
+            late, late_q, late_out, late_logs = (x[:, :, start:].contiguous() for x in (grad, q, out, logs))
+            found = part_back(late, late_q, keys, values, late_out, late_logs, rest, 0, causal=False)
             grad_q[:, :, start:] += found[0]
             for total, new in zip((grad_k, grad_v), found[1:], strict=True):
                 total.add_(new.unflatten(2, (times, -1)).sum(2) if times > 1 else new)
@@ -163,10 +163,12 @@ def merged(one: Tensor, one_logs: Tensor, two: Tensor, two_logs: Tensor) -> tupl
 
 def part(q: Tensor, k: Tensor, v: Tensor, window: int, *, causal: bool) -> tuple[Any, ...]:
     """Output, log-sum, and what else its backward wants."""
+    aten = torch.ops.aten
+    if META and q.shape[3] == v.shape[3] == k.shape[3]:  # by its name, so that selective checkpointing knows it
+        return tuple(aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2])
     if META:
         out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
         return out, q.new_empty(q.shape[:3], dtype=FP32)
-    aten = torch.ops.aten
     if q.is_cpu:
         return tuple(aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal))
     if not window and has_cudnn(q.shape[1], *k.shape[1:4:2], v.shape[3]):
@@ -180,7 +182,8 @@ def part(q: Tensor, k: Tensor, v: Tensor, window: int, *, causal: bool) -> tuple
 
 
 def part_back(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logs: Tensor, rest: Any, window: int, *, causal: bool
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logs: Tensor, rest: list[Any], window: int,
+    *, causal: bool,
 ) -> list[Tensor]:  # fmt: skip
     if META:
         return [torch.empty_like(one) for one in (q, k, v)]
@@ -452,6 +455,7 @@ class Home:
         self.piece = 0
         self.buffer: Tensor | None = None
         self.waiting: list[Callable[[], None]] | None = None
+        self.sent: list[Tensor] = []
         self.faked: dict[tuple[Any, ...], int] = {}
         self.dropped: dict[int, tuple[Any, int]] = {}
 
@@ -545,10 +549,9 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         replay(ctx)
-        inputs, outs, ctx.outs = ctx.inputs, ctx.outs, None
-        torch.autograd.backward(
-            *zip(*[pair for pair in zip(outs, grads, strict=True) if pair[1] is not None], strict=True)
-        )
+        inputs, outs, ctx.inputs, ctx.outs = ctx.inputs, ctx.outs, None, None
+        used = [(out, grad) for out, grad in zip(outs, grads, strict=True) if grad is not None]
+        torch.autograd.backward([out for out, _ in used], [grad for _, grad in used])
         return None, None, *(one.grad for one in inputs)
 
 
@@ -683,10 +686,11 @@ class Unit:
             for one in self.states:
                 one.release()
 
-    def finish(self) -> None:
-        wide: list[Tensor] = []
+    def finish(self, home: Home) -> None:
+        """Gradients go; what is sent of them stays until the next layer's are, as if it were still on its way."""
+        home.sent = []
         for one in self.states:
-            one.scatter(wide)
+            one.scatter(home.sent)
 
 
 class Enter(torch.autograd.Function):
@@ -704,9 +708,9 @@ class Enter(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         ctx.unit.release()
         if ctx.home.waiting is None:
-            ctx.unit.finish()
+            ctx.unit.finish(ctx.home)
         else:
-            ctx.home.waiting.append(ctx.unit.finish)
+            ctx.home.waiting.append(functools.partial(ctx.unit.finish, ctx.home))
         return grad, None, None
 
 
@@ -815,10 +819,10 @@ class PlainAttention(nn.Module):
         super().__init__()
         m, kernel = spec["model"], spec["kernels"]["norm"]
         self.size, self.rope = m["head_size"], m["position"] == "rope"
-        self.mixed = m["qkv_bias"] and not self.rope
+        self.mixed = m["fused_qkv"] or (m["qkv_bias"] and not self.rope)
         query, kv, lora = m["heads"] * self.size, m["kv_heads"] * self.size, adapter(spec, "qkv")
         if self.mixed:
-            self.qkv = Line(home, m["hidden"], query + 2 * kv, bias=True, lora=lora)
+            self.qkv = Line(home, m["hidden"], query + 2 * kv, bias=m["qkv_bias"], lora=lora)
             self.widths = (query, kv, kv)
         else:
             self.q, self.k, self.v = (
@@ -888,7 +892,7 @@ class PlainMlp(nn.Module):
     def __init__(self, spec: dict[str, Any], home: Home, ffn: int) -> None:
         super().__init__()
         m, lora = spec["model"], adapter(spec, "mlp")
-        self.kind, self.composed = m["activation"], spec["kernels"]["gelu_kept"] > 1
+        self.kind, self.composed = m["activation"], m["gelu_steps"] and spec["kernels"]["gelu_kept"] > 1
         self.counted = META and spec["strategy"]["compile"]
         if m["gated"]:
             self.gate = Line(home, m["hidden"], ffn, bias=m["mlp_bias"], lora=lora)
@@ -896,14 +900,15 @@ class PlainMlp(nn.Module):
         self.up, self.down = (Line(home, *size, bias=m["mlp_bias"], lora=lora) for size in sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.kind in {"swiglu", "geglu"}:
-            gate, up = self.gate(x), self.up(x)
-            if self.counted:
-                return self.down(MetaGated.apply(gate, up))
-            gate = fn.silu(gate) if self.kind == "swiglu" else fn.gelu(gate, approximate="tanh")
-            return self.down(gate * up)
-        up = self.up(x)
-        return self.down(gelu_eager(up) if self.kind == "gelu" and self.composed else active(up, self.kind))
+        # a replay that stops early leaves what stands in variables of its frames alive: there is none
+        return self.down(self._inner(x))
+
+    def _inner(self, x: Tensor) -> Tensor:
+        if self.kind == "swiglu":
+            return MetaGated.apply(self.gate(x), self.up(x)) if self.counted else fn.silu(self.gate(x)) * self.up(x)
+        if self.kind == "geglu":
+            return fn.gelu(self.gate(x), approximate="tanh") * self.up(x)
+        return gelu_eager(self.up(x)) if self.kind == "gelu" and self.composed else active(self.up(x), self.kind)
 
 
 class MetaGated(torch.autograd.Function):
@@ -1103,7 +1108,7 @@ class ShardedProduct(torch.autograd.Function):
             states = weight.states  # type: ignore[attr-defined]
             direct = home.fused and not narrow and not states.shares_gradient and not states.comes and not flat.is_cpu
             if narrow:
-                right, one = (x, scale) if x.dtype != BF16 else cast(x)
+                right, one = cast(x) if scale is None or x.dtype == BF16 else (x, scale)
                 right = (home.gathered(right, passing=False) if gathers else right).flatten(0, -2)
                 left, right = flipped(flat), flipped(right)
                 states.receive(product8(left, right.t(), grad_scale, one).view_as(weight))
@@ -1162,7 +1167,7 @@ def narrow_weight(weight: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
 
 
 class Sharded(nn.Module):
-    """A linear layer; `wide`: it stays in 16 bit when others run in 8. An adapter's product is added to a frozen one."""
+    """`wide`: it stays in 16 bit when others run in 8. An adapter's product is added to a frozen one's."""
 
     def __init__(
         self,
@@ -1210,8 +1215,8 @@ class ShardedAttention(nn.Module):
             sizes = (self.size,) * 2 if self.norms == "head" else (inner, self.groups * self.size)
             self.q_norm, self.k_norm = (Norm(size, m["norm"], kernel) for size in sizes)
         self.sink = nn.Parameter(torch.zeros(self.heads)) if m["sinks"] else None
-        self.again, self.home, self.how = "core-attention" in layer["recompute"], home, attention_of(spec, layer)
-        self.separate = spec["kernels"]["qkv"] == "separate"
+        self.again, self.home, self.how = "core-attention" in parts_again(layer), home, attention_of(spec, layer)
+        self.separate = spec["kernels"]["qkv"] == "separate" and not m["fused_qkv"]
 
     def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         mixed = self.qkv(x)
@@ -1303,7 +1308,7 @@ class ShardedLatent(nn.Module):
         super().__init__()
         m, a, kernel = spec["model"], spec["model"]["mla"], spec["kernels"]["norm"]
         self.a, self.home, self.how = a, home, attention_of(spec, layer)
-        self.again, self.up_again = ("core-attention" in layer["recompute"], "mla-up" in layer["recompute"])
+        self.again, self.up_again = (part in parts_again(layer) for part in ("core-attention", "mla-up"))
         self.heads, lora = m["heads"] // home.tp, adapter(spec, "qkv")
         if a["q_rank"]:
             self.q_down = Sharded(home, m["hidden"], a["q_rank"], "none")
@@ -1482,9 +1487,12 @@ class ShardedMoe(nn.Module):
 class Layer(nn.Module):
     """Norms, attention, the feed-forward block and their residual additions, whatever stands inside."""
 
-    def __init__(self, spec: dict[str, Any], home: Home, layer: dict[str, Any], attention: nn.Module, mlp: nn.Module):
+    def __init__(
+        self, spec: dict[str, Any], home: Home, layer: dict[str, Any], attention: nn.Module, mlp: nn.Module
+    ) -> None:
         super().__init__()
-        m, self.again, self.home = spec["model"], layer["recompute"], home
+        m, self.home = spec["model"], home
+        self.again = parts_again(layer)
         self.attention, self.mlp = attention, mlp
         self.parallel, self.dropout, norms = m["parallel_residual"], m["dropout"], m["norms_per_layer"]
 
@@ -1497,7 +1505,7 @@ class Layer(nn.Module):
         self.hold = META and spec["strategy"]["compile"]
 
     def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
-        drops = DROPPED & set(self.again)
+        drops = DROPPED & self.again
         with self.home.dropping() if drops and torch.is_grad_enabled() else contextlib.nullcontext():
             if self.parallel:
                 return x + self._dropped(self._both(x, tables))
@@ -1532,6 +1540,11 @@ class Layer(nn.Module):
         return fn.dropout(branch, self.dropout) if self.dropout else branch
 
 
+def parts_again(layer: dict[str, Any]) -> frozenset[str]:
+    """The parts that a layer makes again by itself; a layer that is made again whole has none."""
+    return frozenset() if layer["recompute"] == "full" else frozenset(layer["recompute"])
+
+
 DROPPED = {"attention-norm", "mlp-norm", "activation", "moe-act", "mla-up"}
 """Modules whose results are not kept either."""
 
@@ -1550,7 +1563,7 @@ class Hold(torch.autograd.Function):
 
 
 def sharded_layer(spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> Layer:
-    m, again = spec["model"], layer["recompute"]
+    m, again = spec["model"], parts_again(layer)
     attention = (ShardedLatent if m["mla"] else ShardedAttention)(spec, home, layer)
     mlp = ShardedMoe(spec, home, again) if layer["moe"] else ShardedMlp(spec, home, m["ffn"], again)
     return Layer(spec, home, layer, attention, mlp)
@@ -1854,8 +1867,9 @@ class Rank:
         del x, out
 
     def _leave(self, chunk: int) -> None:
-        self.roots[chunk].finish()
+        self.roots[chunk].finish(self.home)
         self.roots[chunk].release()
+        self.home.sent = []
 
     def weights(self, chunk: int, microbatch: int) -> None:
         with torch.no_grad():

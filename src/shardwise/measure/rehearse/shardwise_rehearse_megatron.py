@@ -1,9 +1,11 @@
 """Run one rank's share of a plan with Megatron-Core's own modules: `python rehearse_pp2.py --out result.json`.
 
-Needs torch and megatron-core (0.16 is what it was tried with); one file, so that it can be copied alone. `shardwise
-rehearse --with megatron` writes SPEC into it. Megatron builds the model, the distributed optimizer and the schedule
-over a fake process group: collectives return at once. Tensor parallel gathers and the activations of other stages are
-filled with real numbers (unset memory draws less power and runs faster); that time is measured apart and taken off.
+Needs torch and megatron-core (0.16 and main of August 2026 are what it was written for); one file, so that it can be
+copied alone. Where Transformer Engine is installed its modules are used, else Megatron's own with torch's kernels.
+`shardwise rehearse --with megatron` writes SPEC into it. Megatron builds the model, the distributed optimizer and the
+schedule over a fake process group: collectives return at once. Tensor parallel gathers and the activations of other
+stages are filled with real numbers (unset memory draws less power and runs faster); that time is measured apart and
+taken off.
 """
 # Megatron-Core is not installed where this is checked, so its things have no types:
 # mypy: ignore-errors
@@ -17,6 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ import torch.nn.functional as fn
 
 SCHEMA = "shardwise/rehearsal/1"
 SPEC: dict[str, Any] = {}
+FUSED_ADD = "fused_weight_gradient_mlp_cuda"
+"""Apex's kernel that adds the output layer's weight gradient to its buffer."""
 
 
 class Fakes:
@@ -109,6 +114,25 @@ def timed(work: Callable[[], object], repeats: int = 10) -> float:
     return start.elapsed_time(end) * 1e-3 / repeats
 
 
+def has_engine() -> bool:
+    """Whether Transformer Engine's modules are there, as Megatron sees it."""
+    from megatron.core.extensions.transformer_engine import HAVE_TE
+
+    return bool(HAVE_TE)
+
+
+class PlainNorm:
+    """Torch's own norm; Megatron's wrapper of it refuses sequence parallel, whose gradients it would not add up."""
+
+    def __new__(cls, config, hidden_size, eps=1e-5, **_) -> torch.nn.Module:
+        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        norm = kind(hidden_size, eps=eps)
+        norm.returns_residual = False
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
+
+
 def fused_attention():
     """Torch's fused attention as Megatron's core attention: the local one stores its scores."""
     from megatron.core.transformer.module import MegatronModule
@@ -138,42 +162,57 @@ def configuration(spec: dict[str, Any]):
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     m, s = spec["model"], spec["strategy"]
-    vpp = s["vpp"] if s["vpp"] > 1 else None
+    vpp, engine = s["vpp"] if s["vpp"] > 1 else None, has_engine()
+    adds = engine and find_spec(FUSED_ADD) is not None
+    layout = {"pipeline_model_parallel_layout": spec["layout"]} if spec["layout"] else {}
     return TransformerConfig(
         num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"],
         num_query_groups=m["kv_heads"], kv_channels=m["head_size"], ffn_hidden_size=m["ffn"],
         gated_linear_unit=m["gated"], activation_func=fn.silu if m["gated"] else fn.gelu,
         normalization="RMSNorm" if m["norm"] == "rmsnorm" else "LayerNorm", add_bias_linear=m["mlp_bias"],
         add_qkv_bias=m["qkv_bias"], qk_layernorm=m["qk_norm"] == "head", hidden_dropout=0.0, attention_dropout=0.0,
-        bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=False, apply_rope_fusion=False,
-        persist_layer_norm=False, gradient_accumulation_fusion=False, bf16=True, params_dtype=torch.bfloat16,
+        bias_activation_fusion=True, bias_dropout_fusion=True, masked_softmax_fusion=False, apply_rope_fusion=engine,
+        persist_layer_norm=False, gradient_accumulation_fusion=adds, bf16=True, params_dtype=torch.bfloat16,
         pipeline_dtype=torch.bfloat16, tensor_model_parallel_size=s["tp"], pipeline_model_parallel_size=s["pp"],
-        virtual_pipeline_model_parallel_size=vpp, sequence_parallel=s["sp"], **recompute(spec),
+        virtual_pipeline_model_parallel_size=vpp, sequence_parallel=s["sp"], **layout, **recompute(spec),
     )  # fmt: skip
+
+
+def layers_of(spec: dict[str, Any], config, chunk: int):
+    """What a chunk's layers are made of."""
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+
+    norms = spec["model"]["qk_norm"] == "head"
+    if has_engine():
+        return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(qk_layernorm=norms)
+    layer = gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization, qk_layernorm=norms)
+    parts = layer.submodules
+    parts.self_attention.submodules.core_attention = fused_attention()
+    parts.input_layernorm = parts.pre_mlp_layernorm = PlainNorm
+    if norms:
+        parts.self_attention.submodules.q_layernorm = parts.self_attention.submodules.k_layernorm = PlainNorm
+    count = get_num_layers_to_build(config, chunk if spec["strategy"]["vpp"] > 1 else None)
+    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=PlainNorm)
 
 
 def modules(spec: dict[str, Any], config) -> list[Any]:
     """The rank's chunks, wrapped as Megatron's training loop wraps them."""
     from megatron.core import parallel_state
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.module import Float16Module
 
     m, s = spec["model"], spec["strategy"]
-    layer = get_gpt_layer_local_spec(
-        normalization="RMSNorm" if m["norm"] == "rmsnorm" else None, qk_layernorm=m["qk_norm"] == "head"
-    )
-    layer.submodules.self_attention.submodules.core_attention = fused_attention()
     buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=s["zero"] > 0)
     found = []
     for chunk in range(s["vpp"]):
         if s["vpp"] > 1:
             parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
         model = GPTModel(
-            config=config, transformer_layer_spec=layer, vocab_size=m["padded_vocab"] * s["tp"],
-            max_sequence_length=m["max_positions"], share_embeddings_and_output_weights=m["tied"],
-            pre_process=spec["rank"] == 0 and chunk == 0,
+            config=config, transformer_layer_spec=layers_of(spec, config, chunk),
+            vocab_size=m["padded_vocab"] * s["tp"], max_sequence_length=m["max_positions"],
+            share_embeddings_and_output_weights=m["tied"], pre_process=spec["rank"] == 0 and chunk == 0,
             post_process=spec["rank"] == s["pp"] - 1 and chunk == s["vpp"] - 1,
             position_embedding_type="rope" if m["position"] == "rope" else "learned_absolute",
             vp_stage=chunk if s["vpp"] > 1 else None,
@@ -253,7 +292,8 @@ def rehearse(spec: dict[str, Any], repeats: int) -> dict[str, Any]:
                 times[name].append(value)
     memory["peak"] = max(memory["peak_forward_backward"], memory["peak_optimizer"])
     return {
-        **identity(spec), "framework": f"megatron-core {megatron.core.__version__}", "memory": memory,
+        **identity(spec), "framework": f"megatron-core {megatron.core.__version__}", "engine": has_engine(),
+        "memory": memory,
         "parameters": sum(p.numel() for chunk in rank.chunks for p in chunk.parameters()),
         "seconds": {name: statistics.median(values) for name, values in times.items()},
         "spread": {name: (max(v) - min(v)) / statistics.median(v) for name, v in times.items()},

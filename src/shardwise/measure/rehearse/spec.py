@@ -114,7 +114,7 @@ def model_values(setup: Setup) -> Spec:
     model = setup.model
     fields = ("hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "norm", "position", "max_positions", "tied",
               "qkv_bias", "out_bias", "mlp_bias", "head_bias", "qk_norm", "gated", "activation", "norms_per_layer",
-              "parallel_residual", "embedding_norm", "sinks", "dropout")  # fmt: skip
+              "parallel_residual", "embedding_norm", "sinks", "dropout", "fused_qkv", "gelu_steps")  # fmt: skip
     return {
         **{name: getattr(model, name) for name in fields},
         "padded_vocab": round(padded_vocab(setup.shard)),
@@ -125,20 +125,7 @@ def model_values(setup: Setup) -> Spec:
 
 def strategy_values(setup: Setup) -> Spec:
     strategy = setup.strategy
-    fields = (
-        "tp",
-        "cp",
-        "cp_kind",
-        "ep",
-        "etp",
-        "micro_batch",
-        "seq",
-        "master",
-        "zero",
-        "flash",
-        "compile",
-        "optimizer",
-    )
+    fields = ("tp", "cp", "cp_kind", "ep", "etp", "micro_batch", "seq", "master", "zero", "compile", "optimizer")
     shards = strategy.shard_group if strategy.zero else 1
     return {
         **{name: getattr(strategy, name) for name in fields},
@@ -146,6 +133,7 @@ def strategy_values(setup: Setup) -> Spec:
         "lora": asdict(strategy.lora) if strategy.lora else None,
         "pieces": SEQUENCE_PIECES if strategy.schedule == "seq-1f1b" and strategy.pp > 1 else 1,
         "sp": setup.shard.sp,
+        "flash": setup.shard.flash,
         "shards": shards,
         "expert_shards": strategy.expert_dp if strategy.zero else 1,
     }

@@ -90,7 +90,7 @@ def _followed(path: str | Path, told: Estimate, step: Callable[[StepRecord], Non
             piece = tail.read()
             for one in reader.feed(piece):
                 step(one)
-            refuse_other_run(reader.facts, told, str(path))
+            refuse_other_run(reader.framework, reader.facts, told, str(path))
             if not piece:
                 time.sleep(OFTEN)
     except KeyboardInterrupt:
