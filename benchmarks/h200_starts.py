@@ -26,7 +26,7 @@ TARGETS = {
     "pipelining-pp1": ("torch-pipelining", "pp1 mbs2 gbs8 seq4096 runtime=huggingface"),
     "pipelining-pp2": ("torch-pipelining", "pp2 mbs1 gbs4 seq128 runtime=megatron"),
 }
-"""Folder -> target and strategy; two stages on one GPU run on its CPU, so they are short."""
+"""Folder -> target and strategy; two stages on one GPU run on its CPU, so they are short, and of few words."""
 
 RUN = r"""#!/bin/bash
 # Written by benchmarks/h200_starts.py; see there.
@@ -89,7 +89,7 @@ def write(folder: Path) -> None:
     shutil.copy(__file__, folder / "summary.py")
     for kind, full in models().items():
         for name, (target, words) in TARGETS.items():
-            model = replace(full, layers=2) if "pp2" in name else full
+            model = replace(full, layers=2, vocab=4096) if "pp2" in name else full
             strategy = shardwise.Strategy.parse(words)
             place = folder / f"{name}-{kind}"
             shutil.rmtree(place, ignore_errors=True)

@@ -116,7 +116,7 @@ def gradients(model: Model, text: str) -> dict[str, Any]:
     rank = program.Rank(spec, "cpu")
     torch.manual_seed(1)
     rank.passes(Untimed(), lambda: None)
-    found = {name: p.states.total for name, p in rank.chunks[0].named_parameters() if p.states.total is not None}
+    found = {name: p.states.total for name, p in rank.chunks[0].named_parameters() if p.states.total is not None}  # type: ignore[attr-defined]
     rank.step()
     rank.passes(Untimed(), lambda: None)  # what a step leaves behind runs again
     return found

@@ -156,7 +156,7 @@ class Model:
     tied: bool = False
     """The output layer shares the embedding's weights."""
     fused_qkv: bool = False
-    """Queries, keys and values are one matrix (GPT-NeoX, Phi-3): eager runtimes keep its whole output for the values."""
+    """Queries, keys and values are one matrix (GPT-NeoX, Phi-3): eager runtimes keep all of its output for values."""
     qkv_bias: bool = False
     """The query, key and value projections have biases."""
     out_bias: bool = False

@@ -40,7 +40,7 @@ def rehearsed(runtime: Runtime, strategy: Strategy) -> Runtime:
     kernels = replace(
         kernels, norm="eager" if eager else "native", rope="eager", attention="best", turned_output_kept=False,
         gathered_logits=False, expert_loop=False, expert_activation=(1.0, 1.0), experts_autocast=True,
-        chained_head_norm=False, masked_windows=False, fp8_steps=0.0,
+        casts_alone=False, masked_windows=False, fp8_steps=0.0,
         optimizer_work=0.0 if kernels.fused_optimizer else UNFUSED_ADAM,
         softmax_bytes=2.0, softmax_work=6.0, softmax_traffic=(16.0, 18.0),
     )  # fmt: skip
