@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.load import load_cluster, load_model
+from shardwise.frameworks.torch.write import MODEL
 from shardwise.frameworks.torchtitan.families import Flavor, flavor
 from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 from shardwise.inputs.parameters import count
@@ -147,6 +150,89 @@ for name in {names}:
     assert done.returncode == 0, done.stderr[-3000:]
     told = dict(line.split() for line in done.stdout.splitlines() if line.count(" ") == 1)
     assert {name: int(told[name]) for name in names} == {f"{one.name}_model": count(one).total for one in MODELS}
+
+
+SAME = """
+import importlib, importlib.util, json, re, sys
+import torch
+from torchtitan.protocols import train_spec
+
+def plain(path):
+    spec = importlib.util.spec_from_file_location("plain", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+NAMES = [
+    ("embedding", "tok_embeddings"), ("head", "output"), ("norm1", "attention_norm"), ("norm2", "ffn_norm"),
+    ("attention.q_down", "attention.wq_a"), ("attention.kv_down", "attention.wkv_a"),
+    ("attention.kv_up", "attention.wkv_b"), ("attention.out", "attention.wo"), ("mlp.router", "moe.router.gate"),
+    ("mlp.shared.gate", "moe.shared_experts.w1"), ("mlp.shared.up", "moe.shared_experts.w3"),
+    ("mlp.shared.down", "moe.shared_experts.w2"), ("mlp.gate", "feed_forward.w1"), ("mlp.up.", "feed_forward.w3."),
+    ("mlp.down.", "feed_forward.w2."),
+]
+
+def theirs(weights, m, family):
+    for name, value in weights.items():
+        if name.endswith("mlp.up"):
+            gate, up = value.chunk(2, dim=1)
+            yield name.replace("mlp.up", "moe.experts.w1"), gate
+            yield name.replace("mlp.up", "moe.experts.w3"), up
+            continue
+        own = re.search(r"attention\\.([qkv])\\.", name)
+        if own and family == "llama3" and own[1] != "v":  # neighbours turn there, halves here
+            value = value.view(-1, 2, m["head_size"] // 2, *value.shape[1:]).transpose(1, 2).reshape(value.shape)
+        wide = "_b" if m["mla"] and m["mla"]["q_rank"] else ""
+        name = re.sub(r"attention\\.([qkv])\\.", lambda found: f"attention.w{found[1]}{wide}.", name)
+        name = re.sub(r"mlp\\.down$", "moe.experts.w2", name)
+        for mine, other in NAMES:
+            name = name.replace(mine, other)
+        yield name, value
+
+for name, m in json.load(open(sys.argv[1])).items():
+    train_spec._extra_train_specs.clear()
+    importlib.import_module(name)
+    ((family, spec),) = train_spec._extra_train_specs.items()
+    (args,) = spec.model_args.values()
+    args.moe_impl, args.max_seq_len = "standard", 128
+    net = spec.model_cls(args)
+    with torch.no_grad():
+        net.init_weights(torch.device("cpu"))
+    chunk = plain(sys.argv[2]).build(m, 0, m["layers"], "cpu", torch.float32, 1)
+    torch.manual_seed(3)
+    with torch.no_grad():  # norms and biases that do something
+        for parameter in chunk.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    kept = dict(theirs(chunk.state_dict(), m, family))
+    missing, more = net.load_state_dict(kept, strict=False)
+    assert not more and all("expert_bias" in one for one in missing), (missing, more)
+    ids = torch.randint(m["vocab"], (2, 128))
+    chunk.eval(), net.eval()
+    with torch.no_grad():
+        ours, found = chunk(ids), net(ids)
+    print(name, float((ours - found).abs().max() / ours.abs().max()))
+"""
+
+
+@real
+def test_every_family_computes_what_the_planned_model_does(tmp_path):
+    """Their logits are those of our plain decoder with the same weights: rotary base and scaling, epsilon, router."""
+    tables = {}
+    for model in MODELS:
+        made = folder_of(model, "mbs1 gbs2 seq128", tmp_path / model.name)
+        (made / "shardwise_model.py").rename(tmp_path / f"{model.name}_model.py")
+        tables[f"{model.name}_model"] = {**asdict(model), "flash": True}
+    (tmp_path / "models.json").write_text(json.dumps(tables))
+    (tmp_path / "sitecustomize.py").write_text(DEVICE)
+    paths = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
+    done = subprocess.run(
+        [sys.executable, "-c", SAME, str(tmp_path / "models.json"), str(MODEL)],
+        env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    apart = dict(line.split() for line in done.stdout.splitlines() if line.count(" ") == 1)
+    assert set(apart) == set(tables)
+    assert all(float(share) < 1e-4 for share in apart.values()), apart
 
 
 @needs("0.3")

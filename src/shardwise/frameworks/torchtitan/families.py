@@ -89,6 +89,8 @@ def _experts(moe: Moe | None) -> Iterator[Fault]:
                         f"experts of {moe.expert_ffn}")  # fmt: skip
     yield from _without(moe.shared_gate, "moe", "gate of the shared expert")
     yield from _without(moe.expert_bias, "moe", "biases of experts")
+    limited = moe.groups > 1 and not moe.balance_bias  # theirs ranks groups by the two best, as DeepSeek-V3 does
+    yield from _without(limited, "moe", "groups of experts that are ranked by their best alone")
     yield from _without(moe.capacity is not None, "moe", "capacity of experts (all tokens are kept)")
 
 

@@ -258,6 +258,7 @@ export const en = {
   "axis.recompute": "recompute",
   "axis.dtype": "number format",
   "axis.optimizer": "optimizer",
+  "axis.compile": "compiled",
   "axis.offload": "offload",
   "axis.runtime": "runtime",
 

@@ -255,6 +255,7 @@ export const zh = {
   "axis.recompute": "重计算",
   "axis.dtype": "数值格式",
   "axis.optimizer": "优化器",
+  "axis.compile": "编译",
   "axis.offload": "卸载",
   "axis.runtime": "训练框架",
 
