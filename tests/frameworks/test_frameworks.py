@@ -385,7 +385,7 @@ def test_deepspeed(tmp_path):
     read = read_framework(_file(tmp_path, "ds.json", DEEPSPEED))
     strategy = read.strategy
     assert (strategy.zero, strategy.dp, strategy.micro_batch, strategy.global_batch) == (2, 64, 4, 512)
-    assert (strategy.dtype, strategy.offload) == ("bf16", "optimizer")
+    assert (strategy.dtype, strategy.offload, strategy.runtime) == ("bf16", "optimizer", "deepspeed")
     assert read.understanding.ignored == ("zero_optimization.overlap_comm = True", "gradient_clipping = 1.0")
 
 
