@@ -461,3 +461,18 @@ def test_torchtitans_own_files_name_the_model_by_the_function(tmp_path):
     read = read_framework(tmp_path / "config.py")
     assert read.model is None
     assert any("the catalog has no llama3 13B" in line for line in read.understanding.assumed)
+
+
+@pytest.mark.parametrize(
+    ("plan", "word"),
+    [
+        ({"dp": "two"}, "plan.dp"),
+        ({"dp": 2, "master": "half"}, "plan.master"),
+        ({"dp": 2, "zero": 4}, "plan.zero"),
+        ([], "plan"),
+    ],
+)
+def test_bad_plans_of_our_own_programs(tmp_path, plan, word):
+    data = {"schema": "shardwise/huggingface/1", "plan": plan}
+    with pytest.raises(InputError, match=word):
+        read_framework(_file(tmp_path, "shardwise_train.json", data))
