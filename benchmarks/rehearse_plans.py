@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -45,48 +45,74 @@ class Question:
     only: str = ""
     rank: int | None = None
     """None: the fullest; -1: the last."""
+    cut: int = 0
+    """Samples that are rehearsed, where that is not the whole batch."""
 
 
 QUESTIONS = (
-    Question(kind="dense, a node", model="llama-3-8b", cluster="8xh200", batch=32, seq=8192),
-    Question(kind="dense, many nodes", model="llama-3-70b", cluster="64xh200", batch=64, seq=8192, only="zero<=1"),
+    Question(kind="dense, a node", model="llama-3-8b", cluster="8xh200", batch=32, seq=8192, cut=16),
+    Question(kind="dense, many nodes", model="llama-3-70b", cluster="64xh200", batch=64, seq=8192, only="zero<=1",
+             cut=32),
     Question(kind="long context", model="llama-3-8b", cluster="32xh200", batch=4, seq=131072),
-    Question(kind="long context, a ring", model="qwen3-14b", cluster="16xh200", batch=4, seq=65536, only="cp4:ring"),
-    Question(kind="experts", model="qwen3-30b-a3b", cluster="32xh200", batch=256, only="ep>=4"),
+    Question(kind="long context, a ring", model="qwen3-14b", cluster="16xh200", batch=4, seq=65536, only="cp4:ring",
+             cut=2),
+    Question(kind="experts", model="qwen3-30b-a3b", cluster="32xh200", batch=256, only="ep>=4", cut=128),
     Question(kind="DeepSeek", model="deepseek-v3", cluster="512xh200", batch=512, rank=-1),
     Question(kind="FSDP", model="qwen3-14b", cluster="8xh200", batch=8, seq=8192, runtime="torchtitan",
-             only="zero3 pp=1 tp=1 cp=1"),
-    Question(kind="HSDP", model="llama-2-13b", cluster="32xh200", batch=64, runtime="torchtitan", only="zero3 hsdp8"),
-    Question(kind="fp8", model="llama-3-70b", cluster="64xh200", batch=64, seq=8192, only="fp8 zero<=1"),
+             only="zero3 pp=1 tp=1 cp=1 eager"),
+    Question(kind="HSDP", model="llama-2-13b", cluster="32xh200", batch=64, runtime="torchtitan",
+             only="zero3 hsdp8 eager"),
+    Question(kind="fp8", model="llama-3-70b", cluster="64xh200", batch=64, seq=8192, only="fp8 zero<=1", cut=32),
     Question(kind="compiled", model="llama-3-8b", cluster="8xh200", batch=16, seq=8192, runtime="torchtitan",
              only="compile pp=1 tp=1 cp=1"),
-    Question(kind="adapters", model="llama-3-70b", cluster="8xh200", batch=16, only="lora16"),
-    Question(kind="uneven chunks", model="deepseek-llm-67b", cluster="32xh200", batch=32, only="pp>=4 vpp>=2"),
+    Question(kind="adapters", model="llama-3-70b", cluster="8xh200", batch=16, only="lora16", cut=8),
+    Question(kind="uneven chunks", model="deepseek-llm-67b", cluster="32xh200", batch=32, only="pp>=4 vpp>=2", cut=16),
     Question(kind="zero-bubble v", model="llama-2-70b", cluster="32xh200", batch=32, runtime="zero-bubble",
              only="schedule=zb-v"),
-    Question(kind="Hugging Face", model="llama-3.2-3b", cluster="8xh200", batch=32, runtime="huggingface"),
+    Question(kind="Hugging Face", model="llama-3.2-3b", cluster="8xh200", batch=32, runtime="huggingface",
+             only="eager"),
     Question(kind="DeepSpeed", model="qwen2.5-14b", cluster="16xh200", batch=32, runtime="deepspeed"),
 )  # fmt: skip
 
 RUN_ALL = """#!/bin/bash
-# Runs every share (or those named) with a limit each; results go into one file, $OUT/rehearsals.json.
-cd "$(dirname "$0")"
-OUT=${OUT:-.}
-export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
-mkdir -p results
-for spec in ${@:-specs/*.json}; do
-  name=$(basename "$spec" .json)
-  echo "== $name $(date +%T)"
-  timeout ${LIMIT:-75} ${PYTHON:-python} shardwise_rehearse.py --spec specs/$name.json --out results/$name.json \\
-    --repeats ${REPEATS:-2} --kernels 12 > results/$name.log 2>&1 || tail -4 results/$name.log
-  ${PYTHON:-python} - "$OUT/rehearsals.json" <<'END'
-import json, pathlib, sys
-found = {one.stem: json.loads(one.read_text()) for one in sorted(pathlib.Path("results").glob("*.json"))}
-for log in pathlib.Path("results").glob("*.log"):
-    found.setdefault(log.stem, {"error": log.read_text()[-1500:]})
-pathlib.Path(sys.argv[1]).write_text(json.dumps(found, indent=1))
-END
-done
+# Runs the shares in the order of order.json (or those named); results go into one file, $OUT/rehearsals.json.
+cd "$(dirname "$0")" && export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+exec ${PYTHON:-python} run_all.py "$@"
+"""
+DRIVER = """import gc, json, os, pathlib, signal, sys, time, torch
+import shardwise_rehearse as program
+
+out = pathlib.Path(os.environ.get("OUT", ".")) / "rehearsals.json"
+names = sys.argv[1:] or json.loads(pathlib.Path("order.json").read_text())
+limit, repeats, ends = int(os.environ.get("LIMIT", "40")), int(os.environ.get("REPEATS", "1")), os.environ.get("ENDS")
+device = os.environ.get("DEVICE", "cuda")
+ends = float(ends or time.time() + float(os.environ.get("BUDGET", "280")))
+
+
+def late(*_):
+    raise TimeoutError(f"took longer than {limit} s")
+
+
+signal.signal(signal.SIGALRM, late)
+for index, name in enumerate(names):
+    if time.time() > ends:
+        break
+    began, lost, before = time.time(), False, torch.cuda.memory_allocated()
+    try:
+        signal.alarm(limit)
+        result = program.rehearse(json.loads(pathlib.Path(f"specs/{name}.json").read_text()), device, repeats, 0)
+    except Exception as error:
+        result, lost = {"error": f"{type(error).__name__}: {error}"[-1500:]}, "CUDA error" in str(error)
+    signal.alarm(0)
+    result |= {"run_seconds": round(time.time() - began, 1), "allocated_before": before}
+    found = json.loads(out.read_text()) if out.is_file() else {}
+    out.write_text(json.dumps({**found, name: result}, indent=1))
+    print(name, result["run_seconds"], "s", result.get("error", result.get("seconds")), flush=True)
+    if lost and names[index + 1 :]:  # nothing more runs in this process
+        os.environ["ENDS"] = str(ends)
+        os.execv(sys.executable, [sys.executable, "run_all.py", *names[index + 1 :]])
+    gc.collect()
+    torch.cuda.empty_cache()
 """
 
 
@@ -116,10 +142,11 @@ def _won(question: Question) -> dict[str, Any]:
         raise SystemExit(f"{question.kind}: nothing fits")
     totals = [one.total for one in best.memory]
     rank = totals.index(max(totals)) if question.rank is None else question.rank % len(totals)
-    print(f"{question.kind}: {best.strategy}", flush=True)
+    strategy = replace(best.strategy, global_batch=question.cut or question.batch)
+    print(f"{question.kind}: {strategy}", flush=True)
     return {
         "kind": question.kind, "model": question.model, "cluster": question.cluster, "only": question.only,
-        "strategy": str(best.strategy), "rank": rank,
+        "strategy": str(strategy), "rank": rank,
     }  # fmt: skip
 
 
@@ -147,7 +174,9 @@ def write(folder: Path) -> None:
     shutil.copy(PROGRAM, folder)
     for row in _rows():
         (folder / "specs" / f"{_name(row)}.json").write_text(json.dumps(spec_of(_plan(row), row["rank"])))
-    (folder / "run_all.sh").write_text(RUN_ALL, encoding="utf-8")
+    names = [_name(row) for row in sorted(_rows(), key=lambda row: "result" in row)]
+    for name, text in (("run_all.sh", RUN_ALL), ("run_all.py", DRIVER), ("order.json", json.dumps(names))):
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _joined(paths: list[Path]) -> list[dict[str, Any]]:

@@ -33,7 +33,9 @@ def built(keys):
 def read(keys, model):
     """The model of a config, but for how transformers computes it."""
     found = read_config(keys, name=model.name).model
-    return replace(found, fused_qkv=model.fused_qkv, gelu_steps=model.gelu_steps)
+    windows = [found.window_of(layer) for layer in range(model.layers)]
+    assert windows == [model.window_of(layer) for layer in range(model.layers)]
+    return replace(found, fused_qkv=model.fused_qkv, gelu_steps=model.gelu_steps, windows=model.windows)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -96,6 +98,13 @@ def test_a_model_that_is_drawn(model):
         assert "the nearest" in str(error)  # noqa: PT017 - refused is as good as read back
         return
     assert read(keys, model) == model
+    assert built(keys) == count(model).total
+
+
+def test_a_rhythm_of_windows_longer_than_the_model():
+    model = small("gemma-3-1b", layers=4)
+    keys = write_config(model).keys
+    assert keys["layer_types"] == ["sliding_attention"] * 4
     assert built(keys) == count(model).total
 
 

@@ -22,6 +22,7 @@ from shardwise.errors import InputError
 from shardwise.inputs import lookup
 from shardwise.inputs.calibrations import load_calibration
 from shardwise.measure.launch.failure import cause_of
+from shardwise.measure.launch.process import run_batch
 
 LINE = "mbs2 gbs8 seq2048 runtime=megatron"
 TORCH = """
@@ -232,6 +233,14 @@ def test_the_cause_is_found_among_the_launchers_noise():
     assert cause_of([*noise[:3], "[rank0]: ValueError: no", *noise[4:]]) == "ValueError: no"
     assert cause_of(["pretrain_gpt.py: error: unrecognized arguments: --x", "======", ""]).endswith("arguments: --x")
     assert cause_of([]) == "it printed nothing"
+    report = [
+        "the plan is for 4 processes and 2 were started; set GPUS_PER_NODE",
+        "E1116 14:34:46.1 1 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 0",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "train.py FAILED",
+        "  host      : localhost",
+    ]
+    assert cause_of(report) == report[0]
 
 
 def test_a_log_that_cannot_be_written_ends_the_job(here):
@@ -310,6 +319,27 @@ with open(log, "w") as file:
     told = here.call("launch", "plan.json", "--to", "megatron", "--launcher", "slurm")
     assert told.code == 3
     assert "after step 3" in told.err
+    (here.tools / "sbatch").write_text("#!/bin/bash\necho 'sbatch: error: invalid partition specified: gpu'; exit 1\n")
+    told = here.call("launch", "plan.json", "--to", "megatron", "--launcher", "slurm")
+    assert "died before its first step with exit code 1: sbatch: error: invalid partition" in told.err
+
+
+def test_ctrl_c_cancels_a_job_of_slurms(here):
+    waiting = f"#!{sys.executable}\nimport time\nprint('4711', flush=True)\ntime.sleep(60)\n"
+    cancel = f"#!{sys.executable}\nimport sys\nopen('cancelled', 'w').write(sys.argv[1])\n"
+    for name, text in (("sbatch", waiting), ("scancel", cancel)):
+        (here.tools / name).write_text(text)
+        (here.tools / name).chmod(0o755)
+    log = here.path / "job.log"
+    log.write_text("shardwise step=1 seconds=1\n")
+
+    def read(piece):
+        if piece:
+            raise KeyboardInterrupt
+
+    ended = run_batch(["sbatch"], here.path, os.environ, log, read)
+    assert ended.interrupted
+    assert (here.path / "cancelled").read_text() == "4711"
 
 
 @pytest.mark.torch

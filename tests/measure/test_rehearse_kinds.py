@@ -116,7 +116,8 @@ def gradients(model: Model, text: str) -> dict[str, Any]:
     rank = program.Rank(spec, "cpu")
     torch.manual_seed(1)
     rank.passes(Untimed(), lambda: None)
-    found = {name: p.states.total for name, p in rank.chunks[0].named_parameters() if p.states.total is not None}  # type: ignore[attr-defined]
+    states: dict[str, Any] = {name: p.states for name, p in rank.chunks[0].named_parameters()}  # type: ignore[attr-defined]
+    found = {name: one.total for name, one in states.items() if one.total is not None}
     rank.step()
     rank.passes(Untimed(), lambda: None)  # what a step leaves behind runs again
     return found

@@ -68,9 +68,9 @@ class Footprint(NamedTuple):
     """Bytes that one more chunk pass in flight takes."""
     chunks: int
     first: Chunk
-    """The chunk with the highest forward pass."""
+    """The chunk whose forward pass needs most beside what it keeps."""
     top: Chunk
-    """The chunk with the highest backward pass."""
+    """The same of backward passes."""
     fragmentation: float
     lasting: float
     """Fragmentation of what lasts."""
@@ -113,8 +113,8 @@ def footprint_of(
         kept=kept,
         each=kept / len(chunks) + boundary,
         chunks=len(chunks),
-        first=max(chunks, key=lambda chunk: chunk.forward),
-        top=max(chunks, key=lambda chunk: chunk.backward),
+        first=max(chunks, key=lambda chunk: chunk.forward - chunk.kept),
+        top=max(chunks, key=lambda chunk: chunk.backward - chunk.kept),
         fragmentation=runtime.memory.fragmentation,
         lasting=runtime.memory.lasting_fragmentation,
         context=reserved + runtime.memory.context + _communicators(strategy),
@@ -148,8 +148,8 @@ class PassBytes(NamedTuple):
 def pass_bytes(footprint: Footprint) -> PassBytes:
     over = 1 + footprint.fragmentation
     lasting = footprint.context + footprint.gaps + footprint.static * (1 + footprint.lasting)
-    high = max(footprint.first.forward, footprint.top.backward) - footprint.each
     mean = footprint.kept / footprint.chunks
+    high = max(_beside(footprint)) - (footprint.each - mean)
     return PassBytes(
         lasting + over * (footprint.gathered + footprint.kept_gradients + footprint.ahead + high),
         over * footprint.each / mean if mean else 0.0,
@@ -157,11 +157,18 @@ def pass_bytes(footprint: Footprint) -> PassBytes:
     )
 
 
+def _beside(footprint: Footprint) -> tuple[float, float]:
+    """What a forward and a backward pass need beside what is kept of it, which counts among the passes in flight."""
+    first, top = footprint.first, footprint.top
+    return first.forward - first.kept, top.backward - top.kept
+
+
 def rank_memory(rank: int, in_flight: float, footprint: Footprint) -> RankMemory:
     """Memory of a pipeline rank with `in_flight` chunk passes at once."""
     static = footprint.static
     base = static + (in_flight - 1) * footprint.each + footprint.gathered + footprint.kept_gradients + footprint.ahead
-    forward, backward = base + footprint.first.forward, base + footprint.top.backward
+    base += footprint.kept / footprint.chunks
+    forward, backward = (base + beside for beside in _beside(footprint))
     optimizer = static + footprint.gradients + footprint.optimizer
     peak = max(forward, backward, optimizer)
     at, parts = _peak_parts(footprint, in_flight, forward, backward, optimizer)
@@ -191,12 +198,13 @@ def _peak_parts(
         parts = [("gradients", footprint.gradients), ("optimizer temporaries", footprint.optimizer)]
         return "optimizer step", tuple(Ledger(name, value) for name, value in parts if value)
     if backward >= forward:
-        at, high = f"backward, {footprint.top.at}", footprint.top.backward
+        at, beside = f"backward, {footprint.top.at}", _beside(footprint)[1]
     else:
-        at, high = f"forward, {footprint.first.at_forward}", footprint.first.forward
-    working = max(high - footprint.top.kept, 0.0)
+        at, beside = f"forward, {footprint.first.at_forward}", _beside(footprint)[0]
+    working = max(beside, 0.0)
+    kept = (in_flight - 1) * footprint.each + footprint.kept / footprint.chunks + min(beside, 0.0)
     parts = [
-        ("activations in flight", (in_flight - 1) * footprint.each + footprint.ahead + high - working),
+        ("activations in flight", kept + footprint.ahead),
         ("working set of the pass", working),
         ("gathered layers", footprint.gathered),
         ("gradients", footprint.kept_gradients),

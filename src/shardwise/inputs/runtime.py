@@ -128,6 +128,8 @@ class Kernels:
     """What the loss becomes where a strategy compiles; empty: compiling leaves it alone."""
     compiled_full_attention: bool = False
     """Compiled, the runtime hands attention an explicit mask, and the whole square is computed."""
+    compiled_branches: bool = True
+    """Compiled, the output of a branch is kept beside the sum that the next norm reads."""
     masked_windows: bool = False
     """A window shorter than the sequence comes as an explicit mask, and the whole square is computed."""
     reduce_staging: float = 0.0

@@ -65,7 +65,7 @@ def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op
 
 def residual_add(shard: Shard, name: str, module: str) -> Op:
     """Adding a branch to the residual stream, with dropout where there is any."""
-    stream = shard.residual
+    stream, kernels = shard.residual, shard.runtime.kernels
     mask = shard.model.dropout > 0
     elements = stream / shard.stream
     # the gradient that passes through is added to the branch's own; runtimes of fused kernels were fitted on whole
@@ -80,7 +80,7 @@ def residual_add(shard: Shard, name: str, module: str) -> Op:
         kernels_f=2.0 if mask and shard.runtime.kernels.activation == "eager" else 1.0,
         kernels_b=(1.0 if mask else 0.0) + (1.0 if added else 0.0),
         # a compiler keeps the branch's output rather than the sum that the next norm reads
-        kept=(elements if mask else 0.0) + (stream if shard.runtime.kernels.compiled else 0.0),
+        kept=(elements if mask else 0.0) + (stream if kernels.compiled and kernels.compiled_branches else 0.0),
         extra_f=2 * stream,
         extra_b=2 * stream,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.frameworks.huggingface.read import read_config
+from shardwise.frameworks.huggingface.read import cycle, read_config
 from shardwise.inputs.model import Model, Moe
 
 Keys = dict[str, Any]
@@ -33,7 +33,7 @@ class Config:
 
 def write_config(model: Model) -> Config:
     """The config of a model; InfeasibleError where no architecture of transformers is this model."""
-    wanted = _routed_evenly(model)
+    wanted = _as_read(model)
     nearest: tuple[int, str] = (1000, "")
     for kind, groups in _WRITTEN.items():
         keys: Keys = {"model_type": kind, "_name_or_path": model.name, "use_cache": False, **_NO_TOKENS}
@@ -60,10 +60,11 @@ _KERNELS = ("fused_qkv", "gelu_steps")
 """How transformers computes a model, which is no fact of the model itself."""
 
 
-def _routed_evenly(model: Model) -> Model:
-    """Without what the data does to the router, which no file sets."""
-    moe = model.moe
-    return replace(model, moe=replace(moe, loads=(), imbalance=1.0)) if moe else model
+def _as_read(model: Model) -> Model:
+    """Without what the data does to the router, which no file sets; windows as the layers that are there have them."""
+    windows = cycle([model.window_of(layer) for layer in range(model.layers)])
+    moe = replace(model.moe, loads=(), imbalance=1.0) if model.moe else None
+    return replace(model, moe=moe, windows=windows)
 
 
 def _differences(wanted: Model, found: Model) -> list[str]:

@@ -37,6 +37,7 @@ def model_losses(draft: ExportDraft) -> None:
         "windows": _windows(model) is None,
         "out_bias": model.out_bias != model.mlp_bias or (model.out_bias and not model.qkv_bias),
         "rotary_base": model.rotary_base != round(model.rotary_base),
+        "rotary_share": model.rotary_share < 1 and model.rope_scaling is not None and model.rope_scaling.kind == "yarn",
         "max_positions": bridge and model.position == "learned" and model.max_positions != draft.strategy.seq,
     }
     for name, wrong in strange.items():

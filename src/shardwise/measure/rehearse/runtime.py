@@ -40,7 +40,7 @@ def rehearsed(runtime: Runtime, strategy: Strategy) -> Runtime:
     kernels = replace(
         kernels, norm="eager" if eager else "native", rope="eager", attention="best", turned_output_kept=False,
         gathered_logits=False, expert_loop=False, expert_activation=(1.0, 1.0), experts_autocast=True,
-        casts_alone=False, masked_windows=False, fp8_steps=0.0,
+        compiled_branches=False, casts_alone=False, masked_windows=False, fp8_steps=0.0, fp8_output=False,
         optimizer_work=0.0 if kernels.fused_optimizer else UNFUSED_ADAM,
         softmax_bytes=2.0, softmax_work=6.0, softmax_traffic=(16.0, 18.0),
     )  # fmt: skip
@@ -51,8 +51,8 @@ def rehearsed(runtime: Runtime, strategy: Strategy) -> Runtime:
             compiled_full_attention=False, compiled_loss="compiled", weight_grad_fusion=False, qkv="separate",
             expert_output_kept=True, gathered_input_kept=False, reduce_staging=0.0,
         )  # fmt: skip
-        overheads = runtime.overheads if runtime.base == "huggingface" else load_runtime("huggingface").overheads
-        return replace(runtime, kernels=kernels, overheads=replace(overheads, microbatch=0.0), memory=memory)
+        overheads = replace(load_runtime("huggingface").overheads, microbatch=0.0)
+        return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
     if kernels.loss not in {"fp32", "in-place"}:
         kernels = replace(kernels, loss="compiled")
     if kernels.activation != "eager":

@@ -627,6 +627,7 @@ class States:
             if not self.shares_gradient:  # reduced once an iteration, and whole until then
                 self.begin().add_(grad.flatten())
                 continue
+            self.home.count("widen", grad)
             whole = grad.flatten().to(FP32 if self.kind["reduced"] == FP32.itemsize else BF16)
             wide.append(whole)
             self.begin().add_(whole[: self.count])
@@ -1502,7 +1503,6 @@ class Layer(nn.Module):
         self.norm1, self.norm2 = norm(norms > 0 or not self.parallel), norm(norms > 1 or layer["moe"])
         self.post1, self.post2 = norm(norms > 3), norm(norms > 3 and not layer["moe"])
         self.routed = layer["moe"]
-        self.hold = META and spec["strategy"]["compile"]
 
     def forward(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         drops = DROPPED & self.again
@@ -1536,7 +1536,6 @@ class Layer(nn.Module):
         return self.home.again(block, *inputs) if module in self.again else block(*inputs)
 
     def _dropped(self, branch: Tensor) -> Tensor:
-        branch = Hold.apply(branch) if self.hold else branch
         return fn.dropout(branch, self.dropout) if self.dropout else branch
 
 
@@ -1547,19 +1546,6 @@ def parts_again(layer: dict[str, Any]) -> frozenset[str]:
 
 DROPPED = {"attention-norm", "mlp-norm", "activation", "moe-act", "mla-up"}
 """Modules whose results are not kept either."""
-
-
-class Hold(torch.autograd.Function):
-    """What a compiler keeps beside, counted without one: a branch's output."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ANN401
-        ctx.save_for_backward(x)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401, ARG004
-        return grad
 
 
 def sharded_layer(spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> Layer:
@@ -1903,6 +1889,7 @@ def faked_seconds(rank: Rank, iterations: int) -> float:
             "gather": functools.partial(home.gathered, x),
             "scatter": functools.partial(torch.clone, x),
             "exchange": functools.partial(torch.clone, x),
+            "widen": functools.partial(x.to, FP32),
         }
         if kind.startswith("repeat"):
             work[kind] = functools.partial(more, x, int(kind.split()[1]), home)
