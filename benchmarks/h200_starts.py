@@ -1,4 +1,4 @@
-"""Starts the exported folder of every target, unedited, on one H200: `write FOLDER` here, then `FOLDER/run_all.sh` there.
+"""Starts the folders of every target, unedited, on one H200: `write FOLDER` here, then `FOLDER/run_all.sh` there.
 
     MEGATRON_PATHS=... TORCHTITAN_PATHS=... DEEPSPEED_PATHS=... OUT=logs STEPS=8 FOLDER/run_all.sh
 
@@ -26,7 +26,7 @@ TARGETS = {
     "pipelining-pp1": ("torch-pipelining", "pp1 mbs2 gbs8 seq4096 runtime=huggingface"),
     "pipelining-pp2": ("torch-pipelining", "pp2 mbs1 gbs4 seq128 runtime=megatron"),
 }
-"""Folder -> target and strategy; two stages on one GPU run on its CPU, so they are short."""
+"""Folder -> target and strategy; two stages on one GPU run on its CPU, so they are short, and of few words."""
 
 RUN = r"""#!/bin/bash
 # Written by benchmarks/h200_starts.py; see there.
@@ -89,7 +89,7 @@ def write(folder: Path) -> None:
     shutil.copy(__file__, folder / "summary.py")
     for kind, full in models().items():
         for name, (target, words) in TARGETS.items():
-            model = replace(full, layers=2) if "pp2" in name else full
+            model = replace(full, layers=2, vocab=4096) if "pp2" in name else full
             strategy = shardwise.Strategy.parse(words)
             place = folder / f"{name}-{kind}"
             shutil.rmtree(place, ignore_errors=True)
@@ -114,13 +114,14 @@ def summary(folder: Path, out: Path, only: str = "") -> None:
         sizes = [next(filter(None, found)).replace(",", "") for found in PARAMETERS.findall(text)]
         code = (out / f"{name}.rc").read_text().strip() if (out / f"{name}.rc").is_file() else "not run"
         size = sizes[0] if sizes else "?"
-        print(  # noqa: T201
+        print(
             f"{name:24} {'started' if steps else 'FAILED '} steps={len(steps)} rc={code} parameters={size}"
-            f"{'' if size == wanted else f' (planned {wanted})'} loss={steps[0][1] if steps else '?'} ln(vocabulary)={uniform}"
+            f"{'' if size == wanted else f' (planned {wanted})'} loss={steps[0][1] if steps else '?'}"
+            f" ln(vocabulary)={uniform}"
         )
     if not only:
         for refused in sorted(folder.glob("*.refused")):
-            print(f"{refused.stem:24} refused: {' '.join(refused.read_text().split())}")  # noqa: T201
+            print(f"{refused.stem:24} refused: {' '.join(refused.read_text().split())}")
 
 
 if __name__ == "__main__":

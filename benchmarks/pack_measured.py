@@ -1,6 +1,7 @@
-"""Pack measured rows into the compact data that ships with the package: python benchmarks/pack_measured.py FOLDER.
+"""Pack measured rows into the compact data that ships with the package: python benchmarks/pack_measured.py [FOLDER].
 
-FOLDER holds published.json, published_2026.json and the h200_*.json. What a row says about its own making is left out;
+FOLDER holds published.json, published_2026.json and the h200_*.json; our own later jobs are in data/h200_jobs.json
+beside this file, and are packed alone where no FOLDER is given. What a row says about its own making is left out;
 the sources are named once beside the rows. The same rows give the same bytes.
 """
 
@@ -44,6 +45,11 @@ def write(name: str, value: dict[str, Any]) -> None:
     print(f"{name}: {len(value['rows'])} rows, {len(packed):,} bytes")
 
 
+def own() -> None:
+    data = json.loads((Path(__file__).parent / "data" / "h200_jobs.json").read_text(encoding="utf-8"))
+    write("h200_jobs", {**data, "rows": _measured(data["rows"])})
+
+
 def main(folder: Path) -> None:
     for name in ("published", "published_2026", "h200_huggingface", "h200_megatron_rank", "h200_real_jobs"):
         data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
@@ -51,4 +57,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    own()
+    if sys.argv[1:]:
+        main(Path(sys.argv[1]))

@@ -80,7 +80,7 @@ MEGATRON_PATTERNS = {
 
 DEEPSPEED = words(
     """
-    _shardwise train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization
+    _shardwise _program train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization
     optimizer bf16 fp16 data_types tensor_parallel sequence_parallel_size data_parallel_size expert_parallel
     pipeline activation_checkpointing zero_allow_untested_optimizer
     """
@@ -96,10 +96,11 @@ MINDFORMERS_PARALLEL = words(
 """`parallel_config`: any other key is refused."""
 MINDFORMERS_RECOMPUTE = {"recompute", "select_recompute", "select_comm_recompute"}
 PYNATIVE = {
-    "training": {"local_batch_size", "global_batch_size"},
+    "checkpoint": {"enable_save"},
+    "training": {"local_batch_size", "global_batch_size", "steps", "seed"},
     "optimizer": {"type"},
-    "lr_scheduler": {"type", "learning_rate"},
-    "train_dataset": {"dataloader"},
+    "lr_scheduler": {"type", "learning_rate", "warmup_ratio"},
+    "train_dataset": {"dataloader", "num_parallel_workers"},
     "recompute": {"mode", "full_recompute_layer", "select_module"},
     "parallelism": words(
         """
@@ -118,7 +119,8 @@ PADDLE = words(
     tensor_parallel_degree pipeline_parallel_degree virtual_pp_degree sequence_parallel use_flash_attention
     bf16 fp16 amp_master_grad fp16_opt_level context_parallel_degree sep_parallel_degree
     pipeline_schedule_mode sharding sharding_parallel_degree recompute recompute_granularity
-    no_recompute_layers
+    no_recompute_layers do_eval do_predict evaluation_strategy save_strategy model_type model_name_or_path input_dir
+    output_dir max_steps logging_steps learning_rate seed
     """
 )
 

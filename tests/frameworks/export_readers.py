@@ -25,7 +25,9 @@ def run_script(files, name, folder, program):
     """What a script would start, beside the other files: the words that it hands to `program`."""
     for other, text in files.items():
         (folder / other).write_text(text)
-    (folder / "pretrain_gpt.py").touch()  # Megatron-LM's folder, as far as its script looks
+    for wanted in ("pretrain_gpt.py", "llm/auto_parallel/llama/run_pretrain_auto.py"):
+        (folder / wanted).parent.mkdir(parents=True, exist_ok=True)  # the frameworks, as far as their scripts look
+        (folder / wanted).touch()
     stand_in = folder / program
     stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     stand_in.chmod(0o755)
@@ -34,7 +36,7 @@ def run_script(files, name, folder, program):
         ["bash", "-eu", folder / name],
         capture_output=True,
         text=True,
-        env={"PATH": path, "MEGATRON": str(folder)},
+        env={"PATH": path, "MEGATRON": str(folder), "PADDLENLP": str(folder), "TOKENIZER": str(folder)},
         check=True,
     )
     return done.stdout.splitlines()
@@ -119,6 +121,23 @@ def even(layers, chunks):
     return [layers // chunks] * chunks
 
 
+def bridge(text, gpus):
+    """Fields of Megatron Bridge by hand as Megatron-LM's flags, which are then read as above."""
+    names = {
+        "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank", "fp8": "fp8-format",
+        "num_moe_experts": "num-experts", "fp4": "fp4-format",
+    }  # fmt: skip
+    flags = {}
+    for section in yaml.safe_load(text).values():
+        for field, value in section.items():
+            words = value if isinstance(value, list) else [] if value is True else [value]
+            if value is not False and value is not None:
+                flags[names.get(field, field.replace("_", "-"))] = [str(word) for word in words]
+            elif field == "grad_reduce_in_fp32":
+                flags["grad-reduce-in-bf16"] = []
+    return megatron(flags, gpus)
+
+
 def megatron_dtype(flags):
     if "fp8-format" in flags:
         return "mxfp8" if flags["fp8-recipe"] == ["mxfp8"] else "fp8"
@@ -170,11 +189,24 @@ def run_config(text, version):
     offload = ["enable_cpu_offload", "disable_cuda_graphs", "dtype", "mixed_precision_param"]
     training = kind("Training", [*batch, *offload])
     compiled, parallelism = kind("CompileConfig", ["enable"]), kind("ParallelismConfig", parallel)
-    config = kind("Config", ["model_spec", "loss", "training", "parallelism", "activation_checkpoint", "compile"])
+    parts = ["hf_assets_path", "tokenizer", "dataloader", "metrics", "checkpoint", "validator"]
+    named = ["model_spec", "loss", "training", "parallelism", "activation_checkpoint", "compile"]
+    config = kind("Config", [*named, *(parts if version == "0.3" else [])])
+    switched = kind("Part", ["enable", "log_freq", "disable_color_printing"])
+    more = {name: switched() for name in ("metrics", "checkpoint", "validator")} if version == "0.3" else {}
+
+    def planned(name, spec, converters=()):
+        return types.SimpleNamespace(flavor=name, model=spec.model, converters=converters)
+
+    own = {name: types.SimpleNamespace(Config=lambda **_: None) for name in ("NoTokenizer", "RandomTokens")}
+    losses = {
+        name: types.SimpleNamespace(Config=lambda **_: None) for name in ("ChunkedLossWrapper", "CrossEntropyLoss")
+    }
     policies = {n: types.SimpleNamespace(Config=lambda n=n: n) for n in ("FullAC", "SelectiveAC")}
     names = [f"{start}{end}Converter" for start in ("Float8", "MXFP8") for end in ("Linear", "GroupedExperts")]
     converters = {n: types.SimpleNamespace(Config=lambda n=n, **_: n) for n in names}
-    depth = int(re.search(r"layers\) != (\d+)", text)[1])  # the model that the plan is for
+    guard = re.search(r"layers\) != (\d+)", text)
+    depth = int(guard[1]) if guard else 0  # the model that the plan is for; of 0.3 it stands in a module beside
 
     name = re.search(r"from torchtitan\.models\.(\w+) import model_registry", text)[1]
     base = re.search(r"config_registry import (\w+)", text)[1]
@@ -191,8 +223,10 @@ def run_config(text, version):
         "torchtitan.models.common.config_utils": types.SimpleNamespace(decoder_vocab_size=lambda spec: spec and 1),
         f"torchtitan.models.{name}": types.SimpleNamespace(model_registry=model_registry),
         f"torchtitan.models.{name}.config_registry": types.SimpleNamespace(
-            **{base: lambda: config(training=training(), compile=compiled())}
+            **{base: lambda: config(training=training(), compile=compiled(), **more)}
         ),
+        "shardwise_model": types.SimpleNamespace(VOCABULARY=1, planned=planned, **own),
+        "torchtitan.components.loss": types.SimpleNamespace(**losses),
         f"torchtitan.models.{name}.mtp": types.SimpleNamespace(
             MTPLoss=types.SimpleNamespace(Config=lambda global_vocab_size: global_vocab_size)
         ),

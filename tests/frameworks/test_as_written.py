@@ -6,15 +6,18 @@ import json
 import re
 from dataclasses import replace
 
+import export_readers as readers
 import pytest
 from export_plans import plans
 from hypothesis import HealthCheck, given, settings
 
 import shardwise
+from shardwise.api import ask
 from shardwise.cli.main import run
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.estimate.estimate import estimate
 from shardwise.frameworks.export import TARGETS, export
+from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.read import read_content, read_framework
 from shardwise.inputs.strategy_text import complete
 from shardwise.pipeline.action import Schedule
@@ -194,7 +197,7 @@ def test_torchtitan_splits_experts_as_tensor_parallel_does():
 
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_straggler_is_the_sites_and_stays(to):
-    strategy = "pp4 zero1 mbs1 gbs64 seq8192"
+    strategy = "zero2 mbs1 gbs64 seq8192" if to == "huggingface" else "pp4 zero1 mbs1 gbs64 seq8192"
     slow, plain = (export(planned("llama-3-8b", "16xh100", strategy + more), to) for more in (" straggler1.05", ""))
     if plain.as_written:
         assert slow.as_written.split()[0] > plain.as_written.split()[0]
@@ -308,9 +311,10 @@ def test_what_no_flag_says_of_a_runtime_is_told(to, runtime, lost):
 def test_deepspeeds_file_is_read_back(model, words):
     plan = planned(model, "16xh200", f"{words} runtime=deepspeed")
     made = export(plan, "deepspeed", strict=True)
-    read = read_content(made.files[0].text, "ds_config.json")
-    for name in ("tp", "pp", "cp", "ep", "zero", "dtype", "grad_dtype", "micro_batch"):
+    read = read_content(readers.texts(made)["ds_config.json"], "ds_config.json")
+    for name in ("tp", "pp", "cp", "ep", "zero", "dtype", "grad_dtype", "micro_batch", "seq", "flash", "runtime"):
         assert getattr(read.strategy, name) == getattr(plan.strategy, name)
+    assert not made.by_hand
     assert made.as_written == f"{made.prediction} (runtime deepspeed)"
 
 
@@ -321,7 +325,24 @@ def test_context_parallel_of_later_torchtitans_gathers():
     assert made.as_written == f"{made.prediction} (runtime torchtitan)"
 
 
-def test_deepspeed_shards_experts_of_one_replica():
+def test_deepspeed_has_no_tensor_parallel_of_experts():
     plan = planned("qwen3-30b-a3b", "4xb200", "tp4 ep1 zero0 mbs1 gbs8 seq2048 nosp recompute=full")
-    losses = export(plan, "deepspeed").losses
-    assert any("zero 0 keeps bf16 gradients; zero 1 is written" in str(fault) for fault in losses)
+    with pytest.raises(InfeasibleError, match="AutoTP refuses transformers' layouts of experts"):
+        export(plan, "deepspeed")
+
+
+def test_the_order_of_a_torchtitan_csv_is_read_back(tmp_path):
+    """`--from torchtitan.toml` ran the schedule that only places the chunks, and said nothing of the CSV."""
+    cluster, strategy = "8xh100", "pp4x2 dp2 zero2 mbs1 gbs16 seq4096 zb-v placement=v"
+    order = generate("v-half", pp=4, vpp=2, microbatches=8)
+    plan = replace(planned("llama-3-8b", cluster, strategy + " runtime=torchtitan"), order=order)
+    plan = replace(plan, strategy=replace(plan.strategy, schedule="auto"))
+    made = export(plan, "torchtitan@0.2")
+    write_export(made, tmp_path)
+    asked = ask("llama-3-8b", cluster, source=str(tmp_path / "torchtitan.toml"))
+    assert asked.plan is not None
+    assert asked.plan.order == order
+    assert replace(asked.strategy, layers=()) == plan.strategy
+    (tmp_path / "schedule.csv").unlink()
+    asked = ask("llama-3-8b", cluster, source=str(tmp_path / "torchtitan.toml"))
+    assert any("schedule.csv is not there: the passes run as zb-v" in note for note in asked.notes)

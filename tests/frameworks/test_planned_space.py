@@ -38,7 +38,7 @@ def drawn(space, chance):
     return replace(strategy, layers=tuple(cut) if len(set(cut)) > 1 else ())
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, "huggingface"])
 def test_the_space_of_a_runtime_is_what_its_own_files_can_say(target):
     chance = random.Random(6)  # noqa: S311 - a test, not a secret
     lost = []

@@ -115,29 +115,20 @@ for line in sys.stdin:
         validate_args(args)
     print(json.dumps({k: v for k, v in vars(args).items() if isinstance(v, (int, str, float, type(None)))}))
 """
-STAND_IN = [
-    "--mock-data",
-    "--tokenizer-type",
-    "NullTokenizer",
-    "--train-iters",
-    "20",
-    "--lr",
-    "1e-4",
-    "--eval-iters",
-    "0",
-]
 MEGATRON_LM = os.environ.get("SHARDWISE_MEGATRON_LM", "")
 
 
 @pytest.mark.skipif(not MEGATRON_LM, reason="set SHARDWISE_MEGATRON_LM to a checkout of Megatron-LM")
-def test_megatron_lm_takes_every_flag():
+def test_megatron_lm_takes_every_flag(tmp_path):
     """The words that the script hands over, parsed and validated by Megatron-LM itself, in a process of its own."""
     lines = []
     for strategy, model in CASES.values():
-        text = readers.texts(export(plan_of(strategy, model), "megatron"))["model_config.yaml"]
-        words = [word for flag, values in readers.flags_of_yaml(text).items() for word in (f"--{flag}", *values)]
-        environment = {name: str(value) for name, value in yaml.safe_load(text).get("ENV_VARS", {}).items()}
-        lines.append(json.dumps({"words": words + STAND_IN, "world": strategy.world, "environment": environment}))
+        files = readers.texts(export(plan_of(strategy, model), "megatron"))
+        words = readers.run_script(files, "train.sh", tmp_path, "torchrun")
+        words = words[next(at for at, word in enumerate(words, 1) if word.endswith("pretrain_gpt.py")) :]
+        given = yaml.safe_load(files["model_config.yaml"]).get("ENV_VARS", {})
+        environment = {name: str(value) for name, value in given.items()}
+        lines.append(json.dumps({"words": words, "world": strategy.world, "environment": environment}))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PARSE], input="\n".join(lines), capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": MEGATRON_LM}, check=False, timeout=1200,
@@ -149,6 +140,27 @@ def test_megatron_lm_takes_every_flag():
         assert found["virtual_pipeline_model_parallel_size"] == (strategy.vpp if strategy.vpp > 1 else None)
         assert found["expert_tensor_parallel_size"] == (strategy.etp if strategy.ep > 1 else strategy.tp)
         assert (found["micro_batch_size"], found["global_batch_size"]) == (strategy.micro_batch, strategy.global_batch)
+
+
+def needs_bridge():
+    found = importlib.util.find_spec("megatron") and importlib.util.find_spec("megatron.bridge")
+    return pytest.mark.skipif(not found, reason="needs megatron-bridge to be installed")
+
+
+@needs_bridge()
+@cases
+@pytest.mark.filterwarnings("ignore")
+def test_megatron_bridge_builds_and_validates_the_configuration(name, tmp_path, monkeypatch):
+    strategy, model = CASES[name]
+    for file in export(plan_of(strategy, model), "megatron-bridge").files:
+        (tmp_path / file.name).write_text(file.text)
+    monkeypatch.setenv("WORLD_SIZE", str(strategy.world))
+    spec = importlib.util.spec_from_file_location("train_bridge", tmp_path / "train_bridge.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = module.container(["train.train_iters=5", "rng.seed=7"])
+    made.validate()
+    assert made.data_parallel_size == strategy.dp
 
 
 @needs("deepspeed")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import export_mindformers
 import export_readers as readers
 import pytest
@@ -10,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
-from shardwise.frameworks.read import read_framework
+from shardwise.frameworks.huggingface.read import read_config
+from shardwise.frameworks.read import read_content, read_framework
 
 often = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -71,6 +75,18 @@ def test_megatron(plan, folder):
         )  # fmt: skip
 
 
+@often
+@given(plan=plans())
+def test_megatron_bridge(plan):
+    made = exported(plan, "megatron-bridge")
+    if made is None:
+        return
+    text = readers.texts(made)["bridge.yaml"]
+    same(readers.bridge(text, plan.strategy.world), made, plan.model)
+    read = read_content(text, "bridge.yaml").model
+    assert replace(read, name=plan.model.name) == plan.model
+
+
 @pytest.mark.parametrize("version", ["0.2", "0.3", "main"])
 def test_torchtitan(version, folder):
     schedules = ("1f1b", "interleaved", "gpipe", "zb-v", "dualpipe-v")
@@ -99,7 +115,7 @@ def test_mindformers_graph(plan, folder):
     made = exported(plan, "mindformers@2.1-graph")
     if made is None:
         return
-    (file,) = made.files
+    file = made.files[0]
     found = export_mindformers.mindformers_graph(file.text)
     same(found, made, plan.model)
     (folder / file.name).write_text(file.text)
@@ -121,7 +137,7 @@ def test_deepspeed(plan):
     made = exported(plan, "deepspeed")
     if made is None:
         return
-    found = readers.deepspeed(made.files[0].text, plan.strategy.world)
+    found = readers.deepspeed(readers.texts(made)["ds_config.json"], plan.strategy.world)
     interval = found.pop("interval", None)
     recompute = made.strategy.recompute
     assert interval in {None, recompute.group if recompute.full else 0}
@@ -138,8 +154,9 @@ def test_paddle(plan, folder):
     files = readers.texts(made)
     found = readers.paddle(files["paddle.json"], plan.strategy.world, plan.model.layers)
     same(found, made, plan.model, without={"zero", "shard", "ep", "etp"})
-    words = readers.run_script(files, "train.sh", folder, "python")
-    assert "paddle.json" in words
+    words = readers.run_script(files, "train.sh", folder, "python3")
+    assert words[-1] == "output/run.json"
+    assert json.loads(files["config.json"])["rms_norm_eps"] == plan.model.norm_eps
 
 
 def test_the_models_are_different():
@@ -147,7 +164,15 @@ def test_the_models_are_different():
     assert DENSE in MODELS
 
 
-TARGETS = ("megatron", "torchtitan@0.2", "mindformers", "mindformers@2.1-pynative", "deepspeed", "paddle")
+TARGETS = (
+    "megatron",
+    "megatron-bridge",
+    "torchtitan@0.2",
+    "mindformers",
+    "mindformers@2.1-pynative",
+    "deepspeed",
+    "paddle",
+)
 
 
 @pytest.mark.parametrize("to", TARGETS)
@@ -164,3 +189,21 @@ def test_many_plans_can_be_said(to):
     law()
     assert count["said"] > 0, count
     assert count["said"] + count["bent"] > 15, count
+
+
+@often
+@given(plan=plans(runtime="huggingface", schedules=("1f1b",), zeros=(0, 1, 2, 3)))
+def test_huggingface(plan, folder):
+    made = exported(plan, "huggingface")
+    if made is None:
+        return
+    (folder / "shardwise_train.json").write_text(readers.texts(made)["shardwise_train.json"])
+    read = read_framework(folder / "shardwise_train.json")
+    same(said(read.strategy, plan.model), made, plan.model)
+    assert (read.gpus, read.strategy.runtime, read.strategy.master) == (
+        plan.strategy.world,
+        "huggingface",
+        plan.strategy.master,
+    )
+    model = read_config(json.loads(readers.texts(made)["config.json"]), name=plan.model.name).model
+    assert model == plan.model

@@ -47,6 +47,24 @@ def test_a_file_holds_them_and_leaves_defaults_out(model):
     assert validated(Model, to_dict(changed)) == changed
 
 
+FORMER = {
+    "name", "layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "activation", "norm", "position",
+    "rotary_base", "max_positions", "tied", "qkv_bias", "out_bias", "mlp_bias", "head_bias", "qk_norm",
+    "norms_per_layer", "parallel_residual", "embedding_norm", "embedding_size", "sinks", "windows", "mla", "moe", "mtp",
+    "dropout",
+}  # fmt: skip
+FORMER_MOE = {
+    "experts", "top_k", "expert_ffn", "shared_ffn", "first_dense", "every", "imbalance", "loads", "groups",
+    "top_groups", "router_bias", "expert_bias", "shared_gate",
+}  # fmt: skip
+
+
+def test_what_was_added_since_is_quiet():
+    """A plan's id is a hash of its file: a field that older files lack must be absent where it is at its default."""
+    assert to_dict(MOE).keys() == FORMER
+    assert to_dict(MOE)["moe"].keys() == FORMER_MOE
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [

@@ -43,7 +43,7 @@ def test_a_busy_gpu_teaches_its_kernels_and_a_waiting_one_its_host():
     found = learn([ran(BUSY, slow)])
     assert found.corrections["gemm"] == pytest.approx(1.1, rel=0.01)
     assert found.corrections["host"] == pytest.approx(1.0, abs=0.02)
-    assert abs(error(ran("mbs4 gbs16 seq8192", slow), found)) < 0.01
+    assert abs(error(ran("mbs4 gbs16 seq8192", slow), found)) < 0.02
     host = truth(host=1.4)
     found = learn([ran(HOST, host)])
     assert found.corrections["host"] == pytest.approx(1.4, rel=0.08)
@@ -73,19 +73,6 @@ def test_times_of_passes_count():
     told = predicted(ran(BUSY, None))
     run = ran(BUSY, None, forward_seconds=told.forward_seconds * 1.1, backward_seconds=told.backward_seconds * 1.1)
     assert learn([run]).corrections["gemm"] > 1.01
-
-
-def test_fragmentation_follows_what_was_reserved():
-    run = ran(BUSY, None)
-    told = predicted(run)
-    memory = told.memory[0]
-    extra = memory.reserved - memory.peak.value
-    measured = {**run.measured, "allocated_bytes": memory.peak.value, "reserved_bytes": memory.peak.value + 2 * extra}
-    found = learn([replace(run, measured=measured)])
-    assert found.fragmentation == pytest.approx(5 / 3, rel=0.01)  # the prediction counts for half a run
-    again = predicted(run, found).memory[0]
-    assert again.peak.value == memory.peak.value
-    assert again.reserved - again.peak.value == pytest.approx(extra * 5 / 3, rel=0.01)
 
 
 def test_a_noisy_run_teaches_little_and_an_absurd_one_nothing():

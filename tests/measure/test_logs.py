@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import shardwise
 from shardwise.errors import FileError, InputError
-from shardwise.measure.logs.match import differences
+from shardwise.measure.logs.match import differences, refuse_other_run
 from shardwise.measure.logs.reader import LogReader, read_log
 from shardwise.measure.logs.record import StepRecord
 from shardwise.measure.logs.steady import steady, warm_up
@@ -174,5 +174,8 @@ def test_a_log_of_another_run_says_all_that_differs():
     facts = {"global_batch": 32.0, "seq": 4096.0, "world": 4.0, "parameters": 8e9, "parameters pp0": 5e9, "steps": 9.0}
     found = [fault.path for fault in differences(facts, told)]
     assert found == ["global_batch", "world", "parameters", "parameters pp0"]
+    with pytest.raises(InputError, match="runtime: is torchtitan in the log and megatron in the plan"):
+        refuse_other_run("torchtitan", {}, told, "log")
+    refuse_other_run("megatron", {}, told, "log")
     ours = {"global_batch": 16.0, "seq": 4096.0, "world": 8.0, "parameters": 1_235_814_400.0}
     assert not list(differences(ours, told))

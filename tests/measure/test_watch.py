@@ -11,6 +11,7 @@ import pytest
 
 import shardwise
 from shardwise.cli.main import run
+from shardwise.errors import FileError
 from shardwise.measure.logs.record import StepRecord
 from shardwise.measure.watch.drift import DriftWatch
 
@@ -52,6 +53,14 @@ def test_a_slow_phase_is_told_within_20_steps_and_which_part(kind, grown, seed):
     assert 58 <= drifts[0].first <= 62
     assert drifts[0].told <= 60 + 20
     assert 88 <= drifts[0].last <= 91
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_faint_slow_phase_is_told_within_20_steps(seed):
+    slow = {"forward": 1.08, "backward": 1.08, "optimizer": 1.08}
+    (drift,) = watched(steps(120, lambda step: slow if step >= 80 else {}, noise=0.02, seed=seed))
+    assert drift.kind == "compute"
+    assert drift.told <= 100
 
 
 def test_communication():
@@ -128,6 +137,12 @@ def test_the_verb(plan, tmp_path, capfd):
     log.write_text("".join(megatron(seconds, 30, slow=99)).replace("size:    32", "size:    64"))
     assert run(["watch", str(log), "--plan", str(path)]) == 2
     assert "is the log of another run" in capfd.readouterr().err
+
+
+def test_what_is_no_log_is_not_followed(plan, tmp_path):
+    for path, words in ((tmp_path, "no plain file"), (tmp_path / "none" / "log", "does not exist")):
+        with pytest.raises(FileError, match=words):
+            shardwise.watch(path, plan[0], follow=True)
 
 
 def test_a_log_that_grows_is_followed_to_its_last_step(plan, tmp_path):

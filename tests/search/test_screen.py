@@ -20,6 +20,7 @@ NARROW = (
     ("llama-3-8b", "16xb200", 64, 8192, "megatron", "fp8 fp8-weights grad-bf16 graphs=layer"),
     ("llama-3-70b", "64xgb300", 64, 8192, "megatron", "nvfp4 fp8-weights fp8-attention"),
     ("llama-3-8b", "16xh100", 16, 8192, "torchtitan", "fp8 fp8-weights scaling=row"),
+    ("qwen3-30b-a3b", "8xh200", 32, 4096, "torchtitan", "cp=1"),
 )
 """Products below 16 bit: weights that are smaller than the bound on 16-bit ones would have them."""
 ROUNDING = 1 + 1e-9

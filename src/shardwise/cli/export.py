@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from shardwise.frameworks.target import Export
 
 TARGETS = (
-    "megatron@main", "megatron@0.19", "megatron@0.18", "torchtitan@0.2", "torchtitan@0.3", "torchtitan@main",
-    "deepspeed@0.19", "mindformers@2.1-graph",
-    "mindformers@2.1-pynative", "paddle@3.0", "torch-pipelining@2.13",
+    "megatron@main", "megatron@0.19", "megatron@0.18", "megatron-bridge@0.6", "torchtitan@0.2", "torchtitan@0.3",
+    "torchtitan@main", "huggingface@5", "deepspeed@0.19", "mindformers@2.1-graph", "mindformers@2.1-pynative",
+    "paddle@3.0", "torch-pipelining@2.13",
 )  # fmt: skip
 """What can be asked for, written out so that help need not load the exporters; a test holds it to the registry."""
 

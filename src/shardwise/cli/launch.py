@@ -72,6 +72,8 @@ def _say(found: Launched, output: Output) -> None:
 
     for fault in found.export.losses:
         output.note(f"not as planned: {fault}")
+    for note in found.export.by_hand:
+        output.note(f"by hand: {note}")
     output.say(f"plan {found.export.plan} for {found.export.speaks}: {found.predicted.strategy}")
     if found.run is None:
         output.say(f"would start  {' '.join(found.command)}  in {found.folder}")

@@ -23,7 +23,7 @@ def command(log: str, plan: str, output: Output, *, follow: bool) -> int:
     """Read the log of a job, hold it against its plan, and say when it drifts and what of it.
 
     Reads Megatron's, torchtitan's, DeepSpeed's and Hugging Face Trainer's lines, and those of the programs that
-    `export` writes. A slow phase is told within eight steps: the data loader, all compute (a throttled GPU, a slow
+    `export` writes. A slow phase is told within sixteen steps: the data loader, all compute (a throttled GPU, a slow
     node), communication, or what lies outside the timed parts, as far as the log has the times of parts. Steps that are
     slow at equal distances (checkpoints) and memory that creeps are told apart.
 

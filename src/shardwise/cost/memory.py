@@ -256,7 +256,9 @@ def _static(
 
 
 def _half_gradients(pairs: Pairs, strategy: Strategy, runtime: Runtime) -> float:
-    if not runtime.memory.half_gradients_beside or strategy.grad_dtype != "fp32" or strategy.dtype != "bf16":
+    """From stage 2 on they are reduced bucket by bucket."""
+    beside = runtime.memory.half_gradients_beside and strategy.zero < 2
+    if not beside or strategy.grad_dtype != "fp32" or strategy.dtype != "bf16":
         return 0.0
     return 2.0 * sum(count for count, _ in pairs)
 

@@ -111,7 +111,7 @@ def spread_of(
     causes: tuple[str, ...], runtime: str, calibration: Calibration, site: Site = USUAL, launch: float = 0.0
 ) -> Spread:
     """The widths of a question's predictions. A runtime's own factor counts where its runs were seen on the GPU, and
-    what a site's times are spread more than usual ones, of which the fitted widths know.
+    what a site's times are spread more than usual ones, of which the fitted widths know, unless runs there were learnt.
 
     `launch`: how launch-bound it is (`launch_bound`) where that is not among the causes.
     """
@@ -121,7 +121,7 @@ def spread_of(
     own = {"time": measured, "memory": calibration.memory_error}
     part = 0.0 if LAUNCH in causes else launch
     time, memory = (_width(name, causes, known, error, part) for name, error in own.items())
-    more = max(0.0, site.spread**2 - USUAL.spread**2)
+    more = 0.0 if learnt else max(0.0, site.spread**2 - USUAL.spread**2)
     return Spread(sqrt(time**2 + NORMAL**2 * more) if more else time, memory)
 
 

@@ -15,7 +15,7 @@ from shardwise.cost.memory import layer_room
 from shardwise.cost.network import Network, network_of
 from shardwise.cost.states import States, sharding_of, states_of
 from shardwise.inputs.calibration import Calibration
-from shardwise.inputs.calibrations import as_run_by, calibration_of, learnt_of
+from shardwise.inputs.calibrations import as_run_by, calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.layers import rank_chunks, spread
 from shardwise.inputs.model import Model
@@ -117,15 +117,6 @@ def compiled(runtime: Runtime) -> Runtime:
     return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
 
 
-def fragmented(runtime: Runtime, calibration: Calibration) -> Runtime:
-    """The runtime with the fragmentation that its own runs showed."""
-    found = learnt_of(calibration, runtime.name)
-    if found is None or found.fragmentation == 1.0:
-        return runtime
-    memory = replace(runtime.memory, fragmentation=runtime.memory.fragmentation * found.fragmentation)
-    return replace(runtime, memory=memory)
-
-
 def setup_of(
     model: Model,
     cluster: Cluster,
@@ -140,7 +131,6 @@ def setup_of(
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
     if calibration.learnt:
-        runtime = fragmented(runtime, calibration)
         calibration = as_run_by(calibration, runtime.name, experts=model.moe is not None)
     shard = shard_of(model, strategy, runtime, cluster.gpu)
     states = states_of(strategy, runtime)

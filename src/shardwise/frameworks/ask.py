@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.load import plan_at, read_cluster, read_model, read_strategy, refuse_per_op
 from shardwise.inputs.cluster import Cluster
-from shardwise.inputs.files import read_mapping
+from shardwise.inputs.files import read_mapping, read_text
 from shardwise.inputs.layers import own_cut
 from shardwise.inputs.load import Loaded, load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.inputs.strategy_text import Given, complete, derived_dp, parse
+from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
 
 T = TypeVar("T")
@@ -85,10 +86,23 @@ def ask(request: Request, notes: list[str] | None = None) -> Asked:
         raise InputError(dict.fromkeys(faults))
     strategy = _cut(model, strategy, runtime, told)
     plan = source.plan
+    if source.order is not None:
+        plan = _ordered(source.order, Plan(model=model, cluster=cluster, strategy=strategy), told)
+        strategy = plan.strategy if plan else strategy
     same = plan is not None and (plan.model, plan.cluster, plan.strategy) == (model, cluster, strategy)
     return Asked(
         model=model, cluster=cluster, strategy=strategy, runtime=runtime, plan=plan if same else None, notes=tuple(told)
     )
+
+
+def _ordered(order: Schedule, plan: Plan, notes: list[str]) -> Plan | None:
+    """The plan with an order of its own, whose rows say what the name of a schedule would; none: it is of others."""
+    s = plan.strategy
+    if (len(order.codes), order.chunks, order.microbatches) == (s.pp, s.pp * s.vpp, s.microbatches):
+        return replace(plan, strategy=replace(s, schedule="auto"), order=order)
+    rows = f"{len(order.codes)} ranks, {order.chunks} chunks and {order.microbatches} micro batches"
+    notes.append(f"{order.name} orders {rows} and is left out: the passes run as {s.schedule}")
+    return None
 
 
 def _cut(model: Model, strategy: Strategy, runtime: Runtime, notes: list[str]) -> Strategy:
@@ -205,6 +219,8 @@ class Source:
     gpus: int | None = None
     name: str = ""
     """The file, for notes."""
+    order: Schedule | None = None
+    """The order of the passes, where the file names one of its own."""
     broken: bool = False
     """It could not be read: what it would have given is not missed as well."""
     notes: list[str] = field(default_factory=list)
@@ -255,7 +271,12 @@ def _framework(path: str) -> Source:
     made = read.understanding
     told = {"understood": made.understood, "assumed": made.assumed, "ignored": made.ignored}
     notes = [f"{path} ({read.framework}), {what}: {'; '.join(lines)}" for what, lines in told.items() if lines]
-    return Source(given=read.fields, model=read.model, gpus=read.gpus, name=path, notes=notes)
+    found = Path(path.partition("::")[0]).parent / read.order
+    order = Schedule.parse(read_text(found), name=read.order) if read.order and found.is_file() else None
+    if read.order:
+        told_of = "orders the passes" if order else f"is not there: the passes run as {read.strategy.schedule}"
+        notes.append(f"{found} {told_of}")
+    return Source(given=read.fields, model=read.model, gpus=read.gpus, name=path, order=order, notes=notes)
 
 
 def _is_simumax(path: str) -> bool:

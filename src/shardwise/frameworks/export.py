@@ -39,6 +39,14 @@ TARGETS = {
             settings=("kernels.loss=fused", "overlap.tp=0"),
         ),
         Target(
+            name="megatron-bridge",
+            title="Megatron Bridge",
+            versions={"0.6": "Megatron Bridge 0.6.0"},
+            module="shardwise.frameworks.megatron.write_bridge",
+            runtime="megatron",
+            settings=("kernels.loss=fused", "overlap.tp=0"),
+        ),
+        Target(
             name="torchtitan",
             title="torchtitan",
             versions={
@@ -138,7 +146,7 @@ def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: b
     draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
     _say_mixture(draft)
     _say_settings(draft)
-    if target.name != "megatron":
+    if not target.name.startswith("megatron"):
         lost = _MEGATRONS.keys() - _SAID.get(target.name, set())
         without(draft, **{name: (_MEGATRONS[name], f"no setting of {target.title}") for name in sorted(lost)})
     return draft

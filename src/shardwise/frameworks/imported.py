@@ -44,6 +44,8 @@ class Imported:
     """What was made of the file."""
     microbatches: int | None = None
     """Passes per replica, where the file leaves the global batch to the number of replicas."""
+    order: str = ""
+    """The file beside it that orders the passes, where it names one."""
 
     @property
     def fields(self) -> Given:
@@ -68,6 +70,7 @@ class ImportDraft:
     gpus: int | None = None
     model: Model | None = None
     microbatches: int | None = None
+    order: str = ""
     guesses: set[str] = field(default_factory=set)
     """Fields that the file does not decide."""
 
@@ -146,6 +149,7 @@ class ImportDraft:
             gpus=self.gpus,
             model=self.model,
             microbatches=self.microbatches,
+            order=self.order,
             understanding=Understanding(
                 understood=tuple(self.understood), assumed=tuple(self.assumed), ignored=tuple(self.ignored)
             ),

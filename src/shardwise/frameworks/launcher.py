@@ -19,6 +19,13 @@ STEPS = 20
 PORT = 6000
 
 
+TORCHRUN = (
+    "torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NUM_NODES \\",
+    "    --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} \\",
+    f"    --master-port ${{MASTER_PORT:-{PORT}}} \\",
+)
+
+
 def check_launcher(name: str) -> None:
     if name not in LAUNCHERS:
         raise UnknownNameError("launcher", name, LAUNCHERS)
@@ -32,11 +39,13 @@ def starting(
     before: Iterable[str] = (),
     environment: Mapping[str, str | int] | None = None,
     needs: str,
+    runner: Sequence[str] | None = None,
 ) -> tuple[File, ...]:
     """The script `name`.sh with its environment, a README, and the file of the draft's launcher.
 
     `program`: what torchrun starts, a line each; `before`: lines of the script above it; `environment`: what the
-    framework must find set, where the user has not; `needs`: what must be installed, in words.
+    framework must find set, where the user has not; `needs`: what must be installed, in words; `runner`: lines that
+    start processes on a node, where torchrun is not what does.
     """
     head = draft.header()
     script = [
@@ -47,7 +56,8 @@ def starting(
         f"source ./{name}.env",
         f"STEPS=${{STEPS:-{STEPS}}}",
         *before,
-        *_torchrun(draft.strategy.world),
+        *_nodes(draft.strategy.world),
+        *(TORCHRUN if runner is None else runner),
         *(f"    {line} \\" for line in program[:-1]),
         f'    {program[-1]} "$@"',
     ]
@@ -68,16 +78,9 @@ def gpus_per_node(gpus: int) -> int:
     return next(count for count in range(min(8, gpus), 0, -1) if gpus % count == 0)
 
 
-def _torchrun(gpus: int) -> list[str]:
+def _nodes(gpus: int) -> list[str]:
     node = gpus_per_node(gpus)
-    return [
-        f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}",
-        f"NUM_NODES=${{NUM_NODES:-{gpus // node}}}",
-        "",
-        "torchrun --nproc-per-node $GPUS_PER_NODE --nnodes $NUM_NODES \\",
-        "    --node-rank ${NODE_RANK:-0} --master-addr ${MASTER_ADDR:-localhost} \\",
-        f"    --master-port ${{MASTER_PORT:-{PORT}}} \\",
-    ]
+    return [f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}", f"NUM_NODES=${{NUM_NODES:-{gpus // node}}}", ""]
 
 
 def _environment(values: Mapping[str, str | int]) -> str:

@@ -20,13 +20,14 @@ from shardwise.units import show_bytes, show_seconds
 
 READ_BACK = {
     **dict.fromkeys(("megatron@main", "megatron@0.19", "megatron@0.18"), "train.sh"),
+    "megatron-bridge@0.6": "bridge.yaml",
     "torchtitan@0.2": "torchtitan.toml", "torchtitan@0.3": "shardwise_config.py",
     "torchtitan@main": "shardwise_config.py", "mindformers@2.1-graph": "mindformers.yaml",
     "deepspeed@0.19": "ds_config.json", "huggingface@5": "shardwise_train.json",
 }  # fmt: skip
 """Target -> the file that says its strategy; those of other targets are read by nobody here."""
-PARTS = ("deepspeed",)
-"""Targets whose file leaves a part to the program: that is taken as it is meant."""
+PARTS = ("deepspeed", "megatron-bridge")
+"""Targets whose file leaves a part to the program, or the number of GPUs to the script: that is as it is meant."""
 UNPREDICTED = {
     "2.1-pynative": "PyNative shards gradients as FSDP does (zero 2 or 3), and the runtime mindformers is graph mode, "
     "which has zero 0 and 1"
@@ -114,5 +115,7 @@ def _named(runtime: str, laid: tuple[str, ...]) -> str:
 
 
 def _model(read: Model | None, meant: ExportDraft) -> Model:
-    """The model of the file; MindFormers' names the nearest architecture, and a note says to put the own one there."""
-    return meant.model if read is None or meant.target.name == "mindformers" else read
+    """The model of the file; MindFormers' names the nearest architecture, and a note says to put the own one there,
+    torchtitan's is a name, and the module beside it holds the planned one.
+    """
+    return meant.model if read is None or meant.target.name in {"mindformers", "torchtitan"} else read

@@ -51,8 +51,6 @@ class Learnt:
     corrections: dict[str, float] = field(default_factory=dict, hash=False)
     """Measured over predicted time by kind: gemm, attention, memory, host (launches and framework code), and experts,
     which counts for all kernels of a model that has them."""
-    fragmentation: float = 1.0
-    """Measured over predicted share that the allocator holds beside what comes and goes."""
     runs: tuple[str, ...] = ()
     """What it was learnt on."""
     nodes: bool = False

@@ -89,7 +89,7 @@ def as_run_by(calibration: Calibration, runtime: str, *, experts: bool) -> Calib
         corrections={**corrections, "host": host},
         host=calibration.host / host,
         source=f"{calibration.source}; {told}",
-        learnt=(replace(found, corrections={}, fragmentation=1.0),),
+        learnt=(replace(found, corrections={}),),
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.inputs.serialise import later
 
 Activation = Literal["swiglu", "geglu", "gelu", "relu", "squared-relu"]
 Norm = Literal["rmsnorm", "layernorm"]
@@ -13,11 +15,6 @@ Scaling = Literal["linear", "dynamic", "yarn", "llama3"]
 Score = Literal["softmax", "sigmoid"]
 
 GATED = frozenset({"swiglu", "geglu"})
-
-
-def _later(default: Any) -> Any:  # noqa: ANN401 - as `field` itself
-    """A fact that models did not always have: files leave the default out, so that older plans keep their id."""
-    return field(default=default, metadata={"quiet": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,15 +92,15 @@ class Moe:
     """The experts' linear layers have biases."""
     shared_gate: bool = False
     """A learned gate scales the shared expert's output (Qwen2-MoE)."""
-    score: Score = _later("softmax")
+    score: Score = later("softmax")
     """What makes the router's numbers into weights."""
-    normalised: bool = _later(True)
+    normalised: bool = later(True)
     """The weights of the experts that a token visits add up to one."""
-    scale: float = _later(1.0)
+    scale: float = later(1.0)
     """What the weights are multiplied by (DeepSeek's routed_scaling_factor)."""
-    balance_loss: float = _later(0.0)
+    balance_loss: float = later(0.0)
     """Coefficient of the auxiliary loss that evens the experts' load; 0: none."""
-    balance_bias: bool = _later(False)
+    balance_bias: bool = later(False)
     """A bias per expert, moved by its load and no gradient, evens it (DeepSeek-V3)."""
 
     def busiest(self, ep: int) -> float:
@@ -137,7 +134,7 @@ class Model:
     """Vocabulary, before any padding."""
     activation: Activation = "swiglu"
     """swiglu and geglu have a gate, so three matrices; the others two."""
-    gelu_steps: bool = False
+    gelu_steps: bool = later(False)
     """gelu is approximated by tanh in steps of its own (GPT-2's gelu_new): eager runtimes run and keep every one."""
     norm: Norm = "rmsnorm"
     """rmsnorm has one vector of weights, layernorm two."""
@@ -145,18 +142,18 @@ class Model:
     """learned: a table of `max_positions` rows beside the embedding."""
     rotary_base: float = 10_000.0
     """Base of rotary position angles (theta). No shape or time depends on it; exports must say it."""
-    rotary_share: float = _later(1.0)
+    rotary_share: float = later(1.0)
     """Share of each head that rotary positions turn (GPT-NeoX 0.25, GLM 0.5); of MLA's rotary part always all."""
     rope_scaling: RopeScaling | None = None
     """How rotary positions are stretched; none: they are not."""
-    norm_eps: float = _later(1e-5)
+    norm_eps: float = later(1e-5)
     """What norms add to the variance."""
     max_positions: int = 0
     """Rows of a learned position table."""
     tied: bool = False
     """The output layer shares the embedding's weights."""
-    fused_qkv: bool = False
-    """Queries, keys and values are one matrix (GPT-NeoX, Phi-3): eager runtimes keep its whole output for the values."""
+    fused_qkv: bool = later(False)
+    """Queries, keys and values are one matrix (GPT-NeoX, Phi-3): eager runtimes keep all of its output for values."""
     qkv_bias: bool = False
     """The query, key and value projections have biases."""
     out_bias: bool = False

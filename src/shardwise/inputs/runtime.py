@@ -65,6 +65,14 @@ class Abilities:
     """Sharded states are spread over context parallel ranks, too; where not, `plan` proposes replicas alone."""
     zero_with_ep_cp: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages that go with expert and context parallel at once; `plan` proposes no others."""
+    zero_with_cp: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages that go with context parallel; `plan` proposes no others."""
+    cp_plain: bool = False
+    """Context parallel is for plain attention, neither latent nor with windows; `plan` heeds it."""
+    tp_experts: bool = True
+    """Tensor parallel goes with experts; where not, `plan` proposes it for dense models alone."""
+    ep_with_pp: bool = True
+    """Expert and pipeline parallel go together; where not, `plan` proposes one of them above 1."""
     mixed_alone: bool = True
     """Formats are mixed whatever is sharded; where not, tp or pp without sharded states computes in fp32 (mixing is
     FSDP's), and `plan` proposes no such strategy in 16 bits."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Any
 
 from shardwise.errors import InputError
 
 Plain = dict[str, Any]
+
+
+def later(default: Any) -> Any:  # noqa: ANN401 - as `field` itself
+    """A field that our values did not always have: files leave its default out, so that older plans keep their id."""
+    return field(default=default, metadata={"quiet": True})
 
 
 def to_dict(value: object) -> Plain:
@@ -19,8 +24,8 @@ def to_dict(value: object) -> Plain:
     """
     if not is_dataclass(value) or isinstance(value, type):
         raise TypeError(f"{value!r} is not one of our values")
-    parts = [(field, getattr(value, field.name)) for field in fields(value)]
-    said = [(field.name, part) for field, part in parts if not (field.metadata.get("quiet") and part == field.default)]
+    parts = [(one, getattr(value, one.name)) for one in fields(value)]
+    said = [(one.name, part) for one, part in parts if not (one.metadata.get("quiet") and part == one.default)]
     return {name: to_plain(part) for name, part in said if part is not None}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.inputs.serialise import later
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
@@ -24,7 +26,7 @@ class Site:
     spread: float = 0.05
     """How far iteration times lie from the prediction on a site of which no more is known: two in three are within it,
     as a logarithm. More than usual widens intervals: of the site's numbers little is known."""
-    error: float = 0.0
+    error: float = later(0.0)
     """Mean error of whole jobs that were predicted there, in place of what any run errs; 0: none were."""
     source: str = "the middle of 24 published sites, two in three of which lie within 5% of it"
     """What the numbers were learnt from."""

@@ -199,8 +199,7 @@ def by_log(path: str | Path, plan: Plan, name: str, base: str | None = None) -> 
 
 def by_run(told: Estimate, kept: Steady, framework: str, name: str, base: str | None = None) -> Calibrated:
     """Learn from a measured run of what was estimated, and from the earlier ones that the name knows of its runtime."""
-    before, gpu = _under(told, name, base)
-    name = check_name(name, gpu.name)
+    before, gpu, name = learnable(told, name, base)
     rows = joined(known_rows(name), run_row(told, kept, framework, gpu))
     runs = cases(rows, told.strategy.runtime)
     learnt = learn(runs, before)
@@ -220,14 +219,17 @@ def by_run(told: Estimate, kept: Steady, framework: str, name: str, base: str | 
     )
 
 
-def _under(told: Estimate, name: str, base: str | None) -> tuple[Calibration, Gpu]:
-    """What a run corrects: what is stored under the name, less what was learnt, or the calibration of its GPU."""
+def learnable(told: Estimate, name: str, base: str | None = None) -> tuple[Calibration, Gpu, str]:
+    """What a run corrects: what is stored under the name, less what was learnt, or the calibration of its GPU; that
+    GPU, and the name as it will be looked up.
+    """
     ran, runtime = told.cluster.gpu, told.strategy.runtime.partition("+")[0]
     stored = stored_base(name)
     gpu = load_cluster(f"1x{base or stored or ran.name}").gpu
     _refuse_other_gpu(gpu.name, ran)
-    found = load_calibration(normal(name)) if stored else calibration_of(gpu)
-    return replace(found, learnt=tuple(one for one in found.learnt if one.runtime != runtime)), gpu
+    own = check_name(name, gpu.name)
+    found = load_calibration(own) if stored else calibration_of(gpu)
+    return replace(found, learnt=tuple(one for one in found.learnt if one.runtime != runtime)), gpu, own
 
 
 def by_snapshot(

@@ -6,7 +6,7 @@ from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
 
-# A fused gate in backward over a streaming kernel, as it joins two gradients while it computes (Megatron-LM with its own
+# A fused gate in backward over a streaming kernel: it joins two gradients while it computes (Megatron-LM with its own
 # fusion on an H200: 1.8 and 2.0); experts have a factor of their own.
 FUSED_GATE_BACK = 1.9
 # GELU composed of plain kernels, weighted bytes per element and kernels (H200 probe: 8192 x 4096).

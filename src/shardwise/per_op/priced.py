@@ -27,7 +27,7 @@ from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
 from shardwise.estimate.estimate import assemble, rank_updates
 from shardwise.estimate.passes import pass_costs
-from shardwise.estimate.setup import RankSetup, Setup, Split, fragmented, new_gradients, piled_gradients
+from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients, piled_gradients
 from shardwise.inputs.calibrations import as_run_by, calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
@@ -89,7 +89,6 @@ class Priced(ABC):
     ) -> None:
         """`base`: all that a strategy says beside its split; `parts`: of the operator table, in order."""
         self.calibration = as_run_by(calibration_of(cluster.gpu), runtime.name, experts=model.moe is not None)
-        runtime = fragmented(runtime, calibration_of(cluster.gpu))
         self.model, self.cluster, self.runtime, self.base, self.parts = model, cluster, runtime, base, parts
         self.schedule, self.zero = base.schedule, base.zero
         self.network = network_of(cluster, self.calibration)

@@ -35,11 +35,22 @@ def why_nothing(answer: Answer) -> str:
     text = f"none of {answer.counts.strategies:,} strategies fits {question.model.name} on {question.cluster.name}"
     if near is None:
         return f"{text}; use more or larger GPUs, or a shorter sequence"
-    text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank:\n  {near.strategy}"
+    text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank{_yardstick(question, near)}:"
+    text += f"\n  {near.strategy}"
     if near.gpus:
         least = f"the smallest number of these GPUs for which one fits is {near.gpus}"
         return f"{text}\n{least} ({near.gpus}x{question.cluster.gpu.name}):\n  {near.at_gpus}"
     return f"{text}\nno number of these GPUs that was tried is enough; shorten the sequence or use larger GPUs"
+
+
+def _yardstick(question: Question, near: Closest) -> str:
+    """What is missing is measured against what may be used, `estimate` measures against the GPU: both are named."""
+    limit, memory = question.memory_limit, question.cluster.gpu.memory
+    needed = f", which needs {show_bytes(near.missing + limit)} of {show_bytes(memory)}"
+    if limit >= memory:
+        return needed
+    kept = f"{show_bytes(memory - limit)} are left free, the margin for the memory model's error"
+    return f"{needed} where {kept} (--memory-margin changes it)"
 
 
 def why_empty(question: Question) -> str:

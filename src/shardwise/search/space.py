@@ -192,14 +192,22 @@ class Space:
 
     def _tps(self) -> list[int]:
         q = self.question
-        most = max(8, q.cluster.levels[0].size if q.cluster.levels else 1) if q.runtime.can.tp else 1
+        most = max(8, q.cluster.levels[0].size if q.cluster.levels else 1) if self._splits else 1
         return divisors(gcd(q.cluster.gpus, q.model.heads), most)
+
+    @property
+    def _splits(self) -> bool:
+        """Whether tensor parallel is there for this model."""
+        can = self.question.runtime.can
+        return can.tp and (can.tp_experts or self.question.model.moe is None)
 
     def _contexts(self, tp: int, *, sp: bool) -> Iterator[tuple[int, str]]:
         q = self.question
         can = q.runtime.can.cp
         for cp in q.wishes.kept("cp", divisors(q.cluster.gpus // tp, max(1, q.base.seq // LEAST_TOKENS))):
             if cp > 1 and (not can or (tp > 1 and not q.runtime.can.together)):
+                continue
+            if cp > 1 and q.runtime.can.cp_plain and (q.model.mla or any(q.model.windows)):
                 continue
             for kind in q.wishes.kept("cp_kind", can) if cp > 1 else ["ring"]:
                 if not self._faults(tp, cp, kind, sp=sp):
@@ -239,6 +247,7 @@ class Space:
         ranks = q.cluster.gpus // (base.tp * base.cp)
         piped = q.runtime.can.pp and (q.runtime.can.together or base.tp * base.cp == 1)
         piped = piped and (q.runtime.can.tied_with_pp or not q.model.tied)
+        piped = piped and (q.runtime.can.ep_with_pp or base.ep == 1)
         for pp in q.wishes.kept("pp", divisors(ranks, q.model.layers) if piped else [1]):
             dp = ranks // pp
             if q.base.global_batch % (dp * base.micro_batch):
@@ -279,6 +288,8 @@ class Space:
     def _shardings(self, base: Base, layout: Layout) -> Iterator[ShardingChoice]:
         q, can = self.question, self.question.runtime.can
         stages = [zero for zero in can.zero if layout.pp == 1 or zero in can.zero_with_pp]
+        if base.cp > 1:
+            stages = [zero for zero in stages if zero in can.zero_with_cp]
         if base.ep > 1 and base.cp > 1:
             stages = [zero for zero in stages if zero in can.zero_with_ep_cp]
         ranks = layout.dp * (base.cp if can.shards_over_cp else 1)

@@ -135,7 +135,9 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), g
 
 def ground_of(space: Space, base: Base) -> Setup:
     question = space.question
-    return setup_of(question.model, question.cluster, _probe(space, base), question.runtime)
+    # casts that only unsharded states ask for are no part of what every strategy over the base takes at least
+    kernels = replace(question.runtime.kernels, casts_alone=False)
+    return setup_of(question.model, question.cluster, _probe(space, base), replace(question.runtime, kernels=kernels))
 
 
 def _probe(space: Space, base: Base) -> Strategy:

@@ -75,6 +75,9 @@ def _closest(answer: Answer, near: Closest) -> Data:
     return {
         "strategy": str(near.strategy),
         "missing_bytes": near.missing,
+        "needed_bytes": near.missing + answer.question.memory_limit,
+        "limit_bytes": answer.question.memory_limit,
+        "memory_bytes": answer.question.cluster.gpu.memory,
         "gpus": near.gpus or None,
         "cluster": f"{near.gpus}x{answer.question.cluster.gpu.name}" if near.gpus else None,
         "at_gpus": str(near.at_gpus) if near.at_gpus else None,

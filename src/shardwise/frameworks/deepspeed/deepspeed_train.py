@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from shardwise_loop import CUDA, DTYPES, RATE, SEED, STEPS, Steps, finish, mean, start, tokens
-from shardwise_model import describe, layers_of, make
+from shardwise_transformers import describe, layers_of, make
 from torch import nn
 
 if not CUDA:
@@ -42,8 +42,15 @@ def build(model, config, device, dtype):
 
 
 def optimizer_of(model, config):
-    """Torch's own AdamW and SGD: DeepSpeed's are compiled where they run, which needs a compiler there."""
-    kind = config.pop("optimizer")["type"].lower()
+    """Torch's own AdamW and SGD: DeepSpeed's are compiled where they run, which needs a compiler there.
+
+    With expert parallel DeepSpeed makes it, as the experts of a rank are known only inside of it.
+    """
+    kind = config["optimizer"]["type"].lower()
+    if config.get("expert_parallel"):
+        config["optimizer"]["params"] = {"lr": RATE} | ({"torch_adam": True} if kind == "adamw" else {})
+        return None
+    del config["optimizer"]
     if config["zero_optimization"].get("offload_optimizer"):
         return deepspeed.ops.adam.DeepSpeedCPUAdam(model.parameters(), lr=RATE)
     if kind == "sgd":
@@ -80,7 +87,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         positions = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-        out = self.inner(x, position_embeddings=self.rotary[0](x, positions), position_ids=positions, attention_mask=None)
+        out = self.inner(
+            x, position_embeddings=self.rotary[0](x, positions), position_ids=positions, attention_mask=None
+        )
         return out[0] if isinstance(out, tuple) else out
 
 
@@ -165,7 +174,10 @@ def train(config):
     parameters, vocab, piped = sum(one.numel() for one in model.parameters()), model.config.vocab_size, plan["pp"] > 1
     model = pipeline(model, config, device, dtype) if piped else build(model, config, device, dtype)
     mpu = sequence_parallel(model, plan) if plan["cp"] > 1 else None
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer_of(model, config), config=config, mpu=mpu)
+    optimizer = optimizer_of(model, config)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, model_parameters=model.parameters(), config=config, mpu=mpu
+    )
     if plan["compile"]:
         engine.compile()
     rank, inner, passes = dist.get_rank(), plan["tp"] * plan["cp"], plan["microbatches"]
@@ -183,7 +195,11 @@ def train(config):
         for micro in range(0 if piped else passes):
             ids = batch(step, micro)
             with steps.part("forward"):
-                loss = part_loss(engine, ids, rank % plan["cp"], plan["cp"]) if mpu else engine(input_ids=ids, labels=ids).loss
+                loss = (
+                    part_loss(engine, ids, rank % plan["cp"], plan["cp"])
+                    if mpu
+                    else engine(input_ids=ids, labels=ids).loss
+                )
             with steps.part("backward"):
                 engine.backward(loss)
             with steps.part("optimizer"):

@@ -40,7 +40,16 @@ def _program(draft: ImportDraft, keys: Foreign) -> None:
         draft.take(name, program.switch(name, default=name == "flash"), f"_program.{name}")
     draft.take("runtime", program.text("runtime", "deepspeed"), "_program.runtime")
     draft.gpus = program.whole("world", row="Strategy.dp")
-    program.read |= {"tp", "cp", "pp", "dp", "micro_batch", "microbatches", "dtype", "recompute"}  # DeepSpeed's own say them
+    program.read |= {
+        "tp",
+        "cp",
+        "pp",
+        "dp",
+        "micro_batch",
+        "microbatches",
+        "dtype",
+        "recompute",
+    }  # DeepSpeed's own say them
     draft.ignored += program.idle()
 
 

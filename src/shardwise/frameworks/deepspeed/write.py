@@ -1,7 +1,7 @@
 """A plan as a DeepSpeed JSON.
 
-DeepSpeed's file holds the batch, the sharding, the experts and the number format. Stages are arguments of the user's
-program: the file's `pipeline` table names them so that they are not lost, and the note says where to put them.
+DeepSpeed's file holds the batch, the sharding, the experts and the number format. Stages are arguments of the program:
+the file's `pipeline` table names them, and ours takes them from there, as it takes what stands in `_program`.
 
 What DeepSpeed takes without a word or stops at, and what is done about it here:
 
@@ -10,6 +10,7 @@ What DeepSpeed takes without a word or stops at, and what is done about it here:
 - without ZeRO, 16-bit parameters have 16-bit gradients: stage 1 is written for fp32 ones
 - the batch is checked with tensor parallel ranks taken for replicas: with tp it is left out, and follows from the rest
 - Ulysses makes its groups only where `data_parallel_size` is there too
+- AutoTP takes no experts, AutoEP no pipeline, and Ulysses neither latent attention nor ZeRO 0 and 1
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from shardwise.frameworks.nearest import (
     even_layers,
     known_modules,
     known_schedule,
-    without,
     without_lora,
 )
 from shardwise.frameworks.target import ExportDraft, File
@@ -41,6 +41,7 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
     for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers):
         bend(draft)
     config = model_config(draft)
+    _program_can(draft, config.architecture)
     draft.settle()
     start = starting(
         draft, "deepspeed", ("deepspeed_train.py",), before=["export STEPS SEED=${SEED:-1234}"],
@@ -102,6 +103,34 @@ def _axes(draft: ExportDraft) -> None:
         draft.lose("strategy.sp", "automatic tensor parallel keeps norms and residuals whole", sp=False)
     if s.etp > 1:
         draft.lose("strategy.etp", "experts are not split over ranks", etp=1)
+
+
+_PIPED = frozenset(
+    {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3"}
+)
+"""Architectures whose layers take rotary positions from outside, so that a stage can hand them in."""
+
+
+def _program_can(draft: ExportDraft, architecture: str) -> None:
+    """What DeepSpeed 0.19 does to transformers' models under each of its axes."""
+    s, model = draft.strategy, draft.model
+    if s.tp > 1 and model.moe:
+        draft.refuse(
+            "strategy.tp", f"{s.tp}: AutoTP refuses transformers' layouts of experts; use tp 1 with ep or zero"
+        )
+    if s.pp > 1 and (architecture not in _PIPED or any(model.windows)):
+        what = "layers with a window" if any(model.windows) else architecture or model.name
+        text = f"{s.pp}: the program has no stages of {what}; use pp 1, or export to torch-pipelining"
+        draft.refuse("strategy.pp", text)
+    if s.pp > 1 and s.ep > 1:
+        text = f"{s.ep} with pp {s.pp}: AutoEP does not go with DeepSpeed's pipeline; keep one of them above 1"
+        draft.refuse("strategy.ep", text)
+    if s.cp > 1 and (model.mla or any(model.windows) or not s.flash):
+        what = "latent attention" if model.mla else "windows" if any(model.windows) else "stored scores"
+        draft.refuse("strategy.cp", f"{s.cp}: Ulysses for transformers does not do {what}; use cp 1, or torchtitan")
+    if s.cp > 1 and s.zero < 2:
+        text = f"{s.zero} with cp {s.cp}: DeepSpeed's optimizer for it stops; zero 2 is written, with less memory"
+        draft.lose("strategy.zero", text, zero=2)
 
 
 def _recompute(draft: ExportDraft) -> None:

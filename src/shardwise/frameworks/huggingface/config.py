@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.frameworks.huggingface.read import read_config
+from shardwise.frameworks.huggingface.read import cycle, read_config
 from shardwise.inputs.model import Model, Moe
 
 Keys = dict[str, Any]
@@ -33,30 +33,38 @@ class Config:
 
 def write_config(model: Model) -> Config:
     """The config of a model; InfeasibleError where no architecture of transformers is this model."""
-    wanted = _routed_evenly(model)
+    wanted = _as_read(model)
     nearest: tuple[int, str] = (1000, "")
     for kind, groups in _WRITTEN.items():
-        keys = {"model_type": kind, "_name_or_path": model.name, "use_cache": False}
+        keys: Keys = {"model_type": kind, "_name_or_path": model.name, "use_cache": False, **_NO_TOKENS}
         try:
             for group in groups:
                 keys |= group(wanted)
             found = read_config(keys, name=model.name).model
         except InputError:
             continue
+        found = replace(found, **{name: getattr(wanted, name) for name in _KERNELS})
         if found == wanted:
             return Config(architecture=kind, keys=keys, unsaid=_unsaid(kind, model))
         differing = _differences(wanted, found)
         nearest = min(nearest, (len(differing), f"{kind} has {', '.join(differing)}"))
     raise InfeasibleError(
         f"no architecture of transformers that is known here is {model.name}: the nearest, {nearest[1]}; change the "
-        "model, or train it with a framework that can say it (megatron, torch-pipelining)"
+        "model, or export to megatron"
     )
 
 
-def _routed_evenly(model: Model) -> Model:
-    """Without what the data does to the router, which no file sets."""
-    moe = model.moe
-    return replace(model, moe=replace(moe, loads=(), imbalance=1.0)) if moe else model
+_NO_TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+"""Tokens of a tokenizer; an architecture's own may lie beyond a small vocabulary."""
+_KERNELS = ("fused_qkv", "gelu_steps")
+"""How transformers computes a model, which is no fact of the model itself."""
+
+
+def _as_read(model: Model) -> Model:
+    """Without what the data does to the router, which no file sets; windows as the layers that are there have them."""
+    windows = cycle([model.window_of(layer) for layer in range(model.layers)])
+    moe = replace(model.moe, loads=(), imbalance=1.0) if model.moe else None
+    return replace(model, moe=moe, windows=windows)
 
 
 def _differences(wanted: Model, found: Model) -> list[str]:
@@ -114,15 +122,29 @@ def _kv(model: Model) -> Keys:
     return {"num_key_value_heads": model.kv_heads}
 
 
-_ACTS = {"swiglu": "silu", "geglu": "gelu_pytorch_tanh", "gelu": "gelu_pytorch_tanh", "relu": "relu", "squared-relu": "relu2"}
+_ACTS = {
+    "swiglu": "silu",
+    "geglu": "gelu_pytorch_tanh",
+    "gelu": "gelu_pytorch_tanh",
+    "relu": "relu",
+    "squared-relu": "relu2",
+}
 
 
-def _ffn(model: Model) -> Keys:
+def _gated(model: Model) -> Keys:
+    if not model.gated:
+        raise InputError("the feed-forward block of this architecture has a gate")
     return {"intermediate_size": model.ffn, "hidden_act": _ACTS[model.activation]}
 
 
-def _gemma_ffn(model: Model) -> Keys:
-    return {"intermediate_size": model.ffn, "hidden_activation": _ACTS[model.activation]}
+def _ungated(model: Model) -> Keys:
+    if model.gated:
+        raise InputError("the feed-forward block of this architecture has no gate")
+    return {"intermediate_size": model.ffn, "hidden_act": _ACTS[model.activation]}
+
+
+def _gemma(model: Model) -> Keys:
+    return {**_gated(model), "hidden_activation": _ACTS[model.activation]}
 
 
 def _rms(model: Model) -> Keys:
@@ -173,7 +195,7 @@ def _rope(model: Model) -> Keys:
     own = {theirs: getattr(scaling, ours) for theirs, ours in _SCALED[scaling.kind].items()}
     if scaling.kind == "yarn" and not scaling.mscale_all:  # transformers takes the pair or neither
         own = {name: value for name, value in own.items() if not name.startswith("mscale")}
-    original = {} if scaling.kind == "linear" else {"original_max_position_embeddings": scaling.original}
+    original = {} if scaling.kind in {"linear", "dynamic"} else {"original_max_position_embeddings": scaling.original}
     return {
         "rope_type": scaling.kind, "rope_theta": model.rotary_base, "factor": scaling.factor, **original, **own,
     }  # fmt: skip
@@ -220,10 +242,9 @@ def _routed(names: dict[str, str]) -> Group:
     """The experts by an architecture's own names for them."""
 
     def group(model: Model) -> Keys:
-        moe = model.moe
-        if moe is None:
-            return {}
-        return {theirs: getattr(moe, ours) for ours, theirs in names.items()}
+        if model.moe is None:
+            raise InputError("this architecture has experts")
+        return {theirs: getattr(model.moe, ours) for ours, theirs in names.items()}
 
     return group
 
@@ -236,7 +257,7 @@ def _balance(model: Model) -> Keys:
 def _shared_count(model: Model) -> Keys:
     moe = model.moe
     if moe is None or not moe.shared_ffn:
-        return {}
+        raise InputError("this architecture has a shared expert")
     return {"n_shared_experts": moe.shared_ffn // moe.expert_ffn}
 
 
@@ -280,7 +301,8 @@ def _gpt2(model: Model) -> Keys:
     return {
         "n_embd": model.hidden, "n_layer": model.layers, "n_head": model.heads, "n_inner": model.ffn,
         "vocab_size": model.vocab, "n_positions": model.max_positions, "tie_word_embeddings": model.tied,
-        "layer_norm_epsilon": model.norm_eps, "activation_function": "relu" if model.activation == "relu" else "gelu_new",
+        "layer_norm_epsilon": model.norm_eps,
+        "activation_function": "relu" if model.activation == "relu" else "gelu_new",
         **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), model.dropout),
     }  # fmt: skip
 
@@ -296,9 +318,11 @@ def _opt(model: Model) -> Keys:
 
 def _neox(model: Model) -> Keys:
     return {
-        "intermediate_size": model.ffn, "hidden_act": "gelu_fast" if model.activation == "gelu" else _ACTS[model.activation],
+        "intermediate_size": model.ffn,
+        "hidden_act": "gelu_fast" if model.activation == "gelu" else _ACTS[model.activation],
         "use_parallel_residual": model.parallel_residual, "attention_bias": model.qkv_bias,
-        "rope_parameters": {**_rope(model), "partial_rotary_factor": model.rotary_share}, "rotary_pct": model.rotary_share,
+        "rope_parameters": {**_rope(model), "partial_rotary_factor": model.rotary_share},
+        "rotary_pct": model.rotary_share,
         "max_position_embeddings": _longest(model), "attention_dropout": model.dropout, "hidden_dropout": model.dropout,
     }  # fmt: skip
 
@@ -312,6 +336,8 @@ def _bloom(model: Model) -> Keys:
 
 
 def _falcon(model: Model) -> Keys:
+    if model.norms_per_layer > 2:
+        raise InputError("this architecture has one norm a layer or two")
     newer = 1 < model.kv_heads < model.heads
     return {
         "multi_query": model.kv_heads == 1, "new_decoder_architecture": newer, "bias": model.qkv_bias,
@@ -324,7 +350,8 @@ def _falcon(model: Model) -> Keys:
 def _mpt(model: Model) -> Keys:
     return {
         "d_model": model.hidden, "n_layers": model.layers, "n_heads": model.heads, "vocab_size": model.vocab,
-        "expansion_ratio": model.ffn // model.hidden, "no_bias": not model.qkv_bias, "layer_norm_epsilon": model.norm_eps,
+        "expansion_ratio": model.ffn // model.hidden, "no_bias": not model.qkv_bias,
+        "layer_norm_epsilon": model.norm_eps,
         "attn_config": {"alibi": model.position == "alibi"}, "tie_word_embeddings": model.tied,
         "resid_pdrop": model.dropout,
     }  # fmt: skip
@@ -349,8 +376,8 @@ def _qk(model: Model) -> Keys:
     return {"use_qk_norm": model.qk_norm == "head"}
 
 
-_LLAMA = (_sizes, _grouped, _ffn, _rms, _rotary, _biases, _no_dropout)
-_QWEN = (_sizes, _grouped, _ffn, _rms, _rotary, _no_dropout)
+_LLAMA = (_sizes, _grouped, _gated, _rms, _rotary, _biases, _no_dropout)
+_QWEN = (_sizes, _grouped, _gated, _rms, _rotary, _no_dropout)
 _EXPERTS = {
     "experts": "num_experts", "top_k": "num_experts_per_tok", "expert_ffn": "moe_intermediate_size",
     "normalised": "norm_topk_prob",
@@ -360,6 +387,10 @@ _DEEP = {
     "normalised": "norm_topk_prob", "scale": "routed_scaling_factor",
 }  # fmt: skip
 _MIXTRAL = {"experts": "num_local_experts", "top_k": "num_experts_per_tok"}
+
+_LATENT = (
+    _sizes, _latent, _gated, _rms, _rotary, _biases, _no_dropout, _routed({**_DEEP, "balance_loss": "aux_loss_alpha"}),
+)  # fmt: skip
 
 _WRITTEN: dict[str, tuple[Group, ...]] = {
     "llama": (*_LLAMA, _mlp_bias),
@@ -371,33 +402,26 @@ _WRITTEN: dict[str, tuple[Group, ...]] = {
         *_QWEN, _routed({**_EXPERTS, "shared_ffn": "shared_expert_intermediate_size"}), _sparse, _balance, _kinds,
     ),
     "qwen3_moe": (*_LLAMA, _routed(_EXPERTS), _sparse, _balance, _window),
-    "deepseek_v2": (
-        _sizes, _latent, _ffn, _rms, _rotary, _biases, _no_dropout, _routed({**_DEEP, "balance_loss": "aux_loss_alpha"}),
-        _shared_count, _leading, _groups, _choice,
-    ),
-    "deepseek_v3": (
-        _sizes, _latent, _ffn, _rms, _rotary, _biases, _no_dropout, _routed({**_DEEP, "balance_loss": "aux_loss_alpha"}),
-        _shared_count, _leading, _groups,
-    ),
+    "deepseek_v2": (*_LATENT, _shared_count, _leading, _groups, _choice),
+    "deepseek_v3": (*_LATENT, _shared_count, _leading, _groups),
     "glm4_moe": (
-        _sizes, _grouped, _ffn, _rms, _partial, _biases, _no_dropout, _routed(_DEEP), _shared_count, _leading, _groups,
-        _qk,
+        _sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout, _routed(_DEEP), _shared_count, _leading,
+        _groups, _qk,
     ),
     "dots1": (
         *_LLAMA, _routed(_DEEP), _shared_count, _leading, _groups, _kinds,
     ),
     "gpt_oss": (*_LLAMA, _routed(_MIXTRAL), _balance, _kinds),
-    "gemma": (_sizes, _grouped, _gemma_ffn, _rms, _rotary, _biases, _no_dropout),
-    "gemma2": (_sizes, _grouped, _gemma_ffn, _rms, _rotary, _biases, _no_dropout, _kinds),
-    "gemma3_text": (_sizes, _grouped, _gemma_ffn, _rms, _two_ropes, _biases, _no_dropout, _kinds),
-    "olmo2": (_sizes, _kv, _ffn, _rms, _rotary, _biases, _no_dropout),
-    "olmo3": (_sizes, _kv, _ffn, _rms, _rotary, _biases, _no_dropout, _kinds),
-    "glm": (_sizes, _grouped, _ffn, _rms, _partial, _biases, _no_dropout),
-    "glm4": (_sizes, _grouped, _ffn, _rms, _partial, _biases, _no_dropout),
-    "arcee": (*_LLAMA, _mlp_bias),
-    "nemotron": (_sizes, _grouped, _ffn, _partial, _no_dropout, _nemotron),
-    "starcoder2": (_sizes, _kv, _ffn, _rotary, _starcoder, _window),
-    "phi": (_sizes, _kv, _ffn, _layernorm, _partial, _phi),
+    "gemma": (_sizes, _grouped, _gemma, _rms, _rotary, _biases, _no_dropout),
+    "gemma2": (_sizes, _grouped, _gemma, _rms, _rotary, _biases, _no_dropout, _kinds),
+    "gemma3_text": (_sizes, _grouped, _gemma, _rms, _two_ropes, _biases, _no_dropout, _kinds),
+    "olmo2": (_sizes, _kv, _gated, _rms, _rotary, _biases, _no_dropout),
+    "glm": (_sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout),
+    "glm4": (_sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout),
+    "arcee": (_sizes, _grouped, _ungated, _rms, _rotary, _biases, _no_dropout, _mlp_bias),
+    "nemotron": (_sizes, _grouped, _ungated, _partial, _no_dropout, _nemotron),
+    "starcoder2": (_sizes, _kv, _ungated, _rotary, _starcoder, _window),
+    "phi": (_sizes, _kv, _ungated, _layernorm, _partial, _phi),
     "gpt_neox": (_sizes, _layernorm, _neox),
     "gpt2": (_gpt2,),
     "opt": (_sizes, _opt),

@@ -234,7 +234,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     ),
     "rotary_share": ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction"),
     "scale": ("routed_scaling_factor",),
-    "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
+    "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coeff"),
     "normalised": ("norm_topk_prob",),
     "dropout": ("resid_pdrop", "hidden_dropout", "residual_dropout", "dropout", "attention_dropout", "attn_pdrop"),
 }

@@ -236,7 +236,9 @@ def _router(keys: Keys) -> dict[str, Any]:
         found["normalised"] = normalised
     if (score := keys.word(("softmax", "sigmoid"), "scoring_func", "score_function")) is not None:
         found["score"] = score
-    if (method := keys.word(("greedy", "gready", "group_limited_greedy", "noaux_tc"), "topk_method")) is not None:
+    if (bias := keys.switch("moe_router_enable_expert_bias")) is not None:
+        found["balance_bias"] = bias
+    elif (method := keys.word(("greedy", "gready", "group_limited_greedy", "noaux_tc"), "topk_method")) is not None:
         found["balance_bias"] = method == "noaux_tc"
     return found
 
@@ -261,13 +263,13 @@ def _windows(keys: Keys, family: Family, layers: int) -> tuple[int, ...]:
     window = keys.whole("sliding_window", "sliding_window_size", "attention_chunk_size", row="Model.windows") or 0
     kinds = [str(kind) for kind in keys.items("layer_types")]
     if kinds:
-        return _cycle([0 if "full" in kind else window for kind in _attention_only(kinds)])
+        return cycle([0 if "full" in kind else window for kind in _attention_only(kinds)])
     pattern = keys.whole("sliding_window_pattern", "_sliding_window_pattern", row="Moe.first_dense")
     if not window or (family.window == "never" and not keys.switch("use_sliding_window")):
         return ()
     if family.window == "never":
         first = keys.whole("max_window_layers") or 0
-        return _cycle([0 if index < first else window for index in range(layers)])
+        return cycle([0 if index < first else window for index in range(layers)])
     if family.window == "alternate":
         return (window, 0)
     if family.window == "pattern" or pattern:
@@ -282,7 +284,7 @@ def _attention_only(kinds: list[str]) -> list[str]:
     return kinds
 
 
-def _cycle(windows: list[int]) -> tuple[int, ...]:
+def cycle(windows: list[int]) -> tuple[int, ...]:
     """The shortest run that repeats to the whole list; empty where no layer has a window."""
     if not any(windows):
         return ()

@@ -14,22 +14,26 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from shardwise_loop import DTYPES, SEED, STEPS, Optimizer, Steps, finish, mean, start, tokens
-from shardwise_model import describe, layers_of, make
+from shardwise_transformers import describe, layers_of, make
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 HERE = Path(__file__).resolve().parent
 
 
-def build(plan, device):
+def mesh_of(plan, device):
+    """Ranks that shard states among themselves, `shard`, and their replicas."""
+    shards = max(plan["shard_group"], 1)
+    return init_device_mesh(device.type, (plan["dp"] // shards, shards), mesh_dim_names=("replicate", "shard"))
+
+
+def build(plan, device, mesh):
     """The model with its weights on this process: whole, or sharded by torch's FSDP."""
     model = describe(plan)
     narrow, pure = DTYPES[plan["dtype"]], plan["master"] == "pure"
     mixed, sharded = plan["master"] == "mixed" and plan["dtype"] != "fp32", plan["zero"] >= 2
     dtype = narrow if pure or (mixed and not sharded) else torch.float32
-    shards, world = plan["shard_group"], dist.get_world_size()
-    shape, names = ((world // shards, shards), ("replicate", "shard")) if shards < world else ((world,), ("shard",))
-    options = {"mesh": init_device_mesh(device.type, shape, mesh_dim_names=names)}
+    options = {"mesh": mesh["shard"] if mesh["replicate"].size() == 1 else mesh}
     if mixed:
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=DTYPES[plan["grad_dtype"]])
     parameters = sum(one.numel() for one in model.parameters())
@@ -51,19 +55,22 @@ def build(plan, device):
 def train(plan):
     device = start(plan["dp"])
     torch.manual_seed(SEED)
-    model, parameters = build(plan, device)
-    world = dist.get_world_size()
+    mesh = mesh_of(plan, device)
+    model, parameters = build(plan, device, mesh)
     sharded, passes = plan["zero"] >= 2, plan["microbatches"]
     optimizer = Optimizer(
-        model.parameters(), plan["optimizer"], mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32" and not sharded,
-        wide=plan["grad_dtype"] == "fp32", replicas=1 if sharded else world,
+        model.parameters(), plan["optimizer"], wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], whole=not sharded,
+        sharers=mesh.get_group("shard"),
+        mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32" and not sharded,
     )  # fmt: skip
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
     steps = Steps(parameters, plan["dtype"], device)
     for step in range(STEPS):
         total = 0.0
         for micro in range(passes):
-            ids = tokens(step, micro, dist.get_rank(), plan["micro_batch"], plan["seq"], model.config.vocab_size).to(device)
+            ids = tokens(step, micro, dist.get_rank(), plan["micro_batch"], plan["seq"], model.config.vocab_size).to(
+                device
+            )
             with casting, steps.part("forward"):
                 loss = model(input_ids=ids, labels=ids).loss / passes
             with steps.part("backward"):

@@ -18,7 +18,7 @@ from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.serialise import to_json
 
 LOOP = Path(__file__).parents[1] / "torch" / "shardwise_loop.py"
-MODEL = Path(__file__).with_name("shardwise_model.py")
+MODEL = Path(__file__).with_name("shardwise_transformers.py")
 SETTINGS = "shardwise_train.json"
 SCHEMA = "shardwise/huggingface/1"
 
@@ -33,8 +33,10 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
         draft,
         "huggingface",
         ("${PROGRAM}",),
-        before=["# TRAINER=1 before it runs transformers' Trainer in place of the plain loop", "PROGRAM=${TRAINER:+trainer.py}",
-                "PROGRAM=${PROGRAM:-train.py}", "export STEPS SEED=${SEED:-1234}"],
+        before=[
+            "# TRAINER=1 before it runs transformers' Trainer in place of the plain loop",
+            "PROGRAM=${TRAINER:+trainer.py}; PROGRAM=${PROGRAM:-train.py}", "export STEPS SEED=${SEED:-1234}",
+        ],
         needs="torch 2.11 or newer and transformers 5 (trainer.py: accelerate too)",
     )  # fmt: skip
     folder = Path(__file__).parent
@@ -94,14 +96,7 @@ def _axes(draft: ExportDraft) -> None:
 
 
 def _states(draft: ExportDraft) -> None:
-    s = draft.strategy
-    if s.zero == 1 and s.dp == 1:
-        draft.strategy = replace(s, zero=0, zero_group=0)  # one process has nobody to share states with
-    elif s.zero == 1:
-        text = "1: FSDP shards gradients with the states; zero 2 is written, so memory is at most as planned"
-        draft.lose("strategy.zero", text, zero=2)
-    why = "of the loop"
-    without(draft, offload=("none", f"states and activations stay on the GPU {why}"))
+    without(draft, offload=("none", "states and activations of the loop stay on the GPU"))
 
 
 def _recompute(draft: ExportDraft) -> None:
@@ -130,5 +125,3 @@ def settings(draft: ExportDraft) -> dict[str, Any]:
         "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "recompute": "full" if s.recompute.full else "none",
         "compile": s.compile, "flash": s.flash, "runtime": draft.runtime,
     }  # fmt: skip
-
-

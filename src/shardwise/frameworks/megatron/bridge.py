@@ -12,9 +12,9 @@ from shardwise.frameworks.imported import Imported
 from shardwise.frameworks.megatron.read import drafted, finished
 from shardwise.frameworks.shell import Flags
 
-SECTIONS = ("model", "train", "dataset", "optimizer", "ddp", "mixed_precision", "comm_overlap")
+SECTIONS = ("tokenizer", "model", "train", "dataset", "optimizer", "ddp", "mixed_precision", "comm_overlap")
 """Sections that say something of a strategy or a model; a later one goes before an earlier one."""
-_NAMES = {
+NAMES = {
     "num_moe_experts": "num-experts", "fp8": "fp8-format", "fp4": "fp4-format", "fp8_param": "fp8-param-gather",
     "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
     "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
@@ -24,7 +24,7 @@ _NAMES = {
     "yarn_mscale_all_dim": "mscale-all-dim", "beta_fast": "yarn-beta-fast", "beta_slow": "yarn-beta-slow",
     "original_max_position_embeddings": "yarn-original-max-position-embeddings",
 }  # fmt: skip
-_TURNED = {
+TURNED = {
     "add_bias_linear": "disable-bias-linear",
     "share_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
     "grad_reduce_in_fp32": "grad-reduce-in-bf16",
@@ -55,18 +55,20 @@ def read_bridge(data: Mapping[str, Any], *, title: str) -> Imported:
 
 def _flags(section: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     for key, value in section.items():
-        if key in _TURNED:
+        if key in TURNED:
             if value is False:
-                yield _TURNED[key], None
+                yield TURNED[key], None
         elif key not in _HERE and not key.startswith("_"):
-            yield from _flag(_NAMES.get(key, key.replace("_", "-")), value)
+            yield from _flag(NAMES.get(key, key.replace("_", "-")), value)
     yield from _composed(section)
 
 
 def _composed(section: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     if section.get("gated_linear_unit") or section.get("activation_func"):
         word = str(section.get("activation_func") or "silu").rpartition(".")[2]
-        if word in _ACTIVATIONS:
+        if word == "gelu" and section.get("gated_linear_unit"):
+            yield "quick-geglu", None
+        elif word in _ACTIVATIONS:
             yield _ACTIVATIONS[word], None
     if section.get("num_query_groups"):
         yield from (("group-query-attention", None), ("num-query-groups", str(section["num_query_groups"])))
@@ -76,6 +78,8 @@ def _composed(section: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
         yield "moe-layer-freq", str(section["moe_layer_freq"])
     if section.get("pipeline_model_parallel_layout"):
         yield "pipeline-model-parallel-layout", _layout(section["pipeline_model_parallel_layout"])
+    if section.get("position_embedding_type") == "learned_absolute" and section.get("seq_length"):
+        yield "max-position-embeddings", str(section["seq_length"])
     if section.get("window_size"):
         yield "window-size", ",".join(map(str, section["window_size"]))
 

@@ -25,7 +25,7 @@ from shardwise.frameworks.megatron.names import (
     MEGATRON_SHARDING,
 )
 from shardwise.frameworks.megatron.write_files import Groups, files
-from shardwise.frameworks.megatron.write_model import Flag, model_flags, model_losses
+from shardwise.frameworks.megatron.write_model import BRIDGE, Flag, model_flags, model_losses
 from shardwise.frameworks.nearest import (
     all_layers,
     choose,
@@ -54,7 +54,8 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
 
 def settled(draft: ExportDraft) -> None:
     """Bend the plan to what Megatron-LM can say."""
-    for bend in (without_lora, _pipeline, _recompute, _states, _numbers, _local, _experts, model_losses):
+    flagless = () if draft.target.name == BRIDGE else (_flagless,)
+    for bend in (without_lora, _pipeline, _recompute, _states, _numbers, *flagless, _local, _experts, model_losses):
         bend(draft)
     draft.settle()
 
@@ -123,11 +124,7 @@ def _numbers(draft: ExportDraft) -> None:
     why = "Megatron-LM keeps 16-bit parameters and fp32 copies"
     if draft.strategy.dtype != "fp32":
         choose(draft, "master", ("mixed",), "mixed", why)
-    without(
-        draft,
-        compile=(False, "Megatron-LM brings its own fused kernels"),
-        fp8_attention=(False, "Megatron-LM has the setting and no flag for it"),
-    )
+    without(draft, compile=(False, "Megatron-LM brings its own fused kernels"))
     _narrow_numbers(draft)
 
 
@@ -151,6 +148,10 @@ def _narrow_numbers(draft: ExportDraft) -> None:
         draft.lose("strategy.cuda_graphs", text, cuda_graphs="none")
 
 
+def _flagless(draft: ExportDraft) -> None:
+    without(draft, fp8_attention=(False, "Megatron-LM has the setting and no flag for it"))
+
+
 def _is_local(draft: ExportDraft) -> bool:
     return draft.strategy.runtime.partition("+")[0] == "megatron-local"
 
@@ -163,6 +164,12 @@ def _local(draft: ExportDraft) -> None:
     if s.flash:
         text = "--use-flash-attn is parsed and never read without Transformer Engine: scores are stored"
         draft.lose("strategy.flash", text, flash=False)
+    if draft.model.mla:
+        text = "is latent attention, whose sizes Megatron-LM's attention without Transformer Engine does not take"
+        draft.refuse("model.mla", f"{text}; use the runtime megatron")
+    if s.cp > 1:
+        text = f"{s.cp}: context parallel is Transformer Engine's alone; use cp 1, or the runtime megatron"
+        draft.refuse("strategy.cp", text)
     if s.tp > 1 and draft.model.moe:
         text = f"{s.tp}: experts under tensor parallel need sequence parallel, which torch's norms refuse; use tp 1"
         draft.refuse("strategy.tp", f"{text}, or the runtime megatron")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from shardwise.frameworks.megatron.read_facts import LLAMA3_ORIGINAL, YARN_ORIGINAL
 from shardwise.frameworks.target import ExportDraft
@@ -15,13 +16,15 @@ _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 _LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original=LLAMA3_ORIGINAL)
 _YARN = RopeScaling(kind="yarn", factor=1.0, original=YARN_ORIGINAL)
 """What is built into Megatron-LM where no flag says another."""
-_NO_YARN = "0.18"
-"""The version without flags for yarn outside of latent attention."""
+BRIDGE = "megatron-bridge"
+"""The target whose fields say more than Megatron-LM's flags."""
+_LLAMA3_ONLY = "0.18"
+"""The version whose program hands no other stretch to ordinary attention."""
 
 
 def model_losses(draft: ExportDraft) -> None:
     """What of the model the flags cannot say: they then describe another model, so it must be told."""
-    model = draft.model
+    model, bridge = draft.model, draft.target.name == BRIDGE
     strange = {
         "activation": model.activation == "relu",
         "position": model.position == "alibi",
@@ -34,35 +37,38 @@ def model_losses(draft: ExportDraft) -> None:
         "windows": _windows(model) is None,
         "out_bias": model.out_bias != model.mlp_bias or (model.out_bias and not model.qkv_bias),
         "rotary_base": model.rotary_base != round(model.rotary_base),
+        "rotary_share": model.rotary_share < 1 and model.rope_scaling is not None and model.rope_scaling.kind == "yarn",
+        "max_positions": bridge and model.position == "learned" and model.max_positions != draft.strategy.seq,
     }
     for name, wrong in strange.items():
         if wrong:
             draft.lose(
                 f"model.{name}",
-                f"{getattr(model, name)} is not in Megatron-LM's flags; use the model flags of your own code for it",
+                f"{getattr(model, name)} is no setting of {draft.target.title}; use the model of your own code for it",
             )
 
-    if model.activation == "geglu":
+    if model.activation == "geglu" and not bridge:
         text = "geglu: --quick-geglu is written, which has the same matrices and a faster form of gelu"
         draft.lose("model.activation", text)
-    for path, text in (*_scaling_losses(model, draft.version), *_router_losses(model)):
+    for path, text in (*_scaling_losses(draft), *_router_losses(model)):
         draft.lose(f"model.{path}", text)
 
 
-def _scaling_losses(model: Model, version: str) -> Iterator[tuple[str, str]]:
+def _scaling_losses(draft: ExportDraft) -> Iterator[tuple[str, str]]:
+    model, version, bridge = draft.model, draft.version, draft.target.name == BRIDGE
     scaling, at = model.rope_scaling, "rope_scaling"
     if scaling is None:
         return
     if not _stretched(model, version):
         where = "latent attention" if model.mla else f"Megatron-LM {version}"
         yield at, f"{scaling.kind} by {scaling.factor:g} has no flags for {where}; plain rotary positions are written"
-    elif scaling.kind == "llama3" and scaling != _LLAMA3:
+    elif scaling.kind == "llama3" and scaling != (replace(_LLAMA3, factor=scaling.factor) if bridge else _LLAMA3):
         told = (
             f"factor {scaling.factor:g}, from {scaling.original} positions, borders {scaling.low:g}, {scaling.high:g}"
         )
         built = "Megatron-LM reads --rope-scaling-factor nowhere and trains with 8, from 8192, 1 and 4"
         yield at, f"{told}: {built}; frequencies differ, sizes and times do not"
-    elif scaling.kind == "yarn" and model.mla and _borders(scaling) != _borders(_YARN):
+    elif scaling.kind == "yarn" and model.mla and _borders(scaling) != _borders(scaling if bridge else _YARN):
         yield (
             at,
             f"latent attention has no flags for yarn's borders {_borders(scaling)}; {_borders(_YARN)} are built in",
@@ -80,9 +86,9 @@ def _stretched(model: Model, version: str) -> bool:
         return False
     if model.mla:
         return scaling.kind == "yarn"
-    if scaling.kind == "linear":
-        return scaling.factor == round(scaling.factor)
-    return scaling.kind == "llama3" or (scaling.kind == "yarn" and version != _NO_YARN)
+    if scaling.kind == "llama3" or version == _LLAMA3_ONLY:
+        return scaling.kind == "llama3"
+    return scaling.kind == "yarn" or (scaling.kind == "linear" and scaling.factor == round(scaling.factor))
 
 
 def _router_losses(model: Model) -> Iterator[tuple[str, str]]:
@@ -97,7 +103,7 @@ def _router_losses(model: Model) -> Iterator[tuple[str, str]]:
     if moe.balance_bias and moe.score != "sigmoid":
         yield "moe.balance_bias", "Megatron-LM has it for sigmoid scores alone; none is written"
     if moe.router_bias:
-        yield "moe.router_bias", "a bias of the router is not in Megatron-LM's flags"
+        yield "moe.router_bias", "a bias of the router is no setting; none is written"
     if moe.expert_bias != model.mlp_bias:
         yield (
             "moe.expert_bias",

@@ -13,10 +13,12 @@ What MindFormers takes without a word, and what is done about it here:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from shardwise.frameworks.launcher import PORT, starting
 from shardwise.frameworks.mindformers import write_pynative as mindformers_pynative
 from shardwise.frameworks.mindformers.names import (
     MINDFORMERS_CP_KINDS,
@@ -25,6 +27,7 @@ from shardwise.frameworks.mindformers.names import (
     MINDFORMERS_SCHEDULES,
     MINDFORMERS_TYPES,
 )
+from shardwise.frameworks.mindformers.write_data import COLUMNS, DATA, loader
 from shardwise.frameworks.mindformers.write_model import model_keys, say_model
 from shardwise.frameworks.nearest import choose, known_modules, known_schedule, recomputed, without, without_lora
 from shardwise.frameworks.partition import mindformers_lists, mixture
@@ -35,6 +38,13 @@ from shardwise.inputs.strategy import Placement
 Settings = dict[str, Any]
 Rows = list[int] | list[list[int]]
 _WIDER = {"ffn": "mlp", "moe-act": "mlp", "mla-up": "attention"}
+_PROGRAMS = (Path(__file__).with_name("train_mindformers.py"), Path(__file__).parents[1] / "shardwise_data.py")
+_MSRUN = (
+    "export STEPS",
+    "msrun --worker_num $((GPUS_PER_NODE * NUM_NODES)) --local_worker_num $GPUS_PER_NODE \\",
+    "    --node_rank ${NODE_RANK:-0} --master_addr ${MASTER_ADDR:-127.0.0.1} \\",
+    f"    --master_port ${{MASTER_PORT:-{PORT}}} --log_dir output/msrun --join True \\",
+)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -58,10 +68,19 @@ def dump(document: Settings) -> str:
 
 
 def write(draft: ExportDraft) -> tuple[File, ...]:
-    """`mindformers.yaml` for either mode."""
+    """`mindformers.yaml` for either mode, and what starts it."""
     settings = mindformers_pynative.document if draft.version == "2.1-pynative" else _graph
     document = settings(draft)  # first, for the header tells what was lost on the way
-    return (File(name="mindformers.yaml", text=draft.header() + dump(document)),)
+    tokens = f"python3 shardwise_data.py {DATA} {draft.model.vocab} {draft.strategy.seq} 256"
+    started = starting(
+        draft, "mindformers", [_PROGRAMS[0].name], before=[tokens], runner=_MSRUN,
+        needs=f"{draft.speaks} with MindSpore for Ascend, and numpy; no job of it was started here",
+    )  # fmt: skip
+    return (
+        File(name="mindformers.yaml", text=draft.header() + dump(document)),
+        *started,
+        *(File(name=path.name, text=draft.header() + path.read_text(encoding="utf-8")) for path in _PROGRAMS),
+    )
 
 
 def _graph(draft: ExportDraft) -> Settings:
@@ -73,11 +92,21 @@ def _graph(draft: ExportDraft) -> Settings:
         "use_parallel": True,
         "run_mode": "train",
         "use_legacy": False,
+        "seed": 1234,
+        "output_dir": "./output",
+        "do_eval": False,
+        "trainer": {"type": "CausalLanguageModelingTrainer", "model_name": draft.model.name},
         "runner_config": {
+            "epochs": 1,
             "batch_size": s.micro_batch,
             "gradient_accumulation_steps": 1 if s.pp > 1 else s.microbatches,
         },
+        "runner_wrapper": {"type": "MFTrainOneStepCell", "scale_sense": 1.0, "use_clip_grad": True},
         "optimizer": {"type": "AdamW"},
+        "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 1e-4, "warmup_ratio": 0, "total_steps": -1},
+        **_dataset(draft),
+        "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}],
+        "context": {"mode": 0, "device_target": "Ascend"},
         "parallel": _parallel(draft),
         "parallel_config": _degrees(draft),
         "recompute_config": _recompute_keys(draft),
@@ -85,8 +114,21 @@ def _graph(draft: ExportDraft) -> Settings:
     }
 
 
+def _dataset(draft: ExportDraft) -> Settings:
+    columns = list(COLUMNS)
+    found = {
+        "data_loader": loader(draft.strategy), "input_columns": columns, "construct_args_key": columns,
+        "drop_remainder": True, "num_parallel_workers": 2, "seed": 1234,
+    }  # fmt: skip
+    return {
+        "train_dataset": found,
+        "train_dataset_task": {"type": "CausalLanguageModelDataset", "dataset_config": found},
+    }
+
+
 def _schedule(draft: ExportDraft) -> None:
-    known_schedule(draft, ("interleaved", *MINDFORMERS_SCHEDULES))
+    # its trainer refuses parts of a sequence (seq_split_num) for every model but the old ones
+    known_schedule(draft, ("interleaved", *(name for name in MINDFORMERS_SCHEDULES if name != "seq-1f1b")))
     s = draft.strategy
     if s.pp > 1 and s.schedule == "zb-v" and s.microbatches < 2 * s.pp:
         draft.refuse(
@@ -134,7 +176,10 @@ def _recompute(draft: ExportDraft) -> None:
 
 def _parallel(draft: ExportDraft) -> Settings:
     s = draft.strategy
-    found: Settings = {"parallel_mode": 1, "full_batch": False, "enable_parallel_optimizer": s.zero > 0}
+    found: Settings = {
+        "parallel_mode": 1, "full_batch": False, "enable_parallel_optimizer": s.zero > 0,
+        "dataset_strategy": [[s.dp, 1]] * len(COLUMNS),
+    }  # fmt: skip
     if s.zero and s.zero_group:
         found["parallel_optimizer_config"] = {"optimizer_weight_shard_size": s.shard_group}
     if s.pp > 1:
@@ -154,8 +199,6 @@ def _degrees(draft: ExportDraft) -> Settings:
     found["use_seq_parallel"] = s.sp and s.tp > 1
     if s.cp > 1:
         found["context_parallel_algo"] = MINDFORMERS_CP_KINDS[s.cp_kind]
-    if s.pp > 1 and s.schedule == "seq-1f1b":
-        found["seq_split_num"] = 2
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.frameworks.mindformers.names import MINDFORMERS_TYPES
 from shardwise.frameworks.target import ExportDraft
-from shardwise.inputs.model import Mla, Model, Moe
+from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 
 Settings = dict[str, Any]
 _ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "gelu": "gelu", "relu": "relu", "squared-relu": "relu2"}
@@ -34,6 +34,11 @@ def say_model(draft: ExportDraft) -> None:
         draft.lose("model.moe", "PyNative 2.1 trains Qwen3 and DeepSeek-V3 only, none with experts and plain attention")
     if model.windows or model.parallel_residual or model.position not in {"rope", "none"}:
         draft.lose("model", "windows, parallel residuals and learned positions are not among the keys; use your own")
+    if model.rope_scaling and model.rope_scaling.kind != "yarn":
+        text = (
+            f"{model.rope_scaling.kind} by {model.rope_scaling.factor:g}: training knows yarn; plain ones are written"
+        )
+        draft.lose("model.rope_scaling", text)
 
 
 def model_keys(draft: ExportDraft) -> Settings:
@@ -52,12 +57,17 @@ def model_keys(draft: ExportDraft) -> Settings:
         "seq_length": s.seq,
         "max_position_embeddings": max(s.seq, model.max_positions),
         "rope_theta": model.rotary_base,
+        "rms_norm_eps": model.norm_eps,
         "tie_word_embeddings": model.tied,
         "attention_bias": model.qkv_bias,
         "use_flash_attention": s.flash,
         "compute_dtype": MINDFORMERS_TYPES[s.dtype],
         "params_dtype": MINDFORMERS_TYPES[s.dtype] if s.master == "pure" else "float32",
     }
+    if model.rotary_share < 1:
+        found["partial_rotary_factor"] = model.rotary_share
+    if model.rope_scaling and model.rope_scaling.kind == "yarn":
+        found["rope_scaling"] = _yarn(model.rope_scaling)
     found |= _mla(model.mla) if model.mla else {}
     found |= _moe(model, model.moe) if model.moe else {}
     found |= {"num_nextn_predict_layers": model.mtp} if model.mtp else {}
@@ -67,6 +77,18 @@ def model_keys(draft: ExportDraft) -> Settings:
 def _architecture(draft: ExportDraft) -> str | list[str]:
     name = _ARCHITECTURES[model_type(draft.model)]
     return name if draft.version == "2.1-pynative" else [name]
+
+
+def _yarn(scaling: RopeScaling) -> Settings:
+    return {
+        "type": "yarn",
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original,
+        "beta_fast": scaling.beta_fast,
+        "beta_slow": scaling.beta_slow,
+        "mscale": scaling.mscale,
+        "mscale_all_dim": scaling.mscale_all,
+    }
 
 
 def _mla(mla: Mla) -> Settings:
@@ -89,7 +111,14 @@ def _moe(model: Model, moe: Moe) -> Settings:
         "moe_intermediate_size": moe.expert_ffn,
         "first_k_dense_replace": moe.first_dense,
         "moe_layer_freq": moe.every,
+        "scoring_func": moe.score,
+        "norm_topk_prob": moe.normalised,
+        "routed_scaling_factor": moe.scale,
+        "moe_aux_loss_coeff": moe.balance_loss,
+        "moe_router_enable_expert_bias": moe.balance_bias,
     }
+    if moe.groups > 1:
+        found |= {"n_group": moe.groups, "topk_group": moe.top_groups}
     if moe.shared_ffn:
         found["n_shared_experts"] = -(-moe.shared_ffn // moe.expert_ffn)
         found["moe_shared_expert_intermediate_size"] = moe.shared_ffn

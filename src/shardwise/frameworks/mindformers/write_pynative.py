@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwise.frameworks.launcher import STEPS
 from shardwise.frameworks.mindformers.names import (
     MINDFORMERS_PATTERNS,
     MINDFORMERS_TYPES,
@@ -15,6 +16,7 @@ from shardwise.frameworks.mindformers.names import (
     PYNATIVE_RESHARD,
     PYNATIVE_SCHEDULES,
 )
+from shardwise.frameworks.mindformers.write_data import COLUMNS, loader
 from shardwise.frameworks.mindformers.write_model import model_keys, say_model
 from shardwise.frameworks.nearest import choose, known_modules, known_schedule, recomputed, without, without_lora
 from shardwise.frameworks.target import ExportDraft
@@ -31,14 +33,19 @@ def document(draft: ExportDraft) -> Settings:
         bend(draft)
     draft.settle()
     s = draft.strategy
-    draft.by_hand.append("lr_scheduler and train_dataset are stand-ins, without which the file is refused")
     return {
-        "training": {"local_batch_size": s.micro_batch, "global_batch_size": s.global_batch},
+        "checkpoint": {"enable_save": False},
+        "training": {
+            "steps": STEPS,
+            "local_batch_size": s.micro_batch,
+            "global_batch_size": s.global_batch,
+            "seed": 1234,
+        },
         "optimizer": {"type": "AdamW"},
         "parallelism": _parallelism(draft),
         "recompute": _recompute_keys(draft),
-        "lr_scheduler": {"type": "ConstantWarmUpLR", "learning_rate": 1e-4},
-        "train_dataset": {"dataloader": {"type": "MockTrainDataLoader"}},
+        "lr_scheduler": {"type": "ConstantWarmUpLR", "learning_rate": 1e-4, "warmup_ratio": 0},
+        "train_dataset": {"dataloader": {**loader(s), "column_names": list(COLUMNS)}, "num_parallel_workers": 2},
         "model": model_keys(draft),
     }
 

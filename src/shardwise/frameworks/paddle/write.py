@@ -5,8 +5,10 @@ Its parser refuses keys that it does not know, so the header stands in the scrip
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from shardwise.frameworks.launcher import PORT, STEPS, starting
 from shardwise.frameworks.nearest import (
     choose,
     even_layers,
@@ -32,18 +34,83 @@ PADDLE_RECOMPUTED = {"core-attention": "core_attn", "attention": "full_attn"}
 
 
 Settings = dict[str, Any]
+_DATA = Path(__file__).parents[1] / "shardwise_data.py"
+_RUNNER = (
+    "python3 -m paddle.distributed.launch --nnodes $NUM_NODES --rank ${NODE_RANK:-0} \\",
+    f"    --master ${{MASTER_ADDR:-127.0.0.1}}:${{MASTER_PORT:-{PORT}}} --nproc_per_node $GPUS_PER_NODE \\",
+    "    --log_dir output/log \\",
+)
 
 
 def write(draft: ExportDraft) -> tuple[File, ...]:
-    """`paddle.json` and the script that starts it."""
-    for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers):
+    """`paddle.json`, the model's `config.json`, and what starts the program of PaddleNLP's own folder."""
+    for bend in (without_lora, _pipeline, _states, _axes, _recompute, _numbers, _model):
         bend(draft)
     draft.settle()
-    draft.by_hand.append("model_name_or_path, input_dir and output_dir: the model and the data are not in the file")
+    draft.by_hand.append("TOKENIZER: the folder of a tokenizer, for the first sample that the program prints")
+    needs = (
+        f"{draft.speaks} and numpy; PADDLENLP names a checkout of it, TOKENIZER the folder of any tokenizer of at most "
+        f"{draft.model.vocab} words; no job of it was started here"
+    )
+    started = starting(
+        draft, "train", ['"$PROGRAM" output/run.json'], before=_before(draft), needs=needs, runner=_RUNNER
+    )
     return (
         File(name="paddle.json", text=to_json(_arguments(draft))),
-        File(name="train.sh", text=_script(draft), program=True),
+        File(name="config.json", text=to_json(_config(draft))),
+        *started,
+        File(name=_DATA.name, text=draft.header() + _DATA.read_text(encoding="utf-8")),
     )
+
+
+def _before(draft: ExportDraft) -> list[str]:
+    """The program takes one JSON and no flag beside it, so that steps, tokenizer and what was added are put into it."""
+    missing = "train.sh: set TOKENIZER to the folder of a PaddleNLP tokenizer, such as that of facebook/llama-7b"
+    return [
+        f'TOKENIZER=${{TOKENIZER:?"{missing}"}}',
+        'PROGRAM="${PADDLENLP:-PaddleNLP}/llm/auto_parallel/llama/run_pretrain_auto.py"',
+        '[ -f "$PROGRAM" ] || { echo "train.sh: no $PROGRAM: set PADDLENLP to a checkout of PaddleNLP" >&2; exit 2; }',
+        "mkdir -p output data",
+        f"python3 {_DATA.name} data/tokens {draft.model.vocab} {draft.strategy.seq} 256",
+        'python3 - "$STEPS" "$TOKENIZER" "$@" <<\'END\'',
+        "import json, sys",
+        "settings = json.load(open('paddle.json'))",
+        "steps, tokenizer, *more = sys.argv[1:]",
+        "settings |= {'max_steps': int(steps), 'tokenizer_name_or_path': tokenizer}",
+        "settings |= {name.lstrip('-'): json.loads(value) for name, value in zip(more[::2], more[1::2])}",
+        "json.dump(settings, open('output/run.json', 'w'))",
+        "END",
+        "set --",
+    ]
+
+
+def _model(draft: ExportDraft) -> None:
+    """The program trains Llama and nothing else."""
+    model = draft.model
+    strange = {
+        "moe": model.moe is not None, "mla": model.mla is not None, "mtp": model.mtp > 0,
+        "windows": bool(model.windows), "activation": model.activation != "swiglu",
+        "norm": model.norm != "rmsnorm", "qkv_bias": model.qkv_bias,
+        "out_bias": model.out_bias, "mlp_bias": model.mlp_bias, "head_bias": model.head_bias,
+        "position": model.position != "rope", "qk_norm": model.qk_norm != "none", "sinks": model.sinks,
+        "norms_per_layer": model.norms_per_layer != 2, "parallel_residual": model.parallel_residual,
+        "rope_scaling": model.rope_scaling is not None, "rotary_share": model.rotary_share < 1,
+        "head_size": model.mla is None and model.head_size * model.heads != model.hidden,
+    }  # fmt: skip
+    for name in (name for name, wrong in strange.items() if wrong):
+        draft.lose(f"model.{name}", "is not Llama's, the one model of this program; config.json describes the nearest")
+
+
+def _config(draft: ExportDraft) -> Settings:
+    """Keys of PaddleNLP's LlamaConfig."""
+    model = draft.model
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": model.vocab,
+        "hidden_size": model.hidden, "intermediate_size": model.ffn or model.hidden * 4,
+        "num_hidden_layers": model.layers, "num_attention_heads": model.heads, "num_key_value_heads": model.kv_heads,
+        "max_position_embeddings": draft.strategy.seq, "seq_length": draft.strategy.seq,
+        "rms_norm_eps": model.norm_eps, "rope_theta": model.rotary_base, "tie_word_embeddings": model.tied,
+    }  # fmt: skip
 
 
 def _pipeline(draft: ExportDraft) -> None:
@@ -101,6 +168,18 @@ def _arguments(draft: ExportDraft) -> Settings:
     found: Settings = {
         "enable_auto_parallel": True,  # the program stops without it
         "do_train": True,
+        "do_eval": False,
+        "do_predict": False,
+        "evaluation_strategy": "no",
+        "save_strategy": "no",
+        "model_type": "llama",
+        "model_name_or_path": ".",
+        "input_dir": "data",
+        "output_dir": "output",
+        "max_steps": STEPS,
+        "logging_steps": 1,
+        "learning_rate": 1e-4,
+        "seed": 1234,
         "per_device_train_batch_size": s.micro_batch,
         "gradient_accumulation_steps": s.microbatches,
         "max_seq_length": s.seq,
@@ -134,9 +213,3 @@ def _recompute_keys(draft: ExportDraft) -> Settings:
         kept += range(start + count, start + layers)
         start += layers
     return found | ({"no_recompute_layers": kept} if kept else {})
-
-
-def _script(draft: ExportDraft) -> str:
-    lines = ["#!/bin/bash", draft.header().rstrip("\n")]
-    lines.append('python -m paddle.distributed.launch --gpus "${GPUS:-0,1,2,3,4,5,6,7}" \\')
-    return "\n".join([*lines, '    run_pretrain_auto.py paddle.json "$@"', ""])

@@ -33,7 +33,7 @@ def norm(m, width):
 
 
 def rotary(m, size, seq, device):
-    """Cosines and sines of every position, [seq, turned]; how many dimensions of a head are turned follows from them."""
+    """Cosines and sines of every position, [seq, pairs]: how many dimensions of a head turn follows from them."""
     turned = size if m["mla"] else int(size * m["rotary_share"])
     scaling, base = m["rope_scaling"], m["rotary_base"]
     if scaling and scaling["kind"] == "dynamic" and seq > scaling["original"]:
@@ -82,7 +82,7 @@ def _growth(scaling):
 
 
 def turn(x, cos, sin, *, pairs=False):
-    """Rotary positions on the first dimensions of [batch, heads, seq, size]; `pairs`: neighbours turn together (MLA)."""
+    """Rotary positions on the first dimensions of [batch, heads, seq, size]; `pairs`: neighbours turn (MLA)."""
     size = 2 * cos.shape[-1]
     part, rest = x[..., :size].float(), x[..., size:]
     a, b = (part[..., 0::2], part[..., 1::2]) if pairs else part.chunk(2, dim=-1)
@@ -253,7 +253,9 @@ class Moe(nn.Module):
     def route(self, x):
         """Weights and experts of every token, [tokens, top_k]."""
         moe = self.moe
-        logits = fn.linear(x.float(), self.router.weight.float(), None if self.router.bias is None else self.router.bias.float())
+        logits = fn.linear(
+            x.float(), self.router.weight.float(), None if self.router.bias is None else self.router.bias.float()
+        )
         scores = logits.sigmoid() if moe["score"] == "sigmoid" else logits.softmax(dim=-1)
         ranked = scores + self.balance if moe["balance_bias"] else scores
         if moe["groups"] > 1:
@@ -394,7 +396,7 @@ def build(m, first, last, device, dtype, seed, **parts):
     with torch.device("meta"):
         chunk = Chunk(m, first, last, **parts)
     chunk.to_empty(device=device)
-    for name, buffer in chunk.named_buffers():
+    for buffer in chunk.buffers():
         buffer.zero_()
     for name, parameter in chunk.named_parameters():
         with torch.no_grad():

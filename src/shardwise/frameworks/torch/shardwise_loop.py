@@ -43,8 +43,12 @@ def start(processes):
 def finish():
     """Leave together: a process that goes while another still talks to it takes it down."""
     dist.barrier()
-    if CUDA:  # gloo's groups may end the process with their threads still running; they go with it anyway
+    if CUDA:
         dist.destroy_process_group()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads may still run when Python takes the process apart, which would abort it
 
 
 def tokens(step, micro, replica, batch, seq, vocab):
@@ -111,54 +115,91 @@ class Steps:
 class Optimizer:
     """AdamW or SGD on parameters as they are, or on fp32 copies of 16-bit ones (`mixed`).
 
-    With fp32 copies and fp32 gradients every gradient is added to its copy's as soon as it is there, and dropped.
+    With fp32 copies and fp32 gradients (`wide`) every gradient is added to its fp32 sum as soon as it is there, and
+    dropped. `zero` 1: every replica keeps the states of its share of the parameters, and hands the new ones round.
     """
 
-    def __init__(self, parameters, kind, *, mixed=False, wide=True, group=None, replicas=1, passes=1, shared=None):
-        """`passes`: gradients are sums over so many; `shared`: a parameter that another rank holds too, and the group
-        of the two, whose gradients are added.
+    def __init__(
+        self,
+        parameters,
+        kind,
+        *,
+        mixed=False,
+        wide=True,
+        zero=0,
+        group=None,
+        sharers=None,
+        whole=True,
+        passes=1,
+        shared=None,
+    ):
+        """`group`: the replicas; `sharers`: those of them that spread one copy of the states, else all; `whole`: the
+        gradients are not added up yet; `passes`: they are sums over so many; `shared`: a parameter that another rank
+        holds too, and the group of the two, whose gradients are added.
         """
         self.own = [one for one in parameters if one.requires_grad]
-        self.group, self.replicas, self.passes = group, replicas, passes
-        self.copies = [nn.Parameter(one.detach().float().clone()) for one in self.own] if mixed else self.own
-        self.mixed = mixed
-        self.shared = next(
-            ((copy, shared[1]) for one, copy in zip(self.own, self.copies, strict=True) if shared and one is shared[0]), None
-        )
+        self.group, self.replicas, self.passes = group, dist.get_world_size(group) if whole else 1, passes
+        self.sharers = group if sharers is None else sharers
+        self.mixed, self.shared = mixed, shared or (None, None)
+        self.sums = [None] * len(self.own)
+        self.owner = self._owners() if zero == 1 and self.replicas > 1 else None
+        mine = [
+            index
+            for index in range(len(self.own))
+            if self.owner is None or self.owner[index] == dist.get_rank(self.sharers)
+        ]
+        self.states = {index: self._state(self.own[index]) for index in mine}
         if mixed and wide:
-            for one, copy in zip(self.own, self.copies, strict=True):
-                one.register_post_accumulate_grad_hook(lambda one, copy=copy: _add(one, copy))
+            for index, one in enumerate(self.own):
+                one.register_post_accumulate_grad_hook(lambda one, index=index: self._add(one, index))
+        held = list(self.states.values())
         if kind == "sgd":
-            self.inner = torch.optim.SGD(self.copies, lr=RATE, momentum=0.9)
+            self.inner = torch.optim.SGD(held, lr=RATE, momentum=0.9)
         else:
-            self.inner = torch.optim.AdamW(self.copies, lr=RATE, fused=CUDA)
+            self.inner = torch.optim.AdamW(held, lr=RATE, fused=CUDA)
+
+    def _state(self, one):
+        return nn.Parameter(one.detach().float().clone()) if self.mixed else one
+
+    def _owners(self):
+        """The replica of every parameter: the largest first, to whom has least."""
+        held, owner = [0] * dist.get_world_size(self.sharers), {}
+        for index in sorted(range(len(self.own)), key=lambda index: -self.own[index].numel()):
+            owner[index] = held.index(min(held))
+            held[owner[index]] += self.own[index].numel()
+        return owner
+
+    def _add(self, one, index):
+        if self.sums[index] is None:
+            self.sums[index] = one.grad.float() if self.mixed else one.grad
+        else:
+            self.sums[index].add_(one.grad)
+        one.grad = None
 
     def step(self):
-        """Mean gradients over the replicas, the update, the new 16-bit parameters, and no gradients."""
-        if self.mixed:
-            for one, copy in zip(self.own, self.copies, strict=True):
-                if one.grad is not None:  # gradients in 16 bit, or of a pass that runs no hooks
-                    _add(one, copy)
-        for copy in self.copies:
-            if copy.grad is not None and self.replicas * self.passes > 1:
-                copy.grad.div_(self.replicas * self.passes)
-            if copy.grad is not None and self.replicas > 1:
-                dist.all_reduce(copy.grad, group=self.group)
-        if self.shared:
-            dist.all_reduce(self.shared[0].grad, group=self.shared[1])
+        """Mean gradients over the replicas, the update, the new parameters, and no gradients."""
+        for index, one in enumerate(self.own):
+            if one.grad is not None:  # of parameters that are their own states, in 16 bit, or of a pass without hooks
+                self._add(one, index)
+            grad = self.sums[index]
+            if grad is None:
+                continue
+            if self.replicas * self.passes > 1:
+                grad.div_(self.replicas * self.passes)
+            if self.replicas > 1:
+                dist.all_reduce(grad, group=self.group)
+            if one is self.shared[0]:
+                dist.all_reduce(grad, group=self.shared[1])
+            if index in self.states:
+                self.states[index].grad = grad
+        self.sums = [None] * len(self.own)
         self.inner.step()
         self.inner.zero_grad(set_to_none=True)
-        if self.mixed:
-            with torch.no_grad():
-                torch._foreach_copy_(self.own, self.copies)  # noqa: SLF001 - there is no public name
-
-
-def _add(one, copy):
-    if copy.grad is None:
-        copy.grad = one.grad.float()
-    else:
-        copy.grad.add_(one.grad)
-    one.grad = None
+        with torch.no_grad():
+            if self.mixed:
+                torch._foreach_copy_([self.own[index] for index in self.states], list(self.states.values()))
+            for index, owner in (self.owner or {}).items():
+                dist.broadcast(self.own[index], group=self.sharers, group_src=owner)
 
 
 def mean(loss, device, group=None):

@@ -2,7 +2,7 @@
 
     ./torch_pipelining.sh       STEPS=100 ./torch_pipelining.sh       python train_pipeline.py   (one stage)
 
-Replicas keep whole states and add up their gradients after the last pass. Put your own data in place of `tokens`, and
+Replicas add up their gradients after the last pass. Put your own data in place of `tokens`, and
 your own weights in place of those of `build`.
 """
 
@@ -58,7 +58,7 @@ def train(model, plan):
     tie = (own[0].embedding if 0 in own else own[chunks - 1].head).weight if apart and rank in ends else None
     optimizer = Optimizer(
         modules.parameters(), plan["optimizer"], mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32",
-        wide=plan["grad_dtype"] == "fp32", group=replicas, replicas=plan["dp"], passes=passes,
+        wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], group=replicas, passes=passes,
         shared=None if tie is None else (tie, pair),
     )  # fmt: skip
     runtime = pipeline(str(HERE / "schedule.csv"), rank, own.__getitem__, loss_of, device, stages, scale=False)
@@ -66,7 +66,9 @@ def train(model, plan):
     steps = Steps(total(count, device, stages), plan["dtype"], device)
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
     for step in range(STEPS):
-        batch = [tokens(step, micro, replica, plan["micro_batch"], plan["seq"], model["vocab"]) for micro in range(passes)]
+        batch = [
+            tokens(step, micro, replica, plan["micro_batch"], plan["seq"], model["vocab"]) for micro in range(passes)
+        ]
         ids, losses = torch.cat(batch).to(device), []
         last = {"target": ids, "losses": losses} if chunks - 1 in own else {}
         with casting:

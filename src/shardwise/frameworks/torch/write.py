@@ -52,7 +52,9 @@ def _axes(draft: ExportDraft) -> None:
     s = draft.strategy
     for name in ("tp", "cp", "ep", "etp"):
         if getattr(s, name) > 1:
-            text = f"{getattr(s, name)}: the program has stages and replicas alone; use {name} 1, or export to torchtitan"
+            text = (
+                f"{getattr(s, name)}: the program has stages and replicas alone; use {name} 1, or export to torchtitan"
+            )
             draft.refuse(f"strategy.{name}", text)
     if s.vpp > 1 or s.pp > 1:
         draft.strategy = replace(draft.strategy, layers=draft.layers, **_COUNTED)
@@ -72,9 +74,12 @@ def _model(draft: ExportDraft) -> None:
 
 def _states(draft: ExportDraft) -> None:
     s = draft.strategy
-    if s.zero and s.dp > 1:
-        text = f"{s.zero}: replicas of the program keep whole states; zero 0 is written"
-        draft.lose("strategy.zero", text, zero=0, zero_group=0)
+    if s.zero > 1 and s.dp > 1:
+        text = f"{s.zero}: replicas of the program shard their states alone; zero 1 is written"
+        draft.lose("strategy.zero", text, zero=1)
+    if draft.strategy.zero and s.shard_group < s.dp:
+        text = f"{s.zero_group}: states are sharded over all {s.dp} replicas, so memory is at most as planned"
+        draft.lose("strategy.zero_group", text, zero_group=0)
     without(draft, offload=("none", "states and activations of the program stay on the GPU"))
 
 
@@ -83,7 +88,8 @@ def _recompute(draft: ExportDraft) -> None:
     recompute = draft.strategy.recompute
     if recompute.full and recompute.group > 1:
         again = replace(recompute, group=1)
-        draft.lose("strategy.recompute", f"{recompute}: layers are recomputed one by one; {again} is written", recompute=again)
+        text = f"{recompute}: layers are recomputed one by one; {again} is written"
+        draft.lose("strategy.recompute", text, recompute=again)
 
 
 def _numbers(draft: ExportDraft) -> None:
@@ -99,8 +105,9 @@ def _plan(draft: ExportDraft) -> dict[str, Any]:
     """What the program reads."""
     s = draft.strategy
     return {
-        "pp": s.pp, "dp": s.dp, "micro_batch": s.micro_batch, "seq": s.seq, "dtype": s.dtype, "master": s.master,
-        "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "flash": s.flash, "compile": s.compile,
+        "pp": s.pp, "dp": s.dp, "zero": s.zero, "micro_batch": s.micro_batch, "seq": s.seq, "dtype": s.dtype,
+        "master": s.master, "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "flash": s.flash,
+        "compile": s.compile,
         "layers": draft.layers, "recompute": recomputed(draft) if s.recompute.full else [0] * s.chunks,
     }  # fmt: skip
 

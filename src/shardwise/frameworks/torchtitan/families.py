@@ -23,14 +23,19 @@ class Flavor(NamedTuple):
     family: str
     args: dict[str, Any]
     """Arguments of its class; `moe_args` and `rope_scaling_args` are tables of arguments of their own."""
+    tied: bool
+    """The planned model ties its embeddings, which the module beside the configuration does: no family of 0.2 counts
+    its parameters rightly then, and FSDP unties them."""
+    biased: bool
+    """Queries, keys and values have biases, which the module adds."""
 
 
-def flavor(model: Model, seq: int, version: str) -> Flavor | tuple[Fault, ...]:
+def flavor(model: Model, seq: int) -> Flavor | tuple[Fault, ...]:
     """The family and its arguments, or what none of them has."""
-    lacking = {name: tuple(_lacks(model, name, seq, version)) for name in FAMILIES}
+    lacking = {name: tuple(_lacks(model, name, seq)) for name in FAMILIES}
     for name, lacks in lacking.items():
         if not lacks:
-            return Flavor(name, _ARGUMENTS[name](model))
+            return Flavor(name, _ARGUMENTS[name](model), model.tied, model.qkv_bias)
     shared = [one for one in lacking["llama3"] if all(one in other for other in lacking.values())]
     if shared:
         return tuple(Fault(one.path, f"{one.message}: none of llama3, qwen3 and deepseek_v3 has it") for one in shared)
@@ -39,7 +44,7 @@ def flavor(model: Model, seq: int, version: str) -> Flavor | tuple[Fault, ...]:
     return (Fault(nearest[0].path, f"none of torchtitan's families is {model.name}: {told}"),)
 
 
-def _lacks(model: Model, family: str, seq: int, version: str) -> Iterator[Fault]:
+def _lacks(model: Model, family: str, seq: int) -> Iterator[Fault]:
     yield from _everywhere(model, seq)
     if family != "deepseek_v3":
         yield from _without(model.mla is not None, "mla", "latent attention")
@@ -54,10 +59,10 @@ def _lacks(model: Model, family: str, seq: int, version: str) -> Iterator[Fault]
                             "beside those with experts")  # fmt: skip
     else:
         yield from _without(model.mla is None, "mla", "ordinary attention")
+        yield from _without(model.tied, "tied", "tied embeddings")
+        yield from _without(model.qkv_bias, "qkv_bias", "biases of queries, keys and values")
         yield from _without(model.qk_norm != "none", "qk_norm", "norm on queries and keys")
         yield from _without(bool(model.moe and model.moe.every > 1), "moe", "dense layers between those with experts")
-    tied = ("qwen3",) if version == "0.2" else ("llama3", "qwen3")
-    yield from _without(model.tied and family not in tied, "tied", "tied embeddings")
     yield from _scaling(model, family)
 
 
@@ -67,7 +72,7 @@ def _everywhere(model: Model, seq: int) -> Iterator[Fault]:
     for name, theirs in named.items():
         value = getattr(model, name)
         yield from _without(value != theirs, name, f"{value} ({theirs} alone)")
-    for name in ("qkv_bias", "out_bias", "mlp_bias", "head_bias", "embedding_norm", "parallel_residual", "sinks"):
+    for name in ("out_bias", "mlp_bias", "head_bias", "embedding_norm", "parallel_residual", "sinks"):
         yield from _without(getattr(model, name), name, name.replace("_", " "))
     yield from _without(model.norms_per_layer != 2, "norms_per_layer", f"{model.norms_per_layer} norms a layer")
     yield from _without(model.embedding_size not in {0, model.hidden}, "embedding_size", "narrower embedding")
@@ -84,6 +89,8 @@ def _experts(moe: Moe | None) -> Iterator[Fault]:
                         f"experts of {moe.expert_ffn}")  # fmt: skip
     yield from _without(moe.shared_gate, "moe", "gate of the shared expert")
     yield from _without(moe.expert_bias, "moe", "biases of experts")
+    limited = moe.groups > 1 and not moe.balance_bias  # theirs ranks groups by the two best, as DeepSeek-V3 does
+    yield from _without(limited, "moe", "groups of experts that are ranked by their best alone")
     yield from _without(moe.capacity is not None, "moe", "capacity of experts (all tokens are kept)")
 
 
@@ -127,7 +134,6 @@ def _qwen3(model: Model) -> dict[str, Any]:
         "head_dim": model.head_size,
         "hidden_dim": model.ffn,
         "qk_norm": model.qk_norm == "head",
-        "enable_weight_tying": model.tied,
         **({"moe_enabled": True, "moe_inter_dim": moe.expert_ffn, "moe_args": _moe(moe)} if moe else {}),
     }
 

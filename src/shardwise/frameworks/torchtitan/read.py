@@ -18,7 +18,7 @@ from shardwise.frameworks.torchtitan.names import (
 from shardwise.frameworks.torchtitan.read_python import calls, model_module
 from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.gate import said
-from shardwise.inputs.load import named_model
+from shardwise.inputs.load import model_names, named_model
 from shardwise.inputs.recompute import Recompute
 
 Settings = dict[str, Any]
@@ -135,6 +135,7 @@ def _pipeline(draft: ImportDraft, keys: Foreign) -> None:
     draft.take("schedule", _SCHEDULES[name], f"pipeline_parallel_schedule {name}")
     if name in TORCHTITAN_NEAREST:
         draft.assumed.append(f"schedule {_SCHEDULES[name]}: the nearest to {name}")
+    draft.order = keys.text("parallelism.pipeline_parallel_schedule_csv", "")
     parts = keys.data.get("parallelism.module_fqns_per_model_part")
     if parts:
         keys.read.add("parallelism.module_fqns_per_model_part")
@@ -278,6 +279,7 @@ def _model(draft: ImportDraft, keys: Foreign) -> None:
     """The file names a model of torchtitan's; our catalog has most of those that people train."""
     name, flavor = keys.text("model.name", ""), keys.text("model.flavor", "")
     ours = next((own for own, theirs in TORCHTITAN_FLAVORS.items() if theirs == (name, flavor)), None)
+    ours = ours or (flavor if flavor in model_names() else None)  # as in the files that we write
     if ours is not None:
         draft.model = named_model(ours)
         draft.understood.append(f"model.name {name}, model.flavor {flavor} -> model {ours}")

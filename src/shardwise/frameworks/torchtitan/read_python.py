@@ -9,6 +9,8 @@ from typing import Any
 Settings = dict[str, Any]
 _TABLES = {"parallelism", "training", "activation_checkpoint", "model", "optimizer", "compile", "job"}
 _MODELS = "torchtitan.models."
+PLANNED = "planned"
+"""The function of our own files that puts another model into one of torchtitan's."""
 
 
 def model_module(tree: ast.Module) -> str:
@@ -26,8 +28,9 @@ def calls(tree: ast.AST, module: str = "") -> Settings:
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call):
             continue
-        if ast.unparse(call.func).split(".")[-1] == "model_registry":
-            settings |= _model(call, module or _from_function(tree))
+        function = ast.unparse(call.func).split(".")[-1]
+        if function in {"model_registry", PLANNED}:  # the outer one is met first, and names what is trained
+            settings = _model(call, module or _from_function(tree)) | settings
         for argument in call.keywords:
             value = named.get(argument.value.id) if isinstance(argument.value, ast.Name) else argument.value
             if argument.arg in _TABLES and isinstance(value, ast.Call):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pprint import pformat
 from typing import Any
 
@@ -16,41 +17,85 @@ _TABLES = {"moe_args": "MoEArgs", "rope_scaling_args": "RoPEScalingArgs"}
 """Arguments that are classes of their own."""
 
 
+_SHARDING = {"llama3": "llama3", "qwen3": "llama4"}
+"""Whose FSDP a family runs."""
+
+
 def module(draft: ExportDraft, flavor: Flavor) -> File:
     """`experimental.custom_import` runs it in every process before the model is built."""
-    name, args = flavor
-    moe = "moe_args" in args
-    lines = [
-        "import dataclasses",
-        "",
-        "import torch",
-        *(["import torchtitan.models.llama4.infra.parallelize as sharding"] if args.get("enable_weight_tying") else []),
-        "from torchtitan.components.dataloader import ParallelAwareDataloader",
-        *(["from torchtitan.components.optimizer import build_optimizers_with_moe_load_balancing"] if moe else []),
-        "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
-        f"from torchtitan.models.{name} import {_CLASSES[name]}, get_train_spec",
-        *(["from torchtitan.models.llama3.model.args import RoPEScalingArgs"] if name == "llama3" else []),
-        *(["from torchtitan.models.moe import MoEArgs"] if moe else []),
-        "from torchtitan.protocols.train_spec import register_train_spec",
-        *(["from torchtitan.tools.utils import has_cuda_capability"] if moe else []),
-        "",
-        f"ARGS = {_call(_CLASSES[name], args)}",
-        _DATA.format(dataset=RANDOM),
-        *([_TIED] if args.get("enable_weight_tying") else []),
-        "register_train_spec(",
-        f'    "{name}",',
-        "    dataclasses.replace(",
-        "        OWN,",
-        f"        model_args={{{draft.model.name!r}: ARGS}},",
-        "        build_tokenizer_fn=tokenizer,",
-        "        build_dataloader_fn=dataloader,",
-        # their qwen3 names none, though its stages may lack any module as those of the others do
-        "        pipelining_fn=pipeline_llm,",
-        *(["        build_optimizers_fn=build_optimizers_with_moe_load_balancing,"] if moe else []),
-        "    ),",
-        ")",
+    name, args = flavor.family, flavor.args
+    parts = [
+        "\n".join(_imports(flavor)) + "\n",
+        f"ARGS = {_call(_CLASSES[name], args)}\n{_DATA.format(dataset=RANDOM)}",
+        "\n".join(_planned(flavor)) if flavor.tied or flavor.biased else "",
+        _TIED if flavor.tied else "",
+        "\n".join(_registered(draft, flavor)),
     ]
-    return File(name=f"{MODULE}.py", text=draft.header() + "\n".join(lines) + "\n")
+    text = "\n\n".join(part.rstrip("\n") + "\n" for part in parts if part)
+    return File(name=f"{MODULE}.py", text=draft.header() + text)
+
+
+def _imports(flavor: Flavor) -> Iterator[str]:
+    name, moe = flavor.family, "moe_args" in flavor.args
+    yield from ("import dataclasses", "", "import torch")
+    if flavor.tied:
+        yield f"import torchtitan.models.{_SHARDING[name]}.infra.parallelize as sharding"
+    yield "from torchtitan.components.dataloader import ParallelAwareDataloader"
+    if moe:
+        yield "from torchtitan.components.optimizer import build_optimizers_with_moe_load_balancing"
+    yield "from torchtitan.distributed.pipeline_parallel import pipeline_llm"
+    yield f"from torchtitan.models.{name} import {_CLASSES[name]}, get_train_spec"
+    if name == "llama3":
+        yield "from torchtitan.models.llama3.model.args import RoPEScalingArgs"
+    if moe:
+        yield "from torchtitan.models.moe import MoEArgs"
+    yield "from torchtitan.protocols.train_spec import register_train_spec"
+    if moe:
+        yield "from torchtitan.tools.utils import has_cuda_capability"
+
+
+def _planned(flavor: Flavor) -> Iterator[str]:
+    """A class of the family's with what the planned model has more."""
+    more = ["tied embeddings"] * flavor.tied + ["biases of queries, keys and values"] * flavor.biased
+    yield "class Planned(OWN.model_cls):"
+    yield f'    """The family\'s model with what the planned one has more: {" and ".join(more)}."""'
+    yield ""
+    yield "    def __init__(self, args):"
+    yield "        super().__init__(args)"
+    if flavor.biased:
+        yield from _EACH
+        yield "                old = getattr(block.attention, name)"
+        yield "                setattr(block.attention, name, torch.nn.Linear(old.in_features, old.out_features))"
+    if flavor.tied:
+        yield "        self.output.weight = self.tok_embeddings.weight"
+    yield ""
+    yield "    def init_weights(self, *args, **rest):"
+    if flavor.tied:
+        yield "        self.output.weight = self.tok_embeddings.weight  # they came to the device one by one"
+    yield "        super().init_weights(*args, **rest)"
+    if flavor.biased:
+        yield from _EACH
+        yield "                torch.nn.init.zeros_(getattr(block.attention, name).bias)"
+
+
+_EACH = ("        for block in self.layers.values():", '            for name in ("wq", "wk", "wv"):')
+
+
+def _registered(draft: ExportDraft, flavor: Flavor) -> Iterator[str]:
+    yield "register_train_spec("
+    yield f'    "{flavor.family}",'
+    yield "    dataclasses.replace("
+    yield "        OWN,"
+    if flavor.tied or flavor.biased:
+        yield "        model_cls=Planned,"
+    yield f"        model_args={{{draft.model.name!r}: ARGS}},"
+    yield "        build_tokenizer_fn=tokenizer,"
+    yield "        build_dataloader_fn=dataloader,"
+    # their qwen3 names none, though its stages may lack any module as those of the others do
+    yield "        pipelining_fn=pipeline_llm,"
+    if "moe_args" in flavor.args:
+        yield "        build_optimizers_fn=build_optimizers_with_moe_load_balancing,"
+    yield from ("    ),", ")")
 
 
 def _call(function: str, args: dict[str, Any], depth: int = 0) -> str:

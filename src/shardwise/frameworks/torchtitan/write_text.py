@@ -10,6 +10,7 @@ import tomli_w
 
 from shardwise.frameworks.launcher import gpus_per_node, starting
 from shardwise.frameworks.target import ExportDraft, File
+from shardwise.frameworks.torchtitan import write_later as later
 from shardwise.frameworks.torchtitan.families import Flavor, flavor
 from shardwise.frameworks.torchtitan.names import TORCHTITAN_FLAVORS
 from shardwise.frameworks.torchtitan.write_model import MODULE, RANDOM, module
@@ -21,11 +22,16 @@ Settings = dict[str, Any]
 def say_model(draft: ExportDraft) -> None:
     """What of the model cannot be said: the family must be exactly it, what only the training lacks is lost."""
     model, s = draft.model, draft.strategy
-    found = flavor(model, s.seq, draft.version)
+    found = flavor(model, s.seq)
     if not isinstance(found, Flavor):
         for fault in found:
             draft.refuse(fault.path, f"{fault.message}; choose another target, or change the model")
         return
+    if found.biased and draft.version != "0.2":
+        draft.refuse("model.qkv_bias", "biases of queries, keys and values are in no family from 0.3 on; use 0.2")
+    if draft.version == "main" and model.name not in TORCHTITAN_FLAVORS:
+        known = f"torchtitan has no flavor that is known to be {model.name}"
+        draft.by_hand.append(f"the model: {known}; name yours, the file stops until then")
     if model.tied and s.pp > 1:
         text = f"with pp {s.pp} the embedding and the output layer are on two ranks, and torchtitan ties no weights"
         draft.refuse("model.tied", f"{text} over a pipeline; use pp 1")
@@ -48,14 +54,16 @@ def say_model(draft: ExportDraft) -> None:
 
 def config(draft: ExportDraft, tables: dict[str, Settings]) -> tuple[File, ...]:
     """The configuration file of a version, what it needs beside it, and what starts it."""
+    found = flavor(draft.model, draft.strategy.seq)
+    assert isinstance(found, Flavor)  # noqa: S101 - `settle` stopped where it is none
     if draft.version == "0.2":
-        found = flavor(draft.model, draft.strategy.seq, draft.version)
-        assert isinstance(found, Flavor)  # noqa: S101 - `settle` stopped where it is none
         file = File(name="torchtitan.toml", text=_toml(draft, found, tables))
         flags = "--job.config_file torchtitan.toml --training.steps $STEPS --debug.seed ${SEED:-1234}"
         return file, module(draft, found), *_start(draft, flags)
     file = File(name="shardwise_config.py", text=python(draft, tables))
-    return file, *_start(draft, "--module shardwise_config --config shardwise")
+    flags = "--module shardwise_config --config shardwise --training.steps $STEPS --debug.seed ${SEED:-1234}"
+    beside = (later.module(draft, found, mtp(draft)),) if draft.version == "0.3" else ()
+    return file, *beside, *_start(draft, flags)
 
 
 def _toml(draft: ExportDraft, found: Flavor, tables: dict[str, Settings]) -> str:
@@ -105,7 +113,10 @@ _CONVERTERS = {"fp8": "Float8", "mxfp8": "MXFP8"}
 
 def _known(draft: ExportDraft) -> tuple[str, str]:
     """Their model and flavor; without a flavor where the model is not known to be one of theirs."""
-    return TORCHTITAN_FLAVORS.get(draft.model.name, ("llama3", ""))
+    found = flavor(draft.model, draft.strategy.seq)
+    if draft.version == "0.3" and isinstance(found, Flavor):
+        return found.family, later.BASE
+    return TORCHTITAN_FLAVORS.get(draft.model.name, (found.family if isinstance(found, Flavor) else "llama3", ""))
 
 
 def mtp(draft: ExportDraft) -> int:
@@ -121,19 +132,23 @@ def python(draft: ExportDraft, tables: dict[str, Settings]) -> str:
     known = known or "debugmodel"
     base = f"{name}_{known.lower().replace('.', '_').replace('-', '_')}"
     lines = ["from dataclasses import replace", "", *_imports(draft, name, base), "", ""]
-    lines += ["def shardwise():", f"    base = {base}()", f"    model_spec = model_registry({_model(draft, known)})"]
-    lines += [*_guard(draft), "    return replace(", "        base,", *_body(draft, tables), "    )", ""]
+    lines += ["def shardwise():", f"    base = {base}()", f"    model_spec = {_model(draft, known)}"]
+    guard = _guard(draft) if draft.version == "main" else []
+    lines += [*guard, "    return replace(", "        base,", *_body(draft, tables), "    )", ""]
     return draft.header() + "\n".join(lines)
 
 
 def _imports(draft: ExportDraft, name: str, base: str) -> Iterator[str]:
     converters, policy = _converters(draft), _policy(draft)
+    if draft.version == "0.3":
+        yield f"from {later.MODULE} import VOCABULARY, NoTokenizer, RandomTokens, planned"
+        yield "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss"
     if converters:
         yield f"from torchtitan.components.quantization import {', '.join(converters)}"
     yield "from torchtitan.config import CompileConfig, ParallelismConfig"
     if policy:
         yield f"from torchtitan.distributed.activation_checkpoint import {policy}"
-    if mtp(draft):
+    if mtp(draft) and draft.version == "main":
         yield "from torchtitan.models.common.config_utils import decoder_vocab_size"
     yield f"from torchtitan.models.{name} import model_registry"
     yield f"from torchtitan.models.{name}.config_registry import {base}"
@@ -153,13 +168,12 @@ def _converters(draft: ExportDraft) -> list[str]:
 
 
 def _model(draft: ExportDraft, known: str) -> str:
-    words = [repr(known)]
-    if mtp(draft):
-        words.append(f"num_mtp_layers={mtp(draft)}")
     made = [f"{name}.Config(model_compile_enabled={draft.strategy.compile})" for name in _converters(draft)]
-    if made:
-        words.append(f"converters=[{', '.join(made)}]")
-    return ", ".join(words)
+    converters = [f"converters=[{', '.join(made)}]"] if made else []
+    if draft.version == "0.3":
+        return f"planned({', '.join([repr(draft.model.name), f'model_registry({known!r})', *converters])})"
+    extra = [f"num_mtp_layers={mtp(draft)}"] if mtp(draft) else []
+    return f"model_registry({', '.join([repr(known), *extra, *converters])})"
 
 
 def _guard(draft: ExportDraft) -> list[str]:
@@ -172,7 +186,16 @@ def _guard(draft: ExportDraft) -> list[str]:
 def _body(draft: ExportDraft, tables: dict[str, Settings]) -> Iterator[str]:
     policy = _policy(draft)
     yield "        model_spec=model_spec,"
-    if mtp(draft):
+    if draft.version == "0.3":
+        plain = "ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY))"
+        yield f"        loss={'MTPLoss.Config(global_vocab_size=VOCABULARY)' if mtp(draft) else plain},"
+        yield '        hf_assets_path=".",'
+        yield "        tokenizer=NoTokenizer.Config(),"
+        yield "        dataloader=RandomTokens.Config(),"
+        yield "        metrics=replace(base.metrics, log_freq=1, disable_color_printing=True),"
+        yield "        checkpoint=replace(base.checkpoint, enable=False),"
+        yield "        validator=replace(base.validator, enable=False),"
+    elif mtp(draft):
         yield "        loss=MTPLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),"
     yield from _call("training", "replace", tables["training"], "base.training")
     yield from _call("parallelism", "ParallelismConfig", tables["parallelism"])

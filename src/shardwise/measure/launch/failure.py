@@ -21,6 +21,8 @@ _FOLLOWS = re.compile(
     r"NCCL error|ncclRemoteError|ProcessGroup|Warning\b"
 )
 """What other ranks, or the launcher, say because one rank has died."""
+_REPORT = re.compile(r"failed \(exitcode|Sending process [0-9]+ closing signal")
+"""With what torchrun's own report of a death begins; what the program said stands before it."""
 _NOISE = re.compile(
     r"torch\.distributed|elastic|torchrun|^[=\-_ ]+$|Root Cause|exitcode|error_file|traceback :|time +:"
 )
@@ -47,7 +49,9 @@ class JobError(ShardwiseError):
 
 def cause_of(lines: Sequence[str]) -> str:
     """The line that says why: the first exception that is no consequence of another."""
-    plain = [_NUMBERED.sub("", line).strip() for line in lines]
+    every = [_NUMBERED.sub("", line).strip() for line in lines]
+    report = next((index for index, line in enumerate(every) if _REPORT.search(line)), len(every))
+    plain = every[:report] or every
     errors = [line for line in plain if _ERROR.match(line)]
     own = [line for line in errors if not _FOLLOWS.search(line)]
     memory = [line for line in own if _MEMORY.search(line)]

@@ -10,18 +10,17 @@ from typing import Any, Literal
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.frameworks.export import export
+from shardwise.frameworks.export import export, find
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.launcher import gpus_per_node
 from shardwise.frameworks.target import Export
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import together, write_now, write_text
-from shardwise.measure.calibrate import Calibrated, by_run, stored
+from shardwise.measure.calibrate import Calibrated, by_run, learnable, stored
 from shardwise.measure.compare import RunLine, compared
-from shardwise.measure.fit.store import check_name
 from shardwise.measure.launch.failure import failure
-from shardwise.measure.launch.machine import FoundMachine, ask_machine
-from shardwise.measure.launch.preflight import faults_of, free_port, needs_of
+from shardwise.measure.launch.machine import UNASKED, FoundMachine, ask_machine
+from shardwise.measure.launch.preflight import faults_of, free_port, needs_of, slurm_faults
 from shardwise.measure.launch.process import Ended, run_batch, run_job
 from shardwise.measure.logs.match import refuse_other_run
 from shardwise.measure.logs.reader import LogReader
@@ -98,9 +97,15 @@ def launch(
     follow: Follow | None,
 ) -> Launched:
     """Write a plan's files for a target and run them; `follow` is given every step as it ends."""
-    if learn is not None:
-        _refuse_idle_learning(plan, learn, cpu=cpu, dry_run=dry_run)
+    if learn is not None and (cpu or dry_run):
+        raise InputError(Fault("--learn", f"has nothing to learn from {'CPUs' if cpu else 'a dry run'}; leave it out"))
+    if learn is not None and not find(to)[0].runtime:
+        own = plan.strategy.runtime
+        why = f"{to} has no runtime of its own; what it teaches would be taken for {own}'s: leave it out"
+        raise InputError(Fault("--learn", why))
     job = _prepared(plan, to, folder, steps=steps, launcher=launcher, cpu=cpu)
+    if learn is not None:
+        learnable(job.told, learn)
     if dry_run:
         return job.launched(notes=("nothing was written or started (--dry-run)",))
     write_export(job.export, folder, force=force)
@@ -113,13 +118,6 @@ def launch(
         last = reader.steps[-1].step if reader.steps else 0
         raise failure(ended.code, last, ended.lines, job.told, str(place / "train.log"))
     return _answered(job, place, reader, ended, learn)
-
-
-def _refuse_idle_learning(plan: Plan, learn: str, *, cpu: bool, dry_run: bool) -> None:
-    if cpu or dry_run:
-        raise InputError(Fault("--learn", f"has nothing to learn from {'CPUs' if cpu else 'a dry run'}; leave it out"))
-    if learn != plan.cluster.gpu.name:
-        check_name(learn, plan.cluster.gpu.name)
 
 
 def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launcher, cpu: bool) -> Job:
@@ -137,13 +135,14 @@ def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launch
             "GPUS_PER_NODE": str(told.strategy.world),
         }
         environment["NUM_NODES"] = "1"
-    where = folder if folder.is_dir() else Path.cwd()
-    machine = ask_machine(tuple(need.module for need in needs_of(made, cpu=cpu)), environment, where)
+    machine = UNASKED
     command: tuple[str, ...] = ("bash", programs[0])
-    if launcher == "slurm":
-        faults = _slurm_faults(environment)
+    if launcher == "slurm":  # the machines that will run it are others
+        faults = list(slurm_faults(environment, folder))
         command = ("sbatch", "--wait", "--parsable", f"{Path(programs[0]).stem}.sbatch")
     else:
+        where = folder if folder.is_dir() else Path.cwd()
+        machine = ask_machine(tuple(need.module for need in needs_of(made, environment, cpu=cpu)), environment, where)
         faults = list(faults_of(made, told, machine, environment, folder, cpu=cpu))
     if faults:
         raise InputError(faults, title="nothing was started")
@@ -153,14 +152,6 @@ def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launch
         export=made, told=told, folder=folder, environment=environment, command=command, machine=machine, steps=steps,
         cpu=cpu,
     )  # fmt: skip
-
-
-def _slurm_faults(environment: dict[str, str]) -> list[Fault]:
-    import shutil
-
-    if shutil.which("sbatch", path=environment.get("PATH", os.defpath)):
-        return []
-    return [Fault("--launcher", "is slurm, and sbatch is not on PATH; launch from a login node, or use torchrun")]
 
 
 def _estimated(plan: Plan, made: Export) -> Estimate:
@@ -207,7 +198,9 @@ def _run(job: Job, place: Path, launcher: Launcher, follow: Follow | None) -> tu
 def _answered(job: Job, place: Path, reader: LogReader, ended: Ended, learn: str | None) -> Launched:
     """What came of a job that ended well, or was ended with Ctrl-C."""
     steps, log = tuple(reader.steps), str(place / "train.log")
-    refuse_other_run({name: value for name, value in reader.facts.items() if name != "steps"}, job.told, log)
+    refuse_other_run(reader.framework, reader.facts, job.told, log)
+    if not steps and int(job.environment.get("NUM_NODES") or 1) > 1:
+        return job.launched(run=place, notes=("another node prints the steps; they are measured there",))
     if not steps:
         raise InputError(f"{log} has no step of any framework that is known: the job printed none; nothing was stored")
     if job.cpu:
@@ -220,6 +213,8 @@ def _answered(job: Job, place: Path, reader: LogReader, ended: Ended, learn: str
     lines = compared(job.told, kept)
     framework = job.export.target
     notes = [kept.note] if kept.note else []
+    if not find(framework)[0].runtime:
+        notes.append(f"{framework} has no runtime of its own: {job.told.strategy.runtime} is what was predicted")
     if ended.interrupted:
         notes.append("the run was interrupted: what was measured until then is shown, and nothing is learnt")
     learnt = None

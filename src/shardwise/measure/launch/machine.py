@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 ANSWER_WITHIN = 180.0
 """Seconds: importing torch from a cold network disk takes minutes."""
 _ASK = """
-import importlib.metadata as metadata, importlib.util as util, json, sys
+import importlib.metadata as metadata, importlib.util as util, json, os, sys
 def version(module):
     try:
         if util.find_spec(module) is None: return None
@@ -23,8 +23,12 @@ def version(module):
         try: return metadata.version(name)
         except metadata.PackageNotFoundError: pass
     return ""
+def place(module):
+    spec = util.find_spec(module.partition(".")[0])
+    return os.path.dirname(([*(spec.submodule_search_locations or ()), spec.origin or ""])[0]) if spec else ""
 said = {"python": sys.version.split()[0], "executable": sys.executable}
 said["modules"] = {module: version(module) for module in sys.argv[1:]}
+said["places"] = {module: place(module) for module in sys.argv[1:]}
 try:
     import torch
     said["torch"] = torch.__version__
@@ -59,8 +63,13 @@ class FoundMachine(NamedTuple):
     gpus: tuple[FoundGpu, ...]
     modules: dict[str, str | None]
     """Version of what can be imported; none: it cannot."""
+    places: dict[str, str]
+    """The folder that each lies in."""
     fault: str
     """Why torch or its GPUs could not be asked."""
+
+
+UNASKED = FoundMachine("", "", "", "", "", "", (), {}, {}, "")
 
 
 def ask_machine(modules: tuple[str, ...], environment: Mapping[str, str], folder: Path) -> FoundMachine:
@@ -68,18 +77,25 @@ def ask_machine(modules: tuple[str, ...], environment: Mapping[str, str], folder
     python = interpreter(environment)
     said: dict[str, Any] = {}
     if python:
-        done = subprocess.run(  # noqa: S603 - the interpreter that will run the job
-            [python, "-c", _ASK, *modules], env=dict(environment), cwd=folder, capture_output=True, text=True,
-            timeout=ANSWER_WITHIN, check=False,
-        )  # fmt: skip
-        lines = [line for line in done.stdout.splitlines() if line.startswith("shardwise machine ")]
-        said = json.loads(lines[-1].removeprefix("shardwise machine ")) if lines else {"fault": _last(done.stderr)}
+        said = _answer([python, "-c", _ASK, *modules], environment, folder)
     return FoundMachine(
         executable=said.get("executable", python), python=said.get("python", ""), torch=said.get("torch", ""),
         cuda=said.get("cuda", ""), nccl=said.get("nccl", ""), driver=_driver(environment),
         gpus=tuple(FoundGpu(**gpu) for gpu in said.get("gpus", ())), modules=said.get("modules", {}),
-        fault=said.get("fault", ""),
+        places=said.get("places", {}), fault=said.get("fault", ""),
     )  # fmt: skip
+
+
+def _answer(command: list[str], environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that will run the job
+            command, env=dict(environment), cwd=folder, capture_output=True, text=True, timeout=ANSWER_WITHIN,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"fault": f"{type(error).__name__}: {error}"[:300]}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("shardwise machine ")]
+    return json.loads(lines[-1].removeprefix("shardwise machine ")) if lines else {"fault": _last(done.stderr)}
 
 
 def interpreter(environment: Mapping[str, str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -34,24 +33,37 @@ class Need:
     install: str
     """What gets it."""
     when: str = ""
-    """Only where a file of the export holds this; a leading `!`: where none does."""
+    """Only where a file of the export holds this; a leading `!`: where none does; a leading `$`: where the environment
+    has this variable."""
+    package: str = ""
+    """What pip calls it, where that is not the module's name."""
+    beside: tuple[str, str] = ("", "")
+    """A file that must lie beside it, or in the folder that a variable names; the variable."""
     gpu: bool = False
     """It is of no use without a GPU, and not asked for on CPUs."""
 
 
 NEEDS: dict[str, tuple[Need, ...]] = {
     "megatron": (
-        Need(module="megatron.core", install="pip install megatron-core, or put Megatron-LM's folder on PYTHONPATH"),
+        Need(
+            module="megatron.core", install="put the folder of Megatron-LM on PYTHONPATH", package="megatron-core",
+            beside=("pretrain_gpt.py", "MEGATRON"),
+        ),
         Need(
             module="transformer_engine", install="pip install transformer-engine[pytorch], or plan for megatron-local",
             when="!--transformer-impl local", gpu=True,
         ),
         Need(
             module="fused_weight_gradient_mlp_cuda",
-            install="build apex with --cuda_ext, or add --no-gradient-accumulation-fusion after the script's name",
+            install="build apex with --cuda_ext, or add --no-gradient-accumulation-fusion to train.sh",
             when="!--no-gradient-accumulation-fusion", gpu=True,
         ),
         Need(module="flash_attn", install="pip install flash-attn", when="--attention-backend flash", gpu=True),
+    ),
+    "megatron-bridge": (
+        Need(module="megatron.bridge", install="pip install megatron-bridge"),
+        Need(module="nvidia_resiliency_ext", install="pip install nvidia-resiliency-ext"),
+        Need(module="transformer_engine", install="pip install transformer-engine[pytorch]", gpu=True),
     ),
     "torchtitan": (
         Need(module="torchtitan", install="pip install torchtitan"),
@@ -64,7 +76,7 @@ NEEDS: dict[str, tuple[Need, ...]] = {
     ),
     "huggingface": (
         Need(module="transformers", install="pip install transformers"),
-        Need(module="accelerate", install="pip install accelerate", when="accelerate"),
+        Need(module="accelerate", install="pip install accelerate", when="$TRAINER"),
     ),
     "mindformers": (Need(module="mindformers", install="pip install mindformers"),),
     "paddle": (Need(module="paddle", install="pip install paddlepaddle"),),
@@ -72,19 +84,17 @@ NEEDS: dict[str, tuple[Need, ...]] = {
 """Target -> what its folders import; the first is the framework itself, whose version is held against the target's."""
 
 
-def needs_of(export: Export, *, cpu: bool) -> tuple[Need, ...]:
+def needs_of(export: Export, environment: Mapping[str, str], *, cpu: bool) -> tuple[Need, ...]:
     """What this export imports."""
     text = "\n".join(file.text for file in export.files)
-    found = [need for need in NEEDS.get(_name(export), ()) if not (cpu and need.gpu) and _holds(need.when, text)]
-    return tuple({need.module: need for need in found}.values())
 
+    def holds(when: str) -> bool:
+        if when.startswith("$"):
+            return bool(environment.get(when[1:]))
+        return when[1:] not in text if when.startswith("!") else when in text
 
-def _name(export: Export) -> str:
-    return export.target.partition("@")[0]
-
-
-def _holds(when: str, text: str) -> bool:
-    return when[1:] not in text if when.startswith("!") else when in text
+    every = NEEDS.get(export.target.partition("@")[0], ())
+    return tuple({need.module: need for need in every if not (cpu and need.gpu) and holds(need.when)}.values())
 
 
 def faults_of(
@@ -99,6 +109,13 @@ def faults_of(
         yield from _gpus(told, machine)
 
 
+def slurm_faults(environment: Mapping[str, str], folder: Path) -> Iterator[Fault]:
+    """The same where Slurm starts it: on machines that cannot be asked from here."""
+    if not shutil.which("sbatch", path=environment.get("PATH", os.defpath)):
+        yield Fault("--launcher", "is slurm, and sbatch is not on PATH; launch from a login node, or use torchrun")
+    yield from _places(folder)
+
+
 def _software(export: Export, machine: FoundMachine, environment: Mapping[str, str], *, cpu: bool) -> Iterator[Fault]:
     if not shutil.which("torchrun", path=environment.get("PATH", os.defpath)):
         yield Fault("torchrun", "is not on PATH; activate the environment that has torch, or pip install torch")
@@ -106,24 +123,35 @@ def _software(export: Export, machine: FoundMachine, environment: Mapping[str, s
         why = f" ({machine.fault})" if machine.fault else ""
         yield Fault("torch", f"cannot be imported by {machine.executable or 'any python3'}{why}; pip install torch")
         return
-    needs = needs_of(export, cpu=cpu)
+    needs = needs_of(export, environment, cpu=cpu)
     for need in needs:
         if machine.modules.get(need.module) is None:
             yield Fault(need.module, f"cannot be imported by {machine.executable}; {need.install}")
+        else:
+            yield from _beside(need, machine, environment)
     if needs and (found := machine.modules.get(needs[0].module)):
-        yield from _version(export, needs[0].module.partition(".")[0], found)
+        yield from _version(export, needs[0].package or needs[0].module, found)
 
 
-def _version(export: Export, module: str, found: str) -> Iterator[Fault]:
-    """Of one release the files are for that release: first two numbers. Of `main` nothing can be said."""
+def _beside(need: Need, machine: FoundMachine, environment: Mapping[str, str]) -> Iterator[Fault]:
+    name, variable = need.beside
+    place = environment.get(variable) or machine.places.get(need.module, "")
+    if name and not (Path(place) / name).is_file():
+        yield Fault(variable, f"{name} is not in {place or 'any folder'}; set {variable} to the folder that has it")
+
+
+def _version(export: Export, package: str, found: str) -> Iterator[Fault]:
+    """A release that the files are for is said by its first numbers; of `main` nothing can be said."""
     target, version = find(export.target)
-    wanted = re.search(r"[0-9]+(?:\.[0-9]+)+", target.versions[version])
-    if wanted is None or wanted[0].split(".")[:2] == found.split(".")[:2]:
+    wanted = version.partition("-")[0].split(".")
+    if not wanted[0].isdigit() or found.split(".")[: len(wanted)] == wanted:
         return
-    others = [f"{target.name}@{one}" for one in target.versions if found.startswith(one)]
+    others = [f"{target.name}@{one}" for one in target.versions if found.startswith(f"{one}.")]
     way = f", or launch --to {others[0]}" if others else ""
+    wanted_release = f"{'.'.join(wanted)}.*"
     yield Fault(
-        module, f"is {found} here, and the files are for {export.speaks}; pip install {module}=={wanted[0]}{way}"
+        package,
+        f"is {found} here, and the files are for {export.speaks}; pip install '{package}=={wanted_release}'{way}",
     )
 
 

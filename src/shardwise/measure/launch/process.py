@@ -32,20 +32,26 @@ class Ended:
     full: str = ""
     """Why its log could not be written; empty: it was."""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
+    """The last ones that it printed."""
+    rest: bytes = b""
+
+    def take(self, piece: bytes) -> None:
+        """Keep what was printed; a line whose end is to come waits for it."""
+        *whole, self.rest = (self.rest + piece).split(b"\n")
+        self.lines.extend(line.decode(errors="replace") for line in whole)
 
 
 def run_job(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, read: Callable[[bytes], object]
 ) -> Ended:
     """Run a command to its end, its output into a log and to `read`, piece by piece. Ctrl-C ends its whole group."""
-    ended, rest = Ended(code=0), b""
+    ended = Ended(code=0)
     with log.open("wb", buffering=0) as kept:
         job = _started(command, folder, environment)
         assert job.stdout is not None  # noqa: S101 - for the type checker
         try:
             while piece := _piece(job):
-                *whole, rest = (rest + piece).split(b"\n")
-                ended.lines.extend(line.decode(errors="replace") for line in whole)
+                ended.take(piece)
                 read(piece)
                 kept.write(piece)
             _waited(job, PATIENCE)
@@ -54,7 +60,7 @@ def run_job(
         except OSError as error:
             ended.full = error.strerror or str(error)
         finally:
-            ended.lines.append(rest.decode(errors="replace"))
+            ended.take(b"\n")
             ended.code = _end(job)
             job.stdout.close()
     return ended
@@ -73,7 +79,7 @@ def run_batch(
     try:
         while job.poll() is None or tail.grew():
             piece = tail.read()
-            ended.lines.extend(piece.decode(errors="replace").splitlines())
+            ended.take(piece)
             read(piece)
             time.sleep(OFTEN)
     except KeyboardInterrupt:
@@ -81,9 +87,10 @@ def run_batch(
         if number.isdigit():
             subprocess.run(["scancel", number], check=False, env=dict(environment))  # noqa: S603, S607 - Slurm's own
     finally:
-        if not tail.read() and not log.exists():
-            ended.lines.extend([number, *job.stdout.read().decode(errors="replace").splitlines()])
         ended.code = _end(job)
+        if not log.exists():  # sbatch itself says why
+            ended.take(number.encode() + b"\n" + job.stdout.read())
+        ended.take(b"\n")
         job.stdout.close()
     return ended
 

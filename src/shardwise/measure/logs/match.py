@@ -10,6 +10,7 @@ from shardwise.inputs.parameters import count
 from shardwise.measure.logs.reader import read_log
 from shardwise.measure.logs.record import RunLog
 
+NAMED = ("megatron", "torchtitan", "deepspeed")
 PADDED = 0.03
 """Share by which parameters may differ: vocabularies are padded, and ends are shared or copied."""
 
@@ -19,15 +20,21 @@ def read_run(path: str, told: Estimate) -> RunLog:
     strategy = told.strategy
     samples = float(strategy.global_batch)
     log = read_log(path, tokens_per_gpu=samples * strategy.seq / strategy.world, samples=samples)
-    refuse_other_run(log.facts, told, path)
+    refuse_other_run(log.framework, log.facts, told, path)
     return log
 
 
-def refuse_other_run(facts: dict[str, float], told: Estimate, path: str) -> None:
+def refuse_other_run(framework: str, facts: dict[str, float], told: Estimate, path: str) -> None:
     """All that a log says otherwise than the plan, at once."""
-    found = list(differences(facts, told))
+    found = [*_other_software(framework, told.strategy.runtime), *differences(facts, told)]
     if found:
         raise InputError(found, title=f"{path} is the log of another run; give its plan, or the log of this plan")
+
+
+def _other_software(framework: str, runtime: str) -> Iterator[Fault]:
+    """Runtimes that print the lines of others are many; one that is named after another framework is not this one."""
+    if framework in NAMED and framework not in runtime and any(runtime.startswith(name) for name in NAMED):
+        yield Fault("runtime", f"is {framework} in the log and {runtime} in the plan")
 
 
 def differences(facts: dict[str, float], told: Estimate) -> Iterator[Fault]:

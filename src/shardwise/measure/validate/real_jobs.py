@@ -20,7 +20,6 @@ from shardwise.inputs.typed import validated
 from shardwise.measure.validate.case import MeasuredRun, Skipped
 
 Row = dict[str, Any]
-SIZES = ("allocated", "reserved")
 PARTS = ("forward_s", "backward_s", "optimizer_s")
 
 
@@ -33,7 +32,6 @@ def read(row: Row) -> MeasuredRun | Skipped:
     names = {"peak_allocated": "peak_bytes", "peak_reserved": "reserved_bytes"}
     measured |= {ours: float(row[theirs]) for theirs, ours in names.items() if row.get(theirs)}
     measured["spread"] = float(row.get("spread") or 0.0)
-    measured |= {f"{name}_bytes": float(row[f"peak_{name}"]) for name in SIZES if row.get(f"peak_{name}")}
     measured |= {f"{name}econds": float(row[name]) for name in PARTS if row.get(name)}
     cluster = _cluster(row)
     return MeasuredRun(

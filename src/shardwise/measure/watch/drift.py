@@ -1,13 +1,15 @@
 """When a run becomes slower than it was, and what of it: told step by step, by medians, which odd steps do not move.
 
-A run is slow where six of its last eight steps take longer than steps of its own first part do; so a change is told
-within eight steps, a single checkpoint or pause is none, and neither is noise, however heavy its tail.
+A run is slow where six of its last eight steps take longer than steps of its own first part do, or where the median of
+its last sixteen does by more than chance would move it; so a clear change is told within eight steps and a faint one
+within sixteen, a single checkpoint or pause is none, and neither is noise, however heavy its tail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
@@ -17,6 +19,12 @@ from shardwise.units import show_bytes, show_seconds
 
 WINDOW, SLOW = 8, 6
 """Last steps that are looked at, and how many of them must be slow."""
+LONG = 16
+"""Last steps whose median is looked at."""
+CERTAIN, OF_MEDIAN = 5.0, 1.25
+"""Standard deviations of a median beyond which chance is out, and its own over that of one step (normal noise)."""
+FEW = 2.0
+"""A deviation that was told by few steps may be larger: by so much over the root of their number."""
 LEAST_BASE, MOST_BASE = 8, 100
 """Steps, once warm, that later ones are held against."""
 APART, DEVIATIONS = 0.025, 3.0
@@ -58,11 +66,13 @@ class DriftWatch:
         self.drifts: list[Drift] = []
         self._base: list[StepRecord] = []
         self._open = False
+        self._between = 0.0
+        self._since = 0
 
     def add(self, step: StepRecord) -> list[Drift]:
         """Take a step; the drifts that are told, or ended, with it."""
         if self.steps and step.step <= self.steps[-1].step:  # started anew: what was is no measure for it
-            self.steps, self._base, self._open = [], [], False
+            self.steps, self._base, self._open, self._since = [], [], False, 0
         self.steps.append(step)
         return [*self._slow(), *self._once("periodic", periodic), *self._once("memory", creeping)]
 
@@ -70,7 +80,8 @@ class DriftWatch:
         """The steps that later ones are held against, none while there are too few; during a drift they stay."""
         if not self._open and len(self._base) < MOST_BASE:
             first = warm_up([step.seconds for step in self.steps])
-            end = min(len(self.steps) - WINDOW, first + MOST_BASE)
+            recent = LONG if len(self.steps) - first >= LONG + LEAST_BASE else WINDOW
+            end = min(len(self.steps) - recent, first + MOST_BASE)
             self._base = self.steps[first:end] if end - first >= LEAST_BASE else []
         return self._base
 
@@ -78,21 +89,18 @@ class DriftWatch:
         base = self._usual()
         if not base:
             return
-        times = [step.seconds for step in base]
-        limit = median(times) + max(APART * median(times), DEVIATIONS * deviation(times))
-        window = self.steps[-WINDOW:]
-        above = [step for step in window if step.seconds > limit]
-        if not self._open and len(above) >= SLOW:
-            self._open = True
-            found = _named(base, above, window[-1].step)
+        if not self._open and (slow := slow_steps(base, self.steps[self._since :][-LONG:])):
+            found = _named(base, slow, self.steps[-1].step)
+            self._open, self._between = True, _middle(base) * (1 + found.factor) / 2
             self.drifts.append(found)
             yield found
-        elif self._open and len(above) <= WINDOW - SLOW:
-            self._open = False
-            index = max(i for i, one in enumerate(self.drifts) if one.last is None and one.kind not in ONCE)
-            ended = next(step.step for step in window if step.seconds <= limit)
-            self.drifts[index] = self.drifts[index]._replace(last=ended - 1)
-            yield self.drifts[index]
+        elif self._open:
+            usual = [step for step in self.steps[-WINDOW:] if step.seconds <= self._between]
+            if len(usual) >= SLOW:
+                self._open, self._since = False, self.steps.index(usual[0])
+                index = max(i for i, one in enumerate(self.drifts) if one.last is None and one.kind not in ONCE)
+                self.drifts[index] = self.drifts[index]._replace(last=usual[0].step - 1)
+                yield self.drifts[index]
 
     def _once(self, kind: str, look: Callable[[Sequence[StepRecord]], Drift | None]) -> Iterator[Drift]:
         if len(self.steps) % WINDOW or any(one.kind == kind for one in self.drifts):
@@ -105,9 +113,30 @@ class DriftWatch:
 ONCE = ("periodic", "memory")
 
 
+def slow_steps(base: Sequence[StepRecord], recent: Sequence[StepRecord]) -> list[StepRecord]:
+    """The slow ones among the last steps, where there are enough of them to call it a phase; else none."""
+    usual = _middle(base)
+    noise = deviation([step.seconds for step in base]) * (1 + FEW / sqrt(len(base)))
+    limit = usual + max(APART * usual, DEVIATIONS * noise)
+    above = [step for step in recent[-WINDOW:] if step.seconds > limit]
+    if len(above) >= SLOW:
+        return above
+    if len(recent) < LONG or len(base) < LONG:
+        return []
+    chance = OF_MEDIAN * noise * sqrt(1 / LONG + 1 / len(base))
+    now = _middle(recent)
+    if now - usual <= max(APART * usual, CERTAIN * chance):
+        return []
+    return [step for step in recent if step.seconds > (usual + now) / 2]
+
+
+def _middle(steps: Sequence[StepRecord]) -> float:
+    return median(step.seconds for step in steps)
+
+
 def _named(base: Sequence[StepRecord], slow: Sequence[StepRecord], told: int) -> Drift:
     """Which part of a step grew, as far as the log says."""
-    before, after = (median(step.seconds for step in steps) for steps in (base, slow))
+    before, after = _middle(base), _middle(slow)
     grown = after - before
     lead = f"from step {slow[0].step} on iterations take {show_seconds(after)} in place of {show_seconds(before)}"
     kind, why = _blamed(_growth(base, slow), before, grown)
@@ -163,7 +192,8 @@ def _blamed(parts: dict[str, tuple[float, float]], before: float, grown: float) 
             f"all compute grew alike ({told}): a throttled or shared GPU, or a slow node that all wait for",
         )
     name = max((one for one in more if one != "outside"), key=lambda one: more[one])
-    return "part", f"mostly {name} grew, {_from_to(parts[name])}"
+    waits = "; a slower rank is waited for there, too" if name in {"backward", PASSES} else ""
+    return "part", f"mostly {name} grew, {_from_to(parts[name])}{waits}"
 
 
 _COMPUTE = ("forward", "backward", "optimizer", PASSES)

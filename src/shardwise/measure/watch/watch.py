@@ -83,6 +83,8 @@ def _followed(path: str | Path, told: Estimate, step: Callable[[StepRecord], Non
     reader = LogReader(tokens_per_gpu=samples * strategy.seq / strategy.world, samples=samples)
     tail = Tail(Path(path))
     interrupted = False
+    if tail.path.exists() and not tail.path.is_file():
+        raise FileError(path, "is no plain file; give the log that the job writes")
     if not tail.path.parent.is_dir():
         raise FileError(path, f"the folder {tail.path.parent} does not exist; give the log that the job writes")
     try:
@@ -90,7 +92,7 @@ def _followed(path: str | Path, told: Estimate, step: Callable[[StepRecord], Non
             piece = tail.read()
             for one in reader.feed(piece):
                 step(one)
-            refuse_other_run(reader.facts, told, str(path))
+            refuse_other_run(reader.framework, reader.facts, told, str(path))
             if not piece:
                 time.sleep(OFTEN)
     except KeyboardInterrupt:

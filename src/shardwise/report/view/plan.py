@@ -30,7 +30,7 @@ from shardwise.units import show_bytes, show_count
 
 _AXES = (
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "zero", "sp", "micro_batch", "global_batch", "seq", "microbatches",
-    "schedule", "placement", "recompute", "dtype", "optimizer", "offload", "runtime",
+    "schedule", "placement", "recompute", "compile", "dtype", "optimizer", "offload", "runtime",
 )  # fmt: skip
 _NUMBERS = (
     "iteration_seconds", "mfu", "mfu_full_attention", "hfu", "tokens_per_second_per_gpu", "tflops_per_gpu", "bubble",

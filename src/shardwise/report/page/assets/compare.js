@@ -2,7 +2,7 @@
 
 import { go, pin, showPlan, unpin } from "./actions.js";
 import { el, refill } from "./dom.js";
-import { intervalOf, number, percent, signed, units } from "./format.js";
+import { chanceOf, intervalOf, number, percent, signed, units } from "./format.js";
 import { t, word } from "./i18n.js";
 import { axisText } from "./inside.js";
 import { MEMORY, TIME } from "./palette.js";
@@ -211,7 +211,7 @@ function numberRows(views) {
 function fitsRow(views) {
   const texts = views.map(({ numbers: { fits, fits_probability: share } }) => {
       const word = { yes: t("yes"), no: t("no"), close: t("fits.close") }[fits] || "–";
-      return Number.isFinite(share) ? `${word} (${t("tile.chance", { share: percent(share, 0) })})` : word;
+      return Number.isFinite(share) ? `${word} (${chanceOf(share)})` : word;
     }),
     differs = new Set(texts).size > 1;
   const cells = texts.map((text, k) => ({

@@ -77,7 +77,8 @@ export const en = {
   "plan.none": "Nothing fits",
   "plan.invalid": "No strategy fits these conditions",
   "plan.none.stopped": "Stopped before anything was found that fits",
-  "plan.closest": "The closest strategy lacks {missing} on its fullest rank:",
+  "plan.closest":
+    "The closest strategy lacks {missing}: its fullest rank needs {needed}, and {limit} of {memory} may be used (the rest is the margin for the memory model's error):",
   "plan.enough": "The smallest number of these GPUs for which one fits is {gpus}.",
   "plan.try": "Plan for {gpus} GPUs",
   "plan.scatter": "All simulated strategies",
@@ -126,6 +127,8 @@ export const en = {
   "tile.bubble": "mean idle share of the ranks",
   "tile.interval": "{low} to {high}",
   "tile.chance": "{share} likely to fit",
+  "tile.over": "over {share}",
+  "tile.under": "under {share}",
   "within.error": "within the error",
   "tile.of": "{share} of {limit}",
   "tile.bound": "bound {bound}",
@@ -255,6 +258,7 @@ export const en = {
   "axis.recompute": "recompute",
   "axis.dtype": "number format",
   "axis.optimizer": "optimizer",
+  "axis.compile": "compiled",
   "axis.offload": "offload",
   "axis.runtime": "runtime",
 

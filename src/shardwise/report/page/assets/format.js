@@ -64,14 +64,20 @@ export function intervalOf(interval, show) {
   return interval ? t("tile.interval", { low: show(interval[0]), high: show(interval[1]) }) : "";
 }
 
+/** How likely a plan is to fit; what is nearly sure is not said to more digits than there are. */
+export function chanceOf(share) {
+  if (!Number.isFinite(share)) return "";
+  const near = share > 0.99 ? t("tile.over", { share: "99%" }) : share < 0.01 ? t("tile.under", { share: "1%" }) : "";
+  return t("tile.chance", { share: near || percent(share, 0) });
+}
+
 /** What stands below the memory of a plan: its interval, its share of the device, and how likely it is to fit. */
 export function memoryBelow(n, show) {
   const limit = n.fits_limit || n.memory_limit;
   const share = limit
     ? t("tile.of", { limit: show(limit), share: percent(n.total_bytes / limit, 0) })
     : "";
-  const chance = Number.isFinite(n.fits_probability) ? t("tile.chance", { share: percent(n.fits_probability, 0) }) : "";
-  return [intervalOf(n.memory_interval, show), share, chance].filter(Boolean).join(" · ");
+  return [intervalOf(n.memory_interval, show), share, chanceOf(n.fits_probability)].filter(Boolean).join(" · ");
 }
 
 /** Time and memory of a view: seconds and bytes, or the user's own units. */

@@ -77,7 +77,12 @@ export function nothing(run) {
     { class: "card empty" },
     el("h2", {}, t(titleOf(run))),
     near ? null : el("p", { class: "lines" }, run.message),
-    near ? el("p", {}, t("plan.closest", { missing: bytes(near.missing_bytes) })) : null,
+    near ? el("p", {}, t("plan.closest", {
+          missing: bytes(near.missing_bytes),
+          needed: bytes(near.needed_bytes),
+          limit: bytes(near.limit_bytes),
+          memory: bytes(near.memory_bytes),
+        })) : null,
     near ? el("p", {}, el("code", {}, near.strategy)) : null,
     near && near.gpus ? el("p", {}, t("plan.enough", { gpus: near.gpus })) : null,
     near && near.gpus && state.live

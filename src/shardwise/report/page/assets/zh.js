@@ -77,7 +77,8 @@ export const zh = {
   "plan.none": "没有放得下的策略",
   "plan.invalid": "没有满足条件的策略",
   "plan.none.stopped": "在找到放得下的策略之前已停止",
-  "plan.closest": "最接近的策略在最满的 rank 上还缺 {missing}：",
+  "plan.closest":
+    "最接近的策略还缺 {missing}：最满的 rank 需要 {needed}，而 {memory} 中只能用 {limit}（其余是为内存模型误差留的余量）：",
   "plan.enough": "使用该型号 GPU，至少需要 {gpus} 张才放得下。",
   "plan.try": "用 {gpus} 张 GPU 规划",
   "plan.scatter": "所有仿真过的策略",
@@ -126,6 +127,8 @@ export const zh = {
   "tile.bubble": "各级平均空闲占比",
   "tile.interval": "{low} 至 {high}",
   "tile.chance": "放得下的概率 {share}",
+  "tile.over": "超过 {share}",
+  "tile.under": "低于 {share}",
   "within.error": "在误差范围内",
   "tile.of": "占 {limit} 的 {share}",
   "tile.bound": "下界 {bound}",
@@ -252,6 +255,7 @@ export const zh = {
   "axis.recompute": "重计算",
   "axis.dtype": "数值格式",
   "axis.optimizer": "优化器",
+  "axis.compile": "编译",
   "axis.offload": "卸载",
   "axis.runtime": "训练框架",
 
