@@ -64,7 +64,6 @@ KINDS = [
     ("llama-3-8b", "8xh200", "tp2 mbs1 gbs8 fp8"),
     ("llama-3-8b", "8xh200", "zero3 mbs1 gbs8 fp8 runtime=torchtitan"),
     ("llama-3-8b", "8xh200", "tp2 mbs1 gbs8 lora16"),
-    ("llama-3-8b", "8xh200", "zero3 mbs1 gbs8 lora16 runtime=huggingface"),
     ("llama-3-8b", "8xh200", "tp2 mbs1 gbs8 noflash"),
     ("llama-3-8b", "8xh200", "tp2 cp4 mbs1 gbs8"),
     ("llama-3-8b", "8xh200", "tp2 cp4:all-gather mbs1 gbs8"),

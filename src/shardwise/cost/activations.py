@@ -133,7 +133,7 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
             if turn % 2 == 0:
                 recomputed.append(index)
     if compiled:
-        kept -= 2.0 * ops[last].shape[0] * ops[last].shape[1]
+        kept = max(ops[0].kept, kept - 2.0 * ops[last].shape[0] * ops[last].shape[1])
     else:
         kept += _odd_products(ops)
     # replaying stops once the last kept tensor is there again: what the last product makes is not sent again, nor are
@@ -153,7 +153,7 @@ def _odd_products(ops: list[Op]) -> float:
         return 0.0
     share = scores[0][6]
     qkv, output, up, down = (op.shape[1] for op in products)
-    query, gated = qkv / (1 + 2 * share), up > 1.5 * products[-1].shape[2]
+    query, gated = qkv / (1 + 2 * share), up >= 2 * products[-1].shape[2]
     widths = [query, query * share, query * share, output, *([up / 2, up / 2] if gated else [up]), down]
     return 2.0 * products[0].shape[0] * (sum(widths[::2]) - sum(widths) / 2)
 

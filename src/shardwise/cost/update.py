@@ -185,7 +185,7 @@ def _step(
     if runtime.memory.gradients == "buffer":
         moved, zeroing = moved + NORM + SCALE, ZEROING
     cast = _cast(strategy, runtime, machine) * (dense / spread.weight + experts / spread_e.weight)
-    host = 0.0 if fused else ASSUMED.per_tensor * machine.launch_f * _tensors(chunks)
+    host = 0.0 if fused else ASSUMED.per_tensor * machine.launch_f * tensors_of(chunks)
     return (own * moved + here * zeroing + cast) / machine.bandwidth + host
 
 
@@ -201,7 +201,7 @@ def _cast(strategy: Strategy, runtime: Runtime, machine: Machine) -> float:
     return narrow.traffic(turned=machine.turned, normed=False)
 
 
-def _tensors(chunks: list[Chunk]) -> float:
+def tensors_of(chunks: list[Chunk]) -> float:
     """Weights and biases on the rank."""
     return sum(
         run.repeat * sum(1.0 + _biased(op) for op in run.block.ops if op.params)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.cost.chunk import Chunk, combined
+from shardwise.cost.update import tensors_of
 from shardwise.errors import InputError
 from shardwise.estimate.estimate import assemble
 from shardwise.estimate.predictions import Rehearsed, RehearsedLine
@@ -20,6 +21,8 @@ from shardwise.plan.renew import renewed
 # What the program's experts cost beside fused ones. Torch has no grouped product that adds into fp32: weight gradients
 # take the way over a temporary, bytes each; tokens are sorted by plain kernels: bytes a layer (an H200's 0.15 ms).
 GROUPED_ADD, ROUTING = 15.0, EAGER_ROUTING
+EACH_TENSOR = 13e-6
+"""Seconds of the host: the program's step goes through all tensors one by one (ten ranks on an H200's host)."""
 
 
 def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
@@ -78,6 +81,8 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[RehearsedL
     faked = float(result.get("faked_seconds", 0.0))
     lines.append(RehearsedLine(what="all passes", predicted=passes, measured=measured["passes"] - faked, unit="s"))
     step = estimate.optimizer_by_rank[rank]
+    if result.get("with") != "megatron":
+        step += EACH_TENSOR * tensors_of(setup.rank_chunks(rank))
     lines.append(RehearsedLine(what="optimizer step", predicted=step, measured=measured["optimizer"], unit="s"))
     total = measured["passes"] - faked + measured["optimizer"]
     lines.append(RehearsedLine(what="iteration of the rank alone", predicted=passes + step, measured=total, unit="s"))
@@ -89,7 +94,7 @@ def _beside_experts(setup: Setup, chunk: Chunk) -> tuple[float, float]:
     layers = sum(run.repeat for run in chunk.runs if run.block.expert_params)
     if setup.runtime.base in {"huggingface", LOCAL} or not layers:
         return 0.0, 0.0
-    fused = setup.runtime.kernels.weight_grad_fusion
+    fused = setup.runtime.kernels.weight_grad_fusion and setup.strategy.zero < 2  # else only a share is added up
     adds = chunk.expert_params * GROUPED_ADD if fused else 0.0
     return layers * ROUTING / setup.machine.bandwidth, adds / setup.machine.bandwidth
 
