@@ -385,7 +385,7 @@ def test_deepspeed(tmp_path):
     read = read_framework(_file(tmp_path, "ds.json", DEEPSPEED))
     strategy = read.strategy
     assert (strategy.zero, strategy.dp, strategy.micro_batch, strategy.global_batch) == (2, 64, 4, 512)
-    assert (strategy.dtype, strategy.offload) == ("bf16", "optimizer")
+    assert (strategy.dtype, strategy.offload, strategy.runtime) == ("bf16", "optimizer", "deepspeed")
     assert read.understanding.ignored == ("zero_optimization.overlap_comm = True", "gradient_clipping = 1.0")
 
 
@@ -461,3 +461,18 @@ def test_torchtitans_own_files_name_the_model_by_the_function(tmp_path):
     read = read_framework(tmp_path / "config.py")
     assert read.model is None
     assert any("the catalog has no llama3 13B" in line for line in read.understanding.assumed)
+
+
+@pytest.mark.parametrize(
+    ("plan", "word"),
+    [
+        ({"dp": "two"}, "plan.dp"),
+        ({"dp": 2, "master": "half"}, "plan.master"),
+        ({"dp": 2, "zero": 4}, "plan.zero"),
+        ([], "plan"),
+    ],
+)
+def test_bad_plans_of_our_own_programs(tmp_path, plan, word):
+    data = {"schema": "shardwise/huggingface/1", "plan": plan}
+    with pytest.raises(InputError, match=word):
+        read_framework(_file(tmp_path, "shardwise_train.json", data))

@@ -139,6 +139,20 @@ def test_python_and_the_terminal_launch_alike(here):
     assert [line["predicted"] for line in answer["lines"]] == [line.predicted for line in found.lines]
 
 
+def test_a_learnt_gpu_goes_on_learning_under_its_name(here):
+    told = here.call("launch", "plan.json", "--to", "megatron", "--steps", 6, "--learn")
+    assert "learnt: --cluster 8xour-h200" in told.out
+    shardwise.write_plan(shardwise.plan_of(shardwise.estimate("llama-3.2-1b", "1xour-h200", LINE)), "again.json")
+    here.job(seconds=0.36)
+    told = here.call("launch", "again.json", "--to", "megatron", "--steps", 6, "--learn")
+    assert told.code == 0, told.err
+    assert "learnt: --cluster 8xour-h200" in told.out
+    assert "learnt from 2 runs" in shardwise.estimate("llama-3.2-1b", "1xour-h200", LINE).calibration
+    told = here.call("launch", "plan.json", "--to", "megatron", "--learn", "h200")
+    assert "is its own base 'h200'" in told.err
+    assert not Path("plan.megatron/run-002").exists()
+
+
 def test_all_that_is_missing_is_told_at_once_and_nothing_is_written(here):
     (here.site / "transformer_engine" / "__init__.py").unlink()
     (here.site / "transformer_engine").rmdir()

@@ -129,6 +129,8 @@ def test_lines_of_several_ranks_are_one_step_and_a_restart_begins_anew():
     assert log.steps[3].reserved == 11 * 2**30
     again = read("\n".join([*lines, *lines]))
     assert (again.starts, len(again.steps)) == (2, 4)
+    zero = read("\n".join(f"shardwise step={step} seconds=1.5" for step in range(5)))
+    assert (zero.starts, len(zero.steps)) == (1, 5)
 
 
 def test_a_log_without_steps(tmp_path):

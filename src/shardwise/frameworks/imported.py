@@ -31,7 +31,7 @@ class Imported:
     """A strategy, and where possible the model and the number of GPUs, from a framework's file."""
 
     framework: str
-    """megatron, torchtitan, mindformers or deepspeed."""
+    """megatron, torchtitan, mindformers, deepspeed or huggingface."""
     strategy: Strategy
     """The strategy; fields that are not in `given` hold defaults."""
     given: frozenset[str]

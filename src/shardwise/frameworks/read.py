@@ -74,7 +74,7 @@ def _mapping(text: str, name: str) -> Imported:
         name,
         "is not a form that is known; expected a Megatron-LM script (--tensor-model-parallel-size ...) or YAML "
         "(MODEL_ARGS), a Megatron Bridge YAML (model, train), a torchtitan TOML ([parallelism]) or Python config, a "
-        "MindFormers YAML (parallel_config) or a DeepSpeed JSON (zero_optimization)",
+        "MindFormers YAML (parallel_config), a DeepSpeed JSON (zero_optimization) or our shardwise_train.json",
     )
 
 

@@ -1,7 +1,7 @@
 """The same plan with transformers' Trainer: TRAINER=1 ./huggingface.sh
 
 Trainer keeps fp32 parameters where `train.py` keeps 16-bit ones beside fp32 copies (`mixed` without FSDP), shards no
-states by themselves (zero 1), and makes its weights whole on every process before FSDP shards them.
+states by themselves (zero 1) nor inside groups, and makes its weights whole on every process before FSDP shards them.
 """
 
 # mypy: ignore-errors

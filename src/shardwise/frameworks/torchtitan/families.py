@@ -103,6 +103,7 @@ def _scaling(model: Model, family: str) -> Iterator[Fault]:
     yield from _without(scaling.kind != known, "rope_scaling", f"rope scaling {scaling.kind}")
     if scaling.kind == "yarn" == known:
         yield from _without(scaling.mscale != scaling.mscale_all, "rope_scaling", "mscale other than mscale_all")
+        yield from _without(not scaling.truncate, "rope_scaling", "borders between whole dimensions")
 
 
 def _without(lacks: bool, field: str, what: str) -> Iterator[Fault]:

@@ -84,7 +84,7 @@ class LogReader:
                 self._merge(values, found.parts)
             return
         yield from self._finish()
-        if values["step"] <= last:
+        if self.steps and values["step"] <= last:
             self.steps, self.starts = [], self.starts + 1
         self._open, self._parts = values, dict(found.parts)
 
