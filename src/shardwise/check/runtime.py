@@ -210,5 +210,6 @@ def _without(gpu: Gpu, dtype: str) -> str:
 
 
 RULES = (
-    axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, compiles, number_format, mixing, tied_ends,
+    axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, compiles, number_format, mixing,
+    tied_ends,
 )  # fmt: skip
