@@ -20,7 +20,7 @@ from shardwise.measure.calibrate import Calibrated, by_run, learnable, stored
 from shardwise.measure.compare import RunLine, compared
 from shardwise.measure.launch.failure import failure
 from shardwise.measure.launch.machine import UNASKED, FoundMachine, ask_machine
-from shardwise.measure.launch.preflight import faults_of, free_port, needs_of, slurm_faults
+from shardwise.measure.launch.preflight import faults_of, free_port, needs_of, slurm_faults, starter_of
 from shardwise.measure.launch.process import Ended, run_batch, run_job
 from shardwise.measure.logs.match import as_exported, reader_of, refuse_other_run, refuse_unowned
 from shardwise.measure.logs.reader import LogReader
@@ -140,7 +140,8 @@ def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launch
         command = ("sbatch", "--wait", "--parsable", f"{Path(programs[0]).stem}.sbatch")
     else:
         where = folder if folder.is_dir() else Path.cwd()
-        machine = ask_machine(tuple(need.module for need in needs_of(made, environment, cpu=cpu)), environment, where)
+        modules = tuple(need.module for need in needs_of(made, environment, cpu=cpu))
+        machine = ask_machine(modules, environment, where, starter_of(made))
         faults = list(faults_of(made, told, machine, environment, folder, cpu=cpu))
     if faults:
         raise InputError(faults, title="nothing was started")
