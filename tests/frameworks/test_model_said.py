@@ -128,3 +128,37 @@ def test_the_script_says_what_is_missing(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert "set MEGATRON" in done.stderr
+
+
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge", "mindformers", "paddle"])
+def test_what_gemma_has_beyond_others_is_told(to):
+    lost = {fault.path for fault in export(plan_of(ONE, load_model("gemma-3-27b")), to).losses}
+    assert {"model.window_rotary_base", "model.embedding_scaled", "model.query_scalar", "model.norm_offset"} <= lost
+    lost = {fault.path for fault in export(plan_of(ONE, load_model("gemma-2-2b")), to).losses}
+    assert {"model.score_cap", "model.logit_cap"} <= lost
+
+
+@pytest.mark.parametrize("name", ["gemma-2b", "gemma-2-27b", "gemma-3-27b"])
+def test_gemma_comes_back_from_hugging_face(name):
+    made = readers.texts(export(plan_of(ONE, load_model(name)), "huggingface"))
+    assert read_content(made["config.json"], "config.json").model == load_model(name)
+
+
+def test_caps_on_scores_need_them_stored():
+    for to in ("huggingface", "torch-pipelining"):
+        made = export(plan_of(ONE, load_model("gemma-2-2b")), to)
+        assert "strategy.flash" in {fault.path for fault in made.losses}
+        assert made.strategy is not None
+        assert not made.strategy.flash
+
+
+def test_mindformers_norms_queries_whatever_the_model_has():
+    with pytest.raises(InfeasibleError, match=r"model\.qk_norm: qwen3 norms queries and keys of each head"):
+        export(plan_of(ONE, DENSE), "mindformers", strict=True)
+
+
+def test_paddle_refuses_what_is_no_llama():
+    with pytest.raises(InfeasibleError, match=r"model\.moe: this program trains Llama, which has no experts; export"):
+        export(plan_of(ONE, EXPERTS), "paddle")
+    with pytest.raises(InfeasibleError, match="no latent attention"):
+        export(plan_of(ONE, load_model("deepseek-v2-lite")), "paddle")

@@ -67,12 +67,13 @@ def model_config(draft: ExportDraft) -> Config:
     return config
 
 
-_STORED = {"gpt_oss": "sinks", "bloom": "alibi", "mpt": "alibi"}
+_STORED = {"gpt_oss": "sinks", "bloom": "alibi", "mpt": "alibi", "gemma2": "caps on the scores"}
 """Architectures that transformers has no attention without stored scores for -> why."""
 
 
 def _attention(draft: ExportDraft, architecture: str) -> None:
-    if draft.strategy.flash and architecture in _STORED:
+    needed = architecture in _STORED and (architecture != "gemma2" or draft.model.score_cap)
+    if draft.strategy.flash and needed:
         text = f"transformers' {architecture} has no attention without stored scores ({_STORED[architecture]})"
         draft.lose("strategy.flash", f"{text}; eager attention is written", flash=False)
 

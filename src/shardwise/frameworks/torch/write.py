@@ -67,6 +67,9 @@ def _model(draft: ExportDraft) -> None:
     model = draft.model
     if model.mtp:
         draft.refuse("model.mtp", f"{model.mtp}: the program has no multi-token prediction; use mtp 0, or megatron")
+    if draft.strategy.flash and (model.sinks or model.score_cap):
+        what = "sinks" if model.sinks else "caps on the scores"
+        draft.lose("strategy.flash", f"attention with {what} stores its scores in the program", flash=False)
     if model.moe and model.moe.capacity is not None:
         text = f"{model.moe.capacity:g}: experts of the program take every token; leave it out, or use megatron"
         draft.refuse("model.moe.capacity", text)
