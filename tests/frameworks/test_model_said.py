@@ -6,6 +6,7 @@ model than the planned one, with a rotary base of 10,000 in place of 1,000,000, 
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 
 import export_readers as readers
@@ -14,6 +15,7 @@ from export_plans import DENSE, EXPERTS, plan_of
 
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
+from shardwise.frameworks.huggingface.read import read_config
 from shardwise.frameworks.load import load_model
 from shardwise.frameworks.read import read_content
 from shardwise.inputs.load import model_names
@@ -141,7 +143,7 @@ def test_what_gemma_has_beyond_others_is_told(to):
 @pytest.mark.parametrize("name", ["gemma-2b", "gemma-2-27b", "gemma-3-27b"])
 def test_gemma_comes_back_from_hugging_face(name):
     made = readers.texts(export(plan_of(ONE, load_model(name)), "huggingface"))
-    assert read_content(made["config.json"], "config.json").model == load_model(name)
+    assert read_config(json.loads(made["config.json"]), name=name).model == load_model(name)
 
 
 def test_caps_on_scores_need_them_stored():

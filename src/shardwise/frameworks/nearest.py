@@ -28,6 +28,15 @@ def gemmas(model: Model) -> tuple[str, ...]:
     return tuple(name for name in names if getattr(model, name))
 
 
+def spread_states(draft: ExportDraft) -> None:
+    """Spread over one rank is not spread: FSDP would copy every layer for nothing, and 16-bit weights stay instead."""
+    s = draft.strategy
+    if s.shard_group == 1 and s.zero == 3:
+        draft.lose("strategy.zero", "3 over one rank spreads nothing; zero 0 is written", zero=0, zero_group=0)
+    elif s.shard_group == 1:
+        draft.strategy = replace(s, zero=0, zero_group=0)
+
+
 def choose(draft: ExportDraft, name: str, known: Collection[object], instead: object, why: str = "") -> None:
     """Keep a field where the target knows its value, else write `instead` and say so."""
     value = getattr(draft.strategy, name)

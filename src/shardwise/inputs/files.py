@@ -181,7 +181,7 @@ def _json_message(text: str, error: json.JSONDecodeError) -> str:
     line = (text.splitlines()[error.lineno - 1 : error.lineno] or [""])[0]  # a file cut off ends past its last line
     if rest.startswith(("//", "/*", "#")) or re.search(r"(//|/\*)", line):
         return f"has a comment at {where}; JSON has no comments: remove it, or write the file as TOML or YAML"
-    return f"is not valid JSON: {error.msg} at {where}"
+    return f"is not valid JSON: {error.msg.removesuffix(' at')} at {where}"
 
 
 def _unique(pairs: list[tuple[str, Any]], path: str | Path) -> Mapping:

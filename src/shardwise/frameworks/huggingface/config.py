@@ -47,9 +47,9 @@ def write_config(model: Model) -> Config:
         if found == wanted:
             return Config(architecture=kind, keys=keys, unsaid=_unsaid(kind, model))
         differing = _differences(wanted, found)
-        nearest = min(nearest, (len(differing), f"{kind} has {', '.join(differing)}"))
+        nearest = min(nearest, (len(differing), f"{kind}, which has {', '.join(differing)}"))
     raise InfeasibleError(
-        f"no architecture of transformers that is known here is {model.name}: the nearest, {nearest[1]}; change the "
+        f"no architecture of transformers that is known here is {model.name}: the nearest is {nearest[1]}; change the "
         "model, or export to megatron"
     )
 

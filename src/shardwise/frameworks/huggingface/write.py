@@ -13,7 +13,15 @@ from typing import Any
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.huggingface.config import Config, write_config
 from shardwise.frameworks.launcher import starting
-from shardwise.frameworks.nearest import all_layers, choose, known_modules, plain_pipeline, without, without_lora
+from shardwise.frameworks.nearest import (
+    all_layers,
+    choose,
+    known_modules,
+    plain_pipeline,
+    spread_states,
+    without,
+    without_lora,
+)
 from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.serialise import to_json
 
@@ -97,6 +105,7 @@ def _axes(draft: ExportDraft) -> None:
 
 
 def _states(draft: ExportDraft) -> None:
+    spread_states(draft)
     without(draft, offload=("none", "states and activations of the loop stay on the GPU"))
 
 

@@ -439,4 +439,5 @@ def build(m, first, last, device, dtype, seed, **parts):
 
 def loss_of(logits, ids):
     """Mean cross entropy of every token from those before it."""
-    return fn.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+    wanted = fn.pad(ids[:, 1:], (0, 1), value=-100)  # the last token's logits are passed over: a slice would copy them
+    return fn.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten())

@@ -14,7 +14,7 @@ from shardwise.frameworks.export import SPEAKS, TORCH
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.huggingface.write import LOOP, shared_files
 from shardwise.frameworks.launcher import starting
-from shardwise.frameworks.nearest import choose, known_modules, recomputed, without, without_lora
+from shardwise.frameworks.nearest import choose, known_modules, recomputed, spread_states, without, without_lora
 from shardwise.frameworks.target import Export, ExportDraft, File
 from shardwise.inputs.serialise import to_json
 from shardwise.pipeline.action import F, Schedule
@@ -76,8 +76,9 @@ def _model(draft: ExportDraft) -> None:
 
 
 def _states(draft: ExportDraft) -> None:
+    spread_states(draft)
     s = draft.strategy
-    if s.zero > 1 and s.dp > 1:
+    if s.zero > 1:
         text = f"{s.zero}: replicas of the program shard their states alone; zero 1 is written"
         draft.lose("strategy.zero", text, zero=1)
     if draft.strategy.zero and s.shard_group < s.dp:
