@@ -284,7 +284,7 @@ def test_megatrons_own_flags_say_what_is_laid_over_its_runtime(laid):
     ],
 )
 def test_what_no_flag_says_of_a_runtime_is_told(to, runtime, lost):
-    plan = planned("llama-3-8b", "16xh100", f"tp4 pp2 dp2 mbs1 gbs64 seq8192 zero1 runtime={runtime}")
+    plan = planned("qwen3-8b", "16xh100", f"tp4 pp2 dp2 mbs1 gbs64 seq8192 zero1 runtime={runtime}")
     made = export(plan, to)
     assert made.as_written.endswith(f"(runtime {runtime.partition('+')[0]})")
     assert [lost in str(fault) for fault in made.losses] == [True] * bool(lost)
