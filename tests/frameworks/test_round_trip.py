@@ -188,7 +188,8 @@ def test_many_plans_can_be_said(to):
 
     law()
     assert count["said"] > 0, count
-    assert count["said"] + count["bent"] > 15, count
+    # DeepSpeed runs one of tp, cp and pp, and most draws have two
+    assert count["said"] + count["bent"] > (3 if to == "deepspeed" else 15), count
 
 
 @often

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from statistics import fmean
 
@@ -352,3 +353,30 @@ class TestIntervals:
         found = {one.name: one for one in summary.coverages(outcomes, "iteration_seconds")}
         assert found["settings not all known"].half_width > found[summary.KNOWN].half_width
         assert found["composed of parts"].sources == 1
+
+
+class TestBrokenJobs:
+    """Rows of whole jobs that cannot be read say which field it is."""
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"framework": "foo"}, "framework is 'foo'; it must be one of megatron"),
+            ({"iteration_s": None}, ""),
+            ({"model": "llama"}, "model must be a table"),
+            ({"strategy": {"micro_batch": 1, "seq": 8, "strange": 1}}, "strategy has no field 'strange'"),
+        ],
+    )
+    def test_reasons(self, tmp_path, change, reason):
+        row = {
+            "id": "a", "framework": "megatron-lm", "iteration_s": 1.0, "strategy": {"micro_batch": 1, "seq": 2048},
+            "model": {"name": "m", "layers": 2, "hidden": 256, "heads": 4, "kv_heads": 4, "head_size": 64, "ffn": 512,
+                      "vocab": 1000},
+        }  # fmt: skip
+        path = tmp_path / "jobs.json"
+        path.write_text(json.dumps({"rows": [row, {**row, "id": "b", **change}]}), encoding="utf-8")
+        good, bad = read_file(path)
+        assert isinstance(good, MeasuredRun)
+        assert isinstance(bad, Skipped)
+        assert reason in bad.reason
+        assert "another kind" not in bad.reason or not reason

@@ -6,6 +6,8 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -197,3 +199,18 @@ def test_what_can_only_be_counted_says_so(text):
     assert spec_for(plan, device="meta")["counted_only"]
     with pytest.raises(InputError, match="the program has no kernels for"):
         spec_for(plan)
+
+
+def test_winning_plans_are_what_an_h200_measured():
+    """One rank each of ten winners of all kinds; the others of the list were not run."""
+    path = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_winning_plans.json"
+    rows = [row for row in json.loads(path.read_text())["rows"] if "memory" in row.get("result", {})]
+    seconds = []
+    for row in rows:
+        plan = plan_for(load_model(row["model"]), row["cluster"], row["strategy"])
+        errors = {line.what: abs(line.error) for line in compare(plan, row["result"])}
+        assert errors["peak"] < 0.005, row["kind"]
+        seconds.append(errors["iteration of the rank alone"])
+    assert len(rows) == 10
+    assert max(seconds) < 0.08
+    assert fmean(seconds) < 0.05

@@ -217,7 +217,7 @@ def test_what_wins_was_cut_with_care_though_its_bound_was_out_of_reach():
     for layers in ((3,) * 7 + (2,) * 5 + (1,), (2,) * 5 + (3,) * 7 + (1,), (1, 1, 3, 3, 3, 4, 4, 4, 2, 2, 2, 2, 1)):
         asked_for = answer.question
         other = estimate(asked_for.model, asked_for.cluster, replace(answer.best.strategy, layers=layers))
-        assert answer.best.iteration_seconds <= other.iteration_seconds
+        assert answer.best.iteration_seconds <= 1.001 * other.iteration_seconds  # the search ends at a gap of 0.5%
     assert max(answer.best.strategy.layers) == 3
     assert len({str(one.strategy) for one in answer.simulated}) == len(answer.simulated) == answer.counts.simulated
 

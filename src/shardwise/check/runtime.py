@@ -158,6 +158,13 @@ def recompute_kind(case: Combination) -> Iterator[Fault]:
         )
 
 
+@rule("runtime", "compile")
+def compiles(case: Combination) -> Iterator[Fault]:
+    fused = case.runtime.kernels.activation == "fused"
+    if case.strategy.compile and fused and True not in case.can.compile:
+        yield Fault("strategy.compile", f"is on, and runtime {case.runtime.base} brings fused kernels; leave it out")
+
+
 @rule("runtime", "dtype", "cluster.gpu")
 def number_format(case: Combination) -> Iterator[Fault]:
     dtype, gpu, path = case.strategy.dtype, case.cluster.gpu, "strategy.dtype"
@@ -203,5 +210,6 @@ def _without(gpu: Gpu, dtype: str) -> str:
 
 
 RULES = (
-    axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, number_format, mixing, tied_ends,
+    axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, compiles, number_format, mixing,
+    tied_ends,
 )  # fmt: skip

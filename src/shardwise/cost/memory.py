@@ -13,7 +13,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
-from shardwise.ops.embedding import padded_vocab
+from shardwise.ops.embedding import logits_bytes
 from shardwise.ops.linear import trained_params
 from shardwise.ops.shard import Shard
 
@@ -126,7 +126,7 @@ def footprint_of(
 def _logits(chunks: list[Chunk], shard: Shard) -> float:
     """Bytes of a micro batch's logits in 16 bit, where they are made."""
     made = any(run.block.name == "head" for chunk in chunks for run in chunk.runs)
-    return 2.0 * shard.tokens * padded_vocab(shard) if made else 0.0
+    return logits_bytes(shard) if made else 0.0
 
 
 def _ahead(chunks: list[Chunk]) -> float:

@@ -19,6 +19,7 @@ from typing import Any, get_args
 from shardwise.errors import Fault, InputError, UnknownNameError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import counted, held, typed
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import (
@@ -288,11 +289,24 @@ _DEFAULTS = {field.name: field.default for field in fields(Strategy)}
 
 
 def complete(given: Given, cluster: Cluster) -> Strategy:
-    """A strategy with dp derived from the cluster where it is not given.
+    """A strategy with dp derived from the cluster where it is not given, and a ZeRO stage that its runtime has.
 
     Where tp x pp x cp does not divide the GPUs, dp stays 1: `check` then says so together with all other faults.
     """
-    return build({"dp": derived_dp(given, cluster.gpus), **given})
+    whole = {"dp": derived_dp(given, cluster.gpus), **given}
+    return build(whole if "zero" in given else {**whole, **_usual_zero(whole)})
+
+
+def _usual_zero(given: Given) -> Given:
+    """The stage that is meant where none is given and the runtime lacks the usual one: none alone, else the next."""
+    try:
+        stages = load_runtime(given.get("runtime", Strategy().runtime)).can.zero
+    except InputError:  # told where the runtime is asked for
+        return {}
+    if Strategy().zero in stages or not stages:
+        return {}
+    alone = given["dp"] * given.get("cp", 1) == 1 and 0 in stages
+    return {"zero": 0 if alone else next((stage for stage in stages if stage > Strategy().zero), stages[-1])}
 
 
 def derived_dp(given: Given, gpus: int) -> int:

@@ -25,6 +25,11 @@ def padded_vocab(shard: Shard) -> float:
     return -(-shard.model.vocab // multiple) * multiple / shard.tp
 
 
+def logits_bytes(shard: Shard) -> float:
+    """A micro batch's logits in 16 bit."""
+    return 2.0 * shard.tokens * padded_vocab(shard)
+
+
 def embedding(shard: Shard) -> list[Op]:
     """Token (and position) look-up; under sequence parallel its partial sums are reduce-scattered."""
     model = shard.model

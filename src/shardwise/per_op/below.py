@@ -17,6 +17,7 @@ from shardwise.cost.chunk import chunk_of
 from shardwise.cost.layer import HOST_SHARE, SHOWN, meet, stacked, whole_walk
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.update import data_groups, update_of
+from shardwise.ops.embedding import logits_bytes
 from shardwise.ops.op import Op
 from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.tables import Array, Tables, layouts_of
@@ -156,7 +157,7 @@ class _Maker:
             each = [lasting * (one.static - none.static) + over * one.kept_gradients for one in (dense, expert)]
             own = [row.op.params * each[row.op.expert] for row in bench.rows]
             # the model's last operator finds all that its stage keeps, and its own working set on top
-            own[last] += over * bench.rows[last].op.extra_b
+            own[last] += over * bench.rows[last].op.extra_b + memory.loss_gaps * logits_bytes(bench.shard)
             found.append(own)
             fixed.append(none.context + lasting * none.static)
         return self._array(found), min(fixed, default=0.0)

@@ -40,6 +40,7 @@ def validation_data(validation: Validation) -> dict[str, Any]:
             "headline": summary.headline(outcomes),
             "iteration_seconds": summary.table(summary.scored(outcomes), "iteration_seconds", summary.by_source),
             "peak_bytes": summary.table(outcomes, "peak_bytes", summary.by_source),
+            "whole_jobs": {name: summary.table(_job_rows(outcomes), name, summary.by_job) for name in _JOB_WORDS},
             "fits": summary.confusions(outcomes),
             "regret": {source: mean_regret(found, source) for source in sources},
             "regrets": found,
@@ -97,10 +98,16 @@ def _memory(outcomes: list[Outcome]) -> Iterator[Listing]:
 
 def _jobs(outcomes: list[Outcome]) -> Iterator[Listing]:
     """Whole jobs of frameworks, by framework and kind."""
-    jobs = [one for one in outcomes if one.case.source.startswith(summary.JOBS)]
-    words = {"iteration_seconds": "iteration time", "peak_bytes": "peak allocated", "reserved_bytes": "peak reserved"}
-    for quantity, word in words.items():
-        yield _errors(f"whole jobs: {word} by framework and kind", "job", summary.table(jobs, quantity, summary.by_job))
+    for quantity, word in _JOB_WORDS.items():
+        lines = summary.table(_job_rows(outcomes), quantity, summary.by_job)
+        yield _errors(f"whole jobs: {word} by framework and kind", "job", lines)
+
+
+_JOB_WORDS = {"iteration_seconds": "iteration time", "peak_bytes": "peak allocated", "reserved_bytes": "peak reserved"}
+
+
+def _job_rows(outcomes: list[Outcome]) -> list[Outcome]:
+    return [one for one in outcomes if one.case.source.startswith(summary.JOBS)]
 
 
 def _parts(outcomes: list[Outcome]) -> Iterator[Listing]:

@@ -59,7 +59,7 @@ def search_best_parallel_strategy_with_recompute(
     machines = resized(machines, world_size)
     software = load_runtime(runtime)
     if not use_reserved_memory:
-        memory = replace(software.memory, fragmentation=0.0, lasting_fragmentation=0.0, context=0.0)
+        memory = replace(software.memory, fragmentation=0.0, lasting_fragmentation=0.0, loss_gaps=0.0, context=0.0)
         software = replace(software, memory=memory)
     question = question_of(
         model, machines, global_batch=global_batch_size, seq=seq_len, runtime=software, memory_margin=gmi_error * GIB

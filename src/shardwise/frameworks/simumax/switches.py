@@ -180,7 +180,8 @@ def read_runtime(keys: Foreign) -> str:
         changes["kernels.expert_output_kept"] = str(kept).lower()
     if keys.has("mem_factor"):
         lost = f"{1 / keys.number('mem_factor', row='simumax.mem_factor') - 1:.6g}"
-        changes |= {"memory.fragmentation": lost, "memory.lasting_fragmentation": lost}
+        # one figure for all: no gaps beside it
+        changes |= {"memory.fragmentation": lost, "memory.lasting_fragmentation": lost, "memory.loss_gaps": "0"}
     return "+".join((base, *(f"{path}={value}" for path, value in changes.items())))
 
 

@@ -10,6 +10,7 @@ ones, which are also those of a folder for transformers.
 import math
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as fn
 from shardwise_loop import seed_of, seeds_of
 from torch import nn
@@ -292,7 +293,7 @@ class Moe(nn.Module):
         weights, chosen, scores = self.route(x)
         ids = chosen.flatten()
         counts = torch.bincount(ids, minlength=moe["experts"])
-        if moe["balance_bias"] and self.training:
+        if moe["balance_bias"] and torch.is_grad_enabled():
             self.load += counts
         order = ids.argsort(stable=True)
         token = order // moe["top_k"]
@@ -320,9 +321,11 @@ class Moe(nn.Module):
         out = product(inner, self.down, counts)
         return out + self.down_bias[ids] if bias else out
 
-    def move_balance(self, rate=0.001):
-        """After a step: experts with less than the mean load are preferred more, the others less."""
+    def move_balance(self, replicas=None, rate=0.001):
+        """After a step: experts with less than the mean load of all replicas are preferred more, the others less."""
         if self.moe["balance_bias"]:
+            if replicas is not None:
+                dist.all_reduce(self.load, group=replicas)
             self.balance += rate * (self.load.mean() - self.load).sign()
             self.load.zero_()
 
@@ -434,7 +437,9 @@ def build(m, first, last, device, dtype, seed, **parts):
                     parameter.fill_(1.0 if one else 0.0)
     if m["tied"] and chunk.embedding is not None and chunk.head is not None:
         chunk.head.weight = chunk.embedding.weight
-    return chunk.to(dtype)
+    for parameter in chunk.parameters():  # counts of a router stay in fp32
+        parameter.data = parameter.data.to(dtype)
+    return chunk
 
 
 def loss_of(logits, ids):

@@ -77,7 +77,7 @@ def train(model, plan):
             optimizer.step()
         for module in modules.modules():
             if isinstance(module, Moe):
-                module.move_balance()
+                module.move_balance(replicas)
         mean = sum(one.detach().float() for one in losses) / passes if losses else torch.zeros((), device=device)
         steps.end(total(mean, device) / plan["dp"])
     finish()

@@ -114,7 +114,7 @@ THERE: dict[str, str] = {
     ),
     "h200_huggingface": "",
     "h200_megatron_rank": "stage flash",
-    "h200_real_jobs": "",
+    "h200_real_jobs": "iteration_s",
     "simumax_runs": "",
 }
 """Fields that must be there; null says that the source does not state them."""

@@ -4,7 +4,7 @@ strategy, from which its files were written, or a Hugging Face config with what 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from shardwise.frameworks.huggingface.read import read_config
@@ -25,6 +25,8 @@ PARTS = ("forward_s", "backward_s", "optimizer_s")
 
 def read(row: Row) -> MeasuredRun | Skipped:
     """One row as a case; some frameworks report what their allocator reserved and no more."""
+    if reason := _fault(row):
+        return Skipped(id=str(row["id"]), source=source_of(row), reason=reason)
     strategy, model = (_written(row) if "model" in row else _library(row)) or (None, None)
     if strategy is None or model is None:
         return Skipped(id=str(row["id"]), source=source_of(row), reason="neither a model nor a config_json is there")
@@ -55,11 +57,29 @@ def _cluster(row: Row) -> Cluster:
     return replace(load_cluster("1xh200"), site=load_site("virtual-h200"))
 
 
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "huggingface")
+
+
 def source_of(row: Row) -> str:
     """A source for each framework, so that one can be left out."""
     word = str(row["framework"]).lower().replace("transformers", "huggingface")
-    names = ("megatron", "torchtitan", "deepspeed", "huggingface")
-    return f"h200_jobs_{next((name for name in names if name in word), 'other')}"
+    return f"h200_jobs_{next((name for name in FRAMEWORKS if name in word), 'other')}"
+
+
+def _fault(row: Row) -> str:
+    """What of a row cannot be read, in words; empty: nothing."""
+    if source_of(row).endswith("other"):
+        return f"framework is {str(row['framework'])[:40]!r}; it must be one of {', '.join(FRAMEWORKS)}, transformers"
+    if "model" not in row:
+        return ""
+    for name, kind in (("model", Model), ("strategy", Strategy)):
+        told = row[name]
+        if not isinstance(told, dict):
+            return f"{name} must be a table of keys and values"
+        known = [one.name for one in fields(kind)]
+        if strange := [key for key in told if key not in known]:
+            return f"{name} has no field {strange[0]!r}; it has {', '.join(known)}"
+    return ""
 
 
 def _written(row: Row) -> tuple[Strategy, Model]:
