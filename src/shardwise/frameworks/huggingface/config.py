@@ -65,13 +65,8 @@ def _as_read(model: Model) -> Model:
     windows = cycle([model.window_of(layer) for layer in range(model.layers)])
     moe = replace(model.moe, loads=(), imbalance=1.0) if model.moe else None
     scalar = 0 if model.query_scalar == model.head_size else model.query_scalar
-    return replace(
-        model,
-        moe=moe,
-        windows=windows,
-        query_scalar=scalar,
-        window_rotary_base=model.window_rotary_base * bool(windows),
-    )
+    near = model.window_rotary_base if windows else 0.0
+    return replace(model, moe=moe, windows=windows, query_scalar=scalar, window_rotary_base=near)
 
 
 def _differences(wanted: Model, found: Model) -> list[str]:
@@ -177,13 +172,9 @@ def _partial(model: Model) -> Keys:
 
 def _two_ropes(model: Model) -> Keys:
     """Gemma 3 turns the layers with a window by a base of its own."""
-    local = (
-        {"rope_type": "default", "rope_theta": model.window_rotary_base} if model.window_rotary_base else _rope(model)
-    )
-    return {
-        "rope_parameters": {"full_attention": _rope(model), "sliding_attention": local},
-        "max_position_embeddings": _longest(model),
-    }
+    base = model.window_rotary_base
+    local = {"rope_type": "default", "rope_theta": base} if base else _rope(model)
+    return _rotary(model) | {"rope_parameters": {"full_attention": _rope(model), "sliding_attention": local}}
 
 
 def _capped(model: Model) -> Keys:

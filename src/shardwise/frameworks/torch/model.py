@@ -26,27 +26,21 @@ ACTIVATIONS = {
 GATED = ("swiglu", "geglu")
 
 
-class OffsetNorm(nn.RMSNorm):
-    """Multiplies by one more than its weights (Gemma)."""
-
+class OffsetNorm(nn.RMSNorm):  # multiplies by one more than its weights (Gemma)
     def forward(self, x):
         return fn.rms_norm(x, self.normalized_shape, 1.0 + self.weight, self.eps)
 
 
 def norm(m, width):
-    if m["norm_offset"]:
-        return OffsetNorm(width, eps=m["norm_eps"])
-    return (nn.LayerNorm if m["norm"] == "layernorm" else nn.RMSNorm)(width, eps=m["norm_eps"])
+    kind = OffsetNorm if m["norm_offset"] else nn.LayerNorm if m["norm"] == "layernorm" else nn.RMSNorm
+    return kind(width, eps=m["norm_eps"])
 
 
 # --- positions ---------------------------------------------------------------------------------------------------
 
 
 def rotary(m, size, seq, device, own=0.0):
-    """Cosines and sines of every position, [seq, pairs]: how many dimensions of a head turn follows from them.
-
-    `own`: a base in place of the model's, without its stretch.
-    """
+    """Cosines and sines of every position, [seq, pairs]; `own`: a base in place of the model's, without its stretch."""
     turned = size if m["mla"] else int(size * m["rotary_share"])
     scaling, base = (None, own) if own else (m["rope_scaling"], m["rotary_base"])
     if scaling and scaling["kind"] == "dynamic" and seq > scaling["original"]:
@@ -165,7 +159,7 @@ class Attention(nn.Module):
         self.k, self.v = (nn.Linear(m["hidden"], kv, bias=m["qkv_bias"]) for _ in range(2))
         self.out = nn.Linear(query, m["hidden"], bias=m["out_bias"])
         self.sinks = nn.Parameter(torch.empty(m["heads"])) if m["sinks"] else None
-        self.kind = m["qk_norm"]
+        self.kind, self.scale = m["qk_norm"], m["query_scalar"] ** -0.5 if m["query_scalar"] else None
         if self.kind != "none":
             self.q_norm, self.k_norm = (norm(m, size if self.kind == "head" else width) for width in (query, kv))
 
@@ -180,8 +174,7 @@ class Attention(nn.Module):
         q, k = q.transpose(1, 2), k.transpose(1, 2)
         if tables:
             q, k = turn(q, *tables), turn(k, *tables)
-        scale = m["query_scalar"] ** -0.5 if m["query_scalar"] else None
-        mixed = attend(m, q.to(v.dtype), k.to(v.dtype), v, self.window, self.sinks, scale)
+        mixed = attend(m, q.to(v.dtype), k.to(v.dtype), v, self.window, self.sinks, self.scale)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -415,6 +408,7 @@ class Chunk(nn.Module):
         return rotary(m, size, x.shape[1], x.device, base)
 
 
+@torch.no_grad()
 def build(m, first, last, device, dtype, seed, **parts):
     """A chunk with its weights: matrices from a normal distribution of width 0.02, norms one, biases zero."""
     with torch.device("meta"):
@@ -425,16 +419,14 @@ def build(m, first, last, device, dtype, seed, **parts):
     seeds = seeds_of(chunk, [(int(index), layer) for index, layer in chunk.layers.items()], seed)
     if m["tied"] and chunk.head is not None:  # starts as the embedding, wherever the two stand
         seeds[chunk.head] = seed_of(seed, "embedding", chunk.head.weight.shape)
+    ones = () if m["norm_offset"] else (nn.RMSNorm, nn.LayerNorm)
     for module in chunk.modules():
-        if module in seeds:
-            torch.manual_seed(seeds[module])
+        torch.manual_seed(seeds.get(module, seed))
         for name, parameter in module.named_parameters(recurse=False):
-            with torch.no_grad():
-                if parameter.dim() > 1 and not name.endswith("_bias"):
-                    parameter.normal_(0.0, 0.02)
-                else:
-                    one = isinstance(module, (nn.RMSNorm, nn.LayerNorm)) and name == "weight" and not m["norm_offset"]
-                    parameter.fill_(1.0 if one else 0.0)
+            if parameter.dim() > 1 and not name.endswith("_bias"):
+                parameter.normal_(0.0, 0.02)
+            else:
+                parameter.fill_(1.0 if name == "weight" and isinstance(module, ones) else 0.0)
     if m["tied"] and chunk.embedding is not None and chunk.head is not None:
         chunk.head.weight = chunk.embedding.weight
     for parameter in chunk.parameters():  # counts of a router stay in fp32

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.frameworks.export import export, find
+from shardwise.frameworks.export import export
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.launcher import gpus_per_node
 from shardwise.frameworks.target import Export
@@ -99,10 +99,6 @@ def launch(
     """Write a plan's files for a target and run them; `follow` is given every step as it ends."""
     if learn is not None and (cpu or dry_run):
         raise InputError(Fault("--learn", f"has nothing to learn from {'CPUs' if cpu else 'a dry run'}; leave it out"))
-    if learn is not None and not find(to)[0].runtime:
-        own = plan.strategy.runtime
-        why = f"{to} has no runtime of its own; what it teaches would be taken for {own}'s: leave it out"
-        raise InputError(Fault("--learn", why))
     job = _prepared(plan, to, folder, steps=steps, launcher=launcher, cpu=cpu)
     if learn is not None:
         learnable(job.told, learn)
@@ -213,8 +209,6 @@ def _answered(job: Job, place: Path, reader: LogReader, ended: Ended, learn: str
     lines = compared(job.told, kept)
     framework = job.export.target
     notes = [kept.note] if kept.note else []
-    if not find(framework)[0].runtime:
-        notes.append(f"{framework} has no runtime of its own: {job.told.strategy.runtime} is what was predicted")
     if ended.interrupted:
         notes.append("the run was interrupted: what was measured until then is shown, and nothing is learnt")
     learnt = None
