@@ -164,3 +164,12 @@ def test_paddle_refuses_what_is_no_llama():
         export(plan_of(ONE, EXPERTS), "paddle")
     with pytest.raises(InfeasibleError, match="no latent attention"):
         export(plan_of(ONE, load_model("deepseek-v2-lite")), "paddle")
+
+
+@pytest.mark.parametrize(("to", "zero"), [("huggingface", 1), ("huggingface", 3), ("torch-pipelining", 3)])
+def test_states_spread_over_one_rank_are_not_spread(to, zero):
+    """FSDP on one GPU costs time for nothing; that zero 3 would save 16-bit weights is told."""
+    made = export(plan_of(Strategy(dp=1, zero=zero, global_batch=2, seq=1024), load_model("qwen3-0.6b")), to)
+    assert made.strategy.zero == 0
+    assert [fault.path for fault in made.losses] == ["strategy.zero"] * (zero == 3)
+    assert "(runtime" in made.as_written
