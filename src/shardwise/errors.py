@@ -74,7 +74,11 @@ class UnknownNameError(InputError):
 
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        offer = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names[:12])}"
+        offer = (
+            f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?"
+            if near
+            else f"known: {', '.join(names[:12])}"
+        )
         if near and every:
             offer += f" Known: {', '.join(names)}"
         if not near and len(names) > 12:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -23,6 +24,7 @@ NAMES = [
     (r"self_attn\.q_a_layernorm", "attention.q_norm"), (r"self_attn\.q_b_proj", "attention.q"),
     (r"self_attn\.kv_a_proj_with_mqa", "attention.kv_down"), (r"self_attn\.kv_a_layernorm", "attention.kv_norm"),
     (r"self_attn\.kv_b_proj", "attention.kv_up"), (r"input_layernorm", "norm1"), (r"post_attention_layernorm", "norm2"),
+    (r"pre_feedforward_layernorm", "norm2"), (r"post_feedforward_layernorm", "norm4"),
     (r"mlp\.gate\.", "mlp.router."), (r"mlp\.experts\.gate_up_proj", "mlp.up"),
     (r"mlp\.experts\.down_proj", "mlp.down"),
     (r"(gate|up|down)_proj", r"\1"), (r"shared_experts?\.", "shared."), (r"shared_expert_gate", "shared_gate"),
@@ -30,6 +32,7 @@ NAMES = [
 
 
 def decoder():
+    sys.path.append(str(MODEL.parent))
     spec = importlib.util.spec_from_file_location("planned_model", MODEL)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -41,7 +44,8 @@ def theirs(model):
     config = transformers.AutoConfig.for_model(keys.pop("model_type"), **keys)
     config.output_router_logits = False
     torch.manual_seed(5)
-    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()
+    stored = "eager" if model.score_cap else "sdpa"  # transformers' sdpa passes caps over
+    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=stored).train()
     with torch.no_grad():  # norms, biases and routers that do something
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -51,8 +55,9 @@ def theirs(model):
 def ours(model, weights):
     chunk = decoder().build({**asdict(model), "flash": True}, 0, model.layers, "cpu", torch.float32, 1)
     renamed = {}
+    rules = [("post_attention_layernorm", "norm3"), *NAMES] if model.norms_per_layer == 4 else NAMES
     for name, tensor in weights.items():
-        for pattern, instead in NAMES:
+        for pattern, instead in rules:
             name = re.sub(pattern, instead, name)  # noqa: PLW2901 - one rule after the other
         renamed[name] = tensor
     chunk.load_state_dict(renamed)
@@ -64,6 +69,9 @@ MODELS = {
     "own rotary base": GQA,
     "norms of heads": small("qwen3-0.6b"),
     "window": small("mistral-7b", windows=(7,)),
+    "gemma": small("gemma-2b"),
+    "gemma 2: caps": small("gemma-2-2b", windows=(7, 0), score_cap=0.5, logit_cap=0.3),
+    "gemma 3: two rotary bases": small("gemma-3-27b", windows=(7, 7, 0), layers=4),
     "experts": EXPERTS,
     "weights not normalised": replace(EXPERTS, moe=replace(EXPERTS.moe, normalised=False)),
     "latent, yarn": small("deepseek-v2-lite"),

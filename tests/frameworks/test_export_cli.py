@@ -161,3 +161,10 @@ def test_a_bare_schedule_is_guarded_too(tmp_path, capfd):
     assert run([*words, "--force"]) == 0
     listed = json.loads((tmp_path / "out" / MANIFEST).read_text())["files"]
     assert sorted(listed) == ["run_pipeline.py", "schedule.csv"]
+
+
+def test_a_file_that_goes_is_told(export, tmp_path):
+    assert export("--to", "megatron", "--launcher", "slurm")[0] == 0
+    code, out, _ = export("--to", "megatron")
+    assert code == 0
+    assert f"removed {tmp_path / 'out' / 'train.sbatch'}, of the export before" in out

@@ -70,7 +70,14 @@ def test_kubernetes_starts_a_pod_for_each_node():
     pod = job["spec"]["template"]["spec"]
     values = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
     assert values["MASTER_ADDR"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
+    assert values["STEPS"] == "20"
     assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+def test_kubernetes_says_where_steps_and_image_go():
+    told = export(PLAN, "megatron", launcher="kubernetes")
+    assert any("train.yaml: put your image and the claim" in note for note in told.by_hand)
+    assert "STEPS of train.yaml at 100 trains 100 steps" in readers.texts(told)["README-megatron.md"]
 
 
 def test_another_launcher_is_refused():

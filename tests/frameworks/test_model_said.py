@@ -6,6 +6,7 @@ model than the planned one, with a rotary base of 10,000 in place of 1,000,000, 
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 
 import export_readers as readers
@@ -14,6 +15,7 @@ from export_plans import DENSE, EXPERTS, plan_of
 
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
+from shardwise.frameworks.huggingface.read import read_config
 from shardwise.frameworks.load import load_model
 from shardwise.frameworks.read import read_content
 from shardwise.inputs.load import model_names
@@ -128,3 +130,46 @@ def test_the_script_says_what_is_missing(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert "set MEGATRON" in done.stderr
+
+
+@pytest.mark.parametrize("to", ["megatron", "megatron-bridge", "mindformers", "paddle"])
+def test_what_gemma_has_beyond_others_is_told(to):
+    lost = {fault.path for fault in export(plan_of(ONE, load_model("gemma-3-27b")), to).losses}
+    assert {"model.window_rotary_base", "model.embedding_scaled", "model.query_scalar", "model.norm_offset"} <= lost
+    lost = {fault.path for fault in export(plan_of(ONE, load_model("gemma-2-2b")), to).losses}
+    assert {"model.score_cap", "model.logit_cap"} <= lost
+
+
+@pytest.mark.parametrize("name", ["gemma-2b", "gemma-2-27b", "gemma-3-27b"])
+def test_gemma_comes_back_from_hugging_face(name):
+    made = readers.texts(export(plan_of(ONE, load_model(name)), "huggingface"))
+    assert read_config(json.loads(made["config.json"]), name=name).model == load_model(name)
+
+
+def test_caps_on_scores_need_them_stored():
+    for to in ("huggingface", "torch-pipelining"):
+        made = export(plan_of(ONE, load_model("gemma-2-2b")), to)
+        assert "strategy.flash" in {fault.path for fault in made.losses}
+        assert made.strategy is not None
+        assert not made.strategy.flash
+
+
+def test_mindformers_norms_queries_whatever_the_model_has():
+    with pytest.raises(InfeasibleError, match=r"model\.qk_norm: qwen3 norms queries and keys of each head"):
+        export(plan_of(ONE, DENSE), "mindformers", strict=True)
+
+
+def test_paddle_refuses_what_is_no_llama():
+    with pytest.raises(InfeasibleError, match=r"model\.moe: this program trains Llama, which has no experts; export"):
+        export(plan_of(ONE, EXPERTS), "paddle")
+    with pytest.raises(InfeasibleError, match="no latent attention"):
+        export(plan_of(ONE, load_model("deepseek-v2-lite")), "paddle")
+
+
+@pytest.mark.parametrize(("to", "zero"), [("huggingface", 1), ("huggingface", 3), ("torch-pipelining", 3)])
+def test_states_spread_over_one_rank_are_not_spread(to, zero):
+    """FSDP on one GPU costs time for nothing; that zero 3 would save 16-bit weights is told."""
+    made = export(plan_of(Strategy(dp=1, zero=zero, global_batch=2, seq=1024), load_model("qwen3-0.6b")), to)
+    assert made.strategy.zero == 0
+    assert [fault.path for fault in made.losses] == ["strategy.zero"] * (zero == 3)
+    assert "(runtime" in made.as_written

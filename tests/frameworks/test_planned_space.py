@@ -38,12 +38,14 @@ def drawn(space, chance):
     return replace(strategy, layers=tuple(cut) if len(set(cut)) > 1 else ())
 
 
-@pytest.mark.parametrize("target", [*TARGETS, "huggingface"])
+@pytest.mark.parametrize("target", [*TARGETS, "huggingface", "torch-pipelining"])
 def test_the_space_of_a_runtime_is_what_its_own_files_can_say(target):
     chance = random.Random(6)  # noqa: S311 - a test, not a secret
     lost = []
     for model, cluster, batch, seq in QUESTIONS:
         question = question_of(model, cluster, global_batch=batch, seq=seq, runtime=target)
+        if target == "paddle" and question.model.moe:
+            continue  # its program trains Llama alone
         space = Space(question=question)
         for _ in range(30):
             strategy = drawn(space, chance)

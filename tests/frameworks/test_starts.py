@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import pytest
 from start_folder import folder_of, started
-from start_models import DENSE, EXPERTS, GQA
+from start_models import DENSE, EXPERTS, GQA, small
 
 from shardwise.frameworks.torch.write import MODEL
 from shardwise.inputs.parameters import count
@@ -100,6 +100,30 @@ def test_torch_pipelining(kind, tmp_path, monkeypatch):
         losses = [float(own.loss_of(whole(ids), ids)) for ids in batches(loop, 1, 4, 4, 64, model.vocab)]
     exact = 2e-6 if "fp32" in words else 5e-3
     assert run.losses[0] == pytest.approx(sum(losses) / len(losses), rel=exact)
+
+
+ALIKE = {
+    "dense": DENSE, "grouped heads": GQA, "experts": EXPERTS, "latent": small("deepseek-v2-lite"),
+    "gemma": small("gemma-3-1b", layers=6),
+}  # fmt: skip
+
+
+@missing("transformers")
+@pytest.mark.parametrize("kind", ALIKE)
+def test_every_program_starts_from_the_same_weights(kind, tmp_path, monkeypatch):
+    """The loss of the first step tells whether two frameworks train one model."""
+    model, words = ALIKE[kind], "fp32 mbs2 gbs2 seq32"
+    theirs = loaded(folder_of(model, words, "huggingface", tmp_path / "a") / "shardwise_transformers.py", monkeypatch)
+    whole = theirs.describe({"flash": True, "recompute": "none"})
+    theirs.make(whole, whole, "cpu", torch.float32)
+    whole.tie_weights()
+    own = loaded(folder_of(model, words, "torch-pipelining", tmp_path / "b") / "model.py", monkeypatch)
+    loop = sys.modules["shardwise_loop"]
+    decoder = own.build({**asdict(model), "flash": True}, 0, model.layers, "cpu", torch.float32, loop.SEED)
+    ids = loop.tokens(0, 0, 0, 2, 32, model.vocab)
+    with torch.no_grad():
+        logits = whole(input_ids=ids).logits
+        assert float(own.loss_of(decoder(ids), ids)) == pytest.approx(float(own.loss_of(logits, ids)), rel=1e-6)
 
 
 def test_one_stage_is_a_pipeline_too(tmp_path):

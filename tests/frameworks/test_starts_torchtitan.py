@@ -158,6 +158,7 @@ import torch
 from torchtitan.protocols import train_spec
 
 def plain(path):
+    sys.path.append(path.rsplit("/", 1)[0])
     spec = importlib.util.spec_from_file_location("plain", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -200,7 +200,7 @@ def test_6_a_balanced_partition_has_every_kind_side_by_side():
     assert data["recompute_config"] == {
         "recompute": [1, 0, 2, 0], "select_recompute": [4, 4, 4, 4], "select_comm_recompute": [3, 2, 4, 3]
     }  # fmt: skip
-    assert not made.losses
+    assert [fault.path for fault in made.losses] == ["model.qk_norm"]
     near = export(plan, "mindformers@2.1-pynative")
     assert any("full, select, both are mixed chunk by chunk" in str(fault) for fault in near.losses)
     assert str(near.strategy.recompute) == "full:[4,4,4,4]"

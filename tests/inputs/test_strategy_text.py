@@ -69,7 +69,7 @@ def test_spellings_that_mean_the_same():
         ("pp4x2 vpp2", "strategy.vpp"),
         ("tpp8", "did you mean tp"),
         ("zbv", "did you mean zb-v"),
-        ("fp4", "did you mean nvfp4 or fp8"),
+        ("fp4", "did you mean nvfp4, fp8 or fp32"),
         ("tp", "a whole number must follow tp"),
         ("tp8.5", "a whole number must follow tp"),
         ("lora", "a whole number must follow lora"),

@@ -19,7 +19,6 @@ import pytest
 
 import shardwise
 from shardwise.cli.main import run
-from shardwise.errors import InputError
 from shardwise.inputs import lookup
 from shardwise.inputs.calibrations import load_calibration
 from shardwise.measure.launch.failure import cause_of, failure
@@ -434,5 +433,3 @@ def test_a_real_folder_starts_on_cpus(tmp_path, monkeypatch):
     assert [step.step for step in found.steps] == [1, 2, 3]
     assert found.steps[0].loss == pytest.approx(6.24, abs=0.2)  # of 512 words, little learnt
     assert not found.lines
-    with pytest.raises(InputError, match="has no runtime of its own"):
-        shardwise.launch(plan, "torch-pipelining", learn="ours")

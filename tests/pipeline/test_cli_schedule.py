@@ -123,7 +123,7 @@ def test_a_plan_is_scheduled_and_exported(tmp_path):
     from shardwise.plan.plan import Plan
 
     strategy = Strategy(
-        tp=2, pp=4, vpp=2, dp=1, global_batch=8, schedule="zb-v", placement="v", zero=0, runtime="torchtitan"
+        pp=4, vpp=2, dp=2, global_batch=16, schedule="zb-v", placement="v", zero=2, runtime="torchtitan"
     )
     plan = Plan(model=load_model("llama-3-8b"), cluster=load_cluster("8xh100"), strategy=strategy)
     write_plan(plan, tmp_path / "plan.json")

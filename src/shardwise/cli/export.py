@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -52,10 +53,18 @@ def command(file: str, output: Output, *, target: str, out: str, launcher: str, 
     from shardwise.report.data import export_data
 
     made = api.export(file, target, strict=strict, launcher=launcher)
+    there = sorted(Path(out).glob("*"))
     written = api.write_export(made, out, force=force)
     _say(made, output)
     once_written(lambda: output.say("\n".join(f"wrote {path}" for path in written)))
+    once_written(lambda: _say_gone(there, output))
     output.answer(export_data(made) | {"files": [str(path) for path in written]})
+
+
+def _say_gone(there: list[Path], output: Output) -> None:
+    for path in there:
+        if not path.exists():
+            output.say(f"removed {path}, of the export before: this one has no such file")
 
 
 def _say(made: Export, output: Output) -> None:

@@ -94,6 +94,7 @@ TARGETS = {
             title="torch.distributed.pipelining",
             versions={"2.13": SPEAKS},
             module="shardwise.frameworks.torch.write",
+            runtime="torch-pipelining",
         ),
     )
 }

@@ -47,6 +47,8 @@ def starting(
     framework must find set, where the user has not; `needs`: what must be installed, in words; `runner`: lines that
     start processes on a node, where torchrun is not what does.
     """
+    if draft.launcher == "kubernetes":
+        draft.by_hand.append(f"{name}.yaml: put your image and the claim of a volume with this folder in their places")
     head = draft.header()
     script = [
         "#!/bin/bash",
@@ -101,9 +103,11 @@ def _readme(draft: ExportDraft, name: str, needs: str) -> str:
     }[draft.launcher]
     if draft.launcher == "torchrun" and draft.strategy.world == gpus_per_node(draft.strategy.world):
         start = f"`./{name}.sh`"
+    kubernetes = draft.launcher == "kubernetes"
+    steps = f"STEPS of {name}.yaml at 100" if kubernetes else "STEPS=100 before it"
     told = [
         f"Needs {needs}.",
-        f"Start {start}; STEPS=100 before it trains 100 steps ({STEPS} else), on made-up data until you name yours.",
+        f"Start {start}; {steps} trains 100 steps ({STEPS} else), on made-up data until you name yours.",
         "`shardwise watch LOG --plan PLAN.json` holds the job's log against what is predicted.",
     ]
     return draft.header("") + "\n" + "\n".join(told) + "\n"
@@ -139,7 +143,7 @@ def _kubernetes(draft: ExportDraft, name: str) -> str:
     title = f"{draft.target.name}-{draft.id}"
     variables = {
         "NUM_NODES": str(world // node), "GPUS_PER_NODE": str(node), "MASTER_ADDR": f"{title}-0.{title}",
-        "MASTER_PORT": str(PORT),
+        "MASTER_PORT": str(PORT), "STEPS": str(STEPS),
     }  # fmt: skip
     container = {
         "name": "train",

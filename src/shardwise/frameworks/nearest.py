@@ -12,6 +12,7 @@ from shardwise.cost.chunk import recomputed_layers
 from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.layers import rank_chunks, stage_layers
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import MODULES, Recompute
 from shardwise.inputs.strategy import Strategy
 
@@ -19,6 +20,21 @@ from shardwise.inputs.strategy import Strategy
 def without_lora(draft: ExportDraft) -> None:
     if draft.strategy.lora is not None:
         draft.refuse("strategy.lora", "adapters are not a setting of this target; plan without lora")
+
+
+def gemmas(model: Model) -> tuple[str, ...]:
+    """Facts that Gemma has and most targets no word for, where this model has them."""
+    names = ("window_rotary_base", "norm_offset", "embedding_scaled", "query_scalar", "score_cap", "logit_cap")
+    return tuple(name for name in names if getattr(model, name))
+
+
+def spread_states(draft: ExportDraft) -> None:
+    """Spread over one rank is not spread: FSDP would copy every layer for nothing, and 16-bit weights stay instead."""
+    s = draft.strategy
+    if s.shard_group == 1 and s.zero == 3:
+        draft.lose("strategy.zero", "3 over one rank spreads nothing; zero 0 is written", zero=0, zero_group=0)
+    elif s.shard_group == 1:
+        draft.strategy = replace(s, zero=0, zero_group=0)
 
 
 def choose(draft: ExportDraft, name: str, known: Collection[object], instead: object, why: str = "") -> None:

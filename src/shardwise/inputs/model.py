@@ -146,8 +146,20 @@ class Model:
     """Share of each head that rotary positions turn (GPT-NeoX 0.25, GLM 0.5); of MLA's rotary part always all."""
     rope_scaling: RopeScaling | None = None
     """How rotary positions are stretched; none: they are not."""
+    window_rotary_base: float = later(0.0)
+    """Base of the layers with a window, whose positions are not stretched (Gemma 3); 0: they turn as the others."""
     norm_eps: float = later(1e-5)
     """What norms add to the variance."""
+    norm_offset: bool = later(False)
+    """Norms multiply by one more than their weights (Gemma)."""
+    embedding_scaled: bool = later(False)
+    """Embeddings are multiplied by the root of hidden (Gemma)."""
+    query_scalar: int = later(0)
+    """Attention scores are divided by its root (Gemma's query_pre_attn_scalar); 0: by that of head_size."""
+    score_cap: float = later(0.0)
+    """Attention scores are held within this by tanh (Gemma 2); 0: they are not."""
+    logit_cap: float = later(0.0)
+    """So are the output layer's logits; 0: they are not."""
     max_positions: int = 0
     """Rows of a learned position table."""
     tied: bool = False

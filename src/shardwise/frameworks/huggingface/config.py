@@ -47,9 +47,9 @@ def write_config(model: Model) -> Config:
         if found == wanted:
             return Config(architecture=kind, keys=keys, unsaid=_unsaid(kind, model))
         differing = _differences(wanted, found)
-        nearest = min(nearest, (len(differing), f"{kind} has {', '.join(differing)}"))
+        nearest = min(nearest, (len(differing), f"{kind}, which has {', '.join(differing)}"))
     raise InfeasibleError(
-        f"no architecture of transformers that is known here is {model.name}: the nearest, {nearest[1]}; change the "
+        f"no architecture of transformers that is known here is {model.name}: the nearest is {nearest[1]}; change the "
         "model, or export to megatron"
     )
 
@@ -64,7 +64,9 @@ def _as_read(model: Model) -> Model:
     """Without what the data does to the router, which no file sets; windows as the layers that are there have them."""
     windows = cycle([model.window_of(layer) for layer in range(model.layers)])
     moe = replace(model.moe, loads=(), imbalance=1.0) if model.moe else None
-    return replace(model, moe=moe, windows=windows)
+    scalar = 0 if model.query_scalar == model.head_size else model.query_scalar
+    near = model.window_rotary_base if windows else 0.0
+    return replace(model, moe=moe, windows=windows, query_scalar=scalar, window_rotary_base=near)
 
 
 def _differences(wanted: Model, found: Model) -> list[str]:
@@ -169,12 +171,17 @@ def _partial(model: Model) -> Keys:
 
 
 def _two_ropes(model: Model) -> Keys:
-    """Gemma 3 turns the layers with a window by a base of its own, which is the paper's."""
-    local = {"rope_type": "default", "rope_theta": 10_000.0}
+    """Gemma 3 turns the layers with a window by a base of its own."""
+    base = model.window_rotary_base
+    local = {"rope_type": "default", "rope_theta": base} if base else _rope(model)
+    return _rotary(model) | {"rope_parameters": {"full_attention": _rope(model), "sliding_attention": local}}
+
+
+def _capped(model: Model) -> Keys:
     return {
-        "rope_parameters": {"full_attention": _rope(model), "sliding_attention": local},
-        "max_position_embeddings": _longest(model),
-    }
+        "query_pre_attn_scalar": model.query_scalar or model.head_size,
+        "attn_logit_softcapping": model.score_cap or None, "final_logit_softcapping": model.logit_cap or None,
+    }  # fmt: skip
 
 
 _SCALED = {
@@ -413,8 +420,8 @@ _WRITTEN: dict[str, tuple[Group, ...]] = {
     ),
     "gpt_oss": (*_LLAMA, _routed(_MIXTRAL), _balance, _kinds),
     "gemma": (_sizes, _grouped, _gemma, _rms, _rotary, _biases, _no_dropout),
-    "gemma2": (_sizes, _grouped, _gemma, _rms, _rotary, _biases, _no_dropout, _kinds),
-    "gemma3_text": (_sizes, _grouped, _gemma, _rms, _two_ropes, _biases, _no_dropout, _kinds),
+    "gemma2": (_sizes, _grouped, _gemma, _rms, _rotary, _biases, _no_dropout, _kinds, _capped),
+    "gemma3_text": (_sizes, _grouped, _gemma, _rms, _two_ropes, _biases, _no_dropout, _kinds, _capped),
     "olmo2": (_sizes, _kv, _gated, _rms, _rotary, _biases, _no_dropout),
     "glm": (_sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout),
     "glm4": (_sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout),

@@ -52,8 +52,11 @@ _QWEN2 = Family(fixed={**_FINE, "qkv_bias": True}, window="never", router=_PLAIN
 _QWEN3 = Family(fixed={**_FINE, "qk_norm": "head"}, switches=_ATTENTION_BIAS, window="never", router=_PLAIN_SUM)
 _DEEPSEEK = Family(fixed=_FINE, switches=_ATTENTION_BIAS, window="never", router=_PLAIN_SUM)
 _DEEPSEEK3 = Family(fixed=_FINE, switches=_ATTENTION_BIAS, window="never", router=_BIASED_ROUTER)
-_GEMMA2 = {**_FINE, "tied": True, "activation": "geglu", "norms_per_layer": 4}
-_GEMMA3 = Family(fixed={**_GEMMA2, "qk_norm": "head"}, switches=_ATTENTION_BIAS, window="pattern")
+_GEMMA = {**_FINE, "tied": True, "activation": "geglu", "norm_offset": True, "embedding_scaled": True}
+_GEMMA2 = {**_GEMMA, "norms_per_layer": 4, "query_scalar": 256}
+_GEMMA3 = Family(
+    fixed={**_GEMMA2, "qk_norm": "head", "window_rotary_base": 10_000.0}, switches=_ATTENTION_BIAS, window="pattern"
+)
 _GPTJ = Family(
     fixed={
         **_LAYERNORM,
@@ -157,8 +160,10 @@ FAMILIES: dict[str, Family] = {
         fixed=_LAYERNORM,
         switches={"qkv_bias": ("attention_bias",), "out_bias": ("attention_bias",), "head_bias": ("lm_head_bias",)},
     ),
-    "gemma": Family(fixed={**_FINE, "tied": True, "activation": "geglu"}, switches=_ATTENTION_BIAS),
-    "gemma2": Family(fixed=_GEMMA2, switches=_ATTENTION_BIAS, window="alternate"),
+    "gemma": Family(fixed=_GEMMA, switches=_ATTENTION_BIAS),
+    "gemma2": Family(
+        fixed={**_GEMMA2, "score_cap": 50.0, "logit_cap": 30.0}, switches=_ATTENTION_BIAS, window="alternate"
+    ),
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,
     "stablelm": Family(
@@ -244,17 +249,17 @@ _WITHOUT_EFFECT = """
 attn_impl attn_type no_bias multi_query rmsnorm post_layer_norm qk_ln softmax_scale prefix_lm attn_uses_sequence_id
 _attn_implementation _name_or_path _remove_final_layer_norm activation_dropout apply_query_key_layer_scaling
 apply_residual_connection_post_layernorm architectures attention_dropout attention_multiplier
-attention_softmax_in_fp32 attn_implementation attn_logit_softcapping audio_config auto_map bf16 bias_dropout_fusion
+attention_softmax_in_fp32 attn_implementation audio_config auto_map bf16 bias_dropout_fusion
 boi_token_index bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout clip_qkv cls_token_id
 dim_model_base do_layer_norm_before dtype emb_pdrop embd_pdrop embedding_dropout embedding_multiplier eoi_token_index
-eos_token_id ep_size experts_per_token final_logit_softcapping fp16 fp32 fp32_residual_connection full_attention_rope
+eos_token_id ep_size experts_per_token fp16 fp32 fp32_residual_connection full_attention_rope
 gradient_checkpointing head_dim_scale hidden_size_per_layer_input id2label image_token_id image_token_index
 init_device init_std initial_context_length initializer_range input_jitter_noise is_decoder is_encoder_decoder
 label2id language layerdrop learned_pos_emb_offset logit_scale logit_softcapping logits_scaling masked_softmax_fusion
 max_window_layers mm_tokens_per_image model_max_length model_type mup_denominator n_group no_bias_norm num_labels
 offset_alibi onnx_safe original_max_position_embeddings original_rope output_attentions output_hidden_states
-output_router_logits pad_token_id prefix pretraining_tp problem_type quantization_config query_pre_attn_scalar
-reorder_and_upcast_attn residual_multiplier return_dict rope_local_base_freq rope_ratio rotary router_jitter_noise
+output_router_logits pad_token_id prefix pretraining_tp problem_type quantization_config
+reorder_and_upcast_attn residual_multiplier return_dict rope_ratio rotary router_jitter_noise
 scale_attn_by_inverse_layer_idx scale_attn_weights scale_depth scale_emb scale_embedding sep_token_id seq_aux
 seq_length skip_bias_add skip_bias_add_qkv slow_but_exact summary_activation summary_first_dropout
 summary_proj_to_labels summary_type summary_use_proj swiglu_limit task_specific_params temperature_tuning

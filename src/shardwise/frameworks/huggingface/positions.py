@@ -25,6 +25,7 @@ def positions(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "rotary_base": float(base or nested.number("rope_theta", row="Model.rotary_base") or 10_000.0),
         "rope_scaling": _scaling(keys, nested),
+        "window_rotary_base": _of_windows(keys) or fields.get("window_rotary_base", 0.0),
     }
     names = ALIASES["rotary_share"]
     share = keys.number(*names, row="Model.rotary_share") or nested.number(*names, row="Model.rotary_share")
@@ -32,6 +33,15 @@ def positions(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
     if share or turned:
         found["rotary_share"] = share or (turned or 0) / fields["head_size"]
     return found
+
+
+def _of_windows(keys: Keys) -> float | None:
+    """The base of layers with a window, where they have a table, or before that a key, of their own."""
+    row = "Model.window_rotary_base"
+    table = keys.data.get("rope_parameters")
+    local = table.get("sliding_attention") if isinstance(table, dict) else None
+    own = keys.number("rope_local_base_freq", row=row)
+    return Keys(local).number("rope_theta", row=row) if isinstance(local, dict) else own
 
 
 def _nested(keys: Keys) -> Keys:

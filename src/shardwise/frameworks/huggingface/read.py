@@ -135,7 +135,7 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
     }
     if (eps := keys.number(*ALIASES["norm_eps"], row="Model.norm_eps")) is not None:
         fields["norm_eps"] = eps
-    fields |= positions(keys, fields)
+    fields |= positions(keys, fields) | _scores(keys, fields)
     for ours, theirs in family.switches.items():
         value = keys.switch(*theirs)
         fields |= {} if value is None else {ours: value}
@@ -148,6 +148,8 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
     fields["ffn"] = keys.concept("ffn") or family.ffn_factor * hidden
     fields["moe"] = _moe(keys, family, fields["ffn"], fields["layers"])
     fields["windows"] = _windows(keys, family, fields["layers"])
+    if not fields["windows"] or (not fields["rope_scaling"] and fields["window_rotary_base"] == fields["rotary_base"]):
+        fields["window_rotary_base"] = 0.0
     fields |= SPECIAL[kind](keys, fields) if kind in SPECIAL else {}
     if fields["mla"]:
         fields["head_size"] = fields["mla"].nope_size
@@ -190,6 +192,16 @@ def _in_steps(keys: Keys, family: Family) -> bool:
 
 def _dropout(keys: Keys) -> float:
     return max(float(keys.number(name, row="Model.dropout") or 0.0) for name in ALIASES["dropout"])
+
+
+_CAPS = {"score_cap": "attn_logit_softcapping", "logit_cap": "final_logit_softcapping"}
+
+
+def _scores(keys: Keys, fields: dict[str, Any]) -> dict[str, Any]:
+    """What attention scores are divided by, and the caps; null is none, whatever the architecture has."""
+    said = {ours: keys.number(name, row=f"Model.{ours}") or 0.0 for ours, name in _CAPS.items() if name in keys.data}
+    scalar = keys.whole("query_pre_attn_scalar", row="Model.query_scalar") or fields.get("query_scalar", 0)
+    return {**said, "query_scalar": 0 if scalar == fields["head_size"] else scalar}
 
 
 def _mla(keys: Keys) -> Mla | None:

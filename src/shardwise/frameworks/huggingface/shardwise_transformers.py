@@ -1,6 +1,7 @@
 """The model of config.json: transformers' own, made layer by layer.
 
-Weights follow from SEED alone: any number of GPUs, and any sharding, starts from the same ones.
+Weights follow from SEED alone: any number of GPUs, and any sharding, starts from the same ones, and so does the decoder
+of torch pipelining.
 """
 
 # mypy: ignore-errors
@@ -10,7 +11,7 @@ import contextlib
 from pathlib import Path
 
 import torch
-from shardwise_loop import SEED
+from shardwise_loop import SEED, seeds_of
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -43,6 +44,8 @@ def describe(plan):
         )
     if plan["recompute"] == "full":
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    for module, seed in seeds_of(model, enumerate(layers_of(model))).items():
+        module.shardwise_seed = seed
     return model.train()
 
 
@@ -53,15 +56,13 @@ def layers_of(model):
 
 
 def make(model, part, device, dtype):
-    """Weights of `part`, a module of the model, by the architecture's own rule; each module has a seed of its own."""
-    for index, module in enumerate(model.modules()):
-        module.shardwise_index = index
+    """Weights of `part`, a module of the model, by the architecture's own rule."""
     for module in part.modules():
         own = {name: one for name, one in module.named_parameters(recurse=False) if one.is_meta}
         for name, one in own.items():
             setattr(module, name, nn.Parameter(torch.empty_like(one, device=device), requires_grad=one.requires_grad))
         if own:
-            torch.manual_seed(SEED * 1_000_003 + module.shardwise_index)
+            torch.manual_seed(getattr(module, "shardwise_seed", SEED))
             with torch.no_grad():
                 model._init_weights(module)  # noqa: SLF001 - the rule that from_config itself goes by
         for name, one in own.items():

@@ -13,7 +13,15 @@ from typing import Any
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.huggingface.config import Config, write_config
 from shardwise.frameworks.launcher import starting
-from shardwise.frameworks.nearest import all_layers, choose, known_modules, plain_pipeline, without, without_lora
+from shardwise.frameworks.nearest import (
+    all_layers,
+    choose,
+    known_modules,
+    plain_pipeline,
+    spread_states,
+    without,
+    without_lora,
+)
 from shardwise.frameworks.target import ExportDraft, File
 from shardwise.inputs.serialise import to_json
 
@@ -67,12 +75,13 @@ def model_config(draft: ExportDraft) -> Config:
     return config
 
 
-_STORED = {"gpt_oss": "sinks", "bloom": "alibi", "mpt": "alibi"}
+_STORED = {"gpt_oss": "sinks", "bloom": "alibi", "mpt": "alibi", "gemma2": "caps on the scores"}
 """Architectures that transformers has no attention without stored scores for -> why."""
 
 
 def _attention(draft: ExportDraft, architecture: str) -> None:
-    if draft.strategy.flash and architecture in _STORED:
+    needed = architecture in _STORED and (architecture != "gemma2" or draft.model.score_cap)
+    if draft.strategy.flash and needed:
         text = f"transformers' {architecture} has no attention without stored scores ({_STORED[architecture]})"
         draft.lose("strategy.flash", f"{text}; eager attention is written", flash=False)
 
@@ -96,6 +105,7 @@ def _axes(draft: ExportDraft) -> None:
 
 
 def _states(draft: ExportDraft) -> None:
+    spread_states(draft)
     without(draft, offload=("none", "states and activations of the loop stay on the GPU"))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.frameworks.megatron.read_facts import LLAMA3_ORIGINAL, YARN_ORIGINAL
+from shardwise.frameworks.nearest import gemmas
 from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 
@@ -38,6 +39,7 @@ def model_losses(draft: ExportDraft) -> None:
         "out_bias": model.out_bias != model.mlp_bias or (model.out_bias and not model.qkv_bias),
         "rotary_base": model.rotary_base != round(model.rotary_base),
         "rotary_share": model.rotary_share < 1 and model.rope_scaling is not None and model.rope_scaling.kind == "yarn",
+        **dict.fromkeys(gemmas(model), True),
         "max_positions": bridge and model.position == "learned" and model.max_positions != draft.strategy.seq,
     }
     for name, wrong in strange.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.frameworks.mindformers.names import MINDFORMERS_TYPES
+from shardwise.frameworks.nearest import gemmas
 from shardwise.frameworks.target import ExportDraft
 from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 
@@ -28,12 +29,15 @@ def model_type(model: Model) -> str:
 def say_model(draft: ExportDraft) -> None:
     model, name = draft.model, model_type(draft.model)
     draft.by_hand.append(f"model_type and architectures: {name} is written as the nearest to {model.name}")
-    if not model.mla and model.qk_norm == "none":
-        draft.by_hand.append(f"{name} norms queries and keys, {model.name} does not")
+    if not model.mla and model.qk_norm != "head":
+        has = "over all heads at once" if model.qk_norm == "full" else "not"
+        draft.lose("model.qk_norm", f"{name} norms queries and keys of each head, {model.name} {has}")
     if draft.version == "2.1-pynative" and name == "qwen3_moe":
         draft.lose("model.moe", "PyNative 2.1 trains Qwen3 and DeepSeek-V3 only, none with experts and plain attention")
     if model.windows or model.parallel_residual or model.position not in {"rope", "none"}:
         draft.lose("model", "windows, parallel residuals and learned positions are not among the keys; use your own")
+    for one in gemmas(model):
+        draft.lose(f"model.{one}", f"{getattr(model, one)} is not among the keys; use your own model")
     if model.rope_scaling and model.rope_scaling.kind != "yarn":
         text = (
             f"{model.rope_scaling.kind} by {model.rope_scaling.factor:g}: training knows yarn; plain ones are written"

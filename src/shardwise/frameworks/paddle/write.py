@@ -12,6 +12,7 @@ from shardwise.frameworks.launcher import PORT, STEPS, starting
 from shardwise.frameworks.nearest import (
     choose,
     even_layers,
+    gemmas,
     known_modules,
     known_schedule,
     recomputed,
@@ -84,18 +85,25 @@ def _before(draft: ExportDraft) -> list[str]:
     ]
 
 
+_NEAREST = {"moe": "megatron, mindformers or torchtitan", "mla": "megatron or mindformers"}
+
+
 def _model(draft: ExportDraft) -> None:
     """The program trains Llama and nothing else."""
     model = draft.model
+    for name, what in (("moe", "experts"), ("mla", "latent attention")):
+        if getattr(model, name) is not None:
+            draft.refuse(f"model.{name}", f"this program trains Llama, which has no {what}; export to {_NEAREST[name]}")
     strange = {
-        "moe": model.moe is not None, "mla": model.mla is not None, "mtp": model.mtp > 0,
+        "mtp": model.mtp > 0,
         "windows": bool(model.windows), "activation": model.activation != "swiglu",
         "norm": model.norm != "rmsnorm", "qkv_bias": model.qkv_bias,
         "out_bias": model.out_bias, "mlp_bias": model.mlp_bias, "head_bias": model.head_bias,
         "position": model.position != "rope", "qk_norm": model.qk_norm != "none", "sinks": model.sinks,
         "norms_per_layer": model.norms_per_layer != 2, "parallel_residual": model.parallel_residual,
         "rope_scaling": model.rope_scaling is not None, "rotary_share": model.rotary_share < 1,
-        "head_size": model.mla is None and model.head_size * model.heads != model.hidden,
+        **dict.fromkeys(gemmas(model), True),
+        "head_size": model.head_size * model.heads != model.hidden,
     }  # fmt: skip
     for name in (name for name, wrong in strange.items() if wrong):
         draft.lose(f"model.{name}", "is not Llama's, the one model of this program; config.json describes the nearest")

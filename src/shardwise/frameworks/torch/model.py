@@ -1,18 +1,18 @@
 """The planned model in plain torch: the decoder of `shardwise_pipeline.json`, whole or a chunk of its layers.
 
-Needs torch only. Parameters are named as in the whole model and drawn from SEED and their name, so that every split
-starts from the same weights.
+Needs torch only. Weights are drawn by SEED and their place in the whole model, so that every split starts from the same
+ones, which are also those of a folder for transformers.
 """
 
 # mypy: ignore-errors
 # a program to copy out: it must run, and read, without our checks; torch's own types change with its version
 
 import math
-import zlib
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as fn
+from shardwise_loop import seed_of, seeds_of
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,17 +26,23 @@ ACTIVATIONS = {
 GATED = ("swiglu", "geglu")
 
 
+class OffsetNorm(nn.RMSNorm):  # multiplies by one more than its weights (Gemma)
+    def forward(self, x):
+        return fn.rms_norm(x, self.normalized_shape, 1.0 + self.weight, self.eps)
+
+
 def norm(m, width):
-    return (nn.LayerNorm if m["norm"] == "layernorm" else nn.RMSNorm)(width, eps=m["norm_eps"])
+    kind = OffsetNorm if m["norm_offset"] else nn.LayerNorm if m["norm"] == "layernorm" else nn.RMSNorm
+    return kind(width, eps=m["norm_eps"])
 
 
 # --- positions ---------------------------------------------------------------------------------------------------
 
 
-def rotary(m, size, seq, device):
-    """Cosines and sines of every position, [seq, pairs]: how many dimensions of a head turn follows from them."""
+def rotary(m, size, seq, device, own=0.0):
+    """Cosines and sines of every position, [seq, pairs]; `own`: a base in place of the model's, without its stretch."""
     turned = size if m["mla"] else int(size * m["rotary_share"])
-    scaling, base = m["rope_scaling"], m["rotary_base"]
+    scaling, base = (None, own) if own else (m["rope_scaling"], m["rotary_base"])
     if scaling and scaling["kind"] == "dynamic" and seq > scaling["original"]:
         longer = scaling["factor"] * seq / scaling["original"] - (scaling["factor"] - 1)
         base *= longer ** (turned / (turned - 2))
@@ -113,7 +119,7 @@ def attend(m, q, k, v, window, sinks=None, scale=None):
     """Causal attention of [batch, heads, seq, size], its scores stored only where no kernel does without."""
     seq = q.shape[2]
     drop = m["dropout"] if torch.is_grad_enabled() else 0.0
-    if sinks is not None or not m["flash"]:
+    if sinks is not None or m["score_cap"] or not m["flash"]:
         return _stored(m, q, k, v, window, sinks, scale)
     gqa = q.shape[1] != k.shape[1]
     mask = None
@@ -129,7 +135,7 @@ def attend(m, q, k, v, window, sinks=None, scale=None):
 def _stored(m, q, k, v, window, sinks, scale):
     times = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
-    scores = q @ k.transpose(2, 3) * (scale or q.shape[-1] ** -0.5)
+    scores = capped(q @ k.transpose(2, 3) * (scale or q.shape[-1] ** -0.5), m["score_cap"])
     if m["position"] == "alibi":
         scores = scores + alibi(m["heads"], q.shape[2], q.device).to(scores.dtype)
     scores = scores.masked_fill(~causal(q.shape[2], window, q.device), float("-inf"))
@@ -137,6 +143,11 @@ def _stored(m, q, k, v, window, sinks, scale):
         scores = torch.cat((scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)), dim=-1)
     shares = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
     return fn.dropout(shares[..., : k.shape[2]], m["dropout"]) @ v
+
+
+def capped(x, most):
+    """Held within `most` by tanh; 0: as it is."""
+    return (x / most).tanh() * most if most else x
 
 
 class Attention(nn.Module):
@@ -148,7 +159,7 @@ class Attention(nn.Module):
         self.k, self.v = (nn.Linear(m["hidden"], kv, bias=m["qkv_bias"]) for _ in range(2))
         self.out = nn.Linear(query, m["hidden"], bias=m["out_bias"])
         self.sinks = nn.Parameter(torch.empty(m["heads"])) if m["sinks"] else None
-        self.kind = m["qk_norm"]
+        self.kind, self.scale = m["qk_norm"], m["query_scalar"] ** -0.5 if m["query_scalar"] else None
         if self.kind != "none":
             self.q_norm, self.k_norm = (norm(m, size if self.kind == "head" else width) for width in (query, kv))
 
@@ -163,7 +174,7 @@ class Attention(nn.Module):
         q, k = q.transpose(1, 2), k.transpose(1, 2)
         if tables:
             q, k = turn(q, *tables), turn(k, *tables)
-        mixed = attend(m, q.to(v.dtype), k.to(v.dtype), v, self.window, self.sinks)
+        mixed = attend(m, q.to(v.dtype), k.to(v.dtype), v, self.window, self.sinks, self.scale)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -327,7 +338,7 @@ class Layer(nn.Module):
     def __init__(self, m, index):
         super().__init__()
         self.m, moe = m, m["moe"]
-        window = m["windows"][index % len(m["windows"])] if m["windows"] else 0
+        self.window = window = m["windows"][index % len(m["windows"])] if m["windows"] else 0
         self.norm1 = norm(m, m["hidden"])
         if m["norms_per_layer"] > 1:
             self.norm2 = norm(m, m["hidden"])
@@ -372,28 +383,32 @@ class Chunk(nn.Module):
             self.head = nn.Linear(width, m["vocab"], bias=m["head_bias"])
 
     def forward(self, x):
+        m = self.m
         if self.embedding is not None:
             x = self.embedding(x)
+            x = x * m["hidden"] ** 0.5 if m["embedding_scaled"] else x
             x = x if self.project_in is None else self.project_in(x)
             x = x if self.positions is None else x + self.positions(torch.arange(x.shape[1], device=x.device))
             x = x if self.embedding_norm is None else self.embedding_norm(x)
-        tables = self.tables(x)
+        every, near = self.tables(x), self.tables(x, m["window_rotary_base"]) if m["window_rotary_base"] else None
         for count, layer in enumerate(self.layers.values()):
+            tables = near if near and layer.window else every
             again = count < self.recompute and torch.is_grad_enabled()
             x = checkpoint(layer, x, tables, use_reentrant=False) if again else layer(x, tables)
         if self.head is None:
             return x
         x = self.norm(x)
-        return self.head(x if self.project_out is None else self.project_out(x))
+        return capped(self.head(x if self.project_out is None else self.project_out(x)), m["logit_cap"])
 
-    def tables(self, x):
+    def tables(self, x, base=0.0):
         m = self.m
         if m["position"] != "rope":
             return ()
         size = m["mla"]["rope_size"] if m["mla"] else m["head_size"]
-        return rotary(m, size, x.shape[1], x.device)
+        return rotary(m, size, x.shape[1], x.device, base)
 
 
+@torch.no_grad()
 def build(m, first, last, device, dtype, seed, **parts):
     """A chunk with its weights: matrices from a normal distribution of width 0.02, norms one, biases zero."""
     with torch.device("meta"):
@@ -401,15 +416,17 @@ def build(m, first, last, device, dtype, seed, **parts):
     chunk.to_empty(device=device)
     for buffer in chunk.buffers():
         buffer.zero_()
-    for name, parameter in chunk.named_parameters():
-        with torch.no_grad():
-            if parameter.dim() == 1 or name.endswith("_bias"):
-                parameter.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+    seeds = seeds_of(chunk, [(int(index), layer) for index, layer in chunk.layers.items()], seed)
+    if m["tied"] and chunk.head is not None:  # starts as the embedding, wherever the two stand
+        seeds[chunk.head] = seed_of(seed, "embedding", chunk.head.weight.shape)
+    ones = () if m["norm_offset"] else (nn.RMSNorm, nn.LayerNorm)
+    for module in chunk.modules():
+        torch.manual_seed(seeds.get(module, seed))
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() > 1 and not name.endswith("_bias"):
+                parameter.normal_(0.0, 0.02)
             else:
-                # the head of a tied model starts as its embedding, wherever the two stand
-                drawn = "embedding.weight" if m["tied"] and name == "head.weight" else name
-                torch.manual_seed(seed * 1_000_003 + zlib.crc32(drawn.encode()))
-                parameter.copy_(torch.randn(parameter.shape, device=device) * 0.02)
+                parameter.fill_(1.0 if name == "weight" and isinstance(module, ones) else 0.0)
     if m["tied"] and chunk.embedding is not None and chunk.head is not None:
         chunk.head.weight = chunk.embedding.weight
     for parameter in chunk.parameters():  # counts of a router stay in fp32
@@ -419,4 +436,5 @@ def build(m, first, last, device, dtype, seed, **parts):
 
 def loss_of(logits, ids):
     """Mean cross entropy of every token from those before it."""
-    return fn.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+    wanted = fn.pad(ids[:, 1:], (0, 1), value=-100)  # the last token's logits are passed over: a slice would copy them
+    return fn.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten())

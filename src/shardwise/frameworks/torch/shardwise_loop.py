@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import time
+import zlib
 
 import torch
 import torch.distributed as dist
@@ -55,6 +56,36 @@ def tokens(step, micro, replica, batch, seq, vocab):
     """One micro batch of one replica."""
     source = torch.Generator().manual_seed(((SEED * 100_003 + step) * 10_007 + micro) * 4_099 + replica)
     return (torch.rand(batch, seq, generator=source).square() * vocab).long().clamp(max=vocab - 1)
+
+
+def seeds_of(model, layers, seed=SEED):
+    """Of every module with matrices a number to draw them from, by where it stands and by their shapes.
+
+    Programs that build one model in different ways, or parts of it, so start from the same weights. `layers`: their
+    numbers and modules.
+    """
+    found, inner = {}, set()
+    for number, layer in layers:
+        counted = {}
+        for module in layer.modules():
+            inner.add(module)
+            if shape := _matrix(module):
+                counted[shape] = counted.get(shape, -1) + 1
+                found[module] = seed_of(seed, number, shape, counted[shape])
+    for module in model.modules():
+        if module not in inner and (shape := _matrix(module)):
+            found[module] = seed_of(seed, "embedding" if isinstance(module, nn.Embedding) else "head", shape)
+    return found
+
+
+def _matrix(module):
+    """Shape of its first matrix."""
+    return next((tuple(one.shape) for one in module.parameters(recurse=False) if one.dim() > 1), None)
+
+
+def seed_of(seed, place, shape, count=0):
+    """Of the matrix of a shape that is number `count` of its shape in its place: a layer, embedding or head."""
+    return seed * 1_000_003 + zlib.crc32(repr((place, tuple(shape), count)).encode())
 
 
 def say(text):

@@ -72,7 +72,7 @@ def train(model, plan):
         ids, losses = torch.cat(batch).to(device), []
         last = {"target": ids, "losses": losses} if chunks - 1 in own else {}
         with casting:
-            runtime.step(*((ids,) if 0 in own else ()), **last)
+            runtime.step(*((ids,) if 0 in own else ()), **last, return_outputs=False)  # else all logits are kept
         with steps.part("optimizer"):
             optimizer.step()
         for module in modules.modules():

@@ -14,7 +14,7 @@ from shardwise.frameworks.export import SPEAKS, TORCH
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.huggingface.write import LOOP, shared_files
 from shardwise.frameworks.launcher import starting
-from shardwise.frameworks.nearest import choose, known_modules, recomputed, without, without_lora
+from shardwise.frameworks.nearest import choose, known_modules, recomputed, spread_states, without, without_lora
 from shardwise.frameworks.target import Export, ExportDraft, File
 from shardwise.inputs.serialise import to_json
 from shardwise.pipeline.action import F, Schedule
@@ -67,14 +67,18 @@ def _model(draft: ExportDraft) -> None:
     model = draft.model
     if model.mtp:
         draft.refuse("model.mtp", f"{model.mtp}: the program has no multi-token prediction; use mtp 0, or megatron")
+    if draft.strategy.flash and (model.sinks or model.score_cap):
+        what = "sinks" if model.sinks else "caps on the scores"
+        draft.lose("strategy.flash", f"attention with {what} stores its scores in the program", flash=False)
     if model.moe and model.moe.capacity is not None:
         text = f"{model.moe.capacity:g}: experts of the program take every token; leave it out, or use megatron"
         draft.refuse("model.moe.capacity", text)
 
 
 def _states(draft: ExportDraft) -> None:
+    spread_states(draft)
     s = draft.strategy
-    if s.zero > 1 and s.dp > 1:
+    if s.zero > 1:
         text = f"{s.zero}: replicas of the program shard their states alone; zero 1 is written"
         draft.lose("strategy.zero", text, zero=1)
     if draft.strategy.zero and s.shard_group < s.dp:

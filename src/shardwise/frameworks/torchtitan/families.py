@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shardwise.errors import Fault
+from shardwise.frameworks.nearest import gemmas
 from shardwise.inputs.model import Model, Moe
 
 FAMILIES = ("llama3", "qwen3", "deepseek_v3")
@@ -77,6 +78,8 @@ def _everywhere(model: Model, seq: int) -> Iterator[Fault]:
     yield from _without(model.norms_per_layer != 2, "norms_per_layer", f"{model.norms_per_layer} norms a layer")
     yield from _without(model.embedding_size not in {0, model.hidden}, "embedding_size", "narrower embedding")
     yield from _without(model.rotary_share != 1.0, "rotary_share", f"rotation of {model.rotary_share:g} of a head")
+    for name in gemmas(model):
+        yield from _without(True, name, name.replace("_", " "))
     near = [size for size in model.windows if 0 < size < seq]
     yield from _without(bool(near), "windows", f"window of {min(near, default=0)} tokens")
     yield from _experts(model.moe)
