@@ -66,3 +66,8 @@ def test_what_people_read():
     assert units.show_rate(450e9) == "450 GB/s"
     assert units.show_flops(989.4e12) == "989.4 TFLOPS"
     assert units.show_percent(0.1234) == "12.3%"
+
+
+def test_seconds_take_the_unit_that_rounding_reaches():
+    assert units.show_seconds(0.99997e-3) == "1 ms"
+    assert units.show_seconds(0.9994e-3) == "999.4 us"

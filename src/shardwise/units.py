@@ -80,7 +80,7 @@ def show_bytes(value: float) -> str:
 
 def show_seconds(value: float) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(value) >= scale:
+        if abs(value) >= scale * (1 - 5e-5):  # 999.96 us is written 1 ms
             return f"{value / scale:.4g} {unit}"
     return "0 s" if value == 0 else f"{value * 1e9:.3g} ns"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import shardwise
 from shardwise.cli.main import run
 from shardwise.inputs import lookup
 from shardwise.inputs.calibrations import load_calibration
-from shardwise.measure.launch.failure import cause_of
+from shardwise.measure.launch.failure import cause_of, failure
 from shardwise.measure.launch.process import run_batch
 
 LINE = "mbs2 gbs8 seq2048 runtime=megatron"
@@ -42,6 +43,7 @@ JOB = """
         if step > die > 0:
             print("[rank0]: Traceback (most recent call last):")
             print("[rank0]: {error}")
+            print("{end}")
             print("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ")
             print("============================================================")
             sys.exit(1)
@@ -62,8 +64,8 @@ def here(tmp_path, monkeypatch, capfd):
     site, tools = tmp_path / "site", tmp_path / "bin"
     site.mkdir(), tools.mkdir()
 
-    def job(seconds=0.33, die=0, sleep=0.0, error="RuntimeError: the run broke", batch=8):
-        told = JOB.format(seconds=seconds, die=die, sleep=sleep, error=error, batch=batch)
+    def job(seconds=0.33, die=0, sleep=0.0, error="RuntimeError: the run broke", batch=8, end=""):
+        told = JOB.format(seconds=seconds, die=die, sleep=sleep, error=error, batch=batch, end=end)
         (tools / "torchrun").write_text(f"#!{sys.executable}\n{textwrap.dedent(told)}")
         (tools / "torchrun").chmod(0o755)
 
@@ -232,6 +234,25 @@ def test_a_job_that_runs_out_of_memory_names_a_smaller_plan(here):
     assert "the nearest that needs less: " in told.err
 
 
+@pytest.mark.parametrize(("number", "words"), [(9, "SIGKILL\nthe system killed it"), (7, "SIGBUS\nmostly /dev/shm")])
+def test_a_process_that_a_signal_ends(here, number, words):
+    here.job(
+        die=3,
+        error="torch.distributed.DistNetworkError: Connection closed by peer",
+        end=f"E1116 12:00:00 multiprocessing/api.py:984] failed (exitcode: -{number}) local_rank: 0 (pid: 7)",
+    )
+    told = here.call("launch", "plan.json", "--to", "megatron")
+    assert told.code == 3
+    assert f"died after step 3 with exit code 1: a process was killed by {words}" in told.err
+
+
+def test_an_exception_explains_what_a_signal_ends_later():
+    lines = ["[rank0]: KeyError: 'rope'", "failed (exitcode: 1) local_rank: 0", "Signal 15 (SIGTERM) received by PID 8"]
+    told = shardwise.estimate("llama-3.2-1b", "1xh200", LINE)
+    assert "KeyError: 'rope'" in str(failure(1, 2, lines, told, "log"))
+    assert "killed by SIGTERM" in str(failure(143, 2, ["step 2"], told, "log"))
+
+
 def test_the_cause_is_found_among_the_launchers_noise():
     noise = [
         "[rank1]: torch.distributed.DistNetworkError: Connection reset by peer",
@@ -284,17 +305,58 @@ def test_a_run_of_something_else_is_not_compared(here):
     assert not here.home.exists()
 
 
+SIZES = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_size": 16, "ffn": 128, "vocab": 512}
+TINY = replace(shardwise.load_model("llama-3.2-1b"), name="tiny", **SIZES)
+
+
+def write_tiny(line=LINE):
+    shardwise.write_plan(shardwise.plan_of(shardwise.estimate(TINY, "1xh200", line)), "plan.json")
+
+
 def test_cpus_only_show_that_it_starts(here):
+    write_tiny()
     told = here.call("launch", "plan.json", "--to", "megatron", "--cpu", "--steps", 3)
     assert told.code == 0, told.err
     assert "3 steps on CPUs: it starts; nothing is compared or learnt" in told.err
+    assert "1 step on CPUs" in here.call("launch", "plan.json", "--to", "megatron", "--cpu", "--steps", 1).err
     assert "predicted" not in told.out
     assert here.call("launch", "plan.json", "--to", "megatron", "--cpu", "--learn").code == 2
 
 
-def test_ctrl_c_ends_the_job_and_keeps_what_was_measured(here):
+def test_what_does_not_start_on_cpus_is_said(here):
+    write_tiny("zero2 mbs2 gbs8 seq2048 runtime=torchtitan")
+    here.module("torchtitan", "0.2.2")
+    told = here.call("launch", "plan.json", "--to", "torchtitan", "--cpu", "--dry-run")
+    assert told.code == 2
+    assert "--cpu: torchtitan imports triton and asks for a GPU" in told.err
+    large = shardwise.estimate("llama-3-405b", "1152xh200", "tp8 pp9 gbs128 seq4096")
+    shardwise.write_plan(shardwise.plan_of(large), "plan.json")
+    told = here.call("launch", "plan.json", "--to", "megatron", "--cpu", "--dry-run")
+    assert "memory: 1152 processes would keep" in told.err
+
+
+@pytest.mark.parametrize(
+    ("target", "packages"), [("paddle", "paddlenlp paddle"), ("mindformers", "mindformers mindspore")]
+)
+def test_frameworks_without_torch_are_asked_for_their_own(here, target, packages):
+    here.gpus(count=0)
+    told = here.call("launch", "plan.json", "--to", target, "--dry-run")
+    assert told.code == 2
+    assert all(f"{package}: cannot be imported by" in told.err for package in packages.split())
+    assert "torch" not in told.err
+
+
+def test_a_folder_that_only_seems_writable(here):
+    told = here.call("launch", "plan.json", "--to", "megatron", "--out", "/proc/foo", "--dry-run")
+    assert "--out: /proc may not be written" in told.err
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+def test_ctrl_c_ends_the_job_and_keeps_what_was_measured(here, cpu):
+    write_tiny()
     here.job(sleep=0.1)
     words = [sys.executable, "-m", "shardwise", "launch", "plan.json", "--to", "megatron", "--steps", "1000"]
+    words += ["--cpu"] if cpu else []
     source = str(Path(shardwise.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": f"{source}:{here.site}"}
     job = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -305,9 +367,11 @@ def test_ctrl_c_ends_the_job_and_keeps_what_was_measured(here):
     job.send_signal(signal.SIGINT)
     out, err = job.communicate(timeout=60)
     assert job.returncode == 130
-    assert "peak allocated" in out
-    assert "what was measured until then is shown" in err
-    assert Path("plan.megatron/run-001/measured.json").is_file()
+    assert re.search(r"interrupted after step \d+ of 1000", err)
+    if not cpu:
+        assert "peak allocated" in out
+        assert "what was measured until then is shown" in err
+    assert Path("plan.megatron/run-001/measured.json").is_file() is not cpu
     time.sleep(0.1)
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(here.tools / "torchrun") not in left
@@ -364,9 +428,7 @@ def test_a_real_folder_starts_on_cpus(tmp_path, monkeypatch):
         pytest.skip(f"no torchrun beside torch ({tools})")
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
-    sizes = {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_size": 16, "ffn": 128, "vocab": 512}
-    model = replace(shardwise.load_model("llama-3.2-1b"), name="tiny", **sizes)
-    plan = shardwise.plan_of(shardwise.estimate(model, "2xh200", "pp2 mbs1 gbs4 seq64"))
+    plan = shardwise.plan_of(shardwise.estimate(TINY, "2xh200", "pp2 mbs1 gbs4 seq64"))
     found = shardwise.launch(plan, "torch-pipelining", cpu=True, steps=3, out="run")
     assert [step.step for step in found.steps] == [1, 2, 3]
     assert found.steps[0].loss == pytest.approx(6.24, abs=0.2)  # of 512 words, little learnt

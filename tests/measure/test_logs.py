@@ -11,7 +11,7 @@ from shardwise.errors import FileError, InputError
 from shardwise.measure.logs.match import differences, refuse_other_run
 from shardwise.measure.logs.reader import LogReader, read_log
 from shardwise.measure.logs.record import StepRecord
-from shardwise.measure.logs.steady import steady, warm_up
+from shardwise.measure.logs.steady import steady, steady_of, warm_up
 
 MEGATRON = """
 using world size: 8, data-parallel size: 4, context-parallel size: 1, hierarchical context-parallel sizes: None,
@@ -54,7 +54,7 @@ TRAINER = (
     " 10%|#         | 2/20 [00:05<00:40,  1.25it/s]\n"
 )
 OWN = """
-shardwise parameters=1235814400 world=2 device=cuda dtype=bf16
+shardwise parameters=1235814400 world=2 device=cuda dtype=bf16 runtime=huggingface
 {'loss': 10.8, 'epoch': 0.01}
 shardwise step=1 seconds=9.5 loss=10.8123 forward=0.31 backward=0.82 optimizer=0.02 allocated=88415227392 reserved=9e10
 shardwise step=2 seconds=1.25 loss=nan forward=0.31 data=0.1
@@ -108,6 +108,30 @@ def test_our_own_lines_go_before_others():
     assert log.steps[0].allocated == 88415227392
     assert dict(log.steps[1].parts) == {"forward": 0.31, "data": 0.1}
     assert (log.facts["parameters"], log.facts["world"]) == (1235814400.0, 2.0)
+    assert (log.runtime, log.not_finite) == ("huggingface", (2,))
+
+
+def test_losses_that_are_no_numbers_and_lines_that_cannot_be_read_are_told():
+    texts = {
+        "megatron": " iteration 7/ 9 | elapsed time per iteration (ms): {} | lm loss: NAN |",
+        "torchtitan": "step:  7  loss: nan  memory: 53.25GiB(38.05%)  tps: {}  tflops: 20.1",
+        "shardwise": "shardwise step=7 seconds={} loss=-inf forward=0.3",
+    }
+    for framework, text in texts.items():
+        log = read(f"{text.format('2')}\n{text.format('?')}\n{text[:30]}")
+        assert (log.framework, log.not_finite, log.unreadable, len(log.steps)) == (framework, (7,), 1, 1)
+        assert log.steps[0].loss is None
+        assert [note[:30] for note in log.notes] == ["the loss is nan or infinite in", "1 line of steps without a time"]
+    assert not read("see https: //x.org\n").unreadable
+
+
+def test_a_trainer_without_its_bar_says_a_mean():
+    log = read("{'loss': 2.1, 'epoch': 1.0}\n{'train_runtime': 250.0, 'train_steps_per_second': 0.4, 'epoch': 1.0}\n")
+    found = steady_of(log, "log")
+    assert (log.framework, found.seconds, found.steps) == ("trainer", 2.5, 100)
+    assert "warm-up included" in found.note
+    with pytest.raises(InputError, match="disable_tqdm=False of Trainer"):
+        steady(log.steps, "log")
 
 
 @given(st.lists(st.integers(1, 40), min_size=1), st.sampled_from([MEGATRON, TORCHTITAN, DEEPSPEED, TRAINER, OWN]))
@@ -176,8 +200,7 @@ def test_a_log_of_another_run_says_all_that_differs():
     facts = {"global_batch": 32.0, "seq": 4096.0, "world": 4.0, "parameters": 8e9, "parameters pp0": 5e9, "steps": 9.0}
     found = [fault.path for fault in differences(facts, told)]
     assert found == ["global_batch", "world", "parameters", "parameters pp0"]
-    with pytest.raises(InputError, match="runtime: is torchtitan in the log and megatron in the plan"):
-        refuse_other_run("torchtitan", {}, told, "log")
-    refuse_other_run("megatron", {}, told, "log")
+    with pytest.raises(InputError, match="log is the log of another run"):
+        refuse_other_run(facts, told, "log")
     ours = {"global_batch": 16.0, "seq": 4096.0, "world": 8.0, "parameters": 1_235_814_400.0}
     assert not list(differences(ours, told))

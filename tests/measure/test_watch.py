@@ -11,7 +11,7 @@ import pytest
 
 import shardwise
 from shardwise.cli.main import run
-from shardwise.errors import FileError
+from shardwise.errors import FileError, InputError
 from shardwise.measure.logs.record import StepRecord
 from shardwise.measure.watch.drift import DriftWatch
 
@@ -77,6 +77,11 @@ def test_a_log_without_parts_says_so():
     (drift,) = watched(steps(80, lambda step: {"forward": 1.4} if step > 40 else {}, parts=False))
     assert drift.kind == "unknown"
     assert "no times of parts" in drift.text
+    for framework, words in (("trainer", "Trainer prints none"), ("megatron", "--timing-log-level 2 prints")):
+        seen = DriftWatch(framework)
+        for one in steps(80, lambda step: {"forward": 1.4} if step > 40 else {}, parts=False):
+            seen.add(one)
+        assert words in seen.drifts[0].text
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -134,9 +139,62 @@ def test_the_verb(plan, tmp_path, capfd):
     assert answer["drifts"] == [json.loads(json.dumps(one._asdict())) for one in found.drifts]
     assert answer["lines"][0]["measured"] == found.lines[0].measured
     assert found.drifts[0].told <= 60
+    assert "now: " in out
+    assert found.present.seconds == pytest.approx(1.2 * seconds, rel=0.01)
+    log.write_text("".join(megatron(1.3 * seconds, 30, slow=99)))
+    assert run(["watch", str(log), "--plan", str(path)]) == 0
+    out = capfd.readouterr().out
+    assert "the run is 30.1% slower than the plan, outside what nine runs in ten take" in out
+    assert "no drift within the run" in out
     log.write_text("".join(megatron(seconds, 30, slow=99)).replace("size:    32", "size:    64"))
     assert run(["watch", str(log), "--plan", str(path)]) == 2
     assert "is the log of another run" in capfd.readouterr().err
+
+
+def test_a_slow_phase_is_not_learnt(plan, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARDWISE_HOME", str(tmp_path / "home"))
+    path, seconds = plan
+    log = tmp_path / "train.log"
+    log.write_text("".join(megatron(seconds, 60, slow=40)) * 2)
+    found = shardwise.calibrate("our_gpu", log=log, plan=shardwise.read_plan(path))
+    assert found.correction.rows[0][2] == pytest.approx(seconds, rel=0.01)
+    assert found.notes == (
+        "the run begins 2 times in it; the last is shown",
+        "steps 40 to 60 took x1.20 as long: left out",
+        "our_gpu is stored as our-gpu, by which --cluster finds it",
+    )
+
+
+OWN = "shardwise parameters=1235814400 world=1 device=cuda dtype=bf16 runtime={}\n"
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "huggingface", "torch-pipelining"])
+def test_a_log_of_the_plans_own_export_is_held_against_what_was_exported(plan, tmp_path, target):
+    path, seconds = plan
+    log = tmp_path / "train.log"
+    lines = [f"shardwise step={step} seconds={seconds} loss=3.1\n" for step in range(1, 6)]
+    if target == "torchtitan":
+        lines = [f"step: {step}  loss: 3.1  memory: 11GiB  tps: {32 * 4096 / seconds}\n" for step in range(1, 6)]
+    log.write_text("".join(([] if target == "torchtitan" else [OWN.format(target)]) + lines))
+    found = shardwise.watch(log, path)
+    assert f"predicted is the plan as exported to {target}" in found.notes[0]
+    exported = shardwise.export(path, target).strategy
+    assert found.predicted.strategy == exported
+    assert shardwise.watch(log, path, follow=False).predicted.iteration_seconds == pytest.approx(
+        shardwise.estimate("llama-3.2-1b", "1xh200", exported).iteration_seconds
+    )
+
+
+def test_a_log_of_what_the_plan_cannot_run_on(plan, tmp_path):
+    told = shardwise.estimate("llama-3.2-1b", "4xh200", "tp2 pp2 gbs32 seq4096")
+    (tmp_path / "log").write_text(OWN.format("huggingface") + "shardwise step=1 seconds=1 loss=3\n")
+    with pytest.raises(
+        InputError, match="is a log of huggingface, and the plan, which is for megatron, cannot run there"
+    ):
+        shardwise.watch(tmp_path / "log", shardwise.plan_of(told))
+    (tmp_path / "log").write_text(OWN.format("torch-pipelining") + "shardwise step=1 seconds=1 loss=3\n" * 9)
+    with pytest.raises(InputError, match="torch-pipelining has no runtime of its own"):
+        shardwise.calibrate("ours", log=tmp_path / "log", plan=shardwise.read_plan(plan[0]))
 
 
 def test_what_is_no_log_is_not_followed(plan, tmp_path):

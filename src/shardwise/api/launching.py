@@ -79,6 +79,5 @@ def watch(
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.watch.watch import watch
-    from shardwise.plan.predict import estimate_of
 
-    return watch(log, estimate_of(as_plan(plan, "watch")), follow=follow, tell=tell)
+    return watch(log, as_plan(plan, "watch"), follow=follow, tell=tell)

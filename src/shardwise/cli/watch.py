@@ -38,17 +38,21 @@ def command(log: str, plan: str, output: Output, *, follow: bool) -> int:
             output.note(report.drift_line(one))  # type: ignore[arg-type]
 
     found = api.watch(log, plan, follow=follow, tell=tell)
-    output.say(f"{found.log.framework}: {len(found.log.steps)} steps in {log}")
-    if found.log.starts > 1:
-        output.note(f"the run begins {found.log.starts} times in it; the last is shown")
+    count = len(found.log.steps) or (found.measured.steps if found.measured else 0)
+    output.say(f"{found.log.runtime or found.log.framework}: {count} step{'' if count == 1 else 's'} in {log}")
+    for note in found.notes:
+        output.note(note)
     if found.measured:
         output.say(report.measured_line(found.measured))
         output.table(report.HEADS, report.rows(found.lines))
-        if found.measured.note:
-            output.note(found.measured.note)
+        output.say(report.against_plan(found.measured.seconds, found.predicted))
     for drift in found.drifts:
         output.say(f"drift: {report.drift_line(drift)}")
-    if found.measured and not found.drifts:
-        output.say("no drift")
+    if now := report.present_line(found):
+        output.say(now)
+    if found.measured and not found.drifts and not found.measured.whole:
+        output.say("no drift within the run")
+    if found.interrupted:
+        output.note(f"interrupted after step {found.log.steps[-1].step if found.log.steps else 0}")
     output.answer(report.watched_data(found))
     return 130 if found.interrupted else 0

@@ -79,6 +79,7 @@ def kernel_notes(blocks: Iterable[Block], calibration: Calibration) -> dict[str,
         if calibration.learnt and abs(factor - 1) < SLIGHT:
             continue
         source = learnt_line(calibration.name, calibration.learnt[0]) if calibration.learnt else calibration.source
-        text = f"corrected x{factor:.3g} ({source})"
+        what = "time of memory-bound kernels " if kind == "memory" else ""  # not bytes
+        text = f"{what}corrected x{factor:.3g} ({source})"
         notes[kind] = f"{notes[kind]}; {text}" if kind in notes else text
     return notes

@@ -29,12 +29,12 @@ from shardwise.measure.fit.sanity import astray, refuse_strange
 from shardwise.measure.fit.snapshot import Snapshot, read_snapshot
 from shardwise.measure.fit.store import check_name, store, stored_base
 from shardwise.measure.learn import learn, predicted, with_learnt
-from shardwise.measure.logs.match import read_run
+from shardwise.measure.logs.match import read_run, refuse_unowned
 from shardwise.measure.logs.steady import Steady, steady
 from shardwise.measure.rehearse.spec import rank_number
 from shardwise.measure.runs import Row, cases, joined, keep_rows, known_rows, run_row
+from shardwise.measure.watch.drift import quiet
 from shardwise.plan.plan import Plan
-from shardwise.plan.predict import estimate_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +191,15 @@ def by_trace(path: str | Path, plan: Plan, name: str, base: str | None = None, s
 
 def by_log(path: str | Path, plan: Plan, name: str, base: str | None = None) -> Calibrated:
     """Learn from the iteration times of a log of any framework; earlier runs under the name count too."""
-    told = estimate_of(plan)
-    log = read_run(str(path), told)
-    kept = steady(log.steps, str(path))
-    return by_run(told, kept, log.framework, name, base)
+    log, ran = read_run(str(path), plan)
+    if ran.target:
+        refuse_unowned(ran.target, plan.strategy.runtime, "--log")
+    calm, left_out = quiet(log.steps)
+    found = by_run(ran.told, steady(calm, str(path)), log.framework, name, base)
+    notes = [*ran.notes, *log.notes, *left_out, *found.notes]
+    if found.calibration.name != name:
+        notes.append(f"{name} is stored as {found.calibration.name}, by which --cluster finds it")
+    return replace(found, notes=tuple(notes))
 
 
 def by_run(told: Estimate, kept: Steady, framework: str, name: str, base: str | None = None) -> Calibrated:

@@ -51,6 +51,8 @@ def step_line(step: StepRecord, of: int | None, told: Estimate | None = None) ->
 
 def measured_line(kept: Steady) -> str:
     """What a run's steps were, in a line."""
+    if kept.whole:
+        return f"{kept.steps} steps, {show_seconds(kept.seconds)} each in the mean"
     first = f" after {kept.warm_up} of warm-up" if kept.warm_up else ""
     return f"{kept.steps} steps{first}, {show_seconds(kept.seconds)} each (spread {100 * kept.spread:.0f}%)"
 
@@ -58,6 +60,22 @@ def measured_line(kept: Steady) -> str:
 def drift_line(drift: Drift) -> str:
     ended = "" if drift.last is None else f"; it ended with step {drift.last}"
     return f"{drift.text}{ended}"
+
+
+def against_plan(seconds: float, told: Estimate, who: str = "the run") -> str:
+    """How far a run is from its plan, in a line."""
+    off, (low, high) = seconds / told.iteration_seconds - 1, told.iteration_seconds_interval
+    than = f"{100 * abs(off):.1f}% {'slower' if off > 0 else 'faster'} than the plan"
+    where = "inside" if low <= seconds <= high else "outside"
+    return f"{who} is {than}, {where} what nine runs in ten take ({show_seconds(low)} to {show_seconds(high)})"
+
+
+def present_line(found: Watched) -> str:
+    """The present phase of a run that had a slow one, in a line; empty: it is too short, or had none."""
+    if found.present is None:
+        return ""
+    said = against_plan(found.present.seconds, found.predicted, "it")
+    return f"now: {show_seconds(found.present.seconds)} an iteration (median of the last {found.present.steps}); {said}"
 
 
 def launched_data(found: Launched) -> Plain:
@@ -78,5 +96,6 @@ def watched_data(found: Watched) -> Plain:
     return {
         "framework": found.log.framework, "steps": len(found.log.steps), "starts": found.log.starts,
         "facts": found.log.facts, "measured": to_plain(found.measured), "lines": lines_data(found.lines),
-        "drifts": [drift._asdict() for drift in found.drifts], "interrupted": found.interrupted,
+        "drifts": [drift._asdict() for drift in found.drifts], "present": to_plain(found.present),
+        "notes": list(found.notes), "interrupted": found.interrupted,
     }  # fmt: skip

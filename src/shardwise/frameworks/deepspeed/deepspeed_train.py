@@ -182,7 +182,7 @@ def train(config):
         engine.compile()
     rank, inner, passes = dist.get_rank(), plan["tp"] * plan["cp"], plan["microbatches"]
     replica = rank % plan["dp"] if piped else rank // inner  # stages are the outer axis of DeepSpeed's grid
-    steps = Steps(parameters, plan["dtype"], device)
+    steps = Steps("deepspeed", parameters, plan["dtype"], device)
 
     def batch(step, micro):
         return tokens(step, micro, replica, plan["micro_batch"], plan["seq"], vocab).to(device)

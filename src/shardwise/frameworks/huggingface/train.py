@@ -64,7 +64,7 @@ def train(plan):
         mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32" and not sharded,
     )  # fmt: skip
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
-    steps = Steps(parameters, plan["dtype"], device)
+    steps = Steps("huggingface", parameters, plan["dtype"], device)
     for step in range(STEPS):
         total = 0.0
         for micro in range(passes):

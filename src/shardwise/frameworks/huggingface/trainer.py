@@ -36,7 +36,7 @@ class Lines(TrainerCallback):
     """A line for every step."""
 
     def __init__(self, parameters, dtype, device):
-        self.steps = Steps(parameters, dtype, device)
+        self.steps = Steps("huggingface", parameters, dtype, device)
 
     def on_log(self, args, state, control, logs=None, **_):  # noqa: ARG002 - as Trainer calls it
         if "loss" in (logs or {}):

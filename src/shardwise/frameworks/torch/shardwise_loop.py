@@ -97,11 +97,13 @@ def say(text):
 class Steps:
     """Times the steps and their parts, and prints them on rank 0."""
 
-    def __init__(self, parameters, dtype, device):
+    def __init__(self, runtime, parameters, dtype, device):
+        """`runtime`: what trains, by which a log of these lines is known."""
         self.device, self.step = device, 0
         self.parts = {}
         if dist.get_rank() == 0:
-            say(f"parameters={parameters} world={dist.get_world_size()} device={device.type} dtype={dtype}")
+            where = f"world={dist.get_world_size()} device={device.type} dtype={dtype}"
+            say(f"parameters={parameters} {where} runtime={runtime}")
         self._wait()
         self.begun = time.perf_counter()
 

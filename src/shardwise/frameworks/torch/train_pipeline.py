@@ -63,7 +63,7 @@ def train(model, plan):
     )  # fmt: skip
     runtime = pipeline(str(HERE / "schedule.csv"), rank, own.__getitem__, loss_of, device, stages, scale=False)
     count = sum(one.numel() for one in modules.parameters()) - (tie.numel() if tie is not None and 0 not in own else 0)
-    steps = Steps(total(count, device, stages), plan["dtype"], device)
+    steps = Steps("torch-pipelining", total(count, device, stages), plan["dtype"], device)
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
     for step in range(STEPS):
         batch = [

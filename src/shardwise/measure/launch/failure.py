@@ -26,10 +26,23 @@ _REPORT = re.compile(r"failed \(exitcode|Sending process [0-9]+ closing signal")
 _NOISE = re.compile(
     r"torch\.distributed|elastic|torchrun|^[=\-_ ]+$|Root Cause|exitcode|error_file|traceback :|time +:"
 )
+_KILLED = re.compile(r"failed \(exitcode: -([0-9]{1,2})\)|Signal ([0-9]{1,2}) \(SIG[A-Z]+\) received")
+"""What torchrun says of a process that a signal ended, of the first to go first."""
+_FAILED = re.compile(r"failed \(exitcode: [0-9]+\)")
 _MEMORY = re.compile(r"Tried to allocate ([0-9.]{1,12}) ([KMG]iB)")
 _FREE = re.compile(r"of which ([0-9.]{1,12}) ([KMG]iB) is free")
 _UNITS = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+SIGNALS = {
+    "SIGKILL": "the system killed it, mostly because the host's own memory was full: see dmesg, and give it more",
+    "SIGTERM": "it was told to end, by a scheduler whose time or memory was over, or by a person: ask for more of it",
+    "SIGINT": "somebody, or a scheduler, interrupted it: start it again",
+    "SIGHUP": "its terminal was closed: start it with nohup, tmux or --launcher slurm",
+    "SIGBUS": "mostly /dev/shm, or a disk behind mapped data, was full: give the container more (--shm-size=16g)",
+    "SIGSEGV": "a library crashed: mostly builds of torch, NCCL and the framework that are for different versions",
+    "SIGABRT": "a library gave up, NCCL mostly after waiting for another rank: see the lines before it in the log",
+}
 CURES = (
+    (r"DUE TO TIME LIMIT", "Slurm's time was over: ask for more (--time) in the sbatch file, or run fewer --steps"),
     (r"No space left on device", "the disk is full: free some of it, or choose another folder with --out"),
     (r"Address already in use|EADDRINUSE", "the port is taken: set MASTER_PORT to another"),
     (r"ModuleNotFoundError|ImportError", "install what is missing in the environment that runs the job"),
@@ -65,21 +78,31 @@ def failure(code: int, step: int, lines: Sequence[str], told: Estimate, log: str
     """What is said of a job that died: how, when, why, and what to do."""
     cause = cause_of(lines)
     when = f"after step {step}" if step else "before its first step"
-    cure = _memory_cure(cause, told) if _MEMORY.search(cause) else _cure(code, cause)
+    killer = _killer(code, lines)
+    if killer and (killer == "SIGKILL" or not _is_own(cause)):  # a crash that an exception explains is no cause
+        cause, cure = f"a process was killed by {killer}", SIGNALS.get(killer, "see the lines before it in the log")
+    else:
+        cure = _memory_cure(cause, told) if _MEMORY.search(cause) else _cure(cause)
     return JobError(
-        f"the job died {when} with {_ending(code)}: {cause[:500]}\n{cure}; nothing was stored, the whole log is {log}"
+        f"the job died {when} with exit code {code}: {cause[:500]}\n{cure}; nothing was stored, the whole log is {log}"
     )
 
 
-def _ending(code: int) -> str:
+def _killer(code: int, lines: Sequence[str]) -> str:
+    """The signal that ended the job, or the first of its processes that went; empty: none did."""
     number = -code if code < 0 else code - 128 if 128 < code < 128 + 65 else 0
-    names = {one.value: one.name for one in signal.Signals}
-    return f"exit code {code} ({names[number]})" if number in names else f"exit code {code}"
+    first = next((match for line in lines if (match := _KILLED.search(line) or _FAILED.search(line))), None)
+    if first:
+        number = int(next((group for group in first.groups() if group), 0))
+    return {one.value: one.name for one in signal.Signals}.get(number, "")
 
 
-def _cure(code: int, cause: str) -> str:
-    if code in {-9, 137}:
-        return "the system killed it, mostly because the host's own memory was full: see dmesg, and give it more"
+def _is_own(cause: str) -> bool:
+    """Whether it is an exception of the program itself."""
+    return bool(_ERROR.match(cause)) and not _FOLLOWS.search(cause)
+
+
+def _cure(cause: str) -> str:
     return next((text for pattern, text in CURES if re.search(pattern, cause)), "see the lines before it in the log")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardwise.errors import Fault, FileError, InputError
-from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.frameworks.export import export
+from shardwise.estimate.estimate import Estimate
+from shardwise.frameworks.export import export, find
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.launcher import gpus_per_node
 from shardwise.frameworks.target import Export
@@ -20,15 +20,15 @@ from shardwise.measure.calibrate import Calibrated, by_run, learnable, stored
 from shardwise.measure.compare import RunLine, compared
 from shardwise.measure.launch.failure import failure
 from shardwise.measure.launch.machine import UNASKED, FoundMachine, ask_machine
-from shardwise.measure.launch.preflight import faults_of, free_port, needs_of, slurm_faults
+from shardwise.measure.launch.preflight import faults_of, free_port, needs_of, slurm_faults, starter_of
 from shardwise.measure.launch.process import Ended, run_batch, run_job
-from shardwise.measure.logs.match import refuse_other_run
+from shardwise.measure.logs.match import as_exported, reader_of, refuse_other_run, refuse_unowned
 from shardwise.measure.logs.reader import LogReader
 from shardwise.measure.logs.record import StepRecord
 from shardwise.measure.logs.steady import LEAST, Steady, steady
 from shardwise.measure.runs import run_row
+from shardwise.measure.watch.drift import quiet
 from shardwise.plan.plan import Plan
-from shardwise.plan.predict import order_for
 
 Launcher = Literal["torchrun", "slurm"]
 Follow = Callable[[StepRecord], object]
@@ -99,6 +99,8 @@ def launch(
     """Write a plan's files for a target and run them; `follow` is given every step as it ends."""
     if learn is not None and (cpu or dry_run):
         raise InputError(Fault("--learn", f"has nothing to learn from {'CPUs' if cpu else 'a dry run'}; leave it out"))
+    if learn is not None:
+        refuse_unowned(to, plan.strategy.runtime, "--learn")
     job = _prepared(plan, to, folder, steps=steps, launcher=launcher, cpu=cpu)
     if learn is not None:
         learnable(job.told, learn)
@@ -119,7 +121,7 @@ def launch(
 def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launcher, cpu: bool) -> Job:
     """The files, and a machine on which nothing stands in their way."""
     made = export(plan, to, launcher=launcher)
-    told = _estimated(plan, made)
+    told = as_exported(plan, made)
     programs = [file.name for file in made.files if file.program]
     if not programs:
         raise InputError(f"{made.target} has no program to start; its files are settings for one of your own")
@@ -138,7 +140,8 @@ def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launch
         command = ("sbatch", "--wait", "--parsable", f"{Path(programs[0]).stem}.sbatch")
     else:
         where = folder if folder.is_dir() else Path.cwd()
-        machine = ask_machine(tuple(need.module for need in needs_of(made, environment, cpu=cpu)), environment, where)
+        modules = tuple(need.module for need in needs_of(made, environment, cpu=cpu))
+        machine = ask_machine(modules, environment, where, starter_of(made))
         faults = list(faults_of(made, told, machine, environment, folder, cpu=cpu))
     if faults:
         raise InputError(faults, title="nothing was started")
@@ -148,12 +151,6 @@ def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launch
         export=made, told=told, folder=folder, environment=environment, command=command, machine=machine, steps=steps,
         cpu=cpu,
     )  # fmt: skip
-
-
-def _estimated(plan: Plan, made: Export) -> Estimate:
-    strategy = made.strategy
-    assert strategy is not None  # noqa: S101 - for the type checker: it was made of a plan
-    return estimate(plan.model, plan.cluster, strategy, order=order_for(plan, strategy))
 
 
 def _place(folder: Path) -> Path:
@@ -170,9 +167,7 @@ def _place(folder: Path) -> Path:
 
 
 def _run(job: Job, place: Path, launcher: Launcher, follow: Follow | None) -> tuple[LogReader, Ended]:
-    strategy = job.told.strategy
-    samples = float(strategy.global_batch)
-    reader = LogReader(tokens_per_gpu=samples * strategy.seq / strategy.world, samples=samples)
+    reader = reader_of(job.told.strategy)
 
     def read(piece: bytes) -> None:
         for step in reader.feed(piece):
@@ -194,29 +189,34 @@ def _run(job: Job, place: Path, launcher: Launcher, follow: Follow | None) -> tu
 def _answered(job: Job, place: Path, reader: LogReader, ended: Ended, learn: str | None) -> Launched:
     """What came of a job that ended well, or was ended with Ctrl-C."""
     steps, log = tuple(reader.steps), str(place / "train.log")
-    refuse_other_run(reader.framework, reader.facts, job.told, log)
+    refuse_other_run(reader.facts, job.told, log)
+    after = f"after step {steps[-1].step} of {job.steps}" if steps else "before its first step"
+    if ended.interrupted and (job.cpu or len(steps) < LEAST):
+        told = f"interrupted {after}; nothing is compared or learnt"
+        return job.launched(run=place, steps=steps, notes=(told,), interrupted=True)
     if not steps and int(job.environment.get("NUM_NODES") or 1) > 1:
         return job.launched(run=place, notes=("another node prints the steps; they are measured there",))
     if not steps:
         raise InputError(f"{log} has no step of any framework that is known: the job printed none; nothing was stored")
     if job.cpu:
-        told = f"{len(steps)} steps on CPUs: it starts; nothing is compared or learnt"
-        return job.launched(run=place, steps=steps, notes=(told,), interrupted=ended.interrupted)
-    if ended.interrupted and len(steps) < LEAST:
-        told = f"ended after {len(steps)} steps, too few to measure; nothing is compared or learnt"
-        return job.launched(run=place, steps=steps, notes=(told,), interrupted=True)
+        told = f"{len(steps)} step{'' if len(steps) == 1 else 's'} on CPUs: it starts; nothing is compared or learnt"
+        return job.launched(run=place, steps=steps, notes=(told, *reader.log().notes))
     kept = steady(steps, log)
     lines = compared(job.told, kept)
     framework = job.export.target
-    notes = [kept.note] if kept.note else []
+    notes = [*reader.log().notes, *([kept.note] if kept.note else ())]
+    if not find(framework)[0].runtime:
+        notes.append(f"{framework} has no runtime of its own: {job.told.strategy.runtime} is what was predicted")
     if ended.interrupted:
-        notes.append("the run was interrupted: what was measured until then is shown, and nothing is learnt")
+        notes.append(f"interrupted {after}: what was measured until then is shown, and nothing is learnt")
     learnt = None
     with together():
         row = run_row(job.told, kept, framework)
         write_text(place / "measured.json", _measured(job, row, lines, steps))
         if learn is not None and not ended.interrupted:
-            learnt = by_run(job.told, kept, framework, learn)
+            calm, left_out = quiet(steps)
+            learnt = by_run(job.told, steady(calm, log), framework, learn)
+            notes += left_out
             stored(learnt)
     return job.launched(
         run=place, steps=steps, measured=kept, lines=lines, learnt=learnt, notes=tuple(notes),

@@ -72,9 +72,11 @@ class FoundMachine(NamedTuple):
 UNASKED = FoundMachine("", "", "", "", "", "", (), {}, {}, "")
 
 
-def ask_machine(modules: tuple[str, ...], environment: Mapping[str, str], folder: Path) -> FoundMachine:
-    """Ask the interpreter behind `torchrun`, or `python3`, as the job's script would find it from its folder."""
-    python = interpreter(environment)
+def ask_machine(
+    modules: tuple[str, ...], environment: Mapping[str, str], folder: Path, starter: str = "torchrun"
+) -> FoundMachine:
+    """Ask the interpreter behind what starts it, or `python3`, as the job's script would find it from its folder."""
+    python = interpreter(environment, starter)
     said: dict[str, Any] = {}
     if python:
         said = _answer([python, "-c", _ASK, *modules], environment, folder)
@@ -98,17 +100,29 @@ def _answer(command: list[str], environment: Mapping[str, str], folder: Path) ->
     return json.loads(lines[-1].removeprefix("shardwise machine ")) if lines else {"fault": _last(done.stderr)}
 
 
-def interpreter(environment: Mapping[str, str]) -> str:
-    """The Python that torchrun's first line names, else `python3`; empty: there is none."""
+def interpreter(environment: Mapping[str, str], starter: str = "torchrun") -> str:
+    """The Python that the first line of `torchrun` or its like names, else `python3`; empty: there is none."""
     path = environment.get("PATH", os.defpath)
-    torchrun = shutil.which("torchrun", path=path)
-    if torchrun:
-        with Path(torchrun).open("rb") as file:
+    script = shutil.which(starter, path=path)
+    if script:
+        with Path(script).open("rb") as file:
             first = file.readline(1000).decode(errors="replace").strip()
         words = first.removeprefix("#!").split()
         if first.startswith("#!") and words and "python" in words[-1]:
             return shutil.which(words[-1], path=path) or words[-1]
     return shutil.which("python3", path=path) or ""
+
+
+def host_memory() -> float | None:
+    """Bytes that programs can still have here, or in this container; none: the system does not say."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = float(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else ""
+    return min(free, float(text)) if text.isdigit() else free
 
 
 def _driver(environment: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from shardwise.frameworks.launcher import PORT, gpus_per_node
 from shardwise.frameworks.target import Export
 from shardwise.inputs.load import gpu_names
 from shardwise.inputs.lookup import normal
-from shardwise.measure.launch.machine import FoundGpu, FoundMachine
+from shardwise.measure.launch.machine import FoundGpu, FoundMachine, host_memory
 from shardwise.units import show_bytes
 
 ROOM = 2**30
@@ -78,10 +78,31 @@ NEEDS: dict[str, tuple[Need, ...]] = {
         Need(module="transformers", install="pip install transformers"),
         Need(module="accelerate", install="pip install accelerate", when="$TRAINER"),
     ),
-    "mindformers": (Need(module="mindformers", install="pip install mindformers"),),
-    "paddle": (Need(module="paddle", install="pip install paddlepaddle"),),
+    "mindformers": (
+        Need(module="mindformers", install="pip install mindformers"),
+        Need(module="mindspore", install="pip install mindspore, of the release that this MindFormers names"),
+    ),
+    "paddle": (
+        Need(module="paddlenlp", install="pip install paddlenlp"),
+        Need(module="paddle", install="pip install paddlepaddle-gpu"),
+    ),
 }  # fmt: skip
 """Target -> what its folders import; the first is the framework itself, whose version is held against the target's."""
+
+
+STARTERS = {"mindformers": "msrun", "paddle": "python3"}
+"""What starts the processes of a target, where it is not torchrun; torch is not asked for there, nor what it sees."""
+NOT_ON_CPUS = {
+    "torchtitan": "imports triton and asks for a GPU",
+    "mindformers": "trains on NPUs",
+    "paddle": "is told to train on GPUs",
+}
+"""Targets whose files do not start on CPUs, and why."""
+
+
+def starter_of(export: Export) -> str:
+    """The command that starts the processes of an export."""
+    return STARTERS.get(export.target.partition("@")[0], "torchrun")
 
 
 def needs_of(export: Export, environment: Mapping[str, str], *, cpu: bool) -> tuple[Need, ...]:
@@ -104,8 +125,11 @@ def faults_of(
     yield from _software(export, machine, environment, cpu=cpu)
     yield from _places(folder)
     yield from _port(environment)
-    yield from _nodes(told, machine, environment, cpu=cpu)
-    if not cpu:
+    seen = starter_of(export) == "torchrun" and not cpu  # by torch
+    yield from _nodes(told, machine, environment, cpu=cpu, seen=seen)
+    if cpu:
+        yield from _on_cpus(export, told)
+    elif seen:
         yield from _gpus(told, machine)
 
 
@@ -117,9 +141,11 @@ def slurm_faults(environment: Mapping[str, str], folder: Path) -> Iterator[Fault
 
 
 def _software(export: Export, machine: FoundMachine, environment: Mapping[str, str], *, cpu: bool) -> Iterator[Fault]:
-    if not shutil.which("torchrun", path=environment.get("PATH", os.defpath)):
-        yield Fault("torchrun", "is not on PATH; activate the environment that has torch, or pip install torch")
-    if not machine.torch:
+    starter = starter_of(export)
+    package = {"msrun": "mindspore", "python3": "paddlepaddle-gpu"}.get(starter, "torch")
+    if not shutil.which(starter, path=environment.get("PATH", os.defpath)):
+        yield Fault(starter, f"is not on PATH; activate the environment that has {package}, or pip install {package}")
+    if starter == "torchrun" and not machine.torch:
         why = f" ({machine.fault})" if machine.fault else ""
         yield Fault("torch", f"cannot be imported by {machine.executable or 'any python3'}{why}; pip install torch")
         return
@@ -157,7 +183,8 @@ def _version(export: Export, package: str, found: str) -> Iterator[Fault]:
 
 def _places(folder: Path) -> Iterator[Fault]:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not os.access(there, os.W_OK):
+    unreal = shutil.disk_usage(there).total == 0  # /proc and its like let root write, and hold nothing
+    if unreal or not os.access(there, os.W_OK):
         yield Fault("--out", f"{there} may not be written; choose another folder")
     elif (free := shutil.disk_usage(there).free) < ROOM:
         yield Fault(
@@ -195,7 +222,22 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _nodes(told: Estimate, machine: FoundMachine, environment: Mapping[str, str], *, cpu: bool) -> Iterator[Fault]:
+def _on_cpus(export: Export, told: Estimate) -> Iterator[Fault]:
+    target, _ = find(export.target)
+    if target.name in NOT_ON_CPUS:
+        yield Fault("--cpu", f"{target.title} {NOT_ON_CPUS[target.name]}; leave it out where they are, or see the plan "
+                    "start with --to huggingface or torch-pipelining")  # fmt: skip
+    strategy, free = told.strategy, host_memory()
+    states = sum(rank.static for rank in told.memory) * strategy.world / len(told.memory)
+    if free is not None and states > free:
+        many = f"{strategy.world} processes" if strategy.world > 1 else "the process"
+        yield Fault("memory", f"{many} would keep {show_bytes(states)} of weights and states, and this machine has "
+                    f"{show_bytes(free)} of memory free; plan a smaller model to see it start")  # fmt: skip
+
+
+def _nodes(
+    told: Estimate, machine: FoundMachine, environment: Mapping[str, str], *, cpu: bool, seen: bool
+) -> Iterator[Fault]:
     world = told.strategy.world
     nodes = int(environment.get("NUM_NODES", "") or 0) or world // gpus_per_node(world)
     here = world if cpu else world // nodes
@@ -204,7 +246,7 @@ def _nodes(told: Estimate, machine: FoundMachine, environment: Mapping[str, str]
             "nodes", f"the plan has {world} GPUs on {nodes} nodes; use --launcher slurm, or launch on every node with "
             "NUM_NODES, NODE_RANK and MASTER_ADDR set",
         )  # fmt: skip
-    elif not cpu and machine.torch and len(machine.gpus) < here:
+    elif seen and machine.torch and len(machine.gpus) < here:
         yield from _too_few(here, machine)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import isfinite
 from typing import Literal, NamedTuple
 
 from shardwise.measure.logs.record import (
@@ -25,21 +26,26 @@ from shardwise.measure.logs.record import (
 )
 
 MIB, GIB = 2.0**20, 2.0**30
-_NUMBER = rb"([-+]?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][-+]?[0-9]{1,3})?)(?![0-9.])"
+_DIGITS = rb"[-+]?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][-+]?[0-9]{1,3})?"
+_NUMBER = rb"(" + _DIGITS + rb")(?![0-9.])"
+_LOSS = rb"(" + _DIGITS + rb"|(?i:[-+]?(?:nan|inf)))(?![0-9.])"
+"""A loss may be no number, which is to be told."""
 
 
 class Said(NamedTuple):
     """What one line says."""
 
     framework: str
-    kind: Literal["step", "more", "facts"]
-    """It begins a step, says more of the one that was begun, or of the run."""
+    kind: Literal["step", "more", "facts", "unreadable"]
+    """It begins a step, says more of the one that was begun, or of the run; or should begin one and cannot be read."""
     values: dict[str, float]
     parts: dict[str, float] = {}  # noqa: RUF012 - never written to
+    runtime: str = ""
+    """The framework that a program of ours names as its own."""
 
 
-def _pattern(before: bytes, after: bytes = b"") -> re.Pattern[bytes]:
-    return re.compile(before + rb"[ \t]*" + _NUMBER + after)
+def _pattern(before: bytes, after: bytes = b"", number: bytes = _NUMBER) -> re.Pattern[bytes]:
+    return re.compile(before + rb"[ \t]*" + number + after)
 
 
 def _found(patterns: dict[str, re.Pattern[bytes]], line: bytes) -> dict[str, float]:
@@ -52,7 +58,7 @@ _MEGATRON = {
     "step": _pattern(rb"\biteration"),
     "steps": _pattern(rb"\biteration[ \t]{1,20}[0-9]{1,15}/"),
     "global_batch": _pattern(rb"global batch size:"),
-    "loss": _pattern(rb"lm loss:"),
+    "loss": _pattern(rb"lm loss:", number=_LOSS),
 }
 _MEGATRON_MEMORY = {"allocated": _pattern(rb"max allocated:"), "reserved": _pattern(rb"max reserved:")}
 _MEGATRON_TIMERS = {
@@ -102,7 +108,7 @@ def _megatron_parameters(line: bytes) -> Said | None:
 
 _TORCHTITAN = {
     "step": _pattern(rb"\bstep:"),
-    "loss": _pattern(rb"\bloss:"),
+    "loss": _pattern(rb"\bloss:", number=_LOSS),
     "reserved": _pattern(rb"\bmemory:", rb"GiB"),
     "tokens_rate": re.compile(rb"\btps:[ \t]*([0-9,]{1,20}(?:\.[0-9]{1,15})?)(?![0-9.])"),
 }
@@ -140,7 +146,7 @@ _DEEPSPEED = {
 }
 _DEEPSPEED_PIPELINE = {
     "step": _pattern(rb"\bsteps:"),
-    "loss": _pattern(rb"\bloss:"),
+    "loss": _pattern(rb"\bloss:", number=_LOSS),
     "seconds": _pattern(rb"iter time \(s\):"),
 }
 _DEEPSPEED_TIMERS = {
@@ -174,7 +180,11 @@ def _deepspeed_timers(line: bytes) -> Said | None:
 _BAR = re.compile(
     rb"\b([0-9]{1,12})/([0-9]{1,12}) \[[0-9:]{1,12}<[^,\]]{1,20}, {0,4}([0-9]{1,9}(?:\.[0-9]{1,9})?)(s/it|it/s)"
 )
-_TRAINER = {"loss": re.compile(rb"'loss': '?" + _NUMBER)}
+_TRAINER = {"loss": re.compile(rb"'loss': '?" + _LOSS)}
+_TRAINER_END = {
+    name: re.compile(rb"'" + name.encode() + rb"': '?" + _NUMBER)
+    for name in ("train_runtime", "train_steps_per_second")
+}
 
 
 def _trainer_bar(line: bytes) -> Said | None:
@@ -191,14 +201,21 @@ def _trainer_loss(line: bytes) -> Said | None:
     return Said("trainer", "more", found) if found else None
 
 
-_WORD = re.compile(rb"\b([a-z_]{1,20})=" + _NUMBER)
+def _trainer_end(line: bytes) -> Said:
+    return Said("trainer", "facts", _found(_TRAINER_END, line))
+
+
+_WORD = re.compile(rb"\b([a-z_]{1,20})=" + _LOSS)
+_RUNTIME = re.compile(rb"\bruntime=([a-z][a-z-]{1,30})")
 _OWN_PARTS = {b"forward": FORWARD, b"backward": BACKWARD, b"optimizer": OPTIMIZER, b"data": DATA}
 
 
 def _own(line: bytes) -> Said | None:
-    words = {match[1]: float(match[2]) for match in _WORD.finditer(line[:2000])}
+    found = {match[1]: float(match[2]) for match in _WORD.finditer(line[:2000])}
+    words = {name: value for name, value in found.items() if name == b"loss" or isfinite(value)}
     if b"step" not in words:
-        return Said("shardwise", "facts", {name.decode(): value for name, value in words.items()})
+        runtime = match[1].decode() if (match := _RUNTIME.search(line)) else ""
+        return Said("shardwise", "facts", {name.decode(): value for name, value in words.items()}, runtime=runtime)
     if b"seconds" not in words:
         return None
     parts = {name: words[word] for word, name in _OWN_PARTS.items() if word in words}
@@ -226,8 +243,13 @@ FORMATS: tuple[tuple[bytes, Parser], ...] = (
     (b"s/it,", _trainer_bar),
     (b"it/s,", _trainer_bar),
     (b"'loss':", _trainer_loss),
+    (b"'train_runtime':", _trainer_end),
 )
 """What a line must hold, and what reads it; the first that fits does."""
+_STEP = re.compile(
+    rb"shardwise step=|elapsed time per iteration \(ms\):|\bstep:.{1,200}\btps:|CurrSamplesPerSec=|iter time \(s\):"
+)
+"""With what lines begin that have the time of a step."""
 LOOKED_FOR = re.compile(b"|".join(re.escape(words) for words, _ in FORMATS))
 
 
@@ -236,4 +258,4 @@ def said(line: bytes) -> Said | None:
     for words, read in FORMATS:
         if words in line and (found := read(line)) is not None:
             return found
-    return None
+    return Said("", "unreadable", {}) if _STEP.search(line) else None

@@ -1,40 +1,103 @@
-"""Whether a log is of a run of a plan, by all that it says of itself."""
+"""Whether a log is of a run of a plan, by all that it says of itself, and what the plan takes where it ran."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from shardwise.errors import Fault, InputError
-from shardwise.estimate.estimate import Estimate
+from shardwise.errors import Fault, InputError, ShardwiseError
+from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.frameworks.export import TARGETS, export, find
+from shardwise.frameworks.target import Export
 from shardwise.inputs.parameters import count
-from shardwise.measure.logs.reader import read_log
+from shardwise.inputs.strategy import Strategy
+from shardwise.measure.logs.reader import LogReader, read_log
 from shardwise.measure.logs.record import RunLog
+from shardwise.plan.plan import Plan
+from shardwise.plan.predict import estimate_of, order_for
 
-NAMED = ("megatron", "torchtitan", "deepspeed")
+NAMED = ("megatron", "torchtitan", "deepspeed", "huggingface")
 PADDED = 0.03
 """Share by which parameters may differ: vocabularies are padded, and ends are shared or copied."""
 
 
-def read_run(path: str, told: Estimate) -> RunLog:
-    """A log of a run of what was estimated; of another run it is refused."""
-    strategy = told.strategy
+class Predicted(NamedTuple):
+    """A plan on the framework that wrote a log."""
+
+    told: Estimate
+    target: str = ""
+    """The framework, where the plan is for another."""
+    notes: tuple[str, ...] = ()
+
+
+def read_run(path: str, plan: Plan) -> tuple[RunLog, Predicted]:
+    """A log of a run of a plan, and what it should take there; of another run it is refused."""
+    log = read_log(path, **per_step(plan.strategy))
+    found = predicted_for(plan, log.framework, log.runtime, path)
+    refuse_other_run(log.facts, found.told, path)
+    return log, found
+
+
+def reader_of(strategy: Strategy) -> LogReader:
+    return LogReader(**per_step(strategy))
+
+
+def per_step(strategy: Strategy) -> dict[str, float]:
+    """What turns rates that a log prints into seconds."""
     samples = float(strategy.global_batch)
-    log = read_log(path, tokens_per_gpu=samples * strategy.seq / strategy.world, samples=samples)
-    refuse_other_run(log.framework, log.facts, told, path)
-    return log
+    return {"tokens_per_gpu": samples * strategy.seq / strategy.world, "samples": samples}
 
 
-def refuse_other_run(framework: str, facts: dict[str, float], told: Estimate, path: str) -> None:
+def predicted_for(plan: Plan, framework: str, named: str, path: str) -> Predicted:
+    """What a plan takes on the framework that wrote a log: as planned, or as it is exported there."""
+    own = plan.strategy.runtime
+    other = _other(framework, named, own)
+    if not other:
+        return Predicted(estimate_of(plan))
+    if other not in TARGETS:
+        raise InputError(Fault("runtime", f"is {other} in {path} and {own} in the plan; give the plan of that run"))
+    try:
+        told = as_exported(plan, export(plan, other))
+    except ShardwiseError as error:
+        raise InputError(
+            f"{path} is a log of {other}, and the plan, which is for {own}, cannot run there: {error}"
+        ) from None
+    note = f"the log is {other}'s and the plan is for {own}: predicted is the plan as exported to {other}"
+    if not TARGETS[other].runtime:
+        note += f", which has no runtime of its own: with the kernels of {told.strategy.runtime}"
+    return Predicted(told, other, (note,))
+
+
+def as_exported(plan: Plan, made: Export) -> Estimate:
+    """What the files of a plan take, as they are written."""
+    strategy = made.strategy
+    assert strategy is not None  # noqa: S101 - for the type checker: it was made of a plan
+    return estimate(plan.model, plan.cluster, strategy, order=order_for(plan, strategy))
+
+
+def refuse_unowned(target: str, own: str, option: str) -> None:
+    """A target that no runtime of the catalog predicts teaches none."""
+    if not find(target)[0].runtime:
+        why = f"{target} has no runtime of its own; what it teaches would be taken for {own}'s: leave it out"
+        raise InputError(Fault(option, why))
+
+
+def _other(framework: str, named: str, runtime: str) -> str:
+    """The framework that wrote a log, where a plan's runtime is another's; empty: it is the plan's own, or not said.
+
+    Runtimes that print the lines of others are many; one that is named after another framework is not this one.
+    """
+    if named:
+        return "" if named in runtime else named
+    wrote = "huggingface" if framework == "trainer" else framework
+    hands_over = framework == "trainer" and "deepspeed" in runtime
+    return wrote if wrote in NAMED and not hands_over and wrote not in runtime and runtime.startswith(NAMED) else ""
+
+
+def refuse_other_run(facts: dict[str, float], told: Estimate, path: str) -> None:
     """All that a log says otherwise than the plan, at once."""
-    found = [*_other_software(framework, told.strategy.runtime), *differences(facts, told)]
-    if found:
+    if found := list(differences(facts, told)):
         raise InputError(found, title=f"{path} is the log of another run; give its plan, or the log of this plan")
-
-
-def _other_software(framework: str, runtime: str) -> Iterator[Fault]:
-    """Runtimes that print the lines of others are many; one that is named after another framework is not this one."""
-    if framework in NAMED and framework not in runtime and any(runtime.startswith(name) for name in NAMED):
-        yield Fault("runtime", f"is {framework} in the log and {runtime} in the plan")
 
 
 def differences(facts: dict[str, float], told: Estimate) -> Iterator[Fault]:

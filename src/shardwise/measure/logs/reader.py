@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 
 from shardwise.errors import FileError
@@ -29,7 +30,10 @@ class LogReader:
         self.steps: list[StepRecord] = []
         self.facts: dict[str, float] = {}
         self.framework = ""
+        self.runtime = ""
         self.starts = 1
+        self.unreadable = 0
+        self.not_finite: list[int] = []
         self._scale = {"tokens_rate": tokens_per_gpu, "samples_rate": samples}
         self._open: dict[str, float] | None = None
         self._parts: dict[str, float] = {}
@@ -44,7 +48,10 @@ class LogReader:
     def close(self) -> list[StepRecord]:
         """The end of the log: what was open is complete."""
         last, self._rest = self._rest, b""
-        return [*self.feed(last + b"\n"), *self._finish()]
+        unreadable = self.unreadable
+        steps = [*self.feed(last + b"\n"), *self._finish()]
+        self.unreadable = unreadable  # a last line without its end is cut off, not odd
+        return steps
 
     @property
     def last_step(self) -> float:
@@ -52,12 +59,20 @@ class LogReader:
         return self._open["step"] if self._open else float(self.steps[-1].step) if self.steps else 0.0
 
     def log(self) -> RunLog:
-        return RunLog(framework=self.framework, steps=tuple(self.steps), facts=self.facts, starts=self.starts)
+        return RunLog(
+            framework=self.framework or ("trainer" if "train_runtime" in self.facts else ""), runtime=self.runtime,
+            steps=tuple(self.steps), facts=self.facts, starts=self.starts, unreadable=self.unreadable,
+            not_finite=tuple(self.not_finite),
+        )  # fmt: skip
 
     def _take(self, line: bytes) -> Iterator[StepRecord]:
         found = said(line)
+        if found and found.kind == "unreadable":
+            self.unreadable += 1
+            return
         if found is None or not self._is_ours(found):
             return
+        self.runtime = found.runtime or self.runtime
         facts = found.values if found.kind == "facts" else {}
         self.facts |= facts | {k.removeprefix("fact "): v for k, v in found.values.items() if k.startswith("fact ")}
         if found.kind == "step":
@@ -85,7 +100,7 @@ class LogReader:
             return
         yield from self._finish()
         if self.steps and values["step"] <= last:
-            self.steps, self.starts = [], self.starts + 1
+            self.steps, self.not_finite, self.starts = [], [], self.starts + 1
         self._open, self._parts = values, dict(found.parts)
 
     def _timed(self, values: dict[str, float]) -> dict[str, float]:
@@ -115,8 +130,12 @@ class LogReader:
         if not values.get("seconds"):
             return
         size = {name: values.get(name) or None for name in ("allocated", "reserved")}
+        loss = values.get("loss")
+        if loss is not None and not isfinite(loss):
+            self.not_finite.append(int(values["step"]))
+            loss = None
         record = StepRecord(
-            int(values["step"]), values["seconds"], values.get("loss"), size["allocated"], size["reserved"],
+            int(values["step"]), values["seconds"], loss, size["allocated"], size["reserved"],
             tuple(sorted(self._parts.items())),
         )  # fmt: skip
         self.steps.append(record)
@@ -149,10 +168,12 @@ def read_log(path: str | Path, *, tokens_per_gpu: float, samples: float) -> RunL
         if len(reader.steps) > MOST_STEPS:
             raise FileError(path, f"holds over {MOST_STEPS:,} iterations; give a part of it")
     reader.close()
-    if not reader.steps:
+    log = reader.log()
+    if not log.steps and not log.mean:
         raise FileError(
             path,
             'has no iteration times; Megatron writes "elapsed time per iteration (ms): N", torchtitan "tps: N", '
-            'DeepSpeed "CurrSamplesPerSec=N" (steps_per_print 1), Trainer its progress bar',
+            'DeepSpeed "CurrSamplesPerSec=N" (steps_per_print 1), Trainer its progress bar '
+            "(disable_tqdm=False)",
         )
-    return reader.log()
+    return log

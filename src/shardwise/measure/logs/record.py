@@ -42,3 +42,31 @@ class RunLog:
     """What the log says of the run: global_batch, seq, world, parameters, steps; `parameters pp0` of one rank."""
     starts: int = 1
     """How often a run begins in it."""
+    runtime: str = ""
+    """The framework that a program of ours says that it runs on."""
+    unreadable: int = 0
+    """Lines of steps whose time cannot be read."""
+    not_finite: tuple[int, ...] = ()
+    """Steps whose loss is nan or infinite."""
+
+    @property
+    def mean(self) -> float | None:
+        """Seconds of a step of the whole run, warm-up included, where the log ends with its rate."""
+        rate = self.facts.get("train_steps_per_second")
+        return 1 / rate if rate else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be known of it beside its times."""
+        found = []
+        if self.starts > 1:
+            found.append(f"the run begins {self.starts} times in it; the last is shown")
+        if self.not_finite:
+            many = f"{len(self.not_finite)} of {len(self.steps)} steps"
+            found.append(
+                f"the loss is nan or infinite in {many}, first in step {self.not_finite[0]}: it does not train"
+            )
+        if self.unreadable:
+            lines = "1 line" if self.unreadable == 1 else f"{self.unreadable} lines"
+            found.append(f"{lines} of steps without a time that can be read left out")
+        return tuple(found)

@@ -12,7 +12,7 @@ from shardwise.inputs.gate import refusal
 from shardwise.inputs.scalars import SCALARS
 
 if TYPE_CHECKING:
-    from shardwise.measure.logs.record import StepRecord
+    from shardwise.measure.logs.record import RunLog, StepRecord
 
 LEAST = 3
 """Steady steps without which nothing was measured."""
@@ -43,10 +43,16 @@ class Steady:
     reserved: float | None = None
     parts: dict[str, float] = field(default_factory=dict, hash=False)
     """Medians of the parts that are printed, seconds."""
+    whole: bool = False
+    """It is the mean of a whole run, which is all that its log says."""
 
     @property
     def note(self) -> str:
-        """What should be known of a spread that is large; empty: nothing."""
+        """What should be known of a mean, or of a spread that is large; empty: nothing."""
+        if self.whole:
+            return (
+                "a mean of the whole run, warm-up included; Trainer's progress bar (disable_tqdm=False) has every step"
+            )
         if self.spread <= NOISY:
             return ""
         return f"iterations differ by {100 * self.spread:.0f}% after the warm-up; the measurement is no better"
@@ -74,7 +80,7 @@ def steady(steps: Sequence[StepRecord], name: str) -> Steady:
         raise InputError(
             f"{name} holds {len(times)} timed iteration{'' if len(times) == 1 else 's'}, {len(kept)} after the "
             f"warm-up; a measurement needs {LEAST}: run more (STEPS=12), and log every one (--log-interval 1 for "
-            "Megatron, metrics.log_freq 1 of torchtitan, steps_per_print 1 of DeepSpeed)"
+            "Megatron, metrics.log_freq 1 of torchtitan, steps_per_print 1 of DeepSpeed, disable_tqdm=False of Trainer)"
         )
     middle = median(step.seconds for step in kept)
     if fault := refusal(middle, SCALARS["log.iteration"]):
@@ -89,4 +95,13 @@ def steady(steps: Sequence[StepRecord], name: str) -> Steady:
         allocated=max((step.allocated for step in steps if step.allocated), default=None),
         reserved=max((step.reserved for step in steps if step.reserved), default=None),
         parts={part: median(values) for part, values in printed.items() if len(values) >= LEAST},
+    )
+
+
+def steady_of(log: RunLog, name: str) -> Steady:
+    """The same of a log; one that has no steps and ends with its rate says the mean."""
+    if log.steps or not log.mean:
+        return steady(log.steps, name)
+    return Steady(
+        seconds=log.mean, spread=0.0, steps=round(log.facts.get("train_runtime", 0.0) / log.mean), warm_up=0, whole=True
     )

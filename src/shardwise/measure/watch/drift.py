@@ -59,9 +59,10 @@ class Drift(NamedTuple):
 
 
 class DriftWatch:
-    """Takes steps one by one; `drifts` holds what was told so far."""
+    """Takes steps one by one; `drifts` holds what was told so far. `framework`: whose steps, if it is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: str = "") -> None:
+        self.framework = framework
         self.steps: list[StepRecord] = []
         self.drifts: list[Drift] = []
         self._base: list[StepRecord] = []
@@ -90,7 +91,7 @@ class DriftWatch:
         if not base:
             return
         if not self._open and (slow := slow_steps(base, self.steps[self._since :][-LONG:])):
-            found = _named(base, slow, self.steps[-1].step)
+            found = _named(base, slow, self.steps[-1].step, PRINTED.get(self.framework, ""))
             self._open, self._between = True, _middle(base) * (1 + found.factor) / 2
             self.drifts.append(found)
             yield found
@@ -111,6 +112,37 @@ class DriftWatch:
 
 
 ONCE = ("periodic", "memory")
+PRINTED = {
+    "megatron": "--timing-log-level 2 prints them",
+    "deepspeed": "wall_clock_breakdown prints fwd, bwd and step; times of micro steps alone are of no step",
+    "torchtitan": "torchtitan prints none; its profiler has them",
+    "trainer": "Trainer prints none; the loop that export --to huggingface writes does",
+}
+"""What prints the times of parts."""
+
+
+def drifts_of(steps: Sequence[StepRecord]) -> list[Drift]:
+    """All drifts of a run that is over."""
+    seen = DriftWatch()
+    for step in steps:
+        seen.add(step)
+    return seen.drifts
+
+
+def quiet(steps: Sequence[StepRecord]) -> tuple[list[StepRecord], tuple[str, ...]]:
+    """The steps outside of slow phases, which are what a run teaches, and what was left out."""
+    slow = [one for one in drifts_of(steps) if one.kind not in ONCE]
+    kept = [step for step in steps if not any(one.first <= step.step <= (one.last or step.step) for one in slow)]
+    notes = (
+        f"steps {one.first} to {one.last or steps[-1].step} took x{one.factor:.2f} as long: left out" for one in slow
+    )
+    return kept, tuple(notes)
+
+
+def present(steps: Sequence[StepRecord], drifts: Sequence[Drift]) -> list[StepRecord]:
+    """The steps since the last slow phase began, or ended; none where there was no slow phase."""
+    began = [one.first if one.last is None else one.last + 1 for one in drifts if one.kind not in ONCE]
+    return [step for step in steps if step.step >= max(began)] if began else []
 
 
 def slow_steps(base: Sequence[StepRecord], recent: Sequence[StepRecord]) -> list[StepRecord]:
@@ -134,12 +166,12 @@ def _middle(steps: Sequence[StepRecord]) -> float:
     return median(step.seconds for step in steps)
 
 
-def _named(base: Sequence[StepRecord], slow: Sequence[StepRecord], told: int) -> Drift:
-    """Which part of a step grew, as far as the log says."""
+def _named(base: Sequence[StepRecord], slow: Sequence[StepRecord], told: int, way: str) -> Drift:
+    """Which part of a step grew, as far as the log says; `way`: to have it said."""
     before, after = _middle(base), _middle(slow)
     grown = after - before
     lead = f"from step {slow[0].step} on iterations take {show_seconds(after)} in place of {show_seconds(before)}"
-    kind, why = _blamed(_growth(base, slow), before, grown)
+    kind, why = _blamed(_growth(base, slow), before, grown, way)
     return Drift(kind, slow[0].step, told, after / before, f"{lead} (x{after / before:.2f}): {why}")
 
 
@@ -165,11 +197,11 @@ def _inside(step: StepRecord) -> float:
     return sum(parts.get(name, 0.0) for name in ("forward", "backward", "optimizer", DATA))
 
 
-def _blamed(parts: dict[str, tuple[float, float]], before: float, grown: float) -> tuple[str, str]:
+def _blamed(parts: dict[str, tuple[float, float]], before: float, grown: float, way: str) -> tuple[str, str]:
     if not parts:
         return "unknown", (
             "the log has no times of parts that would say which; a slow or throttled GPU, the loader and the network "
-            "look alike (print them: --timing-log-level 2 of Megatron, wall_clock_breakdown of DeepSpeed)"
+            f"look alike{f' ({way})' if way else ''}"
         )
     more = {name: after - old for name, (old, after) in parts.items()}
     if more.get(DATA, 0.0) >= MOSTLY * grown:
