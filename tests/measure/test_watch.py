@@ -185,16 +185,13 @@ def test_a_log_of_the_plans_own_export_is_held_against_what_was_exported(plan, t
     )
 
 
-def test_a_log_of_what_the_plan_cannot_run_on(plan, tmp_path):
+def test_a_log_of_what_the_plan_cannot_run_on(tmp_path):
     told = shardwise.estimate("llama-3.2-1b", "4xh200", "tp2 pp2 gbs32 seq4096")
     (tmp_path / "log").write_text(OWN.format("huggingface") + "shardwise step=1 seconds=1 loss=3\n")
     with pytest.raises(
         InputError, match="is a log of huggingface, and the plan, which is for megatron, cannot run there"
     ):
         shardwise.watch(tmp_path / "log", shardwise.plan_of(told))
-    (tmp_path / "log").write_text(OWN.format("torch-pipelining") + "shardwise step=1 seconds=1 loss=3\n" * 9)
-    with pytest.raises(InputError, match="torch-pipelining has no runtime of its own"):
-        shardwise.calibrate("ours", log=tmp_path / "log", plan=shardwise.read_plan(plan[0]))
 
 
 def test_what_is_no_log_is_not_followed(plan, tmp_path):

@@ -29,7 +29,7 @@ from shardwise.measure.fit.sanity import astray, refuse_strange
 from shardwise.measure.fit.snapshot import Snapshot, read_snapshot
 from shardwise.measure.fit.store import check_name, store, stored_base
 from shardwise.measure.learn import learn, predicted, with_learnt
-from shardwise.measure.logs.match import read_run, refuse_unowned
+from shardwise.measure.logs.match import read_run
 from shardwise.measure.logs.steady import Steady, steady
 from shardwise.measure.rehearse.spec import rank_number
 from shardwise.measure.runs import Row, cases, joined, keep_rows, known_rows, run_row
@@ -192,8 +192,6 @@ def by_trace(path: str | Path, plan: Plan, name: str, base: str | None = None, s
 def by_log(path: str | Path, plan: Plan, name: str, base: str | None = None) -> Calibrated:
     """Learn from the iteration times of a log of any framework; earlier runs under the name count too."""
     log, ran = read_run(str(path), plan)
-    if ran.target:
-        refuse_unowned(ran.target, plan.strategy.runtime, "--log")
     calm, left_out = quiet(log.steps)
     found = by_run(ran.told, steady(calm, str(path)), log.framework, name, base)
     notes = [*ran.notes, *log.notes, *left_out, *found.notes]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.estimate.estimate import Estimate
-from shardwise.frameworks.export import export, find
+from shardwise.frameworks.export import export
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.launcher import gpus_per_node
 from shardwise.frameworks.target import Export
@@ -22,7 +22,7 @@ from shardwise.measure.launch.failure import failure
 from shardwise.measure.launch.machine import UNASKED, FoundMachine, ask_machine
 from shardwise.measure.launch.preflight import faults_of, free_port, needs_of, slurm_faults, starter_of
 from shardwise.measure.launch.process import Ended, run_batch, run_job
-from shardwise.measure.logs.match import as_exported, reader_of, refuse_other_run, refuse_unowned
+from shardwise.measure.logs.match import as_exported, reader_of, refuse_other_run
 from shardwise.measure.logs.reader import LogReader
 from shardwise.measure.logs.record import StepRecord
 from shardwise.measure.logs.steady import LEAST, Steady, steady
@@ -99,8 +99,6 @@ def launch(
     """Write a plan's files for a target and run them; `follow` is given every step as it ends."""
     if learn is not None and (cpu or dry_run):
         raise InputError(Fault("--learn", f"has nothing to learn from {'CPUs' if cpu else 'a dry run'}; leave it out"))
-    if learn is not None:
-        refuse_unowned(to, plan.strategy.runtime, "--learn")
     job = _prepared(plan, to, folder, steps=steps, launcher=launcher, cpu=cpu)
     if learn is not None:
         learnable(job.told, learn)
@@ -205,8 +203,6 @@ def _answered(job: Job, place: Path, reader: LogReader, ended: Ended, learn: str
     lines = compared(job.told, kept)
     framework = job.export.target
     notes = [*reader.log().notes, *([kept.note] if kept.note else ())]
-    if not find(framework)[0].runtime:
-        notes.append(f"{framework} has no runtime of its own: {job.told.strategy.runtime} is what was predicted")
     if ended.interrupted:
         notes.append(f"interrupted {after}: what was measured until then is shown, and nothing is learnt")
     learnt = None

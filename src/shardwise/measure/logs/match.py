@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shardwise.errors import Fault, InputError, ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate
-from shardwise.frameworks.export import TARGETS, export, find
+from shardwise.frameworks.export import TARGETS, export
 from shardwise.frameworks.target import Export
 from shardwise.inputs.parameters import count
 from shardwise.inputs.strategy import Strategy
@@ -63,8 +63,6 @@ def predicted_for(plan: Plan, framework: str, named: str, path: str) -> Predicte
             f"{path} is a log of {other}, and the plan, which is for {own}, cannot run there: {error}"
         ) from None
     note = f"the log is {other}'s and the plan is for {own}: predicted is the plan as exported to {other}"
-    if not TARGETS[other].runtime:
-        note += f", which has no runtime of its own: with the kernels of {told.strategy.runtime}"
     return Predicted(told, other, (note,))
 
 
@@ -73,13 +71,6 @@ def as_exported(plan: Plan, made: Export) -> Estimate:
     strategy = made.strategy
     assert strategy is not None  # noqa: S101 - for the type checker: it was made of a plan
     return estimate(plan.model, plan.cluster, strategy, order=order_for(plan, strategy))
-
-
-def refuse_unowned(target: str, own: str, option: str) -> None:
-    """A target that no runtime of the catalog predicts teaches none."""
-    if not find(target)[0].runtime:
-        why = f"{target} has no runtime of its own; what it teaches would be taken for {own}'s: leave it out"
-        raise InputError(Fault(option, why))
 
 
 def _other(framework: str, named: str, runtime: str) -> str:
