@@ -178,9 +178,10 @@ def test_files_are_exported_copied_and_kept(look, tmp_path):
         page.click(".file .keep >> nth=0")
     assert Path(kept.value.path()).read_text().strip() == shown.strip()
     assert kept.value.suggested_filename == page.inner_text(".file h3 >> nth=0")
+    before = page.inner_text(".target.chosen")
     page.focus(".target.chosen")
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("() => document.querySelector('.target.chosen').innerText.includes('torchtitan')")
+    page.wait_for_function("text => document.querySelector('.target.chosen').innerText !== text", arg=before)
     with page.expect_download() as kept:
         page.click("button:has-text('report')")
     report = tmp_path / "report.html"

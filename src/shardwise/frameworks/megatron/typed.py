@@ -87,7 +87,9 @@ def read_typed(typed: Flags, beside: Mapping[str, Any], layers: int | None) -> T
     if draft.faults:
         raise InputError(draft.faults)
     said_twice = {name for name in known_names if draft.fields.get(name) == beside[name]}
-    decided = draft.fields.keys() - draft.guesses - said_twice
+    # --use-flash-attn is ours, too: where Megatron reads it nowhere the runtime stores scores whatever is asked
+    idle = {"flash"} if flash and str(draft.fields.get("runtime", "")).startswith("megatron-local") else set()
+    decided = draft.fields.keys() - draft.guesses - said_twice - idle
     understood = [line for line in draft.understood if line.startswith(tuple(f"--{name}" for name in typed))]
     beside_flags = tuple(f"--{name} " for name in {**model, **known, **flash} if name not in typed)
     told = {
