@@ -77,7 +77,7 @@ class Embedding(nn.Module):
         return self.inner(ids)
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """One layer, with the positions that the model hands to every layer."""
 
     def __init__(self, model, index, device, dtype):
@@ -93,7 +93,7 @@ class Block(nn.Module):
         return out[0] if isinstance(out, tuple) else out
 
 
-class Norm(nn.Module):
+class FinalNorm(nn.Module):
     def __init__(self, model, device, dtype):
         super().__init__()
         self.inner = model.base_model.norm
@@ -128,11 +128,11 @@ def pipeline(model, config, device, dtype):
     tied = model.config.tie_word_embeddings
     first = TiedLayerSpec("embedding", Embedding, *given) if tied else LayerSpec(Embedding, *given)
     last = TiedLayerSpec("embedding", Embedding, *given, forward_fn=tied_head) if tied else LayerSpec(Head, *given)
-    blocks = [LayerSpec(Block, model, index, device, dtype) for index in range(model.config.num_hidden_layers)]
+    blocks = [LayerSpec(DecoderBlock, model, index, device, dtype) for index in range(model.config.num_hidden_layers)]
     return PipelineModule(
-        [first, *blocks, LayerSpec(Norm, *given), last], num_stages=told["stages"], loss_fn=loss_of,
-        partition_method="type:Block", activation_checkpoint_interval=told["activation_checkpoint_interval"],
-        checkpointable_layers=["Block"],
+        [first, *blocks, LayerSpec(FinalNorm, *given), last], num_stages=told["stages"], loss_fn=loss_of,
+        partition_method="type:DecoderBlock", activation_checkpoint_interval=told["activation_checkpoint_interval"],
+        checkpointable_layers=["DecoderBlock"],
     )  # fmt: skip
 
 

@@ -229,7 +229,7 @@ class Mlp(nn.Module):
         return self.down(self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x))
 
 
-class Balance(torch.autograd.Function):
+class AddedLoss(torch.autograd.Function):
     """Hands a tensor through and lets an auxiliary loss into the backward pass."""
 
     @staticmethod
@@ -242,7 +242,7 @@ class Balance(torch.autograd.Function):
         return grad, torch.ones_like(ctx.saved_tensors[0])
 
 
-class Moe(nn.Module):
+class RoutedExperts(nn.Module):
     """Router, experts and shared expert."""
 
     def __init__(self, m):
@@ -298,7 +298,7 @@ class Moe(nn.Module):
             total = total + (shared * self.shared_gate(x).sigmoid() if self.shared_gate is not None else shared)
         if moe["balance_loss"] and self.training:
             share = counts / ids.numel() * moe["experts"] * moe["top_k"]
-            total = Balance.apply(total, moe["balance_loss"] * (share * scores.mean(0)).sum())
+            total = AddedLoss.apply(total, moe["balance_loss"] * (share * scores.mean(0)).sum())
         return total.view(hidden.shape).to(hidden.dtype)
 
     def experts(self, x, counts, ids):
@@ -334,7 +334,7 @@ def product(x, weight, counts):
 # --- layers and chunks -------------------------------------------------------------------------------------------
 
 
-class Layer(nn.Module):
+class DecoderLayer(nn.Module):
     def __init__(self, m, index):
         super().__init__()
         self.m, moe = m, m["moe"]
@@ -346,7 +346,7 @@ class Layer(nn.Module):
             self.norm3, self.norm4 = norm(m, m["hidden"]), norm(m, m["hidden"])
         self.attention = (Latent if m["mla"] else Attention)(m, window)
         expert = moe and index >= moe["first_dense"] and (index - moe["first_dense"]) % moe["every"] == moe["every"] - 1
-        self.mlp = Moe(m) if expert else Mlp(m, m["ffn"])
+        self.mlp = RoutedExperts(m) if expert else Mlp(m, m["ffn"])
 
     def forward(self, x, tables):
         m = self.m
@@ -362,7 +362,7 @@ class Layer(nn.Module):
         return fn.dropout(x, self.m["dropout"], self.training) if self.m["dropout"] else x
 
 
-class Chunk(nn.Module):
+class DecoderChunk(nn.Module):
     """Layers `first` to `last` - 1, with the embedding before the model's first and the head after its last."""
 
     def __init__(self, m, first, last, *, head=None, start=None, recompute=0):
@@ -376,7 +376,7 @@ class Chunk(nn.Module):
             self.positions = nn.Embedding(m["max_positions"], m["hidden"]) if m["position"] == "learned" else None
             self.project_in = nn.Linear(width, m["hidden"], bias=False) if width != m["hidden"] else None
             self.embedding_norm = norm(m, m["hidden"]) if m["embedding_norm"] else None
-        self.layers = nn.ModuleDict({str(index): Layer(m, index) for index in range(first, last)})
+        self.layers = nn.ModuleDict({str(index): DecoderLayer(m, index) for index in range(first, last)})
         if last == m["layers"] if head is None else head:
             self.norm = norm(m, m["hidden"])
             self.project_out = nn.Linear(m["hidden"], width, bias=False) if width != m["hidden"] else None
@@ -412,7 +412,7 @@ class Chunk(nn.Module):
 def build(m, first, last, device, dtype, seed, **parts):
     """A chunk with its weights: matrices from a normal distribution of width 0.02, norms one, biases zero."""
     with torch.device("meta"):
-        chunk = Chunk(m, first, last, **parts)
+        chunk = DecoderChunk(m, first, last, **parts)
     chunk.to_empty(device=device)
     for buffer in chunk.buffers():
         buffer.zero_()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from model import Moe, build, loss_of
+from model import RoutedExperts, build, loss_of
 from run_pipeline import pipeline, read_schedule
 from shardwise_loop import DTYPES, SEED, STEPS, Optimizer, Steps, finish, start, tokens
 from torch.distributed.device_mesh import init_device_mesh
@@ -76,7 +76,7 @@ def train(model, plan):
         with steps.part("optimizer"):
             optimizer.step()
         for module in modules.modules():
-            if isinstance(module, Moe):
+            if isinstance(module, RoutedExperts):
                 module.move_balance(replicas)
         mean = sum(one.detach().float() for one in losses) / passes if losses else torch.zeros((), device=device)
         steps.end(total(mean, device) / plan["dp"])

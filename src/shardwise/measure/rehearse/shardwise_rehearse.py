@@ -519,7 +519,7 @@ class Home:
             parameter.requires_grad_(not self.spec["strategy"]["lora"] or "lora" in name)
             if not META and parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
-            parameter.states = States(parameter, self.spec, self)  # type: ignore[attr-defined]
+            parameter.states = ParameterStates(parameter, self.spec, self)  # type: ignore[attr-defined]
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(accumulate)
             if parameter.states.comes:  # type: ignore[attr-defined]
@@ -575,7 +575,7 @@ def made_again(packed: Any) -> Tensor:  # noqa: ANN401
 # --- states: gradients, masters and moments of this rank's share ----------------------------------------------------
 
 
-class States:
+class ParameterStates:
     """One parameter's gradient, fp32 copy and moments, as ZeRO spreads them over `spread` ranks."""
 
     def __init__(self, parameter: Tensor, spec: dict[str, Any], home: Home) -> None:
@@ -669,7 +669,7 @@ def accumulate(parameter: Tensor) -> None:
 class Unit:
     """The parameters of a layer (or of both ends) that are gathered together under ZeRO 3."""
 
-    def __init__(self, states: list[States]) -> None:
+    def __init__(self, states: list[ParameterStates]) -> None:
         self.states = [one for one in states if one.comes]
         self.there = False
         self.next: Unit | None = None
@@ -975,10 +975,12 @@ class PlainMoe(nn.Module):
         return out.view(hidden.shape)
 
 
-def plain_layer(spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> Layer:
+def plain_layer(spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> RankLayer:
     m = spec["model"]
     attention = (PlainLatent if m["mla"] else PlainAttention)(spec, home, layer)
-    return Layer(spec, home, layer, attention, PlainMoe(spec, home) if layer["moe"] else PlainMlp(spec, home, m["ffn"]))
+    return RankLayer(
+        spec, home, layer, attention, PlainMoe(spec, home) if layer["moe"] else PlainMlp(spec, home, m["ffn"])
+    )
 
 
 def plain_tables(spec: dict[str, Any], x: Tensor) -> tuple[Tensor, ...]:
@@ -1485,7 +1487,7 @@ class ShardedMoe(nn.Module):
         return counts.cumsum(0).to(torch.int32)
 
 
-class Layer(nn.Module):
+class RankLayer(nn.Module):
     """Norms, attention, the feed-forward block and their residual additions, whatever stands inside."""
 
     def __init__(
@@ -1548,11 +1550,11 @@ DROPPED = {"attention-norm", "mlp-norm", "activation", "moe-act", "mla-up"}
 """Modules whose results are not kept either."""
 
 
-def sharded_layer(spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> Layer:
+def sharded_layer(spec: dict[str, Any], home: Home, layer: dict[str, Any]) -> RankLayer:
     m, again = spec["model"], parts_again(layer)
     attention = (ShardedLatent if m["mla"] else ShardedAttention)(spec, home, layer)
     mlp = ShardedMoe(spec, home, again) if layer["moe"] else ShardedMlp(spec, home, m["ffn"], again)
-    return Layer(spec, home, layer, attention, mlp)
+    return RankLayer(spec, home, layer, attention, mlp)
 
 
 class Ahead(nn.Module):
@@ -1597,7 +1599,7 @@ def regrouped(x: Tensor, home: Home, *, back: bool) -> Tensor:
     return part.repeat(1, 1, home.tp)
 
 
-class Chunk(nn.Module):
+class RankChunk(nn.Module):
     """Layers that a rank runs in one go, with the ends of the model where they lie here.
 
     Sharded: [tokens / tp, batch, hidden] in and out; plain: [batch, tokens, hidden].
@@ -1755,7 +1757,7 @@ class Rank:
         dtype = FP32 if s["master"] == "autocast" else BF16
         torch.set_default_dtype(dtype)
         with torch.device(device):
-            self.chunks = [Chunk(spec, self.home, chunk) for chunk in spec["chunks"]]
+            self.chunks = [RankChunk(spec, self.home, chunk) for chunk in spec["chunks"]]
         torch.set_default_dtype(FP32)
         self.parameters = list({id(p): p for chunk in self.chunks for p in chunk.parameters()}.values())
         self.trained = [p.states for p in self.parameters if p.requires_grad]  # type: ignore[attr-defined]
@@ -1764,7 +1766,7 @@ class Rank:
         self.live: dict[tuple[int, int], tuple[Tensor, Any, list[Tensor]]] = {}
         self.waiting: dict[tuple[int, int], list[Callable[[], None]]] = {}
 
-    def _units(self, chunk: Chunk) -> Unit:
+    def _units(self, chunk: RankChunk) -> Unit:
         """A unit for every layer, and one of both ends, which stays while a micro batch is at work."""
         layers, owned, last = [*chunk.layers, *chunk.ahead], set(), None
         for layer in layers:
