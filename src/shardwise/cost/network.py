@@ -65,6 +65,10 @@ class Group(NamedTuple):
     """Ranks from one member to the next."""
     levels: tuple[str, ...] = ()
     """Names of the levels that it crosses, from the inside out."""
+    taken: float = 0.0
+    """Share of the compute units that one of its collectives holds while it runs."""
+    out: bool = False
+    """Whether it leaves the node."""
 
     def of(self, kind: CollectiveKind) -> tuple[tuple[Hop, ...], float]:
         """The levels and the start of a kind of collective."""
@@ -81,6 +85,8 @@ class Network:
     def __init__(self, cluster: Cluster, calibration: Calibration) -> None:
         self.fixed = calibration.collective_fixed
         self.reaches = calibration.collectives
+        inside, between_nodes = (min(1.0, one / cluster.gpu.sms) for one in calibration.channels)
+        self.taken = inside, between_nodes
         self._groups: dict[tuple[int, int], Group] = {}
         shares = (1.0, *[cluster.site.fabric] * len(cluster.levels))  # inside a node nobody else sends
         self.levels = tuple(
@@ -96,7 +102,9 @@ class Network:
             measured = tuple(one for kind in _KINDS if (one := self._measured(kind, hops, size, stride)))
             crossed = tuple(level.name for level, _ in hops)
             plain = tuple(hop for _, hop in hops)
-            found = self._groups[size, stride] = Group(size, plain, self.fixed, measured, stride, crossed)
+            out = any(level is not self.levels[0][0] for level, _ in hops)
+            taken = self.taken[out] if hops else 0.0
+            found = self._groups[size, stride] = Group(size, plain, self.fixed, measured, stride, crossed, taken, out)
         return found
 
     def _hops(self, size: int, stride: int) -> list[tuple[Level, Hop]]:

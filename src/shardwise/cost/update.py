@@ -37,10 +37,18 @@ class Update(NamedTuple):
     """Whole time of gathering new weights."""
     gather_exposed: float
     optimizer: float
+    slowed: float = 0.0
+    """What the passes take longer beside that which hides behind them."""
+    taken: float = 0.0
+    """Share of the compute units that it holds there."""
+    busy_b: float = 0.0
+    """Seconds that a micro batch's own collectives keep the links between nodes busy: of its backward pass, on the mean
+    rank. Gradients wait for them, and new weights for those of a forward pass."""
+    busy_f: float = 0.0
 
     @property
     def exposed(self) -> float:
-        return self.reduce_exposed + self.gather_exposed + self.optimizer
+        return self.reduce_exposed + self.gather_exposed + self.optimizer + self.slowed
 
 
 class DataGroups(NamedTuple):
@@ -92,7 +100,8 @@ def update_of(
         step += _newton_schulz(chunks, strategy, machine)
     if strategy.offload == "optimizer":
         step = _host_step(dense, experts, strategy, states, host_bandwidth)
-    return Update(reduce, reduce, gather, gather, step)
+    taken = groups.replicas.taken if strategy.zero == 3 else max(groups.dense.taken, groups.expert.taken)
+    return Update(reduce, reduce, gather, gather, step, taken=taken)
 
 
 def reductions(zero: int, pp: int, microbatches: int, runtime: Runtime) -> int:
@@ -118,10 +127,20 @@ def hidden(update: Update, strategy: Strategy, runtime: Runtime, makespan: float
     reduced = reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)
     backward, forward = windows(strategy.pp, strategy.vpp, strategy.microbatches, reduced)
     overlap = runtime.overlap
+    reduce = min(overlap.grad_reduce * update.reduce, max(0.0, backward * makespan - reduced * update.busy_b))
+    gather = min(overlap.param_gather * update.gather, max(0.0, forward * makespan - update.busy_f))
     return update._replace(
-        reduce_exposed=update.reduce - min(overlap.grad_reduce * update.reduce, backward * makespan),
-        gather_exposed=update.gather - min(overlap.param_gather * update.gather, forward * makespan),
+        reduce_exposed=update.reduce - reduce,
+        gather_exposed=update.gather - gather,
+        slowed=update.taken * (reduce + gather),
     )
+
+
+def waiting(update: Update, forward: float, backward: float, groups: DataGroups) -> Update:
+    """The update beside passes that keep the links between nodes busy for so long (`Seconds.wire`, one micro batch on
+    the mean rank). The mean, since what it hides behind is that of stages which are alike.
+    """
+    return update._replace(busy_f=forward, busy_b=backward) if any(group.out for group in groups) else update
 
 
 def _newton_schulz(chunks: list[Chunk], strategy: Strategy, machine: Machine) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardwise.inputs.serialise import later
+
 CollectiveKind = Literal["ring", "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "send"]
 
 
@@ -100,6 +102,9 @@ class Calibration:
     """Share of a level's bandwidth that collectives reach, by level name; `default` for the rest."""
     collective_fixed: float = 8e-6
     """Seconds that starting a collective takes, whatever its size."""
+    channels: tuple[float, float] = later((24.0, 16.0))
+    """Compute units that a collective holds while it runs, inside a node and between nodes: what runs beside it gets
+    the others. NCCL starts a block for each channel, 24 inside a node of H100s and 16 between such nodes (its logs)."""
     collectives: tuple[Reach, ...] = ()
     """Measured collectives, in place of `network`, `collective_fixed` and the levels' latencies; the first that fits a
     group counts, and those of one size, stride or number of nodes stand before those for all."""

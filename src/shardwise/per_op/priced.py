@@ -161,6 +161,7 @@ class Priced(ABC):
         return machine_of(
             self.cluster.gpu, self.calibration, self.runtime, base.dtype, base.scaling,
             gradient=self.states.gradient, accumulating=passes > 1, graphs=base.cuda_graphs, site=self.cluster.site,
+            gpus=self.cluster.gpus,
         )  # fmt: skip
 
     def _timed(self, question: OperatorQuestion, samples: int, stages: int, piece: StagePiece) -> list[Timed]:

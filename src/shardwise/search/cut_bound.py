@@ -17,7 +17,6 @@ import numpy as np
 
 from shardwise.cost.chunk import BlockRun, chunk_of, combined
 from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
-from shardwise.cost.overlap import covered
 from shardwise.cost.update import hidden
 from shardwise.estimate.passes import behind_passes, freed_early, hop_seconds, order_of
 from shardwise.estimate.setup import Setup, block_of, setup_of
@@ -214,7 +213,7 @@ class _Relaxed:
         if not self.split:
             passes[1:] = [(backward(block), gather + scatter, copy_in + copy_out)]
         return [
-            Seconds(gemm=covered(seconds.device + copies, traffic, self.behind.overlap), host=seconds.host)
+            Seconds(gemm=self.behind.over(seconds.device + copies, traffic, seconds.wire), host=seconds.host)
             for seconds, traffic, copies in passes
         ]
 

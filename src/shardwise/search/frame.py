@@ -14,7 +14,7 @@ from shardwise.cost.layer import Block
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.states import states_of
-from shardwise.cost.update import Update, data_groups, reductions, update_of, windows
+from shardwise.cost.update import Update, data_groups, reductions, update_of, waiting, windows
 from shardwise.estimate.setup import Setup
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
@@ -80,8 +80,12 @@ class Frame(NamedTuple):
     """Seconds by pair, mean over ranks."""
     gather: Floats
     step: Floats
+    taken: Floats
+    """Share of the compute units that reduction and gathering hold while they run."""
     windows: tuple[Floats, Floats]
     """By pair, shares of the passes behind which gradients are reduced and new weights gathered."""
+    busy: tuple[Floats, Floats]
+    """By pair, seconds of these that other collectives keep the links between nodes busy, mean over ranks."""
     rates: Rates
     valid: npt.NDArray[np.bool_]
     """[pair, choice]: whether the chunk is long enough for the choice."""
@@ -96,7 +100,7 @@ class Frame(NamedTuple):
 class Known(NamedTuple):
     """Updates and rates that frames share."""
 
-    updates: dict[tuple[int, ...], tuple[float, float, float]]
+    updates: dict[tuple[int, ...], tuple[float, ...]]
     rates: dict[tuple[int, ...], Rated]
 
 
@@ -123,10 +127,13 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         point = Point(base, layout, sharding, Recompute())
         updates_.append(_update(space, point, table, chunks, known))
         reduced = reductions(sharding.zero, layout.pp, layout.microbatches, table.ground.runtime)
-        shares.append(windows(layout.pp, layout.vpp, layout.microbatches, reduced))
+        out = updates_[-1][-1] / layout.pp
+        parts = windows(layout.pp, layout.vpp, layout.microbatches, reduced)
+        shares.append((*parts, out * reduced, out))
         rates.append(_rate(space, point, table, chunks, known))
     updates = np.array(updates_)[:, :, None]
-    backward, forward = np.array(shares).T[:, :, None]
+    backward, forward, busy_b, busy_f = np.array(shares).T[:, :, None]
+    wires = chunks.whole.i.wire + chunks.whole.w.wire, chunks.whole.f.wire
     columns = zip(*rates, strict=True)
     sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
     return Frame(
@@ -138,7 +145,9 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         updates[:, 0],
         updates[:, 1],
         updates[:, 2],
+        updates[:, 3],
         (backward, forward),
+        (busy_b * wires[0], busy_f * wires[1]),
         Rates(*(np.array(column) for column in columns)),
         np.arange(choices)[None, :] < sizes[:, None],
         _flights([layout for _, layout, _ in pairs]),
@@ -150,13 +159,15 @@ def _key(point: Point) -> tuple[int, ...]:
     return (base.tp, base.cp, base.ep, base.etp, base.compile, base.single, layout.pp, layout.dp, *sharding)
 
 
-def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, float, float]:
-    """Reduction, gathering and step of the mean rank."""
+def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, ...]:
+    """Reduction, gathering and step of the mean rank, what they take of the compute units, whether they leave nodes."""
     layout, runtime = point.layout, table.ground.runtime
     key = (*_key(point), reductions(point.sharding.zero, layout.pp, layout.microbatches, runtime))
     if key not in known.updates:
-        found = mean_update(table.ground, space.strategy(point), chunks.whole)
-        known.updates[key] = found.reduce, found.gather, found.optimizer
+        strategy = space.strategy(point)
+        found = mean_update(table.ground, strategy, chunks.whole)
+        out = any(group.out for group in data_groups(table.ground.network, strategy))
+        known.updates[key] = found.reduce, found.gather, found.optimizer, found.taken, float(out)
     return known.updates[key]
 
 
@@ -172,7 +183,9 @@ def mean_update(ground: Setup, strategy: Strategy, whole: Chunk) -> Update:
     found = update_of(
         [whole], strategy, ground.runtime, states, groups, ground.machine, ground.cluster.host_bandwidth, trained
     )
-    return Update(*(part / strategy.pp for part in found))
+    mean = Update(*(part / strategy.pp for part in found))._replace(taken=found.taken)
+    # what is computed again may send, too: how much is left open
+    return waiting(mean, whole.f.wire / strategy.pp, (whole.i.wire + whole.w.wire) / strategy.pp, groups)
 
 
 def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> Rated:
