@@ -66,7 +66,7 @@ class Group(NamedTuple):
     levels: tuple[str, ...] = ()
     """Names of the levels that it crosses, from the inside out."""
     taken: float = 0.0
-    """Share of the compute units that one of its collectives holds while it runs."""
+    """Share of their speed that kernels lose beside one of its collectives."""
     out: bool = False
     """Whether it leaves the node."""
 
@@ -85,8 +85,7 @@ class Network:
     def __init__(self, cluster: Cluster, calibration: Calibration) -> None:
         self.fixed = calibration.collective_fixed
         self.reaches = calibration.collectives
-        inside, between_nodes = (min(1.0, one / cluster.gpu.sms) for one in calibration.channels)
-        self.taken = inside, between_nodes
+        self.contended = calibration.contended
         self._groups: dict[tuple[int, int], Group] = {}
         shares = (1.0, *[cluster.site.fabric] * len(cluster.levels))  # inside a node nobody else sends
         self.levels = tuple(
@@ -103,7 +102,7 @@ class Network:
             crossed = tuple(level.name for level, _ in hops)
             plain = tuple(hop for _, hop in hops)
             out = any(level is not self.levels[0][0] for level, _ in hops)
-            taken = self.taken[out] if hops else 0.0
+            taken = self.contended[out] if hops else 0.0
             found = self._groups[size, stride] = Group(size, plain, self.fixed, measured, stride, crossed, taken, out)
         return found
 
@@ -264,8 +263,14 @@ def ring(group: Group, size: float, kind: CollectiveKind = "all-gather") -> floa
 
 
 def _around(ranks: int, hops: tuple[Hop, ...], size: float) -> float:
+    """One ring through all ranks: a step for each but one, inside a domain or out of it (NCCL's `tuning.cc`)."""
     rate = min(hop.bandwidth * hop.members for hop in hops)
-    return size * (ranks - 1) / ranks / rate + sum((hop.domains - 1) * hop.latency for hop in hops)
+    steps, reached = 0.0, 1
+    for hop in hops:
+        inside = min(reached * hop.domains, ranks)
+        steps += ranks * (1 / reached - 1 / inside) * hop.latency
+        reached = inside
+    return size * (ranks - 1) / ranks / rate + steps
 
 
 def all_reduce(group: Group, size: float) -> float:

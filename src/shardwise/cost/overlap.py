@@ -28,7 +28,7 @@ class Behind(NamedTuple):
     overlap: float
     host_bandwidth: float
     taken: float = 0.0
-    """Share of the compute units that it holds while it runs."""
+    """Share of their speed that kernels lose beside it."""
     copies: tuple[float, float] = (0.0, 0.0)
     """Seconds a parameter that the device's own memory is busy with gathering it, and with scattering its gradient."""
 

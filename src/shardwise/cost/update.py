@@ -40,7 +40,7 @@ class Update(NamedTuple):
     slowed: float = 0.0
     """What the passes take longer beside that which hides behind them."""
     taken: float = 0.0
-    """Share of the compute units that it holds there."""
+    """Share of their speed that kernels lose beside it."""
     busy_b: float = 0.0
     """Seconds that a micro batch's own collectives keep the links between nodes busy: of its backward pass, on the mean
     rank. Gradients wait for them, and new weights for those of a forward pass."""

@@ -81,7 +81,7 @@ class Frame(NamedTuple):
     gather: Floats
     step: Floats
     taken: Floats
-    """Share of the compute units that reduction and gathering hold while they run."""
+    """Share of their speed that kernels lose beside reduction and gathering."""
     windows: tuple[Floats, Floats]
     """By pair, shares of the passes behind which gradients are reduced and new weights gathered."""
     busy: tuple[Floats, Floats]
@@ -160,7 +160,7 @@ def _key(point: Point) -> tuple[int, ...]:
 
 
 def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, ...]:
-    """Reduction, gathering and step of the mean rank, what they take of the compute units, whether they leave nodes."""
+    """Reduction, gathering and step of the mean rank, what kernels lose beside them, whether they leave nodes."""
     layout, runtime = point.layout, table.ground.runtime
     key = (*_key(point), reductions(point.sharding.zero, layout.pp, layout.microbatches, runtime))
     if key not in known.updates:

@@ -104,8 +104,8 @@ class Screen:
         """Passes, update and fixed costs: [pair, choice].
 
         An estimate is s M + max over ranks of R(M) + G(M) + step, with M its makespan, s >= 1 the straggler, and what
-        reduction and gathering cost, R(M) = r - (1 - c) min(o r, w M - v) and G likewise: c is what they take of the
-        compute units, v when links are busy, the same on all ranks. The shares w add up to at most 1
+        reduction and gathering cost, R(M) = r - (1 - c) min(o r, w M - v) and G likewise: c is what kernels
+        lose beside them, v when links are busy, the same on all ranks. The shares w add up to at most 1
         (cost.update.windows), so it is never less at a larger M: at a lower bound of M it is below the estimate. A
         maximum over ranks is at least the mean, and R and G are convex in r: they are lower at the mean of r.
         """
