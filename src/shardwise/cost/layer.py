@@ -295,28 +295,32 @@ def _add(
         row[_HOST] += launched * machine.collective
         group: Group = getattr(groups, comm.axis)
         seconds = exchanged(comm, group)
-        behind = _behind(comm, seconds, room, hidden)
+        behind, slowed = _behind(comm, seconds, room, hidden, group.taken)
         row[_AXES[comm.axis]] += seconds - behind
-        row[_SLOWED] += group.taken * behind
+        row[_SLOWED] += slowed
         row[_WIRE] += group.out * seconds
     return Seconds(*forward)
 
 
-def _behind(comm: Comm, seconds: float, room: list[float], hidden: dict[str, float]) -> float:
-    """Seconds of a collective that run behind kernels; tensor and context parallel's behind their own operator's, each
-    second of which hides one. `room`: what is left of those forward and backward.
+def _behind(
+    comm: Comm, seconds: float, room: list[float], hidden: dict[str, float], taken: float
+) -> tuple[float, float]:
+    """Seconds of a collective that run behind kernels, and what these take longer for it; they lose `taken` of their
+    speed. Tensor and context parallel's run behind their own operator's, each second of which hides one. `room`: what
+    is left of those forward and backward.
     """
     if comm.axis == "cp" and comm.kind != "ring":
-        return 0.0  # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+        return 0.0, 0.0  # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
     share = hidden[comm.axis]
     if comm.axis not in {"tp", "cp"}:
-        return share * seconds
+        return share * seconds, taken * share * seconds
     if comm.phase == "W":  # a gathered input for the weight gradient runs behind the input gradient's product
         share = max(share, hidden["W"])
     back = comm.phase != "F"
-    behind = min(share * seconds, room[back])
+    wanted = share * seconds
+    behind = min(wanted, room[back])
     room[back] -= behind
-    return behind
+    return behind, max(0.0, taken * wanted - (wanted - behind))  # slower kernels hide more, too
 
 
 def _frozen(times: KernelTimes, op: Op, shard: Shard) -> KernelTimes:

@@ -69,11 +69,13 @@ def behind_of(
 
 
 def covered(kernels: float, traffic: float, overlap: float, taken: float = 0.0, wire: float = 0.0) -> float:
-    """Seconds of kernels with traffic behind them as far as the runtime and the links let it, slowed for as long.
-
-    Never less for more of any.
+    """Seconds of kernels with traffic behind them as far as the runtime lets it. What takes longer decides: kernels
+    that lose `taken` of their speed while it runs, or links that are busy with both. Never less for more of any.
     """
-    return kernels + traffic - (1 - taken) * min(max(kernels - wire, 0.0), overlap * traffic)
+    if not traffic:
+        return kernels
+    behind = overlap * traffic
+    return max(kernels + taken * behind, wire + behind) + traffic - behind
 
 
 def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:

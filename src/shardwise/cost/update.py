@@ -127,12 +127,13 @@ def hidden(update: Update, strategy: Strategy, runtime: Runtime, makespan: float
     reduced = reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)
     backward, forward = windows(strategy.pp, strategy.vpp, strategy.microbatches, reduced)
     overlap = runtime.overlap
-    reduce = min(overlap.grad_reduce * update.reduce, max(0.0, backward * makespan - reduced * update.busy_b))
-    gather = min(overlap.param_gather * update.gather, max(0.0, forward * makespan - update.busy_f))
+    rooms = max(0.0, backward * makespan - reduced * update.busy_b), max(0.0, forward * makespan - update.busy_f)
+    wanted = overlap.grad_reduce * update.reduce, overlap.param_gather * update.gather
+    shown = [max(0.0, one - room) for one, room in zip(wanted, rooms, strict=True)]
     return update._replace(
-        reduce_exposed=update.reduce - reduce,
-        gather_exposed=update.gather - gather,
-        slowed=update.taken * (reduce + gather),
+        reduce_exposed=update.reduce - wanted[0] + shown[0],
+        gather_exposed=update.gather - wanted[1] + shown[1],
+        slowed=sum(max(0.0, update.taken * one - part) for one, part in zip(wanted, shown, strict=True)),
     )
 
 

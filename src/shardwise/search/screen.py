@@ -104,16 +104,15 @@ class Screen:
         """Passes, update and fixed costs: [pair, choice].
 
         An estimate is s M + max over ranks of R(M) + G(M) + step, with M its makespan, s >= 1 the straggler, and what
-        reduction and gathering cost, R(M) = r - (1 - c) min(o r, w M - v) and G likewise: c is what kernels
+        reduction and gathering cost, R(M) = (1 - o) r + max(c o r, o r - w M + v) and G likewise: c is what kernels
         lose beside them, v when links are busy, the same on all ranks. The shares w add up to at most 1
         (cost.update.windows), so it is never less at a larger M: at a lower bound of M it is below the estimate. A
         maximum over ranks is at least the mean, and R and G are convex in r: they are lower at the mean of r.
         """
         overlap, over = table.ground.runtime.overlap, table.ground.runtime.overheads
         room_b, room_f = (np.maximum(0.0, w * passes - v) for w, v in zip(frame.windows, frame.busy, strict=True))
-        hidden = np.minimum(overlap.grad_reduce * frame.reduce, room_b)
-        hidden = hidden + np.minimum(overlap.param_gather * frame.gather, room_f)
-        shown = frame.reduce + frame.gather - (1 - frame.taken) * hidden
+        parts = (overlap.grad_reduce, frame.reduce, room_b), (overlap.param_gather, frame.gather, room_f)
+        shown = sum((1 - o) * all_of + np.maximum(frame.taken * o * all_of, o * all_of - r) for o, all_of, r in parts)
         count = np.array([layout.microbatches for layout in frame.layouts])[frame.of_pair][:, None]
         fixed = over.iteration + over.microbatch * count + frame.step
         return np.asarray(passes * self.space.question.base.straggler + shown + fixed)
