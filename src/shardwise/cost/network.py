@@ -8,6 +8,7 @@ together. All-reduce chooses between a ring and a tree by time.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import log2
@@ -17,6 +18,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
+from shardwise.inputs.site import Site
 from shardwise.ops.op import Comm, Routing
 from shardwise.ops.shard import Shard
 
@@ -88,10 +90,11 @@ class Network:
         self.contended = calibration.contended
         self._groups: dict[tuple[int, int], Group] = {}
         shares = (1.0, *[cluster.site.fabric] * len(cluster.levels))  # inside a node nobody else sends
-        self.levels = tuple(
+        levels = [
             (level, _reached(level, calibration.network) * share)
             for level, share in zip(cluster.levels, shares, strict=False)
-        )
+        ]
+        self.levels = (*levels[:-1], *_pods(*levels[-1], cluster.site))
 
     def group(self, size: int, stride: int) -> Group:
         """The levels that a group of `size` ranks, `stride` apart, uses."""
@@ -233,6 +236,14 @@ def _scatter(topology: str, inside: int, extent: int) -> float:
 def _reached(level: Level, shares: dict[str, float]) -> float:
     share = shares.get(level.name, shares.get("default", DEFAULT_SHARE))
     return level.bandwidth * share / level.oversubscription
+
+
+def _pods(level: Level, bandwidth: float, site: Site) -> tuple[tuple[Level, float], ...]:
+    """The outermost level, cut into a site's pods and what is between them."""
+    if not site.pod or level.size <= site.pod:
+        return ((level, bandwidth),)
+    between_pods = replace(level, name=f"{level.name} between pods")
+    return (replace(level, size=site.pod), bandwidth), (between_pods, bandwidth / site.oversubscription)
 
 
 @lru_cache(maxsize=64)
