@@ -12,7 +12,7 @@ from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
-from shardwise.cost.update import Update, data_groups, hidden, update_of, waiting
+from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden, update_of
 from shardwise.estimate.intervals import around, causes_of, launch_bound, probability, spread_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import (
@@ -121,7 +121,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     done = passes_of(setup, each, footprints, order)
     memory = tuple(rank_memory(rank, done.held[rank], one) for rank, one in enumerate(footprints))
     distinct = {id(part): part.update for part in parts}.values()
-    updates = [hidden(one, strategy, setup.runtime, done.makespan) for one in distinct]
+    beside = beside_passes(setup)
+    updates = [hidden(one, beside, strategy, setup.runtime, done.makespan) for one in distinct]
     update = max(updates, key=lambda one: one.exposed)
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
@@ -129,8 +130,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     stage, own = stages[done.busiest], by_rank[done.busiest]
     forward, backward = (sum(each) for each in zip(*(each[id(chunk)] for chunk in own), strict=True))
     sharding = (forward - stage.forward) + (backward - stage.backward)
-    beside = sharding_slowed(setup, own)
-    time = _time_ledger(setup, own, (sharding - beside, beside), done.makespan, update, fixed)
+    slowed = sharding_slowed(setup, own)
+    time = _time_ledger(setup, own, (sharding - slowed, slowed), done.makespan, update, fixed)
     steps = tuple(part.update.optimizer for part in parts)
     found = _estimate(setup, seconds, time, memory, stages, update, steps, done)
     return found if order is None else replace(found, order=order)
@@ -152,25 +153,27 @@ def rank_updates(setup: Setup) -> list[Update]:
 
 def _update(setup: Setup, rank: int) -> Update:
     """Seconds of a rank's update: operators that are split alike are reduced together, one lot after the other."""
-    groups = [data_groups(setup.network, split.strategy) for split in setup.splits(rank)]
     found = [
         update_of(
             split.chunks,
             split.strategy,
             setup.runtime,
             setup.states,
-            own,
+            data_groups(setup.network, split.strategy),
             setup.machine,
             setup.cluster.host_bandwidth,
             trained_share(split.chunks, split.shard),
         )
-        for split, own in zip(setup.splits(rank), groups, strict=True)
+        for split in setup.splits(rank)
     ]
-    whole = Update(*map(sum, zip(*found, strict=True)))._replace(taken=max(one.taken for one in found))
-    chunks, pp = setup.chunks, setup.strategy.pp
-    forward = sum(chunk.f.wire for chunk in chunks) / pp
-    backward = sum(chunk.i.wire + chunk.w.wire + chunk.recompute.wire for chunk in chunks) / pp
-    return waiting(whole, forward, backward, groups[0])
+    return found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
+
+
+def beside_passes(setup: Setup) -> Beside:
+    """What the update meets behind the passes."""
+    forward = sum(chunk.f.wire for chunk in setup.chunks)
+    backward = sum(chunk.i.wire + chunk.w.wire + chunk.recompute.wire for chunk in setup.chunks)
+    return beside_of(data_groups(setup.network, setup.strategy), setup.strategy, forward, backward)
 
 
 def _estimate(

@@ -14,7 +14,7 @@ from shardwise.cost.layer import Block
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.states import states_of
-from shardwise.cost.update import Update, data_groups, reductions, update_of, waiting, windows
+from shardwise.cost.update import Update, beside_of, data_groups, reductions, update_of, windows
 from shardwise.estimate.setup import Setup
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
@@ -127,13 +127,12 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         point = Point(base, layout, sharding, Recompute())
         updates_.append(_update(space, point, table, chunks, known))
         reduced = reductions(sharding.zero, layout.pp, layout.microbatches, table.ground.runtime)
-        out = updates_[-1][-1] / layout.pp
-        parts = windows(layout.pp, layout.vpp, layout.microbatches, reduced)
-        shares.append((*parts, out * reduced, out))
+        shares.append((*windows(layout.pp, layout.vpp, layout.microbatches, reduced), reduced))
         rates.append(_rate(space, point, table, chunks, known))
     updates = np.array(updates_)[:, :, None]
-    backward, forward, busy_b, busy_f = np.array(shares).T[:, :, None]
-    wires = chunks.whole.i.wire + chunks.whole.w.wire, chunks.whole.f.wire
+    backward, forward, reduced_ = np.array(shares).T[:, :, None]
+    # what is computed again may send, too, but how much is left open
+    busy = reduced_ * updates[:, 5] * (whole.i.wire + whole.w.wire), updates[:, 4] * whole.f.wire
     columns = zip(*rates, strict=True)
     sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
     return Frame(
@@ -147,7 +146,7 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         updates[:, 2],
         updates[:, 3],
         (backward, forward),
-        (busy_b * wires[0], busy_f * wires[1]),
+        busy,
         Rates(*(np.array(column) for column in columns)),
         np.arange(choices)[None, :] < sizes[:, None],
         _flights([layout for _, layout, _ in pairs]),
@@ -160,14 +159,16 @@ def _key(point: Point) -> tuple[int, ...]:
 
 
 def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, ...]:
-    """Reduction, gathering and step of the mean rank, what kernels lose beside them, whether they leave nodes."""
+    """Reduction, gathering and step of the mean rank, and what they meet behind the passes: of what these keep the
+    links busy, the share.
+    """
     layout, runtime = point.layout, table.ground.runtime
     key = (*_key(point), reductions(point.sharding.zero, layout.pp, layout.microbatches, runtime))
     if key not in known.updates:
         strategy = space.strategy(point)
         found = mean_update(table.ground, strategy, chunks.whole)
-        out = any(group.out for group in data_groups(table.ground.network, strategy))
-        known.updates[key] = found.reduce, found.gather, found.optimizer, found.taken, float(out)
+        beside = beside_of(data_groups(table.ground.network, strategy), strategy, 1.0, 1.0)
+        known.updates[key] = found.reduce, found.gather, found.optimizer, *beside
     return known.updates[key]
 
 
@@ -183,9 +184,7 @@ def mean_update(ground: Setup, strategy: Strategy, whole: Chunk) -> Update:
     found = update_of(
         [whole], strategy, ground.runtime, states, groups, ground.machine, ground.cluster.host_bandwidth, trained
     )
-    mean = Update(*(part / strategy.pp for part in found))._replace(taken=found.taken)
-    # what is computed again may send, too: how much is left open
-    return waiting(mean, whole.f.wire / strategy.pp, (whole.i.wire + whole.w.wire) / strategy.pp, groups)
+    return Update(*(part / strategy.pp for part in found))
 
 
 def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> Rated:
