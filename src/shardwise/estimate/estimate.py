@@ -109,6 +109,8 @@ class RankParts(NamedTuple):
     stage: Stage
     update: Update
     """Nothing of it hidden yet."""
+    beside: Beside
+    """What it meets behind the passes."""
 
 
 def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
@@ -120,9 +122,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     each, footprints = seconds_of(setup), footprints_of(setup)
     done = passes_of(setup, each, footprints, order)
     memory = tuple(rank_memory(rank, done.held[rank], one) for rank, one in enumerate(footprints))
-    distinct = {id(part): part.update for part in parts}.values()
-    beside = beside_passes(setup)
-    updates = [hidden(one, beside, strategy, setup.runtime, done.makespan) for one in distinct]
+    distinct = {id(part): part for part in parts}.values()
+    updates = [hidden(one.update, one.beside, strategy, setup.runtime, done.makespan) for one in distinct]
     update = max(updates, key=lambda one: one.exposed)
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
@@ -141,39 +142,35 @@ def _parts(setup: Setup) -> list[RankParts]:
     plain = plain_seconds(setup)
 
     def made(rank: int) -> RankParts:
-        return RankParts(_stage(setup, rank, setup.rank_chunks(rank), plain), _update(setup, rank))
+        return RankParts(_stage(setup, rank, setup.rank_chunks(rank), plain), *rank_update(setup, rank))
 
     return setup.by_contents(made)
 
 
-def rank_updates(setup: Setup) -> list[Update]:
-    """The update of every rank, nothing of it hidden yet."""
-    return setup.by_contents(lambda rank: _update(setup, rank))
-
-
-def _update(setup: Setup, rank: int) -> Update:
-    """Seconds of a rank's update: operators that are split alike are reduced together, one lot after the other."""
+def rank_update(setup: Setup, rank: int) -> tuple[Update, Beside]:
+    """Seconds of a rank's update, nothing of it hidden yet, and what it meets behind the passes. Operators that are
+    split alike are reduced together, one lot after the other.
+    """
+    splits = setup.splits(rank)
+    groups = [data_groups(setup.network, split.strategy) for split in splits]
     found = [
         update_of(
             split.chunks,
             split.strategy,
             setup.runtime,
             setup.states,
-            data_groups(setup.network, split.strategy),
+            own,
             setup.machine,
             setup.cluster.host_bandwidth,
             trained_share(split.chunks, split.shard),
         )
-        for split in setup.splits(rank)
+        for split, own in zip(splits, groups, strict=True)
     ]
-    return found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
-
-
-def beside_passes(setup: Setup) -> Beside:
-    """What the update meets behind the passes."""
     forward = sum(chunk.f.wire for chunk in setup.chunks)
     backward = sum(chunk.i.wire + chunk.w.wire + chunk.recompute.wire for chunk in setup.chunks)
-    return beside_of(data_groups(setup.network, setup.strategy), setup.strategy, forward, backward)
+    met = [beside_of(own, split.strategy, forward, backward) for split, own in zip(splits, groups, strict=True)]
+    whole = found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
+    return whole, Beside(*map(max, zip(*met, strict=True)))
 
 
 def _estimate(
