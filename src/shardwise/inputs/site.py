@@ -52,7 +52,7 @@ HOST = 8
 
 
 def harmonic(count: float) -> float:
-    """H(n), by its expansion, which is right to 1e-4 from 2 on; 1 for one and less."""
+    """H(n), by its expansion, which is right to 3e-4 from 2 on; 1 for one and less."""
     return log(count) + EULER + 1 / (2 * count) - 1 / (12 * count * count) if count > 1 else 1.0
 
 
