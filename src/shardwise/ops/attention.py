@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.ops.linear import (
-    CAP_TRAFFIC, NORM_BYTES, NORM_KERNELS, Linear, eager_kept, linear, norm, norm_kind, residual_add,
+    CAP_TRAFFIC,
+    NORM_BYTES,
+    NORM_KERNELS,
+    Linear,
+    eager_kept,
+    linear,
+    norm,
+    norm_kind,
+    residual_add,
 )  # fmt: skip
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
