@@ -157,16 +157,16 @@ class KernelTimes(NamedTuple):
 @lru_cache(maxsize=256)
 def machine_of(
     gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, scaling: str = "tensor",
-    *, accumulating: bool, graphs: str = "none", site: Site = USUAL, gradient: float = 4.0,
+    *, accumulating: bool, graphs: str = "none", site: Site = USUAL, gpus: int = 1, gradient: float = 4.0,
 ) -> Machine:  # fmt: skip
     """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use.
 
     `accumulating`: an iteration has several micro batches, so gradients are added up. `graphs`: what CUDA graphs cover.
-    `gradient`: bytes of one.
+    `gradient`: bytes of one. `gpus`: of the run; all wait for the slowest.
     """
     narrow = format_of(dtype, scaling)
     wide = "bf16" if narrow else dtype
-    slow, host = runtime.overheads.slowdown * site.slowdown, calibration.host * site.host
+    slow, host = runtime.overheads.slowdown * site.slowdown * site.slowest(gpus), calibration.host * site.host
     names = (*(narrow.share if narrow else (dtype,)), "bf16")
     share = next((calibration.gemm[name] for name in names if name in calibration.gemm), ASSUMED.gemm_share)
     wide_share = calibration.gemm.get(wide, ASSUMED.gemm_share)

@@ -219,8 +219,9 @@ class Overlap:
     """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
     gathers_twice: bool = False
     """Experts have an optimizer of their own, and each of the two gathers all new weights unless that is hidden."""
-    fsdp: float = 0.9
-    """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
+    fsdp: float = 0.97
+    """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers: all but what stands at
+    both ends of the model."""
     fsdp_rate: float = 1.0
     """Share of the network's bandwidth that gathering and scattering sharded parameters reaches."""
     fsdp_copies: tuple[float, float] = (0.0, 0.0)

@@ -35,6 +35,15 @@ SPREAD_ROPE_BYTES = (27.0, 36.0)
 # Copies of what an all-to-all of context parallel moves: one before it and two behind (Transformer Engine's
 # `flash_attn_a2a_communicate`: heads gathered; the ranks' parts put in a row; chunks put in order).
 EXCHANGE_COPIES = 3
+# What a step of the ring adds, bytes an element of queries and outputs, and of keys and values: halves are copied, the
+# step's output is weighed and added, in backward the gradients of queries, keys and values are (its class
+# `AttnFuncWithCPAndKVP2P`; half of the steps have half of the queries, the others half of the keys). And its kernels,
+# sends among them.
+RING_STEP = ((2.75, 1.0), (3.75, 4.5))
+RING_KERNELS = (5.0, 11.0)
+# The same once where keys and values are gathered: their chunks are put in order, and their gradients added up.
+GATHERED = ((0.0, 4.0), (0.0, 10.0))
+GATHERED_KERNELS = (5.0, 8.0)
 
 
 def attention(shard: Shard, window: int) -> list[Op]:
@@ -48,7 +57,7 @@ def attention(shard: Shard, window: int) -> list[Op]:
         ops.append(_qk_norm(shard))
     if model.position == "rope":
         ops.append(_rope(shard))
-    ops += exchanged(shard, 2 * query_width(shard) + 2 * kv_width(shard))
+    ops += exchanged(shard, 2 * query_width(shard), 2 * kv_width(shard))
     ops.append(_core(shard, window))
     ops.append(_output(shard))
     if model.norms_per_layer >= 4:
@@ -204,15 +213,25 @@ def exchanges(shard: Shard) -> bool:
     return shard.cp > 1 and shard.cp_kind == "all-to-all"
 
 
-def exchanged(shard: Shard, width: float) -> list[Op]:
-    """Copies beside the all-to-alls of context parallel: heads are brought together before each, and behind it two
-    copies put the pairs of chunks that balance causal attention in order. `width`: of all that is exchanged.
+def exchanged(shard: Shard, queries: float, keys: float) -> list[Op]:
+    """Kernels that context parallel adds beside attention itself. `queries`, `keys`: width of queries and outputs, and
+    of keys and values.
+
+    All-to-all: heads are brought together before each, and behind it two copies put the pairs of chunks that balance
+    causal attention in order. Ring: every step's part is merged into what was there.
     """
-    if not exchanges(shard):
+    if shard.cp == 1:
         return []
-    moved = 2 * EXCHANGE_COPIES * shard.element * shard.tokens * width
-    kernels = 4.0 * EXCHANGE_COPIES
-    return [Op("exchange", "attention", "memory", (), moved, moved, kernels, kernels)]
+    if exchanges(shard):
+        moved = 2 * EXCHANGE_COPIES * shard.element * shard.tokens * (queries + keys)
+        kernels = 4.0 * EXCHANGE_COPIES
+        return [Op("exchange", "attention", "memory", (), moved, moved, kernels, kernels)]
+    ring = shard.cp_kind == "ring"
+    added, launched = (RING_STEP, RING_KERNELS) if ring else (GATHERED, GATHERED_KERNELS)
+    size = shard.element / 2 * shard.tokens * shard.cp
+    moved_f, moved_b = (size * (own[0] * queries + own[1] * keys) for own in added)
+    times = shard.cp if ring else 1
+    return [Op("exchange", "attention", "memory", (), moved_f, moved_b, times * launched[0], times * launched[1])]
 
 
 def gathered_keys(shard: Shard, kv: float) -> float:
