@@ -74,7 +74,8 @@ def least_seconds(
 
     `paths` makes the next proof over the same order shorter, and is added to.
     """
-    strategy, over = setup.strategy, setup.runtime.overheads
+    strategy = setup.strategy
+    fixed = setup.runtime.overheads.beside(strategy.microbatches, strategy.zero)
     whole = chunk_of(tuple(run for chunk in setup.chunks for run in chunk.runs), 0.0)
     update = mean_update(setup, strategy, whole)
     # what is computed again may send, too, but how much is left open
@@ -84,7 +85,7 @@ def least_seconds(
     def iteration(passes: float) -> float:
         """Never falls when the passes take longer (`screen`)."""
         shown = hidden(update, beside, strategy, setup.runtime, passes).exposed
-        return passes * strategy.straggler + shown + over.iteration + over.microbatch * strategy.microbatches
+        return passes * strategy.straggler + shown + fixed
 
     ready, first = _ready(setup, limit), _first(setup)
     if dynamic.applies(ready):
