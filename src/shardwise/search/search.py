@@ -399,7 +399,7 @@ class Search:
         )  # fmt: skip
         tried = self._sorted()
         return Answer(
-            question=question, best=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
+            question=question, fastest=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
             simulated=tuple(tried[:MOST_SHOWN]), interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
