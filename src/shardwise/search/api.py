@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -25,6 +26,7 @@ from shardwise.kernels import library
 from shardwise.plan.plan import Plan, plan_html
 from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
+from shardwise.search.advise import advised
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
 from shardwise.search.question import GAP, Answer, Question, slower
@@ -124,8 +126,9 @@ def answer_of(
     address: str | None = None,
     report: Report | None = None,
     stop: Stop | None = None,
+    fastest: bool = False,
 ) -> Answer:
-    """The fastest strategy that fits, with a bound on what any other could reach; see `api.plan`."""
+    """The fastest strategy that fits, with a bound on what any other could reach, and what to run; see `api.plan`."""
     gap = held(gap, SCALARS["option.gap"], "gap")
     if time_limit is not None:
         time_limit = held(time_limit, SCALARS["option.seconds"], "time_limit")
@@ -136,9 +139,9 @@ def answer_of(
         answer = search.run()
     finally:
         pool.close()
-    if answer.best is None and answer.finished:
+    if answer.fastest is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
-    return answer
+    return replace(advised(answer, search, fastest=fastest), cpu_seconds=time.process_time() - search.began)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,9 @@ A layout is simpler than another if it has, the first difference deciding:
 3. even stages;
 4. a better known order of passes: 1f1b, then interleaved, then any other; fewer chunks;
 5. less that is recomputed: nothing, parts of layers, whole layers;
-6. less that is sharded: ZeRO 1 before 2 before 3 (0 counts as 1);
-7. fewer ranks for one copy of the model, fewer of them in tp, smaller micro batches.
+6. less that is sharded: ZeRO 1 before 2 before 3 (0 counts as 1).
 
-What is left is decided by its text, so that the order is total.
+Of equally simple ones the faster is taken; what is left is decided by its text, so that the order is total.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ SHORT = 8192
 """Tokens of a sequence up to which context parallel is unusual."""
 TENSOR, PIPELINE, CONTEXT = AXES = ("tensor parallel", "pipeline", "context parallel")
 CHUNKS, UNEVEN = "several chunks a rank", "uneven stages"
-PARTS, LAYERS, SHARDED = "parts of layers recomputed", "layers recomputed", "sharded parameters"
+PARTS, LAYERS, SHARDED = "parts of layers recomputed", "layers recomputed", "sharded gradients"
 USUAL = (*AXES, CHUNKS, UNEVEN, PARTS, LAYERS, SHARDED)
 """Kinds that practitioners choose every day."""
 SHORT_CONTEXT, ORDER, NO_SP = "context parallel at short sequences", "unusual order of passes", "no sequence parallel"
-UNEVEN_CHUNKS, BY_STAGE = "uneven chunks", "recompute by stage"
-EXPERT_TP, HYBRID = "expert tensor parallel", "copies of sharded states"
-UNUSUAL = (SHORT_CONTEXT, ORDER, NO_SP, UNEVEN_CHUNKS, BY_STAGE, EXPERT_TP, HYBRID)
+IRREGULAR, BY_STAGE = "chunks of many sizes", "recompute by stage"
+EXPERT_TP, GATHERED, HYBRID = "expert tensor parallel", "experts gathered by every rank", "copies of sharded states"
+UNUSUAL = (SHORT_CONTEXT, ORDER, NO_SP, IRREGULAR, BY_STAGE, EXPERT_TP, GATHERED, HYBRID)
 _KNOWN = ("1f1b", "interleaved")
 _SEEN = frozenset({
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sp", "cp_kind", "zero", "zero_group", "micro_batch", "global_batch",
@@ -42,8 +41,8 @@ _DEFAULTS = {one.name: getattr(Strategy(), one.name) for one in fields(Strategy)
 
 
 @lru_cache(maxsize=65536)
-def kinds_of(strategy: Strategy) -> tuple[str, ...]:
-    """What makes a layout less than plain, in a fixed order; the usual kinds first."""
+def kinds_of(strategy: Strategy, *, experts: bool) -> tuple[str, ...]:
+    """What makes a layout less than plain, in a fixed order; the usual kinds first. `experts`: the model has some."""
     s = strategy
     uneven = len(set(s.layers)) > 1 or bool(s.first_layers or s.last_layers)
     there = {
@@ -54,22 +53,28 @@ def kinds_of(strategy: Strategy) -> tuple[str, ...]:
         UNEVEN: uneven,
         PARTS: bool(s.recompute.modules),
         LAYERS: s.recompute.full,
-        SHARDED: s.zero == 3,
+        SHARDED: s.zero > 1,
         SHORT_CONTEXT: s.cp > 1 and s.seq <= SHORT,
         ORDER: s.pp > 1 and s.schedule not in _KNOWN,
         NO_SP: s.tp > 1 and not s.sp,
-        UNEVEN_CHUNKS: s.vpp > 1 and uneven,
+        IRREGULAR: s.vpp > 1 and len(set(s.layers[1:-1])) > 1 and not _spread(s.layers),
         BY_STAGE: len(s.recompute.layers) > 1,
         EXPERT_TP: s.etp > 1,
+        GATHERED: experts and s.ep == 1 and s.zero == 3,
         HYBRID: s.zero_group > 0,
     }
     other = [name.replace("_", " ") for name, value in _DEFAULTS.items() if getattr(s, name) != value]
     return (*(name for name, holds in there.items() if holds), *other)
 
 
-def simplicity(strategy: Strategy) -> tuple[object, ...]:
-    """What layouts are ordered by, the simplest first."""
-    s, kinds = strategy, kinds_of(strategy)
+def _spread(layers: tuple[int, ...]) -> bool:
+    """Whether they are spread as evenly as can be, the longer stages first or last, as frameworks do by themselves."""
+    return max(layers) - min(layers) == 1 and list(layers) in (sorted(layers), sorted(layers, reverse=True))
+
+
+def plainness(strategy: Strategy, *, experts: bool) -> tuple[int, ...]:
+    """The six points above as numbers, lower for the simpler one."""
+    s, kinds = strategy, kinds_of(strategy, experts=experts)
     return (
         sum(kind not in USUAL for kind in kinds),
         sum(kind in AXES for kind in kinds),
@@ -79,8 +84,9 @@ def simplicity(strategy: Strategy) -> tuple[object, ...]:
         LAYERS in kinds,
         PARTS in kinds,
         max(1, s.zero),
-        s.tp * s.pp * s.cp,
-        s.tp,
-        s.micro_batch,
-        str(s),
     )
+
+
+def simplicity(strategy: Strategy, seconds: float, *, experts: bool) -> tuple[object, ...]:
+    """What layouts are ordered by, the simplest first."""
+    return *plainness(strategy, experts=experts), seconds, str(strategy)

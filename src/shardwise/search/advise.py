@@ -1,0 +1,194 @@
+"""Which plan to run: the layouts that are plainer than the fastest and as fast as far as can be told, looked at after
+the search, and of all of them the one of least expected regret.
+
+The search prunes what cannot be the fastest. So plain layouts (even stages, a known order, no unusual kind) are looked
+at here once more: all whose bound lies within the error of the fastest are in question.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from math import exp
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.estimate.intervals import layout_width, pair_width
+from shardwise.inputs.strategy import Strategy
+from shardwise.search.question import Answer, Base, Candidate, Proposal
+from shardwise.search.refine import evenly
+from shardwise.search.regret import Layout, regrets, surcharge
+from shardwise.search.search import WAVE, Search, candidate_of
+from shardwise.search.simplicity import SHORT, USUAL, kinds_of, plainness, simplicity
+from shardwise.search.space import AS_NEEDED
+
+LOOKS, ALIKE = 32, 8
+"""Plain layouts simulated at most for the simplest, and again for what lies between it and the fastest; and of those
+that are of the same kinds."""
+WAVES = 2
+"""Waves of plain bases screened at most."""
+PROPOSALS = 8
+"""Layouts whose regret is weighed at most."""
+
+
+class _Near(NamedTuple):
+    """A layout that is as fast as the fastest, as far as can be told."""
+
+    simplicity: tuple[object, ...]
+    expected: float
+    """Its seconds with what its kinds are expected to cost beyond them."""
+    layout: Layout
+    candidate: Candidate
+
+
+class _Plain(NamedTuple):
+    """A plain layout of the space, of which only the bound is known."""
+
+    plainness: tuple[int, ...]
+    bound: float
+    expected: float
+    """The bound with what its kinds are expected to cost."""
+    strategy: Strategy
+    """Its stages even."""
+
+
+def advised(answer: Answer, search: Search, *, fastest: bool = False) -> Answer:
+    """The answer of a search with the simplest plan and the recommended one; `fastest`: recommend that."""
+    if answer.fastest is None:
+        return answer
+    looks = _Looks(answer, search)
+    front = _front(looks.near)
+    found = regrets([one.layout for one in front], looks.width)
+    least = (1 + min(found)) * (1 + search.gap) - 1  # what the search cannot tell apart is no reason
+    chosen = min(one for one, regret in zip(front, found, strict=True) if regret <= least)
+    proposals = tuple(
+        Proposal(
+            candidate=one.candidate, kinds=one.layout.kinds, surcharge=one.expected / one.candidate.seconds - 1,
+            regret=regret,
+        )
+        for one, regret in zip(front, found, strict=True)
+    )  # fmt: skip
+    return replace(
+        answer,
+        proposals=proposals,
+        simplest=_estimate(answer, front[-1].layout.strategy),
+        recommended=answer.fastest if fastest else _estimate(answer, chosen.layout.strategy),
+        top=_shown(answer.top, [one.candidate for one in front]),
+    )
+
+
+def _estimate(answer: Answer, strategy: Strategy) -> Estimate:
+    question, best = answer.question, answer.fastest
+    if best is not None and best.strategy == strategy:
+        return best
+    return estimate(
+        question.model, question.cluster, strategy, runtime=question.runtime, memory_limit=question.memory_limit
+    )
+
+
+def _shown(top: tuple[Candidate, ...], front: list[Candidate]) -> tuple[Candidate, ...]:
+    """The best of every layout, with the proposals among them."""
+    known = {one.strategy for one in top}
+    return tuple(sorted((*top, *(one for one in front if one.strategy not in known)), key=lambda one: one.seconds))
+
+
+def _front(near: list[_Near]) -> list[_Near]:
+    """From the fastest to the simplest, with those between that are expected to be faster than all that are simpler;
+    of many, those that are expected to be fastest.
+    """
+    ranked, between = sorted(near), list[_Near]()
+    ends = {min(near, key=lambda one: one.candidate.seconds), ranked[0]}
+    for one in ranked:
+        if not between or one.expected < between[-1].expected:
+            between.append(one)
+    kept = sorted(between, key=lambda one: one.expected)[: PROPOSALS - len(ends)]
+    return sorted({*ends, *kept}, key=lambda one: (one == ranked[0], one.candidate.seconds))
+
+
+class _Looks:
+    """What is as fast as the fastest, as far as can be told: of what was simulated, and of the plain layouts."""
+
+    def __init__(self, answer: Answer, search: Search) -> None:
+        self.answer, self.search, self.question = answer, search, answer.question
+        best = answer.fastest
+        assert best is not None  # noqa: S101 - for the type checker: `advised` has looked
+        self.experts = self.question.model.moe is not None
+        self.width, self.most = layout_width(best), best.iteration_seconds * exp(pair_width(best))
+        self.near: list[_Near] = []
+        self.seen = set[Strategy]()
+        for one in answer.simulated:
+            self._take(one)
+        if answer.finished:
+            plain = list(self._plain())
+            self._look_for_the_simplest(plain)
+            self._look_between(plain)
+
+    def _kinds(self, strategy: Strategy) -> tuple[str, ...]:
+        return kinds_of(strategy, experts=self.experts)
+
+    def _take(self, one: Candidate) -> None:
+        self.seen.add(one.strategy)
+        if not one.allowed or not self.answer.within_error(one):
+            return
+        kinds = self._kinds(one.strategy)
+        rank = simplicity(one.strategy, one.seconds, experts=self.experts)
+        expected = one.seconds * exp(surcharge(kinds, self.width))
+        self.near.append(_Near(rank, expected, Layout(one.strategy, kinds, one.seconds), one))
+
+    def _plain(self) -> Iterator[_Plain]:
+        """The plain layouts of the space whose bounds are within the error of the fastest, and may fit."""
+        search, question = self.search, self.question
+        usual = {*USUAL, *self._kinds(question.base)}  # what was asked for is no choice
+        for rows, start in search.rows_within(self.most, self._usual, WAVES * WAVE):
+            may = (rows.seconds <= self.most) & (rows.bytes <= question.memory_limit)
+            for row in np.flatnonzero(may).tolist():
+                strategy, bound = search.strategy(start + row), float(rows.seconds[row])
+                kinds = self._kinds(strategy)
+                if strategy.recompute.layers != AS_NEEDED and usual.issuperset(kinds):
+                    expected = bound * exp(surcharge(kinds, self.width))
+                    yield _Plain(plainness(strategy, experts=self.experts), bound, expected, strategy)
+
+    def _usual(self, base: Base) -> bool:
+        return (base.cp == 1 or self.question.base.seq > SHORT) and (base.sp or base.tp == 1) and base.etp == 1
+
+    def _look_for_the_simplest(self, plain: list[_Plain]) -> None:
+        """The plainest first, of the equally plain the lowest bound, until one is near and none of its like faster."""
+        looks = 0
+        for rank, alike in groupby(sorted(plain, key=lambda one: one[:2]), key=lambda one: one.plainness):
+            if min(self.near).simplicity[: len(rank)] < rank:
+                return
+            for one in alike:
+                if one.bound >= self._least(rank):
+                    break
+                if looks == LOOKS:
+                    return
+                looks += self._look(one)
+
+    def _least(self, rank: tuple[int, ...]) -> float:
+        """Seconds of the fastest that is so plain."""
+        own = (one.candidate.seconds for one in self.near if one.simplicity[: len(rank)] == rank)
+        return min(own, default=self.most)
+
+    def _look_between(self, plain: list[_Plain]) -> None:
+        """The least expected first, until nothing can be expected to be faster."""
+        looks = Counter[tuple[str, ...]]()
+        for one in sorted(plain, key=lambda one: one.expected):
+            if looks.total() == LOOKS or one.expected >= min(other.expected for other in self.near):
+                return
+            kinds = self._kinds(one.strategy)
+            if looks[kinds] < ALIKE:
+                looks[kinds] += self._look(one)
+
+    def _look(self, one: _Plain) -> bool:
+        """Simulate it, if it was not yet."""
+        if one.strategy in self.seen:
+            return False
+        self.seen.add(one.strategy)
+        found = evenly(self.question, one.strategy)
+        if found is not None:
+            self._take(candidate_of(found))
+        return True
