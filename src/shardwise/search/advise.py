@@ -77,7 +77,8 @@ def advised(answer: Answer, search: Search, *, fastest: bool = False) -> Answer:
         proposals=proposals,
         simplest=_estimate(answer, front[-1].layout.strategy),
         recommended=answer.fastest if fastest else _estimate(answer, chosen.layout.strategy),
-        top=_shown(answer.top, [one.candidate for one in front]),
+        top=_with(answer.top, front),
+        simulated=_with(answer.simulated, front),
     )
 
 
@@ -90,10 +91,12 @@ def _estimate(answer: Answer, strategy: Strategy) -> Estimate:
     )
 
 
-def _shown(top: tuple[Candidate, ...], front: list[Candidate]) -> tuple[Candidate, ...]:
-    """The best of every layout, with the proposals among them."""
-    known = {one.strategy for one in top}
-    return tuple(sorted((*top, *(one for one in front if one.strategy not in known)), key=lambda one: one.seconds))
+def _with(listed: tuple[Candidate, ...], front: list[_Near]) -> tuple[Candidate, ...]:
+    """The proposals among the candidates of a list: those that fit, fastest first, then the others as they stand."""
+    known = {one.strategy for one in listed}
+    fit = [one for one in listed if one.allowed]
+    new = [one.candidate for one in front if one.layout.strategy not in known]
+    return (*sorted((*fit, *new), key=lambda one: one.seconds), *listed[len(fit) :])
 
 
 def _front(near: list[_Near]) -> list[_Near]:

@@ -185,7 +185,7 @@ def plan_file_of(answer: Answer) -> Plan:
     if answer.best is None:
         raise InfeasibleError(f"there is no plan: {why_nothing(answer)}")
     told = predictions_of(
-        answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
+        answer.best, bound=answer.bound, gap=answer.gap_of(answer.best), memory_limit=answer.question.memory_limit,
         search=answer.counts,
     )  # fmt: skip
     found = replace(plan_of(answer.best), predictions=told)
@@ -203,17 +203,17 @@ def plan_file_of(answer: Answer) -> Plan:
 
 
 _SHOWN = 10
-_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory")
+_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "plan")
 
 
 def answer_html(answer: Answer) -> str:
-    """The best strategy with its proof, and the best of the other layouts folded below it."""
+    """The recommended plan with its proof, and the best of the other layouts folded below it."""
     if answer.best is None:
         return f"<div>{escape(why_nothing(answer))}</div>"
     rows = [
         (str(one.strategy), show_seconds(one.seconds),
          " to ".join(map(show_seconds, one.iteration_seconds_interval)), slower(answer, one), show_percent(one.mfu),
-         show_bytes(one.total_bytes))
+         show_bytes(one.total_bytes), ", ".join(answer.roles(one.strategy)))
         for one in answer.top[:_SHOWN]
     ]  # fmt: skip
     return plan_html(plan_file_of(answer), [_HEADS, *rows])

@@ -233,4 +233,4 @@ class Answer:
 def slower(answer: Answer, one: Candidate) -> str:
     """How much longer a layout takes than the fastest, and whether that is more than the error."""
     share = f"{one.seconds / answer.top[0].seconds - 1:+.1%}"
-    return f"{share} (within the error)" if one is not answer.top[0] and answer.within_error(one) else share
+    return f"{share} (equal within the error)" if one is not answer.top[0] and answer.within_error(one) else share
