@@ -21,9 +21,9 @@ from shardwise.estimate.intervals import layout_width, pair_width
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Answer, Base, Candidate, Proposal
 from shardwise.search.refine import evenly
-from shardwise.search.regret import Layout, regrets, surcharge
+from shardwise.search.regret import Layout, weighed
 from shardwise.search.search import WAVE, Search, candidate_of
-from shardwise.search.simplicity import SHORT, USUAL, kinds_of, plainness, simplicity
+from shardwise.search.simplicity import SHORT, USUAL, kinds_of, plainness
 from shardwise.search.space import AS_NEEDED
 
 LOOKS, ALIKE = 32, 8
@@ -31,29 +31,16 @@ LOOKS, ALIKE = 32, 8
 that are of the same kinds."""
 WAVES = 2
 """Waves of plain bases screened at most."""
-PROPOSALS = 8
-"""Layouts whose regret is weighed at most."""
-
-
-class _Near(NamedTuple):
-    """A layout that is as fast as the fastest, as far as can be told."""
-
-    simplicity: tuple[object, ...]
-    expected: float
-    """Its seconds with what its kinds are expected to cost beyond them."""
-    layout: Layout
-    candidate: Candidate
 
 
 class _Plain(NamedTuple):
-    """A plain layout of the space, of which only the bound is known."""
+    """A plain layout of the space, its stages even; its seconds are the bound."""
 
     plainness: tuple[int, ...]
     bound: float
     expected: float
     """The bound with what its kinds are expected to cost."""
-    strategy: Strategy
-    """Its stages even."""
+    layout: Layout
 
 
 def advised(answer: Answer, search: Search, *, fastest: bool = False) -> Answer:
@@ -61,22 +48,20 @@ def advised(answer: Answer, search: Search, *, fastest: bool = False) -> Answer:
     if answer.fastest is None:
         return answer
     looks = _Looks(answer, search)
-    front = _front(looks.near)
-    found = regrets([one.layout for one in front], looks.width)
-    least = (1 + min(found)) * (1 + search.gap) - 1  # what the search cannot tell apart is no reason
-    chosen = min(one for one, regret in zip(front, found, strict=True) if regret <= least)
+    found = weighed(looks.near, looks.width, search.gap)
+    front = [looks.near[one] for one in found.layouts]
     proposals = tuple(
         Proposal(
-            candidate=one.candidate, kinds=one.layout.kinds, surcharge=one.expected / one.candidate.seconds - 1,
+            candidate=looks.near[one], kinds=one.kinds, surcharge=one.expected(looks.width) / one.seconds - 1,
             regret=regret,
         )
-        for one, regret in zip(front, found, strict=True)
+        for one, regret in zip(found.layouts, found.regrets, strict=True)
     )  # fmt: skip
     return replace(
         answer,
         proposals=proposals,
-        simplest=_estimate(answer, front[-1].layout.strategy),
-        recommended=answer.fastest if fastest else _estimate(answer, chosen.layout.strategy),
+        simplest=_estimate(answer, found.layouts[-1].strategy),
+        recommended=answer.fastest if fastest else _estimate(answer, found.chosen.strategy),
         top=_with(answer.top, front),
         simulated=_with(answer.simulated, front),
     )
@@ -91,25 +76,12 @@ def _estimate(answer: Answer, strategy: Strategy) -> Estimate:
     )
 
 
-def _with(listed: tuple[Candidate, ...], front: list[_Near]) -> tuple[Candidate, ...]:
+def _with(listed: tuple[Candidate, ...], front: list[Candidate]) -> tuple[Candidate, ...]:
     """The proposals among the candidates of a list: those that fit, fastest first, then the others as they stand."""
     known = {one.strategy for one in listed}
     fit = [one for one in listed if one.allowed]
-    new = [one.candidate for one in front if one.layout.strategy not in known]
+    new = [one for one in front if one.strategy not in known]
     return (*sorted((*fit, *new), key=lambda one: one.seconds), *listed[len(fit) :])
-
-
-def _front(near: list[_Near]) -> list[_Near]:
-    """From the fastest to the simplest, with those between that are expected to be faster than all that are simpler;
-    of many, those that are expected to be fastest.
-    """
-    ranked, between = sorted(near), list[_Near]()
-    ends = {min(near, key=lambda one: one.candidate.seconds), ranked[0]}
-    for one in ranked:
-        if not between or one.expected < between[-1].expected:
-            between.append(one)
-    kept = sorted(between, key=lambda one: one.expected)[: PROPOSALS - len(ends)]
-    return sorted({*ends, *kept}, key=lambda one: (one == ranked[0], one.candidate.seconds))
 
 
 class _Looks:
@@ -121,7 +93,7 @@ class _Looks:
         assert best is not None  # noqa: S101 - for the type checker: `advised` has looked
         self.experts = self.question.model.moe is not None
         self.width, self.most = layout_width(best), best.iteration_seconds * exp(pair_width(best))
-        self.near: list[_Near] = []
+        self.near: dict[Layout, Candidate] = {}
         self.seen = set[Strategy]()
         for one in answer.simulated:
             self._take(one)
@@ -130,30 +102,21 @@ class _Looks:
             self._look_for_the_simplest(plain)
             self._look_between(plain)
 
-    def _kinds(self, strategy: Strategy) -> tuple[str, ...]:
-        return kinds_of(strategy, experts=self.experts)
-
     def _take(self, one: Candidate) -> None:
         self.seen.add(one.strategy)
-        if not one.allowed or not self.answer.within_error(one):
-            return
-        kinds = self._kinds(one.strategy)
-        rank = simplicity(one.strategy, one.seconds, experts=self.experts)
-        expected = one.seconds * exp(surcharge(kinds, self.width))
-        self.near.append(_Near(rank, expected, Layout(one.strategy, kinds, one.seconds), one))
+        if one.allowed and self.answer.within_error(one):
+            self.near[Layout(one.strategy, one.seconds, self.experts)] = one
 
     def _plain(self) -> Iterator[_Plain]:
         """The plain layouts of the space whose bounds are within the error of the fastest, and may fit."""
         search, question = self.search, self.question
-        usual = {*USUAL, *self._kinds(question.base)}  # what was asked for is no choice
+        usual = {*USUAL, *kinds_of(question.base, experts=self.experts)}  # what was asked for is no choice
         for rows, start in search.rows_within(self.most, self._usual, WAVES * WAVE):
             may = (rows.seconds <= self.most) & (rows.bytes <= question.memory_limit)
             for row in np.flatnonzero(may).tolist():
-                strategy, bound = search.strategy(start + row), float(rows.seconds[row])
-                kinds = self._kinds(strategy)
-                if strategy.recompute.layers != AS_NEEDED and usual.issuperset(kinds):
-                    expected = bound * exp(surcharge(kinds, self.width))
-                    yield _Plain(plainness(strategy, experts=self.experts), bound, expected, strategy)
+                one = Layout(search.strategy(start + row), float(rows.seconds[row]), self.experts)
+                if one.strategy.recompute.layers != AS_NEEDED and usual.issuperset(one.kinds):
+                    yield _Plain(self._plainness(one), one.seconds, one.expected(self.width), one)
 
     def _usual(self, base: Base) -> bool:
         return (base.cp == 1 or self.question.base.seq > SHORT) and (base.sp or base.tp == 1) and base.etp == 1
@@ -162,7 +125,7 @@ class _Looks:
         """The plainest first, of the equally plain the lowest bound, until one is near and none of its like faster."""
         looks = 0
         for rank, alike in groupby(sorted(plain, key=lambda one: one[:2]), key=lambda one: one.plainness):
-            if min(self.near).simplicity[: len(rank)] < rank:
+            if min(map(self._plainness, self.near)) < rank:
                 return
             for one in alike:
                 if one.bound >= self._least(rank):
@@ -171,27 +134,28 @@ class _Looks:
                     return
                 looks += self._look(one)
 
+    def _plainness(self, one: Layout) -> tuple[int, ...]:
+        return plainness(one.strategy, experts=self.experts)
+
     def _least(self, rank: tuple[int, ...]) -> float:
         """Seconds of the fastest that is so plain."""
-        own = (one.candidate.seconds for one in self.near if one.simplicity[: len(rank)] == rank)
-        return min(own, default=self.most)
+        return min((one.seconds for one in self.near if self._plainness(one) == rank), default=self.most)
 
     def _look_between(self, plain: list[_Plain]) -> None:
         """The least expected first, until nothing can be expected to be faster."""
         looks = Counter[tuple[str, ...]]()
         for one in sorted(plain, key=lambda one: one.expected):
-            if looks.total() == LOOKS or one.expected >= min(other.expected for other in self.near):
+            if looks.total() == LOOKS or one.expected >= min(other.expected(self.width) for other in self.near):
                 return
-            kinds = self._kinds(one.strategy)
-            if looks[kinds] < ALIKE:
-                looks[kinds] += self._look(one)
+            if looks[one.layout.kinds] < ALIKE:
+                looks[one.layout.kinds] += self._look(one)
 
     def _look(self, one: _Plain) -> bool:
         """Simulate it, if it was not yet."""
-        if one.strategy in self.seen:
+        if one.layout.strategy in self.seen:
             return False
-        self.seen.add(one.strategy)
-        found = evenly(self.question, one.strategy)
+        self.seen.add(one.layout.strategy)
+        found = evenly(self.question, one.layout.strategy)
         if found is not None:
             self._take(candidate_of(found))
         return True

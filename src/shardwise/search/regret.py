@@ -13,9 +13,9 @@ is common to both and cancels. What is left is drawn, the same for all that shar
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
-from math import sqrt
+from math import exp, sqrt
 from typing import NamedTuple
 from zlib import crc32
 
@@ -24,41 +24,92 @@ import numpy as np
 from shardwise.estimate.intervals import NORMAL
 from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.strategy import Strategy
-from shardwise.search.simplicity import USUAL
+from shardwise.search.simplicity import USUAL, kinds_of, simplicity
 from shardwise.search.table import Floats
 
 SHOWN = 10
 """Measured runs, in sets of which some have a kind and others not, that show what it costs."""
 DRAWS = 2048
+MOST = 8
+"""Layouts whose regret is weighed at most."""
 
 
 class Layout(NamedTuple):
-    """A layout that is weighed: what makes it less than plain, and its predicted seconds."""
+    """A layout and its predicted seconds."""
 
     strategy: Strategy
-    kinds: tuple[str, ...]
     seconds: float
+    experts: bool
+    """The model has some."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return kinds_of(self.strategy, experts=self.experts)
+
+    @property
+    def simplicity(self) -> tuple[object, ...]:
+        return simplicity(self.strategy, self.seconds, experts=self.experts)
+
+    def expected(self, width: float) -> float:
+        """Its seconds with what its kinds are expected to cost beyond them."""
+        return self.seconds * exp(surcharge(self.kinds, width))
+
+
+class Weighed(NamedTuple):
+    """Layouts that could be recommended, from the fastest to the simplest, and which one is."""
+
+    layouts: list[Layout]
+    regrets: list[float]
+    chosen: Layout
+
+
+def weighed(near: Iterable[Layout], width: float, gap: float) -> Weighed:
+    """Layouts that are as fast as the fastest, as far as can be told, and which of them to run: that of least expected
+    regret; of those that are no worse than it by more than `gap`, which the search cannot tell apart, the simplest.
+
+    `width`: of one prediction (`layout_width`).
+    """
+    layouts = _front(list(near), width)
+    found = regrets(layouts, width)
+    least = (1 + min(found)) * (1 + gap) - 1
+    equal = [one for one, regret in zip(layouts, found, strict=True) if regret <= least]
+    return Weighed(layouts, found, min(equal, key=lambda one: one.simplicity))
+
+
+def _front(near: list[Layout], width: float) -> list[Layout]:
+    """From the fastest to the simplest, with those between that are expected to be faster than all that are simpler;
+    of many, those that are expected to be fastest.
+    """
+    ranked, between = sorted(near, key=lambda one: one.simplicity), list[Layout]()
+    ends = {min(near, key=lambda one: (one.seconds, one.simplicity)), ranked[0]}
+    for one in ranked:
+        if not between or one.expected(width) < between[-1].expected(width):
+            between.append(one)
+    kept = sorted(between, key=lambda one: one.expected(width))[: MOST - len(ends)]
+    return sorted({*ends, *kept}, key=lambda one: (one == ranked[0], one.seconds, one.simplicity))
 
 
 def surcharge(kinds: tuple[str, ...], width: float) -> float:
-    """What kinds are expected to cost a layout beyond its prediction, log. `width`: its own (`layout_width`)."""
+    """What kinds are expected to cost a layout beyond its prediction, log."""
     return accuracy().kinds.cost * len(kinds) + (_unshown_cost(width) if _unshown(kinds) else 0.0)
 
 
 def regrets(layouts: Sequence[Layout], width: float) -> list[float]:
-    """The expected regret of each, as a share. `width`: that of one prediction (`layout_width`)."""
+    """The expected regret of each, as a share."""
     logs = np.array([_drawn(one, width) for one in layouts])
     return [float(one) for one in np.exp(logs - logs.min(axis=0)).mean(axis=1) - 1]
 
 
 def _drawn(layout: Layout, width: float) -> Floats:
     """The logarithm of what a layout may really take."""
-    strategy, kinds, seconds = layout
+    kinds = layout.kinds
     part = accuracy().pairs["one"] * width / NORMAL / sqrt(2)
-    off = accuracy().kinds.error * len(kinds) * _draws("kind") + sum(part * _draws(name) for name in _parts(strategy))
+    off = accuracy().kinds.error * len(kinds) * _draws("kind") + sum(
+        part * _draws(name) for name in _parts(layout.strategy)
+    )
     if _unshown(kinds):
         off = off + _unshown_cost(width) / NORMAL * _draws("unshown")
-    return np.asarray(np.log(seconds) + surcharge(kinds, width) + off)
+    return np.asarray(np.log(layout.expected(width)) + off)
 
 
 @lru_cache(maxsize=256)
