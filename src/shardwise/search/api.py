@@ -141,7 +141,11 @@ def answer_of(
         pool.close()
     if answer.fastest is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
-    return replace(advised(answer, search, fastest=fastest), cpu_seconds=time.process_time() - search.began)
+    try:
+        answer = advised(answer, search, fastest=fastest)
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return replace(answer, cpu_seconds=time.process_time() - search.began)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +218,6 @@ def answer_html(answer: Answer) -> str:
         (str(one.strategy), show_seconds(one.seconds),
          " to ".join(map(show_seconds, one.iteration_seconds_interval)), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes), ", ".join(answer.roles(one.strategy)))
-        for one in answer.top[:_SHOWN]
+        for one in answer.shown(_SHOWN)
     ]  # fmt: skip
     return plan_html(plan_file_of(answer), [_HEADS, *rows])

@@ -218,6 +218,10 @@ class Answer:
         """Whether a layout is as fast as the fastest, as far as can be told."""
         return self.fastest is not None and layout_within_error(self.fastest, one.strategy, one.seconds)
 
+    def shown(self, top: int) -> list[Candidate]:
+        """So many of the best layouts, and the answer's own plans in any case."""
+        return [one for at, one in enumerate(self.top) if at < top or self.roles(one.strategy)]
+
     def roles(self, strategy: Strategy) -> tuple[str, ...]:
         """Which of the answer's plans a strategy is: `recommended`, `fastest`, `simplest`."""
         plans = {"recommended": self.best, "fastest": self.fastest, "simplest": self.simplest}
