@@ -33,6 +33,7 @@ RUNTIMES: tuple[tuple[str, str], ...] = (
     ("megatron-lm fork", "megatron-2023"),
     ("megatron-lm \\((2020|2021|2022)|285068c8|nemo megatron", "megatron-2021"),
     ("alpa", "megatron-2021"),
+    ("automodel", "automodel"),
     ("mindformers|mindspore", "mindformers"),
     ("paddle", "paddle"),
     ("deepspeed", "deepspeed"),
