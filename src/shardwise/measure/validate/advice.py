@@ -7,10 +7,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from shardwise.cost.ledger import Ledger, ledger
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.measure.validate.case import MeasuredRun, Skipped
@@ -23,24 +23,13 @@ from shardwise.search.why import why
 
 GAP = 0.02
 """How near its bound a proposal must be: well below the error of a prediction."""
-SECONDS = 30.0
+SECONDS = 120.0
 """The longest that one search may take; what it found by then is the proposal, and said to be unfinished."""
 
 
+OWN_ERROR = "error of our prediction"
 FILE = SHIPPED / "setups.toml"
-
-
-@lru_cache(maxsize=1)
-def _file() -> dict[str, Any]:
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Seconds of an iteration that the published run takes longer than our claim, and what they are spent on."""
-
-    name: str
-    seconds: float
+"""The well-known set-ups, the runs of each, and those runs that are not among the shipped rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +37,8 @@ class Advised:
     """One set-up: what was chosen and reached, and what we say."""
 
     name: str
+    source: str
+    """Where the run was published."""
     known: bool
     """A well-known set-up, not a group of a sweep."""
     case: MeasuredRun
@@ -71,28 +62,23 @@ class Advised:
         return self.chosen.iteration_seconds / self.published - 1
 
     @property
-    def fits(self) -> bool:
-        """Whether we say that their layout, which ran, fits."""
-        return self.chosen.total_bytes <= self.case.cluster.gpu.memory
-
-    @property
     def ratio(self) -> float | None:
         """Speed that we claim for our proposal over the published speed."""
         return None if self.proposed is None else self.published / self.proposed.iteration_seconds
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The difference between published time and claim: what we predict wrongly of their own layout, then what the
-        two layouts spend differently, largest first.
+    def difference(self) -> Ledger | None:
+        """Published seconds less claimed ones: what we predict wrongly of their own layout, then what the two layouts
+        spend differently, largest first.
         """
         if self.proposed is None:
-            return ()
+            return None
         lost: dict[str, float] = {}
         for part in why(self.proposed, self.chosen, self.answer.question.memory_limit).parts:
             lost[_kind(part.name)] = lost.get(_kind(part.name), 0.0) + part.lost
-        own = Part(name="error of our prediction", seconds=self.published - self.chosen.iteration_seconds)
+        own = Ledger(OWN_ERROR, self.published - self.chosen.iteration_seconds)
         ranked = sorted(lost.items(), key=lambda item: -abs(item[1]))
-        return (own, *(Part(name=name, seconds=seconds) for name, seconds in ranked if seconds))
+        return ledger("published less claimed", [own, *(Ledger(name, seconds) for name, seconds in ranked if seconds)])
 
 
 def _kind(name: str) -> str:
@@ -116,26 +102,33 @@ class Advice:
     """Set-ups and groups there are; more than are answered: it was stopped."""
 
     @property
+    def done(self) -> int:
+        return len(self.setups) + len(self.groups) + len(self.skipped)
+
+    @property
     def finished(self) -> bool:
-        return len(self.setups) + len(self.groups) + len(self.skipped) >= self.total
+        return self.done >= self.total
 
 
-Told = Callable[["Advised | Skipped"], None]
+Told = Callable[["Advised | Skipped", int], None]
 
 
-def advise(files: Iterable[str | Path] = (), told: Told = lambda _: None) -> Advice:
+def advise(files: Iterable[str | Path] = (), told: Told = lambda _one, _total: None) -> Advice:
     """The well-known set-ups, then the fastest run of every group; of `files`, their groups alone.
 
-    `told`: called with everything that is done; Ctrl-C ends it, and what is done is the answer.
+    `told`: called with everything that is done, and how many there are; Ctrl-C ends it, and what is done is the answer.
     """
     files = tuple(files)
     outcomes = validate(files).outcomes
     asked = [*([] if files else _known(outcomes)), *_fastest(outcomes)]
     done: list[Advised | Skipped] = []
     try:
-        for name, case, known in asked:
-            done.append(case if isinstance(case, Skipped) else advise_on(case, name, known=known))
-            told(done[-1])
+        for one in asked:
+            made = one.case if isinstance(one.case, Skipped) else advise_on(one.case, one)
+            if isinstance(made, Advised) and made.answer.interrupted:
+                break
+            done.append(made)
+            told(made, len(asked))
     except KeyboardInterrupt:
         if not done:
             raise
@@ -149,24 +142,30 @@ def advise(files: Iterable[str | Path] = (), told: Told = lambda _: None) -> Adv
     )
 
 
-Asked = tuple[str, MeasuredRun | Skipped, bool]
+class ChosenRun(NamedTuple):
+    """A run that advice is held against."""
+
+    name: str
+    source: str
+    known: bool
+    case: MeasuredRun | Skipped
 
 
-def _known(outcomes: list[Outcome]) -> Iterator[Asked]:
+def _known(outcomes: list[Outcome]) -> Iterator[ChosenRun]:
     """The run of every well-known set-up that was fastest per sample."""
-    own = read_rows(_file()["run"], FILE)
-    runs = {one.id: one for one in (*(one.case for one in outcomes), *own)}
-    for setup in _file()["setup"]:
+    told = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    runs = {one.id: one for one in (*(one.case for one in outcomes), *read_rows(told["run"], FILE))}
+    for setup in told["setup"]:
         found = [runs[name] for name in setup["rows"]]
         cases = [one for one in found if isinstance(one, MeasuredRun)]
-        yield setup["name"], min(cases, key=_per_sample) if cases else found[0], True
+        yield ChosenRun(setup["name"], setup["source"], True, min(cases, key=_per_sample) if cases else found[0])
 
 
 def _per_sample(case: MeasuredRun) -> float:
     return float(case.measured["iteration_seconds"]) / case.strategy.global_batch
 
 
-def _fastest(outcomes: list[Outcome]) -> Iterator[Asked]:
+def _fastest(outcomes: list[Outcome]) -> Iterator[ChosenRun]:
     """The fastest run of every group of at least two; what never ran as a whole says nothing of advice."""
     groups: dict[str, list[MeasuredRun]] = {}
     for one in outcomes:
@@ -175,10 +174,10 @@ def _fastest(outcomes: list[Outcome]) -> Iterator[Asked]:
             groups.setdefault(setting_of(one), []).append(case)
     for name, cases in sorted(groups.items()):
         if len(cases) > 1:
-            yield name, min(cases, key=_per_sample), False
+            yield ChosenRun(name, cases[0].source, False, min(cases, key=_per_sample))
 
 
-def advise_on(case: MeasuredRun, name: str, *, known: bool = False) -> Advised | Skipped:
+def advise_on(case: MeasuredRun, asked: ChosenRun) -> Advised | Skipped:
     """One run: its own layout predicted, and the best layout searched under its conditions."""
     strategy = case.strategy
     try:
@@ -189,5 +188,5 @@ def advise_on(case: MeasuredRun, name: str, *, known: bool = False) -> Advised |
         )  # fmt: skip
         answer = answer_of(question, gap=GAP, time_limit=SECONDS)
     except ShardwiseError as fault:
-        return Skipped(id=case.id, source=case.source, reason=f"{name}: {fault}")
-    return Advised(name=name, known=known, case=case, chosen=chosen, answer=answer)
+        return Skipped(id=case.id, source=case.source, reason=f"{asked.name}: {fault}")
+    return Advised(name=asked.name, source=asked.source, known=asked.known, case=case, chosen=chosen, answer=answer)

@@ -45,7 +45,10 @@ def unprinted(row: Row, notes: list[str]) -> dict[str, Any]:
 # `nemotron4-340b-synth.yaml`) asks for an optimizer in bf16, for which NeMo stores no fp32 parameters.
 _FORMATS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("automodel", {"master": "pure", "grad_dtype": "fp32"}),
-    ("dgxc .*nemotron/readme_340b", {"master": "pure", "grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),
+    (
+        "dgxc .*nemotron/readme_340b",
+        {"master": "pure", "grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True},
+    ),
     ("megatron bridge", {"grad_dtype": "bf16", "scaling": "tensor", "fp8_weights": True}),
     ("mlperf", {"scaling": "delayed", "fp8_weights": True}),
     ("dgxc", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),  # as those of its rows that say it
