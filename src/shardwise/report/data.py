@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import within_error
-from shardwise.estimate.predictions import predictions_of, predictions_table
-from shardwise.inputs.serialise import Plain
+from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
+from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
 from shardwise.search.api import unsearched_of
+from shardwise.search.nothing_fits import why_nothing
 from shardwise.search.question import COVERED, Answer, Candidate, NearestRun, Proposal, slower
 from shardwise.search.simplicity import USUAL, kinds_of
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -283,7 +284,9 @@ def _changed(before: Estimate, one: Estimate) -> str:
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": "no", "closest": answer.closest, "search": answer.counts}
+    near = answer.closest
+    told = near and {**to_plain(near), "ledger": ledger_table(near.ledger)}
+    return {"fits": "no", "closest": told, "why": why_nothing(answer), "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:
