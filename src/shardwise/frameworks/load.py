@@ -17,11 +17,13 @@ from shardwise.inputs.load import (
     Loaded,
     counted_gpus,
     is_file,
+    mixed_of,
     named_cluster,
     named_model,
     own_cluster,
     own_model,
     own_strategy,
+    parts_of,
     resized,
 )
 from shardwise.inputs.model import Model
@@ -85,6 +87,10 @@ def model_from(data: dict[str, Any], path: Path) -> Loaded[Model]:
 def read_cluster(text: str | Path) -> Loaded[Cluster]:
     if is_file(text):
         return _cluster_file(Path(text), None)
+    if len(parts := parts_of(str(text))) > 1:
+        read = [read_cluster(part) for part in parts]
+        notes = tuple(note for one in read for note in one.notes)
+        return Loaded(value=mixed_of([one.value for one in read]), notes=notes)
     gpus, name = counted_gpus(str(text))
     if gpus is not None and is_file(name):
         return _cluster_file(Path(name), gpus)
