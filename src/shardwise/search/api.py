@@ -16,6 +16,7 @@ from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import held
 from shardwise.inputs.load import load_runtime, named_cluster, named_model
+from shardwise.inputs.mixed import orders_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -27,7 +28,7 @@ from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
-from shardwise.search.question import GAP, Answer, Question, slower
+from shardwise.search.question import GAP, Answer, Question, merged, slower
 from shardwise.search.search import Report, Search, Stop
 from shardwise.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
@@ -130,12 +131,18 @@ def answer_of(
     if time_limit is not None:
         time_limit = held(time_limit, SCALARS["option.seconds"], "time_limit")
     pool = executor_of(executor, workers, address)
+    found: list[tuple[Answer, Search]] = []
     try:
-        search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)
-        search.report, search.stop = report or search.report, stop or search.stop
-        answer = search.run()
+        for cluster in orders_of(question.cluster):
+            search = Search(
+                question=replace(question, cluster=cluster), gap=gap, time_limit=time_limit, executor=pool
+            )
+            search.report, search.stop = report or search.report, stop or search.stop
+            found.append((search.run(), search))
     finally:
         pool.close()
+    answer, search = min(found, key=lambda one: one[0].best.iteration_seconds if one[0].best else float("inf"))
+    answer = merged(answer, [one for one, _ in found])
     if answer.best is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
     return answer

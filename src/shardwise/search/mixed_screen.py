@@ -32,6 +32,9 @@ from shardwise.search.stage_work import Choices, StageCell, choices_of, sharded
 from shardwise.search.table import Floats, QuickTable, Table, recipes_of, table_of
 
 
+HALVINGS = 30
+
+
 class Priced(NamedTuple):
     """One kind of GPU: seconds of every piece of the model there, [piece, choice], all of a piece together."""
 
@@ -39,6 +42,15 @@ class Priced(NamedTuple):
     whole: Chunk
     forward: Floats
     both: Floats
+    layer: Floats
+    """Seconds of one layer of the shortest kind, by choice."""
+    again: Floats
+    """What a recomputed layer takes more at least, where the first N of a stage are."""
+    block: Floats
+    """N; 0: all layers are alike."""
+    first: Floats
+    """Of what the first stage has beside layers."""
+    last: Floats
 
 
 @dataclass(kw_only=True)
@@ -87,41 +99,66 @@ class MixedScreen(Screen):
                 point = Point(base, layout, sharding, self.space.recomputes(layout)[0])
                 pairs = zip(self.kinds, tables, strict=True)
                 priced = [_priced(space, table, point, choices, count) for space, table in pairs]
-                seconds.append(self._seconds_of(priced, point))
-                bytes_.append(self._bytes_of(priced, point, choices, count))
+                rooms = self._rooms(priced, point, choices)
+                seconds.append(self._seconds_of(priced, point, rooms))
+                bytes_.append(self._bytes_of(rooms))
         return ScreenRows(base, np.concatenate(seconds) * ROUNDED, np.concatenate(bytes_) * ROUNDED)
 
-    def _seconds_of(self, priced: list[Priced], point: Point) -> Floats:
+    def _seconds_of(self, priced: list[Priced], point: Point, rooms: Floats) -> Floats:
         strategy, over = self.space.strategy(point), self.space.question.runtime.overheads
         update, runtime = self._update_of(priced, point, strategy), priced[0].table.ground.runtime
-        passes = self._passes_of(priced, point, strategy)
+        if strategy.pp == 1:
+            passes = self._replicas(priced, strategy)
+        else:
+            passes = self._stages(priced, strategy, rooms)
         shown = np.array([hidden(update, strategy, runtime, float(one)).exposed for one in passes])
         fixed = over.iteration + over.microbatch * strategy.microbatches
         return np.asarray(passes * strategy.straggler + shown + fixed)
 
-    def _passes_of(self, priced: list[Priced], point: Point, strategy: Strategy) -> Floats:
-        cluster, layout = self.space.question.cluster, point.layout
-        both, m, pp = np.stack([one.both for one in priced]), layout.microbatches, layout.pp
-        if pp == 1:
-            whole = both.sum(axis=1)
-            if self.space.batches_by_kind:
-                speed = sum(n / one for n, one in zip(replicas_of(cluster, strategy), whole, strict=True))
-                return np.asarray(strategy.global_batch / strategy.micro_batch / speed)
-            return np.asarray(m * whole.max(axis=0))
-        owners = stage_kinds(cluster, strategy)
+    def _replicas(self, priced: list[Priced], strategy: Strategy) -> Floats:
+        whole = [one.both.sum(axis=0) for one in priced]
+        if not self.space.batches_by_kind:
+            return np.asarray(strategy.microbatches * np.max(whole, axis=0))
+        replicas = replicas_of(self.space.question.cluster, strategy)
+        speed = sum(n / one for n, one in zip(replicas, whole, strict=True))
+        return np.asarray(strategy.global_batch / strategy.micro_batch / speed)
+
+    def _stages(self, priced: list[Priced], strategy: Strategy, rooms: Floats) -> Floats:
+        owners, m, pp = stage_kinds(self.space.question.cluster, strategy), strategy.microbatches, strategy.pp
         counts = np.array([owners.count(kind) for kind in range(len(priced))], dtype=float)
-        busy = least_busy(both, counts)
-        if layout.schedule != "1f1b":
+        busy = least_busy(np.stack([one.both for one in priced]), counts)
+        if strategy.schedule != "1f1b":
             return m * busy
+        layer = np.stack([one.layer for one in priced])[list(owners)]
+        ends = np.zeros_like(layer)
+        ends[0], ends[-1] = priced[owners[0]].first, priced[owners[-1]].last
+        again = np.stack([one.again for one in priced])[list(owners)]
+        blocks = Blocks(layer, again, priced[0].block)
+        busy = np.maximum(busy, least_slowest(blocks, ends, rooms, self.space.question.model.layers))
         # (1) of pipeline_bound: the first micro batch goes through all stages, wherever its layers are
-        share = max(float((one.forward / one.both).max()) for one in priced)
+        share = max(0.5, *(float((one.forward / one.both).max()) for one in priced))
         hops = [
             hand_over(one.table.ground.network, distance, one.table.ground.shard)
             for one in priced
             for distance in (strategy.world // pp, strategy.world - 1)
         ]
-        later = (m - 1) - min(m - 1, pp - 1) * max(share, 0.5)
-        return np.maximum(m * busy, both.min(axis=0).sum(axis=0) + later * busy + 2 * (pp - 1) * min(hops))
+        later = (m - 1) - min(m - 1, pp - 1) * share
+        once = self._once(layer, ends, busy, later) + 2 * (pp - 1) * min(hops)
+        return np.maximum(m * busy, once + later * busy)
+
+    def _once(self, layer: Floats, ends: Floats, busy: Floats, later: float) -> Floats:
+        """Seconds of one micro batch on all stages, if none takes longer than `busy`: the fastest kind has as many
+        layers as it can. A slower slowest stage lets it have more, which may be worth it where micro batches are few.
+        """
+        layers = float(self.space.question.model.layers)
+        fast = layer.min(axis=0)
+        others = np.where(layer > fast, layer, np.inf).min(axis=0)
+        more = np.where(np.isfinite(others), others, fast) - fast
+        quick = layer == fast
+        gained = (quick * more / fast).sum(axis=0)
+        most = np.minimum(layers, (quick * np.maximum(busy - ends, 0.0) / fast).sum(axis=0))
+        most = np.where(gained <= later, most, layers)
+        return np.asarray(layers * fast + (layers - most) * more + ends.sum(axis=0))
 
     def _update_of(self, priced: list[Priced], point: Point, strategy: Strategy) -> Update:
         """The least of the kinds', part by part: each is concave in the parameters, and so is the least."""
@@ -131,29 +168,31 @@ class MixedScreen(Screen):
             self._updates[key] = Update(*map(min, zip(*found, strict=True)))
         return self._updates[key]
 
-    def _bytes_of(self, priced: list[Priced], point: Point, choices: Choices, count: int) -> Floats:
-        """The limit, times the layers that there are over those that the ranks have room for."""
+    def _rooms(self, priced: list[Priced], point: Point, choices: Choices) -> Floats:
+        """Layers that every rank has room for at most, [rank, choice]."""
         question, strategy = self.space.question, self.space.strategy(point)
         cluster, limit = question.cluster, question.memory_limit
-        kinds = [_Room(one, strategy, choices, count, limit * memory_share(cluster, one.table.ground.cluster.gpu))
-                 for one in priced]  # fmt: skip
+        limits = [limit * memory_share(cluster, one.table.ground.cluster.gpu) for one in priced]
+        kinds = [_Room(one, strategy, choices, own) for one, own in zip(priced, limits, strict=True)]
         if strategy.pp == 1:
-            return np.max([one.whole() / one.limit for one in kinds], axis=0) * limit
-        flight = in_flight(point.layout.schedule, strategy.pp, strategy.microbatches).each
-        owners = stage_kinds(cluster, strategy)
-        rooms = [
+            return np.min([one.whole(question.model.layers) for one in kinds], axis=0, keepdims=True)
+        flight = in_flight(strategy.schedule, strategy.pp, strategy.microbatches).each
+        return np.stack([
             kinds[owner].layers(float(flight[rank]), first=rank == 0, last=rank == strategy.pp - 1)
-            for rank, owner in enumerate(owners)
-        ]
-        most = np.sum(rooms, axis=0)
-        lacking = np.min(rooms, axis=0) < 1  # every rank has a layer
-        return np.where(lacking | (most <= 0), np.inf, limit * question.model.layers / np.maximum(most, 1e-9))
+            for rank, owner in enumerate(stage_kinds(cluster, strategy))
+        ])  # fmt: skip
+
+    def _bytes_of(self, rooms: Floats) -> Floats:
+        """The limit, times the layers that there are over those that the ranks have room for."""
+        most, question = rooms.sum(axis=0), self.space.question
+        lacking = (rooms.min(axis=0) < 1) | (most <= 0)  # every rank has a layer
+        return np.where(lacking, np.inf, question.memory_limit * question.model.layers / np.maximum(most, 1e-9))
 
 
 class _Room:
     """How many layers a rank of one kind has room for, at most."""
 
-    def __init__(self, priced: Priced, strategy: Strategy, choices: Choices, count: int, limit: float) -> None:
+    def __init__(self, priced: Priced, strategy: Strategy, choices: Choices, limit: float) -> None:
         self.table, ground, self.limit = priced.table, priced.table.ground, limit
         self.stretch = 1 + ground.runtime.memory.fragmentation
         rates = rates_of(ground, strategy, priced.whole if strategy.pp == 1 else chunk_of(
@@ -162,6 +201,7 @@ class _Room:
         self.each = [lasts + several * made for lasts, made in zip(rates.static, rates.gradients, strict=True)]
         blocks = [piece.blocks[0] for piece in self.table.layers]
         self.fixed = buffers_of(ground, blocks) + rates.fixed + self.stretch * rates.gathered
+        count = priced.both.shape[1]
         recipe, some = choices.recipe[:count], ((choices.layers > 0) | choices.mix)[:count]
         self.kept = [np.where(some, np.minimum(piece.kept[0], piece.kept[recipe]), piece.kept[recipe])
                      for piece in self.table.pieces]  # fmt: skip
@@ -170,12 +210,11 @@ class _Room:
         block = self.table.pieces[piece].blocks[0]
         return self.each[0] * block.params + self.each[1] * block.expert_params
 
-    def whole(self) -> Floats:
-        """Bytes of the whole model on one rank."""
+    def whole(self, layers: int) -> Floats:
+        """All layers where the whole model fits on one rank, none where it does not."""
         parts = enumerate(self.table.pieces)
-        return np.asarray(
-            self.fixed + sum(one.number * (self._static(at) + self.stretch * self.kept[at]) for at, one in parts)
-        )
+        need = sum(one.number * (self._static(at) + self.stretch * self.kept[at]) for at, one in parts)
+        return np.where(self.fixed + need <= self.limit, float(layers), 0.0)
 
     def layers(self, flight: float, *, first: bool, last: bool) -> Floats:
         """Layers that fit beside the ends; any kind of layer may be the leanest."""
@@ -197,7 +236,13 @@ def _priced(space: Space, table: Table, point: Point, choices: Choices, count: i
     forward = np.array([piece.forward + float(more) for piece, (more, _) in zip(table.pieces, shown, strict=True)])
     back = np.array([(piece.backward + more)[recipe] for piece, (_, more) in zip(table.pieces, shown, strict=True)])
     whole = chunk_of(tuple(BlockRun(piece.blocks[0], piece.number) for piece in table.pieces), 0.0)
-    return Priced(table, whole, number * forward[:, None], number * (forward[:, None] + back))
+    both, kinds = number * (forward[:, None] + back), len(table.layers)
+    extra = [(piece.backward[choices.recipe] - piece.backward[0])[:count] for piece in table.layers]
+    block = choices.layers[:count]
+    return Priced(
+        table, whole, number * forward[:, None], both, (both / number)[:kinds].min(axis=0),
+        np.maximum(np.min(extra, axis=0), 0.0) * (block > 0), block, both[kinds], both[kinds + 1 :].sum(axis=0),
+    )  # fmt: skip
 
 
 def least_busy(work: Floats, counts: Floats) -> Floats:
@@ -212,3 +257,30 @@ def least_busy(work: Floats, counts: Floats) -> Floats:
         cheapest = (prices[:, None] * work).min(axis=0).sum(axis=0)
         best = np.maximum(best, cheapest / (prices * counts[:, None]).sum(axis=0))
     return best
+
+
+class Blocks(NamedTuple):
+    """Seconds of a layer, what a recomputed one takes more, and the first layers of a stage that are: [rank, choice]."""
+
+    layer: Floats
+    again: Floats
+    count: Floats
+
+    def within(self, seconds: Floats) -> Floats:
+        """Layers that take no longer."""
+        whole = self.layer + self.again
+        long, short = (seconds - self.count * self.again) / self.layer, seconds / whole
+        return np.asarray(np.floor(np.where(seconds >= self.count * whole, long, short) * (1 + 1e-9)))
+
+
+def least_slowest(blocks: Blocks, ends: Floats, rooms: Floats, layers: int) -> Floats:
+    """Seconds that the slowest stage takes at least, by choice, where layers are whole and every rank has room for some
+    only; arrays are [rank, choice].
+    """
+    low, high = np.zeros(ends.shape[1]), ((blocks.layer + blocks.again) * layers + ends).max(axis=0)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        held = np.minimum(blocks.within(middle - ends), rooms)
+        enough = (held.min(axis=0) >= 1) & (held.sum(axis=0) >= layers)
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return low

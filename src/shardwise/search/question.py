@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardwise.cost.memory import Fits
@@ -168,6 +170,28 @@ class Answer:
         from shardwise.search.api import answer_html
 
         return answer_html(self)
+
+
+def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
+    """The best of several answers, with what all of them prove and counted: kinds of GPU in every order."""
+    if len(answers) == 1:
+        return best
+    counts = [one.counts for one in answers]
+    summed = {name: sum(getattr(one, name) for one in counts) for name in _SUMMED}
+    axes = {axis: dict(sum((Counter(one.axes[axis]) for one in counts), Counter())) for axis in counts[0].axes}
+    finished = all(one.finished for one in counts)
+    return replace(
+        best,
+        bound=min(one.bound for one in answers),
+        counts=replace(best.counts, **summed, axes=axes, finished=finished),  # type: ignore[arg-type]
+        lowest=tuple(part for one in answers for part in one.lowest),
+        interrupted=any(one.interrupted for one in answers),
+        cpu_seconds=sum(one.cpu_seconds for one in answers),
+        screen_seconds=sum(one.screen_seconds for one in answers),
+    )
+
+
+_SUMMED = ("strategies", "simulated", "simulations", "screened", "too_large", "pruned", "left_open")
 
 
 def slower(answer: Answer, one: Candidate) -> str:

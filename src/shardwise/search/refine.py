@@ -188,7 +188,7 @@ class _Tried:
             self._tried(cutter, cutter.thorough if care == "most" else cutter.careful)
             if care != "some":
                 self._lighten(cutter)
-        if cutter.chain and near and not self.mixes:
+        if cutter.chain and near and not self.mixes and not setup.kinds:
             self._calm()
         if self.mixes and not any(one.allowed for one in self.found.values()):
             self.estimate(replace(self.even, recompute=self._all))
