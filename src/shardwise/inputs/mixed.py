@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import permutations
+from math import gcd
 
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.serialise import DERIVED
@@ -32,7 +33,7 @@ class Mixed(Cluster):
     gpus: int = field(init=False, metadata=DERIVED)
     """How many in all."""
     levels: tuple[Level, ...] = field(init=False, metadata=DERIVED)
-    """The smallest node, and what joins all."""
+    """The smallest node, or what of it divides the whole, and what joins all."""
     host_bandwidth: float = field(init=False, metadata=DERIVED)
     """Of the slowest kind."""
     host_memory: float = field(init=False, metadata=DERIVED)
@@ -43,12 +44,13 @@ class Mixed(Cluster):
     def __post_init__(self) -> None:
         gpus = sum(kind.gpus for kind in self.kinds)
         join = replace(self.join, size=gpus)
+        node = min((kind.levels[0] for kind in self.kinds), key=lambda one: one.size)
         summed = {
             "name": self.name or " + ".join(kind.name for kind in self.kinds),
             "gpus": gpus,
             "gpu": _mean_gpu(self.kinds, gpus),
             "join": join,
-            "levels": (min((kind.levels[0] for kind in self.kinds), key=lambda one: one.size), join),
+            "levels": (replace(node, size=gcd(node.size, gpus)), join),
             "host_bandwidth": min(kind.host_bandwidth for kind in self.kinds),
             "host_memory": min(kind.host_memory for kind in self.kinds),
             "site": self.kinds[0].site,

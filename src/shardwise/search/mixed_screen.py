@@ -22,7 +22,7 @@ from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.network import hand_over
 from shardwise.cost.update import Update, hidden
 from shardwise.estimate.setup import memory_share
-from shardwise.inputs.mixed import kinds_of, replicas_of, stage_kinds, whole_kinds
+from shardwise.inputs.mixed import Mixed, kinds_of, replicas_of, stage_kinds, whole_kinds
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.frame import buffers_of, in_flight, mean_update, rates_of
 from shardwise.search.question import Base, Point
@@ -33,6 +33,11 @@ from shardwise.search.table import Floats, QuickTable, Table, recipes_of, table_
 
 
 HALVINGS = 30
+
+
+def screen_of(space: Space) -> Screen:
+    """The bounds of a space."""
+    return MixedScreen(space=space) if isinstance(space.question.cluster, Mixed) else Screen(space=space)
 
 
 class Priced(NamedTuple):

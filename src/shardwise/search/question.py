@@ -184,7 +184,8 @@ def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
         best,
         bound=min(one.bound for one in answers),
         counts=replace(best.counts, **summed, axes=axes, finished=finished),  # type: ignore[arg-type]
-        lowest=tuple(part for one in answers for part in one.lowest),
+        # strategies are named for one order of kinds alone
+        lowest=(*best.lowest, *(ProofPart(bound=one.bound) for one in answers if one.question != best.question)),
         interrupted=any(one.interrupted for one in answers),
         cpu_seconds=sum(one.cpu_seconds for one in answers),
         screen_seconds=sum(one.screen_seconds for one in answers),

@@ -256,8 +256,9 @@ class Space:
             dp = ranks // pp
             if q.base.global_batch % (dp * base.micro_batch) and not (pp == 1 and self._has_shares(base)):
                 continue
-            if pp > 1 and any(kind.gpus % (base.tp * base.cp * dp) for kind in kinds_of(q.cluster)):
-                continue  # a stage's GPUs are alike
+            alike = base.ep * base.etp if pp == 1 else base.tp * base.cp * dp
+            if isinstance(q.cluster, Mixed) and any(kind.gpus % alike for kind in q.cluster.kinds):
+                continue
             if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
                 continue
             if self._mixes and base.tp * pp > 1 and dp * base.cp == 1:

@@ -1,0 +1,97 @@
+"""Clusters of several kinds of GPU: what is planned is what brute force finds, and no bound is above what is reached."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from questions import small_model
+
+from shardwise.check.check import check
+from shardwise.estimate.estimate import estimate, room
+from shardwise.inputs.load import load_runtime, mixed_of, named_cluster
+from shardwise.inputs.mixed import orders_of, replicas_of, shared_batches
+from shardwise.inputs.strategy import Strategy
+from shardwise.search.api import answer_of, question_of
+from shardwise.search.mixed_screen import MixedScreen
+from shardwise.search.question import Question
+from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.wishes import read_wishes
+
+KINDS = ("h100", "a100", "v100", "h20", "a100-40", "l40s")
+
+
+def drawn(seed):
+    """A small model on a few GPUs of two kinds, whose memory may be short."""
+    rng = random.Random(seed)
+    model = small_model(rng)
+    model = replace(model, layers=min(model.layers, 6))
+    first, second = rng.sample(KINDS, 2)
+    counts = rng.choice([(2, 2), (4, 2), (2, 4), (4, 4)])
+    parts = [named_cluster(f"{count}x{gpu}") for count, gpu in zip(counts, (first, second), strict=True)]
+    if rng.random() < 0.5:
+        small = [rng.choice([4e9, 8e9, 16e9]) for _ in parts]
+        parts = [replace(one, gpu=replace(one.gpu, memory=size)) for one, size in zip(parts, small, strict=True)]
+    cluster = mixed_of(parts)
+    runtime = load_runtime(rng.choice(["megatron", "torch-pipelining", "deepspeed"]))
+    dtype = "bf16" if cluster.gpu.has("bf16") else "fp16" if "fp16" in runtime.can.dtypes else "fp32"
+    base = Strategy(global_batch=rng.choice([8, 12, 24]), seq=1024, runtime=runtime.name, dtype=dtype)
+    only = rng.choice(["mbs<=2 cp=1", "mbs=1 cp=1", "mbs<=2 cp=1 tp<=2"])
+    wishes = read_wishes(f"{only} recompute=none,full,full:auto hsdp=0")[0]
+    return Question(
+        model=model, cluster=cluster, runtime=runtime, base=base, wishes=wishes, memory_limit=cluster.gpu.memory * 0.9
+    )
+
+
+def every_way(question, strategy):
+    """Every cut and every number of recomputed layers of every chunk, or every share of the batch."""
+    layers, mixes = question.model.layers, strategy.recompute.layers == AS_NEEDED
+    shares = [()]
+    if strategy.pp == 1 and "batches" in question.runtime.can.mixed:
+        total = strategy.global_batch // strategy.micro_batch
+        shares = list(shared_batches(replicas_of(question.cluster, strategy), total))
+    even = not question.runtime.can.uneven_layers
+    for places in combinations(range(1, layers), strategy.chunks - 1):
+        counts = tuple(b - a for a, b in pairwise([0, *places, layers]))
+        if even and len(set(counts)) > 1:
+            continue
+        for again in product(*(range(count + 1) for count in counts)) if mixes else [strategy.recompute.layers]:
+            for batches in shares:
+                recompute = replace(strategy.recompute, layers=again) if any(again) or not mixes else type(
+                    strategy.recompute)()  # fmt: skip
+                unequal = batches if len(set(batches)) > 1 else ()
+                yield replace(strategy, layers=counts if strategy.pp > 1 else (), recompute=recompute, batches=unequal)
+
+
+def simulated(question, strategy):
+    found = estimate(question.model, question.cluster, strategy, runtime=question.runtime, checked=True)
+    allowed = found.total_bytes <= room(found, question.memory_limit) and found.host_bytes <= 1e30
+    return found.iteration_seconds if allowed else float("inf")
+
+
+@pytest.mark.parametrize("seed", [3, 7, 11, 15, 20, 22, 25, 27, 31])
+def test_a_mixed_plan_is_that_of_brute_force(seed):
+    question = drawn(seed)
+    least = float("inf")
+    for cluster in orders_of(question.cluster):
+        asked = replace(question, cluster=cluster)
+        space = Space(question=asked)
+        screen = MixedScreen(space=space)
+        for rows in screen.rows_of(space.bases):
+            for place, (bound, size) in enumerate(zip(rows.seconds, rows.bytes, strict=True)):
+                strategy = space.strategy(screen.point(rows.base, place))
+                times = [simulated(asked, one) for one in every_way(asked, strategy)]
+                assert bound <= min(times), strategy
+                assert size <= asked.memory_limit or min(times) == float("inf"), strategy
+                least = min(least, *times)
+    answer = answer_of(question, gap=0.0)
+    if answer.best is None:
+        assert least == float("inf")
+        return
+    assert answer.best.iteration_seconds == pytest.approx(least, rel=1e-9)
+    assert answer.bound <= least * (1 + 1e-9)
+    assert answer.gap == pytest.approx(0.0, abs=1e-6)
+    assert not check(question.model, answer.question.cluster, answer.best.strategy, question.runtime)
