@@ -141,7 +141,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     time = _time_ledger(slow.setup, own, sharding, done, update, fixed)
     steps = tuple(part.update.optimizer for part in slow.parts)
     full, rank = max(((side, one) for side in sides for one in side.memory), key=_filled)
-    found = _estimate(setup, seconds, time, (full, rank.rank), stages, update, steps, done)
+    busiest = slow.setup.at(done.busiest)
+    found = _estimate(setup, seconds, time, (full, rank.rank), stages, update, steps, done, busiest)
     return found if order is None else replace(found, order=order)
 
 
@@ -200,8 +201,9 @@ def _estimate(
     update: Update,
     steps: tuple[float, ...],
     done: Passes,
+    slow: Setup,
 ) -> Estimate:
-    """`fullest`: the pipeline rank that leaves least of its GPU, and whose it is."""
+    """`fullest`: the pipeline rank that leaves least of its GPU, and whose it is; `slow`: of the busiest one's GPU."""
     strategy, cluster, (side, rank) = setup.strategy, setup.cluster, fullest
     memory, held = side.memory, side.setup.at(rank)
     tokens = strategy.global_batch * strategy.seq
@@ -213,7 +215,7 @@ def _estimate(
     again = sum(gpus * chunk.recompute_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
     world = sum(shares) // strategy.vpp
     capacity = seconds * world * peak
-    microbatches = strategy.microbatches
+    microbatches = float(strategy.microbatches)
     if strategy.batches:  # the mean of replicas
         microbatches = strategy.global_batch / strategy.dp / strategy.micro_batch
     total = memory[rank].total
@@ -237,7 +239,8 @@ def _estimate(
         host_bytes=host,
         fits=fits(needed, held.cluster.gpu) if enough else "no",
         fits_probability=probability(total, held.cluster.gpu.memory, width.memory) if enough else 0.0,
-        fullest=next((place for place, kind in enumerate(setup.kinds) if kind is held), 0),
+        fullest=_place(setup, held),
+        slowest=_place(setup, slow),
         stages=stages,
         makespan=done.makespan,
         bubble=1 - done.work / done.makespan,
@@ -253,6 +256,10 @@ def _estimate(
         update=update,
         calibration="; ".join(dict.fromkeys(f"{one.calibration.name}: {one.calibration.source}" for one in kinds)),
     )
+
+
+def _place(setup: Setup, kind: Setup) -> int:
+    return next((place for place, one in enumerate(setup.kinds) if one is kind), 0)
 
 
 def _width(setup: Setup, time: Ledger) -> Spread:

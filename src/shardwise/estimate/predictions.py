@@ -10,8 +10,9 @@ from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import Fits, RankMemory
 from shardwise.cost.update import Update
 from shardwise.inputs.cluster import Cluster, Gpu
-from shardwise.inputs.mixed import kinds_of
+from shardwise.inputs.mixed import Mixed, by_replica, kinds_of, stage_kinds
 from shardwise.inputs.serialise import Plain, later, to_dict
+from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.costs import ROUNDING
 from shardwise.units import show_bytes
 
@@ -79,6 +80,9 @@ class Figures:
     """What offloading needs of one node's memory."""
     fullest: int = later(0)
     """Place in a mixed cluster of the kind of GPU that `total_bytes` is of: the one that it leaves least room on."""
+    slowest: int = later(0)
+    """Place in a mixed cluster of the kind of GPU that the time ledger is of: that of the busiest rank, or of the
+    replicas that the others wait for."""
     time: Ledger
     """Where the iteration's seconds go, on the pipeline rank that is busiest."""
     update: Update
@@ -163,6 +167,13 @@ class Predictions(Figures):
 def device_of(cluster: Cluster, figures: Figures | None) -> Gpu:
     """The GPU whose memory `total_bytes` is held against."""
     return kinds_of(cluster)[figures.fullest].gpu if figures else cluster.gpu
+
+
+def rank_gpus(cluster: Cluster, strategy: Strategy, figures: Figures) -> tuple[Gpu, ...]:
+    """The GPU of every entry of `memory`."""
+    if by_replica(strategy) or not isinstance(cluster, Mixed):
+        return (device_of(cluster, figures),) * strategy.pp
+    return tuple(cluster.kinds[kind].gpu for kind in stage_kinds(cluster, strategy))
 
 
 def yardstick(memory: float, limit: float | None, needed: tuple[float, float]) -> float:

@@ -313,8 +313,11 @@ def _own_mixed(data: dict[str, Any], path: Path, gpus: int | None) -> Loaded[Clu
         named_cluster(kind) if isinstance(kind, str) else own_cluster(kind, Path(f"{path}: kind {place}")).value
         for place, kind in enumerate(kinds, start=1)
     ]
-    joined = {"size": sum(part.gpus for part in parts), "name": "join", **data["join"]} if "join" in data else None
-    made = mixed_of(parts, joined and _validated(Level, joined, path, "cluster.join"))
+    join = None
+    if "join" in data:
+        fields = {"size": sum(part.gpus for part in parts), "name": "join", **data["join"]}
+        join = _validated(Level, fields, path, "cluster.join")
+    made = mixed_of(parts, join)
     made = replace(made, name=data["name"]) if data.get("name") else made
     return Loaded(value=resized(made, gpus) if gpus else made, given=frozenset(data))
 

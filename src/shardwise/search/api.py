@@ -16,7 +16,7 @@ from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import held
 from shardwise.inputs.load import load_runtime, named_cluster, named_model
-from shardwise.inputs.mixed import orders_of
+from shardwise.inputs.mixed import orders_of, whole_kinds
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -105,14 +105,14 @@ def memory_limit(
     model: Model | None, cluster: Cluster, dtype: str, runtime: Runtime, margin: float | str | None = None
 ) -> float:
     """Bytes that a rank may need: all that the GPU has once the memory model's own error is added, or less the margin
-    that is asked for.
+    that is asked for; of a mixed cluster for its largest GPUs, the others by their memory.
     """
     memory = cluster.gpu.memory
     if margin is not None:
         return memory - parse_bytes(margin)
-    calibration = calibration_of(cluster.gpu)
-    causes = causes_of(model, cluster, dtype, runtime.name, calibration)
-    return around(memory, spread_of(causes, runtime.name, calibration).memory)[0]
+    known = [(kind, calibration_of(kind.gpu)) for kind in whole_kinds(cluster)]
+    causes = [(causes_of(model, kind, dtype, runtime.name, one), one) for kind, one in known]
+    return around(memory, max(spread_of(names, runtime.name, one).memory for names, one in causes))[0]
 
 
 def answer_of(

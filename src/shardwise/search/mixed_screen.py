@@ -180,7 +180,7 @@ class MixedScreen(Screen):
         limits = [limit * memory_share(cluster, one.table.ground.cluster.gpu) for one in priced]
         kinds = [_Room(one, strategy, choices, own) for one, own in zip(priced, limits, strict=True)]
         if strategy.pp == 1:
-            return np.min([one.whole(question.model.layers) for one in kinds], axis=0, keepdims=True)
+            return np.asarray(np.min([one.whole(question.model.layers) for one in kinds], axis=0, keepdims=True))
         flight = in_flight(strategy.schedule, strategy.pp, strategy.microbatches).each
         return np.stack([
             kinds[owner].layers(float(flight[rank]), first=rank == 0, last=rank == strategy.pp - 1)
@@ -269,13 +269,13 @@ class Blocks(NamedTuple):
 
     layer: Floats
     again: Floats
-    count: Floats
+    first: Floats
 
     def within(self, seconds: Floats) -> Floats:
         """Layers that take no longer."""
         whole = self.layer + self.again
-        long, short = (seconds - self.count * self.again) / self.layer, seconds / whole
-        return np.asarray(np.floor(np.where(seconds >= self.count * whole, long, short) * (1 + 1e-9)))
+        long, short = (seconds - self.first * self.again) / self.layer, seconds / whole
+        return np.asarray(np.floor(np.where(seconds >= self.first * whole, long, short) * (1 + 1e-9)))
 
 
 def least_slowest(blocks: Blocks, ends: Floats, rooms: Floats, layers: int) -> Floats:

@@ -183,7 +183,7 @@ def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
     return replace(
         best,
         bound=min(one.bound for one in answers),
-        counts=replace(best.counts, **summed, axes=axes, finished=finished),  # type: ignore[arg-type]
+        counts=replace(best.counts, **summed, axes=axes, finished=finished),
         # strategies are named for one order of kinds alone
         lowest=(*best.lowest, *(ProofPart(bound=one.bound) for one in answers if one.question != best.question)),
         interrupted=any(one.interrupted for one in answers),
