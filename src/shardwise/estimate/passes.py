@@ -105,8 +105,7 @@ def timeline_of(
 
     Where kinds of GPU hold replicas, of the kind that takes longest.
     """
-    if setup.kinds and not setup.kind_of:
-        return max((timeline_of(kind, order) for kind in setup.kinds), key=lambda one: one.makespan)
+    setup = longest(setup)
     strategy = setup.strategy
     if order is None and strategy.schedule == "auto":
         try:
@@ -121,6 +120,13 @@ def timeline_of(
     if order is None:
         order = generate(strategy.schedule, pp=strategy.pp, microbatches=strategy.microbatches, costs=costs)
     return simulate(order, costs)
+
+
+def longest(setup: Setup) -> Setup:
+    """The setup, or where kinds of GPU hold replicas, of the kind whose passes take longest."""
+    if not setup.kinds or setup.kind_of:
+        return setup
+    return max(setup.kinds, key=lambda kind: kind.strategy.microbatches * sum(map(sum, seconds_of(kind).values())))
 
 
 def order_of(strategy: Strategy) -> Schedule | None:
@@ -146,6 +152,7 @@ def pass_costs(
 
     `split`: I and W run apart. `seconds` and `footprints` where they are known already.
     """
+    setup = longest(setup)
     forward, backward, hops = _shown(setup, seconds or seconds_of(setup))
     if split:
         i, w = _apart(setup, hops)

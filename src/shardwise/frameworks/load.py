@@ -26,6 +26,7 @@ from shardwise.inputs.load import (
     parts_of,
     resized,
 )
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 
@@ -144,6 +145,12 @@ def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
             Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
                   "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
         )  # fmt: skip
+
+
+def refuse_mixed(cluster: Cluster, at: str, verb: str, cure: str) -> None:
+    """Verbs that know one kind of GPU only would answer for something else."""
+    if isinstance(cluster, Mixed):
+        raise InputError(Fault(at, f"has several kinds of GPU ({cluster.name}), which {verb} does not take; {cure}"))
 
 
 def decided(strategy: Strategy) -> frozenset[str]:
