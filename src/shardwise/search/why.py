@@ -195,6 +195,8 @@ def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     if any(given.get(name, base[name]) != base[name] for name in ("pp", "vpp")):
         base.pop("schedule")
         base["vpp"] = 1
+    if {"tp", "pp", "cp", "dp", "micro_batch", "global_batch"} & given.keys():  # the shares of another layout
+        base.pop("batches")
     merged = {**base, **given}
     if {"tp", "pp", "cp"} & given.keys() and "dp" not in given:
         merged.pop("dp")
