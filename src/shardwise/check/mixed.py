@@ -15,15 +15,15 @@ def alike(case: Combination) -> Iterator[Fault]:
     s = case.strategy
     if not isinstance(case.cluster, Mixed) or s.world != case.cluster.gpus:
         return
-    axes = ("tp", "cp") if by_replica(s) else ("tp", "cp", "dp")
+    axes = ("cp", "tp") if by_replica(s) else ("tp", "cp", "dp")
     share = s.tp * s.cp * (1 if by_replica(s) else s.dp)
     product = " x ".join(f"{axis} {getattr(s, axis)}" for axis in axes)
     whose = "a replica" if by_replica(s) else "a pipeline stage"
     for kind in case.cluster.kinds:
         if kind.gpus % share:
             near = either(divisors_near(kind.gpus, share))
-            told = f"{product} = {share} GPUs of {whose} must be alike, and do not divide the {kind.name}; make it {near}"
-            yield Fault(f"strategy.{axes[-1] if s.dp > 1 and not by_replica(s) else 'tp'}", told)
+            told = f"{product} = {share} GPUs of {whose} must be alike, and do not divide the {kind.name}"
+            yield Fault(f"strategy.{axes[-1]}", f"{told}; make it {near}")
 
 
 @rule("tp", "pp", "cp", "dp", "ep", "etp", "cluster.gpus")

@@ -4,9 +4,9 @@ tp8 pp4x2 dp16 cp1 ep8 zero1 mbs1 gbs512 seq4096 zb-v
 
 Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batch and the sequence are always shown,
 everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
-layers=9,15,15,11 batches=12,5 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights fp8-attention
-pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer straggler1.05
-runtime=torchtitan`.
+layers=9,15,15,11 batches=12,5 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights
+fp8-attention pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer
+straggler1.05 runtime=torchtitan`.
 """
 
 from __future__ import annotations
@@ -258,10 +258,9 @@ def _words(s: Strategy) -> Iterator[str]:
             yield word
     if s.placement != ("v" if s.schedule in V_SCHEDULES else "loop"):
         yield f"placement={s.placement}"
-    if s.layers:
-        yield "layers=" + ",".join(map(str, s.layers))
-    if s.batches:
-        yield "batches=" + ",".join(map(str, s.batches))
+    yield from (
+        f"{name}=" + ",".join(map(str, numbers)) for name in ("layers", "batches") if (numbers := getattr(s, name))
+    )
     if s.recompute != Recompute():
         yield f"recompute={s.recompute}"
     if s.lora is not None:

@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -253,14 +254,15 @@ class Stages:
             worst = np.maximum(worst, k * f + more * (time - f) + e * behind + lag)
         return np.asarray(worst + np.zeros(np.shape(time)))
 
+    def chosen(self, s: int, start: int, end: int) -> RecomputeMix:
+        """How the layers from one cut to another are run on stage s."""
+        part = self._parts[self._part_of[start, end]]
+        mix = self._best(tuple(part.tolist()), *self._room(s))
+        assert mix is not None  # noqa: S101 - the plan was made of stages that fit
+        return mix
+
     def counts(self, cuts: Sequence[int]) -> Ints:
-        rows = []
-        for s in range(len(cuts) - 1):
-            own = self.of(s)
-            part = own._parts[own._part_of[cuts[s], cuts[s + 1]]]
-            mix = own._best(tuple(part.tolist()), *own._room(s))
-            assert mix is not None  # noqa: S101 - the plan was made of stages that fit
-            rows.append(mix.counts)
+        rows = [self.of(s).chosen(s, start, end).counts for s, (start, end) in enumerate(pairwise(cuts))]
         return np.array(rows, dtype=np.int32)
 
 

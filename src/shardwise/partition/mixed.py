@@ -1,5 +1,5 @@
-"""A problem whose ranks run at different speeds: every kind of rank has the whole problem with its own times and memory,
-and a rank takes its columns from its kind's.
+"""A problem whose ranks run at different speeds: every kind of rank has the whole problem with its own times and
+memory, and a rank takes its columns from its kind's.
 """
 
 from __future__ import annotations

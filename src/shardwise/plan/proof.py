@@ -71,8 +71,8 @@ def subject(plan: Plan, parts: tuple[ProofPart, ...]) -> Subject:
 def cost_model() -> str:
     """The hash of the cost model's sources."""
     home, found = Path(__file__).parent.parent, hashlib.sha256()
-    for room in COST_MODEL:
-        path = home / room
+    for source in COST_MODEL:
+        path = home / source
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             found.update(file.read_bytes())
     return found.hexdigest()[:16]

@@ -134,9 +134,7 @@ def answer_of(
     found: list[tuple[Answer, Search]] = []
     try:
         for cluster in orders_of(question.cluster):
-            search = Search(
-                question=replace(question, cluster=cluster), gap=gap, time_limit=time_limit, executor=pool
-            )
+            search = Search(question=replace(question, cluster=cluster), gap=gap, time_limit=time_limit, executor=pool)
             search.report, search.stop = report or search.report, stop or search.stop
             found.append((search.run(), search))
     finally:

@@ -1,7 +1,7 @@
 """Lower bounds on every strategy over a base where the GPUs are of several kinds.
 
-A layer takes a_k seconds on kind k. However layers are shared, the busiest of n_k stages of each kind takes at least the
-value of
+A layer takes a_k seconds on kind k. However layers are shared, the busiest of n_k stages of each kind takes at least
+the value of
 
     minimise t   with   sum over pieces j of x_jk a_jk <= n_k t,   sum over k of x_jk = 1,   x >= 0
 
@@ -30,7 +30,6 @@ from shardwise.search.screen import ROUNDED, Screen, ScreenRows
 from shardwise.search.space import Space
 from shardwise.search.stage_work import Choices, StageCell, choices_of, sharded
 from shardwise.search.table import Floats, QuickTable, Table, recipes_of, table_of
-
 
 HALVINGS = 30
 
@@ -112,10 +111,7 @@ class MixedScreen(Screen):
     def _seconds_of(self, priced: list[Priced], point: Point, rooms: Floats) -> Floats:
         strategy, over = self.space.strategy(point), self.space.question.runtime.overheads
         update, runtime = self._update_of(priced, point, strategy), priced[0].table.ground.runtime
-        if strategy.pp == 1:
-            passes = self._replicas(priced, strategy)
-        else:
-            passes = self._stages(priced, strategy, rooms)
+        passes = self._replicas(priced, strategy) if strategy.pp == 1 else self._stages(priced, strategy, rooms)
         shown = np.array([hidden(update, strategy, runtime, float(one)).exposed for one in passes])
         fixed = over.iteration + over.microbatch * strategy.microbatches
         return np.asarray(passes * strategy.straggler + shown + fixed)
@@ -265,7 +261,7 @@ def least_busy(work: Floats, counts: Floats) -> Floats:
 
 
 class Blocks(NamedTuple):
-    """Seconds of a layer, what a recomputed one takes more, and the first layers of a stage that are: [rank, choice]."""
+    """Seconds of a layer, what a recomputed one takes more, and how many of a stage's first are: [rank, choice]."""
 
     layer: Floats
     again: Floats
