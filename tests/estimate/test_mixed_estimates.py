@@ -63,8 +63,8 @@ def test_replicas_wait_for_the_slowest_and_may_share_the_batch():
 
 
 def test_the_slower_join_shows():
-    slow = replace(named_cluster("16xh100 + 16xa100").join, bandwidth=1e9)
     parts = [named_cluster("16xh100"), named_cluster("16xa100")]
+    slow = replace(parts[1].levels[-1], bandwidth=1e9)
     fast, late = (mixed_of(parts, join) for join in (None, slow))
     for words in ("tp8 pp4 gbs64", "tp8 gbs64", "zero3 gbs64 recompute=full"):
         times = [shardwise.estimate(MODEL, one, words).iteration_seconds for one in (fast, late)]

@@ -12,9 +12,14 @@ from shardwise.inputs.serialise import to_plain
 from shardwise.inputs.typed import validated
 
 
+def mix(source) -> Mixed:
+    found = load_cluster(source)
+    assert isinstance(found, Mixed)
+    return found
+
+
 def test_kinds_keep_their_order_their_network_and_their_site():
-    cluster = named_cluster("32xh100@bloom + 64xa100")
-    assert isinstance(cluster, Mixed)
+    cluster = mix("32xh100@bloom + 64xa100")
     assert cluster.name == "32xh100@bloom + 64xa100"
     assert [kind.gpus for kind in cluster.kinds] == [32, 64]
     assert cluster.gpus == 96
@@ -24,7 +29,7 @@ def test_kinds_keep_their_order_their_network_and_their_site():
 
 
 def test_peaks_add_up_and_formats_are_those_that_all_have():
-    cluster = named_cluster("32xh100 + 64xa100")
+    cluster = mix("32xh100 + 64xa100")
     h100, a100 = (kind.gpu for kind in cluster.kinds)
     assert cluster.gpu.peak("bf16") * 96 == pytest.approx(32 * h100.peak("bf16") + 64 * a100.peak("bf16"))
     assert h100.has("fp8")
@@ -38,7 +43,7 @@ def test_neighbours_that_are_alike_are_one_kind():
 
 
 def test_one_node_of_each_kind_is_joined_by_the_network_between_nodes():
-    cluster = named_cluster("4xh100 + 4xa100")
+    cluster = mix("4xh100 + 4xa100")
     assert cluster.join.name == "infiniband"
     for kind in whole_kinds(cluster):
         assert [level.name for level in kind.levels] == ["nvlink", "infiniband"]
@@ -63,7 +68,7 @@ def test_a_file_has_kinds_and_what_joins_them(tmp_path):
 kinds = ["16xh100", { gpu = "a100", gpus = 8, host_memory = "512GB" }]
 join = { name = "ethernet", bandwidth = "3.125GB/s", latency = "30us" }
 """)
-    cluster = load_cluster(str(path))
+    cluster = mix(str(path))
     assert [kind.gpu.name for kind in cluster.kinds] == ["h100", "a100"]
     assert (cluster.join.name, cluster.join.size, cluster.join.bandwidth) == ("ethernet", 24, 3.125e9)
     assert cluster.kinds[1].host_memory == 512e9
@@ -73,7 +78,7 @@ join = { name = "ethernet", bandwidth = "3.125GB/s", latency = "30us" }
 
 
 def test_it_is_read_back_from_what_is_written():
-    cluster = named_cluster("32xh100 + 64xa100")
+    cluster = mix("32xh100 + 64xa100")
     plain = to_plain(cluster)
     assert set(plain) == {"name", "kinds", "join"}
     assert validated(Mixed, plain) == cluster

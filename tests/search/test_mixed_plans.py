@@ -14,9 +14,10 @@ from shardwise.api import check_proof
 from shardwise.check.check import check
 from shardwise.estimate.estimate import estimate, room
 from shardwise.inputs.load import load_runtime, mixed_of, named_cluster
-from shardwise.inputs.mixed import orders_of, replicas_of, shared_batches
+from shardwise.inputs.mixed import Mixed, orders_of, replicas_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
+from shardwise.report.data import facts
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.balance_plan import balanced
 from shardwise.search.mixed_screen import MixedScreen
@@ -130,6 +131,7 @@ def changed(cluster, place, **gpu):
 
 def test_more_memory_and_faster_parts_never_make_the_best_slower():
     cluster = named_cluster("4xa100 + 4xv100-16")
+    assert isinstance(cluster, Mixed)
     before = best(cluster).best.iteration_seconds
     v100 = cluster.kinds[1].gpu
     for better in (
@@ -169,3 +171,13 @@ def test_every_verb_says_the_same_of_a_mixed_plan(tmp_path):
     assert not made.losses
     readme = next(file.text for file in made.files if file.name.startswith("README"))
     assert "NODE_RANK 0 must be nodes of" in readme
+
+
+def test_a_kind_that_is_faster_alone_is_told():
+    slow = named_cluster("4xv100-16")
+    slow = replace(slow, gpu=replace(slow.gpu, name="slow", flops={"fp32": 1e12, "fp16": 1e12}))
+    found = best(mixed_of([named_cluster("4xa100"), slow]))
+    said = dict(facts(found))
+    assert [one.cluster for one in found.alone] == ["4xa100"]  # the others do not hold the model
+    assert found.alone[0].seconds < found.best.iteration_seconds
+    assert said["alone"].endswith("faster: leave the others out")

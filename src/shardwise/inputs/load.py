@@ -309,17 +309,23 @@ def _own_mixed(data: dict[str, Any], path: Path, gpus: int | None) -> Loaded[Clu
         message = "must be a list of two kinds or more, each a text such as 32xh100 or a table of a cluster"
         faults = [Fault(f"cluster.{name}", "does not go with kinds; give it in each kind") for name in unknown]
         raise InputError(faults or Fault("cluster.kinds", message), title=str(path))
-    parts = [
-        named_cluster(kind) if isinstance(kind, str) else own_cluster(kind, Path(f"{path}: kind {place}")).value
-        for place, kind in enumerate(kinds, start=1)
-    ]
+    parts = [_own_kind(kind, path) for kind in kinds]
     join = None
     if "join" in data:
         fields = {"size": sum(part.gpus for part in parts), "name": "join", **data["join"]}
         join = _validated(Level, fields, path, "cluster.join")
-    made = mixed_of(parts, join)
-    made = replace(made, name=data["name"]) if data.get("name") else made
+    made = replace(mixed_of(parts, join), name=data.get("name", path.stem))
     return Loaded(value=resized(made, gpus) if gpus else made, given=frozenset(data))
+
+
+def _own_kind(kind: object, path: Path) -> Cluster:
+    """One kind of a mixed cluster, called as it would be written."""
+    if isinstance(kind, str):
+        return named_cluster(kind)
+    if not isinstance(kind, dict):
+        raise InputError(Fault("cluster.kinds", f"{kind!r} is neither a text nor a table"), title=str(path))
+    made = own_cluster(kind, path).value
+    return made if "name" in kind else replace(made, name=cluster_name(made.gpus, made.gpu.name, made.site))
 
 
 def _with_catalog_gpu(fields: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def orders_of(cluster: Cluster) -> tuple[Cluster, ...]:
     """The same GPUs with their ranks in every order of kinds, the given one first."""
     if not isinstance(cluster, Mixed):
         return (cluster,)
-    return tuple(Mixed(kinds=kinds, join=cluster.join) for kinds in permutations(cluster.kinds))
+    return (cluster, *(Mixed(kinds=kinds, join=cluster.join) for kinds in list(permutations(cluster.kinds))[1:]))
 
 
 def by_replica(strategy: Strategy) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -12,11 +13,12 @@ from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.advice import Change, better_dispatch
 from shardwise.estimate.intervals import around, causes_of, layout_within_error, spread_of
 from shardwise.estimate.predictions import predictions_of
+from shardwise.estimate.setup import memory_share
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import held
 from shardwise.inputs.load import load_runtime, named_cluster, named_model
-from shardwise.inputs.mixed import orders_of, whole_kinds
+from shardwise.inputs.mixed import Mixed, kinds_of, orders_of, whole_kinds
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -28,7 +30,7 @@ from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
-from shardwise.search.question import GAP, Answer, Question, merged, slower
+from shardwise.search.question import GAP, Alone, Answer, Question, merged, slower
 from shardwise.search.search import Report, Search, Stop
 from shardwise.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
@@ -51,6 +53,8 @@ UNSEARCHED = (
     "straggler",
 )
 """Fields of a strategy that are asked for, not searched."""
+NEARLY = 0.02
+"""Gap at which the kinds of a mixed cluster alone are known well enough."""
 
 
 def question_of(
@@ -141,9 +145,24 @@ def answer_of(
         pool.close()
     answer, search = min(found, key=lambda one: one[0].best.iteration_seconds if one[0].best else float("inf"))
     answer = merged(answer, [one for one, _ in found])
+    if answer.best and answer.finished and isinstance(question.cluster, Mixed):
+        answer = replace(answer, alone=tuple(_alone(question, gap, time_limit, stop)))
     if answer.best is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
     return answer
+
+
+def _alone(question: Question, gap: float, time_limit: float | None, stop: Stop | None) -> Iterator[Alone]:
+    """Each kind of a mixed cluster by itself: slow GPUs may hold the others up."""
+    for kind in kinds_of(question.cluster):
+        limit = question.memory_limit * memory_share(question.cluster, kind.gpu)
+        search = Search(
+            question=replace(question, cluster=kind, memory_limit=limit), gap=max(gap, NEARLY), time_limit=time_limit
+        )
+        search.stop = stop or search.stop
+        best = search.run().best
+        if best:
+            yield Alone(kind.name, best.strategy, best.iteration_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,14 @@ class Closest:
     """A strategy that fits there."""
 
 
+class Alone(NamedTuple):
+    """What one kind of GPU of a mixed cluster reaches by itself."""
+
+    cluster: str
+    strategy: Strategy
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The best strategy of the space, and what is proven about it."""
@@ -143,6 +151,9 @@ class Answer:
     simulated: tuple[Candidate, ...] = ()
     """What was simulated, up to MOST_SHOWN: those that fit first, fastest first, then the others, leanest first."""
     closest: Closest | None = None
+    alone: tuple[Alone, ...] = ()
+    """Of a mixed cluster, the best plan of each kind without the others, as far as the batch goes; a kind that is
+    missing has none that fits."""
     interrupted: bool = False
     """Ctrl-C was pressed."""
     cpu_seconds: float = 0.0
