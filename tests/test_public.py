@@ -37,8 +37,8 @@ VERBS = {
     "load_problem": "path",
     "load_runtime": "name",
     "load_strategy": "source cluster global_batch seq runtime",
-    "plan": "model cluster global_batch seq runtime only memory memory_margin base gap time_limit workers executor "
-    "address report stop",
+    "plan": "model cluster global_batch seq runtime only memory memory_margin base fastest gap time_limit workers "
+    "executor address report stop",
     "plan_of": "found plan memory_limit",
     "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
     "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
@@ -28,6 +29,7 @@ from shardwise.kernels import library
 from shardwise.plan.plan import Plan, plan_html
 from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
+from shardwise.search.advise import advised
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
 from shardwise.search.question import GAP, Alone, Answer, Question, merged, slower
@@ -129,8 +131,9 @@ def answer_of(
     address: str | None = None,
     report: Report | None = None,
     stop: Stop | None = None,
+    fastest: bool = False,
 ) -> Answer:
-    """The fastest strategy that fits, with a bound on what any other could reach; see `api.plan`."""
+    """The fastest strategy that fits, with a bound on what any other could reach, and what to run; see `api.plan`."""
     gap = held(gap, SCALARS["option.gap"], "gap")
     if time_limit is not None:
         time_limit = held(time_limit, SCALARS["option.seconds"], "time_limit")
@@ -143,13 +146,14 @@ def answer_of(
             found.append((search.run(), search))
     finally:
         pool.close()
-    answer, search = min(found, key=lambda one: one[0].best.iteration_seconds if one[0].best else float("inf"))
+    answer, search = min(found, key=lambda one: one[0].fastest.iteration_seconds if one[0].fastest else float("inf"))
     answer = merged(answer, [one for one, _ in found])
-    if answer.best and answer.finished and isinstance(question.cluster, Mixed):
+    if answer.fastest and answer.finished and isinstance(question.cluster, Mixed):
         answer = replace(answer, alone=tuple(_alone(question, gap, time_limit, stop)))
-    if answer.best is None and answer.finished:
+    if answer.fastest is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
-    return answer
+    began = found[0][1].began
+    return replace(advised(answer, search, fastest=fastest), cpu_seconds=time.process_time() - began)
 
 
 def _alone(question: Question, gap: float, time_limit: float | None, stop: Stop | None) -> Iterator[Alone]:
@@ -160,7 +164,7 @@ def _alone(question: Question, gap: float, time_limit: float | None, stop: Stop 
             question=replace(question, cluster=kind, memory_limit=limit), gap=max(gap, NEARLY), time_limit=time_limit
         )
         search.stop = stop or search.stop
-        best = search.run().best
+        best = search.run().fastest
         if best:
             yield Alone(kind.name, best.strategy, best.iteration_seconds)
 
@@ -206,7 +210,7 @@ def plan_file_of(answer: Answer) -> Plan:
     if answer.best is None:
         raise InfeasibleError(f"there is no plan: {why_nothing(answer)}")
     told = predictions_of(
-        answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
+        answer.best, bound=answer.bound, gap=answer.gap_of(answer.best), memory_limit=answer.question.memory_limit,
         search=answer.counts,
     )  # fmt: skip
     found = replace(plan_of(answer.best), predictions=told)
@@ -224,17 +228,17 @@ def plan_file_of(answer: Answer) -> Plan:
 
 
 _SHOWN = 10
-_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory")
+_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "plan")
 
 
 def answer_html(answer: Answer) -> str:
-    """The best strategy with its proof, and the best of the other layouts folded below it."""
+    """The recommended plan with its proof, and the best of the other layouts folded below it."""
     if answer.best is None:
         return f"<div>{escape(why_nothing(answer))}</div>"
     rows = [
         (str(one.strategy), show_seconds(one.seconds),
          " to ".join(map(show_seconds, one.iteration_seconds_interval)), slower(answer, one), show_percent(one.mfu),
-         show_bytes(one.total_bytes))
+         show_bytes(one.total_bytes), ", ".join(answer.roles(one.strategy)))
         for one in answer.top[:_SHOWN]
     ]  # fmt: skip
     return plan_html(plan_file_of(answer), [_HEADS, *rows])

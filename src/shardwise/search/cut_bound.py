@@ -17,8 +17,7 @@ import numpy as np
 
 from shardwise.cost.chunk import BlockRun, chunk_of, combined
 from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
-from shardwise.cost.overlap import covered
-from shardwise.cost.update import Update, hidden
+from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden
 from shardwise.estimate.passes import behind_passes, freed_early, hop_seconds, hops_of, order_of
 from shardwise.estimate.setup import Setup, block_of, rank_limits, setup_of
 from shardwise.inputs.layers import is_uneven, with_layers
@@ -75,16 +74,23 @@ def least_seconds(
 
     `paths` makes the next proof over the same order shorter, and is added to.
     """
-    strategy, over = setup.strategy, setup.runtime.overheads
-    kinds = setup.kinds or (setup,)
+    strategy, kinds = setup.strategy, setup.kinds or (setup,)
+    fixed = setup.runtime.overheads.beside(strategy.microbatches, strategy.zero)
     wholes = [chunk_of(tuple(run for chunk in kind.chunks for run in chunk.runs), 0.0) for kind in kinds]
     updates = [mean_update(kind, strategy, whole) for kind, whole in zip(kinds, wholes, strict=True)]
     update = Update(*map(min, zip(*updates, strict=True)))
+    # what is computed again may send, too, but how much is left open
+    besides = [
+        beside_of(data_groups(kind.network, strategy), strategy, whole.f.wire, whole.i.wire + whole.w.wire)
+        for kind, whole in zip(kinds, wholes, strict=True)
+    ]
+    # on several kinds, how much of the model sends on which is left open, too
+    beside = besides[0] if len(kinds) == 1 else Beside(min(one.taken for one in besides))
 
     def iteration(passes: float) -> float:
         """Never falls when the passes take longer (`screen`)."""
-        shown = hidden(update, strategy, setup.runtime, passes).exposed
-        return passes * strategy.straggler + shown + over.iteration + over.microbatch * strategy.microbatches
+        shown = hidden(update, beside, strategy, setup.runtime, passes).exposed
+        return passes * strategy.straggler + shown + fixed
 
     ready, firsts = _ready(setup, limit), [_first(kind) for kind in kinds]
     first = firsts[0]
@@ -226,7 +232,7 @@ class _Relaxed:
         if not self.split:
             passes[1:] = [(backward(block), gather + scatter, copy_in + copy_out)]
         return [
-            Seconds(gemm=covered(seconds.device + copies, traffic, self.behind.overlap), host=seconds.host)
+            Seconds(gemm=self.behind.over(seconds.device + copies, traffic, seconds.wire), host=seconds.host)
             for seconds, traffic, copies in passes
         ]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwise.cost.chunk import BlockRun, Chunk, chunk_of
 from shardwise.cost.network import hand_over
-from shardwise.cost.update import Update, hidden
+from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden
 from shardwise.estimate.setup import memory_share
 from shardwise.inputs.mixed import Mixed, kinds_of, replicas_of, stage_kinds, whole_kinds
 from shardwise.inputs.strategy import Strategy
@@ -61,7 +61,7 @@ class Priced(NamedTuple):
 class MixedScreen(Screen):
     """Bounds over a space whose cluster is mixed."""
 
-    _updates: dict[tuple[object, ...], Update] = field(default_factory=dict)
+    _updates: dict[tuple[object, ...], tuple[Update, Beside]] = field(default_factory=dict)
 
     @cached_property
     def kinds(self) -> tuple[Space, ...]:
@@ -109,11 +109,11 @@ class MixedScreen(Screen):
         return ScreenRows(base, np.concatenate(seconds) * ROUNDED, np.concatenate(bytes_) * ROUNDED)
 
     def _seconds_of(self, priced: list[Priced], point: Point, rooms: Floats) -> Floats:
-        strategy, over = self.space.strategy(point), self.space.question.runtime.overheads
-        update, runtime = self._update_of(priced, point, strategy), priced[0].table.ground.runtime
+        strategy, runtime = self.space.strategy(point), priced[0].table.ground.runtime
+        update, beside = self._update_of(priced, point, strategy)
         passes = self._replicas(priced, strategy) if strategy.pp == 1 else self._stages(priced, strategy, rooms)
-        shown = np.array([hidden(update, strategy, runtime, float(one)).exposed for one in passes])
-        fixed = over.iteration + over.microbatch * strategy.microbatches
+        shown = np.array([hidden(update, beside, strategy, runtime, float(one)).exposed for one in passes])
+        fixed = self.space.question.runtime.overheads.beside(strategy.microbatches, strategy.zero)
         return np.asarray(passes * strategy.straggler + shown + fixed)
 
     def _replicas(self, priced: list[Priced], strategy: Strategy) -> Floats:
@@ -161,12 +161,16 @@ class MixedScreen(Screen):
         most = np.where(gained <= later, most, layers)
         return np.asarray(layers * fast + (layers - most) * more + ends.sum(axis=0))
 
-    def _update_of(self, priced: list[Priced], point: Point, strategy: Strategy) -> Update:
-        """The least of the kinds', part by part: each is concave in the parameters, and so is the least."""
+    def _update_of(self, priced: list[Priced], point: Point, strategy: Strategy) -> tuple[Update, Beside]:
+        """The least of the kinds', part by part: each is concave in the parameters, and so is the least; and what it
+        meets behind the passes at least, whatever these send.
+        """
         key = (point.base, point.layout._replace(schedule="", vpp=1), point.sharding)
         if key not in self._updates:
             found = [mean_update(one.table.ground, strategy, one.whole) for one in priced]
-            self._updates[key] = Update(*map(min, zip(*found, strict=True)))
+            groups = [data_groups(one.table.ground.network, strategy) for one in priced]
+            taken = min(beside_of(one, strategy, 0.0, 0.0).taken for one in groups)
+            self._updates[key] = Update(*map(min, zip(*found, strict=True))), Beside(taken)
         return self._updates[key]
 
     def _rooms(self, priced: list[Priced], point: Point, choices: Choices) -> Floats:

@@ -63,8 +63,8 @@ def _done(answer: Answer) -> Data:
     found = api.plan_of(answer) if answer.best else None
     return {
         "plan": api.plan_table(found) if found else None,
-        "view": plan_view(found, answer.simulated) if found else None,
-        "top": [candidate_view(one, answer.best) for one in answer.top],
+        "view": plan_view(found, answer) if found else None,
+        "top": [candidate_view(one, answer) for one in answer.top],
         "finished": answer.finished,
         "closest": _closest(answer, answer.closest) if answer.closest else None,
         "message": "" if found else api.why_nothing(answer),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from shardwise.errors import UnknownNameError
@@ -136,6 +137,7 @@ def _mla(given: Row | None) -> Mla | None:
     )
 
 
+@cache
 def _groups(name: str) -> tuple[int, int]:
     """Groups of experts, which rows do not say, and how many of them serve a token: as the catalog's model has them."""
     try:
