@@ -132,7 +132,7 @@ def _beside_plan(
         words = dict(parse(strategy))
     except InputError:  # told with all other faults
         return strategy, {}
-    for name, lead in (("layers", "layers="), ("recompute", "recompute="), ("lora", "lora")):
+    for name, lead in (("layers", "layers="), ("batches", "batches="), ("recompute", "recompute="), ("lora", "lora")):
         if name in words:  # as text, like the option of that name
             words[name] = next(word for word in strategy.split() if word.startswith(lead)).removeprefix(lead)
     return None, words

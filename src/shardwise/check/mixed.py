@@ -9,6 +9,21 @@ from shardwise.errors import Fault
 from shardwise.inputs.mixed import Mixed, by_replica, kinds_of, replicas_of
 
 
+_MAKERS = {"mi": "AMD", "tpu-": "Google", "trainium": "Amazon", "ascend-": "Huawei"}
+"""How the names of a maker's chips begin; the others are NVIDIA's."""
+
+
+@rule("cluster.gpus")
+def one_maker(case: Combination) -> Iterator[Fault]:
+    makers = {
+        next((maker for start, maker in _MAKERS.items() if kind.gpu.name.startswith(start)), "NVIDIA"): kind.name
+        for kind in kinds_of(case.cluster)
+    }
+    if len(makers) > 1:
+        told = " and ".join(f"{name} ({maker})" for maker, name in makers.items())
+        yield Fault("cluster.kinds", f"{told}: collectives of different makers do not join; choose kinds of one")
+
+
 @rule("tp", "pp", "cp", "dp", "cluster.gpus")
 def alike(case: Combination) -> Iterator[Fault]:
     """GPUs of one stage, or of one replica, are of one kind."""
@@ -80,4 +95,4 @@ def _shares(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.batches", told)
 
 
-RULES = (alike, experts_alike, runtime_mixes, batches_by_kind)
+RULES = (one_maker, alike, experts_alike, runtime_mixes, batches_by_kind)

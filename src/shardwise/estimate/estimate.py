@@ -29,6 +29,7 @@ from shardwise.estimate.setup import Setup, memory_share, setup_of
 from shardwise.inputs.cluster import Cluster, Gpu
 from shardwise.inputs.formats import PEAKS
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.site import HOST
@@ -155,6 +156,9 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     steps = tuple(part.update.optimizer for part in slow.parts)
     full, rank = max(((side, one) for side in sides for one in side.memory), key=_filled)
     busiest = slow.setup.at(done.busiest)
+    if by_replica:  # the faster kinds idle while they wait
+        gpus = [kind.gpus / setup.cluster.gpus for kind in kinds_of(setup.cluster)]
+        done = done._replace(work=sum(share * side.done.work for share, side in zip(gpus, sides, strict=True)))
     found = _estimate(setup, seconds, time, (full, rank.rank), stages, update, steps, done, busiest)
     return found if order is None else replace(found, order=order)
 

@@ -113,6 +113,10 @@ def replicas_of(cluster: Cluster, strategy: Strategy) -> tuple[int, ...]:
     return tuple(kind.gpus // (strategy.tp * strategy.cp) for kind in kinds_of(cluster))
 
 
+SHARING = frozenset({"tp", "pp", "cp", "dp", "micro_batch", "global_batch"})
+"""Fields of a strategy without which its `batches` mean nothing: others than these, other shares."""
+
+
 def kind_batches(cluster: Cluster, strategy: Strategy) -> tuple[int, ...]:
     """Micro batches of a replica of every kind."""
     return strategy.batches or (strategy.microbatches,) * len(kinds_of(cluster))

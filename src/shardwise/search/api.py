@@ -142,7 +142,9 @@ def answer_of(
     try:
         for cluster in orders_of(question.cluster):
             search = Search(question=replace(question, cluster=cluster), gap=gap, time_limit=time_limit, executor=pool)
-            search.report, search.stop = report or search.report, stop or search.stop
+            search.stop = stop or search.stop
+            if report and not found:  # counts of the other orders of kinds would begin anew
+                search.report = report
             found.append((search.run(), search))
     finally:
         pool.close()
