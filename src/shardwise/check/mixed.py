@@ -8,7 +8,6 @@ from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.errors import Fault
 from shardwise.inputs.mixed import Mixed, by_replica, kinds_of, replicas_of
 
-
 _MAKERS = {"mi": "AMD", "tpu-": "Google", "trainium": "Amazon", "ascend-": "Huawei"}
 """How the names of a maker's chips begin; the others are NVIDIA's."""
 

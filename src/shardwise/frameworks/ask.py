@@ -307,7 +307,7 @@ def overlaid(source: Source, flags: Given, cluster: Cluster | None) -> Given:
         given.pop("schedule")
     if {"pp", "vpp"} & flags.keys() and given.pop("layers", None):
         source.notes.append("the layers of the stages are spread anew, as other stages are asked for")
-    other = cluster and len(kinds_of(cluster)) != len(given.get("batches", ()))
-    if (other or SHARING & flags.keys()) and given.pop("batches", None):
+    elsewhere = cluster and len(kinds_of(cluster)) != len(given.get("batches", ()))
+    if (elsewhere or SHARING & flags.keys()) and given.pop("batches", None):
         source.notes.append("all replicas have as many micro batches, as another split is asked for")
     return {**given, **flags}
