@@ -22,8 +22,11 @@ def validate(*files: Source, cluster: str | None = None) -> Validation:
 
     `cluster`: a name or file, such as SimuMax's system file, that the rows of its GPU are predicted with.
     """
+    from shardwise.frameworks.load import read_cluster, refuse_mixed
     from shardwise.measure.validate.validate import validate
 
+    if cluster and "+" in cluster:
+        refuse_mixed(read_cluster(cluster).value, "cluster", "validate", "its rows ran on one kind each: name one")
     return validate(files, cluster)
 
 
