@@ -81,6 +81,9 @@ class Abilities:
     mesh: bool = False
     """One mesh for all axes: a group that shards holds whole context parallel groups and whole groups of experts, and
     experts are split as tp is where ep is 1; `plan` heeds it."""
+    mixed: tuple[Literal["stages", "replicas", "batches"], ...] = ("stages", "replicas")
+    """What different kinds of GPU may hold: stages of a pipeline, replicas without one, and these with different
+    numbers of micro batches; `plan` proposes no other."""
     v_microbatches: tuple[int, ...] = ()
     """Micro batches that a v schedule runs with, least and most, in units of pp; `plan` heeds it."""
 
@@ -99,6 +102,8 @@ class Kernels:
     """Attention kernels: the fastest for the GPU, or FlashAttention 2 or 1 as older software has them."""
     flash: bool = True
     """There is a kernel that stores no scores; where there is none, a strategy's `flash` changes nothing."""
+    stores_scores: tuple[Literal["sinks", "alibi", "score_cap"], ...] = ()
+    """What of a model no kernel knows but those that store scores, whatever a strategy's `flash`."""
     rope: Literal["fused", "unfused", "eager"] = "fused"
     """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""
     qkv: Literal["separate", "mixed"] = "separate"
@@ -112,6 +117,8 @@ class Kernels:
     loss: Literal["fp32", "in-place", "fused", "compiled", "compiled-fp32"] = "in-place"
     """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only;
     compiled: 16-bit logits and their 16-bit gradient; compiled-fp32: the gradient comes in fp32 first."""
+    logits_kept: bool = False
+    """Logits of 16 bit stay until the backward pass beside what the loss keeps."""
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times tp; 1: padded only so that tp divides it."""
     gathered_input_kept: bool = False
@@ -266,10 +273,16 @@ class Overheads:
     """Seconds of CPU per collective."""
     microbatch: float = 0.0
     """Seconds per micro batch."""
+    sharded: tuple[float, float] = (0.0, 0.0)
+    """The same that ZeRO 2 and 3 add: hooks of parameters, and waiting for what they began."""
     owner: float = 0.0
     """Seconds per rank that states are spread over, where new weights are sent owner by owner and not gathered."""
     slowdown: float = 1.0
     """Time of all kernels over that of the calibrated ones; older kernels are slower."""
+
+    def beside(self, microbatches: int, zero: int) -> float:
+        """Seconds of an iteration beside its kernels."""
+        return self.iteration + (self.microbatch + (0.0, 0.0, *self.sharded)[zero]) * microbatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
-from shardwise.ops.linear import NORM_BYTES, NORM_KERNELS, Linear, linear, norm, norm_kind, residual_add
+from shardwise.ops.linear import (
+    CAP_TRAFFIC,
+    NORM_BYTES,
+    NORM_KERNELS,
+    Linear,
+    eager_kept,
+    linear,
+    norm,
+    norm_kind,
+    residual_add,
+)  # fmt: skip
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -90,7 +100,7 @@ def _qk_norm(shard: Shard) -> Op:
         bytes_b=NORM_BYTES[kind][1] * elements * slow[1],
         kernels_f=2 * kernels[0],
         kernels_b=2 * kernels[1],
-        kept=(CHAINED_KEPT if chained else 6.0 if eager else shard.element) * elements,
+        kept=(CHAINED_KEPT if chained else eager_kept(shard) if eager else shard.element) * elements,
         extra_f=6.0 * elements if eager else size,
         extra_b=shard.residual + (10.0 if eager else 4.0) * elements,
         params=params,
@@ -235,18 +245,21 @@ def unfused_core(
     """Attention that stores its scores (Korthikanti et al. 2022, eq. 1: 5 bytes per score with dropout)."""
     kernels, launches = shard.runtime.kernels, ASSUMED.launches["scores stored"]
     scores = shard.samples * heads * shard.seq * shard.whole_seq
+    cap_f, cap_b = CAP_TRAFFIC if shard.model.score_cap else (0.0, 0.0)
+    kept = scores * (kernels.softmax_bytes + (shard.element if shard.model.score_cap else 0.0))
+    kept += 2 * (query - kv) if kernels.rope == "eager" else 0.0  # keys and values are spread to all heads
     return Op(
         "attention (scores stored)",
         "core-attention",
         "attention",
         (*shape[:5], 1.0, shape[6]),  # the whole square is computed
-        bytes_f=scores * kernels.softmax_traffic[0],
-        bytes_b=scores * kernels.softmax_traffic[1],
+        bytes_f=scores * (kernels.softmax_traffic[0] + cap_f),
+        bytes_b=scores * (kernels.softmax_traffic[1] + cap_b),
         kernels_f=launches[0],
         kernels_b=launches[1],
-        kept=kept_qkv(shard) + kernels.softmax_bytes * scores + query,
+        kept=kept_qkv(shard) + kept + query,
         stays=kept_qkv(shard) + query,
-        own=kernels.softmax_bytes * scores + query,
+        own=kept + query,
         extra_f=2.0 * scores,
         extra_b=shard.residual + 2 * query + 2 * kv + kernels.softmax_work * scores,
         comms=comms,

@@ -20,9 +20,10 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import ProofPart
 from shardwise.search.cut_bound import Paths, prove
 from shardwise.search.executor import Executor, Serial
+from shardwise.search.mixed_screen import screen_of
 from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question
 from shardwise.search.refine import NEAR, Care, Refined, every_cut, refine
-from shardwise.search.screen import Screen, ScreenRows
+from shardwise.search.screen import ScreenRows
 from shardwise.search.space import Space, apart, axes_apart
 from shardwise.search.table import Floats
 
@@ -97,7 +98,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.space = Space(question=self.question)
-        self.screen = Screen(space=self.space)
+        self.screen = screen_of(self.space)
         self._pool: Floats = np.empty((0, 3))
         self._starts = np.empty(0, dtype=np.int64)
         self._paths: Paths = {}
@@ -303,6 +304,18 @@ class Search:
         self.points -= 1
         self._take(place, one)
 
+    def rows_within(
+        self, seconds: float, wanted: Callable[[Base], bool], most: int
+    ) -> Iterator[tuple[ScreenRows, int]]:
+        """Bounds of all strategies over the wanted bases that may take less, and the place of the first; of bases that
+        were not yet screened no more than `most`, those first that may be fastest.
+        """
+        bases, order = self.space.bases, np.lexsort((np.arange(len(self._glance)), self._glance)).tolist()
+        near = [index for index in order if self._glance[index] < seconds and wanted(bases[index])]
+        unseen = [index for index in near if index not in self._rows][:most]
+        self._rows |= zip(unseen, self.screen.rows_of([bases[index] for index in unseen]), strict=True)
+        yield from ((self._rows[index], int(self._starts[index])) for index in near if index in self._rows)
+
     def _one_axis_away(self) -> Iterator[tuple[int, float]]:
         """Places and bounds of what may fit, in the order of the space: plainer first."""
         here, bases = self.point(self.best_at), self.space.bases
@@ -364,21 +377,16 @@ class Search:
         self.points += 1
         if refined is None:
             return
-        strategy, seconds, total, mfu, allowed, fits, interval, chance, simulations, _ = refined
-        self.simulations += simulations
-        one = Candidate(
-            strategy=strategy, seconds=seconds, iteration_seconds_interval=interval, total_bytes=total, mfu=mfu,
-            allowed=allowed, fits=fits, fits_probability=chance,
-        )  # fmt: skip
-        if strategy not in self._seen:
-            self._seen.add(strategy)
-            self.tried.append((place, one))
-        if not allowed:
-            if self.leanest is None or total < self.leanest.total_bytes:
+        self.simulations += refined.simulated
+        if refined.strategy not in self._seen:
+            self._seen.add(refined.strategy)
+            self.tried.append((place, candidate_of(refined)))
+        if not refined.allowed:
+            if self.leanest is None or refined.total_bytes < self.leanest.total_bytes:
                 self.leanest = refined
             return
-        if seconds >= NEAR * goal:
-            self.hasty[place] = seconds
+        if refined.seconds >= NEAR * goal:
+            self.hasty[place] = refined.seconds
         if self.best is None or (refined.seconds, place) < (self.best.seconds, self.best_at):
             self.best, self.best_at = refined, place
 
@@ -399,7 +407,7 @@ class Search:
         )  # fmt: skip
         tried = self._sorted()
         return Answer(
-            question=question, best=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
+            question=question, fastest=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
             simulated=tuple(tried[:MOST_SHOWN]), interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
@@ -425,6 +433,16 @@ class Search:
         for place, one in sorted(self.tried, key=key):
             known.setdefault(place, one)
         return list(known.values())
+
+
+def candidate_of(refined: Refined) -> Candidate:
+    """What an answer keeps of a simulated strategy."""
+    one = refined
+    return Candidate(
+        strategy=one.strategy, seconds=one.seconds, iteration_seconds_interval=one.interval,
+        total_bytes=one.total_bytes, mfu=one.mfu, allowed=one.allowed, fits=one.fits,
+        fits_probability=one.fits_probability,
+    )  # fmt: skip
 
 
 def _top(candidates: list[Candidate]) -> tuple[Candidate, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from shardwise.check.check import ensure
@@ -14,6 +14,7 @@ from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.predictions import ledger_table
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import Mixed, kinds_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import plan_id
@@ -21,11 +22,12 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit
 from shardwise.plan.proof import check_proof
 from shardwise.plan.renew import outdated, sentence
-from shardwise.report.estimate import chance, searched
+from shardwise.report.data import plans_data
+from shardwise.report.estimate import chance, kinds_line, searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
-from shardwise.search.question import Candidate
+from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_count
 
 _AXES = (
@@ -38,8 +40,8 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runtime | None = None) -> Plain:
-    """The view of a plan; `candidates` are the other strategies that its search simulated."""
+def plan_view(plan: Plan, answer: Answer | None = None, *, runtime: Runtime | None = None) -> Plain:
+    """The view of a plan; `answer`: of the search that found it."""
     strategy = plan.strategy
     runtime = runtime or load_runtime(strategy.runtime)
     ensure(plan.model, plan.cluster, strategy, runtime)
@@ -59,7 +61,8 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
         "stages": stages_data(found, setup, timeline),
         "timeline": timeline_data(timeline),
         "ledger": {"time": ledger_table(found.time), "memory": [_memory(rank) for rank in found.memory]},
-        "candidates": [candidate_view(one, found) for one in candidates],
+        "candidates": [candidate_view(one, answer) for one in (answer.simulated if answer else ())],
+        "plans": plans_data(answer) if answer else {},
         "notes": [*_notes(found, plan), *filter(None, [too_long(timeline)])],
     }
 
@@ -75,7 +78,7 @@ def _numbers(found: Estimate, plan: Plan) -> Plain:
         "interval": list(found.iteration_seconds_interval),
         "memory_interval": list(found.total_bytes_interval),
         "layout_error": pair_width(found),
-        "memory_limit": found.cluster.gpu.memory,
+        "memory_limit": found.device.memory,
         "usable_memory": asked_limit(plan),
         "fits_limit": found.limit,
         "bound": proof.bound if proof and not proof.fault else None,
@@ -88,7 +91,10 @@ def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
     from shardwise.inputs.parameters import count
 
     yield "model", f"{model.name}, {show_count(count(model).total)}, {model.layers} layers"
-    yield "cluster", f"{cluster.name}: {cluster.gpus} x {cluster.gpu.name}, {show_bytes(cluster.gpu.memory)}"
+    for kind in kinds_of(cluster):
+        yield "cluster", f"{kind.name}: {kind.gpus} x {kind.gpu.name}, {show_bytes(kind.gpu.memory)}"
+    if isinstance(cluster, Mixed):
+        yield "kinds", kinds_line(cluster, strategy, found)
     yield "runtime", strategy.runtime
     yield "batch", f"{strategy.global_batch:,} x {strategy.seq:,} = {strategy.global_batch * strategy.seq:,} tokens"
     yield from searched(plan.predictions.search if plan.predictions else None)
