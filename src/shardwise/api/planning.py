@@ -154,7 +154,6 @@ def plan(
     import time
     from dataclasses import replace
 
-    from shardwise.measure.nearest import nearest_run
     from shardwise.search.api import answer_of
     from shardwise.search.ladder import with_ladder
 
@@ -167,9 +166,19 @@ def plan(
         asked, fastest=fastest, gap=gap, time_limit=time_limit, workers=workers, executor=executor, address=address,
         report=report, stop=stop,
     )  # fmt: skip
-    if answer.closest is not None:
-        left = None if time_limit is None else time_limit - (time.monotonic() - began)
-        return replace(answer, closest=with_ladder(asked, answer.closest, stop, left))
+    if answer.closest is None:
+        return _beside_a_run(answer)
+    left = None if time_limit is None else time_limit - (time.monotonic() - began)
+    return replace(answer, closest=with_ladder(asked, answer.closest, stop, left))
+
+
+def _beside_a_run(answer: Answer) -> Answer:
+    """The answer with the measured run that is nearest to what it recommends."""
+    import time
+    from dataclasses import replace
+
+    from shardwise.measure.nearest import nearest_run
+
     if answer.best is None or not answer.finished or answer.interrupted:
         return answer
     cpu = time.process_time()

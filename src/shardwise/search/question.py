@@ -308,3 +308,14 @@ def slower(answer: Answer, one: Candidate) -> str:
     """How much longer a layout takes than the fastest, and whether that is more than the error."""
     share = f"{one.seconds / answer.top[0].seconds - 1:+.1%}"
     return f"{share} (equal within the error)" if one is not answer.top[0] and answer.within_error(one) else share
+
+
+def top_of(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    """The best of every layout, of those that fit."""
+    seen: dict[tuple[object, ...], Candidate] = {}
+    for one in candidates:
+        s = one.strategy
+        key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
+        if one.allowed:
+            seen.setdefault(key, one)
+    return tuple(seen.values())

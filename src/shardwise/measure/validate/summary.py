@@ -13,7 +13,7 @@ from shardwise.estimate.intervals import ANY, COMPOSED, NODES, UNSEEN, near, spr
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.measure.validate.validate import Outcome
 from shardwise.search.question import GAP
-from shardwise.search.regret import Layout, weighed
+from shardwise.search.regret import Rival, weighed
 
 Key = Callable[[Outcome], str]
 
@@ -247,7 +247,7 @@ def recommended(members: list[Outcome]) -> Outcome:
     """
     fit = [one for one in members if one.predicted["fits"]] or members
     layouts = {
-        Layout(one.case.strategy, float(one.predicted["iteration_seconds"]), one.case.model.moe is not None): one  # type: ignore[arg-type]
+        Rival(one.case.strategy, float(one.predicted["iteration_seconds"]), one.case.model.moe is not None): one  # type: ignore[arg-type]
         for one in reversed(fit)
     }
     fastest = min(layouts, key=lambda one: (one.seconds, one.simplicity))
