@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from shardwise.api.reading import Source
     from shardwise.measure.calibrate import Calibrated
-    from shardwise.measure.rehearse.rehearse import Device, Rehearsal
+    from shardwise.measure.rehearse.rehearse import Builder, Device, Rehearsal
     from shardwise.measure.validate.advice import Advice, Advised
     from shardwise.measure.validate.case import Skipped
     from shardwise.measure.validate.validate import Validation
@@ -22,8 +22,11 @@ def validate(*files: Source, cluster: str | None = None) -> Validation:
 
     `cluster`: a name or file, such as SimuMax's system file, that the rows of its GPU are predicted with.
     """
+    from shardwise.frameworks.load import read_cluster, refuse_mixed
     from shardwise.measure.validate.validate import validate
 
+    if cluster and "+" in cluster:
+        refuse_mixed(read_cluster(cluster).value, "cluster", "validate", "its rows ran on one kind each: name one")
     return validate(files, cluster)
 
 
@@ -95,7 +98,7 @@ def rehearse(
     *,
     rank: str | None = None,
     device: Device | None = None,
-    builder: Literal["megatron"] | None = None,
+    builder: Builder | None = None,
     read: Source | None = None,
     repeats: int = 3,
     result: Source | None = None,
@@ -103,9 +106,9 @@ def rehearse(
     """One rank of a plan run here, all other ranks faked, and held against the prediction.
 
     `plan`: of a whole strategy; `rank`: such as `pp2`, needed where there are several; `device`: `cuda` runs it,
-    `meta` counts its memory without a GPU; `builder`: `megatron` lets Megatron-Core build the rank; `read`: a result
-    that the program wrote elsewhere, in place of running it; `repeats`: iterations that are timed; `result`: a file
-    that keeps the program's result.
+    `meta` counts its memory without a GPU; `builder`: `megatron` lets Megatron-Core build the rank, `torchtitan`
+    torchtitan's trainer; `read`: a result that the program wrote elsewhere, in place of running it; `repeats`:
+    iterations that are timed; `result`: a file that keeps the program's result.
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.rehearse import rehearse as run
@@ -121,7 +124,7 @@ def rehearsal_program(
     *,
     rank: str | None = None,
     device: Device | None = None,
-    builder: Literal["megatron"] | None = None,
+    builder: Builder | None = None,
 ) -> tuple[int, str]:
     """The number of a rank and the program that rehearses it, one file that needs torch alone; as for `rehearse`."""
     from shardwise.api.reading import as_plan

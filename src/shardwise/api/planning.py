@@ -169,11 +169,14 @@ def plan(
     if answer.closest is not None:
         left = None if time_limit is None else time_limit - (time.monotonic() - began)
         return replace(answer, closest=with_ladder(asked, answer.closest, stop, left))
-    if answer.best is None or not answer.finished:
+    if answer.best is None or not answer.finished or answer.interrupted:
         return answer
     cpu = time.process_time()
-    near = nearest_run(answer.best)
-    return replace(answer, nearest=near, cpu_seconds=answer.cpu_seconds + time.process_time() - cpu)
+    try:
+        answer = replace(answer, nearest=nearest_run(answer.best))
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return replace(answer, cpu_seconds=answer.cpu_seconds + time.process_time() - cpu)
 
 
 def why_nothing(answer: Answer) -> str:

@@ -36,9 +36,18 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     yield from summary(answer.best)
     yield "proof", proven(answer, after="--explain says what the space is")
     yield from other_plans(answer)
+    yield from alone(answer)
     yield from unsearched(answer)
     for name, text in searched(answer.counts):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
+
+
+def alone(answer: Answer) -> Iterator[tuple[str, str]]:
+    """What each kind of a mixed cluster reaches without the others, and whether that is faster."""
+    for one in answer.alone if answer.best else ():
+        share = one.seconds / answer.best.iteration_seconds - 1 if answer.best else 0.0
+        faster = "; faster: leave the others out" if share < 0 else ""
+        yield "alone", f"{one.cluster} takes {show_seconds(one.seconds)} ({share:+.1%}) with {one.strategy}{faster}"
 
 
 def unsearched(answer: Answer) -> Iterator[tuple[str, str]]:
@@ -154,14 +163,9 @@ def candidates(answer: Answer, top: int) -> Table:
     rows: list[tuple[str, ...]] = [
         (str(one.strategy), show_seconds(one.seconds), between(one), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes), chance(one), ", ".join(answer.roles(one.strategy)))
-        for one in shown_layouts(answer, top)
+        for one in answer.shown(top)
     ]  # fmt: skip
     return ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "fits", "plan"), rows
-
-
-def shown_layouts(answer: Answer, top: int) -> list[Candidate]:
-    """The best of every layout, so many, and the answer's own plans in any case."""
-    return [one for at, one in enumerate(answer.top) if at < top or answer.roles(one.strategy)]
 
 
 def space(answer: Answer) -> Iterator[str]:
@@ -202,8 +206,11 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
 
 def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
     """The plan of a search, the plans of the answer, and the best of every layout."""
-    top_layouts = [candidate_data(answer, one) for one in shown_layouts(answer, top)]
-    return {**plan_table(plan), "plans": plans_data(answer), "top": top_layouts, **_unsearched_data(answer)}
+    top_layouts = [candidate_data(answer, one) for one in answer.shown(top)]
+    kinds = [one._asdict() | {"strategy": str(one.strategy)} for one in answer.alone]
+    apart = {"alone": kinds} if kinds else {}
+    plans = {"plans": plans_data(answer), "top": top_layouts}
+    return {**plan_table(plan), **plans, **apart, **_unsearched_data(answer)}
 
 
 def candidate_data(answer: Answer, candidate: Candidate) -> Plain:

@@ -17,6 +17,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import CLUSTERS, named_cluster, resized
+from shardwise.inputs.mixed import Mixed
 from shardwise.search.api import memory_limit, question_of
 from shardwise.search.nothing_fits import leanest, smallest
 from shardwise.search.question import Closest, Question, Rung
@@ -60,6 +61,8 @@ def with_ladder(question: Question, near: Closest, stop: Stop | None = None, sec
 
     Once `stop` says yes, the `seconds` are over or Ctrl-C is pressed, the ladder is what was found by then.
     """
+    if isinstance(question.cluster, Mixed):  # how many of which kind to add is not for us to say
+        return near
     until = None if seconds is None else time.monotonic() + seconds
 
     def over() -> bool:

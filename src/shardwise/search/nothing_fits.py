@@ -11,12 +11,13 @@ import numpy as np
 
 from shardwise.check.rule import Combination
 from shardwise.check.runtime import number_format
-from shardwise.estimate.estimate import estimate
+from shardwise.estimate.estimate import estimate, room
 from shardwise.inputs.load import resized
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.strategy import Strategy
+from shardwise.search.mixed_screen import screen_of
 from shardwise.search.question import Answer, Closest, Point, Question, Rung
 from shardwise.search.refine import Refined, refine
-from shardwise.search.screen import Screen
 from shardwise.search.space import Space
 from shardwise.search.wishes import Condition, Wishes
 from shardwise.units import show_bytes, show_seconds
@@ -38,6 +39,8 @@ def why_nothing(answer: Answer) -> str:
         return f"{text}; use more or larger GPUs, or a shorter sequence"
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank{_yardstick(question, near)}:"
     text += f"\n  {near.strategy}\n  {_held(near)}"
+    if isinstance(question.cluster, Mixed):
+        return f"{text}\nuse more GPUs of either kind, or larger ones, or shorten the sequence"
     return f"{text}\n{_ways(near)}"
 
 
@@ -76,6 +79,8 @@ def rung_lines(rung: Rung) -> tuple[str, str]:
 
 def _yardstick(question: Question, near: Closest) -> str:
     """What is missing is measured against what may be used, `estimate` measures against the GPU: both are named."""
+    if isinstance(question.cluster, Mixed):
+        return ""
     limit, memory = question.memory_limit, question.cluster.gpu.memory
     needed = f", which needs {show_bytes(near.missing + limit)} of {show_bytes(memory)}"
     if limit >= memory:
@@ -100,6 +105,8 @@ def why_empty(question: Question) -> str:
         return "\n  ".join([f"{text}:", *found])
     if question.wishes.conditions:
         return f"{text}; no single one of them stands in the way: loosen several of them, or change the batch"
+    if isinstance(question.cluster, Mixed):
+        text += "; the GPUs of a stage, or without stages those of a replica, must be of one kind"
     return f"{text}; dp x micro batch must divide the batch: try a batch that is a multiple of {gpus}"
 
 
@@ -132,12 +139,13 @@ def closest(question: Question, seen: Refined | None) -> Closest | None:
     found = min((one for one in (seen, leanest(question)) if one), key=lambda one: one.total_bytes, default=None)
     if found is None:
         return None
-    gpus, at_gpus = smallest(question, found)
+    mixed = isinstance(question.cluster, Mixed)  # how many of which kind to add is not for us to say
+    gpus, at_gpus = (0, None) if mixed else smallest(question, found)
     near = estimate(question.model, question.cluster, found.strategy, runtime=question.runtime, checked=True)
     return Closest(
         strategy=found.strategy,
         seconds=found.seconds,
-        missing=found.total_bytes - question.memory_limit,
+        missing=near.total_bytes - room(near, question.memory_limit),
         ledger=max(near.memory, key=lambda rank: rank.total).peak,
         gpus=gpus,
         at_gpus=at_gpus.strategy if at_gpus else None,
@@ -181,7 +189,7 @@ def _lean(space: Space) -> Iterator[Strategy]:
     """The leanest by bound of every split of a layer and kind of pipeline, the kinds by turns: the bound of one kind
     may lie further below what is needed than that of another.
     """
-    screen = Screen(space=space)
+    screen = screen_of(space)
     least = min((base.micro_batch for base in space.bases), default=0)
     kinds: dict[int, dict[tuple[int, ...], tuple[float, int, Point]]] = {}
     for order, base in enumerate(base for base in space.bases if base.micro_batch == least):

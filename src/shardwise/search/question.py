@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from shardwise.cost.ledger import Ledger
@@ -157,6 +159,14 @@ class Closest:
     """All ways out were looked at."""
 
 
+class Alone(NamedTuple):
+    """What one kind of GPU of a mixed cluster reaches by itself."""
+
+    cluster: str
+    strategy: Strategy
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A layout that could be recommended."""
@@ -221,6 +231,9 @@ class Answer:
     simulated: tuple[Candidate, ...] = ()
     """What was simulated, up to MOST_SHOWN: those that fit first, fastest first, then the others, leanest first."""
     closest: Closest | None = None
+    alone: tuple[Alone, ...] = ()
+    """Of a mixed cluster, the best plan of each kind without the others, as far as the batch goes; a kind that is
+    missing has none that fits."""
     interrupted: bool = False
     """Ctrl-C was pressed."""
     cpu_seconds: float = 0.0
@@ -252,6 +265,10 @@ class Answer:
         """Whether a layout is as fast as the fastest, as far as can be told."""
         return self.fastest is not None and layout_within_error(self.fastest, one.strategy, one.seconds)
 
+    def shown(self, top: int) -> list[Candidate]:
+        """So many of the best layouts, and the answer's own plans in any case."""
+        return [one for at, one in enumerate(self.top) if at < top or self.roles(one.strategy)]
+
     def roles(self, strategy: Strategy) -> tuple[str, ...]:
         """Which of the answer's plans a strategy is: `recommended`, `fastest`, `simplest`."""
         plans = {"recommended": self.best, "fastest": self.fastest, "simplest": self.simplest}
@@ -262,6 +279,29 @@ class Answer:
         from shardwise.search.api import answer_html
 
         return answer_html(self)
+
+
+def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
+    """The best of several answers, with what all of them prove and counted: kinds of GPU in every order."""
+    if len(answers) == 1:
+        return best
+    counts = [one.counts for one in answers]
+    summed = {name: sum(getattr(one, name) for one in counts) for name in _SUMMED}
+    axes = {axis: dict(sum((Counter(one.axes[axis]) for one in counts), Counter())) for axis in counts[0].axes}
+    finished = all(one.finished for one in counts)
+    return replace(
+        best,
+        bound=min(one.bound for one in answers),
+        counts=replace(best.counts, **summed, axes=axes, finished=finished),
+        # strategies are named for one order of kinds alone
+        lowest=(*best.lowest, *(ProofPart(bound=one.bound) for one in answers if one.question != best.question)),
+        interrupted=any(one.interrupted for one in answers),
+        cpu_seconds=sum(one.cpu_seconds for one in answers),
+        screen_seconds=sum(one.screen_seconds for one in answers),
+    )
+
+
+_SUMMED = ("strategies", "simulated", "simulations", "screened", "too_large", "pruned", "left_open")
 
 
 def slower(answer: Answer, one: Candidate) -> str:
