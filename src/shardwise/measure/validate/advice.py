@@ -186,4 +186,9 @@ def advise_on(case: MeasuredRun, asked: ChosenRun) -> Advised | Skipped:
         answer = answer_of(question, gap=GAP, time_limit=SECONDS)
     except ShardwiseError as fault:
         return Skipped(id=case.id, source=case.source, reason=f"{asked.name}: {fault}")
-    return Advised(name=asked.name, source=asked.source, known=asked.known, case=case, chosen=chosen, answer=answer)
+    if answer.interrupted:
+        raise KeyboardInterrupt
+    return Advised(
+        name=asked.name, source=asked.source, known=asked.known, case=case, chosen=chosen, proposed=answer.best,
+        limit=question.memory_limit, proven=answer.finished,
+    )  # fmt: skip
