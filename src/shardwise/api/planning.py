@@ -165,11 +165,14 @@ def plan(
         asked, fastest=fastest, gap=gap, time_limit=time_limit, workers=workers, executor=executor, address=address,
         report=report, stop=stop,
     )  # fmt: skip
-    if answer.best is None or not answer.finished:
+    if answer.best is None or not answer.finished or answer.interrupted:
         return answer
     began = time.process_time()
-    near = nearest_run(answer.best)
-    return replace(answer, nearest=near, cpu_seconds=answer.cpu_seconds + time.process_time() - began)
+    try:
+        answer = replace(answer, nearest=nearest_run(answer.best))
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return replace(answer, cpu_seconds=answer.cpu_seconds + time.process_time() - began)
 
 
 def why_nothing(answer: Answer) -> str:

@@ -162,14 +162,9 @@ def candidates(answer: Answer, top: int) -> Table:
     rows: list[tuple[str, ...]] = [
         (str(one.strategy), show_seconds(one.seconds), between(one), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes), chance(one), ", ".join(answer.roles(one.strategy)))
-        for one in shown_layouts(answer, top)
+        for one in answer.shown(top)
     ]  # fmt: skip
     return ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "fits", "plan"), rows
-
-
-def shown_layouts(answer: Answer, top: int) -> list[Candidate]:
-    """The best of every layout, so many, and the answer's own plans in any case."""
-    return [one for at, one in enumerate(answer.top) if at < top or answer.roles(one.strategy)]
 
 
 def space(answer: Answer) -> Iterator[str]:
@@ -210,7 +205,7 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
 
 def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
     """The plan of a search, the plans of the answer, and the best of every layout."""
-    top_layouts = [candidate_data(answer, one) for one in shown_layouts(answer, top)]
+    top_layouts = [candidate_data(answer, one) for one in answer.shown(top)]
     kinds = [one._asdict() | {"strategy": str(one.strategy)} for one in answer.alone]
     apart = {"alone": kinds} if kinds else {}
     plans = {"plans": plans_data(answer), "top": top_layouts}

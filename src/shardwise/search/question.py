@@ -231,6 +231,10 @@ class Answer:
         """Whether a layout is as fast as the fastest, as far as can be told."""
         return self.fastest is not None and layout_within_error(self.fastest, one.strategy, one.seconds)
 
+    def shown(self, top: int) -> list[Candidate]:
+        """So many of the best layouts, and the answer's own plans in any case."""
+        return [one for at, one in enumerate(self.top) if at < top or self.roles(one.strategy)]
+
     def roles(self, strategy: Strategy) -> tuple[str, ...]:
         """Which of the answer's plans a strategy is: `recommended`, `fastest`, `simplest`."""
         plans = {"recommended": self.best, "fastest": self.fastest, "simplest": self.simplest}
@@ -243,9 +247,11 @@ class Answer:
         return answer_html(self)
 
 
-def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
-    """The best of several answers, with what all of them prove and counted: kinds of GPU in every order."""
-    if len(answers) == 1:
+def merged(best: Answer, answers: Sequence[Answer], unseen: float) -> Answer:
+    """The best of several answers, with what all of them prove and counted: kinds of GPU in every order. `unseen`: what
+    none that is missing can beat.
+    """
+    if len(answers) == 1 and unseen == float("inf"):
         return best
     counts = [one.counts for one in answers]
     summed = {name: sum(getattr(one, name) for one in counts) for name in _SUMMED}
@@ -253,10 +259,14 @@ def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
     finished = all(one.finished for one in counts)
     return replace(
         best,
-        bound=min(one.bound for one in answers),
+        bound=min(unseen, *(one.bound for one in answers)),
         counts=replace(best.counts, **summed, axes=axes, finished=finished),
         # strategies are named for one order of kinds alone
-        lowest=(*best.lowest, *(ProofPart(bound=one.bound) for one in answers if one.question != best.question)),
+        lowest=(
+            *best.lowest,
+            *(ProofPart(bound=one.bound) for one in answers if one.question != best.question),
+            *([ProofPart(bound=unseen)] if unseen < float("inf") else []),
+        ),
         interrupted=any(one.interrupted for one in answers),
         cpu_seconds=sum(one.cpu_seconds for one in answers),
         screen_seconds=sum(one.screen_seconds for one in answers),
