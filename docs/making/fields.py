@@ -8,6 +8,7 @@ from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.describe import FieldDoc, describe
 from shardwise.inputs.gate import Scalar, shown
 from shardwise.inputs.load import SITES, load_runtime, load_site, runtime_names
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Abilities, Kernels, Memory, Overheads, Overlap, Runtime
@@ -17,7 +18,7 @@ from shardwise.inputs.strategy import SCHEDULES, Lora, Strategy
 
 PAGES: dict[str, tuple[type, ...]] = {
     "model": (Model, RopeScaling, Mla, Moe),
-    "cluster": (Cluster, Gpu, Level, Site),
+    "cluster": (Cluster, Gpu, Level, Site, Mixed),
     "strategy": (Strategy, Recompute, Lora),
     "runtime": (Runtime, Abilities, Kernels, Memory, Overlap, Overheads),
 }

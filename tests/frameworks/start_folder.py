@@ -25,10 +25,10 @@ class Run(NamedTuple):
     log: str
 
 
-def folder_of(model, words: str, to: str, folder: Path) -> Path:
+def folder_of(model, words: str, to: str, folder: Path, cluster: str = "") -> Path:
     """A plan's folder for a target."""
     strategy = Strategy.parse(words)
-    plan = shardwise.plan_of(shardwise.estimate(model, f"{strategy.world}xh200", strategy))
+    plan = shardwise.plan_of(shardwise.estimate(model, cluster or f"{strategy.world}xh200", strategy))
     write_export(export(plan, to), folder)
     return folder
 

@@ -126,6 +126,29 @@ def test_every_program_starts_from_the_same_weights(kind, tmp_path, monkeypatch)
         assert float(own.loss_of(decoder(ids), ids)) == pytest.approx(float(own.loss_of(logits, ids)), rel=1e-6)
 
 
+def test_replicas_with_unequal_batches_take_the_step_of_all_micro_batches(tmp_path, monkeypatch):
+    """Three micro batches on a fast GPU and one on a slow one weigh the same: the loss of step 2 is that of one
+    process that takes the mean of all four.
+    """
+    words = "dp2 zero0 mbs2 gbs8 seq32 fp32 sgd batches=3,1 runtime=torch-pipelining"
+    folder = folder_of(GQA, words, "torch-pipelining", tmp_path / "run", cluster="1xh100 + 1xa100")
+    run = started(folder, steps=2, LEARNING_RATE="0.1", GPUS_PER_NODE="2", NUM_NODES="1")
+    loop, own = loaded(folder / "shardwise_loop.py", monkeypatch), loaded(MODEL, monkeypatch)
+    whole = own.build({**asdict(GQA), "flash": True}, 0, GQA.layers, "cpu", torch.float32, loop.SEED)
+    plain, seen = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9), []
+    for step in range(2):
+        ids = [
+            loop.tokens(step, micro, replica, 2, 32, GQA.vocab) for replica, micro in ((0, 0), (0, 1), (0, 2), (1, 0))
+        ]
+        loss = sum(own.loss_of(whole(one), one) for one in ids) / 4
+        seen.append(loss.item())
+        loss.backward()
+        plain.step()
+        plain.zero_grad()
+    assert run.losses == pytest.approx(seen, rel=1e-5)
+    assert seen[1] != pytest.approx(seen[0], rel=1e-3)
+
+
 def test_one_stage_is_a_pipeline_too(tmp_path):
     folder = folder_of(GQA, "pp1 mbs4 gbs16 seq64", "torch-pipelining", tmp_path / "run")
     run = started(folder, steps=2)

@@ -163,3 +163,16 @@ def test_answers_are_the_same_bytes(server, plan):
     question = json.dumps({"plan": plan})
     first, second = (server.post("/api/view", question) for _ in range(2))
     assert first.body == second.body
+
+
+def test_a_mixed_cluster_is_planned_shown_and_exported(server):
+    question = {**SMALL, "cluster": "4xh100 + 4xa100", "only": "tp=1 cp=1 mbs=1"}
+    told = list(server.plan(question))
+    done = told[-1][1]
+    seen = [data["evaluated"] for word, data in told if word == "progress"]
+    assert seen == sorted(seen)
+    assert done["finished"]
+    assert any(name == "kinds" for name, _ in done["view"]["facts"])
+    assert server.post("/api/view", {"plan": done["plan"]}).data["view"]["strategy"] == done["view"]["strategy"]
+    found = server.post("/api/export", {"plan": done["plan"], "target": "torchtitan"})
+    assert "several kinds of GPU" in json.dumps(found.data)

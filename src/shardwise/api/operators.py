@@ -26,12 +26,15 @@ def operator_question(**asked: Any) -> OperatorQuestion:  # noqa: ANN401 - each 
     """
     from shardwise.api.reading import as_cluster, as_model
     from shardwise.frameworks.aceso.ask import OperatorOptions, question_of
+    from shardwise.frameworks.load import refuse_mixed
     from shardwise.inputs.load import load_runtime
 
     if isinstance(asked["runtime"], str):
         asked["runtime"] = load_runtime(asked["runtime"])
     loaders: dict[str, Callable[[Any], object]] = {"model": as_model, "cluster": as_cluster, "profiles": str}
     asked |= {name: load(asked[name]) for name, load in loaders.items() if asked[name] is not None}
+    if asked["cluster"] is not None:
+        refuse_mixed(asked["cluster"], "cluster", "plan-operators", "give one kind, or plan whole strategies (`plan`)")
     return question_of(OperatorOptions(**asked))
 
 
@@ -132,10 +135,12 @@ def operators_to_measure(
     """What `probe --operators` should measure, as its file holds it; `micro_batches`: samples of a replica."""
     from shardwise.api.reading import as_cluster, as_model
     from shardwise.frameworks.aceso.ask import to_measure
+    from shardwise.frameworks.load import refuse_mixed
     from shardwise.inputs.load import load_runtime
 
-    software = load_runtime(runtime) if isinstance(runtime, str) else runtime
-    return to_measure(as_model(model), as_cluster(cluster), software, seq, micro_batches)
+    software, machines = load_runtime(runtime) if isinstance(runtime, str) else runtime, as_cluster(cluster)
+    refuse_mixed(machines, "cluster", "probe --operators", "give one kind")
+    return to_measure(as_model(model), machines, software, seq, micro_batches)
 
 
 def write_profiles(question: OperatorQuestion, folder: Source) -> None:

@@ -156,20 +156,28 @@ def plan(
 
     from shardwise.measure.nearest import nearest_run
     from shardwise.search.api import answer_of
+    from shardwise.search.ladder import with_ladder
 
     asked = question(
         model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory=memory,
         memory_margin=memory_margin, base=base,
     )  # fmt: skip
+    began = time.monotonic()
     answer = answer_of(
         asked, fastest=fastest, gap=gap, time_limit=time_limit, workers=workers, executor=executor, address=address,
         report=report, stop=stop,
     )  # fmt: skip
-    if answer.best is None or not answer.finished:
+    if answer.closest is not None:
+        left = None if time_limit is None else time_limit - (time.monotonic() - began)
+        return replace(answer, closest=with_ladder(asked, answer.closest, stop, left))
+    if answer.best is None or not answer.finished or answer.interrupted:
         return answer
-    began = time.process_time()
-    near = nearest_run(answer.best)
-    return replace(answer, nearest=near, cpu_seconds=answer.cpu_seconds + time.process_time() - began)
+    cpu = time.process_time()
+    try:
+        answer = replace(answer, nearest=nearest_run(answer.best))
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return replace(answer, cpu_seconds=answer.cpu_seconds + time.process_time() - cpu)
 
 
 def why_nothing(answer: Answer) -> str:

@@ -132,7 +132,7 @@ def _beside_plan(
         words = dict(parse(strategy))
     except InputError:  # told with all other faults
         return strategy, {}
-    for name, lead in (("layers", "layers="), ("recompute", "recompute="), ("lora", "lora")):
+    for name, lead in (("layers", "layers="), ("batches", "batches="), ("recompute", "recompute="), ("lora", "lora")):
         if name in words:  # as text, like the option of that name
             words[name] = next(word for word in strategy.split() if word.startswith(lead)).removeprefix(lead)
     return None, words
@@ -348,10 +348,22 @@ def as_runtime(source: Runtime | str | None) -> Runtime | None:
 
 def as_plan(source: Plan | Source, verb: str, at: str = "plan") -> Plan:
     """A plan of a whole strategy, read where a file stands for it; a per-operator plan is refused. `at`: its name."""
-    from shardwise.frameworks.load import refuse_per_op
+    from shardwise.frameworks.load import refuse_mixed, refuse_per_op
     from shardwise.plan.file import read_plan
     from shardwise.plan.plan import Plan
 
     plan = source if isinstance(source, Plan) else read_plan(source)
-    refuse_per_op(plan, at if plan is source else str(source), verb)
+    at = at if plan is source else str(source)
+    refuse_per_op(plan, at, verb)
+    if verb in _ONE_KIND:
+        refuse_mixed(plan.cluster, at, verb, _ONE_KIND[verb])
     return plan
+
+
+_ONE_KIND = {
+    "what-if": "write the other cluster out and plan for it",
+    "rehearse": "rehearse a plan for one of the kinds",
+    "calibrate": "calibrate each kind by a run on it alone",
+    "launch": "export it, and start its script on the nodes of every kind, in the order of the kinds",
+}
+"""Verbs that know one kind of GPU, and what to do instead."""

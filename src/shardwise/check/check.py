@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shardwise.check import mixed as check_mixed
 from shardwise.check import model as check_parts
 from shardwise.check import pipeline as check_pipeline
 from shardwise.check import runtime as check_runtime
@@ -26,6 +27,7 @@ _RULES = (
     *check_split.RULES,
     *check_pipeline.RULES,
     *check_runtime.RULES,
+    *check_mixed.RULES,
 )
 
 

@@ -75,7 +75,7 @@ def batch_divides(case: Combination) -> Iterator[Fault]:
     if _model_parallel_fault(s, case.cluster.gpus):
         return
     step = s.dp * s.micro_batch
-    if s.global_batch % step and case.runtime.base not in _RAGGED:
+    if s.global_batch % step and not s.batches and case.runtime.base not in _RAGGED:
         yield Fault(
             "strategy.global_batch",
             f"{s.global_batch} is not a multiple of dp {s.dp} x micro_batch {s.micro_batch} = {step}; "

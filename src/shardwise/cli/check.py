@@ -50,6 +50,7 @@ def _say(asked: Asked, output: Output) -> None:
     s, layers = asked.strategy, spread(asked.model.layers, asked.strategy)
     output.say(f"valid: {s}")
     output.say(f"  {asked.model.name} on {asked.cluster.name} with {asked.runtime.base}")
-    output.say(f"  {s.microbatches} micro batches of {s.micro_batch} on each of {s.dp} replicas")
+    counts = f"{', '.join(map(str, s.batches))} (by kind of GPU)" if s.batches else s.microbatches
+    output.say(f"  {counts} micro batches of {s.micro_batch} on each of {s.dp} replicas")
     if s.pp > 1:
         output.say(f"  layers of the chunks: {','.join(map(str, layers))}")

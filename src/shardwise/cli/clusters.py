@@ -10,6 +10,7 @@ from shardwise.cli.output import Output, output_options
 from shardwise.inputs.calibrations import calibration_of, learnt_line
 from shardwise.inputs.cluster import Cluster, Gpu, Level
 from shardwise.inputs.load import gpu_names
+from shardwise.inputs.mixed import Mixed, kinds_of
 from shardwise.inputs.site import USUAL
 from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
 
@@ -20,7 +21,7 @@ from shardwise.units import show_bytes, show_flops, show_rate, show_seconds
 def command(cluster: str | None, output: Output) -> None:
     """List the GPUs of the catalog, or show a cluster with its network.
 
-    CLUSTER is text such as 64xh100, or a file of ours or SimuMax's system file.
+    CLUSTER is text such as 64xh100 or "32xh100 + 64xa100", or a file of ours or SimuMax's system file.
     """
     if cluster is None:
         _list(output)
@@ -35,7 +36,8 @@ def _list(output: Output) -> None:
         ("gpu", "memory", "bandwidth", "16-bit", "fp8", "fp4", "node", "in node"), [_row(node) for node in nodes]
     )
     output.say()
-    output.say("A cluster is so many of one GPU, such as 64xh100, with the usual network for it, or a file.")
+    output.say("A cluster is so many of one GPU, such as 64xh100, with the usual network for it, or a file;")
+    output.say('"32xh100 + 64xa100" is a mixed one.')
 
 
 def _row(node: Cluster) -> tuple[str, ...]:
@@ -59,8 +61,19 @@ def _show(text: str, output: Output) -> None:
     read = api.read_cluster(text)
     for note in read.notes:
         output.note(note)
-    cluster, gpu = read.value, read.value.gpu
+    cluster = read.value
     output.answer(cluster)
+    kinds = kinds_of(cluster)
+    for kind in kinds:
+        _show_kind(kind, output)
+    if isinstance(cluster, Mixed):
+        output.say()
+        output.say(f"{cluster.name}: {cluster.gpus} GPUs of {len(kinds)} kinds, joined by")
+        output.table(_LEVEL_HEADS, [_level_row(cluster.join)])
+
+
+def _show_kind(cluster: Cluster, output: Output) -> None:
+    gpu = cluster.gpu
     output.say(f"{cluster.name}: {cluster.gpus} x {gpu.name}, {show_bytes(gpu.memory)} at {show_rate(gpu.bandwidth)}")
     output.say("  peak: " + ", ".join(f"{name} {show_flops(value)}" for name, value in gpu.flops.items()))
     output.say(f"  host: {show_bytes(cluster.host_memory)} per node, {show_rate(cluster.host_bandwidth)} per GPU")
@@ -73,8 +86,10 @@ def _show(text: str, output: Output) -> None:
         factors = ", ".join(f"{kind} x{factor:.3g}" for kind, factor in one.corrections.items())
         output.say(f"  {learnt_line(calibration.name, one)}: {factors}")
     output.say()
-    heads = ("level", "GPUs", "per GPU", "latency", "topology", "oversubscription")
-    output.table(heads, [_level_row(level) for level in cluster.levels])
+    output.table(_LEVEL_HEADS, [_level_row(level) for level in cluster.levels])
+
+
+_LEVEL_HEADS = ("level", "GPUs", "per GPU", "latency", "topology", "oversubscription")
 
 
 def _level_row(level: Level) -> tuple[str, ...]:

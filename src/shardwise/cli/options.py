@@ -78,7 +78,7 @@ SWITCHES: dict[str, tuple[str, object]] = {
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FORMS = {"layers": "N,N,...", "recompute": "none|full|full:4|modules", "lora": "RANK[:TARGETS]"}
+_FORMS = {"layers": "N,N,...", "batches": "N,N,...", "recompute": "none|full|full:4|modules", "lora": "RANK[:TARGETS]"}
 _HIDDEN = frozenset(name for names in MEGATRON.values() for name in names)
 MEGATRON_WORDS = "shardwise.megatron"
 MICROBATCHES = "Passes per iteration and replica, in place of --global-batch."
@@ -177,7 +177,7 @@ def _metavar(doc: FieldDoc) -> str:
 
 def _help(doc: FieldDoc) -> str:
     default = ("on" if doc.default else "off") if doc.kind == "switch" else str(doc.default).lower()
-    derived = doc.name in {"dp", "layers", "first_layers", "last_layers", "zero_group", "group"}
+    derived = doc.name in {"dp", "layers", "batches", "first_layers", "last_layers", "zero_group", "group"}
     extra = f" One of {', '.join(SCHEDULES)}." if doc.name == "schedule" else ""
     return f"{doc.text}{extra}" + ("" if derived else f" [{default}]")
 

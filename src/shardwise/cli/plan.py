@@ -88,6 +88,7 @@ def command(context: click.Context, /, output: Output, **options: Any) -> int:  
     \b
     shardwise plan llama-3-70b --cluster 64xh100 --global-batch 1024 --seq 8192 --out plan.json
     shardwise plan llama-3-70b -c 64xh100 --global-batch 1024 --only "tp<=4 zero1" --fix pp=4
+    shardwise plan llama-3-70b -c "32xh100 + 64xa100" --global-batch 1024   (several kinds of GPU)
     shardwise plan plan.json --only vpp=1   (model, cluster and batch of a plan)
 
     Operator by operator, each with a split of its own: shardwise plan-operators.

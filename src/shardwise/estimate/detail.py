@@ -55,9 +55,12 @@ class Detail(NamedTuple):
 def detail(found: Estimate, *, runtime: Runtime | None = None) -> Detail:
     """Work and groups of an estimate; `runtime`: the one it was made with, where that is not the one it names."""
     setup = setup_of(found.model, found.cluster, found.strategy, runtime or load_runtime(found.strategy.runtime))
-    ranks = range(found.strategy.pp)
-    work = tuple(work_of(rank, setup.rank_chunks(rank), setup.shard, setup.machine) for rank in ranks)
-    return Detail(work, tuple(group_rates(setup)))
+    own = [setup.at(rank) for rank in range(found.strategy.pp)]
+    work = tuple(work_of(rank, setup.rank_chunks(rank), one.shard, one.machine) for rank, one in enumerate(own))
+    if not setup.kinds:
+        return Detail(work, tuple(group_rates(setup)))
+    rates = ((kind.cluster.gpu.name, one) for kind in setup.kinds for one in group_rates(kind))
+    return Detail(work, tuple(one._replace(group=f"{one.group} on {name}") for name, one in rates))
 
 
 def group_rates(setup: Setup) -> Iterator[GroupRate]:

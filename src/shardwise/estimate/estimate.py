@@ -13,7 +13,7 @@ from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden, update_of
-from shardwise.estimate.intervals import around, causes_of, launch_bound, probability, spread_of
+from shardwise.estimate.intervals import Spread, around, causes_of, launch_bound, probability, spread_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import (
     Passes,
@@ -24,11 +24,12 @@ from shardwise.estimate.passes import (
     seconds_of,
     sharding_slowed,
 )
-from shardwise.estimate.predictions import Figures, Stage, yardstick
-from shardwise.estimate.setup import Setup, setup_of
-from shardwise.inputs.cluster import Cluster
+from shardwise.estimate.predictions import Figures, Stage, device_of, yardstick
+from shardwise.estimate.setup import Setup, memory_share, setup_of
+from shardwise.inputs.cluster import Cluster, Gpu
 from shardwise.inputs.formats import PEAKS
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.site import HOST
@@ -55,7 +56,13 @@ class Estimate(Figures):
     @property
     def limit(self) -> float:
         """Bytes that `fits` is said against: what was asked for, else all of the GPU's."""
-        return yardstick(self.cluster.gpu.memory, self.memory_limit, self.total_bytes_interval)
+        asked = None if self.memory_limit is None else room(self, self.memory_limit)
+        return yardstick(self.device.memory, asked, self.total_bytes_interval)
+
+    @property
+    def device(self) -> Gpu:
+        """The GPU that `total_bytes` is of."""
+        return device_of(self.cluster, self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -94,13 +101,18 @@ def within(found: Estimate, limit: float | None) -> Estimate:
     """The estimate, held against the bytes that a rank may need, never more than its GPU has; none: as it is."""
     if limit is None:
         return found
-    gpu, before = found.cluster.gpu, found.limit
-    found = replace(found, memory_limit=min(limit, gpu.memory))
+    gpu, before = found.device, found.limit
+    found = replace(found, memory_limit=min(limit, found.cluster.gpu.memory))
     if found.limit == before or found.host_bytes > found.cluster.host_memory:
         return found
     low, high = needed = found.total_bytes_interval
     chance = probability(found.total_bytes, found.limit, log(high / low) / 2)
     return replace(found, fits=fits(needed, replace(gpu, memory=found.limit)), fits_probability=chance)
+
+
+def room(found: Estimate, limit: float) -> float:
+    """Of a limit for the largest GPUs of a cluster, what it is for those that have least room."""
+    return limit * memory_share(found.cluster, found.device)
 
 
 class RankParts(NamedTuple):
@@ -111,29 +123,57 @@ class RankParts(NamedTuple):
     """Nothing of it hidden yet."""
 
 
+class Side(NamedTuple):
+    """The passes of one pipeline, and what its ranks need: one stands for all, or for those on one kind of GPU."""
+
+    setup: Setup
+    parts: list[RankParts]
+    each: Seconds
+    done: Passes
+    memory: tuple[RankMemory, ...]
+
+
 def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     """Stack a resolved setup into an estimate; `order`: its passes run in another order than the strategy's."""
-    strategy = setup.strategy
-    by_rank = [setup.rank_chunks(rank) for rank in range(strategy.pp)]
-    parts = _parts(setup)
-    stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(parts))
+    by_replica = setup.kinds and not setup.kind_of
+    sides = [_side(one, order) for one in (setup.kinds if by_replica else (setup,))]
+    slow = max(sides, key=lambda one: one.done.makespan)  # the others wait for it before gradients are whole
+    strategy, runtime, done = slow.setup.strategy, slow.setup.runtime, slow.done
+    distinct = {id(part): (side, rank, part) for side in sides for rank, part in enumerate(side.parts)}.values()
+    updates = [
+        hidden(part.update, beside_passes(side.setup, rank), strategy, runtime, done.makespan)
+        for side, rank, part in distinct
+    ]
+    update = max(updates, key=lambda one: one.exposed)
+    fixed = runtime.overheads.beside(strategy.microbatches, strategy.zero)
+    seconds = done.makespan * strategy.straggler + update.exposed + fixed
+    stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(slow.parts))
+    stage, own = stages[done.busiest], slow.setup.rank_chunks(done.busiest)
+    forward, backward = (sum(each) for each in zip(*(slow.each[id(chunk)] for chunk in own), strict=True))
+    sharding = (forward - stage.forward) + (backward - stage.backward)
+    slowed = sharding_slowed(slow.setup.at(done.busiest), own)
+    time = _time_ledger(slow.setup, own, (sharding - slowed, slowed), done, update, fixed)
+    steps = tuple(part.update.optimizer for part in slow.parts)
+    full, rank = max(((side, one) for side in sides for one in side.memory), key=_filled)
+    busiest = slow.setup.at(done.busiest)
+    if by_replica:  # the faster kinds idle while they wait
+        gpus = [kind.gpus / setup.cluster.gpus for kind in kinds_of(setup.cluster)]
+        done = done._replace(work=sum(share * side.done.work for share, side in zip(gpus, sides, strict=True)))
+    found = _estimate(setup, seconds, time, (full, rank.rank), stages, update, steps, done, busiest)
+    return found if order is None else replace(found, order=order)
+
+
+def _side(setup: Setup, order: Schedule | None) -> Side:
     each, footprints = seconds_of(setup), footprints_of(setup)
     done = passes_of(setup, each, footprints, order)
     memory = tuple(rank_memory(rank, done.held[rank], one) for rank, one in enumerate(footprints))
-    distinct = {id(part): part.update for part in parts}.values()
-    beside = beside_passes(setup)
-    updates = [hidden(one, beside, strategy, setup.runtime, done.makespan) for one in distinct]
-    update = max(updates, key=lambda one: one.exposed)
-    fixed = setup.runtime.overheads.beside(strategy.microbatches, strategy.zero)
-    seconds = done.makespan * strategy.straggler + update.exposed + fixed
-    stage, own = stages[done.busiest], by_rank[done.busiest]
-    forward, backward = (sum(each) for each in zip(*(each[id(chunk)] for chunk in own), strict=True))
-    sharding = (forward - stage.forward) + (backward - stage.backward)
-    slowed = sharding_slowed(setup, own)
-    time = _time_ledger(setup, own, (sharding - slowed, slowed), done.makespan, update, fixed)
-    steps = tuple(part.update.optimizer for part in parts)
-    found = _estimate(setup, seconds, time, memory, stages, update, steps, done)
-    return found if order is None else replace(found, order=order)
+    return Side(setup, _parts(setup), each, done, memory)
+
+
+def _filled(place: tuple[Side, RankMemory]) -> float:
+    """Share of its GPU that a rank needs."""
+    side, one = place
+    return one.total / side.setup.at(one.rank).cluster.gpu.memory
 
 
 def _parts(setup: Setup) -> list[RankParts]:
@@ -152,15 +192,16 @@ def rank_updates(setup: Setup) -> list[Update]:
 
 def _update(setup: Setup, rank: int) -> Update:
     """Seconds of a rank's update: operators that are split alike are reduced together, one lot after the other."""
+    own = setup.at(rank)
     found = [
         update_of(
             split.chunks,
             split.strategy,
-            setup.runtime,
-            setup.states,
-            data_groups(setup.network, split.strategy),
-            setup.machine,
-            setup.cluster.host_bandwidth,
+            own.runtime,
+            own.states,
+            data_groups(own.network, split.strategy),
+            own.machine,
+            own.cluster.host_bandwidth,
             trained_share(split.chunks, split.shard),
         )
         for split in setup.splits(rank)
@@ -168,24 +209,27 @@ def _update(setup: Setup, rank: int) -> Update:
     return found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
 
 
-def beside_passes(setup: Setup) -> Beside:
-    """What the update meets behind the passes."""
+def beside_passes(setup: Setup, rank: int = 0) -> Beside:
+    """What the update of a rank meets behind the passes."""
     forward = sum(chunk.f.wire for chunk in setup.chunks)
     backward = sum(chunk.i.wire + chunk.w.wire + chunk.recompute.wire for chunk in setup.chunks)
-    return beside_of(data_groups(setup.network, setup.strategy), setup.strategy, forward, backward)
+    return beside_of(data_groups(setup.at(rank).network, setup.strategy), setup.strategy, forward, backward)
 
 
 def _estimate(
     setup: Setup,
     seconds: float,
     time: Ledger,
-    memory: tuple[RankMemory, ...],
+    fullest: tuple[Side, int],
     stages: tuple[Stage, ...],
     update: Update,
     steps: tuple[float, ...],
     done: Passes,
+    slow: Setup,
 ) -> Estimate:
-    strategy, cluster, calibration = setup.strategy, setup.cluster, setup.calibration
+    """`fullest`: the pipeline rank that leaves least of its GPU, and whose it is; `slow`: of the busiest one's GPU."""
+    strategy, cluster, (side, rank) = setup.strategy, setup.cluster, fullest
+    memory, held = side.memory, side.setup.at(rank)
     tokens = strategy.global_batch * strategy.seq
     peak = cluster.gpu.peak(PEAKS.get(strategy.dtype, strategy.dtype))
     frozen = strategy.lora is not None
@@ -195,12 +239,14 @@ def _estimate(
     again = sum(gpus * chunk.recompute_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
     world = sum(shares) // strategy.vpp
     capacity = seconds * world * peak
-    microbatches = strategy.microbatches
-    total = max(one.total for one in memory)
+    microbatches = float(strategy.microbatches)
+    if strategy.batches:  # the mean of replicas
+        microbatches = strategy.global_batch / strategy.dp / strategy.micro_batch
+    total = memory[rank].total
     host = _host_bytes(setup)
     stage = stages[done.busiest]
-    causes = causes_of(setup.model, cluster, strategy.dtype, setup.runtime.name, calibration, time)
-    width = spread_of(causes, setup.runtime.name, calibration, cluster.site, launch_bound(time))
+    kinds = setup.kinds or (setup,)
+    width = Spread(*map(max, zip(*(_width(kind, time) for kind in kinds), strict=True)))
     needed = around(total, width.memory)
     enough = host <= cluster.host_memory
     return Estimate(
@@ -215,8 +261,10 @@ def _estimate(
         total_bytes=total,
         total_bytes_interval=needed,
         host_bytes=host,
-        fits=fits(needed, cluster.gpu) if enough else "no",
-        fits_probability=probability(total, cluster.gpu.memory, width.memory) if enough else 0.0,
+        fits=fits(needed, held.cluster.gpu) if enough else "no",
+        fits_probability=probability(total, held.cluster.gpu.memory, width.memory) if enough else 0.0,
+        fullest=_place(setup, held),
+        slowest=_place(setup, slow),
         stages=stages,
         makespan=done.makespan,
         bubble=1 - done.work / done.makespan,
@@ -225,13 +273,24 @@ def _estimate(
         mfu=causal / capacity,
         mfu_full_attention=full / capacity,
         hfu=(causal + again * microbatches) / capacity,
-        forward_seconds=microbatches * stage.forward,
-        backward_seconds=microbatches * stage.backward,
+        forward_seconds=strategy.microbatches * stage.forward,
+        backward_seconds=strategy.microbatches * stage.backward,
         optimizer_seconds=update.optimizer,
         optimizer_by_rank=steps,
         update=update,
-        calibration=f"{calibration.name}: {calibration.source}",
+        calibration="; ".join(dict.fromkeys(f"{one.calibration.name}: {one.calibration.source}" for one in kinds)),
     )
+
+
+def _place(setup: Setup, kind: Setup) -> int:
+    return next((place for place, one in enumerate(setup.kinds) if one is kind), 0)
+
+
+def _width(setup: Setup, time: Ledger) -> Spread:
+    """How far predictions on one kind of GPU are off."""
+    name, calibration = setup.runtime.name, setup.calibration
+    causes = causes_of(setup.model, setup.cluster, setup.strategy.dtype, name, calibration, time)
+    return spread_of(causes, name, calibration, setup.cluster.site, launch_bound(time))
 
 
 def _host_bytes(setup: Setup) -> float:
@@ -265,14 +324,14 @@ def _time_ledger(
     setup: Setup,
     chunks: list[Chunk],
     sharding: tuple[float, float],
-    makespan: float,
+    done: Passes,
     update: Update,
     fixed: float,
 ) -> Ledger:
     """The iteration on its busiest rank: compute by pass and kind, communication, waiting, update. `sharding`: what
     sharded parameters show of themselves, and what they slow down.
     """
-    strategy, cluster = setup.strategy, setup.cluster
+    strategy, cluster, makespan = setup.strategy, setup.at(done.busiest).cluster, done.makespan
     count, slowest = strategy.microbatches, cluster.site.slowest(cluster.gpus)
     passes = {
         "forward": combined(*(chunk.f for chunk in chunks)),
@@ -285,7 +344,7 @@ def _time_ledger(
         "backward": combined(passes["backward"], passes["recompute"]).launch,
         "recompute": 0.0,
     }
-    notes = kernel_notes((run.block for chunk in chunks for run in chunk.runs), setup.calibration)
+    notes = kernel_notes((run.block for chunk in chunks for run in chunk.runs), setup.at(done.busiest).calibration)
     parts = [
         ledger(
             name,

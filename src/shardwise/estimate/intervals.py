@@ -18,6 +18,7 @@ from shardwise.inputs.accuracy import Widths, accuracy
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import calibration_of, is_shipped, learnt_of
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.mixed import whole_kinds
 from shardwise.inputs.model import Model
 from shardwise.inputs.site import USUAL, Site
 from shardwise.inputs.strategy import Strategy
@@ -203,7 +204,11 @@ def pair_width(found: Estimate) -> float:
 
 def layout_width(found: Estimate) -> float:
     """The width that a layout has of its own: without what is shared by all layouts of the question."""
-    calibration, runtime = calibration_of(found.cluster.gpu), found.strategy.runtime
-    every = causes_of(found.model, found.cluster, found.strategy.dtype, runtime, calibration, found.time)
+    return max(_layout_width(found, kind) for kind in whole_kinds(found.cluster))
+
+
+def _layout_width(found: Estimate, cluster: Cluster) -> float:
+    calibration, runtime = calibration_of(cluster.gpu), found.strategy.runtime
+    every = causes_of(found.model, cluster, found.strategy.dtype, runtime, calibration, found.time)
     own = tuple(name for name in every if name not in UNSEEN)
     return spread_of(own, runtime, calibration, launch=launch_bound(found.time)).time

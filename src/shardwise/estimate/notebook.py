@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shardwise.cost.memory import RankMemory
-from shardwise.estimate.predictions import Figures, Predictions, Stage, show_limit, yardstick
+from shardwise.estimate.predictions import Figures, Predictions, Stage, device_of, show_limit, yardstick
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
@@ -50,8 +50,9 @@ def html_of(
     title = f"<b>{_text(model.name)}</b> on <b>{_text(cluster.name)}</b> with {_text(strategy.runtime)}"
     parts = [title, f"<code>{_text(str(strategy))}</code>"]
     if told is not None:
-        memory = cluster.gpu.memory
-        limit = yardstick(memory, told.memory_limit, told.total_bytes_interval)
+        memory = device_of(cluster, told).memory
+        asked = None if told.memory_limit is None else told.memory_limit * memory / cluster.gpu.memory
+        limit = yardstick(memory, asked, told.total_bytes_interval)
         parts += [_table([*_facts(told, show_limit(limit, memory)), *facts]), _drawing(told, limit)]
     if others:
         parts.append(f"<details><summary>other layouts</summary>{_table(others[1:], others[0])}</details>")

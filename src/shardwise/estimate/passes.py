@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from shardwise.cost.chunk import Chunk
@@ -21,7 +22,7 @@ from shardwise.cost.update import data_groups
 from shardwise.errors import InfeasibleError
 from shardwise.estimate.setup import Setup
 from shardwise.inputs.strategy import Strategy
-from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.action import Schedule, placed
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import Prepared, replay, simulate
 from shardwise.pipeline.faults import find_fault
@@ -100,7 +101,11 @@ def timeline_of(
     seconds: Seconds | None = None,
     footprints: Sequence[Footprint] | None = None,
 ) -> Timeline:
-    """The times of every pass of an iteration, in the strategy's order or another, with the device's bytes."""
+    """The times of every pass of an iteration, in the strategy's order or another, with the device's bytes.
+
+    Where kinds of GPU hold replicas, of the kind that takes longest.
+    """
+    setup = longest(setup)
     strategy = setup.strategy
     if order is None and strategy.schedule == "auto":
         try:
@@ -115,6 +120,13 @@ def timeline_of(
     if order is None:
         order = generate(strategy.schedule, pp=strategy.pp, microbatches=strategy.microbatches, costs=costs)
     return simulate(order, costs)
+
+
+def longest(setup: Setup) -> Setup:
+    """The setup, or where kinds of GPU hold replicas, of the kind whose passes take longest."""
+    if not setup.kinds or setup.kind_of:
+        return setup
+    return max(setup.kinds, key=lambda kind: kind.strategy.microbatches * sum(map(sum, seconds_of(kind).values())))
 
 
 def order_of(strategy: Strategy) -> Schedule | None:
@@ -140,6 +152,7 @@ def pass_costs(
 
     `split`: I and W run apart. `seconds` and `footprints` where they are known already.
     """
+    setup = longest(setup)
     forward, backward, hops = _shown(setup, seconds or seconds_of(setup))
     if split:
         i, w = _apart(setup, hops)
@@ -163,7 +176,7 @@ def pass_costs(
         free_at_input_grad=tuple(freed[id(chunk)] for chunk in setup.chunks),
         static=tuple(one.static for one in ranks),
         step=tuple(one.step for one in ranks),
-        memory_limit=(setup.memory_limit or setup.cluster.gpu.memory,) * setup.strategy.pp,
+        memory_limit=tuple(map(setup.limit_of, range(setup.strategy.pp))),
         in_bytes=True,
     )
 
@@ -172,6 +185,8 @@ def seconds_of(setup: Setup) -> Seconds:
     """With what sharded parameters show of themselves."""
     if setup.strategy.zero < 3:
         return plain_seconds(setup)
+    if setup.kinds:
+        return {key: found for kind in setup.kinds for key, found in seconds_of(kind).items()}
     behind = behind_passes(setup)
     return {key: pass_seconds(chunk, behind) for key, chunk in setup.distinct.items()}
 
@@ -194,11 +209,11 @@ def footprints_of(setup: Setup) -> list[Footprint]:
     """What every rank's chunks take; ranks with equal chunks share one."""
 
     def made(rank: int) -> Footprint:
-        splits = setup.splits(rank)
+        splits, own = setup.splits(rank), setup.at(rank)
         pairs = [pair for split in splits for pair in spread_params(split.chunks, split.strategy)]
         return footprint_of(
-            setup.rank_chunks(rank), splits[0].shard, splits[0].strategy, setup.runtime, setup.states,
-            setup.cluster.gpu.reserved, pairs,
+            setup.rank_chunks(rank), splits[0].shard, splits[0].strategy, own.runtime, own.states,
+            own.cluster.gpu.reserved, pairs,
         )  # fmt: skip
 
     return setup.by_contents(made)
@@ -206,14 +221,32 @@ def footprints_of(setup: Setup) -> list[Footprint]:
 
 def _shown(setup: Setup, seconds: Seconds) -> tuple[list[float], list[float], list[float]]:
     """Every chunk's forward and backward seconds with what shows of its sends, and its whole sends."""
-    hops = [rank.hop for rank in setup.ranks] or [hop_seconds(setup)] * len(setup.chunks)
+    hops = hops_of(setup)
     shows = 1 - setup.runtime.overlap.p2p
     both = [(*seconds[id(chunk)], hop * shows) for chunk, hop in zip(setup.chunks, hops, strict=True)]
     return [forward + shown for forward, _, shown in both], [backward + shown for _, backward, shown in both], hops
 
 
+def hops_of(setup: Setup) -> list[float]:
+    """Seconds to hand a micro batch from every chunk to the next, and to the last from the one before."""
+    if setup.ranks:
+        return [rank.hop for rank in setup.ranks]
+    ranks = [0] * len(setup.chunks)
+    if setup.kind_of:
+        ranks = [setup.kind_of[rank] for rank in placed(setup.strategy.pp, setup.strategy.vpp, setup.placement)]
+    own = [hop_seconds(setup)] if not setup.kind_of else [hop_seconds(kind) for kind in setup.kinds]
+    hops = [own[one] if one == other else _across(setup, one, other) for one, other in pairwise(ranks)]
+    return [*hops, hops[-1] if hops else own[0]]
+
+
+def _across(setup: Setup, *kinds: int) -> float:
+    """The slower of both ends of a message from one kind of GPU to another."""
+    ends = [setup.kinds[kind] for kind in kinds]
+    return max(hand_over(end.network, end.cluster.gpus - 1, end.shard) for end in ends)
+
+
 def hop_seconds(setup: Setup) -> float:
-    """Seconds to hand a micro batch's hidden state to the next pipeline rank."""
+    """Seconds to hand a micro batch's hidden state to the next pipeline rank, all GPUs being alike."""
     strategy = setup.strategy
     if strategy.pp == 1:
         return 0.0
@@ -229,8 +262,12 @@ def behind_passes(setup: Setup) -> Behind:
 
 def _apart(setup: Setup, hops: list[float]) -> tuple[list[float], list[float]]:
     """Every chunk's I, and W with what shows of the send: the message leaves as I ends, the rank is free later."""
-    behind = behind_passes(setup)
-    found = {key: split_seconds(one, behind) for key, one in setup.distinct.items()}
+    found = {
+        key: split_seconds(one, behind)
+        for kind in setup.kinds or (setup,)
+        for behind in (behind_passes(kind),)
+        for key, one in kind.distinct.items()
+    }
     shows = 1 - setup.runtime.overlap.p2p
     both = [(*found[id(chunk)], hop * shows) for chunk, hop in zip(setup.chunks, hops, strict=True)]
     return [inputs for inputs, _, _ in both], [weights + shown for _, weights, shown in both]

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import Fits, RankMemory
 from shardwise.cost.update import Update
-from shardwise.inputs.serialise import Plain, to_dict
+from shardwise.inputs.cluster import Cluster, Gpu
+from shardwise.inputs.mixed import Mixed, by_replica, kinds_of, stage_kinds
+from shardwise.inputs.serialise import Plain, later, to_dict
+from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.costs import ROUNDING
 from shardwise.units import show_bytes
 
@@ -63,7 +66,8 @@ class Figures:
     peak_bytes: float
     """Highest allocated bytes of any rank."""
     total_bytes: float
-    """What the device of the fullest rank must have: reserved bytes, context, communicators."""
+    """What the device of the fullest rank must have: reserved bytes, context, communicators. In a mixed cluster the
+    rank with the largest share of its own device."""
     fits: Fits
     """yes, no, or close (the device's memory, or the limit that was asked for, lies within `total_bytes_interval`); no
     as well where the host is too small."""
@@ -74,6 +78,11 @@ class Figures:
     stands for; 0 where the host is too small."""
     host_bytes: float
     """What offloading needs of one node's memory."""
+    fullest: int = later(0)
+    """Place in a mixed cluster of the kind of GPU that `total_bytes` is of: the one that it leaves least room on."""
+    slowest: int = later(0)
+    """Place in a mixed cluster of the kind of GPU that the time ledger is of: that of the busiest rank, or of the
+    replicas that the others wait for."""
     time: Ledger
     """Where the iteration's seconds go, on the pipeline rank that is busiest."""
     update: Update
@@ -153,6 +162,18 @@ class Predictions(Figures):
     """How many strategies there were, and what became of them."""
     rehearsed: tuple[Rehearsed, ...] = ()
     """Ranks that ran, in the order in which they did."""
+
+
+def device_of(cluster: Cluster, figures: Figures | None) -> Gpu:
+    """The GPU whose memory `total_bytes` is held against."""
+    return kinds_of(cluster)[figures.fullest].gpu if figures else cluster.gpu
+
+
+def rank_gpus(cluster: Cluster, strategy: Strategy, figures: Figures) -> tuple[Gpu, ...]:
+    """The GPU of every entry of `memory`."""
+    if by_replica(strategy) or not isinstance(cluster, Mixed):
+        return (device_of(cluster, figures),) * strategy.pp
+    return tuple(cluster.kinds[kind].gpu for kind in stage_kinds(cluster, strategy))
 
 
 def yardstick(memory: float, limit: float | None, needed: tuple[float, float]) -> float:

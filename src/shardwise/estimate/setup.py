@@ -1,4 +1,7 @@
-"""Everything an estimate is made from, resolved once: shard, machine, groups, and the chunks of every rank."""
+"""Everything an estimate is made from, resolved once: shard, machine, groups, and the chunks of every rank.
+
+On a mixed cluster every kind of GPU has a setup of its own, of the whole model; stages take their chunks from theirs.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,15 @@ from shardwise.cost.network import Network, network_of
 from shardwise.cost.states import States, sharding_of, states_of
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.calibrations import as_run_by, calibration_of
-from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.cluster import Cluster, Gpu
 from shardwise.inputs.layers import rank_chunks, spread
+from shardwise.inputs.mixed import Mixed, by_replica, kind_batches, stage_kinds, whole_kinds
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Placement, Strategy
 from shardwise.ops.layer import LayerKind, layer_kinds
 from shardwise.ops.shard import Shard, shard_of
+from shardwise.pipeline.action import placed
 
 T = TypeVar("T")
 
@@ -67,12 +72,25 @@ class Setup(NamedTuple):
     """Where operators have splits of their own; empty: all are split as the strategy says."""
     memory_limit: float | None = None
     """Bytes that a rank may need, which an order that is made for the memory keeps; none: all of the GPU's."""
+    kinds: tuple[Setup, ...] = ()
+    """Of a mixed cluster, the whole model on each kind of GPU; empty: all GPUs are alike."""
+    kind_of: tuple[int, ...] = ()
+    """The kind of every pipeline rank; empty: kinds hold replicas, each with all ranks."""
+
+    def at(self, rank: int) -> Setup:
+        """The setup on the GPUs of a pipeline rank."""
+        return self.kinds[self.kind_of[rank]] if self.kind_of else self
+
+    def limit_of(self, rank: int) -> float:
+        """Bytes that a rank may need."""
+        own = self.at(rank)
+        return own.memory_limit or own.cluster.gpu.memory
 
     def splits(self, rank: int) -> tuple[Split, ...]:
         """How a rank's parameters are split."""
         if self.ranks:
             return self.ranks[rank].splits
-        return (Split(self.strategy, self.shard, self.rank_chunks(rank)),)
+        return (Split(self.strategy, self.at(rank).shard, self.rank_chunks(rank)),)
 
     def by_contents(self, make: Callable[[int], T]) -> list[T]:
         """One of each rank; ranks with equal contents share one."""
@@ -127,6 +145,8 @@ def setup_of(
     memory_limit: float | None = None,
 ) -> Setup:
     """Resolve one question."""
+    if isinstance(cluster, Mixed):
+        return _mixed_setup(model, cluster, strategy, runtime, memory_limit)
     if strategy.compile and not runtime.kernels.compiled:
         runtime = compiled(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
@@ -150,6 +170,39 @@ def setup_of(
         model, cluster, strategy, runtime, calibration, shard, machine, network, states, layers, tuple(chunks),
         memory_limit=memory_limit,
     )  # fmt: skip
+
+
+def _mixed_setup(
+    model: Model, cluster: Mixed, strategy: Strategy, runtime: Runtime, memory_limit: float | None
+) -> Setup:
+    """The setups of all kinds, and a pipeline with every stage on its own; a limit counts for each by its memory."""
+    counts = kind_batches(cluster, strategy)
+    asked = [strategy] * len(counts)
+    if by_replica(strategy):  # a kind's replicas as if all had as many micro batches: what they take does not change
+        each = strategy.dp * strategy.micro_batch
+        asked = [replace(strategy, batches=(), global_batch=count * each) for count in counts]
+    whole = whole_kinds(cluster)
+    limits = [None if memory_limit is None else memory_limit * memory_share(cluster, kind.gpu) for kind in whole]
+    kinds = tuple(
+        setup_of(model, kind, own, runtime, memory_limit=limit)
+        for kind, own, limit in zip(whole, asked, limits, strict=True)
+    )
+    most = kinds[0]._replace(cluster=cluster, strategy=strategy, kinds=kinds, memory_limit=memory_limit)
+    if by_replica(strategy):
+        return most
+    made = most._replace(kind_of=stage_kinds(cluster, strategy))
+    owners = [made.kind_of[rank] for rank in placed(strategy.pp, strategy.vpp, made.placement)]
+    return made._replace(chunks=tuple(kinds[owner].chunks[index] for index, owner in enumerate(owners)))
+
+
+def rank_limits(setup: Setup, limit: float) -> list[float]:
+    """Of a limit for the largest GPUs of a cluster, what it is for every pipeline rank."""
+    return [limit * memory_share(setup.cluster, setup.at(rank).cluster.gpu) for rank in range(setup.strategy.pp)]
+
+
+def memory_share(cluster: Cluster, gpu: Gpu) -> float:
+    """The memory of a kind of GPU over that of the largest."""
+    return gpu.memory / cluster.gpu.memory
 
 
 def layer_groups(network: Network, strategy: Strategy, runtime: Runtime) -> Groups:

@@ -17,6 +17,7 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping, read_text
 from shardwise.inputs.layers import own_cut
 from shardwise.inputs.load import Loaded, load_runtime
+from shardwise.inputs.mixed import SHARING, kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -27,7 +28,7 @@ from shardwise.plan.plan import Plan
 T = TypeVar("T")
 
 _ENDINGS = (".toml", ".yaml", ".yml", ".json")
-_TEXTS = {"layers": "layers=", "recompute": "recompute=", "lora": "lora"}
+_TEXTS = {"layers": "layers=", "batches": "batches=", "recompute": "recompute=", "lora": "lora"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,4 +307,7 @@ def overlaid(source: Source, flags: Given, cluster: Cluster | None) -> Given:
         given.pop("schedule")
     if {"pp", "vpp"} & flags.keys() and given.pop("layers", None):
         source.notes.append("the layers of the stages are spread anew, as other stages are asked for")
+    elsewhere = cluster and len(kinds_of(cluster)) != len(given.get("batches", ()))
+    if (elsewhere or SHARING & flags.keys()) and given.pop("batches", None):
+        source.notes.append("all replicas have as many micro batches, as another split is asked for")
     return {**given, **flags}

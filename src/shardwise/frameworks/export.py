@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from shardwise.check.check import ensure
-from shardwise.errors import InputError, UnknownNameError
+from shardwise.errors import InfeasibleError, InputError, UnknownNameError
 from shardwise.frameworks.launcher import check_launcher
 from shardwise.frameworks.nearest import without
 from shardwise.frameworks.partition import mixture
@@ -17,6 +17,7 @@ from shardwise.frameworks.target import Export, ExportDraft, File, Target, runti
 from shardwise.frameworks.written import read_back
 from shardwise.inputs.files import read_text
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import Mixed
 from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
 
@@ -118,6 +119,7 @@ def export(plan: Plan, to: str, *, strict: bool = False, launcher: str = "torchr
     """
     target, version = find(to)
     check_launcher(launcher)
+    _refuse_mixed(plan, target, launcher)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     write = cast("Callable[[ExportDraft], tuple[File, ...]]", importlib.import_module(target.module).write)
     first = _draft(plan, target, version, launcher)
@@ -128,6 +130,21 @@ def export(plan: Plan, to: str, *, strict: bool = False, launcher: str = "torchr
     draft.written, told = read_back(files, first)
     draft.losses += told
     return draft.export(write(draft))
+
+
+MIXING = ("megatron", "torch-pipelining")
+"""Targets whose ranks are known to stand as a plan for several kinds of GPU has them."""
+
+
+def _refuse_mixed(plan: Plan, target: Target, launcher: str) -> None:
+    if not isinstance(plan.cluster, Mixed):
+        return
+    if target.name not in MIXING:
+        said = f"the plan is for several kinds of GPU ({plan.cluster.name}), which we do not write for {target.title}"
+        raise InfeasibleError(f"{said}; export it to {' or '.join(MIXING)}, or plan for one kind")
+    if launcher != "torchrun":
+        said = f"{launcher} gives nodes their ranks by itself, and a plan for several kinds of GPU says which is which"
+        raise InfeasibleError(f"{said}; use --launcher torchrun and set NODE_RANK on every node")
 
 
 def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:

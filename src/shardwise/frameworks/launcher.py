@@ -7,11 +7,13 @@ that Slurm's and Kubernetes' files only set these and call it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import gcd
 
 import yaml
 
 from shardwise.errors import UnknownNameError
 from shardwise.frameworks.target import ExportDraft, File
+from shardwise.inputs.mixed import kinds_of
 
 LAUNCHERS = ("torchrun", "slurm", "kubernetes")
 STEPS = 20
@@ -58,7 +60,7 @@ def starting(
         f"source ./{name}.env",
         f"STEPS=${{STEPS:-{STEPS}}}",
         *before,
-        *_nodes(draft.strategy.world),
+        *_nodes(draft),
         *(TORCHRUN if runner is None else runner),
         *(f"    {line} \\" for line in program[:-1]),
         f'    {program[-1]} "$@"',
@@ -80,9 +82,25 @@ def gpus_per_node(gpus: int) -> int:
     return next(count for count in range(min(8, gpus), 0, -1) if gpus % count == 0)
 
 
-def _nodes(gpus: int) -> list[str]:
-    node = gpus_per_node(gpus)
-    return [f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}", f"NUM_NODES=${{NUM_NODES:-{gpus // node}}}", ""]
+def node_of(draft: ExportDraft) -> int:
+    """GPUs of a node, which are of one kind."""
+    return gpus_per_node(gcd(draft.strategy.world, *(kind.gpus for kind in kinds_of(draft.plan.cluster))))
+
+
+def _nodes(draft: ExportDraft) -> list[str]:
+    node = node_of(draft)
+    nodes = draft.strategy.world // node
+    return [f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}", f"NUM_NODES=${{NUM_NODES:-{nodes}}}", ""]
+
+
+def _kinds(draft: ExportDraft) -> list[str]:
+    """Which nodes are of which kind, where there are several."""
+    kinds, node, told, first = kinds_of(draft.plan.cluster), node_of(draft), [], 0
+    for kind in kinds:
+        last = first + kind.gpus // node - 1
+        told.append(f"NODE_RANK {first}{f' to {last}' if last > first else ''} must be nodes of {kind.gpu.name}")
+        first = last + 1
+    return [f"Ranks are numbered kind by kind: {', '.join(told)}, {node} GPUs each."] if len(kinds) > 1 else []
 
 
 def _environment(values: Mapping[str, str | int]) -> str:
@@ -101,13 +119,14 @@ def _readme(draft: ExportDraft, name: str, needs: str) -> str:
         "slurm": f"`sbatch {name}.sbatch` in this folder, which all nodes must see",
         "kubernetes": f"`kubectl apply -f {name}.yaml`, after its image and volume are yours",
     }[draft.launcher]
-    if draft.launcher == "torchrun" and draft.strategy.world == gpus_per_node(draft.strategy.world):
+    if draft.launcher == "torchrun" and draft.strategy.world == node_of(draft):
         start = f"`./{name}.sh`"
     kubernetes = draft.launcher == "kubernetes"
     steps = f"STEPS of {name}.yaml at 100" if kubernetes else "STEPS=100 before it"
     told = [
         f"Needs {needs}.",
         f"Start {start}; {steps} trains 100 steps ({STEPS} else), on made-up data until you name yours.",
+        *_kinds(draft),
         "`shardwise watch LOG --plan PLAN.json` holds the job's log against what is predicted.",
     ]
     return draft.header("") + "\n" + "\n".join(told) + "\n"

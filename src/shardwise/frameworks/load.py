@@ -17,13 +17,16 @@ from shardwise.inputs.load import (
     Loaded,
     counted_gpus,
     is_file,
+    mixed_of,
     named_cluster,
     named_model,
     own_cluster,
     own_model,
     own_strategy,
+    parts_of,
     resized,
 )
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.model import Model
 from shardwise.inputs.strategy import Strategy
 
@@ -85,6 +88,10 @@ def model_from(data: dict[str, Any], path: Path) -> Loaded[Model]:
 def read_cluster(text: str | Path) -> Loaded[Cluster]:
     if is_file(text):
         return _cluster_file(Path(text), None)
+    if len(parts := parts_of(str(text))) > 1:
+        read = [read_cluster(part) for part in parts]
+        notes = tuple(note for one in read for note in one.notes)
+        return Loaded(value=mixed_of([one.value for one in read]), notes=notes)
     gpus, name = counted_gpus(str(text))
     if gpus is not None and is_file(name):
         return _cluster_file(Path(name), gpus)
@@ -138,6 +145,12 @@ def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
             Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
                   "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
         )  # fmt: skip
+
+
+def refuse_mixed(cluster: Cluster, at: str, verb: str, cure: str) -> None:
+    """Verbs that know one kind of GPU only would answer for something else."""
+    if isinstance(cluster, Mixed):
+        raise InputError(Fault(at, f"has several kinds of GPU ({cluster.name}), which {verb} does not take; {cure}"))
 
 
 def decided(strategy: Strategy) -> frozenset[str]:

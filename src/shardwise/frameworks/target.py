@@ -236,7 +236,7 @@ _ORDERED = ("pp", "vpp", "placement", "schedule", "microbatches")
 
 def prediction(told: Estimate) -> str:
     """The line of what is promised."""
-    limit = show_limit(told.limit, told.cluster.gpu.memory)
+    limit = show_limit(told.limit, told.device.memory)
     low, high = map(show_seconds, told.iteration_seconds_interval)
     return (
         f"{show_seconds(told.iteration_seconds)} per iteration ({low} to {high}), {show_percent(told.mfu)} MFU, "

@@ -45,6 +45,7 @@ def describe(kind: type) -> tuple[FieldDoc, ...]:
             text=texts.get(field.name, ""),
         )
         for field in fields(kind)
+        if field.init  # what follows from the others is not given
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,7 @@ from shardwise.inputs import lookup
 from shardwise.inputs.cluster import Cluster, Level, at_site, cluster_name
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import counted
+from shardwise.inputs.mixed import Mixed, kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -27,6 +29,8 @@ RUNTIMES = lookup.CATALOG / "runtimes"
 SITES = lookup.CATALOG / "sites"
 OWN_SITE = "own"
 """What a site of a file is called that has numbers and no name."""
+MOST_KINDS = 3
+"""Kinds of GPU of a mixed cluster; every order of theirs is searched."""
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
 _OF_CLUSTER = frozenset({"levels", "host_bandwidth", "host_memory"})
 _COUNTED = re.compile(r"\s*([0-9]{1,400})\s*[x*]\s*(.+)", re.IGNORECASE)
@@ -131,6 +135,14 @@ def _base_fields(base: object) -> dict[str, Any]:
     return found[1]
 
 
+def parts_of(text: str) -> list[str]:
+    """The kinds of a mixed cluster: `32xh100 + 64xa100` as two texts."""
+    parts = [part.strip() for part in text.split("+")]
+    if len(parts) > 1 and not all(parts):
+        raise InputError(f"{text[:60]!r} has a + without a kind of GPU on either side; write 32xh100 + 64xa100")
+    return parts
+
+
 def counted_gpus(text: str) -> tuple[int | None, str]:
     """`64xh100` as 64 and `h100`; without a number, none."""
     found = _COUNTED.fullmatch(text)
@@ -140,7 +152,11 @@ def counted_gpus(text: str) -> tuple[int | None, str]:
 
 
 def named_cluster(text: str) -> Cluster:
-    """A cluster from text such as `64xh100`, or `384xa100@bloom` at a site; no file of that name is looked for."""
+    """A cluster from text such as `64xh100`, `384xa100@bloom` at a site, or `32xh100 + 64xa100`; no file of that name
+    is looked for.
+    """
+    if len(parts := parts_of(text)) > 1:
+        return mixed_of([named_cluster(part) for part in parts])
     if text.strip().isdigit():
         raise InputError(f"{text[:20]!r} names no GPU; write for example {text.strip()[:12]}xh100")
     text, mark, site = text.partition("@")
@@ -150,6 +166,33 @@ def named_cluster(text: str) -> Cluster:
     canonical, fields, shipped = _gpu_fields(name)
     cluster = _cluster(canonical, gpus, fields, shipped=shipped)
     return _placed(cluster, load_site(site)) if mark else cluster
+
+
+def mixed_of(parts: Sequence[Cluster], join: Level | None = None) -> Cluster:
+    """Clusters that train together; neighbours that are alike are one kind. `join`: the network between kinds, by
+    default the slowest of those that join their nodes.
+    """
+    kinds: list[Cluster] = []
+    for part in (kind for one in parts for kind in kinds_of(one)):
+        both = resized(part, kinds[-1].gpus + part.gpus) if kinds else part
+        if kinds and resized(kinds[-1], both.gpus) == both:
+            kinds[-1] = both
+        else:
+            kinds.append(part)
+    if len(kinds) == 1:
+        return kinds[0]
+    if len(kinds) > MOST_KINDS:
+        raise InputError(Fault("cluster", f"has {len(kinds)} kinds of GPU; up to {MOST_KINDS} are planned together"))
+    return Mixed(kinds=tuple(kinds), join=join or min(map(_between_nodes, kinds), key=_rate))
+
+
+def _between_nodes(cluster: Cluster) -> Level:
+    """What joins the nodes of a cluster, also where it has one only."""
+    return resized(cluster, max(cluster.gpus, 2 * cluster.levels[0].size)).levels[-1]
+
+
+def _rate(level: Level) -> float:
+    return level.bandwidth / level.oversubscription
 
 
 def _placed(cluster: Cluster, site: Site) -> Cluster:
@@ -164,6 +207,10 @@ def resized(cluster: Cluster, gpus: int) -> Cluster:
     """The same GPUs, site and network, another number of them: levels that are not needed go, the outermost grows."""
     if gpus == cluster.gpus:
         return cluster
+    if isinstance(cluster, Mixed):
+        raise InputError(
+            Fault("cluster.gpus", f"{gpus} does not say how many of each kind of {cluster.name}; write the cluster out")
+        )
     used: list[Level] = []
     for level in (*cluster.levels, *_levels_beyond(cluster, gpus)):
         inner = used[-1].size if used else 1
@@ -240,6 +287,8 @@ def _levels(levels: list[Any], gpus: int) -> list[Any]:
 
 def own_cluster(data: dict[str, Any], path: Path, gpus: int | None = None) -> Loaded[Cluster]:
     """A cluster from a file of ours; `path` only names it."""
+    if "kinds" in data:
+        return _own_mixed(data, path, gpus)
     fields = {"name": path.stem, **data, **({"gpus": gpus} if gpus else {})}
     fields = _with_catalog_gpu(fields, path)
     if isinstance(fields.get("site"), str):
@@ -251,6 +300,32 @@ def own_cluster(data: dict[str, Any], path: Path, gpus: int | None = None) -> Lo
         fields["levels"] = _levels(fields["levels"], count)
     cluster = _checked_cluster(_validated(Cluster, fields, path, "cluster"), path)
     return Loaded(value=_placed(cluster, cluster.site), given=frozenset(data))
+
+
+def _own_mixed(data: dict[str, Any], path: Path, gpus: int | None) -> Loaded[Cluster]:
+    """Kinds of GPU, each a text such as `32xh100` or a cluster of its own, and the network between them (`join`)."""
+    kinds, unknown = data["kinds"], sorted(data.keys() - {"name", "kinds", "join"})
+    if unknown or not isinstance(kinds, list) or len(kinds) < 2:
+        message = "must be a list of two kinds or more, each a text such as 32xh100 or a table of a cluster"
+        faults = [Fault(f"cluster.{name}", "does not go with kinds; give it in each kind") for name in unknown]
+        raise InputError(faults or Fault("cluster.kinds", message), title=str(path))
+    parts = [_own_kind(kind, path) for kind in kinds]
+    join = None
+    if "join" in data:
+        fields = {"size": sum(part.gpus for part in parts), "name": "join", **data["join"]}
+        join = _validated(Level, fields, path, "cluster.join")
+    made = replace(mixed_of(parts, join), name=data.get("name", path.stem))
+    return Loaded(value=resized(made, gpus) if gpus else made, given=frozenset(data))
+
+
+def _own_kind(kind: object, path: Path) -> Cluster:
+    """One kind of a mixed cluster, called as it would be written."""
+    if isinstance(kind, str):
+        return named_cluster(kind)
+    if not isinstance(kind, dict):
+        raise InputError(Fault("cluster.kinds", f"{kind!r} is neither a text nor a table"), title=str(path))
+    made = own_cluster(kind, path).value
+    return made if "name" in kind else replace(made, name=cluster_name(made.gpus, made.gpu.name, made.site))
 
 
 def _with_catalog_gpu(fields: dict[str, Any], path: Path) -> dict[str, Any]:

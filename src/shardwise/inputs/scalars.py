@@ -57,6 +57,7 @@ SCALARS: dict[str, Scalar] = {
     "Strategy.micro_batch": _whole(1, 10**6),
     "Strategy.global_batch": _whole(1, 10**9, usual=(1, 10**7), hint="it counts samples, not tokens"),
     "Strategy.microbatches": _whole(1, 10**7),
+    "Strategy.batches": _whole(1, 10**7),
     "Strategy.seq": _whole(1, TOKENS, usual=(1, 10**8), hint="it is the length of one sample"),
     **{f"Strategy.{name}": _whole(0, LAYERS) for name in ("layers", "first_layers", "last_layers")},
     "Strategy.straggler": _number(1, 1000, usual=(1, 10), hint="write 1.05 for 5% slower"),

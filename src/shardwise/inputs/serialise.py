@@ -18,13 +18,17 @@ def later(default: Any) -> Any:  # noqa: ANN401 - as `field` itself
     return field(default=default, metadata={"quiet": True})
 
 
+DERIVED = {"derived": True}
+"""Metadata of a field that follows from the others: files leave it out."""
+
+
 def to_dict(value: object) -> Plain:
-    """A dataclass as a dict: fields in order, tuples as lists; a field that is None is an absent key, and so is the
-    default of a quiet field.
+    """A dataclass as a dict: fields in order, tuples as lists; a field that is None is an absent key, and so are the
+    default of a quiet field and a derived one.
     """
     if not is_dataclass(value) or isinstance(value, type):
         raise TypeError(f"{value!r} is not one of our values")
-    parts = [(one, getattr(value, one.name)) for one in fields(value)]
+    parts = [(one, getattr(value, one.name)) for one in fields(value) if not one.metadata.get("derived")]
     said = [(one.name, part) for one, part in parts if not (one.metadata.get("quiet") and part == one.default)]
     return {name: to_plain(part) for name, part in said if part is not None}
 

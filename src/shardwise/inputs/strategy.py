@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.serialise import later
 
 Zero = Literal[0, 1, 2, 3]
 Placement = Literal["loop", "v"]
@@ -69,6 +70,9 @@ class Strategy:
     """Samples that one pass of a replica takes (mbs)."""
     global_batch: int = 1
     """Samples per iteration over all replicas (gbs)."""
+    batches: tuple[int, ...] = later(())
+    """Micro batches of a replica on each kind of GPU of a mixed cluster, in the cluster's order; empty: all replicas
+    have as many."""
     seq: int = 4096
     """Tokens per sample."""
     schedule: str = "1f1b"
@@ -124,8 +128,8 @@ class Strategy:
 
     @property
     def microbatches(self) -> int:
-        """Passes per iteration and replica."""
-        return max(1, -(-self.global_batch // (self.dp * self.micro_batch)))
+        """Passes per iteration and replica, the one with most."""
+        return max(self.batches) if self.batches else max(1, -(-self.global_batch // (self.dp * self.micro_batch)))
 
     @property
     def chunks(self) -> int:

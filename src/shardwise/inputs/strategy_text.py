@@ -4,9 +4,9 @@ tp8 pp4x2 dp16 cp1 ep8 zero1 mbs1 gbs512 seq4096 zb-v
 
 Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batch and the sequence are always shown,
 everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
-layers=9,15,15,11 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights fp8-attention
-pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer straggler1.05
-runtime=torchtitan`.
+layers=9,15,15,11 batches=12,5 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights
+fp8-attention pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer
+straggler1.05 runtime=torchtitan`.
 """
 
 from __future__ import annotations
@@ -181,10 +181,13 @@ def _lora(rest: str) -> Given | None:
     return {"lora": Lora(rank=rank, targets=tuple(name for name in found[2].split(",") if name))}
 
 
-def _layers(rest: str) -> Given:
-    if not re.fullmatch(r"-?[0-9]+(,-?[0-9]+)*", rest):
-        raise InputError(Fault("strategy.layers", f"{rest[:60]!r} is not a list of numbers; write layers=9,15,15,11"))
-    return {"layers": tuple(_whole(part, "layers") for part in rest.split(","))}
+def _list(name: str, example: str) -> Callable[[str], Given]:
+    def read(rest: str) -> Given:
+        if not re.fullmatch(r"-?[0-9]+(,-?[0-9]+)*", rest):
+            raise InputError(Fault(f"strategy.{name}", f"{rest[:60]!r} is not a list of numbers; write {example}"))
+        return {name: tuple(_whole(part, name) for part in rest.split(","))}
+
+    return read
 
 
 def _straggler(rest: str) -> Given:
@@ -224,7 +227,8 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("pp", _pipeline),
     ("cp", _context),
     ("lora", _lora),
-    ("layers=", _layers),
+    ("layers=", _list("layers", "layers=9,15,15,11")),
+    ("batches=", _list("batches", "batches=12,5")),
     ("straggler", _straggler),
     ("placement=", _placement),
     ("dispatch=", _dispatcher),
@@ -254,8 +258,9 @@ def _words(s: Strategy) -> Iterator[str]:
             yield word
     if s.placement != ("v" if s.schedule in V_SCHEDULES else "loop"):
         yield f"placement={s.placement}"
-    if s.layers:
-        yield "layers=" + ",".join(map(str, s.layers))
+    yield from (
+        f"{name}=" + ",".join(map(str, numbers)) for name in ("layers", "batches") if (numbers := getattr(s, name))
+    )
     if s.recompute != Recompute():
         yield f"recompute={s.recompute}"
     if s.lora is not None:

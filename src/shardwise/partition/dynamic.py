@@ -19,12 +19,14 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwise.partition.graph import Floats, Ints, Ready
+from shardwise.partition.mixed import MixedReady
 from shardwise.pipeline.action import B, F
 
 _CLOSE = 1e-10
@@ -61,7 +63,7 @@ def applies(ready: Ready) -> bool:
 
 def best_cut(ready: Ready) -> BestCut | None:
     """None where no cut fits."""
-    stages = Stages(ready)
+    stages = stages_of(ready)
     plan = stages.plan(float("inf"))
     if plan is None:
         return None
@@ -98,9 +100,12 @@ class First(NamedTuple):
     """What each holds less."""
 
 
-def least(ready: Ready, enough: float, first: First | None = None) -> float:
-    """A bound on the time of every cut that fits, infinite where none does; `enough` where that much is proven."""
-    stages = Stages(ready, first)
+def least(ready: Ready, enough: float, first: Sequence[First | None] = (None,)) -> float:
+    """A bound on the time of every cut that fits, infinite where none does; `enough` where that much is proven.
+
+    `first`: one for each kind of rank.
+    """
+    stages = stages_of(ready, first)
     plan = stages.plan(float("inf"))
     if plan is None:
         return float("inf")
@@ -123,6 +128,10 @@ def _glimpse(stages: Stages, best: list[int], least: float, high: float) -> tupl
         if total + dwell < least:
             best, least = plan, total + dwell
     return best, least
+
+
+def stages_of(ready: Ready, first: Sequence[First | None] = (None,)) -> Stages:
+    return MixedStages(ready, first) if isinstance(ready, MixedReady) else Stages(ready, first[0])
 
 
 class Stages:
@@ -204,6 +213,10 @@ class Stages:
             grown.append(_pareto([_sum(a, b) for a in grown[-1] for b in self._single[run]]))
         return grown[count]
 
+    def of(self, _s: int) -> Stages:
+        """The stages whose times and memory those of one are."""
+        return self
+
     def plan(self, most: float) -> list[int] | None:
         """Cuts with D at most `most`, the sums behind the stages as small as possible."""
         stages, layers = self.time.shape[0], self.time.shape[1] - 1
@@ -233,21 +246,38 @@ class Stages:
 
     def _dwell(self, s: int, time: Floats, behind: Floats, cuts: Sequence[int] | None = None) -> Floats:
         """The longest of the paths that dwell on stage s, less S."""
-        f = self.forward if cuts is None else self.forward[cuts[s], cuts[s + 1]]
+        forward = self.of(s).forward
+        f = forward if cuts is None else forward[cuts[s], cuts[s + 1]]
         f = f + self.ready.fixed_time[F, s]
         worst = np.zeros(())
         for k, more, e, lag in self.path[s]:
             worst = np.maximum(worst, k * f + more * (time - f) + e * behind + lag)
         return np.asarray(worst + np.zeros(np.shape(time)))
 
+    def chosen(self, s: int, start: int, end: int) -> RecomputeMix:
+        """How the layers from one cut to another are run on stage s."""
+        part = self._parts[self._part_of[start, end]]
+        mix = self._best(tuple(part.tolist()), *self._room(s))
+        assert mix is not None  # noqa: S101 - the plan was made of stages that fit
+        return mix
+
     def counts(self, cuts: Sequence[int]) -> Ints:
-        rows = []
-        for s in range(len(cuts) - 1):
-            part = self._parts[self._part_of[cuts[s], cuts[s + 1]]]
-            mix = self._best(tuple(part.tolist()), *self._room(s))
-            assert mix is not None  # noqa: S101 - the plan was made of stages that fit
-            rows.append(mix.counts)
+        rows = [self.of(s).chosen(s, start, end).counts for s, (start, end) in enumerate(pairwise(cuts))]
         return np.array(rows, dtype=np.int32)
+
+
+class MixedStages(Stages):
+    """The same where every stage is of a kind of rank that has stages of its own."""
+
+    def __init__(self, ready: MixedReady, first: Sequence[First | None] = (None,)) -> None:
+        self.ready: MixedReady = ready
+        firsts = first if len(first) > 1 else (first[0],) * len(ready.kinds)
+        self._kinds = [Stages(one, own) for one, own in zip(ready.kinds, firsts, strict=True)]
+        self.time = np.stack([self.of(s).time[s] for s in range(ready.chunks)])
+        self.path = [_dwelling(ready, s) for s in range(ready.chunks)]
+
+    def of(self, s: int) -> Stages:
+        return self._kinds[self.ready.kind_of[s]]
 
 
 @lru_cache(maxsize=16)

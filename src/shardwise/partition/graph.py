@@ -64,7 +64,10 @@ class Ready:
         self._set_fixed()
         self.before, self.input, self.stream, self.hop = graph_of(self.schedule, problem.hop)
         self.rows, self.row_rank = memory_rows(self.schedule, problem.free_at_input_grad)
-        self.limits = np.array(problem.rank_limits) * (1 + _ROOM)
+        self.set_limits(np.array(problem.rank_limits) * (1 + _ROOM))
+
+    def set_limits(self, limits: Floats) -> None:
+        self.limits = limits
 
     def _set_options(self) -> None:
         choices = [choice for run in self.problem.runs for choice in run.kind.choices]
@@ -151,8 +154,11 @@ class Ready:
 
     def peaks(self, counts: Ints) -> Floats:
         """Most memory of every rank, for one matrix of counts or many."""
-        held = counts @ self.option_held + self.fixed_held
-        static = (counts @ self.option_static) @ self.on_rank.T + self.fixed_static
+        return self.highest(counts @ self.option_held + self.fixed_held, counts @ self.option_static)
+
+    def highest(self, held: Floats, static: Floats) -> Floats:
+        """Most memory of every rank, of what every chunk holds for a micro batch and all the time."""
+        static = static @ self.on_rank.T + self.fixed_static
         levels = held @ self.rows.T
         most = np.maximum.reduceat(levels, np.searchsorted(self.row_rank, np.arange(self.problem.pp)), axis=-1)
         return np.asarray(static + most)

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.kernels import library
 from shardwise.partition.graph import Floats, GraphView, Ints, Ready
 from shardwise.partition.least_memory import laid_out
+from shardwise.partition.mixed import MixedReady
 
 _ABREAST = 4_000_000
 """Actions that a descent times in one go: 32 MB."""
@@ -47,7 +48,7 @@ def improve(
     `fine`: what a rank twice over its limit costs at first, as a share of the time; it rises to 10.
     """
     kernel = library()
-    if kernel is None:
+    if kernel is None or isinstance(ready, MixedReady):  # the kernel knows one time of a layer
         return descend(ready, counts)
     arrays = _arrays(ready)
     sizes = (ready.chunks, ready.options, ready.problem.pp, len(ready.rows))

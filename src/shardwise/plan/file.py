@@ -19,6 +19,7 @@ from shardwise.errors import Fault, FileError, InputError
 from shardwise.estimate.predictions import Predictions, predictions_table
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import opened, read_mapping
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.model import Model
 from shardwise.inputs.serialise import Plain, to_json, to_plain
 from shardwise.inputs.strategy import Strategy
@@ -43,6 +44,13 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixedInputs(Inputs):
+    """The same on several kinds of GPU."""
+
+    cluster: Mixed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """What a plan file holds beside its schema."""
 
@@ -55,6 +63,13 @@ class Content:
     proof: Proof | None = None
     provenance: Provenance | None = None
     run: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedContent(Content):
+    """The same of a plan for several kinds of GPU."""
+
+    inputs: MixedInputs
 
 
 _PARTS = tuple(item.name for item in fields(Content) if item.name != "inputs")
@@ -107,7 +122,7 @@ def plan_from(data: Plain, path: str | Path) -> Plan:
     old = _version(data.get("schema"), path) == 1
     given = {name: part for name, part in data.items() if name != "schema"}
     try:
-        content = validated(Content, with_intervals(upgraded(given) if old else given))
+        content = validated(_kind(given), with_intervals(upgraded(given) if old else given))
         if faults := list(_lengths(content)):
             raise InputError(faults)  # noqa: TRY301 - as those of the types
         made = {name: getattr(content, name) for name in _PARTS if name != "order"}
@@ -118,6 +133,12 @@ def plan_from(data: Plain, path: str | Path) -> Plan:
     except InputError as error:
         raise InputError([_cured(fault) for fault in error.faults], title=str(path)) from None
     return plan
+
+
+def _kind(given: Plain) -> type[Content]:
+    inputs = given.get("inputs")
+    cluster = inputs.get("cluster") if isinstance(inputs, dict) else None
+    return MixedContent if isinstance(cluster, dict) and "kinds" in cluster else Content
 
 
 def with_intervals(given: Plain) -> Plain:

@@ -15,9 +15,10 @@ from functools import cache
 from pathlib import Path
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.estimate import estimate
+from shardwise.estimate.estimate import estimate, room
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import kinds_of
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan, Proof, ProofPart, Subject, proof_sentence
@@ -56,10 +57,11 @@ def subject(plan: Plan, parts: tuple[ProofPart, ...]) -> Subject:
     """Hashes of all that a proof is about."""
     order, limit = plan.order and plan.order.csv(), plan.memory_limit
     asked = [plan.model, plan.cluster, limit, plan.strategy, order, plan.balance, plan.operators]
+    known = [calibration_of(kind.gpu) for kind in kinds_of(plan.cluster)]
     return Subject(
         inputs=_hash(asked),
         cost_model=cost_model(),
-        calibration=_hash(calibration_of(plan.cluster.gpu)),
+        calibration=_hash(known[0] if len(known) == 1 else known),
         runtime=_hash(load_runtime(plan.strategy.runtime)),
         parts=_hash(parts),
     )
@@ -69,8 +71,8 @@ def subject(plan: Plan, parts: tuple[ProofPart, ...]) -> Subject:
 def cost_model() -> str:
     """The hash of the cost model's sources."""
     home, found = Path(__file__).parent.parent, hashlib.sha256()
-    for room in COST_MODEL:
-        path = home / room
+    for source in COST_MODEL:
+        path = home / source
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             found.update(file.read_bytes())
     return found.hexdigest()[:16]
@@ -124,6 +126,7 @@ def _beaten(plan: Plan, said: float, bound: float, parts: tuple[ProofPart, ...])
             )
         except ShardwiseError:  # it cannot run as it stands, and so beats nothing
             continue
-        if found and found.total_bytes <= plan.memory_limit and found.iteration_seconds < part.bound * (1 - CLOSE):
+        fits = found and found.total_bytes <= room(found, plan.memory_limit)
+        if found and fits and found.iteration_seconds < part.bound * (1 - CLOSE):
             took = show_seconds(found.iteration_seconds)
             yield f"the proof is broken: {found.strategy} takes {took}, less than its bound"

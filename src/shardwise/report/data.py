@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import within_error
-from shardwise.estimate.predictions import predictions_of, predictions_table
-from shardwise.inputs.serialise import Plain
+from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
+from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
 from shardwise.search.api import unsearched_of
+from shardwise.search.nothing_fits import why_nothing
 from shardwise.search.question import COVERED, Answer, Candidate, NearestRun, Proposal, slower
 from shardwise.search.simplicity import USUAL, kinds_of
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -35,9 +36,18 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     yield from summary(answer.best)
     yield "proof", proven(answer, after="--explain says what the space is")
     yield from other_plans(answer)
+    yield from alone(answer)
     yield from unsearched(answer)
     for name, text in searched(answer.counts):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
+
+
+def alone(answer: Answer) -> Iterator[tuple[str, str]]:
+    """What each kind of a mixed cluster reaches without the others, and whether that is faster."""
+    for one in answer.alone if answer.best else ():
+        share = one.seconds / answer.best.iteration_seconds - 1 if answer.best else 0.0
+        faster = "; faster: leave the others out" if share < 0 else ""
+        yield "alone", f"{one.cluster} takes {show_seconds(one.seconds)} ({share:+.1%}) with {one.strategy}{faster}"
 
 
 def unsearched(answer: Answer) -> Iterator[tuple[str, str]]:
@@ -153,14 +163,9 @@ def candidates(answer: Answer, top: int) -> Table:
     rows: list[tuple[str, ...]] = [
         (str(one.strategy), show_seconds(one.seconds), between(one), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes), chance(one), ", ".join(answer.roles(one.strategy)))
-        for one in shown_layouts(answer, top)
+        for one in answer.shown(top)
     ]  # fmt: skip
     return ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "fits", "plan"), rows
-
-
-def shown_layouts(answer: Answer, top: int) -> list[Candidate]:
-    """The best of every layout, so many, and the answer's own plans in any case."""
-    return [one for at, one in enumerate(answer.top) if at < top or answer.roles(one.strategy)]
 
 
 def space(answer: Answer) -> Iterator[str]:
@@ -201,8 +206,11 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
 
 def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
     """The plan of a search, the plans of the answer, and the best of every layout."""
-    top_layouts = [candidate_data(answer, one) for one in shown_layouts(answer, top)]
-    return {**plan_table(plan), "plans": plans_data(answer), "top": top_layouts, **_unsearched_data(answer)}
+    top_layouts = [candidate_data(answer, one) for one in answer.shown(top)]
+    kinds = [one._asdict() | {"strategy": str(one.strategy)} for one in answer.alone]
+    apart = {"alone": kinds} if kinds else {}
+    plans = {"plans": plans_data(answer), "top": top_layouts}
+    return {**plan_table(plan), **plans, **apart, **_unsearched_data(answer)}
 
 
 def candidate_data(answer: Answer, candidate: Candidate) -> Plain:
@@ -288,7 +296,9 @@ def _changed(before: Estimate, one: Estimate) -> str:
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": "no", "closest": answer.closest, "search": answer.counts}
+    near = answer.closest
+    told = near and {**to_plain(near), "ledger": ledger_table(near.ledger)}
+    return {"fits": "no", "closest": told, "why": why_nothing(answer), "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:

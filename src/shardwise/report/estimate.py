@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate, groupby
 from math import ceil
 from typing import Protocol
 
@@ -11,9 +12,11 @@ from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
 from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.predictions import Searched, Stage, show_limit
+from shardwise.estimate.predictions import Figures, Searched, Stage, rank_gpus, show_limit
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.mixed import Mixed, by_replica, kind_batches, kinds_of, replicas_of, stage_kinds
+from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 from shardwise.plan.proof import check_proof
 from shardwise.report.text import alike, bar, side_by_side, span, tree_rows
@@ -30,6 +33,8 @@ _FITS = {"yes": "fits", "no": "does not fit", "close": "close: may or may not fi
 def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     """The lines on top: name and text."""
     strategy = found.strategy
+    if isinstance(found.cluster, Mixed):
+        yield "kinds", kinds_line(found.cluster, strategy, found)
     yield "iteration", f"{show_seconds(found.iteration_seconds)}  ({between(found)})"
     tokens = strategy.global_batch * strategy.seq
     yield "tokens", f"{found.tokens_per_second_per_gpu:,.0f} per second and GPU, {tokens:,} per iteration"
@@ -37,6 +42,19 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "HFU", f"{show_percent(found.hfu)}; {found.tflops_per_gpu:,.0f} model TFLOPS per GPU"
     yield "bubble", f"{show_percent(found.bubble)} synchronous (mean idle share of the pipeline ranks)"
     yield "memory", _memory_line(found)
+
+
+def kinds_line(cluster: Mixed, strategy: Strategy, figures: Figures) -> str:
+    """What every kind of GPU holds, and which of them the time is of."""
+    names, slow = [kind.gpu.name for kind in cluster.kinds], cluster.kinds[figures.slowest].gpu.name
+    if by_replica(strategy):
+        counts = zip(replicas_of(cluster, strategy), names, kind_batches(cluster, strategy), strict=True)
+        held = ", ".join(f"{n:,} replicas on {name} with {m:,} micro batches each" for n, name, m in counts)
+        return f"{held}; the others wait for {slow}"
+    runs = [(kind, len(list(same))) for kind, same in groupby(stage_kinds(cluster, strategy))]
+    ends = list(accumulate(count for _, count in runs))
+    parts = [f"{span(end - count, end - 1)} on {names[kind]}" for (kind, count), end in zip(runs, ends, strict=True)]
+    return f"pipeline ranks {', '.join(parts)}; the busiest is on {slow}"
 
 
 class Ranged(Protocol):
@@ -60,14 +78,20 @@ def chance(found: Ranged) -> str:
 
 
 def _memory_line(found: Estimate) -> str:
-    fullest = max(found.memory, key=lambda rank: rank.total)
-    limit, memory = found.limit, found.cluster.gpu.memory
+    fullest = fullest_rank(found)
+    limit, memory = found.limit, found.device.memory
     left = limit - fullest.total
     spare = f"{show_bytes(left)} free" if left >= 0 else f"{show_bytes(-left)} missing"
     low, high = map(show_bytes, found.total_bytes_interval)
     where = f" on pipeline rank {fullest.rank}" if len(found.memory) > 1 else ""
     needed = f"{show_bytes(fullest.total)} ({low} to {high}) of {show_limit(limit, memory)}{where}"
     return f"{_FITS[found.fits]}: {needed}, {spare}; probability of fitting {chance(found)}"
+
+
+def fullest_rank(found: Estimate) -> RankMemory:
+    """The rank that leaves least of its GPU."""
+    gpus = rank_gpus(found.cluster, found.strategy, found)
+    return max(found.memory, key=lambda rank: rank.total / gpus[rank.rank].memory)
 
 
 def searched(told: Searched | None) -> Iterator[tuple[str, str]]:
@@ -91,15 +115,16 @@ def proven(plan: Plan) -> list[tuple[str, str]]:
 
 def stages(found: Estimate) -> Table:
     """One line a pipeline rank, neighbours that are alike in one: time and memory with bars."""
-    limit = found.limit
     slowest = max(_seconds(stage) for stage in found.stages)
+    gpus = rank_gpus(found.cluster, found.strategy, found)
+    limits = [found.limit * gpu.memory / found.device.memory for gpu in gpus]
     pairs = list(zip(found.stages, found.memory, strict=True))
     rows = [
-        _stage_row(span(first, last), stage, memory, slowest, limit)
+        _stage_row(span(first, last), stage, memory, slowest, limits[stage.rank])
         for first, last, (stage, memory) in alike(pairs, key=_look)
     ]
-    heads = ("rank", "layers", "forward", "backward", "of the slowest", "peak", "total", f"of {show_bytes(limit)}")
-    return heads, rows
+    room = f"of {show_bytes(found.limit)}" if len(set(limits)) == 1 else "of its GPU"
+    return ("rank", "layers", "forward", "backward", "of the slowest", "peak", "total", room), rows
 
 
 def _seconds(stage: Stage) -> float:
@@ -227,17 +252,19 @@ def notes(found: Estimate) -> list[str]:
 
 def unmeasured(cluster: Cluster, runtime: str) -> Iterator[str]:
     """That nothing measured supports a GPU's calibration, or a runtime on such a chip."""
-    if other := other_chip(cluster.gpu, runtime):
-        yield other
-    if not calibration_of(cluster.gpu).measured:
-        yield f"no measured run supports the times of {cluster.gpu.name}"
+    for kind in kinds_of(cluster):
+        if other := other_chip(kind.gpu, runtime):
+            yield other
+        if not calibration_of(kind.gpu).measured:
+            yield f"no measured run supports the times of {kind.gpu.name}"
 
 
 def missing(found: Estimate) -> str:
     """How much is missing, and where."""
-    fullest = max(found.memory, key=lambda rank: rank.total)
-    gpu, limit = found.cluster.gpu, found.limit
-    over = [rank.rank for rank in found.memory if rank.total > limit]
+    fullest = fullest_rank(found)
+    gpu, limit = found.device, found.limit
+    gpus = rank_gpus(found.cluster, found.strategy, found)
+    over = [rank.rank for rank in found.memory if rank.total > limit * gpus[rank.rank].memory / gpu.memory]
     has = f"{gpu.name} has {show_bytes(limit)}" if limit == gpu.memory else f"may use {show_limit(limit, gpu.memory)}"
     others = f" ({len(over)} of {len(found.memory)} pipeline ranks are too full)" if len(over) > 1 else ""
     return (

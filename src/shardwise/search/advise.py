@@ -22,13 +22,13 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Answer, Base, Candidate, Proposal
 from shardwise.search.refine import evenly
 from shardwise.search.regret import Layout, weighed
-from shardwise.search.search import WAVE, Search, candidate_of
+from shardwise.search.search import ROOMY, WAVE, Search, candidate_of
 from shardwise.search.simplicity import SHORT, USUAL, kinds_of, plainness
 from shardwise.search.space import AS_NEEDED
 
 LOOKS, ALIKE = 32, 8
 """Plain layouts simulated at most for the simplest, and again for what lies between it and the fastest; and of those
-that are of the same kinds."""
+that are alike."""
 WAVES = 2
 """Waves of plain bases screened at most."""
 
@@ -40,6 +40,8 @@ class _Plain(NamedTuple):
     bound: float
     expected: float
     """The bound with what its kinds are expected to cost."""
+    bytes: float
+    """What it needs at least."""
     layout: Layout
 
 
@@ -95,6 +97,7 @@ class _Looks:
         self.width, self.most = layout_width(best), best.iteration_seconds * exp(pair_width(best))
         self.near: dict[Layout, Candidate] = {}
         self.seen = set[Strategy]()
+        self.more: dict[tuple[object, ...], float] = {}
         for one in answer.simulated:
             self._take(one)
         if answer.finished:
@@ -116,23 +119,24 @@ class _Looks:
             for row in np.flatnonzero(may).tolist():
                 one = Layout(search.strategy(start + row), float(rows.seconds[row]), self.experts)
                 if one.strategy.recompute.layers != AS_NEEDED and usual.issuperset(one.kinds):
-                    yield _Plain(self._plainness(one), one.seconds, one.expected(self.width), one)
+                    least = float(rows.bytes[row])
+                    yield _Plain(self._plainness(one), one.seconds, one.expected(self.width), least, one)
 
     def _usual(self, base: Base) -> bool:
         return (base.cp == 1 or self.question.base.seq > SHORT) and (base.sp or base.tp == 1) and base.etp == 1
 
     def _look_for_the_simplest(self, plain: list[_Plain]) -> None:
         """The plainest first, of the equally plain the lowest bound, until one is near and none of its like faster."""
-        looks = 0
+        looks = Counter[tuple[int, ...]]()
         for rank, alike in groupby(sorted(plain, key=lambda one: one[:2]), key=lambda one: one.plainness):
             if min(map(self._plainness, self.near)) < rank:
                 return
             for one in alike:
-                if one.bound >= self._least(rank):
+                if one.bound >= self._least(rank) or looks[rank] == ALIKE:
                     break
-                if looks == LOOKS:
+                if looks.total() == LOOKS:
                     return
-                looks += self._look(one)
+                looks[rank] += self._look(one)
 
     def _plainness(self, one: Layout) -> tuple[int, ...]:
         return plainness(one.strategy, experts=self.experts)
@@ -142,20 +146,28 @@ class _Looks:
         return min((one.seconds for one in self.near if self._plainness(one) == rank), default=self.most)
 
     def _look_between(self, plain: list[_Plain]) -> None:
-        """The least expected first, until nothing can be expected to be faster."""
-        looks = Counter[tuple[str, ...]]()
-        for one in sorted(plain, key=lambda one: one.expected):
-            if looks.total() == LOOKS or one.expected >= min(other.expected(self.width) for other in self.near):
-                return
-            if looks[one.layout.kinds] < ALIKE:
-                looks[one.layout.kinds] += self._look(one)
+        """The least expected first, of what surely seems to fit and then of the rest, until nothing can be expected to
+        be faster.
+        """
+        looks, roomy = Counter[tuple[str, ...]](), ROOMY * self.question.memory_limit
+        for part in ([one for one in plain if one.bytes <= roomy], [one for one in plain if one.bytes > roomy]):
+            for one in sorted(part, key=lambda one: one.expected):
+                if looks.total() == LOOKS or one.expected >= min(other.expected(self.width) for other in self.near):
+                    break
+                if looks[one.layout.kinds] < ALIKE:
+                    looks[one.layout.kinds] += self._look(one)
 
     def _look(self, one: _Plain) -> bool:
-        """Simulate it, if it was not yet."""
-        if one.layout.strategy in self.seen:
+        """Simulate it, if it was not yet and may fit: once one of its like was simulated, it is known by which factor
+        they need more than their bounds say.
+        """
+        strategy = one.layout.strategy
+        like = (one.layout.kinds, strategy.pp, strategy.vpp, strategy.micro_batch)
+        if strategy in self.seen or one.bytes * self.more.get(like, 1.0) > self.question.memory_limit:
             return False
-        self.seen.add(one.layout.strategy)
-        found = evenly(self.question, one.layout.strategy)
+        self.seen.add(strategy)
+        found = evenly(self.question, strategy)
         if found is not None:
+            self.more[like] = min(found.total_bytes / one.bytes, self.more.get(like, float("inf")))
             self._take(candidate_of(found))
         return True

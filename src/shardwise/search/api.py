@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -13,10 +14,12 @@ from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.advice import Change, better_dispatch
 from shardwise.estimate.intervals import around, causes_of, layout_within_error, spread_of
 from shardwise.estimate.predictions import predictions_of
+from shardwise.estimate.setup import memory_share
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.gate import held
 from shardwise.inputs.load import load_runtime, named_cluster, named_model
+from shardwise.inputs.mixed import Mixed, kinds_of, orders_of, whole_kinds
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -29,7 +32,7 @@ from shardwise.plan.proof import proof_of
 from shardwise.search.advise import advised
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
-from shardwise.search.question import GAP, Answer, Question, slower
+from shardwise.search.question import GAP, Alone, Answer, Question, merged, slower
 from shardwise.search.search import Report, Search, Stop
 from shardwise.search.wishes import read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
@@ -52,6 +55,8 @@ UNSEARCHED = (
     "straggler",
 )
 """Fields of a strategy that are asked for, not searched."""
+NEARLY = 0.02
+"""Gap at which the kinds of a mixed cluster alone are known well enough."""
 
 
 def question_of(
@@ -106,14 +111,14 @@ def memory_limit(
     model: Model | None, cluster: Cluster, dtype: str, runtime: Runtime, margin: float | str | None = None
 ) -> float:
     """Bytes that a rank may need: all that the GPU has once the memory model's own error is added, or less the margin
-    that is asked for.
+    that is asked for; of a mixed cluster for its largest GPUs, the others by their memory.
     """
     memory = cluster.gpu.memory
     if margin is not None:
         return memory - parse_bytes(margin)
-    calibration = calibration_of(cluster.gpu)
-    causes = causes_of(model, cluster, dtype, runtime.name, calibration)
-    return around(memory, spread_of(causes, runtime.name, calibration).memory)[0]
+    known = [(kind, calibration_of(kind.gpu)) for kind in whole_kinds(cluster)]
+    causes = [(causes_of(model, kind, dtype, runtime.name, one), one) for kind, one in known]
+    return around(memory, max(spread_of(names, runtime.name, one).memory for names, one in causes))[0]
 
 
 def answer_of(
@@ -133,15 +138,40 @@ def answer_of(
     if time_limit is not None:
         time_limit = held(time_limit, SCALARS["option.seconds"], "time_limit")
     pool = executor_of(executor, workers, address)
+    found: list[tuple[Answer, Search]] = []
     try:
-        search = Search(question=question, gap=gap, time_limit=time_limit, executor=pool)
-        search.report, search.stop = report or search.report, stop or search.stop
-        answer = search.run()
+        for cluster in orders_of(question.cluster):
+            search = Search(question=replace(question, cluster=cluster), gap=gap, time_limit=time_limit, executor=pool)
+            search.stop = stop or search.stop
+            if report and not found:  # counts of the other orders of kinds would begin anew
+                search.report = report
+            found.append((search.run(), search))
     finally:
         pool.close()
+    answer, search = min(found, key=lambda one: one[0].fastest.iteration_seconds if one[0].fastest else float("inf"))
+    answer = merged(answer, [one for one, _ in found])
+    if answer.fastest and answer.finished and isinstance(question.cluster, Mixed):
+        answer = replace(answer, alone=tuple(_alone(question, gap, time_limit, stop)))
     if answer.fastest is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
-    return replace(advised(answer, search, fastest=fastest), cpu_seconds=time.process_time() - search.began)
+    try:
+        answer = advised(answer, search, fastest=fastest)
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return replace(answer, cpu_seconds=time.process_time() - found[0][1].began)
+
+
+def _alone(question: Question, gap: float, time_limit: float | None, stop: Stop | None) -> Iterator[Alone]:
+    """Each kind of a mixed cluster by itself: slow GPUs may hold the others up."""
+    for kind in kinds_of(question.cluster):
+        limit = question.memory_limit * memory_share(question.cluster, kind.gpu)
+        search = Search(
+            question=replace(question, cluster=kind, memory_limit=limit), gap=max(gap, NEARLY), time_limit=time_limit
+        )
+        search.stop = stop or search.stop
+        best = search.run().fastest
+        if best:
+            yield Alone(kind.name, best.strategy, best.iteration_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +244,6 @@ def answer_html(answer: Answer) -> str:
         (str(one.strategy), show_seconds(one.seconds),
          " to ".join(map(show_seconds, one.iteration_seconds_interval)), slower(answer, one), show_percent(one.mfu),
          show_bytes(one.total_bytes), ", ".join(answer.roles(one.strategy)))
-        for one in answer.top[:_SHOWN]
+        for one in answer.shown(_SHOWN)
     ]  # fmt: skip
     return plan_html(plan_file_of(answer), [_HEADS, *rows])

@@ -17,9 +17,9 @@ import numpy as np
 
 from shardwise.cost.chunk import BlockRun, chunk_of, combined
 from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
-from shardwise.cost.update import beside_of, data_groups, hidden
-from shardwise.estimate.passes import behind_passes, freed_early, hop_seconds, order_of
-from shardwise.estimate.setup import Setup, block_of, setup_of
+from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden
+from shardwise.estimate.passes import behind_passes, freed_early, hop_seconds, hops_of, order_of
+from shardwise.estimate.setup import Setup, block_of, rank_limits, setup_of
 from shardwise.inputs.layers import is_uneven, with_layers
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
@@ -29,7 +29,7 @@ from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level
 from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
 from shardwise.pipeline.action import B, F, I, Schedule, W
-from shardwise.search.cuts import cuts_freely, tail_of
+from shardwise.search.cuts import cuts_freely, ready_of, tail_of
 from shardwise.search.frame import buffers_of, mean_update, rates_of
 from shardwise.search.question import Question
 from shardwise.search.space import AS_NEEDED
@@ -74,25 +74,33 @@ def least_seconds(
 
     `paths` makes the next proof over the same order shorter, and is added to.
     """
-    strategy = setup.strategy
+    strategy, kinds = setup.strategy, setup.kinds or (setup,)
     fixed = setup.runtime.overheads.beside(strategy.microbatches, strategy.zero)
-    whole = chunk_of(tuple(run for chunk in setup.chunks for run in chunk.runs), 0.0)
-    update = mean_update(setup, strategy, whole)
+    wholes = [chunk_of(tuple(run for chunk in kind.chunks for run in chunk.runs), 0.0) for kind in kinds]
+    updates = [mean_update(kind, strategy, whole) for kind, whole in zip(kinds, wholes, strict=True)]
+    update = Update(*map(min, zip(*updates, strict=True)))
     # what is computed again may send, too, but how much is left open
-    groups = data_groups(setup.network, strategy)
-    beside = beside_of(groups, strategy, whole.f.wire, whole.i.wire + whole.w.wire)
+    besides = [
+        beside_of(data_groups(kind.network, strategy), strategy, whole.f.wire, whole.i.wire + whole.w.wire)
+        for kind, whole in zip(kinds, wholes, strict=True)
+    ]
+    # on several kinds, how much of the model sends on which is left open, too
+    beside = besides[0] if len(kinds) == 1 else Beside(min(one.taken for one in besides))
 
     def iteration(passes: float) -> float:
         """Never falls when the passes take longer (`screen`)."""
         shown = hidden(update, beside, strategy, setup.runtime, passes).exposed
         return passes * strategy.straggler + shown + fixed
 
-    ready, first = _ready(setup, limit), _first(setup)
+    ready, firsts = _ready(setup, limit), [_first(kind) for kind in kinds]
+    first = firsts[0]
     if dynamic.applies(ready):
         if deep:  # nothing is left to be made whole
             return 0.0
-        passes = dynamic.least(ready, _inverse(iteration, enough) / ROUNDED, first)
+        passes = dynamic.least(ready, _inverse(iteration, enough) / ROUNDED, firsts)
         return iteration(passes * ROUNDED) if passes < float("inf") else passes
+    if setup.kinds:  # the linear programme knows one time of a layer
+        return 0.0
     if first:  # every chunk has one such layer or more
         ready.fixed_time[[I, B]] += first.time
         ready.fixed_held -= first.layers * first.held
@@ -136,13 +144,22 @@ def _even(setup: Setup, ready: Ready) -> Ints:
 
 
 def _ready(setup: Setup, limit: float) -> Ready:
-    strategy, recipes = setup.strategy, _recipes(setup)
-    order = order_of(strategy)
+    order = order_of(setup.strategy)
     assert order is not None  # noqa: S101 - only such strategies are cut
+    shares = dict(zip(setup.kind_of, rank_limits(setup, limit), strict=True)) if setup.kind_of else {}
+    limits = {id(setup): limit, **{id(setup.kinds[kind]): own for kind, own in shares.items()}}
+    ready = ready_of(setup, lambda kind: _plain_ready(kind, order, limits[id(kind)]))
+    shows = 1 - setup.runtime.overlap.p2p
+    ready.fixed_time[[F, B] if order.fused else [F, W]] += np.array(hops_of(setup)) * shows
+    return ready
+
+
+def _plain_ready(setup: Setup, order: Schedule, limit: float) -> Ready:
+    strategy, recipes = setup.strategy, _recipes(setup)
     relaxed, chain = _Relaxed(setup, split=not order.fused), strategy.vpp == 1 and order.fused
     kinds = layer_kinds(setup.model)[: setup.model.layers]
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds)] if chain else Counter(kinds).items()
-    ready = Ready(Problem(
+    return Ready(Problem(
         pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, order=order, hop=hop_seconds(setup),
         runs=tuple(
             KindRun(kind=relaxed.kind([block_of(setup, kind, recipe) for recipe in recipes]), count=count)
@@ -152,8 +169,6 @@ def _ready(setup: Setup, limit: float) -> Ready:
         limits=(limit / GIB,), static=relaxed.beside(),
         free_at_input_grad=relaxed.freed,
     ))  # fmt: skip
-    ready.fixed_time[[F, B] if order.fused else [F, W]] += hop_seconds(setup) * (1 - setup.runtime.overlap.p2p)
-    return ready
 
 
 def _recipes(setup: Setup) -> tuple[Recipe, ...]:

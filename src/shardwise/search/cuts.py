@@ -9,7 +9,7 @@ Which cuts there are: every one that leaves each chunk a layer or more. The boun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from typing import NamedTuple
@@ -21,8 +21,8 @@ from shardwise.cost.layer import PLAIN, Block, Recipe
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.overlap import Behind, pass_seconds, split_seconds
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.passes import SPLIT, behind_passes, freed_early, hop_seconds, order_of
-from shardwise.estimate.setup import Setup, block_of
+from shardwise.estimate.passes import SPLIT, behind_passes, freed_early, hop_seconds, hops_of, order_of
+from shardwise.estimate.setup import Setup, block_of, rank_limits
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.layer import layer_kinds
@@ -30,6 +30,7 @@ from shardwise.partition import dynamic
 from shardwise.partition.graph import Ints, Ready
 from shardwise.partition.improve import Improved, improve, repaired, starts
 from shardwise.partition.least_memory import laid_out
+from shardwise.partition.mixed import MixedReady
 from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
 from shardwise.pipeline.action import B, F, W
 from shardwise.search.question import Question
@@ -88,12 +89,12 @@ class Cutter:
     """The cuts of one strategy; `even`: bytes that every rank needs with the even one."""
 
     def __init__(self, setup: Setup, even: Sequence[float], limit: float) -> None:
-        self.setup, self.limit = setup, limit
-        self.ready = Ready(problem_of(setup))
+        self.setup, self.limit = setup, np.array(rank_limits(setup, limit))
+        self.ready = ready_of(setup, lambda kind: Ready(problem_of(kind)))
         shown = [F, W] if setup.strategy.schedule in SPLIT else [F, B]
-        self.ready.fixed_time[shown] += hop_seconds(setup) * (1 - setup.runtime.overlap.p2p)
+        self.ready.fixed_time[shown] += np.array(hops_of(setup)) * (1 - setup.runtime.overlap.p2p)
         beside = np.array(even) - self.ready.peaks(self._counts(setup.layers))
-        self.ready.limits = limit - beside
+        self.ready.set_limits(self.limit - beside)
 
     @property
     def chain(self) -> bool:
@@ -136,7 +137,7 @@ class Cutter:
     def heed(self, cut: Cut, found: Estimate) -> None:
         """Leave more room where the estimate says that ranks need more than the problem does."""
         more = np.array([rank.total for rank in found.memory]) - self.ready.peaks(self._matrix(cut))
-        self.ready.limits = np.minimum(self.ready.limits, self.limit - more)
+        self.ready.set_limits(np.minimum(self.ready.limits, self.limit - more))
 
     def _hopeless(self) -> bool:
         """Whether all ranks together lack memory, everything recomputed: then no cut helps."""
@@ -175,6 +176,13 @@ class Cutter:
             return Cut(layers, recompute)
         again = tuple(min(int(k), n) for k, n in zip(counts[:, 1::2].sum(axis=1), layers, strict=True))
         return Cut(layers, mixed(recompute, again))
+
+
+def ready_of(setup: Setup, made: Callable[[Setup], Ready]) -> Ready:
+    """What is made of a setup; of one with stages on several kinds of GPU, of each kind, every stage from its own."""
+    if not setup.kind_of:
+        return made(setup)
+    return MixedReady([made(kind) for kind in setup.kinds], setup.kind_of, hops_of(setup))
 
 
 def problem_of(setup: Setup) -> Problem:

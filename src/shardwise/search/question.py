@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import Fits
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import layout_within_error
@@ -110,17 +113,58 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A way out where nothing fits: a change, and the fastest strategy that then fits."""
+
+    change: str
+    """What to change, in words."""
+    conditions: str
+    """Conditions to plan with."""
+    cluster: str
+    """What to plan for."""
+    gpus: int
+    gpu: str
+    strategy: Strategy
+    seconds: float
+    """Of an iteration."""
+    total_bytes: float
+    """What its fullest rank needs."""
+    memory: float
+    """What the GPU has."""
+    slower: float
+    """Its time over that of the strategy that comes nearest, less 1."""
+    dearer: float
+    """The same of GPU-seconds, which tells what more GPUs cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closest:
     """What is said when nothing fits."""
 
     strategy: Strategy
     """The strategy that comes nearest."""
+    seconds: float
+    """What its iteration would take."""
     missing: float
     """Bytes that it lacks on its fullest rank."""
+    ledger: Ledger
+    """What that rank holds at its peak, by part."""
     gpus: int
     """Smallest number of these GPUs for which a strategy fits; 0: none was found."""
     at_gpus: Strategy | None = None
     """A strategy that fits there."""
+    ladder: tuple[Rung, ...] = ()
+    """Ways out, those on the same cluster first, each kind cheapest first; `api.plan` makes it."""
+    ladder_finished: bool = False
+    """All ways out were looked at."""
+
+
+class Alone(NamedTuple):
+    """What one kind of GPU of a mixed cluster reaches by itself."""
+
+    cluster: str
+    strategy: Strategy
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +231,9 @@ class Answer:
     simulated: tuple[Candidate, ...] = ()
     """What was simulated, up to MOST_SHOWN: those that fit first, fastest first, then the others, leanest first."""
     closest: Closest | None = None
+    alone: tuple[Alone, ...] = ()
+    """Of a mixed cluster, the best plan of each kind without the others, as far as the batch goes; a kind that is
+    missing has none that fits."""
     interrupted: bool = False
     """Ctrl-C was pressed."""
     cpu_seconds: float = 0.0
@@ -218,6 +265,10 @@ class Answer:
         """Whether a layout is as fast as the fastest, as far as can be told."""
         return self.fastest is not None and layout_within_error(self.fastest, one.strategy, one.seconds)
 
+    def shown(self, top: int) -> list[Candidate]:
+        """So many of the best layouts, and the answer's own plans in any case."""
+        return [one for at, one in enumerate(self.top) if at < top or self.roles(one.strategy)]
+
     def roles(self, strategy: Strategy) -> tuple[str, ...]:
         """Which of the answer's plans a strategy is: `recommended`, `fastest`, `simplest`."""
         plans = {"recommended": self.best, "fastest": self.fastest, "simplest": self.simplest}
@@ -228,6 +279,29 @@ class Answer:
         from shardwise.search.api import answer_html
 
         return answer_html(self)
+
+
+def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
+    """The best of several answers, with what all of them prove and counted: kinds of GPU in every order."""
+    if len(answers) == 1:
+        return best
+    counts = [one.counts for one in answers]
+    summed = {name: sum(getattr(one, name) for one in counts) for name in _SUMMED}
+    axes = {axis: dict(sum((Counter(one.axes[axis]) for one in counts), Counter())) for axis in counts[0].axes}
+    finished = all(one.finished for one in counts)
+    return replace(
+        best,
+        bound=min(one.bound for one in answers),
+        counts=replace(best.counts, **summed, axes=axes, finished=finished),
+        # strategies are named for one order of kinds alone
+        lowest=(*best.lowest, *(ProofPart(bound=one.bound) for one in answers if one.question != best.question)),
+        interrupted=any(one.interrupted for one in answers),
+        cpu_seconds=sum(one.cpu_seconds for one in answers),
+        screen_seconds=sum(one.screen_seconds for one in answers),
+    )
+
+
+_SUMMED = ("strategies", "simulated", "simulations", "screened", "too_large", "pruned", "left_open")
 
 
 def slower(answer: Answer, one: Candidate) -> str:

@@ -10,9 +10,11 @@ from typing import Literal, NamedTuple
 
 from shardwise.cost.memory import Fits
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.estimate import Estimate, assemble, within
-from shardwise.estimate.setup import setup_of
+from shardwise.estimate.estimate import Estimate, assemble, room, within
+from shardwise.estimate.passes import seconds_of
+from shardwise.estimate.setup import rank_limits, setup_of
 from shardwise.inputs.layers import chunk_rank, is_uneven, spread, with_layers
+from shardwise.inputs.mixed import Mixed, replicas_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed, stand_in
@@ -27,6 +29,8 @@ LIGHTER = 12
 """Times that the fullest rank is relieved of a layer or more, as long as that is faster."""
 NEAR = 1.03
 """Times the goal: how near a quick cut must come for the exact one to be asked for."""
+SHARES = 6
+"""Ways to share the batch between kinds of GPU that are estimated."""
 SMALL = 128
 """Stages times layers up to which the exact cut costs next to nothing."""
 
@@ -58,6 +62,8 @@ def refine(
     `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be.
     """
     try:
+        if shares := _shares(question, strategy):
+            return _best_shares(question, strategy, shares)
         found = _Tried(question, _even(question, strategy))
     except ShardwiseError:
         return None
@@ -68,6 +74,29 @@ def refine(
         return found.best()
     found.recompute_as_needed()
     return found.only()
+
+
+def _shares(question: Question, strategy: Strategy) -> list[tuple[int, ...]]:
+    """How replicas on different kinds of GPU may share the batch; empty: all have as many."""
+    if strategy.pp > 1 or not isinstance(question.cluster, Mixed) or "batches" not in question.runtime.can.mixed:
+        return []
+    replicas, total = replicas_of(question.cluster, strategy), strategy.global_batch // strategy.micro_batch
+    return list(shared_batches(replicas, total)) if strategy.zero < 2 else []
+
+
+def _best_shares(question: Question, strategy: Strategy, shares: list[tuple[int, ...]]) -> Refined:
+    """The fastest of the shares that fits: those whose slowest kind takes least, each estimated."""
+    probe = setup_of(question.model, question.cluster, replace(strategy, batches=shares[0]), question.runtime)
+    each = [sum(map(sum, seconds_of(kind).values())) for kind in probe.kinds]
+    shares.sort(key=lambda counts: max(count * one for count, one in zip(counts, each, strict=True)))
+    found = []
+    for counts in shares[:SHARES]:
+        tried = _Tried(question, replace(strategy, batches=counts if len(set(counts)) > 1 else ()))
+        tried.recompute_as_needed()
+        found.append(tried.only())
+    best = min(found, key=lambda one: (not one.allowed, one.seconds if one.allowed else one.total_bytes))
+    # all that were left out take longer, or as long, on their slowest kind
+    return best._replace(simulated=sum(one.simulated for one in found))
 
 
 def evenly(question: Question, strategy: Strategy) -> Refined | None:
@@ -134,7 +163,7 @@ class _Tried:
         # a mix without a layer that is recomputed is the strategy without recomputation
         named = replace(strategy, recompute=Recompute()) if strategy.recompute.layers == AS_NEEDED else strategy
         host = estimate.host_bytes <= question.cluster.host_memory
-        allowed = host and estimate.total_bytes <= limit
+        allowed = host and estimate.total_bytes <= room(estimate, limit)
         told = within(estimate, limit)
         self.found[named] = Refined(
             named, told.iteration_seconds, told.total_bytes, told.mfu, allowed, told.fits,
@@ -158,7 +187,7 @@ class _Tried:
         if setup is not self.even_setup:  # an order that is made for the memory may take all that there is
             totals = list(map(min, totals, [rank.total for rank in assemble(setup).memory]))
         cutter = Cutter(setup, totals, question.memory_limit)
-        small = setup.strategy.pp * question.model.layers <= SMALL
+        small = bool(setup.kinds) or setup.strategy.pp * question.model.layers <= SMALL
         found = None if small and cutter.chain else self._tried(cutter, cutter.quick)
         near = small or (found is not None and found.iteration_seconds < NEAR * goal)
         if cutter.chain and (near or found is None):
@@ -167,7 +196,7 @@ class _Tried:
             self._tried(cutter, cutter.thorough if care == "most" else cutter.careful)
             if care != "some":
                 self._lighten(cutter)
-        if cutter.chain and near and not self.mixes:
+        if cutter.chain and near and not self.mixes and not setup.kinds:
             self._calm()
         if self.mixes and not any(one.allowed for one in self.found.values()):
             self.estimate(replace(self.even, recompute=self._all))
@@ -192,7 +221,7 @@ class _Tried:
                 return None
             known = self.named(cut) in self.estimates
             estimate = self.estimate(self.named(cut))
-            if known or estimate.total_bytes <= self.question.memory_limit:
+            if known or estimate.total_bytes <= room(estimate, self.question.memory_limit):
                 return estimate
             cutter.heed(cut, estimate)
         return None
@@ -221,21 +250,25 @@ class _Tried:
 
     def recompute_as_needed(self) -> None:
         """Stages as they are: the fewest layers of a chunk, rank by rank, that must be recomputed to fit."""
-        limit, pp = self.question.memory_limit, self.even.pp
-        if not self.mixes or self.first.total_bytes <= limit:
+        if not self.mixes or all(self._fitting(self.first)):
             return
-        if self.estimate(replace(self.even, recompute=self._all)).total_bytes > limit:
+        if not all(self._fitting(self.estimate(replace(self.even, recompute=self._all)))):
             return
-        low = [-1 if one.total <= limit else 0 for one in self.first.memory]
+        low = [-1 if fits else 0 for fits in self._fitting(self.first)]
         high = [0 if one == -1 else max(spread(self.question.model.layers, self.even)) for one in low]
         while any(most - least > 1 for least, most in zip(low, high, strict=True)):
             middle = [(least + most) // 2 if most - least > 1 else most for least, most in zip(low, high, strict=True)]
             estimate = self.estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(middle))))
-            for rank in range(pp):
+            for rank, fits in enumerate(self._fitting(estimate)):
                 if high[rank] - low[rank] > 1:
-                    fits = estimate.memory[rank].total <= limit
                     low[rank], high[rank] = (low[rank], middle[rank]) if fits else (middle[rank], high[rank])
         self.estimate(replace(self.even, recompute=replace(self._all, layers=self._counts(high))))
+
+    def _fitting(self, estimate: Estimate) -> list[bool]:
+        """Whether every rank fits."""
+        limit, setup = self.question.memory_limit, self.even_setup
+        limits = rank_limits(setup, limit) if setup.kind_of else [room(estimate, limit)] * self.even.pp
+        return [one.total <= most for one, most in zip(estimate.memory, limits, strict=True)]
 
     def _counts(self, by_rank: list[int]) -> tuple[int, ...]:
         s, layers = self.even, spread(self.question.model.layers, self.even)

@@ -91,7 +91,7 @@ def _front(near: list[Layout], width: float) -> list[Layout]:
 
 def surcharge(kinds: tuple[str, ...], width: float) -> float:
     """What kinds are expected to cost a layout beyond its prediction, log."""
-    return accuracy().kinds.cost * len(kinds) + (_unshown_cost(width) if _unshown(kinds) else 0.0)
+    return accuracy().kinds.cost * len(kinds) + _unshown_cost(width) * len(_unshown(kinds))
 
 
 def regrets(layouts: Sequence[Layout], width: float) -> list[float]:
@@ -107,8 +107,7 @@ def _drawn(layout: Layout, width: float) -> Floats:
     off = accuracy().kinds.error * len(kinds) * _draws("kind") + sum(
         part * _draws(name) for name in _parts(layout.strategy)
     )
-    if _unshown(kinds):
-        off = off + _unshown_cost(width) / NORMAL * _draws("unshown")
+    off = off + sum(_unshown_cost(width) / NORMAL * _draws(kind) for kind in _unshown(kinds))
     return np.asarray(np.log(layout.expected(width)) + off)
 
 
@@ -120,9 +119,9 @@ def _draws(name: Hashable) -> Floats:
     return np.concatenate((half, -half))
 
 
-def _unshown(kinds: Sequence[str]) -> bool:
+def _unshown(kinds: Sequence[str]) -> list[str]:
     rows = accuracy().kinds.rows
-    return any(kind not in USUAL and rows.get(kind, 0) < SHOWN for kind in kinds)
+    return [kind for kind in kinds if kind not in USUAL and rows.get(kind, 0) < SHOWN]
 
 
 def _unshown_cost(width: float) -> float:

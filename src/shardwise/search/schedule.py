@@ -17,6 +17,7 @@ from shardwise.estimate.passes import SEQUENCE_PIECES, SPLIT, best_order, pass_c
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.gate import held, word
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, Placement, Strategy
 from shardwise.pipeline.action import placed
@@ -180,7 +181,7 @@ def in_order(found: Scheduled, plan: Plan | None = None) -> Plan:
 def _kept_limit(plan: Plan, costs: Costs) -> float | None:
     """The memory limit of an order as its plan keeps it: one number for all ranks, none for all of the GPU's."""
     limits = set(costs.memory_limit)
-    if len(limits) > 1:
+    if len(limits) > 1 or isinstance(plan.cluster, Mixed):
         return asked_limit(plan)
     return next((limit for limit in limits if limit != plan.cluster.gpu.memory), None)
 

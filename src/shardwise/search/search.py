@@ -20,9 +20,10 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import ProofPart
 from shardwise.search.cut_bound import Paths, prove
 from shardwise.search.executor import Executor, Serial
+from shardwise.search.mixed_screen import screen_of
 from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question
 from shardwise.search.refine import NEAR, Care, Refined, every_cut, refine
-from shardwise.search.screen import Screen, ScreenRows
+from shardwise.search.screen import ScreenRows
 from shardwise.search.space import Space, apart, axes_apart
 from shardwise.search.table import Floats
 
@@ -97,7 +98,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.space = Space(question=self.question)
-        self.screen = Screen(space=self.space)
+        self.screen = screen_of(self.space)
         self._pool: Floats = np.empty((0, 3))
         self._starts = np.empty(0, dtype=np.int64)
         self._paths: Paths = {}

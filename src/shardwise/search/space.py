@@ -16,6 +16,7 @@ from math import gcd, isqrt
 from typing import Any
 
 from shardwise.check.check import check
+from shardwise.inputs.mixed import Mixed, kinds_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
 from shardwise.search.question import Base, Layout, Point, Question, ShardingChoice
@@ -24,6 +25,8 @@ LEAST_TOKENS = 1024
 MOST_SAMPLES = 16
 MOST_UNEVEN_CHUNKS = 8
 SEARCHED = ("1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "gpipe")
+MIXED_SEARCHED = ("1f1b",)
+"""The same where kinds of GPU hold different stages: the order of which every cut is proven; others when named."""
 MODULES: tuple[tuple[str, ...], ...] = (
     ("core-attention",),
     ("attention-norm", "mlp-norm"),
@@ -248,15 +251,19 @@ class Space:
         piped = q.runtime.can.pp and (q.runtime.can.together or base.tp * base.cp == 1)
         piped = piped and (q.runtime.can.tied_with_pp or not q.model.tied)
         piped = piped and (q.runtime.can.ep_with_pp or base.ep == 1)
+        piped = piped and (not isinstance(q.cluster, Mixed) or "stages" in q.runtime.can.mixed)
         for pp in q.wishes.kept("pp", divisors(ranks, q.model.layers) if piped else [1]):
             dp = ranks // pp
-            if q.base.global_batch % (dp * base.micro_batch):
+            if q.base.global_batch % (dp * base.micro_batch) and not (pp == 1 and self._has_shares(base)):
+                continue
+            alike = base.ep * base.etp if pp == 1 else base.tp * base.cp * dp
+            if isinstance(q.cluster, Mixed) and any(kind.gpus % alike for kind in q.cluster.kinds):
                 continue
             if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
                 continue
             if self._mixes and base.tp * pp > 1 and dp * base.cp == 1:
                 continue
-            count = q.base.global_batch // (dp * base.micro_batch)
+            count = max(1, q.base.global_batch // (dp * base.micro_batch))
             if self._tells_single and base.single != (count == 1):
                 continue
             for vpp, schedule in self._orders(pp, count):
@@ -264,9 +271,23 @@ class Space:
                 if not q.base.ep_overlap or (count > 1 and (vpp > 1 or pp == 1)):
                     yield Layout(pp, vpp, schedule, dp, count)
 
+    @property
+    def batches_by_kind(self) -> bool:
+        """Whether replicas on different kinds of GPU may have different numbers of micro batches."""
+        q = self.question
+        return isinstance(q.cluster, Mixed) and "batches" in q.runtime.can.mixed and max(q.runtime.can.zero) < 2
+
+    def _has_shares(self, base: Base) -> bool:
+        q = self.question
+        if not self.batches_by_kind or q.base.global_batch % base.micro_batch:
+            return False
+        replicas = tuple(kind.gpus // (base.tp * base.cp) for kind in kinds_of(q.cluster))
+        return any(shared_batches(replicas, q.base.global_batch // base.micro_batch))
+
     def _orders(self, pp: int, count: int) -> Iterator[tuple[int, str]]:
         q, layers = self.question, self.question.model.layers
-        allowed = [name for name in q.runtime.can.schedules if name in {*SEARCHED, *q.wishes.named("schedule")}]
+        searched = MIXED_SEARCHED if isinstance(q.cluster, Mixed) else SEARCHED
+        allowed = [name for name in q.runtime.can.schedules if name in {*searched, *q.wishes.named("schedule")}]
         for schedule in q.wishes.kept("schedule", allowed) if pp > 1 else ["1f1b"]:
             if schedule == "interleaved":
                 chunks = range(2, layers // pp + 1) if count % pp == 0 else range(0)

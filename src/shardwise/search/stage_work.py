@@ -92,7 +92,7 @@ def works_of(
     f, b = [], []
     for base, table, own in zip(bases, tables, cells, strict=True):
         for cell in own:
-            shown = _sharded(space, base, table, cell)
+            shown = sharded(space, base, table, cell)
             f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
             b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
     forward, back = np.array(f)[:, :, None], np.array(b)
@@ -103,7 +103,7 @@ def works_of(
     return [Work(*parts) for parts in zip(*split, strict=True)]
 
 
-def _sharded(space: Space, base: Base, table: Table, cell: StageCell) -> list[tuple[float, Floats | float]]:
+def sharded(space: Space, base: Base, table: Table, cell: StageCell) -> list[tuple[float, Floats | float]]:
     """What gathering and scattering shows of itself per piece (cost.behind): forward, backward by recipe."""
     ground = table.ground
     if cell.sharding is None:

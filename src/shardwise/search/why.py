@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from shardwise.estimate.advice import difference
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import within_error
+from shardwise.inputs.mixed import SHARING
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 from shardwise.units import show_bytes, show_seconds
@@ -195,6 +196,8 @@ def filled(text: str, strategy: Strategy, gpus: int) -> Strategy:
     if any(given.get(name, base[name]) != base[name] for name in ("pp", "vpp")):
         base.pop("schedule")
         base["vpp"] = 1
+    if SHARING & given.keys():
+        base.pop("batches")
     merged = {**base, **given}
     if {"tp", "pp", "cp"} & given.keys() and "dp" not in given:
         merged.pop("dp")

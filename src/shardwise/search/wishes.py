@@ -29,7 +29,7 @@ _FIELDS = {"micro_batch": "mbs", "zero_group": "hsdp"}
 _NAMES = {axis: name for name, axis in _FIELDS.items()}
 _ASKED = {"global_batch": "--global-batch", "microbatches": "--global-batch", "seq": "--seq"}
 """Fields that are part of the question, and the option that gives them."""
-_DECIDED = ("layers", "first_layers", "last_layers", "count_embedding", "count_head", "group", "placement")
+_DECIDED = ("layers", "batches", "first_layers", "last_layers", "count_embedding", "count_head", "group", "placement")
 """Fields that the search decides by itself for every strategy; a wish for one would be lost."""
 _NUMERIC = frozenset({"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "mbs"})
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -95,6 +95,11 @@ def kept(old: str, new: str) -> str:
     words = [(word, _read(word)[0]) for word in old.lower().split()]
     stay = [word for word, found in words if found and not named.intersection(one.axis for one in found)]
     return " ".join([*stay, *new.split()])
+
+
+def without(conditions: str, axis: str) -> str:
+    """The conditions less those on an axis."""
+    return " ".join(word for word in conditions.split() if axis not in {one.axis for one in _read(word.lower())[0]})
 
 
 def _read(word: str) -> tuple[list[Condition], Given]:

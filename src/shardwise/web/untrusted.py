@@ -13,6 +13,7 @@ from shardwise.inputs.calibrations import calibration_names
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import parse_mapping
 from shardwise.inputs.load import load_runtime, named_cluster, named_model, runtime_names
+from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.model import Model
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ def _short(text: str, what: str) -> str:
 
 def _checked_names(cluster: Cluster) -> Cluster:
     """A cluster whose names are only names."""
+    if isinstance(cluster, Mixed):
+        for kind in cluster.kinds:
+            _checked_names(kind)
+        _with_plain_texts(cluster.join, "cluster.join")
+        return _with_plain_texts(cluster, "cluster")
     own, names = cluster.gpu.calibration, calibration_names()
     if isinstance(own, str) and own and own not in names:
         raise UnknownNameError("calibration", _short(own, "cluster.gpu.calibration"), names)

@@ -46,10 +46,13 @@ def chunks_of(model, plan, owned, device):
 def train(model, plan):
     device = start(plan["pp"] * plan["dp"])
     model["flash"] = plan["flash"]
-    owned, chunks, passes = read_schedule(HERE / "schedule.csv")
     mesh = init_device_mesh(device.type, (plan["pp"], plan["dp"]), mesh_dim_names=("pp", "dp"))
     stages, replicas = mesh.get_group("pp"), mesh.get_group("dp")
     rank, replica = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
+    batches = plan.get("batches")  # by replica, where they are on GPUs of different speed
+    table = HERE / (f"schedule_{batches[replica]}.csv" if batches else "schedule.csv")
+    owned, chunks, passes = read_schedule(table)
+    mean_passes = sum(batches) / len(batches) if batches else passes  # so that every micro batch counts the same
     own = chunks_of(model, plan, owned[rank], device)
     modules = torch.nn.ModuleList(own.values()).train()
     ends = {next(row for row, held in enumerate(owned) if chunk in held) for chunk in (0, chunks - 1)}
@@ -58,10 +61,10 @@ def train(model, plan):
     tie = (own[0].embedding if 0 in own else own[chunks - 1].head).weight if apart and rank in ends else None
     optimizer = Optimizer(
         modules.parameters(), plan["optimizer"], mixed=plan["master"] == "mixed" and plan["dtype"] != "fp32",
-        wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], group=replicas, passes=passes,
+        wide=plan["grad_dtype"] == "fp32", zero=plan["zero"], group=replicas, passes=mean_passes,
         shared=None if tie is None else (tie, pair),
     )  # fmt: skip
-    runtime = pipeline(str(HERE / "schedule.csv"), rank, own.__getitem__, loss_of, device, stages, scale=False)
+    runtime = pipeline(str(table), rank, own.__getitem__, loss_of, device, stages, scale=False)
     count = sum(one.numel() for one in modules.parameters()) - (tie.numel() if tie is not None and 0 not in own else 0)
     steps = Steps("torch-pipelining", total(count, device, stages), plan["dtype"], device)
     casting = torch.autocast(device.type, DTYPES[plan["dtype"]], enabled=plan["master"] == "autocast")
@@ -78,7 +81,7 @@ def train(model, plan):
         for module in modules.modules():
             if isinstance(module, RoutedExperts):
                 module.move_balance(replicas)
-        mean = sum(one.detach().float() for one in losses) / passes if losses else torch.zeros((), device=device)
+        mean = sum(one.detach().float() for one in losses) / mean_passes if losses else torch.zeros((), device=device)
         steps.end(total(mean, device) / plan["dp"])
     finish()
 

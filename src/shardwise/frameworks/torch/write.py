@@ -16,6 +16,7 @@ from shardwise.frameworks.huggingface.write import LOOP, shared_files
 from shardwise.frameworks.launcher import starting
 from shardwise.frameworks.nearest import choose, known_modules, recomputed, spread_states, without, without_lora
 from shardwise.frameworks.target import Export, ExportDraft, File
+from shardwise.inputs.mixed import replicas_of
 from shardwise.inputs.serialise import to_json
 from shardwise.pipeline.action import F, Schedule
 from shardwise.pipeline.costs import Costs
@@ -41,7 +42,7 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
     named = {"run_pipeline.py": RUNNER, **{path.name: path for path in (TRAINING, MODEL)}}
     return (
         *start,
-        File(name="schedule.csv", text=schedule.csv()),
+        *_schedules(draft, schedule),
         File(name="shardwise_pipeline.json", text=to_json(head | {"model": asdict(draft.model), "plan": _plan(draft)})),
         *(File(name=name, text=draft.header() + path.read_text(encoding="utf-8")) for name, path in named.items()),
         *shared_files(LOOP),
@@ -112,8 +113,23 @@ def _plan(draft: ExportDraft) -> dict[str, Any]:
         "pp": s.pp, "dp": s.dp, "zero": s.zero, "micro_batch": s.micro_batch, "seq": s.seq, "dtype": s.dtype,
         "master": s.master, "grad_dtype": s.grad_dtype, "optimizer": s.optimizer, "flash": s.flash,
         "compile": s.compile,
+        **({"batches": [m for n, m in _shares(draft) for _ in range(n)]} if s.batches else {}),
         "layers": draft.layers, "recompute": recomputed(draft) if s.recompute.full else [0] * s.chunks,
     }  # fmt: skip
+
+
+def _shares(draft: ExportDraft) -> list[tuple[int, int]]:
+    """Replicas of every kind of GPU, and the micro batches of each."""
+    return list(zip(replicas_of(draft.plan.cluster, draft.strategy), draft.strategy.batches, strict=True))
+
+
+def _schedules(draft: ExportDraft, schedule: Schedule) -> list[File]:
+    """The order of passes; where replicas have different numbers of micro batches, one for every number."""
+    s = draft.strategy
+    if not s.batches:
+        return [File(name="schedule.csv", text=schedule.csv())]
+    orders = {count: generate(s.schedule, pp=s.pp, vpp=s.vpp, microbatches=count) for count in sorted(set(s.batches))}
+    return [File(name=f"schedule_{count}.csv", text=order.csv()) for count, order in orders.items()]
 
 
 def schedule_of(plan: Plan) -> Schedule:

@@ -192,6 +192,8 @@ class Regret:
     """Measured time of the slowest over that of the best, less 1: what there was to lose."""
     refused: int
     """Layouts ranked before the chosen one that ran out of memory when they were tried."""
+    experts: bool = False
+    """The model has experts."""
 
 
 def regrets(outcomes: Iterable[Outcome]) -> list[Regret]:
@@ -235,6 +237,7 @@ def _regret(name: str, members: list[Outcome]) -> Regret | None:
         regret=_seconds(chosen) / _seconds(best) - 1,
         spread=max(map(_seconds, ran)) / _seconds(best) - 1,
         refused=len(members) - len(left),
+        experts=best.case.model.moe is not None,
     )
 
 

@@ -14,6 +14,7 @@ from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.predictions import ledger_table
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.load import load_runtime
+from shardwise.inputs.mixed import Mixed, kinds_of
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.serialise import Plain
 from shardwise.plan.file import plan_id
@@ -22,7 +23,7 @@ from shardwise.plan.predict import asked_limit
 from shardwise.plan.proof import check_proof
 from shardwise.plan.renew import outdated, sentence
 from shardwise.report.data import plans_data
-from shardwise.report.estimate import chance, searched
+from shardwise.report.estimate import chance, kinds_line, searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
@@ -77,7 +78,7 @@ def _numbers(found: Estimate, plan: Plan) -> Plain:
         "interval": list(found.iteration_seconds_interval),
         "memory_interval": list(found.total_bytes_interval),
         "layout_error": pair_width(found),
-        "memory_limit": found.cluster.gpu.memory,
+        "memory_limit": found.device.memory,
         "usable_memory": asked_limit(plan),
         "fits_limit": found.limit,
         "bound": proof.bound if proof and not proof.fault else None,
@@ -90,7 +91,10 @@ def _facts(found: Estimate, plan: Plan) -> Iterator[tuple[str, str]]:
     from shardwise.inputs.parameters import count
 
     yield "model", f"{model.name}, {show_count(count(model).total)}, {model.layers} layers"
-    yield "cluster", f"{cluster.name}: {cluster.gpus} x {cluster.gpu.name}, {show_bytes(cluster.gpu.memory)}"
+    for kind in kinds_of(cluster):
+        yield "cluster", f"{kind.name}: {kind.gpus} x {kind.gpu.name}, {show_bytes(kind.gpu.memory)}"
+    if isinstance(cluster, Mixed):
+        yield "kinds", kinds_line(cluster, strategy, found)
     yield "runtime", strategy.runtime
     yield "batch", f"{strategy.global_batch:,} x {strategy.seq:,} = {strategy.global_batch * strategy.seq:,} tokens"
     yield from searched(plan.predictions.search if plan.predictions else None)
