@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from shardwise.errors import Fault, InputError
 from shardwise.estimate.setup import Setup, setup_of
-from shardwise.frameworks.export import Export, export
+from shardwise.frameworks.export import export
+from shardwise.frameworks.target import Export
 from shardwise.frameworks.torchtitan.families import Flavor, flavor
 from shardwise.inputs.load import load_runtime
 from shardwise.measure.rehearse.spec import SCHEMA, Spec, identity_of
