@@ -216,7 +216,7 @@ class _Adversary:
                 found.beaten, found.winner = 1 - seconds / found.best, str(s)
             if seconds < found.bound * CLOSE:
                 found.broken.append(f"{s}: {seconds:.6g} s, bound {found.bound:.6g} s")
-        if seconds < own * CLOSE and (fits or point.recompute.layers != AS_NEEDED):
+        if fits and seconds < own * CLOSE:
             found.broken.append(f"{s}: {seconds:.6g} s, its own bound {own:.6g} s")
         if made.total_bytes < size * CLOSE:
             found.broken.append(f"{s}: {made.total_bytes:.6g} bytes, its own bound {size:.6g}")
@@ -243,7 +243,7 @@ class Judged(NamedTuple):
     seconds: float
     fits: bool
     own: float
-    """The bound of its point."""
+    """The bound of its point: on cuts that fit."""
 
 
 def _seconds(one: Judged) -> float:

@@ -17,8 +17,8 @@ from shardwise.cost.network import hand_over
 from shardwise.estimate.setup import Setup
 from shardwise.inputs.recompute import Recompute
 from shardwise.search.frame import Frame, Known, frame_of
-from shardwise.search.memory_bound import lacking, memory
-from shardwise.search.pipeline_bound import Pipes, makespan, mixed_passes, pipes_of
+from shardwise.search.memory_bound import lacking, light, memory, rooms
+from shardwise.search.pipeline_bound import Pipes, crowded, makespan, mixed_passes, pipes_of
 from shardwise.search.question import Base, Point
 from shardwise.search.space import Space
 from shardwise.search.stage_work import Choices, Work, choices_of, works_of
@@ -33,6 +33,7 @@ class ScreenRows(NamedTuple):
 
     base: Base
     seconds: Floats
+    """Infinite: no cut fits."""
     bytes: Floats
 
 
@@ -71,8 +72,11 @@ class Screen:
         """Bounds of every strategy over a base."""
         return self.rows_of([base])[0]
 
-    def rows_of(self, bases: Sequence[Base]) -> list[ScreenRows]:
-        """The same for several bases: their stages are settled together, which numpy does at the price of one."""
+    def rows_of(self, bases: Sequence[Base], most: float = float("inf")) -> list[ScreenRows]:
+        """The same for several bases: their stages are settled together, which numpy does at the price of one.
+
+        Beyond `most` seconds a bound may be lower than it could be.
+        """
         if not bases:
             return []
         recipes = recipes_of(self.recomputes)
@@ -82,16 +86,23 @@ class Screen:
         frames = [self._frame(base, table) for base, table in zip(bases, tables, strict=True)]
         cells = [frame.cells for frame in frames]
         works = works_of(self.space, bases, tables, cells, choices)
-        return [self._rows(*each, choices) for each in zip(bases, tables, frames, works, strict=True)]
+        return [self._rows(*each, choices, most) for each in zip(bases, tables, frames, works, strict=True)]
 
-    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices) -> ScreenRows:
+    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices, most: float) -> ScreenRows:
         question = self.space.question
         passes = self._passes(table, frame, work)[frame.track_of_pair]
         if choices.mix.any():
             freed = lacking(table, frame, choices, question.model.layers, question.memory_limit)
             passes = np.maximum(passes, mixed_passes(self._pipes(table, frame), frame, work, freed))
-        seconds = self._seconds(table, frame, passes)
         bytes_ = memory(table, frame, choices, question.model.layers)
+        seconds = self._seconds(table, frame, passes)
+        may = frame.valid & (seconds < most) & (bytes_ <= question.memory_limit)
+        if may.any():
+            heavy = question.model.layers - sum(piece.number for piece in light(table))
+            for room in rooms(table, frame, choices, question.memory_limit, may):
+                at = np.ix_(room.pairs, room.choices)
+                passes[at] = np.maximum(passes[at], crowded(self._pipes(table, frame), frame, work, room, heavy))
+            seconds = self._seconds(table, frame, passes)
         return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
     def _frame(self, base: Base, table: Table) -> Frame:
