@@ -127,7 +127,7 @@ def test_bounds_hold_for_cuts_that_just_fit(case):
                 if one.total_bytes <= limit:
                     held += 1
                     assert bound <= one.iteration_seconds * (1 + 1e-9), str(one.strategy)
-    assert held >= 10
+    assert held >= 5
 
 
 def test_a_proof_for_one_way_to_shard_holds_for_fatter_ones():

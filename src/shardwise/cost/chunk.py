@@ -7,7 +7,7 @@ from math import inf
 from operator import add
 from typing import NamedTuple
 
-from shardwise.cost.layer import ENDS, Block, Seconds
+from shardwise.cost.layer import COLUMNS, ENDS, Block, Seconds
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.layers import chunk_rank, rank_chunks
 from shardwise.inputs.strategy import V_SCHEDULES, Placement, Strategy
@@ -71,7 +71,7 @@ def chunk_of(runs: tuple[BlockRun, ...], grads: float, room: tuple[float, float]
     layer at work (and not beside the ends), forward and backward.
     """
     kept, forward, backward, at, at_forward = _climb(runs, grads, room=room)
-    totals = [[0.0] * 7] * 4
+    totals = [[0.0] * COLUMNS] * 4
     params = expert_params = flops = recompute_flops = 0.0
     for block, repeat in runs:
         parts = (block.f, block.i, block.w, block.recompute)

@@ -157,16 +157,16 @@ class KernelTimes(NamedTuple):
 @lru_cache(maxsize=256)
 def machine_of(
     gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, scaling: str = "tensor",
-    *, accumulating: bool, graphs: str = "none", site: Site = USUAL, gradient: float = 4.0,
+    *, accumulating: bool, graphs: str = "none", site: Site = USUAL, gpus: int = 1, gradient: float = 4.0,
 ) -> Machine:  # fmt: skip
     """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use.
 
     `accumulating`: an iteration has several micro batches, so gradients are added up. `graphs`: what CUDA graphs cover.
-    `gradient`: bytes of one.
+    `gradient`: bytes of one. `gpus`: of the run; all wait for the slowest.
     """
     narrow = format_of(dtype, scaling)
     wide = "bf16" if narrow else dtype
-    slow, host = runtime.overheads.slowdown * site.slowdown, calibration.host * site.host
+    slow, host = runtime.overheads.slowdown * site.slowdown * site.slowest(gpus), calibration.host * site.host
     names = (*(narrow.share if narrow else (dtype,)), "bf16")
     share = next((calibration.gemm[name] for name in names if name in calibration.gemm), ASSUMED.gemm_share)
     wide_share = calibration.gemm.get(wide, ASSUMED.gemm_share)
@@ -200,7 +200,7 @@ def machine_of(
         element=4.0 if wide == "fp32" else 2.0,
         collective=over.collective / host,
         accumulated=2.0 * gradient,
-        grad_add=_grad_add(runtime, accumulating=accumulating),
+        grad_add=_grad_add(runtime, gradient, accumulating=accumulating),
         launch_f=over.launch / host,
         launch_b=over.launch_backward / host,
         layer_f=over.layer / host * (1 - covered),
@@ -281,13 +281,14 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False, single: bool = F
     )
 
 
-def _grad_add(runtime: Runtime, *, accumulating: bool) -> float:
+def _grad_add(runtime: Runtime, gradient: float, *, accumulating: bool) -> float:
     """A lazy gradient is only added to from the second pass on."""
     if runtime.kernels.weight_grad_fusion:
         return 0.0
-    if runtime.memory.gradients == "buffer":
-        return ADD_NARROW if runtime.memory.gradient_bytes == 2.0 else ADD_WIDE
-    return ADD_NARROW if accumulating else ADD_NOTHING
+    lazy = runtime.memory.gradients != "buffer"
+    if lazy and not accumulating:
+        return ADD_NOTHING
+    return ADD_NARROW if (gradient if lazy else runtime.memory.gradient_bytes) == 2.0 else ADD_WIDE
 
 
 def _product(phase: str, rows: float, columns: float, depth: float, machine: Machine, rate: float) -> float:
@@ -335,8 +336,8 @@ def _grouped(op: Op, machine: Machine, rate: float) -> KernelTimes:
     compute *= 1.0 + machine.wave * (ceil(waves) - waves) / waves
     # the weight gradient's depth is the tokens of one expert
     gradient = 2.0 * rows * columns * depth / rate * (1.0 + max(0.0, GRADIENT_DEPTH / each - GRADIENT_HIDDEN))
-    if not machine.grad_add:  # few tokens leave little behind which the sums could be read and written
-        gradient += groups * columns * depth * machine.accumulated / machine.bandwidth
+    # few tokens leave little behind which the sums of a fused kernel could be read and written
+    gradient += groups * columns * depth * (machine.grad_add or machine.accumulated) / machine.bandwidth
     fixed = machine.gemm_fixed
     once = max(compute, traffic) + fixed
     beside_f, beside_b = op.bytes_f / machine.bandwidth, op.bytes_b / machine.bandwidth

@@ -59,7 +59,11 @@ class Seconds(NamedTuple):
     tp: float = 0.0
     cp: float = 0.0
     ep: float = 0.0
+    slowed: float = 0.0
+    """What kernels take longer beside collectives that hide behind them."""
     host: float = 0.0
+    wire: float = 0.0
+    """Seconds that its collectives keep the links between nodes busy, hidden or not; no part of the others."""
 
     @property
     def compute(self) -> float:
@@ -71,7 +75,7 @@ class Seconds(NamedTuple):
 
     @property
     def device(self) -> float:
-        return (self.gemm + self.attention + self.memory) + (self.tp + self.cp + self.ep)
+        return (self.gemm + self.attention + self.memory) + (self.tp + self.cp + self.ep) + self.slowed
 
     @property
     def launch(self) -> float:
@@ -86,6 +90,9 @@ class Seconds(NamedTuple):
     def alone(self) -> float:
         """Without communication: as if all other ranks answered at once."""
         return meet(self.compute, self.host)
+
+
+COLUMNS = len(Seconds._fields)
 
 
 class Block(NamedTuple):
@@ -153,7 +160,7 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 
 
 def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    input_grad, weight_grad = [0.0] * 7, [0.0] * 7
+    input_grad, weight_grad = [0.0] * COLUMNS, [0.0] * COLUMNS
     hidden = dict(groups.hidden)
     forwards = tuple(_add(op, shard, machine, groups, hidden, input_grad, weight_grad) for op in ops)
     return _stacked(name, ops, forwards, Seconds(*input_grad), Seconds(*weight_grad), machine, grads)
@@ -215,7 +222,7 @@ def with_recompute(plain: Block, walk: Walk, launches: float) -> Block:
     """
     forwards = [plain.forwards[index] for index in walk.recomputed if index != walk.unsent]
     if walk.unsent is not None:
-        forwards.append(plain.forwards[walk.unsent]._replace(tp=0.0, cp=0.0, ep=0.0))
+        forwards.append(plain.forwards[walk.unsent]._replace(tp=0.0, cp=0.0, ep=0.0, slowed=0.0, wire=0.0))
     recompute = _added(forwards)
     if launches:
         recompute = recompute._replace(host=recompute.host + launches)
@@ -242,12 +249,12 @@ def whole_walk(plain: Block, shard: Shard, group: int = 1) -> Walk:
 _COLUMN = {"gemm": 0, "grouped": 0, "attention": 1, "memory": 2}
 _PHASES = {"F": 0, "I": 1, "W": 2}
 _AXES = {"tp": 3, "cp": 4, "ep": 5, "etp": 5}
-_HOST = 6
+_SLOWED, _HOST, _WIRE = 6, 7, 8
 
 
 def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
     """An operator with the seconds of its passes, its exposed collectives and its launches."""
-    input_grad, weight_grad = [0.0] * 7, [0.0] * 7
+    input_grad, weight_grad = [0.0] * COLUMNS, [0.0] * COLUMNS
     forward = _add(op, shard, machine, groups, dict(groups.hidden), input_grad, weight_grad)
     return Timed(op, forward, Seconds(*input_grad), Seconds(*weight_grad))
 
@@ -257,7 +264,7 @@ def _add(
     weight_grad: list[float],
 ) -> Seconds:  # fmt: skip
     """The forward pass of an operator; its other passes are added to those of its layer."""
-    forward = [0.0] * 7
+    forward = [0.0] * COLUMNS
     product = op.kind in {"gemm", "grouped"}
     narrow = narrow_of(shard, op.name) if product else None
     single = shard.autocast and op.kind == "grouped" and not shard.runtime.kernels.experts_autocast
@@ -286,26 +293,34 @@ def _add(
     for comm in op.comms:
         row = table[_PHASES[comm.phase]]
         row[_HOST] += launched * machine.collective
-        seconds = exchanged(comm, getattr(groups, comm.axis))
-        row[_AXES[comm.axis]] += seconds - _behind(comm, seconds, room, hidden)
+        group: Group = getattr(groups, comm.axis)
+        seconds = exchanged(comm, group)
+        behind, slowed = _behind(comm, seconds, room, hidden, group.taken)
+        row[_AXES[comm.axis]] += seconds - behind
+        row[_SLOWED] += slowed
+        row[_WIRE] += group.out * seconds
     return Seconds(*forward)
 
 
-def _behind(comm: Comm, seconds: float, room: list[float], hidden: dict[str, float]) -> float:
-    """Seconds of a collective that run behind kernels; tensor and context parallel's behind their own operator's, each
-    second of which hides one. `room`: what is left of those forward and backward.
+def _behind(
+    comm: Comm, seconds: float, room: list[float], hidden: dict[str, float], taken: float
+) -> tuple[float, float]:
+    """Seconds of a collective that run behind kernels, and what these take longer for it; they lose `taken` of their
+    speed. Tensor and context parallel's run behind their own operator's, each second of which hides one. `room`: what
+    is left of those forward and backward.
     """
     if comm.axis == "cp" and comm.kind != "ring":
-        return 0.0  # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
+        return 0.0, 0.0  # a ring passes keys on behind the kernel; any other exchange ends before attention can begin
     share = hidden[comm.axis]
     if comm.axis not in {"tp", "cp"}:
-        return share * seconds
+        return share * seconds, taken * share * seconds
     if comm.phase == "W":  # a gathered input for the weight gradient runs behind the input gradient's product
         share = max(share, hidden["W"])
     back = comm.phase != "F"
-    behind = min(share * seconds, room[back])
+    wanted = share * seconds
+    behind = min(wanted, room[back])
     room[back] -= behind
-    return behind
+    return behind, max(0.0, taken * wanted - (wanted - behind))  # slower kernels hide more, too
 
 
 def _frozen(times: KernelTimes, op: Op, shard: Shard) -> KernelTimes:

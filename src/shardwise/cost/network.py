@@ -8,6 +8,7 @@ together. All-reduce chooses between a ring and a tree by time.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import log2
@@ -17,6 +18,7 @@ from shardwise.errors import Fault, InputError
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.calibration import Calibration, CollectiveKind, Reach
 from shardwise.inputs.cluster import Cluster, Level
+from shardwise.inputs.site import Site
 from shardwise.ops.op import Comm, Routing
 from shardwise.ops.shard import Shard
 
@@ -65,6 +67,10 @@ class Group(NamedTuple):
     """Ranks from one member to the next."""
     levels: tuple[str, ...] = ()
     """Names of the levels that it crosses, from the inside out."""
+    taken: float = 0.0
+    """Share of their speed that kernels lose beside one of its collectives."""
+    out: bool = False
+    """Whether it leaves the node."""
 
     def of(self, kind: CollectiveKind) -> tuple[tuple[Hop, ...], float]:
         """The levels and the start of a kind of collective."""
@@ -81,12 +87,14 @@ class Network:
     def __init__(self, cluster: Cluster, calibration: Calibration) -> None:
         self.fixed = calibration.collective_fixed
         self.reaches = calibration.collectives
+        self.contended = calibration.contended
         self._groups: dict[tuple[int, int], Group] = {}
         shares = (1.0, *[cluster.site.fabric] * len(cluster.levels))  # inside a node nobody else sends
-        self.levels = tuple(
+        levels = [
             (level, _reached(level, calibration.network) * share)
             for level, share in zip(cluster.levels, shares, strict=False)
-        )
+        ]
+        self.levels = (*levels[:-1], *_pods(*levels[-1], cluster.site))
 
     def group(self, size: int, stride: int) -> Group:
         """The levels that a group of `size` ranks, `stride` apart, uses."""
@@ -96,7 +104,9 @@ class Network:
             measured = tuple(one for kind in _KINDS if (one := self._measured(kind, hops, size, stride)))
             crossed = tuple(level.name for level, _ in hops)
             plain = tuple(hop for _, hop in hops)
-            found = self._groups[size, stride] = Group(size, plain, self.fixed, measured, stride, crossed)
+            out = any(level is not self.levels[0][0] for level, _ in hops)
+            taken = self.contended[out] if hops else 0.0
+            found = self._groups[size, stride] = Group(size, plain, self.fixed, measured, stride, crossed, taken, out)
         return found
 
     def _hops(self, size: int, stride: int) -> list[tuple[Level, Hop]]:
@@ -228,6 +238,14 @@ def _reached(level: Level, shares: dict[str, float]) -> float:
     return level.bandwidth * share / level.oversubscription
 
 
+def _pods(level: Level, bandwidth: float, site: Site) -> tuple[tuple[Level, float], ...]:
+    """The outermost level, cut into a site's pods and what is between them."""
+    if not site.pod or level.size <= site.pod:
+        return ((level, bandwidth),)
+    between_pods = replace(level, name=f"{level.name} between pods")
+    return (replace(level, size=site.pod), bandwidth), (between_pods, bandwidth / site.oversubscription)
+
+
 @lru_cache(maxsize=64)
 def network_of(cluster: Cluster, calibration: Calibration) -> Network:
     return Network(cluster, calibration)
@@ -256,8 +274,14 @@ def ring(group: Group, size: float, kind: CollectiveKind = "all-gather") -> floa
 
 
 def _around(ranks: int, hops: tuple[Hop, ...], size: float) -> float:
+    """One ring through all ranks: a step for each but one, inside a domain or out of it (NCCL's `tuning.cc`)."""
     rate = min(hop.bandwidth * hop.members for hop in hops)
-    return size * (ranks - 1) / ranks / rate + sum((hop.domains - 1) * hop.latency for hop in hops)
+    steps, reached = 0.0, 1
+    for hop in hops:
+        inside = min(reached * hop.domains, ranks)
+        steps += ranks * (1 / reached - 1 / inside) * hop.latency
+        reached = inside
+    return size * (ranks - 1) / ranks / rate + steps
 
 
 def all_reduce(group: Group, size: float) -> float:

@@ -1,7 +1,8 @@
 """What runs behind the kernels of a pass: parameters gathered and gradients scattered (ZeRO 3), copies to the host.
 
-What takes longer decides: max(kernels, traffic). So one second of kernels hides one second of traffic once, and more
-work never makes a pass shorter, whatever runs behind it. The host launches all of it, and is met last.
+A second of kernels hides a second of traffic once, and takes longer for it: a collective holds compute units while it
+runs (`Group.taken`). Traffic between nodes waits for the pass's own collectives there. More work never makes a pass
+shorter, whatever runs behind it. The host launches all of it, and is met last.
 """
 
 from __future__ import annotations
@@ -26,8 +27,14 @@ class Behind(NamedTuple):
     """Bytes that scattering its gradient moves."""
     overlap: float
     host_bandwidth: float
+    taken: float = 0.0
+    """Share of their speed that kernels lose beside it."""
     copies: tuple[float, float] = (0.0, 0.0)
     """Seconds a parameter that the device's own memory is busy with gathering it, and with scattering its gradient."""
+
+    def over(self, kernels: float, traffic: float, wire: float) -> float:
+        """Seconds of kernels with traffic behind them; `wire`: what they keep the links between nodes busy."""
+        return covered(kernels, traffic, self.overlap, self.taken, wire if self.groups.dense.out else 0.0)
 
     def traffic(self, block: Block) -> tuple[float, float]:
         """Seconds to gather a block's parameters, and to scatter its gradients."""
@@ -54,15 +61,21 @@ def behind_of(
     overlap, rate = runtime.overlap.fsdp, runtime.overlap.fsdp_rate
     if strategy.zero < 3:
         return Behind(groups, 0.0, 0.0, overlap, host_bandwidth)
+    taken = max(groups.dense.taken, groups.expert.taken)
     scattered = 4.0 if strategy.grad_dtype == "fp32" else 2.0
     gather, scatter = runtime.overlap.fsdp_copies
     copies = gather / device_bandwidth, scatter / device_bandwidth
-    return Behind(groups, states.gathered / rate, scattered / rate, overlap, host_bandwidth, copies)
+    return Behind(groups, states.gathered / rate, scattered / rate, overlap, host_bandwidth, taken, copies)
 
 
-def covered(kernels: float, traffic: float, overlap: float) -> float:
-    """Seconds of kernels with traffic behind them as far as the runtime lets it."""
-    return max(kernels, overlap * traffic) + (1 - overlap) * traffic
+def covered(kernels: float, traffic: float, overlap: float, taken: float = 0.0, wire: float = 0.0) -> float:
+    """Seconds of kernels with traffic behind them as far as the runtime lets it. What takes longer decides: kernels
+    that lose `taken` of their speed while it runs, or links that are busy with both. Never less for more of any.
+    """
+    if not traffic:
+        return kernels
+    behind = overlap * traffic
+    return max(kernels + taken * behind, wire + behind) + traffic - behind
 
 
 def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
@@ -71,9 +84,9 @@ def pass_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
     for block, repeat in chunk.runs:
         gather, scatter = behind.traffic(block)
         copy_in, copy_out = behind.copied(block)
-        back = combined(block.i, block.w, block.recompute).device + copy_in + copy_out
-        forward += repeat * covered(block.f.device + copy_in, gather, behind.overlap)
-        backward += repeat * covered(back, gather + scatter, behind.overlap)
+        back = combined(block.i, block.w, block.recompute)
+        forward += repeat * behind.over(block.f.device + copy_in, gather, block.f.wire)
+        backward += repeat * behind.over(back.device + copy_in + copy_out, gather + scatter, back.wire)
     copied = chunk.offloaded / behind.host_bandwidth
     host = chunk.i.host + chunk.w.host + chunk.recompute.host
     return meet(max(forward, copied), chunk.f.host), meet(max(backward, copied), host)
@@ -89,7 +102,8 @@ def split_seconds(chunk: Chunk, behind: Behind) -> tuple[float, float]:
     for block, repeat in chunk.runs:
         gather, scatter = behind.traffic(block)
         copy_in, copy_out = behind.copied(block)
-        inputs += repeat * covered(block.i.device + block.recompute.device + copy_in, gather, behind.overlap)
-        weights += repeat * covered(block.w.device + copy_out, scatter, behind.overlap)
+        again = combined(block.i, block.recompute)
+        inputs += repeat * behind.over(again.device + copy_in, gather, again.wire)
+        weights += repeat * behind.over(block.w.device + copy_out, scatter, block.w.wire)
     copied = chunk.offloaded / behind.host_bandwidth
     return meet(max(inputs, copied), chunk.i.host + chunk.recompute.host), meet(weights, chunk.w.host)

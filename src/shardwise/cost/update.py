@@ -37,10 +37,24 @@ class Update(NamedTuple):
     """Whole time of gathering new weights."""
     gather_exposed: float
     optimizer: float
+    slowed: float = 0.0
+    """What the passes take longer beside that which hides behind them."""
 
     @property
     def exposed(self) -> float:
-        return self.reduce_exposed + self.gather_exposed + self.optimizer
+        return self.reduce_exposed + self.gather_exposed + self.optimizer + self.slowed
+
+
+class Beside(NamedTuple):
+    """What reduction and gathering meet where they run behind passes."""
+
+    taken: float
+    """Share of their speed that kernels lose."""
+    forward: float = 0.0
+    """Seconds that a micro batch's own collectives keep the links between nodes busy in its forward pass: on the mean
+    rank, since what an update hides behind is that of stages which are alike. New weights wait for them."""
+    backward: float = 0.0
+    """The same of its backward pass; gradients wait for them."""
 
 
 class DataGroups(NamedTuple):
@@ -113,15 +127,26 @@ def windows(pp: int, vpp: int, microbatches: int, reduced: int) -> tuple[float, 
     return BACKWARD * reduced * each, (1 - BACKWARD) * each
 
 
-def hidden(update: Update, strategy: Strategy, runtime: Runtime, makespan: float) -> Update:
+def hidden(update: Update, beside: Beside, strategy: Strategy, runtime: Runtime, makespan: float) -> Update:
     """The update with what hides behind the passes taken off."""
     reduced = reductions(strategy.zero, strategy.pp, strategy.microbatches, runtime)
     backward, forward = windows(strategy.pp, strategy.vpp, strategy.microbatches, reduced)
     overlap = runtime.overlap
+    rooms = max(0.0, backward * makespan - reduced * beside.backward), max(0.0, forward * makespan - beside.forward)
+    wanted = overlap.grad_reduce * update.reduce, overlap.param_gather * update.gather
+    shown = [max(0.0, one - room) for one, room in zip(wanted, rooms, strict=True)]
     return update._replace(
-        reduce_exposed=update.reduce - min(overlap.grad_reduce * update.reduce, backward * makespan),
-        gather_exposed=update.gather - min(overlap.param_gather * update.gather, forward * makespan),
+        reduce_exposed=update.reduce - wanted[0] + shown[0],
+        gather_exposed=update.gather - wanted[1] + shown[1],
+        slowed=sum(max(0.0, beside.taken * one - part) for one, part in zip(wanted, shown, strict=True)),
     )
+
+
+def beside_of(groups: DataGroups, strategy: Strategy, forward: float, backward: float) -> Beside:
+    """`forward`, `backward`: what all chunks keep the links between nodes busy (`Seconds.wire`)."""
+    taken = groups.replicas.taken if strategy.zero == 3 else max(groups.dense.taken, groups.expert.taken)
+    out = any(group.out for group in groups) / strategy.pp
+    return Beside(taken, out * forward, out * backward)
 
 
 def _newton_schulz(chunks: list[Chunk], strategy: Strategy, machine: Machine) -> float:

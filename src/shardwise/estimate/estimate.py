@@ -12,10 +12,18 @@ from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
-from shardwise.cost.update import Update, data_groups, hidden, update_of
+from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden, update_of
 from shardwise.estimate.intervals import around, causes_of, launch_bound, probability, spread_of
 from shardwise.estimate.mfu import model_flops
-from shardwise.estimate.passes import Passes, Seconds, footprints_of, passes_of, plain_seconds, seconds_of
+from shardwise.estimate.passes import (
+    Passes,
+    Seconds,
+    footprints_of,
+    passes_of,
+    plain_seconds,
+    seconds_of,
+    sharding_slowed,
+)
 from shardwise.estimate.predictions import Figures, Stage, yardstick
 from shardwise.estimate.setup import Setup, setup_of
 from shardwise.inputs.cluster import Cluster
@@ -23,6 +31,7 @@ from shardwise.inputs.formats import PEAKS
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
+from shardwise.inputs.site import HOST
 from shardwise.inputs.strategy import Strategy
 from shardwise.pipeline.action import Schedule
 
@@ -112,7 +121,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     done = passes_of(setup, each, footprints, order)
     memory = tuple(rank_memory(rank, done.held[rank], one) for rank, one in enumerate(footprints))
     distinct = {id(part): part.update for part in parts}.values()
-    updates = [hidden(one, strategy, setup.runtime, done.makespan) for one in distinct]
+    beside = beside_passes(setup)
+    updates = [hidden(one, beside, strategy, setup.runtime, done.makespan) for one in distinct]
     update = max(updates, key=lambda one: one.exposed)
     over = setup.runtime.overheads
     fixed = over.iteration + over.microbatch * strategy.microbatches
@@ -120,7 +130,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     stage, own = stages[done.busiest], by_rank[done.busiest]
     forward, backward = (sum(each) for each in zip(*(each[id(chunk)] for chunk in own), strict=True))
     sharding = (forward - stage.forward) + (backward - stage.backward)
-    time = _time_ledger(setup, own, sharding, done.makespan, update, fixed)
+    slowed = sharding_slowed(setup, own)
+    time = _time_ledger(setup, own, (sharding - slowed, slowed), done.makespan, update, fixed)
     steps = tuple(part.update.optimizer for part in parts)
     found = _estimate(setup, seconds, time, memory, stages, update, steps, done)
     return found if order is None else replace(found, order=order)
@@ -156,6 +167,13 @@ def _update(setup: Setup, rank: int) -> Update:
         for split in setup.splits(rank)
     ]
     return found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
+
+
+def beside_passes(setup: Setup) -> Beside:
+    """What the update meets behind the passes."""
+    forward = sum(chunk.f.wire for chunk in setup.chunks)
+    backward = sum(chunk.i.wire + chunk.w.wire + chunk.recompute.wire for chunk in setup.chunks)
+    return beside_of(data_groups(setup.network, setup.strategy), setup.strategy, forward, backward)
 
 
 def _estimate(
@@ -247,14 +265,16 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk], plain: Seconds) -> Stag
 def _time_ledger(
     setup: Setup,
     chunks: list[Chunk],
-    sharding: float,
+    sharding: tuple[float, float],
     makespan: float,
     update: Update,
     fixed: float,
 ) -> Ledger:
-    """The iteration on its busiest rank: compute by pass and kind, communication, waiting, update."""
-    strategy = setup.strategy
-    count = strategy.microbatches
+    """The iteration on its busiest rank: compute by pass and kind, communication, waiting, update. `sharding`: what
+    sharded parameters show of themselves, and what they slow down.
+    """
+    strategy, cluster = setup.strategy, setup.cluster
+    count, slowest = strategy.microbatches, cluster.site.slowest(cluster.gpus)
     passes = {
         "forward": combined(*(chunk.f for chunk in chunks)),
         "backward": combined(*(part for chunk in chunks for part in (chunk.i, chunk.w))),
@@ -271,9 +291,9 @@ def _time_ledger(
         ledger(
             name,
             [
-                Ledger("gemm", count * seconds.gemm, note=notes.get("gemm", "")),
-                Ledger("attention", count * seconds.attention, note=notes.get("attention", "")),
-                Ledger("memory", count * seconds.memory, note=notes.get("memory", "")),
+                Ledger("gemm", count * seconds.gemm / slowest, note=notes.get("gemm", "")),
+                Ledger("attention", count * seconds.attention / slowest, note=notes.get("attention", "")),
+                Ledger("memory", count * seconds.memory / slowest, note=notes.get("memory", "")),
                 Ledger("tp communication", count * seconds.tp),
                 Ledger("cp communication", count * seconds.cp),
                 Ledger("ep communication", count * seconds.ep),
@@ -282,11 +302,15 @@ def _time_ledger(
         )
         for name, seconds in passes.items()
     ]
-    parts.append(Ledger("parameter sharding", count * sharding))
-    work = sum(part.value for part in parts)
+    parts.append(Ledger("parameter sharding", count * sharding[0]))
+    slowed = count * (sharding[1] + sum(seconds.slowed for seconds in passes.values()))
+    slow = count * (1 - 1 / slowest) * sum(seconds.compute for seconds in passes.values())
+    work = sum(part.value for part in parts) + slowed + slow
     # chunks meet the host each for itself; the difference is settled here
     parts.append(Ledger("pipeline waits and sends", makespan - work))
-    parts.append(Ledger("stragglers", makespan * (strategy.straggler - 1)))
+    parts.append(Ledger("hidden communication", slowed + update.slowed))
+    note = f"kernels x{slowest:.3f}: the slowest of {cluster.gpus / HOST:g} hosts" if slow else ""
+    parts.append(Ledger("stragglers", slow + makespan * (strategy.straggler - 1), note=note))
     parts.append(Ledger("gradient reduction", update.reduce_exposed))
     parts.append(Ledger("weight gathering", update.gather_exposed))
     parts.append(Ledger("optimizer", update.optimizer))

@@ -176,6 +176,15 @@ def seconds_of(setup: Setup) -> Seconds:
     return {key: pass_seconds(chunk, behind) for key, chunk in setup.distinct.items()}
 
 
+def sharding_slowed(setup: Setup, chunks: list[Chunk]) -> float:
+    """What passes of these chunks take longer for the collectives of sharded parameters that hide behind them."""
+    behind = behind_passes(setup)
+    if not behind.gathered:
+        return 0.0
+    free = behind._replace(taken=0.0)
+    return sum(sum(pass_seconds(one, behind)) - sum(pass_seconds(one, free)) for one in chunks)
+
+
 def plain_seconds(setup: Setup) -> Seconds:
     """Without it."""
     return {key: (chunk.forward_seconds, chunk.backward_seconds) for key, chunk in setup.distinct.items()}

@@ -136,7 +136,7 @@ def setup_of(
     states = states_of(strategy, runtime)
     machine = machine_of(
         cluster.gpu, calibration, runtime, strategy.dtype, strategy.scaling, gradient=states.gradient,
-        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site,
+        accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site, gpus=cluster.gpus,
     )  # fmt: skip
     network = network_of(cluster, calibration)
     layers = spread(model.layers, strategy)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from shardwise.inputs.serialise import later
+
 CollectiveKind = Literal["ring", "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "send"]
 
 
@@ -100,6 +102,10 @@ class Calibration:
     """Share of a level's bandwidth that collectives reach, by level name; `default` for the rest."""
     collective_fixed: float = 8e-6
     """Seconds that starting a collective takes, whatever its size."""
+    contended: tuple[float, float] = later((0.22, 0.11))
+    """Share of the kernels' speed that is lost while a collective runs beside them, inside a node and between nodes.
+    NCCL starts a block for each of its channels, each of which holds a compute unit: 24 inside a node of H100s, and
+    between nodes 8 to 16, the fewer of its GPUs take part, as its logs say. Of an A100's 108 units that is so much."""
     collectives: tuple[Reach, ...] = ()
     """Measured collectives, in place of `network`, `collective_fixed` and the levels' latencies; the first that fits a
     group counts, and those of one size, stride or number of nodes stand before those for all."""

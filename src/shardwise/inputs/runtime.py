@@ -99,6 +99,8 @@ class Kernels:
     """Attention kernels: the fastest for the GPU, or FlashAttention 2 or 1 as older software has them."""
     flash: bool = True
     """There is a kernel that stores no scores; where there is none, a strategy's `flash` changes nothing."""
+    stores_scores: tuple[Literal["sinks", "alibi", "score_cap"], ...] = ()
+    """What of a model no kernel knows but those that store scores, whatever a strategy's `flash`."""
     rope: Literal["fused", "unfused", "eager"] = "fused"
     """unfused: sines and cosines are kept per layer; eager: plain kernels, sines and cosines shared."""
     qkv: Literal["separate", "mixed"] = "separate"
@@ -112,6 +114,8 @@ class Kernels:
     loss: Literal["fp32", "in-place", "fused", "compiled", "compiled-fp32"] = "in-place"
     """fp32: log-softmax kept, gradients in fresh fp32 copies; in-place: one fp32 copy; fused: 16-bit logits only;
     compiled: 16-bit logits and their 16-bit gradient; compiled-fp32: the gradient comes in fp32 first."""
+    logits_kept: bool = False
+    """Logits of 16 bit stay until the backward pass beside what the loss keeps."""
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times tp; 1: padded only so that tp divides it."""
     gathered_input_kept: bool = False
@@ -215,8 +219,9 @@ class Overlap:
     """Gathering of updated parameters (ZeRO 1), behind the next forward pass."""
     gathers_twice: bool = False
     """Experts have an optimizer of their own, and each of the two gathers all new weights unless that is hidden."""
-    fsdp: float = 0.9
-    """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers."""
+    fsdp: float = 0.97
+    """Gathering and scattering of sharded parameters (ZeRO 3), behind the neighbouring layers: all but what stands at
+    both ends of the model."""
     fsdp_rate: float = 1.0
     """Share of the network's bandwidth that gathering and scattering sharded parameters reaches."""
     fsdp_copies: tuple[float, float] = (0.0, 0.0)

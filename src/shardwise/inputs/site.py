@@ -7,6 +7,7 @@ follow the software elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 from shardwise.inputs.serialise import later
 
@@ -28,8 +29,34 @@ class Site:
     as a logarithm. More than usual widens intervals: of the site's numbers little is known."""
     error: float = later(0.0)
     """Mean error of whole jobs that were predicted there, in place of what any run errs; 0: none were."""
+    jitter: float = later(0.007)
+    """What a host of eight GPUs is late on average, over the time of a step; all wait for the latest of them, which is
+    the later the more there are. Fitted to runs of one set-up each on 8 to 2,304 H100s (NVIDIA's DGX Cloud recipes,
+    0.0063) and 2,240 and 4,480 A100s (MegaScale, both 0.0068); Nemotron-4 340B on 1,536 and 3,072 H100s says more."""
+    pod: int = later(0)
+    """GPUs of a pod, beyond which the outermost level of the network is oversubscribed; 0: it has no pods."""
+    oversubscription: float = later(1.0)
+    """Traffic that a pod's GPUs can send over what leaves it."""
     source: str = "the middle of 24 published sites, two in three of which lie within 5% of it"
     """What the numbers were learnt from."""
+
+    def slowest(self, gpus: int) -> float:
+        """Time of the latest of a run's hosts over that of the mean one: what each is late is drawn from an exponential
+        distribution, the largest of n draws is H(n) = 1 + 1/2 + ... + 1/n of them on average.
+        """
+        return 1 + self.jitter * (harmonic(gpus / HOST) - 1)
+
+
+HOST = 8
+"""GPUs of a host."""
+
+
+def harmonic(count: float) -> float:
+    """H(n), by its expansion, which is right to 1e-4 from 2 on; 1 for one and less."""
+    return log(count) + EULER + 1 / (2 * count) - 1 / (12 * count * count) if count > 1 else 1.0
+
+
+EULER = 0.5772156649
 
 
 USUAL = Site()

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
-from shardwise.ops.linear import NORM_BYTES, NORM_KERNELS, Linear, linear, norm, norm_kind, residual_add
+from shardwise.ops.linear import (
+    CAP_TRAFFIC,
+    NORM_BYTES,
+    NORM_KERNELS,
+    Linear,
+    eager_kept,
+    linear,
+    norm,
+    norm_kind,
+    residual_add,
+)  # fmt: skip
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -25,6 +35,15 @@ SPREAD_ROPE_BYTES = (27.0, 36.0)
 # Copies of what an all-to-all of context parallel moves: one before it and two behind (Transformer Engine's
 # `flash_attn_a2a_communicate`: heads gathered; the ranks' parts put in a row; chunks put in order).
 EXCHANGE_COPIES = 3
+# What a step of the ring adds, bytes an element of queries and outputs, and of keys and values: halves are copied, the
+# step's output is weighed and added, in backward the gradients of queries, keys and values are (its class
+# `AttnFuncWithCPAndKVP2P`; half of the steps have half of the queries, the others half of the keys). And its kernels,
+# sends among them.
+RING_STEP = ((2.75, 1.0), (3.75, 4.5))
+RING_KERNELS = (5.0, 11.0)
+# The same once where keys and values are gathered: their chunks are put in order, and their gradients added up.
+GATHERED = ((0.0, 4.0), (0.0, 10.0))
+GATHERED_KERNELS = (5.0, 8.0)
 
 
 def attention(shard: Shard, window: int) -> list[Op]:
@@ -38,7 +57,7 @@ def attention(shard: Shard, window: int) -> list[Op]:
         ops.append(_qk_norm(shard))
     if model.position == "rope":
         ops.append(_rope(shard))
-    ops += exchanged(shard, 2 * query_width(shard) + 2 * kv_width(shard))
+    ops += exchanged(shard, 2 * query_width(shard), 2 * kv_width(shard))
     ops.append(_core(shard, window))
     ops.append(_output(shard))
     if model.norms_per_layer >= 4:
@@ -81,7 +100,7 @@ def _qk_norm(shard: Shard) -> Op:
         bytes_b=NORM_BYTES[kind][1] * elements * slow[1],
         kernels_f=2 * kernels[0],
         kernels_b=2 * kernels[1],
-        kept=(CHAINED_KEPT if chained else 6.0 if eager else shard.element) * elements,
+        kept=(CHAINED_KEPT if chained else eager_kept(shard) if eager else shard.element) * elements,
         extra_f=6.0 * elements if eager else size,
         extra_b=shard.residual + (10.0 if eager else 4.0) * elements,
         params=params,
@@ -194,15 +213,25 @@ def exchanges(shard: Shard) -> bool:
     return shard.cp > 1 and shard.cp_kind == "all-to-all"
 
 
-def exchanged(shard: Shard, width: float) -> list[Op]:
-    """Copies beside the all-to-alls of context parallel: heads are brought together before each, and behind it two
-    copies put the pairs of chunks that balance causal attention in order. `width`: of all that is exchanged.
+def exchanged(shard: Shard, queries: float, keys: float) -> list[Op]:
+    """Kernels that context parallel adds beside attention itself. `queries`, `keys`: width of queries and outputs, and
+    of keys and values.
+
+    All-to-all: heads are brought together before each, and behind it two copies put the pairs of chunks that balance
+    causal attention in order. Ring: every step's part is merged into what was there.
     """
-    if not exchanges(shard):
+    if shard.cp == 1:
         return []
-    moved = 2 * EXCHANGE_COPIES * shard.element * shard.tokens * width
-    kernels = 4.0 * EXCHANGE_COPIES
-    return [Op("exchange", "attention", "memory", (), moved, moved, kernels, kernels)]
+    if exchanges(shard):
+        moved = 2 * EXCHANGE_COPIES * shard.element * shard.tokens * (queries + keys)
+        kernels = 4.0 * EXCHANGE_COPIES
+        return [Op("exchange", "attention", "memory", (), moved, moved, kernels, kernels)]
+    ring = shard.cp_kind == "ring"
+    added, launched = (RING_STEP, RING_KERNELS) if ring else (GATHERED, GATHERED_KERNELS)
+    size = shard.element / 2 * shard.tokens * shard.cp
+    moved_f, moved_b = (size * (own[0] * queries + own[1] * keys) for own in added)
+    times = shard.cp if ring else 1
+    return [Op("exchange", "attention", "memory", (), moved_f, moved_b, times * launched[0], times * launched[1])]
 
 
 def gathered_keys(shard: Shard, kv: float) -> float:
@@ -216,18 +245,21 @@ def unfused_core(
     """Attention that stores its scores (Korthikanti et al. 2022, eq. 1: 5 bytes per score with dropout)."""
     kernels, launches = shard.runtime.kernels, ASSUMED.launches["scores stored"]
     scores = shard.samples * heads * shard.seq * shard.whole_seq
+    cap_f, cap_b = CAP_TRAFFIC if shard.model.score_cap else (0.0, 0.0)
+    kept = scores * (kernels.softmax_bytes + (shard.element if shard.model.score_cap else 0.0))
+    kept += 2 * (query - kv) if kernels.rope == "eager" else 0.0  # keys and values are spread to all heads
     return Op(
         "attention (scores stored)",
         "core-attention",
         "attention",
         (*shape[:5], 1.0, shape[6]),  # the whole square is computed
-        bytes_f=scores * kernels.softmax_traffic[0],
-        bytes_b=scores * kernels.softmax_traffic[1],
+        bytes_f=scores * (kernels.softmax_traffic[0] + cap_f),
+        bytes_b=scores * (kernels.softmax_traffic[1] + cap_b),
         kernels_f=launches[0],
         kernels_b=launches[1],
-        kept=kept_qkv(shard) + kernels.softmax_bytes * scores + query,
+        kept=kept_qkv(shard) + kept + query,
         stays=kept_qkv(shard) + query,
-        own=kernels.softmax_bytes * scores + query,
+        own=kept + query,
         extra_f=2.0 * scores,
         extra_b=shard.residual + 2 * query + 2 * kv + kernels.softmax_work * scores,
         comms=comms,

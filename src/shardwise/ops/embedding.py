@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
-from shardwise.ops.linear import Linear, linear, norm
+from shardwise.ops.linear import CAP_TRAFFIC, Linear, linear, norm
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -83,6 +83,7 @@ def loss(shard: Shard) -> Op:
     kind = shard.runtime.kernels.loss
     kept, extra_f, extra_b, passes = _loss_bytes(kind)
     kernels = ASSUMED.launches[f"{kind} loss"]
+    capped = shard.model.logit_cap > 0 and "compiled" not in kind
     # of every token, in fp32: the largest logit, that of its target, the sum of exponentials
     comms: tuple[Comm, ...] = (Comm("all-reduce", "tp", 12.0 * shard.tokens, "F"),) if shard.tp > 1 else ()
     if shard.runtime.kernels.gathered_logits and shard.tp > 1:
@@ -92,11 +93,11 @@ def loss(shard: Shard) -> Op:
         "loss",
         "head",
         "memory",
-        bytes_f=passes[0] * logits,
-        bytes_b=passes[1] * logits,
-        kernels_f=kernels[0],
-        kernels_b=kernels[1],
-        kept=kept * logits,
+        bytes_f=(passes[0] + CAP_TRAFFIC[0] * capped) * logits,
+        bytes_b=(passes[1] + CAP_TRAFFIC[1] * capped) * logits,
+        kernels_f=kernels[0] + 3.0 * capped,
+        kernels_b=kernels[1] + 3.0 * capped,
+        kept=(kept + 2.0 * (capped + shard.runtime.kernels.logits_kept)) * logits,
         extra_f=extra_f * logits,
         extra_b=extra_b * logits,
         comms=comms,

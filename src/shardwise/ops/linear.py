@@ -18,6 +18,8 @@ NORM_KERNELS = {"fused": (1.0, 2.0), "native": (1.0, 2.0), "layer": (1.0, 2.0), 
 AUTOCAST_NORM = 0.9
 # Copies to 16 bit, and gradients back to fp32 at half the speed, weighted bytes per element (H200 probe: 5.9 and 11.8).
 CAST, CAST_BACK = 6.0, 12.0
+# Capping scores or logits: two scalings and a hyperbolic tangent, whose result is kept; the bytes that they move.
+CAP_TRAFFIC = (12.0, 14.0)
 
 # Operators whose products stay in 16 bit when the rest runs in fewer.
 OUTPUT = "output layer"
@@ -34,6 +36,13 @@ def norm_kind(shard: Shard) -> str:
     return kind
 
 
+def eager_kept(shard: Shard) -> float:
+    """Bytes an element that a chained norm keeps: an fp32 copy, or the fp32 input itself under autocast, and the scaled
+    one, which is in fp32 under autocast and where weights count from one (Gemma's).
+    """
+    return 8.0 if shard.autocast or shard.model.norm_offset else 6.0
+
+
 def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op:
     """A norm over the residual stream (or `width` elements per token), with its kept input."""
     model = shard.model
@@ -41,8 +50,7 @@ def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op
     kind = norm_kind(shard)
     stream = shard.stream * elements
     if kind == "eager":
-        # pure 16-bit: an fp32 copy and the scaled 16-bit copy; autocast: the fp32 input itself and the scaled copy
-        kept, extra_f, extra_b = (8.0 if shard.autocast else 6.0) * elements, 6.0 * elements, 10.0 * elements
+        kept, extra_f, extra_b = eager_kept(shard) * elements, 6.0 * elements, 10.0 * elements
     else:
         statistics = 8.0 * elements / (width or model.hidden)
         kept, extra_f, extra_b = stream + statistics, stream, 2 * stream

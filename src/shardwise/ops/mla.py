@@ -22,7 +22,8 @@ def latent_attention(shard: Shard, window: int) -> list[Op]:
         raise TypeError(message)
     ops = [norm(shard, "norm", "attention-norm"), *_queries(shard, mla), *_keys_values(shard, mla)]
     ops.append(_rope(shard, mla))
-    ops += exchanged(shard, shard.model.heads / shard.tp * 2 * (mla.nope_size + mla.rope_size + mla.value_size))
+    width = shard.model.heads / shard.tp * (mla.nope_size + mla.rope_size + mla.value_size)
+    ops += exchanged(shard, width, width)
     ops += [_core(shard, mla, window), _output(shard, mla)]
     ops.append(residual_add(shard, "residual", "attention"))
     return ops

@@ -99,7 +99,7 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         weight=weight,
         autocast=autocast,
         casts_alone=_casts_alone(strategy, runtime),
-        flash=strategy.flash and runtime.kernels.flash,
+        flash=strategy.flash and runtime.kernels.flash and not _stores_scores(model, runtime),
         narrow=narrow,
         turned=gpu is None or "fp4" not in gpu.flops,
         fp8_weights=narrow is not None and strategy.fp8_weights,
@@ -108,6 +108,11 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         lora=strategy.lora.rank if strategy.lora else 0,
         lora_targets=strategy.lora.targets if strategy.lora else (),
     )
+
+
+def _stores_scores(model: Model, runtime: Runtime) -> bool:
+    told = {"sinks": model.sinks, "alibi": model.position == "alibi", "score_cap": model.score_cap > 0}
+    return any(told[one] for one in runtime.kernels.stores_scores)
 
 
 def _casts_alone(strategy: Strategy, runtime: Runtime) -> bool:

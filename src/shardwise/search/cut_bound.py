@@ -19,8 +19,7 @@ import numpy as np
 
 from shardwise.cost.chunk import BlockRun, chunk_of, combined
 from shardwise.cost.layer import PLAIN, Block, Recipe, Seconds
-from shardwise.cost.overlap import covered
-from shardwise.cost.update import hidden
+from shardwise.cost.update import beside_of, data_groups, hidden
 from shardwise.estimate.passes import behind_passes, freed_early, hop_seconds, order_of
 from shardwise.estimate.setup import Setup, block_of, setup_of
 from shardwise.inputs.layers import is_uneven, with_layers
@@ -109,10 +108,13 @@ def least_seconds(
     strategy, over, lessons = setup.strategy, setup.runtime.overheads, lessons or Lessons()
     whole = chunk_of(tuple(run for chunk in setup.chunks for run in chunk.runs), 0.0)
     update = mean_update(setup, strategy, whole)
+    # what is computed again may send, too, but how much is left open
+    groups = data_groups(setup.network, strategy)
+    beside = beside_of(groups, strategy, whole.f.wire, whole.i.wire + whole.w.wire)
 
     def iteration(passes: float) -> float:
         """Never falls when the passes take longer (`screen`)."""
-        shown = hidden(update, strategy, setup.runtime, passes).exposed
+        shown = hidden(update, beside, strategy, setup.runtime, passes).exposed
         return passes * strategy.straggler + shown + over.iteration + over.microbatch * strategy.microbatches
 
     relaxed = _Relaxed(setup)
@@ -278,7 +280,7 @@ class _Relaxed:
         if not self.split:
             passes[1:] = [(backward(block), gather + scatter, copy_in + copy_out)]
         return [
-            Seconds(gemm=covered(seconds.device + copies, traffic, self.behind.overlap), host=seconds.host)
+            Seconds(gemm=self.behind.over(seconds.device + copies, traffic, seconds.wire), host=seconds.host)
             for seconds, traffic, copies in passes
         ]
 

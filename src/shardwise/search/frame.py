@@ -14,7 +14,7 @@ from shardwise.cost.layer import Block
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import footprint_of
 from shardwise.cost.states import states_of
-from shardwise.cost.update import Update, data_groups, reductions, update_of, windows
+from shardwise.cost.update import Update, beside_of, data_groups, reductions, update_of, windows
 from shardwise.estimate.setup import Setup
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
@@ -80,8 +80,12 @@ class Frame(NamedTuple):
     """Seconds by pair, mean over ranks."""
     gather: Floats
     step: Floats
+    taken: Floats
+    """Share of their speed that kernels lose beside reduction and gathering."""
     windows: tuple[Floats, Floats]
     """By pair, shares of the passes behind which gradients are reduced and new weights gathered."""
+    busy: tuple[Floats, Floats]
+    """By pair, seconds of these that other collectives keep the links between nodes busy, mean over ranks."""
     rates: Rates
     valid: npt.NDArray[np.bool_]
     """[pair, choice]: whether the chunk is long enough for the choice."""
@@ -96,7 +100,7 @@ class Frame(NamedTuple):
 class Known(NamedTuple):
     """Updates and rates that frames share."""
 
-    updates: dict[tuple[int, ...], tuple[float, float, float]]
+    updates: dict[tuple[int, ...], tuple[float, ...]]
     rates: dict[tuple[int, ...], Rated]
 
 
@@ -123,10 +127,12 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         point = Point(base, layout, sharding, Recompute())
         updates_.append(_update(space, point, table, chunks, known))
         reduced = reductions(sharding.zero, layout.pp, layout.microbatches, table.ground.runtime)
-        shares.append(windows(layout.pp, layout.vpp, layout.microbatches, reduced))
+        shares.append((*windows(layout.pp, layout.vpp, layout.microbatches, reduced), reduced))
         rates.append(_rate(space, point, table, chunks, known))
     updates = np.array(updates_)[:, :, None]
-    backward, forward = np.array(shares).T[:, :, None]
+    backward, forward, reduced_ = np.array(shares).T[:, :, None]
+    # what is computed again may send, too, but how much is left open
+    busy = reduced_ * updates[:, 5] * (whole.i.wire + whole.w.wire), updates[:, 4] * whole.f.wire
     columns = zip(*rates, strict=True)
     sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
     return Frame(
@@ -138,7 +144,9 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         updates[:, 0],
         updates[:, 1],
         updates[:, 2],
+        updates[:, 3],
         (backward, forward),
+        busy,
         Rates(*(np.array(column) for column in columns)),
         np.arange(choices)[None, :] < sizes[:, None],
         _flights([layout for _, layout, _ in pairs]),
@@ -150,13 +158,17 @@ def _key(point: Point) -> tuple[int, ...]:
     return (base.tp, base.cp, base.ep, base.etp, base.compile, base.single, layout.pp, layout.dp, *sharding)
 
 
-def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, float, float]:
-    """Reduction, gathering and step of the mean rank."""
+def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, ...]:
+    """Reduction, gathering and step of the mean rank, and what they meet behind the passes: of what these keep the
+    links busy, the share.
+    """
     layout, runtime = point.layout, table.ground.runtime
     key = (*_key(point), reductions(point.sharding.zero, layout.pp, layout.microbatches, runtime))
     if key not in known.updates:
-        found = mean_update(table.ground, space.strategy(point), chunks.whole)
-        known.updates[key] = found.reduce, found.gather, found.optimizer
+        strategy = space.strategy(point)
+        found = mean_update(table.ground, strategy, chunks.whole)
+        beside = beside_of(data_groups(table.ground.network, strategy), strategy, 1.0, 1.0)
+        known.updates[key] = found.reduce, found.gather, found.optimizer, *beside
     return known.updates[key]
 
 

@@ -115,17 +115,18 @@ class Screen:
         """Passes, update and fixed costs: [pair, choice].
 
         An estimate is s M + max over ranks of R(M) + G(M) + step, with M its makespan, s >= 1 the straggler, and what
-        shows of reduction and gathering, R(M) = max((1 - o) r, r - w M) and G likewise. The shares w add up to at most
-        1 (cost.update.windows), so it is never less at a larger M: at a lower bound of M it is below the estimate. A
+        reduction and gathering cost, R(M) = (1 - o) r + max(c o r, o r - w M + v) and G likewise: c is what kernels
+        lose beside them, v when links are busy, the same on all ranks. The shares w add up to at most 1
+        (cost.update.windows), so it is never less at a larger M: at a lower bound of M it is below the estimate. A
         maximum over ranks is at least the mean, and R and G are convex in r: they are lower at the mean of r.
         """
         overlap, over = table.ground.runtime.overlap, table.ground.runtime.overheads
-        behind_b, behind_f = frame.windows
-        reduced = np.maximum((1 - overlap.grad_reduce) * frame.reduce, frame.reduce - behind_b * passes)
-        gathered = np.maximum((1 - overlap.param_gather) * frame.gather, frame.gather - behind_f * passes)
+        room_b, room_f = (np.maximum(0.0, w * passes - v) for w, v in zip(frame.windows, frame.busy, strict=True))
+        parts = (overlap.grad_reduce, frame.reduce, room_b), (overlap.param_gather, frame.gather, room_f)
+        shown = sum((1 - o) * all_of + np.maximum(frame.taken * o * all_of, o * all_of - r) for o, all_of, r in parts)
         count = np.array([layout.microbatches for layout in frame.layouts])[frame.of_pair][:, None]
         fixed = over.iteration + over.microbatch * count + frame.step
-        return np.asarray(passes * self.space.question.base.straggler + reduced + gathered + fixed)
+        return np.asarray(passes * self.space.question.base.straggler + shown + fixed)
 
     def _pipes(self, table: Table, frame: Frame) -> Pipes:
         """Every pipeline of a frame."""

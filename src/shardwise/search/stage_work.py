@@ -120,15 +120,14 @@ def _shown(piece: LayerPiece, behind: Behind) -> tuple[float, Floats]:
     """What traffic adds to the device's seconds, weighed as these are: the tangent of a sum of passes is below it."""
     (gather, scatter), (copy_in, copy_out) = behind.traffic(piece.blocks[0]), behind.copied(piece.blocks[0])
     (forward, backward), (ahead, back) = piece.devices, piece.tangents
+    ahead_wire, back_wire = piece.wires
     return (
-        ahead.device * float(_added(forward, gather, copy_in, behind.overlap)),
-        back.device * _added(backward, gather + scatter, copy_in + copy_out, behind.overlap),
-    )
-
-
-def _added(kernels: Floats | float, traffic: float, copies: float, overlap: float) -> Floats:
-    """cost.overlap.covered over the kernels alone."""
-    return np.asarray(np.maximum(copies, overlap * traffic - kernels) + (1 - overlap) * traffic)
+        ahead.device * (behind.over(forward + copy_in, gather, ahead_wire) - forward),
+        back.device * np.array([
+            behind.over(seconds + copy_in + copy_out, gather + scatter, wire) - seconds
+            for seconds, wire in zip(backward.tolist(), back_wire.tolist(), strict=True)
+        ]),
+    )  # fmt: skip
 
 
 def _settled(

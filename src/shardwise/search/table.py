@@ -63,6 +63,8 @@ class LayerPiece(NamedTuple):
     """Device seconds of its forward pass, and of its backward pass by recipe."""
     tangents: tuple[Weights, Weights]
     """What became of them."""
+    wires: tuple[float, Floats]
+    """Seconds of the same passes that they keep the links between nodes busy."""
     kept: Floats
     work: Floats
     """Working set of its backward pass above what it keeps."""
@@ -159,6 +161,7 @@ def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weig
         np.array([tangents[1].of(seconds) for seconds in backwards]),
         (blocks[0].f.device, np.array([seconds.device for seconds in backwards])),
         tangents,
+        (blocks[0].f.wire, np.array([seconds.wire for seconds in backwards])),
         on_device * np.array([block.walk.kept for block in blocks]),
         on_device * np.array([block.walk.backward - block.walk.kept for block in blocks]),
     )

@@ -89,8 +89,8 @@ def _growth(scaling):
 
 
 def turn(x, cos, sin, *, pairs=False):
-    """Rotary positions on the first dimensions of [batch, heads, seq, size]; `pairs`: neighbours turn (MLA)."""
-    size = 2 * cos.shape[-1]
+    """Rotary positions on the first dimensions of [batch, seq, heads, size]; `pairs`: neighbours turn (MLA)."""
+    size, cos, sin = 2 * cos.shape[-1], cos[:, None], sin[:, None]
     part, rest = x[..., :size].float(), x[..., size:]
     a, b = (part[..., 0::2], part[..., 1::2]) if pairs else part.chunk(2, dim=-1)
     turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
@@ -116,7 +116,15 @@ def causal(seq, window, device):
 
 
 def attend(m, q, k, v, window, sinks=None, scale=None):
-    """Causal attention of [batch, heads, seq, size], its scores stored only where no kernel does without."""
+    """Causal attention of [batch, seq, heads, size], its scores stored only where no kernel does without.
+
+    Kernels write their result in the order of the queries: turned here, it needs no copy behind them.
+    """
+    q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+    return _attended(m, q, k, v, window, sinks, scale).transpose(1, 2)
+
+
+def _attended(m, q, k, v, window, sinks, scale):
     seq = q.shape[2]
     drop = m["dropout"] if torch.is_grad_enabled() else 0.0
     if sinks is not None or m["score_cap"] or not m["flash"]:
@@ -165,17 +173,16 @@ class Attention(nn.Module):
 
     def forward(self, x, tables):
         m, shape = self.m, (*x.shape[:2], -1, self.m["head_size"])
-        q, k, v = self.q(x), self.k(x), self.v(x).view(shape).transpose(1, 2)
+        q, k, v = self.q(x), self.k(x), self.v(x).view(shape)
         if self.kind == "full":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = q.view(shape), k.view(shape)
         if self.kind == "head":
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = q.transpose(1, 2), k.transpose(1, 2)
         if tables:
             q, k = turn(q, *tables), turn(k, *tables)
         mixed = attend(m, q.to(v.dtype), k.to(v.dtype), v, self.window, self.sinks, self.scale)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return self.out(mixed.flatten(2))
 
 
 class Latent(nn.Module):
@@ -198,11 +205,11 @@ class Latent(nn.Module):
     def forward(self, x, tables):
         a, m, shape = self.a, self.m, (*x.shape[:2], self.m["heads"], -1)
         q = self.q(self.q_norm(self.q_down(x)) if a["q_rank"] else x)
-        q_nope, q_rope = q.view(shape).transpose(1, 2).split((a["nope_size"], a["rope_size"]), dim=-1)
+        q_nope, q_rope = q.view(shape).split((a["nope_size"], a["rope_size"]), dim=-1)
         latent, k_rope = self.kv_down(x).split((a["kv_rank"], a["rope_size"]), dim=-1)
-        up = self.kv_up(self.kv_norm(latent)).view(shape).transpose(1, 2)
+        up = self.kv_up(self.kv_norm(latent)).view(shape)
         k_nope, v = up.split((a["nope_size"], a["value_size"]), dim=-1)
-        k_rope = k_rope.unsqueeze(1)
+        k_rope = k_rope.unsqueeze(2)
         if tables:
             q_rope, k_rope = turn(q_rope, *tables, pairs=True), turn(k_rope, *tables, pairs=True)
         query = torch.cat((q_nope, q_rope), dim=-1)
@@ -211,7 +218,7 @@ class Latent(nn.Module):
         if scaling and scaling["kind"] == "yarn" and scaling["mscale_all"]:
             scale *= _mscale(scaling, scaling["mscale_all"]) ** 2
         mixed = attend(m, query, key, v, self.window, scale=scale)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return self.out(mixed.flatten(2))
 
 
 # --- feed-forward ------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def _cluster(row: Row) -> Cluster:
     return replace(load_cluster("1xh200"), site=load_site("virtual-h200"))
 
 
-FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "huggingface")
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "huggingface", "pipelining")
 
 
 def source_of(row: Row) -> str:

@@ -279,6 +279,7 @@ export const en = {
   "ledger.waiting for launches": "waiting for launches",
   "ledger.parameter sharding": "parameter sharding",
   "ledger.pipeline waits and sends": "pipeline waits and sends",
+  "ledger.hidden communication": "hidden communication",
   "ledger.stragglers": "stragglers",
   "ledger.gradient reduction": "gradient reduction",
   "ledger.weight gathering": "weight gathering",
