@@ -17,7 +17,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from math import exp, log
 from statistics import mean
 from typing import NamedTuple
@@ -42,6 +42,7 @@ from shardwise.inputs.calibrations import family_of, is_shipped
 from shardwise.measure.validate.summary import POOLED, coverages, setting_of
 from shardwise.measure.validate.validate import INTERVALS, Outcome, bars, validate
 from shardwise.report.validation import COVERAGE_HEADS, coverage_rows
+from shardwise.search.simplicity import kinds_of
 
 SHARE = 0.9
 PRIOR = 20
@@ -244,22 +245,71 @@ def without_source(outcomes: Sequence[Outcome]) -> Callable[[Outcome], float]:
     return moved
 
 
-def pairs(outcomes: Iterable[Outcome], found: Fit) -> Values:
-    """Width of the difference of two layouts over that of either, by how many settings differ; every run counts once,
-    however many others its set has.
-    """
+def layout_sets(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
+    """Timed runs that differ only in layout."""
     sets: dict[str, list[Outcome]] = defaultdict(list)
     for one in outcomes:
         if one.case.group and one.case.complete and TIME in one.error:
             sets[setting_of(one)].append(one)
+    return list(sets.values())
+
+
+def own_width(one: Outcome, found: Fit) -> float:
+    return float(found.square(Entry(one, 0.0, own_causes(one))) ** 0.5)
+
+
+def pairs(sets: Iterable[list[Outcome]], found: Fit) -> Values:
+    """Width of the difference of two layouts over that of either, by how many settings differ; every run counts once,
+    however many others its set has.
+    """
     values: dict[str, list[tuple[float, float]]] = {"one": [], "several": []}
-    for members in sets.values():
+    for members in sets:
         for left, right in combinations(members, 2):
             name = "one" if changed_settings(left.case.strategy, right.case.strategy) <= 1 else "several"
             offs = [log(1 + one.error[TIME]) for one in (left, right)]
-            width = max(found.square(Entry(one, 0.0, own_causes(one))) for one in (left, right)) ** 0.5
+            width = max(own_width(one, found) for one in (left, right))
             values[name].append((abs(offs[0] - offs[1]) / width, 2 / (len(members) - 1)))
     return {name: weighted_quantile(each) for name, each in values.items()}
+
+
+def kinds(sets: Iterable[list[Outcome]], found: Fit, several: float) -> dict[str, float | dict[str, int]]:
+    """What a kind of layout costs beyond its prediction, from the runs of every set between which a choice is made:
+    those predicted within the error of the fastest.
+    """
+    near = []
+    for members in sets:
+        best = min(members, key=_predicted)
+        most = _predicted(best) * exp(several * own_width(best, found))
+        near.append([one for one in members if _predicted(one) <= most])
+    sources = sorted({members[0].case.source for members in near})
+    left = [kind_cost([one for one in near if one[0].case.source != name]) for name in sources]
+    error = ((len(left) - 1) / len(left) * sum((one - mean(left)) ** 2 for one in left)) ** 0.5
+    rows: Counter[str] = Counter()
+    for members in near:
+        own = [kinds_of_run(one) for one in members]
+        rows.update({name: len(own) for name in {*chain(*own)} if not all(name in one for one in own)})
+    cost = max(0.0, kind_cost(near))
+    drawn = cost**3 / (cost**2 + error**2) if cost else 0.0  # what is no larger than its own error is mostly chance
+    return {"cost": round(drawn, 4), "error": round(error, 4), "rows": dict(sorted(rows.items()))}
+
+
+def kind_cost(sets: Iterable[list[Outcome]]) -> float:
+    """Slope of log(measured / predicted) over the number of kinds, inside sets; sets weigh the same."""
+    both = square = 0.0
+    for members in sets:
+        counts = [len(kinds_of_run(one)) for one in members]
+        offs = [-log(1 + one.error[TIME]) for one in members]
+        both += mean((n - mean(counts)) * off for n, off in zip(counts, offs, strict=True))
+        square += mean((n - mean(counts)) ** 2 for n in counts)
+    return both / square if square else 0.0
+
+
+def kinds_of_run(one: Outcome) -> tuple[str, ...]:
+    return kinds_of(one.case.strategy, experts=one.case.model.moe is not None)
+
+
+def _predicted(one: Outcome) -> float:
+    return float(one.predicted[TIME])  # type: ignore[arg-type]
 
 
 def own_causes(one: Outcome) -> tuple[str, ...]:
@@ -303,13 +353,16 @@ def main() -> None:
         print(f"each source left out\n  {' | '.join(COVERAGE_HEADS)}")
         for row in coverage_rows(coverages(left_out(found, quantity), quantity)):
             print("  " + " | ".join(row))
+    sets = layout_sets(outcomes)
+    apart = {name: round(value, 3) for name, value in pairs(sets, time.fit).items()}
     data = {
         "time": table(time),
         "memory": table(memory),
-        "pairs": {name: round(value, 3) for name, value in pairs(outcomes, time.fit).items()},
+        "pairs": apart,
+        "kinds": kinds(sets, time.fit, apart["several"]),
         "seen": {name: dict(sorted(counts.items())) for name, counts in sorted(seen(outcomes).items())},
     }
-    print(f"\npairs {data['pairs']}")
+    print(f"\npairs {data['pairs']}\nkinds {data['kinds']}")
     if "--check" not in sys.argv:
         FILE.write_text(HEAD + tomli_w.dumps(data))
         print(f"written to {FILE}")

@@ -90,7 +90,7 @@ def of_plans() -> tuple[str, list[float]]:
         cluster, before = load_cluster(name), float("inf")
         for times in (1.0, 1.2, 1.5, 2.0):
             more = replace(cluster, gpu=replace(cluster.gpu, memory=times * cluster.gpu.memory))
-            best = plan(model, more, global_batch=batch, seq=seq, runtime=runtime, gap=0.0, time_limit=120).best
+            best = plan(model, more, global_batch=batch, seq=seq, runtime=runtime, gap=0.0, time_limit=120).fastest
             if best is not None:
                 excesses.append(best.iteration_seconds / before - 1)
                 before = best.iteration_seconds

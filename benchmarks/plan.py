@@ -53,7 +53,7 @@ def search(name: str) -> None:
     counts = answer.counts
     print(f"{name}: {answer.cpu_seconds:.1f} CPU s, gap {answer.gap:.2%} (must: {goal})")
     print(f"  {counts.strategies:,} strategies, {counts.screened:,} screened, {counts.simulated:,} simulated")
-    print(f"  best {answer.best.iteration_seconds:.3f} s, MFU {answer.best.mfu:.3f}: {answer.best.strategy}")
+    print(f"  best {answer.fastest.iteration_seconds:.3f} s, MFU {answer.fastest.mfu:.3f}: {answer.fastest.strategy}")
     for axis, values in counts.axes.items():
         print(f"  {axis}: " + ", ".join(f"{value} {count:,}" for value, count in values.items()))
 
@@ -107,8 +107,8 @@ def gain() -> None:
     model, cluster, runtime = load_model("gpt-3-175b"), load_cluster("64xa100"), "megatron-2023"
     answer = shardwise.plan(model, cluster, global_batch=64, seq=2048, runtime=runtime, gap=0.01)
     other = estimate(model, cluster, replace(MEASURED, runtime=runtime), runtime=load_runtime(runtime))
-    found = why(answer.best, other, answer.question.memory_limit)
-    print(f"plan {answer.best.iteration_seconds:.2f} s: {answer.best.strategy}")
+    found = why(answer.fastest, other, answer.question.memory_limit)
+    print(f"plan {answer.fastest.iteration_seconds:.2f} s: {answer.fastest.strategy}")
     print(f"tp8 pp8x3 as measured {other.iteration_seconds:.2f} s; Calculon's search claims 9.83 s for its own choice")
     for part in found.parts[:8]:
         print(f"  {part.name}: {part.best:.3f} s against {part.other:.3f} s ({-part.lost:+.3f} s)")

@@ -14,9 +14,10 @@ import pytest
 import shardwise
 
 TYPES = (
-    "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
-    "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime",
-    "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf", "Why",
+    "Advice", "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export",
+    "InfeasibleError", "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay",
+    "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf",
+    "Why",
 )  # fmt: skip
 PROBLEM = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
 PROBLEM = next(one["problem"] for one in PROBLEM["instances"] if one["problem"]["pp"] <= 4)
@@ -37,8 +38,8 @@ VERBS = {
     "load_problem": "path",
     "load_runtime": "name",
     "load_strategy": "source cluster global_batch seq runtime",
-    "plan": "model cluster global_batch seq runtime only memory memory_margin base gap time_limit workers executor "
-    "address report stop",
+    "plan": "model cluster global_batch seq runtime only memory memory_margin base fastest gap time_limit workers "
+    "executor address report stop",
     "plan_of": "found plan memory_limit",
     "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
     "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
@@ -54,6 +55,7 @@ VERBS = {
     "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
     "targets": "",
     "timeline": "plan runtime",
+    "validate_advice": "files told",
     "validate": "files cluster",
     "watch": "log plan follow tell",
     "what_if": "plan gpus net memory gap only report",
@@ -168,7 +170,7 @@ def good(tmp_path_factory):
                     "path": kept, "made": made}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in VERBS if name not in {"targets", "validate"}])
+@pytest.mark.parametrize("name", [name for name in VERBS if name not in {"targets", "validate", "validate_advice"}])
 def test_no_argument_ends_in_an_error_of_pythons(name, good, tmp_path, monkeypatch):
     """Once `why(plan, Strategy(...))`, `plan(base="tp2")`, `export(plan, None)` and their kind."""
     monkeypatch.chdir(tmp_path)

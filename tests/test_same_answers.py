@@ -173,9 +173,13 @@ def test_plan(cli, tmp_path):
         )
         assert data["predictions"] == done["plan"]["predictions"] == ours
         assert ours["iteration_seconds"] == found.best.iteration_seconds
-        assert (ours["bound"], ours["gap"]) == (found.bound, found.gap)
-        assert f"best          {found.best.strategy}" in said
-        assert [one["strategy"] for one in data["top"]] == [str(one.strategy) for one in found.top[:5]]
+        assert (ours["bound"], ours["gap"]) == (found.bound, found.gap_of(found.best))
+        assert f"recommended   {found.best.strategy}" in said
+        assert [one["strategy"] for one in data["top"][:5]] == [str(one.strategy) for one in found.top[:5]]
+        assert data["plans"] == done["view"]["plans"]
+        assert data["plans"]["fastest"]["iteration_seconds"] == found.fastest.iteration_seconds
+        assert data["plans"]["simplest"]["strategy"] == str(found.simplest.strategy)
+        assert data["plans"]["nearest"]["id"] == found.nearest.id
 
 
 def test_schedule_and_simulate(cli, tmp_path):

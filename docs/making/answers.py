@@ -25,7 +25,7 @@ from shardwise.inputs.cluster import Level
 from shardwise.inputs.describe import texts_of
 from shardwise.plan.file import Difference
 from shardwise.plan.plan import Plan, Proof, ProofPart, Provenance, Subject
-from shardwise.search.question import Candidate
+from shardwise.search.question import Candidate, NearestRun, Proposal
 from shardwise.search.sweep import Cell
 
 LEAD = """`--json FILE` writes the answer of a verb for programs; `--json -` writes it to standard output in place of
@@ -51,11 +51,12 @@ RUNS: dict[str, str] = {
 LEFT_OUT = """`validate` writes a row for every measured run and a summary ([how](../how-to/validate.md)); `calibrate`,
 `probe`, `rehearse`, `launch` and `watch` write what they fitted or measured ([calibrate](../how-to/calibrate.md),
 [rehearse](../how-to/rehearse.md), [launch and watch](../how-to/launch.md)). Where nothing fits, `plan` writes
-`{"fits": "no", "closest", "search"}` and the exit code is 1."""
+`{"fits": "no", "closest", "why", "search"}`, with the ways out in `closest.ladder`, and the exit code is 1."""
 TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
     "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,
     "proof.of": Subject, "proof.parts[]": ProofPart, "advice[]": Change, "top[]": Candidate,
+    "plans.recommended": Proposal, "plans.nearest": NearestRun,
     "work[]": StageWork, "groups[]": GroupRate, "differences[]": Difference, "outdated[]": Difference, "cells[]": Cell,
     "cells[].budget": Budget, "levels[]": Level,
 }  # fmt: skip
@@ -73,7 +74,19 @@ OWN = {
     "outdated.left": "Of the first plan's file.",
     "outdated.right": "Of the second plan's.",
     "schema": "See [the plan file](plan-file.md).",
-    "top": "The best strategies, one for every layout.",
+    "top": "The best strategies, one for every layout, and the answer's own plans.",
+    "top[].roles": "Which plan of the answer it is: recommended, fastest, simplest.",
+    "plans": "The [plans of the answer](../explain/advice.md).",
+    "plans.recommended": "That of least expected regret; the fastest with `--fastest`.",
+    "plans.fastest": "The fastest of the space, which the bound is about; keys as of `recommended`.",
+    "plans.simplest": "The simplest that is as fast as far as can be told; likewise.",
+    "plans.recommended.within_error": "No slower or faster than the recommended plan by more than the error.",
+    "plans.nearest": "The measured run that is nearest; none where the search was stopped.",
+    "plans.nearest.id": "Its row of `validate`.",
+    "plans.nearest.model": "Its model.",
+    "plans.nearest.cluster": "What it ran on.",
+    "plans.nearest.predicted_seconds": "What we predict of it.",
+    "plans.nearest.sentence": "All of it in words.",
     "iteration_seconds": "Seconds of one iteration.",
     "iteration_seconds_interval": "Nine runs in ten take between these.",
     "plan_iteration_seconds": "Of the plan.",
@@ -176,7 +189,7 @@ def page() -> str:
 def _shown(verb: str, answer: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any JSON value
     """What is listed: predictions once, under `plan`; of entries that are alike the first."""
     for path, kind in _shape(answer):
-        again = path.startswith(("the same strategy there.", "the best there."))
+        again = path.startswith(("the same strategy there.", "the best there.", "plans.fastest.", "plans.simplest."))
         if not again and (verb == "plan" or not path.startswith("predictions.")):
             yield path, f"{kind}, as of `plan`" if path == "predictions" and verb != "plan" else kind
 

@@ -67,7 +67,7 @@ def test_the_timeline_is_the_one_the_estimate_replayed(text):
 
 def test_a_search_brings_its_candidates_and_its_proof():
     answer = shardwise.plan("llama-3-8b", "8xh100", global_batch=16, seq=4096, only="tp<=2 pp<=2 vpp=1")
-    view = plan_view(plan_file_of(answer), answer.simulated)
+    view = plan_view(plan_file_of(answer), answer)
     assert view["numbers"]["bound"] == answer.bound
     assert [point["best"] for point in view["candidates"]].count(True) == 1
     best = next(point for point in view["candidates"] if point["best"])

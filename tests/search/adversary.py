@@ -80,9 +80,9 @@ def attack(number: int, evaluations: int) -> Attack | None:
     if space is None or not space.bases:
         return None
     answer = Search(question=question).run()
-    if answer.best is None:
+    if answer.fastest is None:
         return None
-    found = Attack(number, str(answer.best.strategy), answer.best.iteration_seconds, answer.bound, answer.gap)
+    found = Attack(number, str(answer.fastest.strategy), answer.fastest.iteration_seconds, answer.bound, answer.gap)
     return _Adversary(question, space, answer, found, evaluations).run()
 
 
@@ -91,7 +91,7 @@ class _Adversary:
         self.question, self.space, self.found, self.left = question, space, found, evaluations
         self.rng = random.Random(found.number)  # noqa: S311
         self.screen, self.rows, self.seen = Screen(space=space), {}, {}
-        self.best = self._known(answer.best.strategy)
+        self.best = self._known(answer.fastest.strategy)
         self.near = [self._known(one.strategy) for one in answer.top[:12]]
 
     def run(self) -> Attack:

@@ -43,10 +43,10 @@ def interleaved():
 def test_a_found_cut_is_no_bound(interleaved):
     """Once: "no strategy takes less than 956 ms", and this one took 886 ms."""
     question = interleaved.question
-    strategy = replace(interleaved.best.strategy, layers=(4, 4, 4, 3, 4, 4, 4, 1))
+    strategy = replace(interleaved.fastest.strategy, layers=(4, 4, 4, 3, 4, 4, 4, 1))
     other = estimate(question.model, question.cluster, strategy)
     assert interleaved.bound <= other.iteration_seconds
-    assert interleaved.best.iteration_seconds <= other.iteration_seconds
+    assert interleaved.fastest.iteration_seconds <= other.iteration_seconds
     # its layers wait for the host and its last chunk does not: one tangent of `meet` fits both badly
     assert interleaved.gap < 0.1
 
@@ -166,7 +166,7 @@ def test_an_order_that_follows_the_costs_is_cut_too(schedule, runtime, batch, on
     found = against(plan_file_of(answer), other).other
     assert found.total_bytes <= answer.question.memory_limit
     assert answer.bound < found.iteration_seconds
-    assert answer.best.iteration_seconds <= found.iteration_seconds
+    assert answer.fastest.iteration_seconds <= found.iteration_seconds
     assert check_proof(plan_file_of(answer)).fault == ""
 
 
@@ -213,7 +213,7 @@ def test_a_runtime_among_the_conditions_is_the_runtime():
     answer = shardwise.plan("llama-3-8b", "16xh100", global_batch=64, seq=4096, only="runtime=torchtitan cp=1")
     same = shardwise.plan("llama-3-8b", "16xh100", global_batch=64, seq=4096, runtime="torchtitan", only="cp=1")
     assert answer.question.runtime == load_runtime("torchtitan")
-    assert answer.best.iteration_seconds == same.best.iteration_seconds
+    assert answer.fastest.iteration_seconds == same.fastest.iteration_seconds
     assert check_proof(plan_file_of(answer)).fault == ""
     with pytest.raises(InputError, match="is fsdp and, in the conditions, torchtitan"):
         question_of("llama-3-8b", "16xh100", global_batch=64, runtime="fsdp", only="runtime=torchtitan")
@@ -229,8 +229,8 @@ def test_why_keeps_the_chunks_and_the_order(interleaved):
 def test_no_strategy_one_axis_away_is_faster():
     """The README's first example once recomputed norms with memory to spare: 0.44% slower than without."""
     answer = shardwise.plan("llama-3-8b", "16xh100", global_batch=128, seq=8192)
-    assert not answer.best.strategy.recompute.active
-    question, best = answer.question, answer.best
+    assert not answer.fastest.strategy.recompute.active
+    question, best = answer.question, answer.fastest
     space = Space(question=question)
     here = next(point for point in space.points() if space.strategy(point) == replace(best.strategy, layers=()))
     for point in space.points():

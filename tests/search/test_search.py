@@ -37,11 +37,11 @@ def test_the_best_is_that_of_brute_force(seed):
     answer = Search(question=question, gap=0.0).run()
     assert answer.counts.left_open == 0
     if least is None:
-        assert answer.best is None
+        assert answer.fastest is None
     else:
         # two cuts may take equally long
-        assert replace(answer.best.strategy, layers=()) in [replace(one, layers=()) for one in equal]
-        assert answer.best.iteration_seconds == pytest.approx(least, rel=1e-12)
+        assert replace(answer.fastest.strategy, layers=()) in [replace(one, layers=()) for one in equal]
+        assert answer.fastest.iteration_seconds == pytest.approx(least, rel=1e-12)
         assert answer.gap == pytest.approx(0.0, abs=1e-8)
 
 
@@ -73,8 +73,8 @@ def test_no_cut_of_any_strategy_is_faster(seed):
     """The bounds exclude the others; of those that are left every cut is simulated."""
     question = small_question(seed)
     answer = Search(question=question, gap=0.0).run()
-    if answer.best is not None:
-        assert not list(beaten_by(question, answer.best.iteration_seconds))
+    if answer.fastest is not None:
+        assert not list(beaten_by(question, answer.fastest.iteration_seconds))
 
 
 @pytest.mark.parametrize(("layers", "limit"), [(7, 16e9), (6, 15e9)])
@@ -84,9 +84,9 @@ def test_no_mix_of_recomputed_layers_is_faster(layers, limit):
     question = asked("llama-3-8b", "6xh100", 24, 4096, "mindformers", only)
     question = replace(question, model=replace(question.model, layers=layers), memory_limit=limit)
     answer = Search(question=question, gap=0.0).run()
-    again = answer.best.strategy.recompute.layers
+    again = answer.fastest.strategy.recompute.layers
     assert len(set(again)) > 1
-    assert not list(beaten_by(question, answer.best.iteration_seconds))
+    assert not list(beaten_by(question, answer.fastest.iteration_seconds))
 
 
 def test_a_runtime_with_one_number_for_all_stages_gets_one():
@@ -98,7 +98,7 @@ def test_the_bound_holds_whatever_the_gap():
     question = asked("llama-3-8b", "16xh100", 64, 8192, only="cp=1")
     exact = Search(question=question, gap=0.0).run()
     loose = Search(question=question, gap=0.05).run()
-    assert loose.bound <= exact.best.iteration_seconds <= loose.best.iteration_seconds
+    assert loose.bound <= exact.fastest.iteration_seconds <= loose.fastest.iteration_seconds
     assert loose.gap <= 0.05 + 1e-12
     assert loose.counts.simulated <= exact.counts.simulated
 
@@ -145,17 +145,17 @@ def test_more_memory_is_never_slower():
     tight = shardwise.plan("llama-3-70b", "64xh100", global_batch=128, seq=8192, gap=0.0, only="cp=1 sp=on hsdp=0")
     roomy = shardwise.plan("llama-3-70b", "64xh100", global_batch=128, seq=8192, gap=0.0, memory_margin=0.0,
                            only="cp=1 sp=on hsdp=0")  # fmt: skip
-    assert roomy.best.iteration_seconds <= tight.best.iteration_seconds
+    assert roomy.fastest.iteration_seconds <= tight.fastest.iteration_seconds
 
 
 def test_nothing_fits_says_what_would():
     answer = shardwise.plan("llama-3.1-405b", "8xh100", global_batch=64, seq=8192)
-    assert answer.best is None
+    assert answer.fastest is None
     near = answer.closest
     assert near.missing > 100e9
     assert 80 < near.gpus <= 256
     more = shardwise.plan("llama-3.1-405b", f"{near.gpus}xh100", global_batch=64, seq=8192, gap=0.2)
-    assert more.best is not None
+    assert more.fastest is not None
 
 
 def test_time_that_is_up_gives_the_best_so_far():
@@ -173,15 +173,15 @@ def test_an_interrupt_gives_the_best_so_far():
     answer = Search(question=question, gap=0.0, report=stop).run()
     assert answer.interrupted
     assert not answer.finished
-    assert answer.best is not None
-    assert answer.bound <= answer.best.iteration_seconds
+    assert answer.fastest is not None
+    assert answer.bound <= answer.fastest.iteration_seconds
 
 
 def test_uneven_stages_beat_the_even_cut():
     """126 layers on 16 stages, and a vocabulary of 256k on the last."""
     question = asked("llama-3.1-405b", "1024xh100", 512, 8192, only="pp=16 tp=8 cp=1 vpp=1 schedule=1f1b mbs=1 zero=1")
     answer = Search(question=question, gap=0.0).run()
-    layers = answer.best.strategy.layers
+    layers = answer.fastest.strategy.layers
     assert sum(layers) == 126
     assert len(set(layers)) > 1
 
@@ -200,29 +200,29 @@ def test_it_reports_what_it_tried_and_stops_when_told():
     assert not answer.interrupted
     assert seen == sorted(seen)
     assert seen[-1] == answer.counts.simulated == len(answer.simulated)
-    assert 0 < answer.bound <= answer.best.iteration_seconds
+    assert 0 < answer.bound <= answer.fastest.iteration_seconds
     fitting = [one.seconds for one in answer.simulated if one.allowed]
     assert fitting == sorted(fitting)
-    assert fitting[0] == pytest.approx(answer.best.iteration_seconds)
+    assert fitting[0] == pytest.approx(answer.fastest.iteration_seconds)
     assert [one.allowed for one in answer.simulated] == sorted((one.allowed for one in answer.simulated), reverse=True)
 
 
 def test_stopped_at_once_it_knows_nothing_and_says_so():
     answer = shardwise.plan("llama-3-70b", "256xh100", global_batch=512, stop=lambda: True)
-    assert (answer.best, answer.bound, answer.finished) == (None, 0.0, False)
+    assert (answer.fastest, answer.bound, answer.finished) == (None, 0.0, False)
 
 
 def test_what_wins_was_cut_with_care_though_its_bound_was_out_of_reach():
     answer = shardwise.plan("llama-3-8b", "13xh100", global_batch=128)
     for layers in ((3,) * 7 + (2,) * 5 + (1,), (2,) * 5 + (3,) * 7 + (1,), (1, 1, 3, 3, 3, 4, 4, 4, 2, 2, 2, 2, 1)):
         asked_for = answer.question
-        other = estimate(asked_for.model, asked_for.cluster, replace(answer.best.strategy, layers=layers))
-        assert answer.best.iteration_seconds <= 1.001 * other.iteration_seconds  # the search ends at a gap of 0.5%
-    assert max(answer.best.strategy.layers) == 3
+        other = estimate(asked_for.model, asked_for.cluster, replace(answer.fastest.strategy, layers=layers))
+        assert answer.fastest.iteration_seconds <= 1.001 * other.iteration_seconds  # the search ends at a gap of 0.5%
+    assert max(answer.fastest.strategy.layers) == 3
     assert len({str(one.strategy) for one in answer.simulated}) == len(answer.simulated) == answer.counts.simulated
 
 
 def test_the_smallest_cluster_is_found_where_chunks_have_loose_bounds():
     answer = shardwise.plan("llama-3-8b", "16xh100", global_batch=8, seq=2**20)
-    assert answer.best is None
+    assert answer.fastest is None
     assert answer.closest.gpus == 32

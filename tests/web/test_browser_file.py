@@ -42,7 +42,7 @@ def plan_html(tmp_path_factory):
     answer = shardwise.plan("llama-3-8b", "8xh100", global_batch=16, seq=4096, only="tp<=2 pp=2 vpp=1")
     plan = plan_file_of(answer)
     path = tmp_path_factory.mktemp("page") / "plan.html"
-    views = [plan_view(plan, answer.simulated)]
+    views = [plan_view(plan, answer)]
     path.write_text(page_of(views, plans=[plan_table(plan)], exports=[every_export(plan)]), encoding="utf-8")
     return path
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Literal
 
     from shardwise.api.reading import Source
     from shardwise.measure.calibrate import Calibrated
     from shardwise.measure.rehearse.rehearse import Device, Rehearsal
+    from shardwise.measure.validate.advice import Advice, Advised
+    from shardwise.measure.validate.case import Skipped
     from shardwise.measure.validate.validate import Validation
     from shardwise.plan.plan import Plan
 
@@ -23,6 +25,18 @@ def validate(*files: Source, cluster: str | None = None) -> Validation:
     from shardwise.measure.validate.validate import validate
 
     return validate(files, cluster)
+
+
+def validate_advice(*files: Source, told: Callable[[Advised | Skipped, int], None] | None = None) -> Advice:
+    """What practitioners chose and reached beside what we predict for it, and what we propose and claim.
+
+    Without files, well-known set-ups with a published run, and every group of shipped runs that differ only in layout;
+    of files, their groups. `told` is called with every one that is done and the number of all; Ctrl-C ends it, and what
+    is done is the answer.
+    """
+    from shardwise.measure.validate.advice import advise
+
+    return advise(files, told or (lambda _one, _total: None))
 
 
 def calibrate(

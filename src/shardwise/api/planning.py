@@ -1,4 +1,4 @@
-"""Strategies that are searched: the fastest of all, why others lost, elsewhere."""
+"""Strategies that are searched: which to run, the fastest of all, why others lost, elsewhere."""
 
 from __future__ import annotations
 
@@ -125,6 +125,7 @@ def plan(
     memory: float | str | None = None,
     memory_margin: float | str | None = None,
     base: Strategy | Source | None = None,
+    fastest: bool = False,
     gap: float = 0.005,
     time_limit: float | None = None,
     workers: int = 1,
@@ -133,7 +134,11 @@ def plan(
     report: Report | None = None,
     stop: Stop | None = None,
 ) -> Answer:
-    """The fastest strategy that fits, with a bound on what any other could reach.
+    """Which plan to run, beside the fastest, with a bound on what any other could reach, the simplest that is as fast
+    as far as can be told, and the nearest measured run.
+
+    The answer's `recommended` is the plan of least expected regret, `fastest` the one that the bound is about,
+    `simplest` and `nearest` the other two, and `best` the recommended one, which `plan_of` writes.
 
     `model`: a model, or a plan whose model, cluster, batch, conditions and number format are kept where nothing else is
     said;
@@ -141,20 +146,38 @@ def plan(
     `runtime`: the software that will run it, megatron by default; `only`: conditions such as `tp<=8 zero1 pp=4`, and
     other words of a strategy (`fp8`); `memory`: what one GPU may use; `memory_margin`: bytes of every GPU to leave
     free, by default the memory model's own error; `base`: a strategy, or its line, whose format, optimizer and the like
-    are kept; `gap`: how near the bound is near enough; `time_limit`: seconds; `workers`: processes; `executor`:
-    `processes` or `ray`; `address`: of a running Ray cluster; `report` is called about five times a second with the
-    `Search` (its `tried`, `best`, `bound`); once `stop` says yes, the best so far is the answer.
+    are kept; `fastest`: recommend the fastest, whatever its expected regret; `gap`: how near the bound is near enough;
+    `time_limit`: seconds; `workers`: processes; `executor`: `processes` or `ray`; `address`: of a running Ray cluster;
+    `report` is called about five times a second with the `Search` (its `tried`, `best`, `bound`); once `stop` says yes,
+    the best so far is the answer.
     """
+    import time
+    from dataclasses import replace
+
+    from shardwise.measure.nearest import nearest_run
     from shardwise.search.api import answer_of
+    from shardwise.search.ladder import with_ladder
 
     asked = question(
         model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory=memory,
         memory_margin=memory_margin, base=base,
     )  # fmt: skip
-    return answer_of(
-        asked, gap=gap, time_limit=time_limit, workers=workers, executor=executor, address=address, report=report,
-        stop=stop,
+    began = time.monotonic()
+    answer = answer_of(
+        asked, fastest=fastest, gap=gap, time_limit=time_limit, workers=workers, executor=executor, address=address,
+        report=report, stop=stop,
     )  # fmt: skip
+    if answer.closest is not None:
+        left = None if time_limit is None else time_limit - (time.monotonic() - began)
+        return replace(answer, closest=with_ladder(asked, answer.closest, stop, left))
+    if answer.best is None or not answer.finished or answer.interrupted:
+        return answer
+    cpu = time.process_time()
+    try:
+        answer = replace(answer, nearest=nearest_run(answer.best))
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return replace(answer, cpu_seconds=answer.cpu_seconds + time.process_time() - cpu)
 
 
 def why_nothing(answer: Answer) -> str:

@@ -1,4 +1,4 @@
-"""`shardwise plan`: find the fastest way to split a model."""
+"""`shardwise plan`: find out how to split a model."""
 
 from __future__ import annotations
 
@@ -58,6 +58,9 @@ _options = several(
         metavar="TIME",
         help="Stop after so long, such as 30s. [none]",
     ),
+    click.option(
+        "--fastest", is_flag=True, help="Recommend and write the fastest plan. [that of least expected regret]"
+    ),
     click.option("--top", type=Number("option.top"), default=5, metavar="N", help="Layouts to show. [5]"),
     executor_options,
     click.option("--out", metavar="FILE", help="Write the plan."),
@@ -80,7 +83,7 @@ def _moved(_context: click.Context, _option: click.Parameter, value: str | None)
 @output_options
 @click.pass_context
 def command(context: click.Context, /, output: Output, **options: Any) -> int:  # noqa: ANN401
-    """Find the fastest way to split a model.
+    """Find out how to split a model: which plan to run, the fastest, the simplest, and the nearest measured run.
 
     \b
     shardwise plan llama-3-70b --cluster 64xh100 --global-batch 1024 --seq 8192 --out plan.json
@@ -103,7 +106,7 @@ def command(context: click.Context, /, output: Output, **options: Any) -> int:  
     _say(answer, output, top, only, explain=explain)
     output.answer(answer_data(answer, found, top))
     output.markdown(lambda: _markdown(answer, top))
-    write_reports(found, reports, answer.simulated)
+    write_reports(found, reports, answer)
     if out:
         api.write_plan(found, out)
         output.wrote(f"the plan is in {out}")
@@ -130,11 +133,11 @@ def _say(answer: Answer, output: Output, top: int, only: str, *, explain: bool) 
     state = "" if answer.finished else " (the best so far: the search was stopped)"
     output.say(f"{question.model.name} on {question.cluster.name} with {question.runtime.base}{state}")
     output.say()
-    output.say(f"{'best':<14}{answer.best.strategy}")
+    output.say(f"{'recommended':<14}{answer.best.strategy}")
     output.facts(report.facts(answer))
     output.say()
     output.table(*tables.stages(answer.best))
-    if answer.top[1:top]:
+    if answer.top[1:]:
         output.say("\nthe best of every layout that was simulated")
         output.table(*report.candidates(answer, top))
     if explain:

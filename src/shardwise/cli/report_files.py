@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shardwise.inputs.runtime import Runtime
     from shardwise.pipeline.timeline import Timeline
     from shardwise.plan.plan import Plan
-    from shardwise.search.question import Candidate
+    from shardwise.search.question import Answer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,14 +88,14 @@ def write_drawings(
 
 
 def write_reports(
-    plan: Plan, reports: Reports, candidates: Iterable[Candidate] = (), *, runtime: Runtime | None = None
+    plan: Plan, reports: Reports, answer: Answer | None = None, *, runtime: Runtime | None = None
 ) -> None:
-    """Write what was asked for of a plan."""
+    """Write what was asked for of a plan; `answer`: of the search that found it."""
     if reports.html:
         from shardwise.report.data import plans_page
         from shardwise.report.view import plan_view
 
-        write_text(reports.html, plans_page([plan], [plan_view(plan, candidates, runtime=runtime)]))
+        write_text(reports.html, plans_page([plan], [plan_view(plan, answer, runtime=runtime)]))
     if reports.svg or reports.trace:
         _write_timeline(plan, reports, runtime)
 

@@ -124,8 +124,7 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     beside = beside_passes(setup)
     updates = [hidden(one, beside, strategy, setup.runtime, done.makespan) for one in distinct]
     update = max(updates, key=lambda one: one.exposed)
-    over = setup.runtime.overheads
-    fixed = over.iteration + over.microbatch * strategy.microbatches
+    fixed = setup.runtime.overheads.beside(strategy.microbatches, strategy.zero)
     seconds = done.makespan * strategy.straggler + update.exposed + fixed
     stage, own = stages[done.busiest], by_rank[done.busiest]
     forward, backward = (sum(each) for each in zip(*(each[id(chunk)] for chunk in own), strict=True))

@@ -173,8 +173,12 @@ def within_error(left: Estimate, right: Estimate) -> bool:
 
 def layout_within_error(found: Estimate, strategy: Strategy, seconds: float) -> bool:
     """The same of another layout of which only the seconds are kept."""
-    off = abs(log(seconds / found.iteration_seconds))
-    return off <= _pair_factor(found.strategy, strategy) * layout_width(found)
+    return near(found.strategy, strategy, seconds / found.iteration_seconds, layout_width(found))
+
+
+def near(left: Strategy, right: Strategy, ratio: float, width: float) -> bool:
+    """The same of two layouts whose own width is known; `ratio`: of their seconds."""
+    return abs(log(ratio)) <= _pair_factor(left, right) * width
 
 
 def _pair_factor(left: Strategy, right: Strategy) -> float:

@@ -31,6 +31,21 @@ class Widths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kinds:
+    """How much longer than predicted a layout takes for every kind (`search/simplicity.py`) that another one of its set
+    has not, both predicted to be about as fast as the best of the set; logarithms.
+    """
+
+    cost: float
+    """Of one kind more, never below 0, drawn towards 0 by its error."""
+    error: float
+    """Its standard error, whole sources left out in turn."""
+    rows: dict[str, int] = field(hash=False)
+    """Measured runs, by kind, in sets of which some have it and others not: what too few have shown costs the error of
+    a difference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
     """What measured runs say about errors."""
 
@@ -41,6 +56,8 @@ class Accuracy:
     pairs: dict[str, float] = field(hash=False)
     """Width of the difference of two layouts of one model on one cluster over that of either: where `one` setting
     differs, and `several`."""
+    kinds: Kinds
+    """What less than plain layouts cost more than predicted."""
     seen: dict[str, dict[str, int]] = field(hash=False)
     """Runtime -> calibration of the GPU -> timed runs."""
 

@@ -270,10 +270,16 @@ class Overheads:
     """Seconds of CPU per collective."""
     microbatch: float = 0.0
     """Seconds per micro batch."""
+    sharded: tuple[float, float] = (0.0, 0.0)
+    """The same that ZeRO 2 and 3 add: hooks of parameters, and waiting for what they began."""
     owner: float = 0.0
     """Seconds per rank that states are spread over, where new weights are sent owner by owner and not gathered."""
     slowdown: float = 1.0
     """Time of all kernels over that of the calibrated ones; older kernels are slower."""
+
+    def beside(self, microbatches: int, zero: int) -> float:
+        """Seconds of an iteration beside its kernels."""
+        return self.iteration + (self.microbatch + (0.0, 0.0, *self.sharded)[zero]) * microbatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

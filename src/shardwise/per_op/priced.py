@@ -132,7 +132,7 @@ class Priced(ABC):
         return Flow(passes)
 
     def beside(self, passes: int) -> float:
-        return self.runtime.overheads.iteration + self.runtime.overheads.microbatch * passes
+        return self.runtime.overheads.beside(passes, zero=0)
 
     def whole_plans(self, question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
         return whole_plans(question)

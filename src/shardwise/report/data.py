@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import within_error
-from shardwise.estimate.predictions import predictions_of, predictions_table
-from shardwise.inputs.serialise import Plain
+from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
+from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
 from shardwise.search.api import unsearched_of
-from shardwise.search.question import COVERED, Answer, Candidate, slower
+from shardwise.search.nothing_fits import why_nothing
+from shardwise.search.question import COVERED, Answer, Candidate, NearestRun, Proposal, slower
+from shardwise.search.simplicity import USUAL, kinds_of
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     """The lines on top."""
     assert answer.best is not None  # noqa: S101 - for the type checker: an answer without one is told otherwise
     yield from summary(answer.best)
-    yield "proof", proof_sentence(answer.bound, answer.gap, after="--explain says what the space is")
+    yield "proof", proven(answer, after="--explain says what the space is")
+    yield from other_plans(answer)
     yield from unsearched(answer)
     for name, text in searched(answer.counts):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
@@ -66,20 +69,94 @@ def _unsearched_data(answer: Answer) -> Plain:
     return {"not_searched": {"asked": found.asked, "others": found.others, "better": better}}
 
 
-def proven(answer: Answer) -> str:
-    """Bound and gap, in a sentence."""
-    return proof_sentence(answer.bound, answer.gap)
+def proven(answer: Answer, *, after: str = "") -> str:
+    """Bound and gap, in a sentence: the proof speaks of the fastest."""
+    other = answer.best is not answer.fastest
+    above = f"of the fastest; the recommended plan is {show_percent(answer.gap_of(answer.best), 2)} above it"
+    return proof_sentence(answer.bound, answer.gap, before=above if other else "", after=after)
+
+
+def other_plans(answer: Answer) -> Iterator[tuple[str, str]]:
+    """What is expected of the recommended plan beside the fastest, the simplest and the nearest measured run."""
+    best = answer.best
+    for name, one in (("fastest", answer.fastest), ("simplest", answer.simplest)):
+        if best is not None and one is not None:
+            same = one.strategy == best.strategy
+            yield name, "the recommended plan" if same else _beside(answer, one, best)
+    if own := _proposal(answer, best):
+        yield (
+            "regret",
+            f"{show_percent(own.regret)} expected, the least of {_many(len(answer.proposals), 'plan')} weighed",
+        )
+    if answer.nearest is not None:
+        yield "nearest run", nearest_text(answer.nearest)
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'s' if count != 1 else ''}"
+
+
+def _proposal(answer: Answer, one: Estimate | None) -> Proposal | None:
+    return next((p for p in answer.proposals if one is not None and p.candidate.strategy == one.strategy), None)
+
+
+def _beside(answer: Answer, one: Estimate, best: Estimate) -> str:
+    """Another plan of the answer: how much longer it takes than the recommended one, and what speaks against it."""
+    share = one.iteration_seconds / best.iteration_seconds - 1
+    told = f"{one.strategy}: {show_seconds(one.iteration_seconds)} ({_equal(share, one, best)})"
+    found = _proposal(answer, one)
+    if found is None:
+        return told
+    odd = [kind for kind in found.kinds if kind not in {*USUAL, *kinds_of(best.strategy, experts=False)}]
+    why = f" ({', '.join(odd)}: unusual, and not measured beside layouts without)" if odd else ""
+    return f"{told}, expected regret {show_percent(found.regret)}{why}"
+
+
+def _equal(share: float, one: Estimate, other: Estimate) -> str:
+    return f"{share:+.1%}, {'equal within the error' if within_error(one, other) else 'more than the error'}"
+
+
+def nearest_text(run: NearestRun) -> str:
+    """The measured run, what it reached, and what we predict of it."""
+    off = show_percent(abs(run.predicted_seconds / run.seconds - 1))
+    side = "more" if run.predicted_seconds > run.seconds else "less"
+    differs = f" ({', '.join(run.differs)})" if run.differs else ""
+    return (
+        f"{run.id}: {run.model} on {run.cluster}{differs}, {run.strategy}: measured {show_seconds(run.seconds)}, "
+        f"MFU {show_percent(run.mfu)}; predicted {show_seconds(run.predicted_seconds)}, {off} {side}"
+    )
+
+
+def plans_data(answer: Answer) -> Plain:
+    """The plans of an answer by their names."""
+    plans = {"recommended": answer.best, "fastest": answer.fastest, "simplest": answer.simplest}
+    told: Plain = {name: _plan_data(answer, one) for name, one in plans.items() if one is not None}
+    near = answer.nearest
+    if near is not None:
+        shown = ("id", "source", "model", "cluster", "seconds", "mfu", "predicted_seconds", "predicted_interval")
+        told["nearest"] = {
+            **{name: getattr(near, name) for name in shown}, "strategy": str(near.strategy), "distance": near.distance,
+            "differs": list(near.differs), "sentence": nearest_text(near),
+        }  # fmt: skip
+    return told
+
+
+def _plan_data(answer: Answer, one: Estimate) -> Plain:
+    found, best = _proposal(answer, one), answer.best
+    told = {"strategy": str(one.strategy), **{name: getattr(one, name) for name in SHORT}, "gap": answer.gap_of(one)}
+    if found is not None:
+        told |= {"regret": found.regret, "surcharge": found.surcharge, "kinds": list(found.kinds)}
+    return {**told, "within_error": best is not None and within_error(one, best)}
 
 
 def candidates(answer: Answer, top: int) -> Table:
     """The best simulated strategy of every layout."""
-    shown = answer.top[:top]
     rows: list[tuple[str, ...]] = [
         (str(one.strategy), show_seconds(one.seconds), between(one), slower(answer, one), show_percent(one.mfu),
-         show_bytes(one.total_bytes), chance(one))
-        for one in shown
+         show_bytes(one.total_bytes), chance(one), ", ".join(answer.roles(one.strategy)))
+        for one in answer.shown(top)
     ]  # fmt: skip
-    return ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "fits"), rows
+    return ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "fits", "plan"), rows
 
 
 def space(answer: Answer) -> Iterator[str]:
@@ -119,9 +196,9 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
 
 
 def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
-    """The plan of a search, and the best of every layout."""
-    top_layouts = [candidate_data(answer, one) for one in answer.top[:top]]
-    return {**plan_table(plan), "top": top_layouts, **_unsearched_data(answer)}
+    """The plan of a search, the plans of the answer, and the best of every layout."""
+    top_layouts = [candidate_data(answer, one) for one in answer.shown(top)]
+    return {**plan_table(plan), "plans": plans_data(answer), "top": top_layouts, **_unsearched_data(answer)}
 
 
 def candidate_data(answer: Answer, candidate: Candidate) -> Plain:
@@ -130,7 +207,7 @@ def candidate_data(answer: Answer, candidate: Candidate) -> Plain:
         "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds,
         "iteration_seconds_interval": candidate.iteration_seconds_interval, "mfu": candidate.mfu,
         "total_bytes": candidate.total_bytes, "fits": candidate.fits, "fits_probability": candidate.fits_probability,
-        "within_error": answer.within_error(candidate),
+        "within_error": answer.within_error(candidate), "roles": list(answer.roles(candidate.strategy)),
     }  # fmt: skip
 
 
@@ -207,7 +284,9 @@ def _changed(before: Estimate, one: Estimate) -> str:
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": "no", "closest": answer.closest, "search": answer.counts}
+    near = answer.closest
+    told = near and {**to_plain(near), "ledger": ledger_table(near.ledger)}
+    return {"fits": "no", "closest": told, "why": why_nothing(answer), "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:

@@ -12,7 +12,7 @@ from shardwise.plan.file import diff
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.report import estimate as report
-from shardwise.report.data import candidates, proven, unsearched
+from shardwise.report.data import candidates, other_plans, proven, unsearched
 from shardwise.report.text import ROUNDING
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -33,13 +33,16 @@ def estimate_markdown(found: Estimate, facts: Sequence[tuple[str, str]] = ()) ->
 
 
 def answer_markdown(answer: Answer, shown: int = 5) -> str:
-    """What a search found: the best strategy, and the best of the other layouts beside it."""
+    """What a search found: the recommended plan, the fastest and the simplest beside it, and the other layouts."""
     best = answer.best
     if best is None:
         return joined(
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
-    facts = [*report.summary(best), ("proof", proven(answer)), *unsearched(answer), *report.searched(answer.counts)]
+    facts = [
+        *report.summary(best), ("proof", proven(answer)), *other_plans(answer), *unsearched(answer),
+        *report.searched(answer.counts),
+    ]  # fmt: skip
     heads, rows = candidates(answer, shown)
     others = table(heads, [(_code(name), *rest) for name, *rest in rows])
     return joined([_head(best), facts_table(facts), _stages(best), folded("Other layouts", others), *_ledgers(best)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from html import escape
 
@@ -25,6 +26,7 @@ from shardwise.kernels import library
 from shardwise.plan.plan import Plan, plan_html
 from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
+from shardwise.search.advise import advised
 from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
 from shardwise.search.question import GAP, Answer, Question, slower
@@ -124,8 +126,9 @@ def answer_of(
     address: str | None = None,
     report: Report | None = None,
     stop: Stop | None = None,
+    fastest: bool = False,
 ) -> Answer:
-    """The fastest strategy that fits, with a bound on what any other could reach; see `api.plan`."""
+    """The fastest strategy that fits, with a bound on what any other could reach, and what to run; see `api.plan`."""
     gap = held(gap, SCALARS["option.gap"], "gap")
     if time_limit is not None:
         time_limit = held(time_limit, SCALARS["option.seconds"], "time_limit")
@@ -136,9 +139,13 @@ def answer_of(
         answer = search.run()
     finally:
         pool.close()
-    if answer.best is None and answer.finished:
+    if answer.fastest is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
-    return answer
+    try:
+        answer = advised(answer, search, fastest=fastest)
+    except KeyboardInterrupt:
+        answer = replace(answer, interrupted=True)
+    return replace(answer, cpu_seconds=time.process_time() - search.began)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +189,7 @@ def plan_file_of(answer: Answer) -> Plan:
     if answer.best is None:
         raise InfeasibleError(f"there is no plan: {why_nothing(answer)}")
     told = predictions_of(
-        answer.best, bound=answer.bound, gap=answer.gap, memory_limit=answer.question.memory_limit,
+        answer.best, bound=answer.bound, gap=answer.gap_of(answer.best), memory_limit=answer.question.memory_limit,
         search=answer.counts,
     )  # fmt: skip
     found = replace(plan_of(answer.best), predictions=told)
@@ -200,17 +207,17 @@ def plan_file_of(answer: Answer) -> Plan:
 
 
 _SHOWN = 10
-_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory")
+_HEADS = ("strategy", "iteration", "nine runs in ten", "slower", "MFU", "memory", "plan")
 
 
 def answer_html(answer: Answer) -> str:
-    """The best strategy with its proof, and the best of the other layouts folded below it."""
+    """The recommended plan with its proof, and the best of the other layouts folded below it."""
     if answer.best is None:
         return f"<div>{escape(why_nothing(answer))}</div>"
     rows = [
         (str(one.strategy), show_seconds(one.seconds),
          " to ".join(map(show_seconds, one.iteration_seconds_interval)), slower(answer, one), show_percent(one.mfu),
-         show_bytes(one.total_bytes))
-        for one in answer.top[:_SHOWN]
+         show_bytes(one.total_bytes), ", ".join(answer.roles(one.strategy)))
+        for one in answer.shown(_SHOWN)
     ]  # fmt: skip
     return plan_html(plan_file_of(answer), [_HEADS, *rows])

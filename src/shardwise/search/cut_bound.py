@@ -105,7 +105,8 @@ def least_seconds(
 
     `lessons` make the next proof shorter, and are added to.
     """
-    strategy, over, lessons = setup.strategy, setup.runtime.overheads, lessons or Lessons()
+    strategy, lessons = setup.strategy, lessons or Lessons()
+    fixed = setup.runtime.overheads.beside(strategy.microbatches, strategy.zero)
     whole = chunk_of(tuple(run for chunk in setup.chunks for run in chunk.runs), 0.0)
     update = mean_update(setup, strategy, whole)
     # what is computed again may send, too, but how much is left open
@@ -115,7 +116,7 @@ def least_seconds(
     def iteration(passes: float) -> float:
         """Never falls when the passes take longer (`screen`)."""
         shown = hidden(update, beside, strategy, setup.runtime, passes).exposed
-        return passes * strategy.straggler + shown + over.iteration + over.microbatch * strategy.microbatches
+        return passes * strategy.straggler + shown + fixed
 
     relaxed = _Relaxed(setup)
     passes = lessons.known(strategy, relaxed.rates)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import Fits
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import layout_within_error
@@ -110,26 +111,105 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A way out where nothing fits: a change, and the fastest strategy that then fits."""
+
+    change: str
+    """What to change, in words."""
+    conditions: str
+    """Conditions to plan with."""
+    cluster: str
+    """What to plan for."""
+    gpus: int
+    gpu: str
+    strategy: Strategy
+    seconds: float
+    """Of an iteration."""
+    total_bytes: float
+    """What its fullest rank needs."""
+    memory: float
+    """What the GPU has."""
+    slower: float
+    """Its time over that of the strategy that comes nearest, less 1."""
+    dearer: float
+    """The same of GPU-seconds, which tells what more GPUs cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closest:
     """What is said when nothing fits."""
 
     strategy: Strategy
     """The strategy that comes nearest."""
+    seconds: float
+    """What its iteration would take."""
     missing: float
     """Bytes that it lacks on its fullest rank."""
+    ledger: Ledger
+    """What that rank holds at its peak, by part."""
     gpus: int
     """Smallest number of these GPUs for which a strategy fits; 0: none was found."""
     at_gpus: Strategy | None = None
     """A strategy that fits there."""
+    ladder: tuple[Rung, ...] = ()
+    """Ways out, those on the same cluster first, each kind cheapest first; `api.plan` makes it."""
+    ladder_finished: bool = False
+    """All ways out were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A layout that could be recommended."""
+
+    candidate: Candidate
+    kinds: tuple[str, ...]
+    """What makes it less than plain (`search/simplicity.py`)."""
+    surcharge: float
+    """How much longer than predicted layouts of its kinds take beside plain ones, as a share."""
+    regret: float
+    """Expected regret: how much longer it takes than whichever of the proposals really is the fastest, as a share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestRun:
+    """The shipped measured run that is nearest to an answer, and what we predict of it."""
+
+    id: str
+    source: str
+    """Where it was published."""
+    model: str
+    cluster: str
+    strategy: Strategy
+    seconds: float
+    """Of an iteration, measured."""
+    mfu: float
+    """What that is, operations counted as everywhere here (causal attention)."""
+    predicted_seconds: float
+    predicted_interval: tuple[float, float]
+    """Nine runs in ten take between these."""
+    distance: float
+    """How far it is from the answer (`measure/nearest.py`); 0: the same layout of the same model and cluster."""
+    differs: tuple[str, ...]
+    """What is not the same, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The best strategy of the space, and what is proven about it."""
+    """Three plans: the fastest strategy of the space, with what is proven about it, the simplest that is as fast as far
+    as can be told, and the measured run that is nearest; and which one to run.
+    """
 
     question: Question
-    best: Estimate | None
+    fastest: Estimate | None
     """None: nothing fits."""
+    recommended: Estimate | None = None
+    """The proposal of least expected regret; the fastest where that was asked for."""
+    simplest: Estimate | None = None
+    """The simplest of those that are no slower than the fastest by more than the error of the difference."""
+    proposals: tuple[Proposal, ...] = ()
+    """From the fastest to the simplest, with those between that are worth a thought, each with its expected regret."""
+    nearest: NearestRun | None = None
+    """None: it was not looked for (`api.plan` does), or nothing fits."""
     bound: float
     """No strategy of the space that fits takes less, under the cost model in use."""
     counts: Searched
@@ -153,15 +233,33 @@ class Answer:
         return self.counts.finished
 
     @property
+    def best(self) -> Estimate | None:
+        """What to run: the recommended plan. It is what `plan` writes and what other verbs call the best."""
+        return self.recommended or self.fastest
+
+    @property
     def gap(self) -> float:
-        """Best over bound, less 1."""
-        if self.best is None or self.bound <= 0:
+        """Fastest over bound, less 1."""
+        return self.gap_of(self.fastest)
+
+    def gap_of(self, one: Estimate | None) -> float:
+        """How far a plan is from the bound: its time over it, less 1."""
+        if one is None or self.bound <= 0:
             return float("inf")
-        return max(0.0, self.best.iteration_seconds / self.bound - 1.0)
+        return max(0.0, one.iteration_seconds / self.bound - 1.0)
 
     def within_error(self, one: Candidate) -> bool:
-        """Whether a layout is as fast as the best, as far as can be told."""
-        return self.best is not None and layout_within_error(self.best, one.strategy, one.seconds)
+        """Whether a layout is as fast as the fastest, as far as can be told."""
+        return self.fastest is not None and layout_within_error(self.fastest, one.strategy, one.seconds)
+
+    def shown(self, top: int) -> list[Candidate]:
+        """So many of the best layouts, and the answer's own plans in any case."""
+        return [one for at, one in enumerate(self.top) if at < top or self.roles(one.strategy)]
+
+    def roles(self, strategy: Strategy) -> tuple[str, ...]:
+        """Which of the answer's plans a strategy is: `recommended`, `fastest`, `simplest`."""
+        plans = {"recommended": self.best, "fastest": self.fastest, "simplest": self.simplest}
+        return tuple(name for name, one in plans.items() if one is not None and one.strategy == strategy)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -173,4 +271,4 @@ class Answer:
 def slower(answer: Answer, one: Candidate) -> str:
     """How much longer a layout takes than the fastest, and whether that is more than the error."""
     share = f"{one.seconds / answer.top[0].seconds - 1:+.1%}"
-    return f"{share} (within the error)" if one is not answer.top[0] and answer.within_error(one) else share
+    return f"{share} (equal within the error)" if one is not answer.top[0] and answer.within_error(one) else share

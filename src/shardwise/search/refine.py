@@ -67,6 +67,14 @@ def refine(
     return found.only()
 
 
+def evenly(question: Question, strategy: Strategy) -> Refined | None:
+    """The strategy with its layers spread evenly, no other cut tried. None: it cannot be simulated."""
+    try:
+        return _Tried(question, _even(question, strategy)).best()
+    except ShardwiseError:
+        return None
+
+
 def every_cut(question: Question, strategy: Strategy, most: int) -> Refined | None:
     """The fastest of all cuts, each estimated; none where there are more than `most`."""
     layers, chunks = question.model.layers, strategy.chunks

@@ -318,6 +318,18 @@ class Search:
         self.points -= 1
         self._take(place, one)
 
+    def rows_within(
+        self, seconds: float, wanted: Callable[[Base], bool], most: int
+    ) -> Iterator[tuple[ScreenRows, int]]:
+        """Bounds of all strategies over the wanted bases that may take less, and the place of the first; of bases that
+        were not yet screened no more than `most`, those first that may be fastest.
+        """
+        bases, order = self.space.bases, np.lexsort((np.arange(len(self._glance)), self._glance)).tolist()
+        near = [index for index in order if self._glance[index] < seconds and wanted(bases[index])]
+        unseen = [index for index in near if index not in self._rows][:most]
+        self._rows |= zip(unseen, self.screen.rows_of([bases[index] for index in unseen]), strict=True)
+        yield from ((self._rows[index], int(self._starts[index])) for index in near if index in self._rows)
+
     def _one_axis_away(self) -> Iterator[tuple[int, float]]:
         """Places and bounds of what may fit, in the order of the space: plainer first."""
         here, bases = self.point(self.best_at), self.space.bases
@@ -380,21 +392,16 @@ class Search:
         self.points += 1
         if refined is None:
             return
-        strategy, seconds, total, mfu, allowed, fits, interval, chance, simulations, _ = refined
-        self.simulations += simulations
-        one = Candidate(
-            strategy=strategy, seconds=seconds, iteration_seconds_interval=interval, total_bytes=total, mfu=mfu,
-            allowed=allowed, fits=fits, fits_probability=chance,
-        )  # fmt: skip
-        if strategy not in self._seen:
-            self._seen.add(strategy)
-            self.tried.append((place, one))
-        if not allowed:
-            if self.leanest is None or total < self.leanest.total_bytes:
+        self.simulations += refined.simulated
+        if refined.strategy not in self._seen:
+            self._seen.add(refined.strategy)
+            self.tried.append((place, candidate_of(refined)))
+        if not refined.allowed:
+            if self.leanest is None or refined.total_bytes < self.leanest.total_bytes:
                 self.leanest = refined
             return
-        if seconds >= NEAR * goal:
-            self.hasty[place] = seconds
+        if refined.seconds >= NEAR * goal:
+            self.hasty[place] = refined.seconds
         if self.best is None or (refined.seconds, place) < (self.best.seconds, self.best_at):
             self.best, self.best_at = refined, place
 
@@ -415,7 +422,7 @@ class Search:
         )  # fmt: skip
         tried = self._sorted()
         return Answer(
-            question=question, best=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
+            question=question, fastest=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
             simulated=tuple(tried[:MOST_SHOWN]), interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
@@ -450,6 +457,16 @@ def _annealed(strategy: Strategy) -> bool:
 
 def _order(strategy: Strategy) -> tuple[object, ...]:
     return strategy.schedule, strategy.pp, strategy.vpp, strategy.microbatches
+
+
+def candidate_of(refined: Refined) -> Candidate:
+    """What an answer keeps of a simulated strategy."""
+    one = refined
+    return Candidate(
+        strategy=one.strategy, seconds=one.seconds, iteration_seconds_interval=one.interval,
+        total_bytes=one.total_bytes, mfu=one.mfu, allowed=one.allowed, fits=one.fits,
+        fits_probability=one.fits_probability,
+    )  # fmt: skip
 
 
 def _top(candidates: list[Candidate]) -> tuple[Candidate, ...]:

@@ -112,7 +112,7 @@ def _cell(
         note = f"needs {near.gpus} GPUs" if near and near.gpus else "nothing fits"
         return Cell(**where, strategy="", note=note)
     return Cell(
-        **where, strategy=str(best.strategy), seconds=best.iteration_seconds, mfu=best.mfu, gap=answer.gap,
+        **where, strategy=str(best.strategy), seconds=best.iteration_seconds, mfu=best.mfu, gap=answer.gap_of(best),
         iteration_seconds_interval=best.iteration_seconds_interval, fits_probability=best.fits_probability,
         tokens_per_second_per_gpu=best.tokens_per_second_per_gpu,
         budget=_budget(model, best.iteration_seconds, batch * seq, machines.gpus, machines.node_size, run),

@@ -1,5 +1,5 @@
 """Error tables over predicted rows: mean, median, largest and bias, how often "fits" was right, and regret: how much
-slower the layout that we rank first is than the best measured one.
+slower the layout that we recommend is than the best measured one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, median
 
-from shardwise.estimate.intervals import ANY, COMPOSED, NODES
+from shardwise.estimate.intervals import ANY, COMPOSED, NODES, UNSEEN, near, spread_of
+from shardwise.inputs.calibrations import calibration_of
 from shardwise.measure.validate.validate import Outcome
+from shardwise.search.question import GAP
+from shardwise.search.regret import Layout, weighed
 
 Key = Callable[[Outcome], str]
 
@@ -180,7 +183,7 @@ class Regret:
     rows: int
     """Runs of the set that were timed."""
     chosen: str
-    """The run that is predicted to be fastest of those predicted to fit."""
+    """The run that would be recommended, as `plan` does, of those predicted to fit."""
     best: str
     """The run that was fastest."""
     regret: float
@@ -189,6 +192,8 @@ class Regret:
     """Measured time of the slowest over that of the best, less 1: what there was to lose."""
     refused: int
     """Layouts ranked before the chosen one that ran out of memory when they were tried."""
+    experts: bool = False
+    """The model has experts."""
 
 
 def regrets(outcomes: Iterable[Outcome]) -> list[Regret]:
@@ -219,10 +224,10 @@ def _regret(name: str, members: list[Outcome]) -> Regret | None:
     ran = [one for one in members if "iteration_seconds" in one.case.measured]
     if len(ran) < 2:
         return None
-    # a user takes what is predicted to fit, fastest first, and moves on when it runs out of memory
-    ranked = sorted(members, key=lambda one: (not one.predicted["fits"], one.predicted["iteration_seconds"]))
-    place = next(index for index, one in enumerate(ranked) if "iteration_seconds" in one.case.measured)
-    chosen, best = ranked[place], min(ran, key=_seconds)
+    # a user takes what is recommended of what is predicted to fit, and moves on when it runs out of memory
+    left, best = list(members), min(ran, key=_seconds)
+    while (chosen := recommended(left)) not in ran:
+        left.remove(chosen)
     return Regret(
         group=name,
         source=chosen.case.source,
@@ -231,8 +236,30 @@ def _regret(name: str, members: list[Outcome]) -> Regret | None:
         best=best.case.id,
         regret=_seconds(chosen) / _seconds(best) - 1,
         spread=max(map(_seconds, ran)) / _seconds(best) - 1,
-        refused=place,
+        refused=len(members) - len(left),
+        experts=best.case.model.moe is not None,
     )
+
+
+def recommended(members: list[Outcome]) -> Outcome:
+    """Which of several layouts `plan` would recommend: of those predicted to fit and to be as fast as the fastest, as
+    far as can be told, that of least expected regret.
+    """
+    fit = [one for one in members if one.predicted["fits"]] or members
+    layouts = {
+        Layout(one.case.strategy, float(one.predicted["iteration_seconds"]), one.case.model.moe is not None): one  # type: ignore[arg-type]
+        for one in reversed(fit)
+    }
+    fastest = min(layouts, key=lambda one: (one.seconds, one.simplicity))
+    width = _layout_width(layouts[fastest])
+    close = [one for one in layouts if near(fastest.strategy, one.strategy, one.seconds / fastest.seconds, width)]
+    return layouts[weighed(close, width, GAP).chosen]
+
+
+def _layout_width(one: Outcome) -> float:
+    """As `intervals.layout_width` has it."""
+    own, case = tuple(name for name in one.causes if name not in UNSEEN), one.case
+    return spread_of(own, case.runtime.name, calibration_of(case.cluster.gpu), launch=one.launch).time
 
 
 def _seconds(outcome: Outcome) -> float:

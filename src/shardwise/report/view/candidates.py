@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.intervals import layout_within_error
 from shardwise.inputs.serialise import Plain
-from shardwise.search.question import Candidate
+from shardwise.search.question import Answer, Candidate
 
 
-def candidate_view(candidate: Candidate, best: Estimate | None = None) -> Plain:
-    """Plain numbers of one candidate, beside the best where that is known."""
+def candidate_view(candidate: Candidate, answer: Answer | None = None) -> Plain:
+    """Plain numbers of one candidate, beside the plans of the answer where that is known."""
     strategy = candidate.strategy
     tokens = strategy.global_batch * strategy.seq
+    roles = list(answer.roles(strategy)) if answer else []
     return {
         "strategy": str(strategy), "seconds": candidate.seconds, "total_bytes": candidate.total_bytes,
         "mfu": candidate.mfu, "tokens_per_second_per_gpu": tokens / candidate.seconds / strategy.world,
         "fits": candidate.fits, "allowed": candidate.allowed,
-        "best": best is not None and str(best.strategy) == str(strategy),
-        "within_error": best is not None and layout_within_error(best, strategy, candidate.seconds),
+        "roles": roles, "best": "recommended" in roles,
+        "within_error": answer is not None and answer.within_error(candidate),
     }  # fmt: skip

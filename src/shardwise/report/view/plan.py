@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from shardwise.check.check import ensure
@@ -21,11 +21,12 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit
 from shardwise.plan.proof import check_proof
 from shardwise.plan.renew import outdated, sentence
+from shardwise.report.data import plans_data
 from shardwise.report.estimate import chance, searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
-from shardwise.search.question import Candidate
+from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_count
 
 _AXES = (
@@ -38,8 +39,8 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runtime | None = None) -> Plain:
-    """The view of a plan; `candidates` are the other strategies that its search simulated."""
+def plan_view(plan: Plan, answer: Answer | None = None, *, runtime: Runtime | None = None) -> Plain:
+    """The view of a plan; `answer`: of the search that found it."""
     strategy = plan.strategy
     runtime = runtime or load_runtime(strategy.runtime)
     ensure(plan.model, plan.cluster, strategy, runtime)
@@ -59,7 +60,8 @@ def plan_view(plan: Plan, candidates: Iterable[Candidate] = (), *, runtime: Runt
         "stages": stages_data(found, setup, timeline),
         "timeline": timeline_data(timeline),
         "ledger": {"time": ledger_table(found.time), "memory": [_memory(rank) for rank in found.memory]},
-        "candidates": [candidate_view(one, found) for one in candidates],
+        "candidates": [candidate_view(one, answer) for one in (answer.simulated if answer else ())],
+        "plans": plans_data(answer) if answer else {},
         "notes": [*_notes(found, plan), *filter(None, [too_long(timeline)])],
     }
 

@@ -1,4 +1,4 @@
-// What a search found: the best strategy, the one that is chosen, the table of the best, or what is missing.
+// What a search found: the recommended plan, the fastest and the simplest, the one that is chosen, the table of the best, or what is missing.
 
 import { go, pin, select } from "./actions.js";
 import { el } from "./dom.js";
@@ -12,7 +12,7 @@ let opened = false;
 
 export function answer(run) {
   const n = run.view.numbers;
-  const sub = n.bound === null ? "" : t("plan.proof", { bound: seconds(n.bound), gap: percent(n.gap, 2) });
+  const sub = n.bound === null ? "" : proof(n, run.view.plans?.fastest);
   return el(
     "section",
     { "class": "card answer", "aria-label": t("plan.answer") },
@@ -56,6 +56,68 @@ export function answer(run) {
         : tile("gap", percent(n.gap, 2), run.finished === false ? t("plan.stopped") : t("plan.finished")),
     ),
     sub ? el("p", { class: "muted" }, sub) : null,
+    plans(run.view.plans || {}),
+  );
+}
+
+/** The proof speaks of the fastest; the recommended plan has its own distance from the bound. */
+function proof(n, fastest) {
+  const gaps = { bound: seconds(n.bound), gap: percent(n.gap, 2) };
+  if (!fastest || fastest.gap === n.gap) return t("plan.proof", gaps);
+  return t("plan.proof.both", { ...gaps, fastest: percent(fastest.gap, 2) });
+}
+
+/** The plans of an answer, each strategy once, and the measured run that is nearest. */
+function plans(found) {
+  const names = ["recommended", "fastest", "simplest"].filter(name => found[name]);
+  if (!names.length) return null;
+  const first = names.filter((name, k) => names.findIndex(one => found[one].strategy === found[name].strategy) === k);
+  const heads = ["plan", "strategy", "iteration", "beside", "regret"];
+  return el(
+    "div",
+    { class: "scroll" },
+    el(
+      "table",
+      { "class": "plans", "aria-label": t("plan.plans") },
+      el("thead", {}, el("tr", {}, heads.map((head, k) => el("th", { scope: "col", class: k > 1 ? "num" : "" }, t(`column.${head}`))))),
+      el("tbody", {}, first.map(name => planRow(names.filter(one => found[one].strategy === found[name].strategy), found))),
+    ),
+    found.nearest ? nearest(found.nearest) : null,
+  );
+}
+
+function planRow(names, found) {
+  const one = found[names[0]],
+    share = one.iteration_seconds / found.recommended.iteration_seconds - 1;
+  return el(
+    "tr",
+    {},
+    el("th", { scope: "row" }, roles(names)),
+    el("td", {}, el("button", { class: "strategy", type: "button", title: one.strategy, on: { click: () => select(one.strategy) } }, short(one.strategy))),
+    el("td", { class: "num" }, seconds(one.iteration_seconds)),
+    el("td", { class: "num" }, names.includes("recommended") ? "–" : `${signed(share)}${one.within_error ? ` (${t("within.error")})` : ""}`),
+    el("td", { class: "num" }, one.regret === undefined ? "–" : percent(one.regret)),
+  );
+}
+
+const roles = names => names.map(name => el("span", { class: `role ${name}` }, t(`role.${name}`)));
+
+function nearest(run) {
+  const off = run.predicted_seconds / run.seconds - 1;
+  return el(
+    "p",
+    { class: "nearest" },
+    el("span", { class: "role nearest" }, t("role.nearest")),
+    t("plan.nearest", {
+      id: run.id,
+      model: run.model,
+      cluster: run.cluster,
+      strategy: run.strategy,
+      measured: seconds(run.seconds),
+      mfu: percent(run.mfu),
+      predicted: seconds(run.predicted_seconds),
+      off: signed(off),
+    }),
   );
 }
 
@@ -84,23 +146,54 @@ export function nothing(run) {
           memory: bytes(near.memory_bytes),
         })) : null,
     near ? el("p", {}, el("code", {}, near.strategy)) : null,
-    near && near.gpus ? el("p", {}, t("plan.enough", { gpus: near.gpus })) : null,
-    near && near.gpus && state.live
-      ? el(
-          "button",
-          {
-            class: "primary",
-            type: "button",
-            on: {
-              click: () => {
-                update({ question: { ...state.question, gpus: near.gpus } });
-                start();
-              },
-            },
-          },
-          t("plan.try", { gpus: near.gpus }),
-        )
-      : null,
+    near ? el("p", {}, near.ledger.filter(part => part.value > 0.01 * near.needed_bytes).map(part => `${part.name} ${bytes(part.value)}`).join(" · ")) : null,
+    near && near.ladder.length ? ladder(near) : near ? el("p", { class: "lines" }, run.message) : null,
+  );
+}
+
+/** Ways out where nothing fits, each with its price and what to plan for. */
+function ladder(near) {
+  const heads = ["change", "iteration", "slower", "dearer", "memory", "strategy"];
+  const planned = rung => {
+    update({ question: { ...state.question, gpus: rung.gpus, gpu: rung.gpu, only: rung.conditions } });
+    start();
+  };
+  return el(
+    "section",
+    { "aria-label": t("plan.ladder") },
+    el("h3", {}, t("plan.ladder")),
+    el("p", {}, t("plan.ladder.price", { seconds: seconds(near.seconds) })),
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { class: "best" },
+        el("thead", {}, el("tr", {}, heads.map(head => el("th", { scope: "col" }, t(`column.${head}`))))),
+        el(
+          "tbody",
+          {},
+          near.ladder.map(rung =>
+            el(
+              "tr",
+              {},
+              el(
+                "td",
+                {},
+                state.live
+                  ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${rung.change} · ${rung.cluster}`)
+                  : `${rung.change} · ${rung.cluster}`,
+              ),
+              el("td", { class: "num" }, seconds(rung.seconds)),
+              el("td", { class: "num" }, signed(rung.slower)),
+              el("td", { class: "num" }, signed(rung.dearer)),
+              el("td", { class: "num" }, `${bytes(rung.total_bytes)} / ${bytes(rung.memory)}`),
+              el("td", {}, el("code", {}, rung.strategy)),
+            ),
+          ),
+        ),
+      ),
+    ),
   );
 }
 
@@ -189,7 +282,7 @@ export function bestTable(rows) {
         el(
           "tbody",
           {},
-          rows.slice(0, opened ? rows.length : FEW).map(row => bestRow(row, fastest)),
+          rows.filter((row, k) => opened || k < FEW || row.roles?.length).map(row => bestRow(row, fastest)),
         ),
       ),
     ),
@@ -223,6 +316,7 @@ function bestRow(row, fastest) {
         { "class": "strategy", "type": "button", "title": row.strategy, "aria-pressed": chosen ? "true" : "false" },
         short(row.strategy),
       ),
+      roles(row.roles || []),
     ),
     el("td", { class: "num" }, seconds(row.seconds)),
     el("td", { class: "num" }, row.seconds === fastest ? "–" : slower(row, fastest)),
