@@ -86,7 +86,7 @@ def test_solvers_bounds_hold_for_every_cut(case):
         if 1 < layout.pp <= 16 and layout.microbatches <= 64 and space.shardings(base, layout)
     ]
     for base, layout in rng.sample(pipelines, min(6, len(pipelines))):
-        chosen = [one for one in space.recomputes(layout) if one.layers != AS_NEEDED]
+        chosen = [one for one in space.recomputes(base, layout) if one.layers != AS_NEEDED]
         strategy = space.strategy(next(p for p in space.points() if p.base == base and p.layout == layout))
         strategy = replace(strategy, recompute=rng.choice(chosen))
         even = with_layers(question.model.layers, strategy) if is_uneven(question.model.layers, strategy) else strategy
@@ -226,13 +226,17 @@ def test_why_keeps_the_chunks_and_the_order(interleaved):
     assert found.slower == pytest.approx(0.0, abs=1e-12)
 
 
+def _bare(strategy):
+    return replace(strategy, layers=(), cuda_graphs="none")  # graphs that bring nothing are dropped
+
+
 def test_no_strategy_one_axis_away_is_faster():
     """The README's first example once recomputed norms with memory to spare: 0.44% slower than without."""
     answer = shardwise.plan("llama-3-8b", "16xh100", global_batch=128, seq=8192)
     assert not answer.fastest.strategy.recompute.active
     question, best = answer.question, answer.fastest
     space = Space(question=question)
-    here = next(point for point in space.points() if space.strategy(point) == replace(best.strategy, layers=()))
+    here = next(point for point in space.points() if _bare(space.strategy(point)) == _bare(best.strategy))
     for point in space.points():
         if apart(point, here) == 1 and point.layout.pp == 1 and point.recompute.layers != AS_NEEDED:
             made = estimate(question.model, question.cluster, space.strategy(point), runtime=question.runtime)

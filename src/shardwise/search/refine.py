@@ -75,6 +75,11 @@ def evenly(question: Question, strategy: Strategy) -> Refined | None:
         return None
 
 
+def as_it_is(question: Question, strategy: Strategy) -> Refined:
+    """One strategy, cut as it says."""
+    return _Tried(question, strategy).best()
+
+
 def every_cut(question: Question, strategy: Strategy, most: int) -> Refined | None:
     """The fastest of all cuts, each estimated; none where there are more than `most`."""
     layers, chunks = question.model.layers, strategy.chunks

@@ -16,13 +16,22 @@ import numpy as np
 from shardwise.cost.network import hand_over
 from shardwise.estimate.setup import Setup
 from shardwise.inputs.recompute import Recompute
-from shardwise.search.frame import Frame, Known, frame_of
+from shardwise.search.frame import Frame, Known, frame_of, states_key, whole_step
 from shardwise.search.memory_bound import lacking, light, memory, rooms
 from shardwise.search.pipeline_bound import Pipes, crowded, makespan, mixed_passes, pipes_of
 from shardwise.search.question import Base, Point
 from shardwise.search.space import Space
 from shardwise.search.stage_work import Choices, Work, choices_of, works_of
-from shardwise.search.table import Floats, QuickTable, Table, least_seconds, recipes_of, table_of, whole_work
+from shardwise.search.table import (
+    Floats,
+    QuickTable,
+    Table,
+    both_passes,
+    least_seconds,
+    recipes_of,
+    table_of,
+    whole_work,
+)
 
 ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
@@ -44,15 +53,15 @@ class Screen:
     space: Space
     _frames: dict[tuple[object, ...], Frame] = field(default_factory=dict)
     _known: Known = field(default_factory=lambda: Known({}, {}))
+    _host_steps: dict[tuple[object, ...], float] = field(default_factory=dict)
     _grounds: dict[Base, Setup] = field(default_factory=dict)
     """Of bases whose rows may come next."""
 
     @cached_property
     def recomputes(self) -> tuple[Recompute, ...]:
-        """Every recompute choice of the space; shorter chunks have a beginning of it."""
-        layouts = {layout for base in self.space.bases for layout in self.space.layouts(base)}
-        lists = [self.space.recomputes(layout) for layout in sorted(layouts)]
-        return max(lists, key=len)
+        """Every recompute choice of the space; shorter chunks, and tokens that travel behind other work, have some."""
+        each = {(base.ep_overlap, layout): base for base in self.space.bases for layout in self.space.layouts(base)}
+        return max((self.space.recomputes(each[key], key[1]) for key in sorted(each)), key=len)
 
     @cached_property
     def _quick(self) -> QuickTable:
@@ -60,13 +69,24 @@ class Screen:
 
     def glance(self, base: Base) -> float:
         """Seconds that all strategies over a base take at least, from its most common layer alone."""
-        return ROUNDED * least_seconds(self.space.question, base, self._quick.work(base))
+        work = self._quick.count * both_passes(self._quick.block(base))
+        return ROUNDED * (least_seconds(self.space.question, base, work) + self._on_host(base))
 
     def least(self, base: Base) -> float:
         """The same from all layers and ends."""
         table = table_of(self.space, base)
         self._grounds[base] = table.ground
-        return ROUNDED * least_seconds(self.space.question, base, whole_work(table))
+        return ROUNDED * (least_seconds(self.space.question, base, whole_work(table)) + self._on_host(base))
+
+    def _on_host(self, base: Base) -> float:
+        """Seconds of a step on the hosts, all states shared evenly."""
+        if base.offload != "optimizer":
+            return 0.0
+        key = (base.tp, base.grad_dtype, base.optimizer)
+        if key not in self._host_steps:
+            table = table_of(self.space, base)
+            self._host_steps[key] = whole_step(table) / self.space.question.cluster.gpus
+        return self._host_steps[key]
 
     def rows(self, base: Base) -> ScreenRows:
         """Bounds of every strategy over a base."""
@@ -106,9 +126,9 @@ class Screen:
         return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
     def _frame(self, base: Base, table: Table) -> Frame:
-        key = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.compile, base.single)
+        key = (*states_key(base), base.micro_batch, base.ep_overlap)
         if key not in self._frames:
-            self._frames[key] = frame_of(self.space, base, table, len(self.recomputes), self._known)
+            self._frames[key] = frame_of(self.space, base, table, self.recomputes, self._known)
         return self._frames[key]
 
     def _seconds(self, table: Table, frame: Frame, passes: Floats) -> Floats:
@@ -152,7 +172,7 @@ class Screen:
     def point(self, base: Base, row: int) -> Point:
         """The strategy behind a row."""
         for layout in self.space.layouts(base):
-            shardings, recomputes = self.space.shardings(base, layout), self.space.recomputes(layout)
+            shardings, recomputes = self.space.shardings(base, layout), self.space.recomputes(base, layout)
             size = len(shardings) * len(recomputes)
             if row < size:
                 place, choice = divmod(row, len(recomputes))

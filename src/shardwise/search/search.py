@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from shardwise.plan.plan import ProofPart
 from shardwise.search.cut_bound import Effort, Lessons, prove
 from shardwise.search.executor import Executor, Serial
 from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question
-from shardwise.search.refine import NEAR, Refined, every_cut, refine
+from shardwise.search.refine import NEAR, Refined, as_it_is, every_cut, refine
 from shardwise.search.screen import Screen, ScreenRows
 from shardwise.search.space import Space, apart, axes_apart
 from shardwise.search.table import Floats
@@ -158,6 +158,7 @@ class Search:
         self._look_again()
         self._polish()
         self._prove()
+        self._drop_graphs()
         self.bound = self._proven()
 
     def _glances(self) -> Floats:
@@ -303,6 +304,19 @@ class Search:
                 return
             done.add(left[0])
             self._take_again(left[0], refine(self.question, self.strategy(left[0]), thorough=True))
+
+    def _drop_graphs(self) -> None:
+        """CUDA graphs that cover less, or nothing, where that takes no longer: only the most covering were searched."""
+        wishes, can = self.question.wishes, self.question.runtime.can
+        if self.best is None or wishes.named("cuda_graphs"):
+            return
+        old = self.best
+        for graphs in wishes.kept("cuda_graphs", can.graphs):
+            plain = as_it_is(self.question, replace(old.strategy, cuda_graphs=graphs))
+            if plain.allowed and plain.seconds <= old.seconds * (1 + 1e-9):
+                self.best = plain._replace(simulated=old.simulated, bound=old.bound)
+                break
+        self.tried = [(at, candidate_of(self.best) if one.strategy == old.strategy else one) for at, one in self.tried]
 
     def _look(self, place: int, bound: float) -> None:
         goal = self.best.seconds if self.best else float("inf")
