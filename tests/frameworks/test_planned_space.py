@@ -26,7 +26,7 @@ def drawn(space, chance):
     base = chance.choice(space.bases)
     layout = chance.choice(space.layouts(base))
     sharding = chance.choice(space.shardings(base, layout))
-    recompute = chance.choice(space.recomputes(layout))
+    recompute = chance.choice(space.recomputes(base, layout))
     strategy = space.strategy(Point(base, layout, sharding, recompute))
     chunks, layers = layout.pp * layout.vpp, space.question.model.layers
     cut = [layers // chunks + (chunk < layers % chunks) for chunk in range(chunks)]

@@ -29,7 +29,7 @@ def test_strategies_of_the_space_are_valid(case):
     space, rng = Space(question=question), random.Random(0)  # noqa: S311
     for base in rng.sample(space.bases, min(12, len(space.bases))):
         layout = rng.choice(space.layouts(base))
-        sharding, recompute = rng.choice(space.shardings(base, layout)), rng.choice(space.recomputes(layout))
+        sharding, recompute = rng.choice(space.shardings(base, layout)), rng.choice(space.recomputes(base, layout))
         assert valid(question, space.strategy((base, layout, sharding, recompute)))
 
 
@@ -64,8 +64,9 @@ def test_wishes_limit_the_axes():
 
 
 def test_words_that_are_no_axis_are_of_the_strategy():
-    wishes, other = read_wishes("fp8 grad-bf16", "pp=4")
-    assert other == {"dtype": "fp8", "grad_dtype": "bf16"}
+    wishes, other = read_wishes("fp8 pure grad-bf16", "pp=4")
+    assert other == {"dtype": "fp8", "master": "pure"}
+    assert wishes.named("grad_dtype") == ("bf16",)
     assert wishes.allow("pp", 4)
     assert not wishes.allow("pp", 2)
 

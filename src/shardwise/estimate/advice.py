@@ -57,13 +57,6 @@ def advise(base: Estimate, *, runtime: Runtime | None = None, count: int = 3) ->
     return _best_of_kinds(fitting or sorted(first, key=lambda change: -change.bytes), count)
 
 
-def better_dispatch(base: Estimate, *, runtime: Runtime | None = None) -> Change | None:
-    """The best other way for tokens to reach their experts, in the same layout; none: it has none that is faster."""
-    runtime = runtime or load_runtime(base.strategy.runtime)
-    found = _tried(base, _dispatchers(base.strategy, runtime), runtime, {base.strategy})
-    return next(iter(_faster(base, found, 1)), None)
-
-
 def _second(base: Estimate, first: list[Change], runtime: Runtime) -> list[Change]:
     """One step further from the leanest changes, where that makes them leaner."""
     seen = {base.strategy, *(change.strategy for change in first)}

@@ -15,6 +15,8 @@ Dtype = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw", "adamw-bf16", "muon", "sgd"]
 Scaling = Literal["tensor", "delayed", "row", "block"]
 CudaGraphs = Literal["none", "attention", "layer"]
+GradDtype = Literal["fp32", "bf16"]
+Offload = Literal["none", "optimizer", "activations"]
 Dispatcher = Literal["all-to-all", "all-gather", "deepep", "hybridep"]
 
 SCHEDULES = (
@@ -103,13 +105,13 @@ class Strategy:
     """Attention computes in 8 bit too, and keeps its operands so."""
     master: Literal["mixed", "pure", "autocast"] = "mixed"
     """mixed: 16-bit parameters and fp32 copies; pure: all in `dtype`; autocast: fp32 parameters, 16-bit compute."""
-    grad_dtype: Literal["fp32", "bf16"] = "fp32"
+    grad_dtype: GradDtype = "fp32"
     """Number format in which gradients are accumulated and reduced."""
     optimizer: Optimizer = "adamw"
     """Optimizer; adamw-bf16 keeps its moments in bf16."""
     lora: Lora | None = None
     """Train low-rank adapters only, everything else frozen."""
-    offload: Literal["none", "optimizer", "activations"] = "none"
+    offload: Offload = "none"
     """What lives in host memory."""
     runtime: str = "megatron"
     """Software that will run it."""

@@ -29,7 +29,9 @@ from shardwise.inputs.strategy import (
     CudaGraphs,
     Dispatcher,
     Dtype,
+    GradDtype,
     Lora,
+    Offload,
     Optimizer,
     Scaling,
     Strategy,
@@ -59,8 +61,8 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     **{name: ("master", name) for name in ("mixed", "pure", "autocast")},
     "fp8-weights": ("fp8_weights", True),
     "fp8-attention": ("fp8_attention", True),
-    **{f"grad-{name}": ("grad_dtype", name) for name in ("fp32", "bf16")},
-    **{f"offload-{name}": ("offload", name) for name in ("none", "optimizer", "activations")},
+    **{f"grad-{name}": ("grad_dtype", name) for name in get_args(GradDtype)},
+    **{f"offload-{name}": ("offload", name) for name in get_args(Offload)},
 }
 SWITCH = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
 _SWITCHED = ("sp", "flash", "compile", "ep_overlap")

@@ -43,6 +43,10 @@ class Bounder:
     """CPU seconds of this process at which to stop."""
     found: Found
     rounds: int = 60
+    relaxations: int = 1200
+    """Solutions of the linear relaxation at most."""
+    begins: tuple[int, float] | None = None
+    """`Programme.begin`: so many first layers of every chunk, and how many may follow."""
     bound: float = 0.0
     out_of_time: bool = False
     infeasible: bool = False
@@ -58,6 +62,8 @@ class Bounder:
         begin with, such as those that bind in a problem over the same order.
         """
         self._programme = Programme(self.ready, ordered=ordered)
+        if self.begins:
+            self._programme.begin(*self.begins)
         own = self.ready.critical(self.ready.durations(self.incumbent))
         for path in known or (own, *rank_paths(self.ready)):
             self._programme.cut(path)
@@ -86,7 +92,7 @@ class Bounder:
         return self.deadline - time.process_time()
 
     def _relaxed(self, close: float) -> None:
-        for _ in range(20 * self.rounds):
+        for _ in range(self.relaxations):
             solved = self._programme.solve(seconds=self._left())
             if solved is None or not solved.finished:
                 self.infeasible = solved is None

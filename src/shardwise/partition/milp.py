@@ -64,6 +64,7 @@ class Programme:
         if ordered:
             self._seams()
         self.paths: list[Path] = []
+        self._begun: list[int] = []
 
     def _watch(self, _kind: object, _message: str, _out: object, back: Any, _data: object) -> None:  # noqa: ANN401
         """Stop at the CPU time that was given (the solver's own limit is wall time), or at Ctrl-C."""
@@ -130,6 +131,22 @@ class Programme:
                     self._row(0.0, self.infinity, [seam, before], [1.0, -1.0])
                 before = seam
 
+    def begin(self, count: int, most: float) -> None:
+        """Every chunk's first `count` layers run their second choice, the others, `most` of them, their first.
+
+        A column a chunk is 1 where it has others; between 0 and 1 until counts are made whole.
+        """
+        plain, again = (np.flatnonzero(np.arange(self.ready.options) % 2 == k) for k in (0, 1))
+        ones = np.ones(len(plain))
+        for chunk in range(self.ready.chunks):
+            first, rest = (self._column(chunk, 0) + options for options in (again, plain))
+            longer = int(self.solver.getNumCol())
+            self.solver.addVar(0.0, 1.0)
+            self._row(-self.infinity, float(count), first, ones)
+            self._row(-self.infinity, 0.0, [*rest, longer], [*ones, -most])
+            self._row(0.0, self.infinity, [*first, longer], [*ones, -float(count)])
+            self._begun.append(longer)
+
     def _integer(self, most: float) -> int:
         column = int(self.solver.getNumCol())
         self.solver.addVar(0.0, most)
@@ -147,6 +164,8 @@ class Programme:
 
     def make_integer(self, level: Level) -> None:
         ready = self.ready
+        for column in self._begun:
+            self.solver.changeColIntegrality(column, self.kinds.kInteger)
         if level == "counts":
             for column in range(self.cells):
                 self.solver.changeColIntegrality(column, self.kinds.kInteger)

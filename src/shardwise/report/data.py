@@ -16,7 +16,6 @@ from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
-from shardwise.search.api import unsearched_of
 from shardwise.search.nothing_fits import why_nothing
 from shardwise.search.question import COVERED, GAP, Answer, Candidate, NearestRun, Proposal, slower
 from shardwise.search.simplicity import USUAL, kinds_of
@@ -37,7 +36,6 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
     yield "proof", proven(answer, after="--explain says what the space is")
     yield from other_plans(answer)
     yield from alone(answer)
-    yield from unsearched(answer)
     for name, text in searched(answer.counts):
         yield name, f"{text}; {answer.cpu_seconds:.1f} CPU s"
 
@@ -48,34 +46,6 @@ def alone(answer: Answer) -> Iterator[tuple[str, str]]:
         share = one.seconds / answer.best.iteration_seconds - 1 if answer.best else 0.0
         faster = "; faster: leave the others out" if share < 0 else ""
         yield "alone", f"{one.cluster} takes {show_seconds(one.seconds)} ({share:+.1%}) with {one.strategy}{faster}"
-
-
-def unsearched(answer: Answer) -> Iterator[tuple[str, str]]:
-    """That the way of tokens to their experts was not searched, and what another would bring."""
-    found = unsearched_of(answer)
-    if found is None or answer.best is None:
-        return
-    text = f"the dispatcher, ep-overlap and CUDA graphs, taken as asked for ({found.asked})"
-    if found.better is not None:
-        share = found.better.seconds / answer.best.iteration_seconds
-        near = ", within the error" if found.within_error else ""
-        gain = f"{show_seconds(found.better.seconds)} less in this layout ({show_percent(-share)}{near})"
-        text += f'; plan with --fix "{found.words}": {gain}'
-    elif answer.best.strategy.ep == 1 and found.others:
-        ways = " or ".join(f"dispatch={name}" for name in found.others)
-        text += f"; here no tokens travel (ep 1), but with --fix {ways}, or ep-overlap, a layout with ep may be faster"
-    yield "not searched", text
-
-
-def _unsearched_data(answer: Answer) -> Plain:
-    found = unsearched_of(answer)
-    if found is None:
-        return {}
-    better = found.better and {
-        "words": found.words, "strategy": str(found.better.strategy), "seconds": found.better.seconds,
-        "fits": found.better.fits, "within_error": found.within_error,
-    }  # fmt: skip
-    return {"not_searched": {"asked": found.asked, "others": found.others, "better": better}}
 
 
 def proven(answer: Answer, *, after: str = "") -> str:
@@ -211,8 +181,7 @@ def answer_data(answer: Answer, plan: Plan, top: int) -> Plain:
     top_layouts = [candidate_data(answer, one) for one in answer.shown(top)]
     kinds = [one._asdict() | {"strategy": str(one.strategy)} for one in answer.alone]
     apart = {"alone": kinds} if kinds else {}
-    plans = {"plans": plans_data(answer), "top": top_layouts}
-    return {**plan_table(plan), **plans, **apart, **_unsearched_data(answer)}
+    return {**plan_table(plan), "plans": plans_data(answer), "top": top_layouts, **apart}
 
 
 def candidate_data(answer: Answer, candidate: Candidate) -> Plain:

@@ -12,7 +12,7 @@ from shardwise.plan.file import diff
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.report import estimate as report
-from shardwise.report.data import candidates, other_plans, proven, unsearched
+from shardwise.report.data import candidates, other_plans, proven
 from shardwise.report.text import ROUNDING
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -40,7 +40,7 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
             [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
         )
     facts = [
-        *report.summary(best), ("proof", proven(answer)), *other_plans(answer), *unsearched(answer),
+        *report.summary(best), ("proof", proven(answer)), *other_plans(answer),
         *report.searched(answer.counts),
     ]  # fmt: skip
     heads, rows = candidates(answer, shown)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 
 from shardwise.check.check import refuse_unsound
 from shardwise.check.runtime import asked_dispatch
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.estimate.advice import Change, better_dispatch
-from shardwise.estimate.intervals import around, causes_of, layout_within_error, spread_of
+from shardwise.estimate.intervals import around, causes_of, spread_of
 from shardwise.estimate.predictions import predictions_of
 from shardwise.estimate.setup import memory_share
 from shardwise.inputs.calibrations import calibration_of
@@ -34,7 +33,7 @@ from shardwise.search.executor import executor_of
 from shardwise.search.nothing_fits import closest, why_nothing
 from shardwise.search.question import GAP, Alone, Answer, Question, merged, slower
 from shardwise.search.search import Report, Search, Stop
-from shardwise.search.wishes import read_wishes
+from shardwise.search.wishes import Wishes, read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
 
 DEFAULT_RUNTIME = "megatron"
@@ -49,12 +48,10 @@ UNSEARCHED = (
     "lora",
     "offload",
     "flash",
-    "cuda_graphs",
-    "dispatcher",
-    "ep_overlap",
     "straggler",
 )
-"""Fields of a strategy that are asked for, not searched."""
+"""Fields of a strategy that are asked for; those that are axes too (`wishes.AXES`) are searched where several values
+are named, since they change the numbers that are trained with, or need the host's memory."""
 NEARLY = 0.02
 """Gap at which the kinds of a mixed cluster alone are known well enough."""
 
@@ -78,7 +75,7 @@ def question_of(
     kept = {name: getattr(base, name) for name in UNSEARCHED} if base else {}
     shared = build({**kept, "global_batch": global_batch, "seq": seq, "runtime": runtime.name, **other})
     limit = memory_limit(model, cluster, shared.dtype, runtime, memory_margin)
-    _refuse(model, cluster, shared, runtime, limit)
+    _refuse(model, cluster, shared, runtime, limit, wishes)
     refuse_unsound(model, cluster, runtime, seq)
     return Question(
         model=model, cluster=cluster, runtime=runtime, base=shared, wishes=wishes,
@@ -86,9 +83,11 @@ def question_of(
     )  # fmt: skip
 
 
-def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, limit: float) -> None:
+def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, limit: float, wishes: Wishes) -> None:
     faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
-    faults += asked_dispatch(model, base, runtime)
+    overlap = wishes.named("ep_overlap") == (True,)
+    for way in wishes.named("dispatcher") or (base.dispatcher,):
+        faults += asked_dispatch(model, replace(base, dispatcher=way, ep_overlap=overlap), runtime)
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"
@@ -178,42 +177,6 @@ def _alone(question: Question, gap: float, stop: Stop | None) -> Iterator[Alone]
             raise KeyboardInterrupt
         if found.fastest:
             yield Alone(kind.name, found.fastest.strategy, found.fastest.iteration_seconds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsearched:
-    """How tokens reach their experts: what was asked for, and what else the runtime has."""
-
-    asked: str
-    """As words of a strategy."""
-    others: tuple[str, ...]
-    """The runtime's other dispatchers."""
-    better: Change | None
-    """The best other one in the layout that was found; none: no other is faster."""
-    words: str = ""
-    """The same to be typed behind `--fix`."""
-    within_error: bool = False
-    """Whether what it would bring is less than the error of the difference."""
-
-
-def unsearched_of(answer: Answer) -> Unsearched | None:
-    """What of a plan with experts was taken as asked for and would change its time, or make another layout the best."""
-    best, can = answer.best, answer.question.runtime.can
-    if best is None or best.model.moe is None or not can.ep:
-        return None
-    others = tuple(name for name in can.dispatchers if name != best.strategy.dispatcher)
-    asked = f"{_dispatch_words(best.strategy)} graphs={best.strategy.cuda_graphs}"
-    better = better_dispatch(best, runtime=answer.question.runtime)
-    if better is None:
-        return Unsearched(asked=asked, others=others, better=None)
-    near = layout_within_error(best, better.strategy, best.iteration_seconds - better.seconds)
-    return Unsearched(
-        asked=asked, others=others, better=better, words=_dispatch_words(better.strategy), within_error=near
-    )
-
-
-def _dispatch_words(strategy: Strategy) -> str:
-    return f"dispatch={strategy.dispatcher}{' ep-overlap' if strategy.ep_overlap else ''}"
 
 
 def plan_file_of(answer: Answer) -> Plan:

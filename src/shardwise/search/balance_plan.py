@@ -6,7 +6,7 @@ The cut is found as the search finds it and priced by the estimate; no cut that 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.estimate.estimate import Estimate, estimate, within
@@ -16,7 +16,7 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.partition.problem import BalanceAnswer, Problem
 from shardwise.plan.plan import Balance, Plan, Recomputed
 from shardwise.plan.predict import asked_limit, estimate_of, plan_of
-from shardwise.search.cut_bound import prove
+from shardwise.search.cut_bound import Effort, Lessons, prove
 from shardwise.search.cuts import cuts_freely
 from shardwise.search.question import Question, question_about
 from shardwise.search.refine import Refined, refine
@@ -50,7 +50,7 @@ def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     _refuse(question, strategy)
     before = within(estimate_of(plan), limit)
     free = _free(strategy, runtime)
-    found = refine(question, free, care="most")
+    found = refine(question, free, thorough=True)
     kept = before.total_bytes <= question.memory_limit
     if found is None or not (found.allowed or kept):
         raise InfeasibleError(_lacking(found, question.memory_limit))
@@ -58,7 +58,7 @@ def balanced(plan: Plan, *, limit: float | None = None) -> Balanced:
     if kept and (not found.allowed or before.iteration_seconds <= after.iteration_seconds):
         after = before
     enough = after.iteration_seconds / (1 + 1e-6)
-    bound = max(prove(question, free, enough, {}, deep=deep) for deep in (False, True))
+    bound = max(prove(question, free, enough, Lessons(), effort) for effort in get_args(Effort))
     return Balanced(before=before, after=after, limit=question.memory_limit, bound=min(bound, after.iteration_seconds))
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 
@@ -28,9 +30,9 @@ from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level
 from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
-from shardwise.pipeline.action import B, F, I, Schedule, W
+from shardwise.pipeline.action import B, F, Schedule, W
 from shardwise.search.cuts import cuts_freely, ready_of, tail_of
-from shardwise.search.frame import buffers_of, mean_update, rates_of
+from shardwise.search.frame import Rated, buffers_of, mean_update, rates_of
 from shardwise.search.question import Question
 from shardwise.search.space import AS_NEEDED
 from shardwise.search.table import backward, tangent
@@ -39,8 +41,10 @@ GIB = 2.0**30
 """Bytes are given to the solver in these, so that its tolerance means nothing."""
 PATIENCE = 60.0
 """CPU seconds after which a solver is given up: far more than it needs."""
+RELAXATIONS = {"quick": 8, "whole": 40, "deep": 40}
+"""Solutions of the linear programme at most: what is soon ruled out takes two or three."""
 ROUNDS = 2
-"""Solutions of the linear programme, in twenties."""
+"""Solutions with whole layers."""
 DEEP: tuple[tuple[Level, int], ...] = (("ranks", 100), ("chunks", 100))
 """What is made whole, and nodes of one solution."""
 SMALL = 512
@@ -52,29 +56,56 @@ ROUNDED = 1 - 1e-9
 
 Paths = dict[Schedule, list[tuple[Floats, float]]]
 """By order, paths that bound other strategies over it: how often they run each pass, and their messages."""
+Effort = Literal["quick", "whole", "deep"]
+"""How hard to try; deep: with the layers of every rank, then of every chunk whole."""
 
 
-def prove(question: Question, strategy: Strategy, enough: float, paths: Paths, *, deep: bool) -> float:
-    """What no cut of the strategy that fits beats; 0 where its cuts are not the solver's to choose.
+@dataclass(slots=True)
+class Lessons:
+    """What proofs teach each other."""
 
-    `deep`: with the layers of every rank, then of every chunk whole.
-    """
+    paths: Paths = field(default_factory=dict)
+    passes: dict[Strategy, list[tuple[Rated, float]]] = field(default_factory=dict)
+    """By strategy, however its states are sharded: the least passes that were proven, and the bytes they need."""
+
+    def known(self, strategy: Strategy, rates: Rated) -> float:
+        """The passes at least, by what a strategy that needs no more memory has."""
+        found = self.passes.get(_unsharded(strategy), [])
+        return max((passes for bytes_, passes in found if _leaner(bytes_, rates)), default=0.0)
+
+    def learn(self, strategy: Strategy, rates: Rated, passes: float) -> None:
+        if strategy.zero <= 1:
+            self.passes.setdefault(_unsharded(strategy), []).append((rates, passes))
+
+
+def _unsharded(strategy: Strategy) -> Strategy:
+    """Above ZeRO 1 sharding shows in the passes themselves."""
+    return replace(strategy, zero=0, zero_group=0) if strategy.zero <= 1 else strategy
+
+
+def _leaner(one: Rated, other: Rated) -> bool:
+    a, b = ((*rates.static, *rates.gradients, rates.gathered, rates.fixed) for rates in (one, other))
+    return all(x <= y for x, y in zip(a, b, strict=True))
+
+
+def prove(question: Question, strategy: Strategy, enough: float, lessons: Lessons, effort: Effort = "whole") -> float:
+    """What no cut of the strategy that fits beats; 0 where its cuts are not the solver's to choose."""
     if strategy.pp == 1 or not cuts_freely(question, strategy):
         return 0.0
     layers = question.model.layers
     even = with_layers(layers, strategy) if is_uneven(layers, strategy) else strategy
     setup = setup_of(question.model, question.cluster, even, question.runtime)
-    return least_seconds(setup, question.memory_limit, enough, paths, deep=deep)
+    return least_seconds(setup, question.memory_limit, enough, lessons, effort)
 
 
 def least_seconds(
-    setup: Setup, limit: float, enough: float = float("inf"), paths: Paths | None = None, *, deep: bool = False
+    setup: Setup, limit: float, enough: float = float("inf"), lessons: Lessons | None = None, effort: Effort = "whole"
 ) -> float:
     """Seconds of an iteration that every cut takes which fits; infinite: none fits. Stops once `enough` is proven.
 
-    `paths` makes the next proof over the same order shorter, and is added to.
+    `lessons` make the next proof shorter, and are added to.
     """
-    strategy, kinds = setup.strategy, setup.kinds or (setup,)
+    strategy, kinds, lessons = setup.strategy, setup.kinds or (setup,), lessons or Lessons()
     fixed = setup.runtime.overheads.beside(strategy.microbatches, strategy.zero)
     wholes = [chunk_of(tuple(run for chunk in kind.chunks for run in chunk.runs), 0.0) for kind in kinds]
     updates = [mean_update(kind, strategy, whole) for kind, whole in zip(kinds, wholes, strict=True)]
@@ -92,26 +123,48 @@ def least_seconds(
         shown = hidden(update, beside, strategy, setup.runtime, passes).exposed
         return passes * strategy.straggler + shown + fixed
 
-    ready, firsts = _ready(setup, limit), [_first(kind) for kind in kinds]
-    first = firsts[0]
-    if dynamic.applies(ready):
-        if deep:  # nothing is left to be made whole
-            return 0.0
-        passes = dynamic.least(ready, _inverse(iteration, enough) / ROUNDED, firsts)
-        return iteration(passes * ROUNDED) if passes < float("inf") else passes
+    relaxed = [_Relaxed(kind) for kind in kinds]
+    passes = 0.0 if setup.kinds else lessons.known(strategy, relaxed[0].rates)
+    # a little more than enough, so that rounding does not leave it a little less
+    wanted = _inverse(iteration, enough * (1 + 1e-9))
+    if passes < wanted:
+        passes = max(passes, _least_passes(setup, relaxed, limit, wanted, lessons.paths, effort))
+        if not setup.kinds:
+            lessons.learn(strategy, relaxed[0].rates, passes)
+    return iteration(passes) if passes < float("inf") else passes
+
+
+def _least_passes(
+    setup: Setup, relaxed: list[_Relaxed], limit: float, enough: float, paths: Paths, effort: Effort
+) -> float:
+    """Seconds of the passes of every cut that fits; `enough` where that much is proven of longer ones. `relaxed`: of
+    every kind of GPU.
+    """
+    ready, firsts = _ready(setup, relaxed, limit), [_first(one) for one in relaxed]
+    if dynamic.applies(ready):  # nothing is left to be made whole
+        return ROUNDED * dynamic.least(ready, enough / ROUNDED**2, firsts) if effort != "deep" else 0.0
     if setup.kinds:  # the linear programme knows one time of a layer
         return 0.0
-    if first:  # every chunk has one such layer or more
-        ready.fixed_time[[I, B]] += first.time
-        ready.fixed_held -= first.layers * first.held
+    first = firsts[0]
+    longest = _longest(ready, first.layers, enough) if first else 0.0
     bounder = Bounder(
         ready=ready, incumbent=_even(setup, ready), deadline=time.process_time() + PATIENCE, rounds=ROUNDS,
-        found=lambda bound, _: iteration(bound * ROUNDED) >= enough,
+        relaxations=RELAXATIONS[effort], begins=(first.layers, max(longest - first.layers, 1.0)) if first else None,
+        found=lambda bound, _: bound * ROUNDED >= enough,
     )  # fmt: skip
-    _relax(bounder, {} if paths is None else paths)
-    if deep and not bounder.infeasible and ready.chunks * strategy.microbatches <= SMALL:
+    _relax(bounder, paths)
+    if effort == "deep" and not bounder.infeasible and ready.chunks * ready.problem.microbatches <= SMALL:
         bounder.tighten(DEEP)
-    return float("inf") if bounder.infeasible else iteration(bounder.bound * ROUNDED)
+    found = float("inf") if bounder.infeasible else bounder.bound * ROUNDED
+    return min(found, enough) if first else found  # longer chunks than were looked at take that long
+
+
+def _longest(ready: Ready, first: int, passes: float) -> float:
+    """Layers that a chunk has at most, where its rank takes no longer than all passes; every other chunk has one."""
+    plain, again = (ready.option_time[[F, B], k::2].sum(axis=0).min() for k in (0, 1))
+    room = passes / ready.problem.microbatches * (1 + 1e-9) - (ready.problem.vpp - 1) * min(plain, again)
+    layers = float(ready.run_counts.sum()) - (ready.chunks - 1)
+    return min(layers, float(np.floor((room - first * (again - plain)) / plain))) if plain > 0 else layers
 
 
 def _inverse(iteration: Callable[[float], float], seconds: float) -> float:
@@ -133,48 +186,50 @@ def _relax(bounder: Bounder, paths: Paths) -> None:
 
 
 def _even(setup: Setup, ready: Ready) -> Ints:
-    """The layers of every chunk as they are, by kind, each run the first way."""
+    """The layers of every chunk as they are, by kind, each run the first way but for the first ones of a block."""
+    block = len(ready.run_of) > len(ready.run_counts) and setup.strategy.recompute.layers != AS_NEEDED
+    first = setup.strategy.recompute.layers[0] if block else 0
     kinds = layer_kinds(setup.model)[: setup.model.layers]
     place = {kind: index * (ready.options // len(ready.run_counts)) for index, kind in enumerate(dict.fromkeys(kinds))}
     counts = np.zeros((ready.chunks, ready.options), dtype=np.int32)
     owners = np.repeat(np.arange(ready.chunks), setup.layers)
     for owner, kind in zip(owners.tolist(), kinds, strict=True):
-        counts[owner, place[kind]] += 1
+        counts[owner, place[kind] + bool(counts[owner].sum() < first)] += 1
     return counts
 
 
-def _ready(setup: Setup, limit: float) -> Ready:
-    order = order_of(setup.strategy)
-    assert order is not None  # noqa: S101 - only such strategies are cut
+def _ready(setup: Setup, relaxed: list[_Relaxed], limit: float) -> Ready:
     shares = dict(zip(setup.kind_of, rank_limits(setup, limit), strict=True)) if setup.kind_of else {}
     limits = {id(setup): limit, **{id(setup.kinds[kind]): own for kind, own in shares.items()}}
-    ready = ready_of(setup, lambda kind: _plain_ready(kind, order, limits[id(kind)]))
-    shows = 1 - setup.runtime.overlap.p2p
-    ready.fixed_time[[F, B] if order.fused else [F, W]] += np.array(hops_of(setup)) * shows
+    of_kind = {id(one.setup): one for one in relaxed}
+    ready = ready_of(setup, lambda kind: _plain_ready(of_kind[id(kind)], limits[id(kind)]))
+    shows, fused = 1 - setup.runtime.overlap.p2p, relaxed[0].order.fused
+    ready.fixed_time[[F, B] if fused else [F, W]] += np.array(hops_of(setup)) * shows
     return ready
 
 
-def _plain_ready(setup: Setup, order: Schedule, limit: float) -> Ready:
-    strategy, recipes = setup.strategy, _recipes(setup)
-    relaxed, chain = _Relaxed(setup, split=not order.fused), strategy.vpp == 1 and order.fused
+def _plain_ready(relaxed: _Relaxed, limit: float) -> Ready:
+    setup, order = relaxed.setup, relaxed.order
+    strategy, chain = setup.strategy, setup.strategy.vpp == 1 and order.fused
     kinds = layer_kinds(setup.model)[: setup.model.layers]
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds)] if chain else Counter(kinds).items()
+    priced = {
+        kind: relaxed.kind([block_of(setup, kind, recipe) for recipe in relaxed.recipes])
+        for kind in dict.fromkeys(kinds)
+    }
     return Ready(Problem(
         pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, order=order, hop=hop_seconds(setup),
-        runs=tuple(
-            KindRun(kind=relaxed.kind([block_of(setup, kind, recipe) for recipe in recipes]), count=count)
-            for kind, count in runs
-        ),
+        runs=tuple(KindRun(kind=priced[kind], count=count) for kind, count in runs),
         head=relaxed.end((BlockRun(setup.chunks[0].runs[0].block, 1),)), tail=relaxed.end(tail_of(setup)),
         limits=(limit / GIB,), static=relaxed.beside(),
         free_at_input_grad=relaxed.freed,
     ))  # fmt: skip
 
 
-def _recipes(setup: Setup) -> tuple[Recipe, ...]:
-    """The ways to run a layer: which ones of a mix are recomputed is left open."""
+def _recipes(setup: Setup, *, chain: bool) -> tuple[Recipe, ...]:
+    """The ways to run a layer: which ones of a mix recompute is left open; a chain counts its first ones itself."""
     recompute = setup.strategy.recompute
-    if not recompute.active or recompute.layers not in {(), AS_NEEDED}:
+    if not recompute.active or (chain and _begins(setup)):
         return (PLAIN,)
     return (PLAIN, _recipe(setup)) if recompute.layers else (_recipe(setup),)
 
@@ -184,21 +239,33 @@ def _recipe(setup: Setup) -> Recipe:
     return Recipe(recompute.full, frozenset(recompute.modules), recompute.group)
 
 
-def _first(setup: Setup) -> dynamic.First | None:
+def _begins(setup: Setup) -> bool:
+    """Whether the first N layers of every chunk are recomputed."""
+    return setup.strategy.recompute.layers not in {(), AS_NEEDED}
+
+
+def _first(relaxed: _Relaxed) -> dynamic.First | None:
     """The first N layers of every chunk where those are recomputed: as fast and as lean as any kind of layer has it."""
-    recompute = setup.strategy.recompute
-    if recompute.layers in {(), AS_NEEDED}:
+    setup, recompute = relaxed.setup, relaxed.setup.strategy.recompute
+    if not _begins(setup):
         return None
-    relaxed = _Relaxed(setup, split=False)
     kinds = dict.fromkeys(layer_kinds(setup.model)[: setup.model.layers])
     pairs = [
         [relaxed.end((BlockRun(block_of(setup, kind, one), 1),)) for one in (PLAIN, _recipe(setup))] for kind in kinds
     ]
     return dynamic.First(
         recompute.layers[0],
-        max(0.0, min(again.i - plain.i for plain, again in pairs)),
+        max(0.0, min(again.i + again.w - plain.i - plain.w for plain, again in pairs)),
         max(0.0, *(plain.activation - again.activation for plain, again in pairs)),
     )
+
+
+def _together(runs: Iterable[BlockRun]) -> list[BlockRun]:
+    """The runs of one block as one."""
+    found: dict[int, BlockRun] = {}
+    for block, count in runs:
+        found[id(block)] = BlockRun(block, count + (found[id(block)].repeat if id(block) in found else 0))
+    return list(found.values())
 
 
 def _times(passes: list[Seconds], count: int) -> list[Seconds]:
@@ -208,19 +275,22 @@ def _times(passes: list[Seconds], count: int) -> list[Seconds]:
 class _Relaxed:
     """Times and bytes of blocks as numbers that add up to no more than the estimate has."""
 
-    def __init__(self, setup: Setup, *, split: bool) -> None:
-        self.setup, self.split = setup, split
+    def __init__(self, setup: Setup) -> None:
+        order = order_of(setup.strategy)
+        assert order is not None  # noqa: S101 - only such strategies are cut
+        self.setup, self.order, self.split = setup, order, not order.fused
+        self.recipes = _recipes(setup, chain=setup.strategy.vpp == 1 and order.fused)
         self.behind = behind_passes(setup)
         kinds = layer_kinds(setup.model)[: setup.model.layers]
         main = block_of(setup, max(dict.fromkeys(kinds), key=kinds.count), PLAIN)
         # at the passes of the whole model: ends of many kernels and few launches count for what they are in its sum
-        runs = [run for chunk in setup.chunks for run in chunk.runs]
+        runs = _together(run for chunk in setup.chunks for run in chunk.runs)
         passes = zip(*(_times(self._covered(block), count) for block, count in runs), strict=True)
         self.tangents = [tangent(combined(*one)) for one in passes]
         self.rates = rates_of(setup, setup.strategy, chunk_of((BlockRun(main, 1),), 0.0))
         self.stretch = 1 + setup.runtime.memory.fragmentation
         self.on_device = 0.0 if setup.strategy.offload == "activations" else 1.0
-        blocks = [block_of(setup, kind, recipe) for kind in dict.fromkeys(kinds) for recipe in _recipes(setup)]
+        blocks = [block_of(setup, kind, recipe) for kind in dict.fromkeys(kinds) for recipe in self.recipes]
         self.freed = max(freed_early((chunk_of((BlockRun(block, 1),), 0.0),)) for block in blocks)
         """Share of a layer's bytes that I frees, at most."""
 
@@ -271,7 +341,7 @@ class _Relaxed:
     def beside(self) -> tuple[float, ...]:
         """What every rank needs beside its layers, in the unit of the problem; any layer may be its last."""
         setup, tail = self.setup, tail_of(self.setup)
-        recipes = {*_recipes(setup), *([_recipe(setup)] if setup.strategy.recompute.active else [])}
+        recipes = {*self.recipes, *([_recipe(setup)] if setup.strategy.recompute.active else [])}
         kinds = layer_kinds(setup.model)[: setup.model.layers]
         layers = [block_of(setup, kind, recipe) for kind in dict.fromkeys(kinds) for recipe in recipes]
         working = self.on_device * max(0.0, min(block.walk.backward - block.walk.kept for block in layers))

@@ -191,13 +191,11 @@ def problem_of(setup: Setup) -> Problem:
     behind = behind_passes(setup)
     kinds = layer_kinds(model)[: model.layers]
     first, last = setup.chunks[0].runs[0].block, tail_of(setup)
-    runs = tuple(
-        KindRun(
-            kind=_kind(setup, [block_of(setup, kind, recipe) for recipe in _recipes(setup)], behind),
-            count=len(list(same)),
-        )
-        for kind, same in groupby(kinds)
-    )
+    priced = {
+        kind: _kind(setup, [block_of(setup, kind, recipe) for recipe in _recipes(setup)], behind)
+        for kind in dict.fromkeys(kinds)
+    }
+    runs = tuple(KindRun(kind=priced[kind], count=len(list(same))) for kind, same in groupby(kinds))
     return Problem(
         pp=strategy.pp, vpp=strategy.vpp, microbatches=strategy.microbatches, runs=runs,
         head=_end(setup, (BlockRun(first, 1),), behind), tail=_end(setup, last, behind), order=order_of(strategy),

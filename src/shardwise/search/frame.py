@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ class Frame(NamedTuple):
     """By pair, seconds of these that other collectives keep the links between nodes busy, mean over ranks."""
     rates: Rates
     valid: npt.NDArray[np.bool_]
-    """[pair, choice]: whether the chunk is long enough for the choice."""
+    """[pair, choice]: whether the pipeline has the choice; its chunks may be too short for it."""
     flights: list[tuple[Flight | None, Ints]]
     """Pairs whose ranks hold the same passes in flight; none: one stage."""
 
@@ -100,8 +101,8 @@ class Frame(NamedTuple):
 class Known(NamedTuple):
     """Updates and rates that frames share."""
 
-    updates: dict[tuple[int, ...], tuple[float, ...]]
-    rates: dict[tuple[int, ...], Rated]
+    updates: dict[tuple[object, ...], tuple[float, ...]]
+    rates: dict[tuple[object, ...], Rated]
 
 
 class _Chunks(NamedTuple):
@@ -111,8 +112,8 @@ class _Chunks(NamedTuple):
     main: Chunk
 
 
-def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known) -> Frame:
-    """The pairs over a base; `choices`: how many recompute choices there are in all."""
+def frame_of(space: Space, base: Base, table: Table, choices: tuple[Recompute, ...], known: Known) -> Frame:
+    """The pairs over a base; `choices`: every recompute choice of the space."""
     layouts = space.layouts(base)
     pairs = [(index, one, sharding) for index, one in enumerate(layouts) for sharding in space.shardings(base, one)]
     cells: dict[StageCell, int] = {}
@@ -134,7 +135,8 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
     # what is computed again may send, too, but how much is left open
     busy = reduced_ * updates[:, 5] * (whole.i.wire + whole.w.wire), updates[:, 4] * whole.f.wire
     columns = zip(*rates, strict=True)
-    sizes = np.array([len(space.recomputes(layout)) for _, layout, _ in pairs])
+    own = [set(space.recomputes(base, layout)) for layout in layouts]
+    valid = np.array([[one in some for one in choices] for some in own])
     return Frame(
         layouts,
         np.array([index for index, _, _ in pairs]),
@@ -148,14 +150,20 @@ def frame_of(space: Space, base: Base, table: Table, choices: int, known: Known)
         (backward, forward),
         busy,
         Rates(*(np.array(column) for column in columns)),
-        np.arange(choices)[None, :] < sizes[:, None],
+        valid[[index for index, _, _ in pairs]],
         _flights([layout for _, layout, _ in pairs]),
     )
 
 
-def _key(point: Point) -> tuple[int, ...]:
-    base, layout, sharding, _ = point
-    return (base.tp, base.cp, base.ep, base.etp, base.compile, base.single, layout.pp, layout.dp, *sharding)
+def states_key(base: Base) -> tuple[object, ...]:
+    """What of a base states and their update depend on."""
+    split = (base.tp, base.cp, base.ep, base.etp, base.compile, base.single)
+    return (*split, base.offload, base.grad_dtype, base.optimizer)
+
+
+def _key(point: Point) -> tuple[object, ...]:
+    _, layout, sharding, _ = point
+    return (*states_key(point.base), layout.pp, layout.dp, *sharding)
 
 
 def _update(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> tuple[float, ...]:
@@ -185,6 +193,16 @@ def mean_update(ground: Setup, strategy: Strategy, whole: Chunk) -> Update:
         [whole], strategy, ground.runtime, states, groups, ground.machine, ground.cluster.host_bandwidth, trained
     )
     return Update(*(part / strategy.pp for part in found))
+
+
+def whole_step(table: Table) -> float:
+    """Seconds of a step on one rank that has all parameters."""
+    ground = table.ground
+    s = ground.strategy
+    params = sum(piece.number * piece.blocks[0].params for piece in table.pieces) * s.tp
+    experts = sum(piece.number * piece.blocks[0].expert_params for piece in table.pieces) * s.ep * s.etp
+    chunk = chunk_of((BlockRun(table.main.blocks[0], 1),), 0.0)
+    return mean_update(ground, replace(s, zero=0), _bare(chunk, params + experts, 0.0)).optimizer
 
 
 def _rate(space: Space, point: Point, table: Table, chunks: _Chunks, known: Known) -> Rated:

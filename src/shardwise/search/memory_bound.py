@@ -3,6 +3,9 @@
 Rank r needs c + n_r (s + u_r a) bytes for its n_r layers: s static bytes and a kept bytes of one layer, u_r passes in
 flight. With any weights w_r >= 0 the fullest rank needs at least the weighted mean over ranks; w_r = 1 / (s + u_r a)
 makes it independent of the cut: layers / sum of w_r. Other kinds of layer are held against it at their worst place.
+
+Under a limit, every rank has room for so many layers: where all rooms together are too small no cut fits, and what
+early ranks have no room for the others must take (`pipeline_bound.crowded`).
 """
 
 from __future__ import annotations
@@ -73,6 +76,90 @@ def lacking(table: Table, frame: Frame, choices: Choices, layers: int, limit: fl
     fixed = (_buffers(table) + frame.rates.fixed)[:, None]
     found = np.zeros((len(frame.of_pair), len(choices.recipe)))
     found[:, at] = np.maximum(need.bytes + fixed - limit, 0.0) / need.relief
+    return found
+
+
+class Room(NamedTuple):
+    """Layers that every rank of some pairs has room for at most, under some recompute choices."""
+
+    pairs: npt.NDArray[np.int64]
+    choices: npt.NDArray[np.int64]
+    layers: Floats
+    """[pair, choice, rank]; negative: not even for what it has beside them."""
+
+
+LIGHT = 0.8
+"""Times the bytes of the main kind of layer: a kind that needs less is taken for nothing."""
+
+
+def light(table: Table) -> tuple[LayerPiece, ...]:
+    """Kinds of layer that may need far less than the main one, or stand before it."""
+
+    def sizes(piece: LayerPiece) -> list[Floats]:
+        block = piece.blocks[0]
+        return [np.array([block.params + block.expert_params]), piece.kept]
+
+    main = sizes(table.main)
+    return tuple(
+        piece
+        for piece in table.others
+        if table.leading or any((own < LIGHT * most).any() for own, most in zip(sizes(piece), main, strict=True))
+    )
+
+
+def rooms(table: Table, frame: Frame, choices: Choices, limit: float, may: npt.NDArray[np.bool_]) -> list[Room]:
+    """What the ranks of pipelines have room for, where `may` [pair, choice] holds; layers of light kinds and, beside
+    them, the need of every chunk for a layer are left out.
+    """
+    columns = np.flatnonzero(may.any(axis=0))
+    case = _case(table, frame, Choices(*(array[columns] for array in choices)), 0)
+    fixed = _buffers(table) + frame.rates.fixed + case.stretch * frame.rates.gathered
+    chunks = np.array([layout.vpp for layout in frame.layouts])[frame.of_pair][:, None, None]
+    found = []
+    for flight, pairs in frame.flights:
+        at = pairs[may[pairs].any(axis=1)]
+        if flight is not None and len(at):
+            free = limit - fixed[at][:, None, None]
+            found.append(Room(at, columns, _room(case.at(at), flight, chunks[at], free)))
+    return found
+
+
+def _room(case: _Case, held: Flight, chunks: npt.NDArray[np.int64], free: Floats) -> Floats:
+    """A rank's emptiest chunk takes all that the others need not have. Its first N layers are the leaner ones of a
+    block, then come those of the other chunks, where these hold fewer bytes than whole layers of the emptiest.
+    """
+    table, choices, stretch = case.table, case.choices, case.stretch
+    lights = light(table)
+    kinds = [piece for piece in table.layers if piece not in lights]
+    static = np.min([np.broadcast_to(case.of(piece), (len(free), 1)) for piece in kinds], axis=0)[:, :, None]
+    whole = np.min([piece.kept[0] for piece in kinds])
+    blocks, count = (choices.layers > 0)[:, None], choices.layers[:, None]
+    lean = np.min([np.minimum(piece.kept[choices.kept], piece.kept[0]) for piece in kinds], axis=0)[:, None]
+    whole = np.where(blocks, whole, np.min([piece.kept[choices.kept] for piece in kinds], axis=0)[:, None])
+    each, most = stretch * held.each, stretch * (held.each + held.more)
+    left = free - stretch * case.working[:, None] - _ends(case, held, chunks)
+    others = np.zeros_like(chunks) if lights else chunks - 1
+    left = left - others * (static + most * lean)
+    found = np.asarray(others, dtype=float)
+    steps = (
+        (np.where(blocks, count, 0.0), each * lean),
+        (np.where(blocks, count * (chunks - 1) - others, 0.0), np.minimum(each * whole, most * lean)),
+        (np.inf, each * whole),
+    )
+    for number, kept in steps:
+        taken = np.clip(left / (static + kept), -1.0, number)
+        found, left = found + taken, left - taken * (static + kept)
+    return np.floor(found + 1e-6)
+
+
+def _ends(case: _Case, held: Flight, chunks: npt.NDArray[np.int64]) -> Floats:
+    """Bytes of embedding and output layer on the ranks that have them: [pair, choice, rank]."""
+    table, last = case.table, 0 if held.folded else -1
+    found = np.zeros((len(chunks), len(case.working), len(held.each)))
+    found[:, :, 0] += case.of(table.first) + case.stretch * held.each[0] * table.first.kept[0]
+    found[:, :, last] += case.sum_of((*table.last, *table.extra))
+    loss = case.loss + table.last[-1].work[0] - case.working
+    found[:, :, last] += np.where(chunks[:, :, 0] == 1, case.stretch * loss, 0.0)
     return found
 
 

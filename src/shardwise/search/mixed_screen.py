@@ -29,7 +29,7 @@ from shardwise.search.question import Base, Point
 from shardwise.search.screen import ROUNDED, Screen, ScreenRows
 from shardwise.search.space import Space
 from shardwise.search.stage_work import Choices, StageCell, choices_of, sharded
-from shardwise.search.table import Floats, QuickTable, Table, recipes_of, table_of
+from shardwise.search.table import Floats, QuickTable, Table, both_passes, recipes_of, table_of
 
 HALVINGS = 30
 
@@ -74,7 +74,7 @@ class MixedScreen(Screen):
         return [QuickTable(space) for space in self.kinds]
 
     def glance(self, base: Base) -> float:
-        return self._shared(base, np.array([[look.work(base)] for look in self._looks]))
+        return self._shared(base, np.array([[look.count * both_passes(look.block(base))] for look in self._looks]))
 
     def least(self, base: Base) -> float:
         tables = [table_of(space, base) for space in self.kinds]
@@ -89,7 +89,8 @@ class MixedScreen(Screen):
         busy = float(least_busy(work[:, :, None], gpus)[0]) * passes
         return ROUNDED * (busy * question.base.straggler + question.runtime.overheads.iteration)
 
-    def rows_of(self, bases: Sequence[Base]) -> list[ScreenRows]:
+    def rows_of(self, bases: Sequence[Base], most: float = float("inf")) -> list[ScreenRows]:
+        del most  # bounds are all alike
         return [self._rows_over(base) for base in bases]
 
     def _rows_over(self, base: Base) -> ScreenRows:
@@ -98,14 +99,14 @@ class MixedScreen(Screen):
         choices = choices_of(tables[0], self.recomputes)
         seconds, bytes_ = [], []
         for layout in self.space.layouts(base):
-            count = len(self.space.recomputes(layout))
+            own = [self.recomputes.index(one) for one in self.space.recomputes(base, layout)]
             for sharding in self.space.shardings(base, layout):
-                point = Point(base, layout, sharding, self.space.recomputes(layout)[0])
+                point = Point(base, layout, sharding, self.recomputes[own[0]])
                 pairs = zip(self.kinds, tables, strict=True)
-                priced = [_priced(space, table, point, choices, count) for space, table in pairs]
+                priced = [_priced(space, table, point, choices, max(own) + 1) for space, table in pairs]
                 rooms = self._rooms(priced, point, choices)
-                seconds.append(self._seconds_of(priced, point, rooms))
-                bytes_.append(self._bytes_of(rooms))
+                seconds.append(self._seconds_of(priced, point, rooms)[own])
+                bytes_.append(self._bytes_of(rooms)[own])
         return ScreenRows(base, np.concatenate(seconds) * ROUNDED, np.concatenate(bytes_) * ROUNDED)
 
     def _seconds_of(self, priced: list[Priced], point: Point, rooms: Floats) -> Floats:

@@ -195,7 +195,7 @@ def _lean(space: Space) -> Iterator[Strategy]:
     for order, base in enumerate(base for base in space.bases if base.micro_batch == least):
         bytes_, start = screen.rows(base).bytes, 0
         for layout in space.layouts(base):
-            size = len(space.shardings(base, layout)) * len(space.recomputes(layout))
+            size = len(space.shardings(base, layout)) * len(space.recomputes(base, layout))
             if not size:
                 continue
             at = start + int(np.argmin(bytes_[start : start + size]))

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.search.frame import Frame
+from shardwise.search.memory_bound import Room
 from shardwise.search.question import Layout
 from shardwise.search.stage_work import Work
 from shardwise.search.table import Floats
@@ -89,6 +90,45 @@ def mixed_passes(pipes: Pipes, frame: Frame, work: Work, freed: Floats) -> Float
     return np.where(freed > 0, np.where(chain, np.maximum(first, m * mean), m * mean), 0.0)
 
 
+def crowded(pipes: Pipes, frame: Frame, work: Work, room: Room, layers: float) -> Floats:
+    """The same where ranks have room for so many layers only: [pair, choice] of the room; infinite: no cut fits.
+
+    Ranks j and later take what those before have no room for, and the slowest of them the mean or more. Its place
+    counts as j: later ones wait longer. `layers`: those that need room.
+    """
+    at = frame.of_pair[room.pairs]
+    some, cell = Pipes(*(column[:, :, None] for column in pipes.of(at.tolist()))), frame.cell_of_pair[room.pairs]
+    part = Work(*(array[np.ix_(cell, room.choices)][:, :, None] for array in work))
+    ranks = np.arange(room.layers.shape[2], dtype=float)
+    before = np.cumsum(room.layers, axis=2) - room.layers
+    left, after = np.maximum(layers - before, 0.0), some.pp - ranks
+    longest = np.ceil(left / after - 1e-9)
+    again = np.minimum(longest, part.block + np.where(part.block > 0, some.vpp - 1, 0.0)) * part.again
+    slowest = np.maximum(longest * part.layer + again, (left * part.layer + part.last) / after)
+    stage = 2 * some.shown
+    found = some.m * (slowest + stage)
+    schedules = np.array([frame.layouts[index].schedule for index in at])
+    chains, looped = schedules == "1f1b", schedules == "interleaved"
+    if chains.any():
+        share = np.where(stage > 0, np.maximum(part.share, 0.5), part.share)
+        passes = (some.m - 1) - np.minimum(some.m - 1, after - 1) * share
+        whole = part.total + some.pp * stage + passes * (slowest + stage) + 2 * (some.pp - 1) * some.hop
+        found = np.where(chains[:, None, None], np.maximum(found, whole), found)
+    if looped.any():
+        found = found + np.where(looped[:, None, None], _ahead(some, part, ranks), 0.0)
+    fits = (room.layers >= 0).all(axis=2) & (room.layers.sum(axis=2) >= layers)
+    return np.where(fits, found.max(axis=2), np.inf)
+
+
+def _ahead(pipes: Pipes, work: Work, ranks: Floats | float) -> Floats:
+    """Seconds of the first chunks of the ranks before one, and of the messages between them."""
+    each = 2 * pipes.shown / pipes.vpp
+    chunk = work.layer + np.minimum(1.0, work.block) * work.again + each
+    begin = np.maximum(0.0, work.layer + work.first) + each
+    before = np.asarray(ranks, dtype=float)
+    return np.where(before > 0, begin + np.maximum(before - 1, 0) * chunk, 0.0) + 2 * before * pipes.hop
+
+
 def _one_f_one_b(pipes: Pipes, work: Work) -> Floats:
     """(1) in both cases."""
     p, m, stage = pipes.pp, pipes.m, 2 * pipes.shown
@@ -121,14 +161,9 @@ def _gpipe(pipes: Pipes, work: Work) -> Floats:
 def _interleaved(pipes: Pipes, work: Work) -> Floats:
     """(2) in both cases; every chunk holds one layer or more."""
     p, m, stage = pipes.pp, pipes.m, 2 * pipes.shown
-    each = stage / pipes.vpp
-    chunk = work.layer + np.minimum(1.0, work.block) * work.again + each
-    begin = np.maximum(0.0, work.layer + work.first) + each
 
     def bound(seconds: Floats, rank: Floats | float) -> Floats:
-        ranks = np.asarray(rank, dtype=float)
-        before = np.where(ranks > 0, begin + np.maximum(ranks - 1, 0) * chunk, 0.0) + 2 * ranks * pipes.hop
-        return np.asarray(m * (seconds + stage) + before)
+        return np.asarray(m * (seconds + stage) + _ahead(pipes, work, rank))
 
     reach = np.minimum(work.slack, p - 1)
     inner = bound(work.full, np.maximum(p - 1 - np.maximum(reach, 1.0), 0.0))

@@ -17,7 +17,7 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
-from shardwise.inputs.strategy import CpKind, Strategy, Zero
+from shardwise.inputs.strategy import CpKind, CudaGraphs, Dispatcher, GradDtype, Offload, Optimizer, Strategy, Zero
 from shardwise.plan.plan import Plan, ProofPart
 from shardwise.search.wishes import Wishes
 
@@ -67,6 +67,12 @@ class Base(NamedTuple):
     compile: bool
     single: bool
     """One micro batch per iteration, where the runtime then accumulates no gradients."""
+    dispatcher: Dispatcher
+    ep_overlap: bool
+    cuda_graphs: CudaGraphs
+    offload: Offload
+    grad_dtype: GradDtype
+    optimizer: Optimizer
 
 
 class Layout(NamedTuple):

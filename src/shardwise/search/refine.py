@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, islice, pairwise, product
 from math import comb
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from shardwise.cost.memory import Fits
 from shardwise.errors import ShardwiseError
@@ -23,16 +23,12 @@ from shardwise.search.space import AS_NEEDED
 
 TRIES = 4
 """Cuts that a solver may try before it is said not to fit."""
-Care = Literal["some", "more", "most"]
-"""How well to cut what is annealed; more: its fullest rank is relieved; most: from many starts too."""
 LIGHTER = 12
 """Times that the fullest rank is relieved of a layer or more, as long as that is faster."""
 NEAR = 1.03
-"""Times the goal: how near a quick cut must come for the exact one to be asked for."""
+"""Times the goal: how near a quick cut must come for a careful one to be asked for."""
 SHARES = 6
 """Ways to share the batch between kinds of GPU that are estimated."""
-SMALL = 128
-"""Stages times layers up to which the exact cut costs next to nothing."""
 
 
 class Refined(NamedTuple):
@@ -65,11 +61,12 @@ def candidate_of(refined: Refined) -> Candidate:
 
 
 def refine(
-    question: Question, strategy: Strategy, goal: float = float("inf"), *, care: Care = "some"
+    question: Question, strategy: Strategy, goal: float = float("inf"), *, thorough: bool = False
 ) -> Refined | None:
     """The fastest cut that fits; where none does, the leanest. None: the strategy cannot be simulated.
 
-    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be.
+    `goal`: seconds to beat; what comes nowhere near is not cut as well as it could be. `thorough`: what is annealed
+    is cut from many starts, and its fullest rank relieved.
     """
     try:
         if shares := _shares(question, strategy):
@@ -80,7 +77,7 @@ def refine(
     if strategy.pp > 1 and question.runtime.can.uneven_layers:
         if not cuts_freely(question, strategy):
             found.recompute_as_needed()
-        found.cut(goal, care)
+        found.cut(goal, thorough=thorough)
         return found.best()
     found.recompute_as_needed()
     return found.only()
@@ -115,6 +112,11 @@ def evenly(question: Question, strategy: Strategy) -> Refined | None:
         return _Tried(question, _even(question, strategy)).best()
     except ShardwiseError:
         return None
+
+
+def as_it_is(question: Question, strategy: Strategy) -> Refined:
+    """One strategy, cut as it says."""
+    return _Tried(question, strategy).best()
 
 
 def every_cut(question: Question, strategy: Strategy, most: int) -> Refined | None:
@@ -188,8 +190,8 @@ class _Tried:
             return best
         return best._replace(bound=best.seconds if best.allowed else float("inf"))
 
-    def cut(self, goal: float, care: Care) -> None:
-        """What the partition solver finds: a quick answer, and the exact one where that is near the goal."""
+    def cut(self, goal: float, *, thorough: bool) -> None:
+        """What the partition solver finds: of a chain the best, else a quick answer, and a better one near the goal."""
         question, setup = self.question, stand_in(self.even_setup)
         if setup is None:
             return
@@ -197,17 +199,16 @@ class _Tried:
         if setup is not self.even_setup:  # an order that is made for the memory may take all that there is
             totals = list(map(min, totals, [rank.total for rank in assemble(setup).memory]))
         cutter = Cutter(setup, totals, question.memory_limit)
-        small = bool(setup.kinds) or setup.strategy.pp * question.model.layers <= SMALL
-        found = None if small and cutter.chain else self._tried(cutter, cutter.quick)
-        near = small or (found is not None and found.iteration_seconds < NEAR * goal)
-        if cutter.chain and (near or found is None):
+        if cutter.chain:  # annealing may end far from the best, and nothing would tell
             self._tried(cutter, cutter.exact)
-        elif near and not cutter.chain:
-            self._tried(cutter, cutter.thorough if care == "most" else cutter.careful)
-            if care != "some":
-                self._lighten(cutter)
-        if cutter.chain and near and not self.mixes and not setup.kinds:
-            self._calm()
+            if not self.mixes and not setup.kinds:
+                self._calm()
+        else:
+            found = self._tried(cutter, cutter.quick)
+            if found is not None and found.iteration_seconds < NEAR * goal:
+                self._tried(cutter, cutter.thorough if thorough else cutter.careful)
+                if thorough:
+                    self._lighten(cutter)
         if self.mixes and not any(one.allowed for one in self.found.values()):
             self.estimate(replace(self.even, recompute=self._all))
 

@@ -16,13 +16,22 @@ import numpy as np
 from shardwise.cost.network import hand_over
 from shardwise.estimate.setup import Setup
 from shardwise.inputs.recompute import Recompute
-from shardwise.search.frame import Frame, Known, frame_of
-from shardwise.search.memory_bound import lacking, memory
-from shardwise.search.pipeline_bound import Pipes, makespan, mixed_passes, pipes_of
+from shardwise.search.frame import Frame, Known, frame_of, states_key, whole_step
+from shardwise.search.memory_bound import lacking, light, memory, rooms
+from shardwise.search.pipeline_bound import Pipes, crowded, makespan, mixed_passes, pipes_of
 from shardwise.search.question import Base, Point
 from shardwise.search.space import Space
 from shardwise.search.stage_work import Choices, Work, choices_of, works_of
-from shardwise.search.table import Floats, QuickTable, Table, least_seconds, recipes_of, table_of, whole_work
+from shardwise.search.table import (
+    Floats,
+    QuickTable,
+    Table,
+    both_passes,
+    least_seconds,
+    recipes_of,
+    table_of,
+    whole_work,
+)
 
 ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
@@ -33,6 +42,7 @@ class ScreenRows(NamedTuple):
 
     base: Base
     seconds: Floats
+    """Infinite: no cut fits."""
     bytes: Floats
 
 
@@ -43,15 +53,15 @@ class Screen:
     space: Space
     _frames: dict[tuple[object, ...], Frame] = field(default_factory=dict)
     _known: Known = field(default_factory=lambda: Known({}, {}))
+    _host_steps: dict[tuple[object, ...], float] = field(default_factory=dict)
     _grounds: dict[Base, Setup] = field(default_factory=dict)
     """Of bases whose rows may come next."""
 
     @cached_property
     def recomputes(self) -> tuple[Recompute, ...]:
-        """Every recompute choice of the space; shorter chunks have a beginning of it."""
-        layouts = {layout for base in self.space.bases for layout in self.space.layouts(base)}
-        lists = [self.space.recomputes(layout) for layout in sorted(layouts)]
-        return max(lists, key=len)
+        """Every recompute choice of the space; shorter chunks, and tokens that travel behind other work, have some."""
+        each = {(base.ep_overlap, layout): base for base in self.space.bases for layout in self.space.layouts(base)}
+        return max((self.space.recomputes(each[key], key[1]) for key in sorted(each)), key=len)
 
     @cached_property
     def _quick(self) -> QuickTable:
@@ -59,20 +69,34 @@ class Screen:
 
     def glance(self, base: Base) -> float:
         """Seconds that all strategies over a base take at least, from its most common layer alone."""
-        return ROUNDED * least_seconds(self.space.question, base, self._quick.work(base))
+        work = self._quick.count * both_passes(self._quick.block(base))
+        return ROUNDED * (least_seconds(self.space.question, base, work) + self._on_host(base))
 
     def least(self, base: Base) -> float:
         """The same from all layers and ends."""
         table = table_of(self.space, base)
         self._grounds[base] = table.ground
-        return ROUNDED * least_seconds(self.space.question, base, whole_work(table))
+        return ROUNDED * (least_seconds(self.space.question, base, whole_work(table)) + self._on_host(base))
+
+    def _on_host(self, base: Base) -> float:
+        """Seconds of a step on the hosts, all states shared evenly."""
+        if base.offload != "optimizer":
+            return 0.0
+        key = (base.tp, base.grad_dtype, base.optimizer)
+        if key not in self._host_steps:
+            table = table_of(self.space, base)
+            self._host_steps[key] = whole_step(table) / self.space.question.cluster.gpus
+        return self._host_steps[key]
 
     def rows(self, base: Base) -> ScreenRows:
         """Bounds of every strategy over a base."""
         return self.rows_of([base])[0]
 
-    def rows_of(self, bases: Sequence[Base]) -> list[ScreenRows]:
-        """The same for several bases: their stages are settled together, which numpy does at the price of one."""
+    def rows_of(self, bases: Sequence[Base], most: float = float("inf")) -> list[ScreenRows]:
+        """The same for several bases: their stages are settled together, which numpy does at the price of one.
+
+        Beyond `most` seconds a bound may be lower than it could be.
+        """
         if not bases:
             return []
         recipes = recipes_of(self.recomputes)
@@ -82,22 +106,29 @@ class Screen:
         frames = [self._frame(base, table) for base, table in zip(bases, tables, strict=True)]
         cells = [frame.cells for frame in frames]
         works = works_of(self.space, bases, tables, cells, choices)
-        return [self._rows(*each, choices) for each in zip(bases, tables, frames, works, strict=True)]
+        return [self._rows(*each, choices, most) for each in zip(bases, tables, frames, works, strict=True)]
 
-    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices) -> ScreenRows:
+    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices, most: float) -> ScreenRows:
         question = self.space.question
         passes = self._passes(table, frame, work)[frame.track_of_pair]
         if choices.mix.any():
             freed = lacking(table, frame, choices, question.model.layers, question.memory_limit)
             passes = np.maximum(passes, mixed_passes(self._pipes(table, frame), frame, work, freed))
-        seconds = self._seconds(table, frame, passes)
         bytes_ = memory(table, frame, choices, question.model.layers)
+        seconds = self._seconds(table, frame, passes)
+        may = frame.valid & (seconds < most) & (bytes_ <= question.memory_limit)
+        if may.any():
+            heavy = question.model.layers - sum(piece.number for piece in light(table))
+            for room in rooms(table, frame, choices, question.memory_limit, may):
+                at = np.ix_(room.pairs, room.choices)
+                passes[at] = np.maximum(passes[at], crowded(self._pipes(table, frame), frame, work, room, heavy))
+            seconds = self._seconds(table, frame, passes)
         return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
     def _frame(self, base: Base, table: Table) -> Frame:
-        key = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.compile, base.single)
+        key = (*states_key(base), base.micro_batch, base.ep_overlap)
         if key not in self._frames:
-            self._frames[key] = frame_of(self.space, base, table, len(self.recomputes), self._known)
+            self._frames[key] = frame_of(self.space, base, table, self.recomputes, self._known)
         return self._frames[key]
 
     def _seconds(self, table: Table, frame: Frame, passes: Floats) -> Floats:
@@ -141,7 +172,7 @@ class Screen:
     def point(self, base: Base, row: int) -> Point:
         """The strategy behind a row."""
         for layout in self.space.layouts(base):
-            shardings, recomputes = self.space.shardings(base, layout), self.space.recomputes(layout)
+            shardings, recomputes = self.space.shardings(base, layout), self.space.recomputes(base, layout)
             size = len(shardings) * len(recomputes)
             if row < size:
                 place, choice = divmod(row, len(recomputes))

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from shardwise.estimate.passes import SPLIT
 from shardwise.estimate.predictions import Searched
-from shardwise.inputs.layers import stage_layers
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import ProofPart
-from shardwise.search.cut_bound import Paths, prove
+from shardwise.search.cut_bound import Effort, Lessons, prove
 from shardwise.search.executor import Executor, Serial
 from shardwise.search.mixed_screen import screen_of
 from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question, top_of
-from shardwise.search.refine import NEAR, Care, Refined, candidate_of, every_cut, refine
+from shardwise.search.refine import NEAR, Refined, as_it_is, candidate_of, every_cut, refine
 from shardwise.search.screen import ScreenRows
 from shardwise.search.space import Space, apart, axes_apart
 from shardwise.search.table import Floats
@@ -37,12 +36,14 @@ ROOMY = 0.85
 """Share of the limit at which a memory bound makes a good first guess."""
 PROMISING = 1.1
 """Times the lowest bound: what is worth an exact cut while nothing is known to fit."""
-CLOSE, THOROUGH = 1.005, 4
+CLOSE, THOROUGH = 1.005, 8
 """Times the best: what is cut as well as can be, and how many strategies at most."""
-LOPSIDED = 1.06
-"""Times the mean layers of a rank: where another cut with equal passes may update faster."""
+PROBED = 3
+"""Strategies over one order whose cuts are bounded before they are simulated; more as long as that rules out half."""
 PROOFS = 300
 """Strategies of which all cuts are bounded at most."""
+DEEP_PROOFS = 600
+"""Chunks times micro batches of all strategies whose cuts into whole layers are bounded: 300 take about a second."""
 NAMED = 8
 """Strategies that a proof names."""
 PERIOD = 0.2
@@ -101,10 +102,11 @@ class Search:
         self.screen = screen_of(self.space)
         self._pool: Floats = np.empty((0, 3))
         self._starts = np.empty(0, dtype=np.int64)
-        self._paths: Paths = {}
+        self._lessons = Lessons()
         self._glance: Floats = np.empty(0)
         self._rows: dict[int, ScreenRows] = {}
         self._seen = set[Strategy]()
+        self._proofs: dict[tuple[object, ...], tuple[int, int]] = {}
 
     @property
     def size(self) -> int:
@@ -162,6 +164,7 @@ class Search:
         self._look_again()
         self._polish()
         self._prove()
+        self._drop_graphs()
         self.bound = self._proven()
 
     def _glances(self) -> Floats:
@@ -209,10 +212,10 @@ class Search:
                 self.pruned += int(self._starts[index + 1] - self._starts[index])
             else:
                 chosen.append((index, base))
-        for (index, _), rows in zip(chosen, self.screen.rows_of([base for _, base in chosen]), strict=True):
+        for (index, _), rows in zip(chosen, self.screen.rows_of([base for _, base in chosen], self.limit), strict=True):
             self._rows[index] = rows
             self.screened += len(rows.seconds)
-            may_fit = np.flatnonzero(rows.bytes <= self.question.memory_limit)
+            may_fit = np.flatnonzero((rows.bytes <= self.question.memory_limit) & np.isfinite(rows.seconds))
             self.too_large += len(rows.seconds) - len(may_fit)
             self.pruned += len(rows.seconds) - len(may_fit)
             found.append(np.stack((rows.seconds[may_fit], may_fit + self._starts[index], rows.bytes[may_fit]), axis=1))
@@ -233,6 +236,7 @@ class Search:
             chosen = self._chosen()
             if not len(chosen):
                 return
+            chosen = self._unproven(chosen)
             places, bounds = self._pool[chosen, 1].astype(np.int64).tolist(), self._pool[chosen, 0].tolist()
             done = 0
             goal = self.best.seconds if self.best else PROMISING * self._lowest()
@@ -246,6 +250,25 @@ class Search:
             self._keep(self._pool)
             if self.best or self._stopped():
                 return
+
+    def _unproven(self, chosen: np.ndarray) -> np.ndarray:
+        """Those of the pool whose cuts a proof does not rule out; the others leave it."""
+        if self.best is None:
+            return chosen
+        for index in chosen.tolist():
+            place = int(self._pool[index, 1])
+            order = _order(self.strategy(place))
+            tried, ruled_out = self._proofs.get(order, (0, 0))
+            if self._stopped() or (tried >= PROBED and 2 * ruled_out < tried):
+                continue
+            self._pool[index, 0] = max(self._pool[index, 0], self._bounded(place, "quick"))
+            self._proofs[order] = tried + 1, ruled_out + bool(self._pool[index, 0] >= self.limit)
+        out = chosen[self._pool[chosen, 0] >= self.limit]
+        self._drop(self._pool[out, 0])
+        self.pruned += len(out)
+        self._pool = np.delete(self._pool, out, axis=0)
+        left = np.setdiff1d(chosen, out)
+        return np.asarray(left - np.searchsorted(out, left))
 
     def _look_again(self) -> None:
         """Cut with care what is near the best after all: what it was held against first may have been out of reach."""
@@ -280,20 +303,26 @@ class Search:
             close = [
                 (one.seconds, place)
                 for place, one in self.tried
-                if one.allowed and one.seconds <= most and (place == self.best_at or self._lopsided(one.strategy))
+                if one.allowed and one.seconds <= most and (place == self.best_at or _annealed(one.strategy))
             ]
             left = [place for _, place in sorted(close) if place not in done and self.open[place] < self.best.seconds]
             if not left:
                 return
-            care: Care = "most" if left[0] == self.best_at else "more"
             done.add(left[0])
-            self._take_again(left[0], refine(self.question, self.strategy(left[0]), care=care))
+            self._take_again(left[0], refine(self.question, self.strategy(left[0]), thorough=True))
 
-    def _lopsided(self, strategy: Strategy) -> bool:
-        """Whether a rank that is not cut exactly, as chains are, has far more to update than the mean."""
-        annealed = strategy.vpp > 1 or strategy.schedule in SPLIT
-        layers = self.question.model.layers
-        return annealed and max(stage_layers(layers, strategy)) > LOPSIDED * layers / strategy.pp
+    def _drop_graphs(self) -> None:
+        """CUDA graphs that cover less, or nothing, where that takes no longer: only the most covering were searched."""
+        wishes, can = self.question.wishes, self.question.runtime.can
+        if self.best is None or wishes.named("cuda_graphs"):
+            return
+        old = self.best
+        for graphs in wishes.kept("cuda_graphs", can.graphs):
+            plain = as_it_is(self.question, replace(old.strategy, cuda_graphs=graphs))
+            if plain.allowed and plain.seconds <= old.seconds * (1 + 1e-9):
+                self.best = plain._replace(simulated=old.simulated, bound=old.bound)
+                break
+        self.tried = [(at, candidate_of(self.best) if one.strategy == old.strategy else one) for at, one in self.tried]
 
     def _look(self, place: int, bound: float) -> None:
         goal = self.best.seconds if self.best else float("inf")
@@ -341,18 +370,19 @@ class Search:
 
         Here and in this order, so that what is known of earlier ones is the same however many workers there are.
         """
-        looks: dict[int, int] = {}
-        while self.best and len(looks) < PROOFS and not self._stopped():
+        looks, deep = dict[int, int](), 0
+        for _ in range(PROOFS if self.best else 0):
             place = min(self.open, key=lambda one: (self.open[one], one))
             look = looks.get(place, 0)
-            if self.open[place] >= self.limit or look > 2:
+            deep += self.strategy(place).chunks * self.strategy(place).microbatches if look == 1 else 0
+            if self.open[place] >= self.limit or look > 2 or deep > DEEP_PROOFS or self._stopped():
                 return
             looks[place] = look + 1
-            found = self._tried_all(place) if look == 2 else self._bounded(place, deep=look == 1)
+            found = self._tried_all(place) if look == 2 else self._bounded(place, "deep" if look else "whole")
             self.open[place] = max(self.open[place], found)
 
-    def _bounded(self, place: int, *, deep: bool) -> float:
-        return prove(self.question, self.strategy(place), self.limit, self._paths, deep=deep)
+    def _bounded(self, place: int, effort: Effort) -> float:
+        return prove(self.question, self.strategy(place), self.limit, self._lessons, effort)
 
     def _tried_all(self, place: int) -> float:
         """Where a proof fails and a strategy has few cuts, all of them are estimated."""
@@ -438,3 +468,12 @@ class Search:
         for place, one in sorted(self.tried, key=key):
             known.setdefault(place, one)
         return list(known.values())
+
+
+def _annealed(strategy: Strategy) -> bool:
+    """Not cut exactly, as chains are."""
+    return strategy.vpp > 1 or strategy.schedule in SPLIT
+
+
+def _order(strategy: Strategy) -> tuple[object, ...]:
+    return strategy.schedule, strategy.pp, strategy.vpp, strategy.microbatches

@@ -8,7 +8,7 @@ shards inside a node, chunks number up to 8 a rank where they do not divide the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -40,9 +40,14 @@ MODULES: tuple[tuple[str, ...], ...] = (
     ("attention",),
     ("ops",),
 )
+BEATEN = {"all-to-all": "deepep", "all-gather": "deepep", "hybridep": "deepep"}
+"""Dispatchers whose layers take and keep no less than another's (a law of the tests): searched where a runtime lacks
+that other one, or where they are asked for."""
 AS_NEEDED = (0,)
 """`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
-AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute", "compile")
+SWITCHES = ("compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer")
+"""Axes of a base that split nothing."""
+AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute", *SWITCHES)
 
 
 def divisors(number: int, most: int) -> list[int]:
@@ -61,7 +66,7 @@ def _said(recompute: Recompute) -> str:
 
 def axes_apart(one: Base, other: Base) -> int:
     """In how many axes two bases differ; the ranks that one axis takes or leaves are data parallel."""
-    names = ("tp", "sp", "ep", "etp", "micro_batch", "compile")
+    names = ("tp", "sp", "ep", "etp", "micro_batch", *SWITCHES)
     differ = [name for name in names if getattr(one, name) != getattr(other, name)]
     return len(differ) + ((one.cp, one.cp_kind) != (other.cp, other.cp_kind))
 
@@ -88,8 +93,8 @@ class Space:
     def layouts(self, base: Base) -> tuple[Layout, ...]:
         """The pipelines over a base."""
         alone = self.question.runtime.can.together or base.tp * base.cp == 1
-        bare = self._mixes and (base.tp > 1, base.cp > 1)
-        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone, bare)
+        bare, overlap = self._mixes and (base.tp > 1, base.cp > 1), base.ep_overlap
+        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone, bare, overlap)
         if key not in self._known:
             self._known[key] = tuple(self._layouts(base))
         found: tuple[Layout, ...] = self._known[key]
@@ -102,12 +107,15 @@ class Space:
         found: tuple[ShardingChoice, ...] = self._known[key]
         return found
 
-    def recomputes(self, layout: Layout) -> tuple[Recompute, ...]:
+    def recomputes(self, base: Base, layout: Layout) -> tuple[Recompute, ...]:
         """Whole-layer blocks come last, fewest layers first."""
-        size = -(-self.question.model.layers // (layout.pp * layout.vpp))
-        if size not in self._known:
-            self._known[size] = tuple(self.question.wishes.kept("recompute", self._recomputes(size)))
-        found: tuple[Recompute, ...] = self._known[size]
+        return self._recomputed(layout, overlap=base.ep_overlap)
+
+    def _recomputed(self, layout: Layout, *, overlap: bool) -> tuple[Recompute, ...]:
+        key = -(-self.question.model.layers // (layout.pp * layout.vpp)), overlap
+        if key not in self._known:
+            self._known[key] = tuple(self.question.wishes.kept("recompute", self._recomputes(*key)))
+        found: tuple[Recompute, ...] = self._known[key]
         return found
 
     def strategy(self, point: Point) -> Strategy:
@@ -115,7 +123,8 @@ class Space:
         base, layout, sharding, recompute = point
         return replace(
             self.question.base, tp=base.tp, sp=base.sp, cp=base.cp, cp_kind=base.cp_kind, ep=base.ep, etp=base.etp,
-            micro_batch=base.micro_batch, compile=base.compile, pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule,
+            micro_batch=base.micro_batch, **{name: getattr(base, name) for name in SWITCHES},
+            pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule,
             dp=layout.dp, placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
             zero_group=sharding.group, recompute=recompute,
         )  # fmt: skip
@@ -125,30 +134,33 @@ class Space:
         for base in self.bases:
             for layout in self.layouts(base):
                 for sharding in self.shardings(base, layout):
-                    yield from (Point(base, layout, sharding, recompute) for recompute in self.recomputes(layout))
+                    yield from (Point(base, layout, sharding, recompute) for recompute in self.recomputes(base, layout))
 
     def size(self, base: Base) -> int:
-        return sum(len(self.shardings(base, one)) * len(self.recomputes(one)) for one in self.layouts(base))
+        return sum(len(self.shardings(base, one)) * len(self.recomputes(base, one)) for one in self.layouts(base))
 
     def count(self) -> tuple[int, dict[str, dict[str, int]]]:
         """How many strategies there are, in all and by the value of every axis."""
         axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
         shapes: dict[tuple[object, ...], list[Base]] = {}
         for base in self.bases:  # what is stacked over a base depends on these alone
-            shapes.setdefault((base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single), []).append(base)
-        stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...]]]()
+            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, base.ep_overlap)
+            shapes.setdefault(shape, []).append(base)
+        stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...], bool]]()
         for bases in shapes.values():
             for layout in self.layouts(bases[0]):
-                stacked[layout._replace(microbatches=0), self.shardings(bases[0], layout)] += len(bases)
+                shardings = self.shardings(bases[0], layout)
+                stacked[layout._replace(microbatches=0), shardings, bases[0].ep_overlap] += len(bases)
             rows = self.size(bases[0])
             for base in bases:
                 cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
-                switches = ("on" if switch else "off" for switch in (base.sp, base.compile))
-                values = (base.tp, cp, base.ep, base.etp, base.micro_batch, *switches)
-                for name, value in zip(("tp", "cp", "ep", "etp", "mbs", "sp", "compile"), values, strict=True):
-                    axes[name][value] += rows
-        for (layout, shardings), number in stacked.items():
-            recomputes = self.recomputes(layout)
+                axes["cp"][cp] += rows
+                axes["mbs"][base.micro_batch] += rows
+                for name in ("tp", "ep", "etp", "sp", *SWITCHES):
+                    value = getattr(base, name)
+                    axes[name][("off", "on")[value] if isinstance(value, bool) else value] += rows
+        for (layout, shardings, overlap), number in stacked.items():
+            recomputes = self._recomputed(layout, overlap=overlap)
             for name, value in zip(("pp", "vpp", "schedule", "dp"), layout, strict=False):
                 axes[name][value] += number * len(shardings) * len(recomputes)
             for sharding in shardings:
@@ -163,17 +175,56 @@ class Space:
         q = self.question
         inner = (
             q.wishes.kept("mbs", self._samples()),
-            q.wishes.kept("compile", sorted({*q.runtime.can.compile, *q.wishes.named("compile")})),
+            self._choices("compile", q.runtime.can.compile),
             (False, True) if self._tells_single else (False,),
+        )
+        states = (
+            self._choices("offload", (q.base.offload,)),
+            self._choices("grad_dtype", (q.base.grad_dtype,)),
+            self._choices("optimizer", (q.base.optimizer,)),
         )
         for tp in q.wishes.kept("tp", self._tps()):
             for sp in q.wishes.kept("sp", self._sps(tp)):
                 for cp, kind in self._contexts(tp, sp=sp):
                     for ep, etp in self._experts(tp):
-                        if ep == 1 and q.base.ep_overlap:
-                            continue
-                        for size, compiled, single in product(*inner):
-                            yield Base(tp, sp, cp, kind, ep, etp, size, compiled, single)  # type: ignore[arg-type]
+                        for one in product(*inner, self._sent(ep), *states):
+                            size, compiled, single, sent, *rest = one
+                            yield Base(tp, sp, cp, kind, ep, etp, size, compiled, single, *sent, *rest)  # type: ignore[arg-type]
+
+    def _choices(self, axis: str, values: Iterable[Any]) -> list[Any]:
+        """Those given and those asked for by name, as far as they are allowed."""
+        return self.question.wishes.kept(axis, dict.fromkeys([*values, *self.question.wishes.named(axis)]))
+
+    def _sent(self, ep: int) -> Iterator[tuple[str, bool, str]]:
+        """How tokens reach their experts, whether behind other work, and what CUDA graphs cover.
+
+        Of graphs those that cover most are never slower; `Search` drops them where they bring nothing.
+        """
+        q, can = self.question, self.question.runtime.can
+        overlaps = (False, True) if ep > 1 and can.ep_overlap else (False,)
+        for way, overlap in product(self._ways(ep), q.wishes.kept("ep_overlap", overlaps)):
+            if not overlap or way != "all-gather":
+                yield from ((way, overlap, graphs) for graphs in self._graphs(way))
+
+    def _ways(self, ep: int) -> list[str]:
+        """Dispatchers, but those that another one beats."""
+        q = self.question
+        if ep == 1:
+            return self._choices("dispatcher", (q.base.dispatcher,))
+        found, named = q.wishes.kept("dispatcher", q.runtime.can.dispatchers), q.wishes.named("dispatcher")
+        if "layer" in q.wishes.named("cuda_graphs"):  # whole layers with experts are captured with this one alone
+            named = (*named, "hybridep")
+        return [way for way in found if way in named or BEATEN.get(way) not in found]
+
+    def _graphs(self, way: str) -> list[str]:
+        """What CUDA graphs cover: whole layers with experts are proposed where they are asked for, since what padding
+        their tokens costs is not known.
+        """
+        q, moe, named = self.question, self.question.model.moe, self.question.wishes.named("cuda_graphs")
+        fixed = moe is None or moe.capacity is not None or (way == "hybridep" and "layer" in named)
+        found = q.wishes.kept("cuda_graphs", q.runtime.can.graphs)
+        found = [graphs for graphs in found if graphs != "layer" or fixed]
+        return found if len(named) > 1 else found[-1:]
 
     def _sps(self, tp: int) -> tuple[bool, ...]:
         """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""
@@ -268,7 +319,7 @@ class Space:
                 continue
             for vpp, schedule in self._orders(pp, count):
                 # another micro batch's chunk runs beside the exchange
-                if not q.base.ep_overlap or (count > 1 and (vpp > 1 or pp == 1)):
+                if not base.ep_overlap or (count > 1 and (vpp > 1 or pp == 1)):
                     yield Layout(pp, vpp, schedule, dp, count)
 
     @property
@@ -336,16 +387,21 @@ class Space:
             groups.append(inside)
         return groups
 
-    def _recomputes(self, size: int) -> Iterator[Recompute]:
-        can = set(self.question.runtime.can.recompute) - ({"full"} if self.question.base.ep_overlap else set())
+    def _recomputes(self, size: int, overlap: bool) -> Iterator[Recompute]:
+        """`overlap`: what travels behind other work is not sent again."""
+        can = set(self.question.runtime.can.recompute) - ({"full"} if overlap else set())
         yield Recompute()
         if "modules" in can:
-            yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules))
+            yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules, overlap=overlap))
         if "full" in can:
             yield Recompute(full=True)
         if "per-stage" in can:
             recipes = [Recompute(full=True)] if "full" in can else []
-            recipes += [Recompute(modules=modules) for modules in MODULES if "modules" in can and self._has(modules)]
+            recipes += [
+                Recompute(modules=modules)
+                for modules in MODULES
+                if "modules" in can and self._has(modules, overlap=overlap)
+            ]
             yield from (replace(recipe, layers=AS_NEEDED) for recipe in recipes)
         if "block" in can and "full" in can:
             named = self.question.wishes.named("recompute")
@@ -353,7 +409,7 @@ class Space:
             # with a number for every stage, one for all is nothing new
             yield from (block for block in blocks if "per-stage" not in can or block in named)
 
-    def _has(self, modules: tuple[str, ...]) -> bool:
+    def _has(self, modules: tuple[str, ...], *, overlap: bool) -> bool:
         """Whether the runtime can recompute these parts, the model has them, and that can free anything."""
         model = self.question.model
         dense = any(not model.is_moe_layer(index) for index in range(model.layers))
@@ -362,7 +418,7 @@ class Space:
             "mla-up": model.mla is not None,
         }
         wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
-        wanted |= {"mlp": not self.question.base.ep_overlap}
+        wanted |= {"mlp": not overlap}
         can = self.question.runtime.can
         if len(modules) > 1 and set(modules) & set(can.modules_alone):
             return False

@@ -118,7 +118,7 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), g
         numbers[key], plain[key] = numbers.get(key, 0) + repeat, block
     first = next(block for block in plain.values() if block.name == main)
     tangents = tangent(first.f), tangent(backward(first))
-    offloads = space.question.base.offload == "activations"
+    offloads = base.offload == "activations"
     pieces: dict[tuple[str, float], LayerPiece] = {}
     for key, block in plain.items():
         same = [block_of(ground, kinds[block.name], recipe) for recipe in recipes] if block.name in kinds else []
@@ -176,11 +176,18 @@ class QuickTable:
         kinds = layer_kinds(model)[: model.layers]
         self.kind = max(dict.fromkeys(kinds), key=kinds.count)
         self.count = kinds.count(self.kind)
-        self.grounds: dict[tuple[bool, bool], Setup] = {}
+        self.grounds: dict[tuple[object, ...], Setup] = {}
+        self.blocks: dict[Base, Block] = {}
 
-    def work(self, base: Base) -> float:
-        """Seconds of all layers of this kind, both passes, of one micro batch."""
-        key = (base.compile, base.single)
+    def block(self, base: Base) -> Block:
+        """One layer of this kind; where states live changes nothing in it."""
+        base = base._replace(offload="none", optimizer="adamw")
+        if base not in self.blocks:
+            self.blocks[base] = self._block(base)
+        return self.blocks[base]
+
+    def _block(self, base: Base) -> Block:
+        key = (base.compile, base.single, base.cuda_graphs, base.grad_dtype)
         if key not in self.grounds:
             self.grounds[key] = ground_of(self.space, base)
         ground = self.grounds[key]
@@ -188,8 +195,12 @@ class QuickTable:
         shard = shard_of(self.space.question.model, strategy, ground.runtime, ground.cluster.gpu)
         groups = layer_groups(ground.network, strategy, ground.runtime)
         grads = ground.states.weight if ground.states.lazy and base.single else 0.0
-        block = layer_block(shard, self.kind, PLAIN, ground.machine, groups, grads)
-        return self.count * (tangent(block.f).of(block.f) + tangent(backward(block)).of(backward(block)))
+        return layer_block(shard, self.kind, PLAIN, ground.machine, groups, grads)
+
+
+def both_passes(block: Block) -> float:
+    """Seconds of a layer, tangents taken."""
+    return tangent(block.f).of(block.f) + tangent(backward(block)).of(backward(block))
 
 
 def whole_work(table: Table) -> float:

@@ -18,15 +18,20 @@ from shardwise.inputs.gate import counted, held
 from shardwise.inputs.gate import word as one_of
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
-from shardwise.inputs.strategy import SCHEDULES, CpKind
+from shardwise.inputs.strategy import SCHEDULES, CpKind, CudaGraphs, Dispatcher, GradDtype, Offload, Optimizer
 from shardwise.inputs.strategy_text import SWITCH, Given, parse
 
 AXES = (
     "tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute",
-    "compile",
+    "compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer",
 )  # fmt: skip
 _FIELDS = {"micro_batch": "mbs", "zero_group": "hsdp"}
+_WORDS: dict[str, tuple[str, ...]] = {
+    "cp_kind": get_args(CpKind), "dispatcher": get_args(Dispatcher), "cuda_graphs": get_args(CudaGraphs),
+    "offload": get_args(Offload), "grad_dtype": get_args(GradDtype), "optimizer": get_args(Optimizer),
+}  # fmt: skip
 _NAMES = {axis: name for name, axis in _FIELDS.items()}
+_SHORT = {"dispatch": "dispatcher", "graphs": "cuda_graphs", "grad": "grad_dtype"}
 _ASKED = {"global_batch": "--global-batch", "microbatches": "--global-batch", "seq": "--seq"}
 """Fields that are part of the question, and the option that gives them."""
 _DECIDED = ("layers", "batches", "first_layers", "last_layers", "count_embedding", "count_head", "group", "placement")
@@ -105,7 +110,7 @@ def without(conditions: str, axis: str) -> str:
 def _read(word: str) -> tuple[list[Condition], Given]:
     found = _CONDITION.fullmatch(word)
     name = found[1].replace("-", "_") if found else ""
-    axis = _FIELDS.get(name, name)
+    axis = _FIELDS.get(name, _SHORT.get(name, name))
     if found and axis in AXES:
         return [Condition(axis, found[2], tuple(_value(axis, text) for text in _split(axis, found[3])))], {}
     if found and found[2] != "=":
@@ -143,11 +148,11 @@ def _split(axis: str, text: str) -> list[str]:
 def _value(axis: str, text: str) -> object:
     if axis in _NUMERIC:
         return counted(text, SCALARS[f"Strategy.{_NAMES.get(axis, axis)}"], axis)
-    if axis in {"sp", "compile"}:
+    if axis in {"sp", "compile", "ep_overlap"}:
         one_of(text, SWITCH, axis)
         return SWITCH[text]
-    if axis == "cp_kind":
-        return one_of(text, get_args(CpKind), axis)
+    if axis in _WORDS:
+        return one_of(text, _WORDS[axis], axis)
     if axis == "schedule" and text not in SCHEDULES:
         raise UnknownNameError("schedule", text, SCHEDULES)
     if axis == "recompute":  # auto: as many layers of every stage as needed, AS_NEEDED in space.py
