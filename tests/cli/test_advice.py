@@ -45,6 +45,16 @@ def test_every_known_setup_has_a_source_and_a_run_that_can_be_predicted():
         assert "iteration_seconds" in one.measured
 
 
+def test_sources_are_read_as_they_are():
+    """Llama 3 has chunks of one layer, AutoModel and DGX Cloud's Nemotron no fp32 copies, jobs 64 GB200 of a rack."""
+    names = ("llama3-paper-002", "automodel-006", "dgxc-061", "megatron-bridge-012")
+    read = [one for one in read_rows([ROWS[name] for name in names], advice.FILE) if isinstance(one, MeasuredRun)]
+    llama, oss, nemotron, rack = read
+    assert (llama.strategy.vpp, llama.strategy.layers[:2], llama.strategy.layers[-1]) == (8, (0, 1), 0)
+    assert (oss.strategy.master, oss.runtime.name, nemotron.strategy.master) == ("pure", "automodel", "pure")
+    assert rack.cluster.levels[0].size == 64
+
+
 def test_practitioners_layouts_are_predicted_and_said_to_fit():
     names = [name for setup in TOLD["setup"] for name in setup["rows"]]
     errors = {}

@@ -141,8 +141,7 @@ def plan(
     `simplest` and `nearest` the other two, and `best` the recommended one, which `plan_of` writes.
 
     `model`: a model, or a plan whose model, cluster, batch, conditions and number format are kept where nothing else is
-    said;
-    `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
+    said; `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
     `runtime`: the software that will run it, megatron by default; `only`: conditions such as `tp<=8 zero1 pp=4`, and
     other words of a strategy (`fp8`); `memory`: what one GPU may use; `memory_margin`: bytes of every GPU to leave
     free, by default the memory model's own error; `base`: a strategy, or its line, whose format, optimizer and the like

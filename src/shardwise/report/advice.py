@@ -57,7 +57,7 @@ def _row(one: Advised) -> dict[str, Any]:
         "ratio": one.ratio,
         "difference": one.difference and ledger_table(one.difference),
         "assumed": list(one.case.notes),
-        "search_finished": one.answer.finished,
+        "proven": one.proven,
     }
 
 

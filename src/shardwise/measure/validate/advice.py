@@ -18,7 +18,6 @@ from shardwise.measure.validate.rows import SHIPPED, read_rows
 from shardwise.measure.validate.summary import Regret, regrets, setting_of
 from shardwise.measure.validate.validate import Outcome, validate
 from shardwise.search.api import answer_of, question_of
-from shardwise.search.question import Answer
 from shardwise.search.why import why
 
 GAP = 0.02
@@ -44,17 +43,17 @@ class Advised:
     case: MeasuredRun
     chosen: Estimate
     """Our prediction of the practitioners' layout."""
-    answer: Answer
-    """Our search, for the same model, cluster, batch, sequence, number format and runtime."""
+    proposed: Estimate | None
+    """What we recommend for the same model, cluster, batch, sequence, number format and runtime; none: nothing fits."""
+    limit: float
+    """Bytes that a rank of it may need."""
+    proven: bool
+    """The search was not stopped by its time."""
 
     @property
     def published(self) -> float:
         """Seconds of an iteration, measured."""
         return float(self.case.measured["iteration_seconds"])
-
-    @property
-    def proposed(self) -> Estimate | None:
-        return self.answer.best
 
     @property
     def error(self) -> float:
@@ -74,7 +73,7 @@ class Advised:
         if self.proposed is None:
             return None
         lost: dict[str, float] = {}
-        for part in why(self.proposed, self.chosen, self.answer.question.memory_limit).parts:
+        for part in why(self.proposed, self.chosen, self.limit).parts:
             lost[_kind(part.name)] = lost.get(_kind(part.name), 0.0) + part.lost
         own = Ledger(OWN_ERROR, self.published - self.chosen.iteration_seconds)
         ranked = sorted(lost.items(), key=lambda item: -abs(item[1]))
@@ -125,8 +124,6 @@ def advise(files: Iterable[str | Path] = (), told: Told = lambda _one, _total: N
     try:
         for one in asked:
             made = one.case if isinstance(one.case, Skipped) else advise_on(one.case, one)
-            if isinstance(made, Advised) and made.answer.interrupted:
-                break
             done.append(made)
             told(made, len(asked))
     except KeyboardInterrupt:
@@ -189,4 +186,9 @@ def advise_on(case: MeasuredRun, asked: ChosenRun) -> Advised | Skipped:
         answer = answer_of(question, gap=GAP, time_limit=SECONDS)
     except ShardwiseError as fault:
         return Skipped(id=case.id, source=case.source, reason=f"{asked.name}: {fault}")
-    return Advised(name=asked.name, source=asked.source, known=asked.known, case=case, chosen=chosen, answer=answer)
+    if answer.interrupted:
+        raise KeyboardInterrupt
+    return Advised(
+        name=asked.name, source=asked.source, known=asked.known, case=case, chosen=chosen, proposed=answer.best,
+        limit=question.memory_limit, proven=answer.finished,
+    )  # fmt: skip
