@@ -6,7 +6,6 @@ TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads wo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import Literal
 
     from shardwise.api.reading import Source
     from shardwise.measure.calibrate import Calibrated

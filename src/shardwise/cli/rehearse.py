@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     "--device", type=click.Choice(["cuda", "meta"]), help="cuda: run it here; meta: count its memory, no GPU."
 )
 @click.option(
-    "--with", "builder", type=click.Choice(["megatron", "torchtitan"]),
+    "--with",
+    "builder",
+    type=click.Choice(["megatron", "torchtitan"]),
     help="Let Megatron-Core (dense, needs a GPU) or torchtitan 0.2 (pp 1) build the rank.",
 )
 @click.option("--read", metavar="FILE", help="Hold a result of the program against the plan.")

@@ -140,38 +140,44 @@ def answer_of(
     pool = executor_of(executor, workers, address)
     found: list[tuple[Answer, Search]] = []
     try:
-        for cluster in orders_of(question.cluster):
-            search = Search(question=replace(question, cluster=cluster), gap=gap, time_limit=time_limit, executor=pool)
+        orders = orders_of(question.cluster)
+        each = None if time_limit is None else time_limit / len(orders)
+        for cluster in orders:
+            search = Search(question=replace(question, cluster=cluster), gap=gap, time_limit=each, executor=pool)
             search.stop = stop or search.stop
             if report and not found:  # counts of the other orders of kinds would begin anew
                 search.report = report
             found.append((search.run(), search))
+            if found[-1][0].interrupted:
+                break
     finally:
         pool.close()
     answer, search = min(found, key=lambda one: one[0].fastest.iteration_seconds if one[0].fastest else float("inf"))
-    answer = merged(answer, [one for one, _ in found])
-    if answer.fastest and answer.finished and isinstance(question.cluster, Mixed):
-        answer = replace(answer, alone=tuple(_alone(question, gap, time_limit, stop)))
+    # no order of kinds is faster than the bound that knows of none, should some not have been searched
+    unseen = found[0][1].least if len(found) < len(orders) else float("inf")
+    answer = merged(answer, [one for one, _ in found], unseen)
     if answer.fastest is None and answer.finished:
         return replace(answer, closest=closest(question, search.leanest))
     try:
+        if answer.finished and isinstance(question.cluster, Mixed):
+            answer = replace(answer, alone=tuple(_alone(question, gap, stop)))
         answer = advised(answer, search, fastest=fastest)
     except KeyboardInterrupt:
         answer = replace(answer, interrupted=True)
     return replace(answer, cpu_seconds=time.process_time() - found[0][1].began)
 
 
-def _alone(question: Question, gap: float, time_limit: float | None, stop: Stop | None) -> Iterator[Alone]:
+def _alone(question: Question, gap: float, stop: Stop | None) -> Iterator[Alone]:
     """Each kind of a mixed cluster by itself: slow GPUs may hold the others up."""
     for kind in kinds_of(question.cluster):
         limit = question.memory_limit * memory_share(question.cluster, kind.gpu)
-        search = Search(
-            question=replace(question, cluster=kind, memory_limit=limit), gap=max(gap, NEARLY), time_limit=time_limit
-        )
+        search = Search(question=replace(question, cluster=kind, memory_limit=limit), gap=max(gap, NEARLY))
         search.stop = stop or search.stop
-        best = search.run().fastest
-        if best:
-            yield Alone(kind.name, best.strategy, best.iteration_seconds)
+        found = search.run()
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if found.fastest:
+            yield Alone(kind.name, found.fastest.strategy, found.fastest.iteration_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

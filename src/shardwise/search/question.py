@@ -281,9 +281,11 @@ class Answer:
         return answer_html(self)
 
 
-def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
-    """The best of several answers, with what all of them prove and counted: kinds of GPU in every order."""
-    if len(answers) == 1:
+def merged(best: Answer, answers: Sequence[Answer], unseen: float) -> Answer:
+    """The best of several answers, with what all of them prove and counted: kinds of GPU in every order. `unseen`: what
+    none that is missing can beat.
+    """
+    if len(answers) == 1 and unseen == float("inf"):
         return best
     counts = [one.counts for one in answers]
     summed = {name: sum(getattr(one, name) for one in counts) for name in _SUMMED}
@@ -291,10 +293,14 @@ def merged(best: Answer, answers: Sequence[Answer]) -> Answer:
     finished = all(one.finished for one in counts)
     return replace(
         best,
-        bound=min(one.bound for one in answers),
+        bound=min(unseen, *(one.bound for one in answers)),
         counts=replace(best.counts, **summed, axes=axes, finished=finished),
         # strategies are named for one order of kinds alone
-        lowest=(*best.lowest, *(ProofPart(bound=one.bound) for one in answers if one.question != best.question)),
+        lowest=(
+            *best.lowest,
+            *(ProofPart(bound=one.bound) for one in answers if one.question != best.question),
+            *([ProofPart(bound=unseen)] if unseen < float("inf") else []),
+        ),
         interrupted=any(one.interrupted for one in answers),
         cpu_seconds=sum(one.cpu_seconds for one in answers),
         screen_seconds=sum(one.screen_seconds for one in answers),

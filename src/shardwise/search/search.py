@@ -112,6 +112,11 @@ class Search:
         return int(self._starts[-1]) if len(self._starts) else 0
 
     @property
+    def least(self) -> float:
+        """What no strategy takes less than, whatever the order of ranks; 0 while that is not known of all."""
+        return float(self._glance.min()) if len(self._glance) else 0.0
+
+    @property
     def limit(self) -> float:
         """Bounds at or above this need no look: they cannot win by more than the gap."""
         return float("inf") if self.best is None else self.best.seconds / (1 + self.gap)

@@ -8,7 +8,7 @@ rank's own part. `--device meta` has it do the same on tensors without data, as 
 """
 # torchtitan is not installed where this is checked, so its things have no types:
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202
+# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202, ANN204, ANN205, SLF001
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ class Sent(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(hasattr(one, "__tensor_flatten__") for one in types):
             return NotImplemented
-        name = str(func)
-        kind = f"spread {args[1]}" if "functional.all_gather" in name else "scatter" if "functional.re" in name else ""
-        if kind:
-            shape = tuple(args[0].shape)
-            key = kind, (shape[0] // args[2], *shape[1:]) if kind == "scatter" else shape
-            self.found[key] = self.found.get(key, 0) + 1
+        kind = str(func).removeprefix("_c10d_functional.").split(".")[0]
+        if kind == "all_gather_into_tensor":
+            self.note(f"spread {args[1]}", args[0].numel())
+        elif kind == "reduce_scatter_tensor":
+            self.note("scatter", args[0].numel() // args[2])
         return func(*args, **(kwargs or {}))
+
+    def note(self, kind: str, size: int) -> None:
+        self.found[kind, (size,)] = self.found.get((kind, (size,)), 0) + 1
 
 
 class Faked:
@@ -59,7 +61,6 @@ class TrainerRank:
     """torchtitan's trainer of one rank; its iteration is the trainer's own, in two halves."""
 
     def __init__(self, spec: dict[str, Any], device: str, counter=None) -> None:
-        import torchtitan.train
         from torchtitan.config import ConfigManager
 
         self.spec, self.device, self.home = spec, "cpu" if device == "meta" else "cuda", Faked()
@@ -68,7 +69,7 @@ class TrainerRank:
         words = ["--job.config_file", f"{folder}/torchtitan.toml", "--job.dump_folder", folder]
         words += ["--model.hf_assets_path", folder, "--training.steps", "100", "--debug.seed", "1"]
         config = ConfigManager().parse_args(words)
-        self.trainer = quiet(torchtitan.train.Trainer, device)(config)
+        self.trainer = trainer_of(config, spec["family"], device)
         self.trainer.device = torch.device(self.device)
         self.sent = None if counter else Sent(self.home.faked)
         if counter:
@@ -138,20 +139,36 @@ def version() -> str:
     return installed("torchtitan")
 
 
-def quiet(trainer, device: str):
-    """The trainer; where tensors have no data, its groups, which are lists of numbers, are made of real ones."""
-    if device != "meta":
-        return trainer
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
+def with_data(work):
+    """Work that is not counted, on tensors as they are: groups of ranks, and a model before it has memory."""
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    class Counted(trainer):
-        def init_distributed(self):
-            with unset_fake_temporarily():
-                dims = super().init_distributed()
-                dims.build_mesh()
-            return dims
+    def done(*args, **kwargs):
+        with _disable_current_modes():
+            return work(*args, **kwargs)
 
-    return Counted
+    return done
+
+
+def trainer_of(config, family: str, device: str):
+    import dataclasses
+    import importlib
+
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+    from torchtitan.distributed import ParallelDims
+    from torchtitan.protocols import train_spec
+    from torchtitan.train import Trainer
+
+    if device == "meta":
+        importlib.import_module(config.experimental.custom_import)
+        own = train_spec.get_train_spec(family)
+        model, parallel = with_data(own.model_cls), with_data(own.parallelize_fn)
+        train_spec._extra_train_specs[family] = dataclasses.replace(own, model_cls=model, parallelize_fn=parallel)
+        ParallelDims.build_mesh = with_data(ParallelDims.build_mesh)
+        # shapes of all ranks together, which nobody holds
+        shapes = "_propagate_tensor_meta_non_cached"
+        setattr(ShardingPropagator, shapes, with_data(getattr(ShardingPropagator, shapes)))
+    return Trainer(config)
 
 
 def watch_resizes(counter) -> None:
@@ -166,17 +183,26 @@ def watch_resizes(counter) -> None:
     torch.UntypedStorage.resize_ = resize
 
 
+def on_shares(work):
+    """Work on a rank's own shares where they come as one whole; its result is shared as its first input is."""
+
+    def done(x, *rest, **named):
+        if not hasattr(x, "to_local"):
+            return work(x, *rest, **named)
+        local = [one.to_local() if hasattr(one, "to_local") else one for one in (x, *rest)]
+        return type(x).from_local(work(*local, **named), x.device_mesh, x.placements, run_check=False)
+
+    return done
+
+
 def one_norm(x, shape, weight=None, eps=None):
     """A GPU has one kernel for it, where a CPU goes through fp32 step by step."""
     del shape, eps
-    if not hasattr(x, "to_local"):
-        return MetaNorm.apply(x, weight)
-    out = MetaNorm.apply(x.to_local(), weight.to_local())
-    return type(x).from_local(out, x.device_mesh, x.placements, run_check=False)
+    return MetaNorm.apply(x, weight)
 
 
 def without_gpu(family: str) -> None:
-    """torchtitan knows no CPU, and draws first values, which tensors without data have none of: both are stood in."""
+    """It knows no CPU, and draws first values, which tensors without data have none of: both are stood in for."""
     import importlib
     import types
 
@@ -190,11 +216,13 @@ def without_gpu(family: str) -> None:
     torch.cpu.reset_peak_memory_stats = torch.cpu.empty_cache = lambda *_: None
     for name in ("trunc_normal_", "normal_"):
         setattr(torch.nn.init, name, lambda x, *_, **__: x)
-    torch.nn.functional.rms_norm = one_norm
+    kernels = torch.nn.functional
+    kernels.rms_norm = on_shares(one_norm)
+    kernels.scaled_dot_product_attention = on_shares(kernels.scaled_dot_product_attention)  # DTensor knows a GPU's
     if importlib.util.find_spec("triton") is None:  # of experts alone
-        kernels = types.ModuleType("torchtitan.models.moe.kernels")
-        kernels.generate_permute_indices = None
-        sys.modules[kernels.__name__] = kernels
+        permuting = types.ModuleType("torchtitan.models.moe.kernels")
+        permuting.generate_permute_indices = None
+        sys.modules[permuting.__name__] = permuting
     sharding = importlib.import_module(f"torchtitan.models.{family}.infra.parallelize")
     sharding._op_sac_save_list.add(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwise.errors import Fault, InputError
 from shardwise.estimate.setup import Setup, setup_of
-from shardwise.frameworks.export import Export, export
+from shardwise.frameworks.export import export
+from shardwise.frameworks.target import Export
 from shardwise.frameworks.torchtitan.families import Flavor, flavor
 from shardwise.inputs.load import load_runtime
 from shardwise.measure.rehearse.spec import SCHEMA, Spec, identity_of
@@ -39,13 +42,18 @@ def torchtitan_spec(plan: Plan, rank: int) -> Spec:
 
 
 def torchtitan_setup(plan: Plan) -> Setup:
-    """As the files say it, which may be in other words than the plan's."""
-    strategy = _exported(plan).strategy or plan.strategy
-    return setup_of(plan.model, plan.cluster, strategy, load_runtime("torchtitan"))
+    """Where FSDP mixes no formats, 0.2 runs under autocast."""
+    s = plan.strategy
+    sharded = s.zero > 0 and s.shard_group > 1
+    if s.dtype == "bf16" and s.master != "pure":
+        s = replace(s, master="mixed" if sharded or s.cp > 1 else "autocast")
+    return setup_of(plan.model, plan.cluster, s, load_runtime("torchtitan"))
 
 
 def _exported(plan: Plan) -> Export:
-    made = export(plan, VERSION)
+    s = plan.strategy
+    said = replace(s, master="mixed") if s.master == "autocast" else s  # one file says both
+    made = export(replace(plan, strategy=said), VERSION)
     lost = [one for one in made.losses if one.path not in SAME]
     if lost:
         raise InputError([Fault(one.path, f"{one.message}; plan what is written, then rehearse it") for one in lost])
