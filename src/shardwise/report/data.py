@@ -18,7 +18,8 @@ from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
 from shardwise.search.nothing_fits import why_nothing
 from shardwise.search.question import COVERED, GAP, Answer, Candidate, NearestRun, Proposal, slower
-from shardwise.search.simplicity import USUAL, kinds_of
+from shardwise.search.regret import unshown
+from shardwise.search.simplicity import kinds_of
 from shardwise.units import show_bytes, show_percent, show_seconds
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ def _beside(answer: Answer, one: Estimate, best: Estimate) -> str:
     found = _proposal(answer, one)
     if found is None:
         return told
-    odd = [kind for kind in found.kinds if kind not in {*USUAL, *kinds_of(best.strategy, experts=False)}]
+    odd = [
+        kind for kind in unshown(found.kinds) if kind not in kinds_of(best.strategy, experts=best.model.moe is not None)
+    ]
     why = f" ({', '.join(odd)}: unusual, and not measured beside layouts without)" if odd else ""
     return f"{told}, expected regret {show_percent(found.regret)}{why}"
 

@@ -8,7 +8,8 @@ is common to both and cancels. What is left is drawn, the same for all that shar
   differ in several (`pairs` of `accuracy.toml`);
 - a surcharge for every kind that makes a layout less than plain. It is what runs of measured sets took more than
   predicted, near the best of their set, for every kind that others of the set had not (`kinds` of `accuracy.toml`). An
-  unusual kind that no such set shows is expected to cost the error of a difference: it must gain more than that.
+  unusual kind of layout that no such set shows is expected to cost the error of a difference: it must gain more than
+  that. Settings of the software (a dispatcher, CUDA graphs) make a plan less simple, and no more.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 from shardwise.estimate.intervals import NORMAL
 from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.strategy import Strategy
-from shardwise.search.simplicity import USUAL, kinds_of, simplicity
+from shardwise.search.simplicity import UNUSUAL, kinds_of, simplicity
 from shardwise.search.table import Floats
 
 SHOWN = 10
@@ -91,7 +92,7 @@ def _front(near: list[Rival], width: float) -> list[Rival]:
 
 def surcharge(kinds: tuple[str, ...], width: float) -> float:
     """What kinds are expected to cost a layout beyond its prediction, log."""
-    return accuracy().kinds.cost * len(kinds) + _unshown_cost(width) * len(_unshown(kinds))
+    return accuracy().kinds.cost * len(kinds) + _unshown_cost(width) * len(unshown(kinds))
 
 
 def regrets(layouts: Sequence[Rival], width: float) -> list[float]:
@@ -107,7 +108,7 @@ def _drawn(layout: Rival, width: float) -> Floats:
     off = accuracy().kinds.error * len(kinds) * _draws("kind") + sum(
         part * _draws(name) for name in _parts(layout.strategy)
     )
-    off = off + sum(_unshown_cost(width) / NORMAL * _draws(kind) for kind in _unshown(kinds))
+    off = off + sum(_unshown_cost(width) / NORMAL * _draws(kind) for kind in unshown(kinds))
     return np.asarray(np.log(layout.expected(width)) + off)
 
 
@@ -119,9 +120,10 @@ def _draws(name: Hashable) -> Floats:
     return np.concatenate((half, -half))
 
 
-def _unshown(kinds: Sequence[str]) -> list[str]:
+def unshown(kinds: Sequence[str]) -> list[str]:
+    """Unusual kinds of which no measured set says what they cost."""
     rows = accuracy().kinds.rows
-    return [kind for kind in kinds if kind not in USUAL and rows.get(kind, 0) < SHOWN]
+    return [kind for kind in kinds if kind in UNUSUAL and rows.get(kind, 0) < SHOWN]
 
 
 def _unshown_cost(width: float) -> float:
