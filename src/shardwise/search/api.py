@@ -48,6 +48,7 @@ UNSEARCHED = (
     "lora",
     "offload",
     "flash",
+    "cuda_graphs",
     "straggler",
 )
 """Fields of a strategy that are asked for; those that are axes too (`wishes.AXES`) are searched where several values

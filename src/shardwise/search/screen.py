@@ -59,9 +59,9 @@ class Screen:
 
     @cached_property
     def recomputes(self) -> tuple[Recompute, ...]:
-        """Every recompute choice of the space; shorter chunks, and tokens that travel behind other work, have some."""
-        each = {(base.ep_overlap, layout): base for base in self.space.bases for layout in self.space.layouts(base)}
-        return max((self.space.recomputes(each[key], key[1]) for key in sorted(each)), key=len)
+        """Every recompute choice of the space; shorter chunks, and some bases, have some of them."""
+        layouts = {layout for base in self.space.bases for layout in self.space.layouts(base)}
+        return max((self.space.every_recompute(layout) for layout in sorted(layouts)), key=len)
 
     @cached_property
     def _quick(self) -> QuickTable:
@@ -126,7 +126,7 @@ class Screen:
         return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
     def _frame(self, base: Base, table: Table) -> Frame:
-        key = (*states_key(base), base.micro_batch, base.ep_overlap)
+        key = (*states_key(base), base.micro_batch, base.ep_overlap, base.cuda_graphs)
         if key not in self._frames:
             self._frames[key] = frame_of(self.space, base, table, self.recomputes, self._known)
         return self._frames[key]

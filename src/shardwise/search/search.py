@@ -314,7 +314,7 @@ class Search:
     def _drop_graphs(self) -> None:
         """CUDA graphs that cover less, or nothing, where that takes no longer: only the most covering were searched."""
         wishes, can = self.question.wishes, self.question.runtime.can
-        if self.best is None or wishes.named("cuda_graphs"):
+        if self.best is None or len(wishes.named("cuda_graphs")) < 2:
             return
         old = self.best
         for graphs in wishes.kept("cuda_graphs", can.graphs):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise.check.check import check
 from shardwise.inputs.mixed import Mixed, kinds_of, shared_batches
@@ -78,6 +78,17 @@ def apart(one: Point, other: Point) -> int:
     return axes_apart(one.base, other.base) + sum(differ) + (one.recompute != other.recompute)
 
 
+class RecomputeKind(NamedTuple):
+    """Which recompute choices go with a base."""
+
+    overlap: bool
+    """Tokens travel behind other work: what sends is not computed again."""
+    whole: bool
+    """Whole layers."""
+    parts: bool
+    """Parts of layers, and nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """The strategies of one question."""
@@ -109,10 +120,20 @@ class Space:
 
     def recomputes(self, base: Base, layout: Layout) -> tuple[Recompute, ...]:
         """Whole-layer blocks come last, fewest layers first."""
-        return self._recomputed(layout, overlap=base.ep_overlap)
+        return self._recomputed(layout, self._kind(base))
 
-    def _recomputed(self, layout: Layout, *, overlap: bool) -> tuple[Recompute, ...]:
-        key = -(-self.question.model.layers // (layout.pp * layout.vpp)), overlap
+    def every_recompute(self, layout: Layout) -> tuple[Recompute, ...]:
+        """Those of all bases, in the order in which each base has its own."""
+        return self._recomputed(layout, RecomputeKind(overlap=False, whole=True, parts=True))
+
+    def _kind(self, base: Base) -> RecomputeKind:
+        """Layers that are recomputed whole are not captured; all others run in the graphs that cover most."""
+        covered = base.cuda_graphs != "none"
+        most = self._graphs(base.dispatcher, base.offload)[:1] == [base.cuda_graphs]
+        return RecomputeKind(overlap=base.ep_overlap, whole=not covered, parts=most)
+
+    def _recomputed(self, layout: Layout, kind: RecomputeKind) -> tuple[Recompute, ...]:
+        key = -(-self.question.model.layers // (layout.pp * layout.vpp)), kind
         if key not in self._known:
             self._known[key] = tuple(self.question.wishes.kept("recompute", self._recomputes(*key)))
         found: tuple[Recompute, ...] = self._known[key]
@@ -144,13 +165,13 @@ class Space:
         axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
         shapes: dict[tuple[object, ...], list[Base]] = {}
         for base in self.bases:  # what is stacked over a base depends on these alone
-            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, base.ep_overlap)
+            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, self._kind(base))
             shapes.setdefault(shape, []).append(base)
-        stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...], bool]]()
+        stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...], RecomputeKind]]()
         for bases in shapes.values():
             for layout in self.layouts(bases[0]):
                 shardings = self.shardings(bases[0], layout)
-                stacked[layout._replace(microbatches=0), shardings, bases[0].ep_overlap] += len(bases)
+                stacked[layout._replace(microbatches=0), shardings, self._kind(bases[0])] += len(bases)
             rows = self.size(bases[0])
             for base in bases:
                 cp = f"{base.cp}" if base.cp == 1 else f"{base.cp}:{base.cp_kind}"
@@ -159,8 +180,8 @@ class Space:
                 for name in ("tp", "ep", "etp", "sp", *SWITCHES):
                     value = getattr(base, name)
                     axes[name][("off", "on")[value] if isinstance(value, bool) else value] += rows
-        for (layout, shardings, overlap), number in stacked.items():
-            recomputes = self._recomputed(layout, overlap=overlap)
+        for (layout, shardings, kind), number in stacked.items():
+            recomputes = self._recomputed(layout, kind)
             for name, value in zip(("pp", "vpp", "schedule", "dp"), layout, strict=False):
                 axes[name][value] += number * len(shardings) * len(recomputes)
             for sharding in shardings:
@@ -187,24 +208,25 @@ class Space:
             for sp in q.wishes.kept("sp", self._sps(tp)):
                 for cp, kind in self._contexts(tp, sp=sp):
                     for ep, etp in self._experts(tp):
-                        for one in product(*inner, self._sent(ep), *states):
-                            size, compiled, single, sent, *rest = one
+                        for size, compiled, single, *rest, sent in (
+                            (*one, sent) for one in product(*inner, *states) for sent in self._sent(ep, one[3])
+                        ):
                             yield Base(tp, sp, cp, kind, ep, etp, size, compiled, single, *sent, *rest)  # type: ignore[arg-type]
 
     def _choices(self, axis: str, values: Iterable[Any]) -> list[Any]:
         """Those given and those asked for by name, as far as they are allowed."""
         return self.question.wishes.kept(axis, dict.fromkeys([*values, *self.question.wishes.named(axis)]))
 
-    def _sent(self, ep: int) -> Iterator[tuple[str, bool, str]]:
+    def _sent(self, ep: int, offload: str) -> Iterator[tuple[str, bool, str]]:
         """How tokens reach their experts, whether behind other work, and what CUDA graphs cover.
 
-        Of graphs those that cover most are never slower; `Search` drops them where they bring nothing.
+        Of graphs that are named those that cover most are never slower; `Search` drops them where they bring nothing.
         """
         q, can = self.question, self.question.runtime.can
         overlaps = (False, True) if ep > 1 and can.ep_overlap else (False,)
         for way, overlap in product(self._ways(ep), q.wishes.kept("ep_overlap", overlaps)):
             if not overlap or way != "all-gather":
-                yield from ((way, overlap, graphs) for graphs in self._graphs(way))
+                yield from ((way, overlap, graphs) for graphs in self._graphs(way, offload))
 
     def _ways(self, ep: int) -> list[str]:
         """Dispatchers, but those that another one beats."""
@@ -216,15 +238,19 @@ class Space:
             named = (*named, "hybridep")
         return [way for way in found if way in named or BEATEN.get(way) not in found]
 
-    def _graphs(self, way: str) -> list[str]:
-        """What CUDA graphs cover: whole layers with experts are proposed where they are asked for, since what padding
-        their tokens costs is not known.
+    def _graphs(self, way: str, offload: str) -> list[str]:
+        """What CUDA graphs cover: as asked for, or of what is named as much as can be, and nothing for layers that are
+        recomputed whole. Whole layers with experts need a dispatcher that pads, at a cost that is not known.
         """
         q, moe, named = self.question, self.question.model.moe, self.question.wishes.named("cuda_graphs")
         fixed = moe is None or moe.capacity is not None or (way == "hybridep" and "layer" in named)
-        found = q.wishes.kept("cuda_graphs", q.runtime.can.graphs)
-        found = [graphs for graphs in found if graphs != "layer" or fixed]
-        return found if len(named) > 1 else found[-1:]
+        able = [
+            graphs
+            for graphs in (q.runtime.can.graphs if named else (q.base.cuda_graphs,))
+            if graphs != "layer" or fixed
+        ]
+        found = q.wishes.kept("cuda_graphs", able if offload != "activations" else able[:1])
+        return list(dict.fromkeys((*found[-1:], *(one for one in found if one == "none"))))
 
     def _sps(self, tp: int) -> tuple[bool, ...]:
         """With experts and without sequence parallel nothing is won; without tensor parallel it means nothing."""
@@ -387,10 +413,12 @@ class Space:
             groups.append(inside)
         return groups
 
-    def _recomputes(self, size: int, overlap: bool) -> Iterator[Recompute]:
-        """`overlap`: what travels behind other work is not sent again."""
-        can = set(self.question.runtime.can.recompute) - ({"full"} if overlap else set())
-        yield Recompute()
+    def _recomputes(self, size: int, kind: RecomputeKind) -> Iterator[Recompute]:
+        overlap = kind.overlap
+        can = set(self.question.runtime.can.recompute) - (set() if kind.whole and not overlap else {"full"})
+        can -= set() if kind.parts else {"modules"}
+        if kind.parts:
+            yield Recompute()
         if "modules" in can:
             yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules, overlap=overlap))
         if "full" in can:
