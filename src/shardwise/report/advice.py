@@ -125,6 +125,7 @@ def _chosen(advice: Advice) -> Listing:
 
 def _figures(one: Advised) -> tuple[str, ...]:
     claimed = "nothing fits" if one.proposed is None else show_seconds(one.proposed.iteration_seconds)
+    claimed += "" if one.proven else " (time was up)"
     return (
         one.name, show_seconds(one.published), show_seconds(one.chosen.iteration_seconds), f"{one.error:+.1%}",
         one.chosen.fits, claimed, "-" if one.ratio is None else f"{one.ratio:.2f}",

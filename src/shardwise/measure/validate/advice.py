@@ -22,7 +22,7 @@ from shardwise.search.why import why
 
 GAP = 0.02
 """How near its bound a proposal must be: well below the error of a prediction."""
-SECONDS = 120.0
+SECONDS = 300.0
 """The longest that one search may take; what it found by then is the proposal, and said to be unfinished."""
 
 
