@@ -12,6 +12,7 @@ from questions import small_model
 import shardwise
 from shardwise.api import check_proof
 from shardwise.check.check import check
+from shardwise.errors import InputError
 from shardwise.estimate.estimate import estimate, room
 from shardwise.inputs.load import load_runtime, mixed_of, named_cluster
 from shardwise.inputs.mixed import Mixed, orders_of, replicas_of, shared_batches
@@ -171,6 +172,13 @@ def test_every_verb_says_the_same_of_a_mixed_plan(tmp_path):
     assert not made.losses
     readme = next(file.text for file in made.files if file.name.startswith("README"))
     assert "NODE_RANK 0 must be nodes of" in readme
+
+
+def test_three_kinds_are_estimated_and_not_planned():
+    three = named_cluster("4xh100 + 4xa100 + 4xv100")
+    assert shardwise.estimate("gpt-3-2.7b", three, "pp3 tp4 gbs12 seq2048 fp16").fits == "yes"
+    with pytest.raises(InputError, match="has 3 kinds of GPU, and 2 are searched together"):
+        asked(three)
 
 
 def test_a_kind_that_is_faster_alone_is_told():

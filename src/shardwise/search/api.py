@@ -55,6 +55,8 @@ UNSEARCHED = (
     "straggler",
 )
 """Fields of a strategy that are asked for, not searched."""
+MOST_KINDS = 2
+"""Kinds of GPU whose sharing of layers the bounds know well: of three the gap stays wide and the search long."""
 NEARLY = 0.02
 """Gap at which the kinds of a mixed cluster alone are known well enough."""
 
@@ -89,6 +91,9 @@ def question_of(
 def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, limit: float) -> None:
     faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
     faults += asked_dispatch(model, base, runtime)
+    if len(kinds_of(cluster)) > MOST_KINDS:
+        told = f"has {len(kinds_of(cluster))} kinds of GPU, and {MOST_KINDS} are searched together"
+        faults.append(Fault("cluster", f"{told}; leave one out, or estimate strategies one by one"))
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"
