@@ -176,7 +176,7 @@ def test_every_verb_says_the_same_of_a_mixed_plan(tmp_path):
 
 def test_three_kinds_are_estimated_and_not_planned():
     three = named_cluster("4xh100 + 4xa100 + 4xv100")
-    assert shardwise.estimate("gpt-3-2.7b", three, "pp3 tp4 gbs12 seq2048 fp16").fits == "yes"
+    assert shardwise.estimate("gpt-3-2.7b", three, "pp3 tp4 gbs12 seq2048 fp16 layers=14,12,6").fits == "yes"
     with pytest.raises(InputError, match="has 3 kinds of GPU, and 2 are searched together"):
         asked(three)
 
