@@ -43,6 +43,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/adversary.py
 	$(BIN)/python benchmarks/bad_inputs.py
 	$(BIN)/shardwise validate
+	$(BIN)/shardwise validate --advice --md docs/reference/advice.md
 
 bench-schedules: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/schedules.py

@@ -14,9 +14,10 @@ import pytest
 import shardwise
 
 TYPES = (
-    "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
-    "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime",
-    "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf", "Why",
+    "Advice", "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export",
+    "InfeasibleError", "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay",
+    "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf",
+    "Why",
 )  # fmt: skip
 PROBLEM = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
 PROBLEM = next(one["problem"] for one in PROBLEM["instances"] if one["problem"]["pp"] <= 4)
@@ -54,6 +55,7 @@ VERBS = {
     "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
     "targets": "",
     "timeline": "plan runtime",
+    "validate_advice": "files told",
     "validate": "files cluster",
     "watch": "log plan follow tell",
     "what_if": "plan gpus net memory gap only report",
@@ -168,7 +170,7 @@ def good(tmp_path_factory):
                     "path": kept, "made": made}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in VERBS if name not in {"targets", "validate"}])
+@pytest.mark.parametrize("name", [name for name in VERBS if name not in {"targets", "validate", "validate_advice"}])
 def test_no_argument_ends_in_an_error_of_pythons(name, good, tmp_path, monkeypatch):
     """Once `why(plan, Strategy(...))`, `plan(base="tp2")`, `export(plan, None)` and their kind."""
     monkeypatch.chdir(tmp_path)

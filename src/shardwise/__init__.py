@@ -35,6 +35,7 @@ from shardwise.api import (
     targets,
     timeline,
     validate,
+    validate_advice,
     watch,
     what_if,
     why,
@@ -44,13 +45,14 @@ from shardwise.api import (
 from shardwise.version import __version__
 
 __all__ = [
-    "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export", "InfeasibleError",
-    "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay", "Runtime",
-    "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf", "Why",
-    "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail", "diff", "estimate", "export",
-    "launch", "load_cluster", "load_model", "load_problem", "load_runtime", "load_strategy", "plan", "plan_of",
-    "plan_operators", "read_plan", "read_problem", "rehearse", "schedule", "simulate", "store_calibration", "sweep",
-    "targets", "timeline", "validate", "watch", "what_if", "why", "write_export", "write_plan",
+    "Advice", "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export",
+    "InfeasibleError", "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay",
+    "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf",
+    "Why", "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail", "diff", "estimate",
+    "export", "launch", "load_cluster", "load_model", "load_problem", "load_runtime", "load_strategy", "plan",
+    "plan_of", "plan_operators", "read_plan", "read_problem", "rehearse", "schedule", "simulate", "store_calibration",
+    "sweep", "targets", "timeline", "validate", "validate_advice", "watch", "what_if", "why", "write_export",
+    "write_plan",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from shardwise.measure.calibrate import Calibrated
     from shardwise.measure.launch.launch import Launched
     from shardwise.measure.rehearse.rehearse import Rehearsal
+    from shardwise.measure.validate.advice import Advice
     from shardwise.measure.validate.validate import Validation
     from shardwise.measure.watch.watch import Watched
     from shardwise.partition.problem import BalanceAnswer, Problem
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
 
 # Loaded when first asked for, so that `shardwise --help` and a script that needs one name pay for nothing else.
 _HOMES = {
+    "Advice": "measure.validate.advice",
     "Answer": "search.question",
     "BalanceAnswer": "partition.problem",
     "Balanced": "search.balance_plan",

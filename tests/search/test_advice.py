@@ -16,7 +16,7 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.plan.proof import check_proof
 from shardwise.search.api import answer_of
 from shardwise.search.refine import evenly
-from shardwise.search.regret import Layout, regrets, surcharge, weighed
+from shardwise.search.regret import Rival, regrets, surcharge, weighed
 from shardwise.search.simplicity import UNUSUAL, USUAL, kinds_of, plainness, simplicity
 from shardwise.search.space import AS_NEEDED, Space
 
@@ -32,7 +32,7 @@ TEXTS = (
 def layouts(count, seed):
     rng = random.Random(seed)  # noqa: S311
     strategies = [Strategy.parse(f"{text} mbs1 gbs64 seq4096") for text in TEXTS]
-    return [Layout(one, rng.uniform(1.0, 1.08), False) for one in rng.sample(strategies, count)]
+    return [Rival(one, rng.uniform(1.0, 1.08), False) for one in rng.sample(strategies, count)]
 
 
 def test_the_order_of_simplicity_is_total_and_the_same_for_any_order_of_its_members():
@@ -114,11 +114,11 @@ def test_no_order_of_the_layouts_matters_and_a_layout_alone_has_no_regret():
 def test_equals_go_to_the_simpler_and_what_nothing_shows_must_gain_more_than_the_error():
     plain, other = (Strategy.parse(f"{text} mbs1 gbs64 seq4096") for text in ("tp8 dp1", "tp4 pp2 dp1"))
     short = Strategy.parse("tp4 cp2 dp1 mbs1 gbs64 seq4096")
-    assert weighed([Layout(plain, 1.001, False), Layout(other, 1.0, False)], WIDTH, 0.005).chosen.strategy == plain
-    assert weighed([Layout(plain, 1.08, False), Layout(other, 1.0, False)], WIDTH, 0.005).chosen.strategy == other
+    assert weighed([Rival(plain, 1.001, False), Rival(other, 1.0, False)], WIDTH, 0.005).chosen.strategy == plain
+    assert weighed([Rival(plain, 1.08, False), Rival(other, 1.0, False)], WIDTH, 0.005).chosen.strategy == other
     bar = accuracy().pairs["several"] * WIDTH
     for gain, chosen in ((0.8 * bar, plain), (1.3 * bar, short)):
-        found = weighed([Layout(plain, exp(gain), False), Layout(short, 1.0, False)], WIDTH, 0.005)
+        found = weighed([Rival(plain, exp(gain), False), Rival(short, 1.0, False)], WIDTH, 0.005)
         assert found.chosen.strategy == chosen
         assert [one.strategy for one in found.layouts] == [short, plain]
 

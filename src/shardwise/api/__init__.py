@@ -15,6 +15,7 @@ from shardwise.api.measuring import (
     rehearse,
     store_calibration,
     validate,
+    validate_advice,
 )
 from shardwise.api.operators import (
     aceso_lacks,
@@ -79,7 +80,8 @@ __all__ = [
     "plan", "plan_from", "plan_of", "plan_operators", "plan_table", "probe_program", "question", "quick_balance",
     "read_cluster", "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program",
     "rehearse", "renewed", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
-    "watch", "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan", "write_profiles",
+    "validate_advice", "watch", "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan",
+    "write_profiles",
 ]  # fmt: skip
 
 # Every verb reads its arguments in the same way; between themselves they have read them already.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import Literal
 
     from shardwise.api.reading import Source
     from shardwise.measure.calibrate import Calibrated
-    from shardwise.measure.rehearse.rehearse import Device, Rehearsal
+    from shardwise.measure.rehearse.rehearse import Builder, Device, Rehearsal
+    from shardwise.measure.validate.advice import Advice, Advised
+    from shardwise.measure.validate.case import Skipped
     from shardwise.measure.validate.validate import Validation
     from shardwise.plan.plan import Plan
 
@@ -26,6 +27,18 @@ def validate(*files: Source, cluster: str | None = None) -> Validation:
     if cluster and "+" in cluster:
         refuse_mixed(read_cluster(cluster).value, "cluster", "validate", "its rows ran on one kind each: name one")
     return validate(files, cluster)
+
+
+def validate_advice(*files: Source, told: Callable[[Advised | Skipped, int], None] | None = None) -> Advice:
+    """What practitioners chose and reached beside what we predict for it, and what we propose and claim.
+
+    Without files, well-known set-ups with a published run, and every group of shipped runs that differ only in layout;
+    of files, their groups. `told` is called with every one that is done and the number of all; Ctrl-C ends it, and what
+    is done is the answer.
+    """
+    from shardwise.measure.validate.advice import advise
+
+    return advise(files, told or (lambda _one, _total: None))
 
 
 def calibrate(
@@ -84,7 +97,7 @@ def rehearse(
     *,
     rank: str | None = None,
     device: Device | None = None,
-    builder: Literal["megatron"] | None = None,
+    builder: Builder | None = None,
     read: Source | None = None,
     repeats: int = 3,
     result: Source | None = None,
@@ -92,9 +105,9 @@ def rehearse(
     """One rank of a plan run here, all other ranks faked, and held against the prediction.
 
     `plan`: of a whole strategy; `rank`: such as `pp2`, needed where there are several; `device`: `cuda` runs it,
-    `meta` counts its memory without a GPU; `builder`: `megatron` lets Megatron-Core build the rank; `read`: a result
-    that the program wrote elsewhere, in place of running it; `repeats`: iterations that are timed; `result`: a file
-    that keeps the program's result.
+    `meta` counts its memory without a GPU; `builder`: `megatron` lets Megatron-Core build the rank, `torchtitan`
+    torchtitan's trainer; `read`: a result that the program wrote elsewhere, in place of running it; `repeats`:
+    iterations that are timed; `result`: a file that keeps the program's result.
     """
     from shardwise.api.reading import as_plan
     from shardwise.measure.rehearse import rehearse as run
@@ -110,7 +123,7 @@ def rehearsal_program(
     *,
     rank: str | None = None,
     device: Device | None = None,
-    builder: Literal["megatron"] | None = None,
+    builder: Builder | None = None,
 ) -> tuple[int, str]:
     """The number of a rank and the program that rehearses it, one file that needs torch alone; as for `rehearse`."""
     from shardwise.api.reading import as_plan

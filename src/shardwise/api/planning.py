@@ -141,8 +141,7 @@ def plan(
     `simplest` and `nearest` the other two, and `best` the recommended one, which `plan_of` writes.
 
     `model`: a model, or a plan whose model, cluster, batch, conditions and number format are kept where nothing else is
-    said;
-    `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
+    said; `cluster`; `global_batch`: samples per iteration, 1024 by default; `seq`: tokens per sample, 4096 by default;
     `runtime`: the software that will run it, megatron by default; `only`: conditions such as `tp<=8 zero1 pp=4`, and
     other words of a strategy (`fp8`); `memory`: what one GPU may use; `memory_margin`: bytes of every GPU to leave
     free, by default the memory model's own error; `base`: a strategy, or its line, whose format, optimizer and the like
@@ -154,25 +153,39 @@ def plan(
     import time
     from dataclasses import replace
 
-    from shardwise.measure.nearest import nearest_run
     from shardwise.search.api import answer_of
+    from shardwise.search.ladder import with_ladder
 
     asked = question(
         model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory=memory,
         memory_margin=memory_margin, base=base,
     )  # fmt: skip
+    began = time.monotonic()
     answer = answer_of(
         asked, fastest=fastest, gap=gap, time_limit=time_limit, workers=workers, executor=executor, address=address,
         report=report, stop=stop,
     )  # fmt: skip
+    if answer.closest is None:
+        return _beside_a_run(answer)
+    left = None if time_limit is None else time_limit - (time.monotonic() - began)
+    return replace(answer, closest=with_ladder(asked, answer.closest, stop, left))
+
+
+def _beside_a_run(answer: Answer) -> Answer:
+    """The answer with the measured run that is nearest to what it recommends."""
+    import time
+    from dataclasses import replace
+
+    from shardwise.measure.nearest import nearest_run
+
     if answer.best is None or not answer.finished or answer.interrupted:
         return answer
-    began = time.process_time()
+    cpu = time.process_time()
     try:
         answer = replace(answer, nearest=nearest_run(answer.best))
     except KeyboardInterrupt:
         answer = replace(answer, interrupted=True)
-    return replace(answer, cpu_seconds=answer.cpu_seconds + time.process_time() - began)
+    return replace(answer, cpu_seconds=answer.cpu_seconds + time.process_time() - cpu)
 
 
 def why_nothing(answer: Answer) -> str:

@@ -62,6 +62,11 @@ class Progress:
         self.evaluated, self.pruned = search.points, search.pruned
         self.update(evaluated=0, best=search.best.seconds if search.best else None, bound=search.bound)
 
+    def count(self, _done: object, total: int) -> None:
+        """One more of so many is done."""
+        self.total = total
+        self.update()
+
     def close(self) -> None:
         if self.live and self.drawn:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     "--device", type=click.Choice(["cuda", "meta"]), help="cuda: run it here; meta: count its memory, no GPU."
 )
 @click.option(
-    "--with", "builder", type=click.Choice(["megatron"]), help="Let Megatron-Core build the rank (dense, needs a GPU)."
+    "--with",
+    "builder",
+    type=click.Choice(["megatron", "torchtitan"]),
+    help="Let Megatron-Core (dense, needs a GPU) or torchtitan 0.2 (pp 1) build the rank.",
 )
 @click.option("--read", metavar="FILE", help="Hold a result of the program against the plan.")
 @click.option("--out", metavar="FILE", help="Write the plan with what was rehearsed in it.")
@@ -39,6 +42,7 @@ def command(plan: str, output: Output, *, write: str | None, out: str | None, **
     shardwise rehearse plan.json --rank pp2 --device cuda              both at once, on a machine with a GPU
     shardwise rehearse plan.json --rank pp2 --device meta              exact memory of the program, no GPU
     shardwise rehearse plan.json --rank pp2 --with megatron            Megatron-Core's own modules instead of ours
+    shardwise rehearse plan.json --with torchtitan --device meta       torchtitan's trainer, its memory counted
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     if write and not options["read"]:
         made = {name: options[name] for name in ("rank", "device", "builder")}

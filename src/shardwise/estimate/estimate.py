@@ -121,6 +121,8 @@ class RankParts(NamedTuple):
     stage: Stage
     update: Update
     """Nothing of it hidden yet."""
+    beside: Beside
+    """What it meets behind the passes."""
 
 
 class Side(NamedTuple):
@@ -139,11 +141,8 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     sides = [_side(one, order) for one in (setup.kinds if by_replica else (setup,))]
     slow = max(sides, key=lambda one: one.done.makespan)  # the others wait for it before gradients are whole
     strategy, runtime, done = slow.setup.strategy, slow.setup.runtime, slow.done
-    distinct = {id(part): (side, rank, part) for side in sides for rank, part in enumerate(side.parts)}.values()
-    updates = [
-        hidden(part.update, beside_passes(side.setup, rank), strategy, runtime, done.makespan)
-        for side, rank, part in distinct
-    ]
+    distinct = {id(part): part for side in sides for part in side.parts}.values()
+    updates = [hidden(part.update, part.beside, strategy, runtime, done.makespan) for part in distinct]
     update = max(updates, key=lambda one: one.exposed)
     fixed = runtime.overheads.beside(strategy.microbatches, strategy.zero)
     seconds = done.makespan * strategy.straggler + update.exposed + fixed
@@ -180,40 +179,35 @@ def _parts(setup: Setup) -> list[RankParts]:
     plain = plain_seconds(setup)
 
     def made(rank: int) -> RankParts:
-        return RankParts(_stage(setup, rank, setup.rank_chunks(rank), plain), _update(setup, rank))
+        return RankParts(_stage(setup, rank, setup.rank_chunks(rank), plain), *rank_update(setup, rank))
 
     return setup.by_contents(made)
 
 
-def rank_updates(setup: Setup) -> list[Update]:
-    """The update of every rank, nothing of it hidden yet."""
-    return setup.by_contents(lambda rank: _update(setup, rank))
-
-
-def _update(setup: Setup, rank: int) -> Update:
-    """Seconds of a rank's update: operators that are split alike are reduced together, one lot after the other."""
-    own = setup.at(rank)
+def rank_update(setup: Setup, rank: int) -> tuple[Update, Beside]:
+    """Seconds of a rank's update, nothing of it hidden yet, and what it meets behind the passes. Operators that are
+    split alike are reduced together, one lot after the other.
+    """
+    here, splits = setup.at(rank), setup.splits(rank)
+    groups = [data_groups(here.network, split.strategy) for split in splits]
     found = [
         update_of(
             split.chunks,
             split.strategy,
-            own.runtime,
-            own.states,
-            data_groups(own.network, split.strategy),
-            own.machine,
-            own.cluster.host_bandwidth,
+            here.runtime,
+            here.states,
+            own,
+            here.machine,
+            here.cluster.host_bandwidth,
             trained_share(split.chunks, split.shard),
         )
-        for split in setup.splits(rank)
+        for split, own in zip(splits, groups, strict=True)
     ]
-    return found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
-
-
-def beside_passes(setup: Setup, rank: int = 0) -> Beside:
-    """What the update of a rank meets behind the passes."""
     forward = sum(chunk.f.wire for chunk in setup.chunks)
     backward = sum(chunk.i.wire + chunk.w.wire + chunk.recompute.wire for chunk in setup.chunks)
-    return beside_of(data_groups(setup.at(rank).network, setup.strategy), setup.strategy, forward, backward)
+    met = [beside_of(own, split.strategy, forward, backward) for split, own in zip(splits, groups, strict=True)]
+    whole = found[0] if len(found) == 1 else Update(*map(sum, zip(*found, strict=True)))
+    return whole, Beside(*map(max, zip(*met, strict=True)))
 
 
 def _estimate(

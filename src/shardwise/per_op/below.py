@@ -16,7 +16,7 @@ import numpy as np
 from shardwise.cost.chunk import chunk_of
 from shardwise.cost.layer import HOST_SHARE, SHOWN, meet, stacked, whole_walk
 from shardwise.cost.memory import footprint_of
-from shardwise.cost.update import data_groups, update_of
+from shardwise.cost.update import beside_of, data_groups, update_of
 from shardwise.ops.embedding import logits_bytes
 from shardwise.ops.op import Op
 from shardwise.per_op.question import OperatorQuestion
@@ -178,11 +178,14 @@ class _Maker:
             rows = [row for row in self.chain if bench.rows[row].op.expert == expert]
             total = sum(max(one.rows[row].op.params for one in alike) for row in rows)
             chunk = BARE._replace(params=0.0 if expert else total, expert_params=total if expert else 0.0)
+            groups = data_groups(pricing.network, bench.strategy)
             one = update_of(
-                [chunk], bench.strategy, pricing.runtime, pricing.states, data_groups(pricing.network, bench.strategy),
-                pricing.machine(2), pricing.cluster.host_bandwidth,
+                [chunk], bench.strategy, pricing.runtime, pricing.states, groups, pricing.machine(2),
+                pricing.cluster.host_bandwidth,
             )  # fmt: skip
-            least = one.reduce * (1 - overlap.grad_reduce) + one.gather * (1 - overlap.param_gather) + one.optimizer
+            free = 1 - beside_of(groups, bench.strategy, 0.0, 0.0).taken
+            shown = one.reduce * (1 - free * overlap.grad_reduce) + one.gather * (1 - free * overlap.param_gather)
+            least = shown + one.optimizer
             rates.append(least / total if total else 0.0)
         return rates
 

@@ -25,7 +25,7 @@ from shardwise.cost.memory import layer_room
 from shardwise.cost.network import network_of
 from shardwise.cost.states import states_of
 from shardwise.cost.update import hidden
-from shardwise.estimate.estimate import assemble, beside_passes, rank_updates
+from shardwise.estimate.estimate import assemble, rank_update
 from shardwise.estimate.passes import pass_costs
 from shardwise.estimate.setup import RankSetup, Setup, Split, new_gradients, piled_gradients
 from shardwise.inputs.calibrations import as_run_by, calibration_of
@@ -343,9 +343,9 @@ class Priced(ABC):
     def iteration(self, question: OperatorQuestion, plan: PerOpPlan, makespan: float) -> float:
         """Seconds of an iteration whose passes take so long."""
         setup = self.setup(question, plan)
-        beside = beside_passes(setup)
-        updates = (hidden(one, beside, setup.strategy, self.runtime, makespan).exposed for one in rank_updates(setup))
-        return makespan + max(updates) + self.beside(question.passes(plan.samples))
+        updates = setup.by_contents(lambda rank: rank_update(setup, rank))
+        shown = (hidden(*one, setup.strategy, self.runtime, makespan).exposed for one in updates)
+        return makespan + max(shown) + self.beside(question.passes(plan.samples))
 
     def tables(self, question: OperatorQuestion, samples: int, gpus: int) -> Tables:
         return tables_below(self, question, samples, gpus)

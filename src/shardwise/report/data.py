@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import within_error
-from shardwise.estimate.predictions import predictions_of, predictions_table
-from shardwise.inputs.serialise import Plain
+from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
+from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
 from shardwise.plan.plan import Plan, proof_sentence
 from shardwise.plan.predict import provenance_of
 from shardwise.report.estimate import Table, between, chance, searched, summary
 from shardwise.search.api import unsearched_of
-from shardwise.search.question import COVERED, Answer, Candidate, NearestRun, Proposal, slower
+from shardwise.search.nothing_fits import why_nothing
+from shardwise.search.question import COVERED, GAP, Answer, Candidate, NearestRun, Proposal, slower
 from shardwise.search.simplicity import USUAL, kinds_of
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -86,22 +87,24 @@ def proven(answer: Answer, *, after: str = "") -> str:
 
 def other_plans(answer: Answer) -> Iterator[tuple[str, str]]:
     """What is expected of the recommended plan beside the fastest, the simplest and the nearest measured run."""
-    best = answer.best
-    for name, one in (("fastest", answer.fastest), ("simplest", answer.simplest)):
-        if best is not None and one is not None:
-            same = one.strategy == best.strategy
-            yield name, "the recommended plan" if same else _beside(answer, one, best)
-    if own := _proposal(answer, best):
-        yield (
-            "regret",
-            f"{show_percent(own.regret)} expected, the least of {_many(len(answer.proposals), 'plan')} weighed",
-        )
+    best, roles = answer.best, {"fastest": answer.fastest, "simplest": answer.simplest}
+    same = [name for name, one in roles.items() if one and best and one.strategy == best.strategy]
+    if same:
+        yield "it is also", f"the {' and the '.join(same)}" + (" within the error" if "simplest" in same else "")
+    yield from ((name, _beside(answer, one, best)) for name, one in roles.items() if one and best and name not in same)
+    if (own := _proposal(answer, best)) and len(answer.proposals) > 1:
+        yield "regret", f"{show_percent(own.regret)} expected{_standing(answer, own)}"
     if answer.nearest is not None:
         yield "nearest run", nearest_text(answer.nearest)
 
 
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'s' if count != 1 else ''}"
+def _standing(answer: Answer, own: Proposal) -> str:
+    """How a plan's regret compares with those of the others."""
+    least, weighed = min(one.regret for one in answer.proposals), f"{len(answer.proposals)} plans weighed"
+    if own.regret == least:
+        return f", the least of {weighed}"
+    apart = (1 + own.regret) / (1 + least) - 1
+    return f"; the least of {weighed} is {show_percent(least)}" + (", a simpler one is taken" if apart < GAP else "")
 
 
 def _proposal(answer: Answer, one: Estimate | None) -> Proposal | None:
@@ -295,7 +298,9 @@ def _changed(before: Estimate, one: Estimate) -> str:
 
 def nothing_data(answer: Answer) -> Plain:
     """A search that found nothing."""
-    return {"fits": "no", "closest": answer.closest, "search": answer.counts}
+    near = answer.closest
+    told = near and {**to_plain(near), "ledger": ledger_table(near.ledger)}
+    return {"fits": "no", "closest": told, "why": why_nothing(answer), "search": answer.counts}
 
 
 def export_data(made: Export) -> Plain:

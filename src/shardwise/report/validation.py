@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from shardwise.measure.validate import summary
 from shardwise.measure.validate.summary import Confusion, Coverage, ErrorRow, Regret, mean_regret
 from shardwise.measure.validate.validate import INTERVALS, Outcome, Validation, row_of
+from shardwise.report import markdown
 
 HEADS = ("rows", "mean", "median", "max", "bias", "worst row")
 PARTS = (
@@ -47,6 +48,22 @@ def validation_data(validation: Validation) -> dict[str, Any]:
             "coverage": {name: summary.coverages(outcomes, name) for name in INTERVALS},
         },
     }
+
+
+def validation_markdown(validation: Validation) -> str:
+    """The same tables as Markdown."""
+    return listed_markdown("# Predictions held against measured runs", counted(validation), tables(validation))
+
+
+def listed_markdown(title: str, lines: Iterable[str], listings: Iterable[Listing]) -> str:
+    """Sentences as a list, then every table under its title."""
+    pieces = [title, "\n".join(f"- {markdown.plain(line.strip())}" for line in lines)]
+    for one in listings:
+        cells = [[markdown.plain(cell) for cell in row] for row in one.rows]
+        pieces += [f"## {markdown.plain(one.title[0].upper() + one.title[1:])}"]
+        pieces += [markdown.table([*map(markdown.plain, one.heads)], cells)]
+        pieces += [markdown.plain(one.below)] if one.below else []
+    return markdown.joined(pieces)
 
 
 def counted(validation: Validation) -> list[str]:

@@ -20,17 +20,15 @@ from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.estimate.intervals import layout_width, pair_width
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Answer, Base, Candidate, Proposal
-from shardwise.search.refine import evenly
-from shardwise.search.regret import Layout, weighed
-from shardwise.search.search import ROOMY, WAVE, Search, candidate_of
+from shardwise.search.refine import candidate_of, evenly
+from shardwise.search.regret import Rival, weighed
+from shardwise.search.search import ROOMY, Search
 from shardwise.search.simplicity import SHORT, USUAL, kinds_of, plainness
 from shardwise.search.space import AS_NEEDED
 
 LOOKS, ALIKE = 32, 8
 """Plain layouts simulated at most for the simplest, and again for what lies between it and the fastest; and of those
 that are alike."""
-WAVES = 2
-"""Waves of plain bases screened at most."""
 
 
 class _Plain(NamedTuple):
@@ -42,7 +40,7 @@ class _Plain(NamedTuple):
     """The bound with what its kinds are expected to cost."""
     bytes: float
     """What it needs at least."""
-    layout: Layout
+    layout: Rival
 
 
 def advised(answer: Answer, search: Search, *, fastest: bool = False) -> Answer:
@@ -95,7 +93,7 @@ class _Looks:
         assert best is not None  # noqa: S101 - for the type checker: `advised` has looked
         self.experts = self.question.model.moe is not None
         self.width, self.most = layout_width(best), best.iteration_seconds * exp(pair_width(best))
-        self.near: dict[Layout, Candidate] = {}
+        self.near: dict[Rival, Candidate] = {}
         self.seen = set[Strategy]()
         self.more: dict[tuple[object, ...], float] = {}
         for one in answer.simulated:
@@ -108,16 +106,16 @@ class _Looks:
     def _take(self, one: Candidate) -> None:
         self.seen.add(one.strategy)
         if one.allowed and self.answer.within_error(one):
-            self.near[Layout(one.strategy, one.seconds, self.experts)] = one
+            self.near[Rival(one.strategy, one.seconds, self.experts)] = one
 
     def _plain(self) -> Iterator[_Plain]:
         """The plain layouts of the space whose bounds are within the error of the fastest, and may fit."""
         search, question = self.search, self.question
         usual = {*USUAL, *kinds_of(question.base, experts=self.experts)}  # what was asked for is no choice
-        for rows, start in search.rows_within(self.most, self._usual, WAVES * WAVE):
+        for rows, start in search.rows_within(self.most, self._usual):
             may = (rows.seconds <= self.most) & (rows.bytes <= question.memory_limit)
             for row in np.flatnonzero(may).tolist():
-                one = Layout(search.strategy(start + row), float(rows.seconds[row]), self.experts)
+                one = Rival(search.strategy(start + row), float(rows.seconds[row]), self.experts)
                 if one.strategy.recompute.layers != AS_NEEDED and usual.issuperset(one.kinds):
                     least = float(rows.bytes[row])
                     yield _Plain(self._plainness(one), one.seconds, one.expected(self.width), least, one)
@@ -138,7 +136,7 @@ class _Looks:
                     return
                 looks[rank] += self._look(one)
 
-    def _plainness(self, one: Layout) -> tuple[int, ...]:
+    def _plainness(self, one: Rival) -> tuple[int, ...]:
         return plainness(one.strategy, experts=self.experts)
 
     def _least(self, rank: tuple[int, ...]) -> float:

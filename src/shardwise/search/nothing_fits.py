@@ -16,11 +16,11 @@ from shardwise.inputs.load import resized
 from shardwise.inputs.mixed import Mixed
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.mixed_screen import screen_of
-from shardwise.search.question import Answer, Closest, Point, Question
+from shardwise.search.question import Answer, Closest, Point, Question, Rung
 from shardwise.search.refine import Refined, refine
 from shardwise.search.space import Space
 from shardwise.search.wishes import Condition, Wishes
-from shardwise.units import show_bytes
+from shardwise.units import show_bytes, show_seconds
 
 _SHOWN = 12
 _COUNTED = {"hsdp": "zero", "cp_kind": "cp"}
@@ -38,13 +38,43 @@ def why_nothing(answer: Answer) -> str:
     if near is None:
         return f"{text}; use more or larger GPUs, or a shorter sequence"
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank{_yardstick(question, near)}:"
-    text += f"\n  {near.strategy}"
+    text += f"\n  {near.strategy}\n  {_held(near)}"
     if isinstance(question.cluster, Mixed):
         return f"{text}\nuse more GPUs of either kind, or larger ones, or shorten the sequence"
+    return f"{text}\n{_ways(near)}"
+
+
+def _held(near: Closest) -> str:
+    """The ledger of the fullest rank, largest part first."""
+    parts = sorted(near.ledger.parts, key=lambda part: -part.value)
+    shown = ", ".join(
+        f"{part.name} {show_bytes(part.value)}" for part in parts if part.value > 0.01 * near.ledger.value
+    )
+    return f"its peak of {show_bytes(near.ledger.value)}: {shown}"
+
+
+def _ways(near: Closest) -> str:
+    """The ladder, a way out each: what to change, what to type, its price, and the strategy."""
+    if near.ladder:
+        head = (
+            f"ways out, cheapest first (time beside {show_seconds(near.seconds)} of the closest, which does not fit):"
+        )
+        return "\n".join([head, *(line for rung in near.ladder for line in rung_lines(rung))])
+    if near.ladder_finished:
+        tried = "no setting that saves memory, no number of these GPUs that was tried and no larger GPU of the catalog"
+        return f"{tried} is enough; shorten the sequence, or shrink the model"
     if near.gpus:
         least = f"the smallest number of these GPUs for which one fits is {near.gpus}"
-        return f"{text}\n{least} ({near.gpus}x{question.cluster.gpu.name}):\n  {near.at_gpus}"
-    return f"{text}\nno number of these GPUs that was tried is enough; shorten the sequence or use larger GPUs"
+        return f"{least}:\n  {near.at_gpus}"
+    return "no number of these GPUs that was tried is enough; shorten the sequence or use larger GPUs"
+
+
+def rung_lines(rung: Rung) -> tuple[str, str]:
+    """A way out in two lines: the change with its price, and the strategy."""
+    price = f"{show_seconds(rung.seconds)} ({rung.slower:+.0%} time, {rung.dearer:+.0%} GPU-seconds)"
+    needs = f"{show_bytes(rung.total_bytes)} of {show_bytes(rung.memory)}"
+    conditions = f' --only "{rung.conditions}"' if rung.conditions else ""
+    return f"- {rung.change}: {price}, {needs}: -c {rung.cluster}{conditions}", f"    {rung.strategy}"
 
 
 def _yardstick(question: Question, near: Closest) -> str:
@@ -104,29 +134,32 @@ MOST = 64
 """Numbers of GPUs that are tried."""
 
 
-def closest(question: Question, leanest: Refined | None) -> Closest | None:
+def closest(question: Question, seen: Refined | None) -> Closest | None:
     """The nearest strategy here, and the smallest cluster of whole nodes for which one fits."""
-    found = min((one for one in (leanest, _leanest(question)) if one), key=lambda one: one.total_bytes, default=None)
+    found = min((one for one in (seen, leanest(question)) if one), key=lambda one: one.total_bytes, default=None)
     if found is None:
         return None
     mixed = isinstance(question.cluster, Mixed)  # how many of which kind to add is not for us to say
-    gpus, at_gpus = (0, None) if mixed else _grown(question, found.total_bytes)
-    needs = estimate(question.model, question.cluster, found.strategy, runtime=question.runtime, checked=True)
+    gpus, at_gpus = (0, None) if mixed else smallest(question, found)
+    near = estimate(question.model, question.cluster, found.strategy, runtime=question.runtime, checked=True)
     return Closest(
         strategy=found.strategy,
-        missing=needs.total_bytes - room(needs, question.memory_limit),
+        seconds=found.seconds,
+        missing=near.total_bytes - room(near, question.memory_limit),
+        ledger=max(near.memory, key=lambda rank: rank.total).peak,
         gpus=gpus,
         at_gpus=at_gpus.strategy if at_gpus else None,
     )
 
 
-def _grown(question: Question, needed: float) -> tuple[int, Refined | None]:
+def smallest(question: Question, nearest: Refined | None) -> tuple[int, Refined | None]:
     """Add nodes until something fits, starting where the bytes of all GPUs together would do."""
+    needed = nearest.total_bytes if nearest else question.memory_limit
     node = question.cluster.node_size
     start = max(1, ceil(question.cluster.gpus / node * 0.5 * needed / question.memory_limit))
     nodes, step = max(start, question.cluster.gpus // node + 1), 1
     for _ in range(MOST):
-        found = _leanest(_with_gpus(question, nodes * node))
+        found = leanest(_with_gpus(question, nodes * node))
         if found and found.allowed:
             return nodes * node, found
         # small steps first; where that leads nowhere, larger ones
@@ -139,11 +172,11 @@ def _with_gpus(question: Question, gpus: int) -> Question:
     return replace(question, cluster=resized(question.cluster, gpus))
 
 
-def _leanest(question: Question) -> Refined | None:
-    """The strategy that needs least memory, or the first found that fits."""
+def leanest(question: Question, tried: int = TRIED) -> Refined | None:
+    """The strategy that needs least memory, or the first found that fits; `tried`: how many are simulated."""
     space = Space(question=question)
     best: Refined | None = None
-    for strategy in islice(_lean(space), TRIED):
+    for strategy in islice(_lean(space), tried):
         found = refine(question, strategy)
         if found and (best is None or found.total_bytes < best.total_bytes):
             best = found

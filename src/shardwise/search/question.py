@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import Fits
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import layout_within_error
@@ -112,17 +113,50 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """A way out where nothing fits: a change, and the fastest strategy that then fits."""
+
+    change: str
+    """What to change, in words."""
+    conditions: str
+    """Conditions to plan with."""
+    cluster: str
+    """What to plan for."""
+    gpus: int
+    gpu: str
+    strategy: Strategy
+    seconds: float
+    """Of an iteration."""
+    total_bytes: float
+    """What its fullest rank needs."""
+    memory: float
+    """What the GPU has."""
+    slower: float
+    """Its time over that of the strategy that comes nearest, less 1."""
+    dearer: float
+    """The same of GPU-seconds, which tells what more GPUs cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closest:
     """What is said when nothing fits."""
 
     strategy: Strategy
     """The strategy that comes nearest."""
+    seconds: float
+    """What its iteration would take."""
     missing: float
     """Bytes that it lacks on its fullest rank."""
+    ledger: Ledger
+    """What that rank holds at its peak, by part."""
     gpus: int
     """Smallest number of these GPUs for which a strategy fits; 0: none was found."""
     at_gpus: Strategy | None = None
     """A strategy that fits there."""
+    ladder: tuple[Rung, ...] = ()
+    """Ways out, those on the same cluster first, each kind cheapest first; `api.plan` makes it."""
+    ladder_finished: bool = False
+    """All ways out were looked at."""
 
 
 class Alone(NamedTuple):
@@ -280,3 +314,14 @@ def slower(answer: Answer, one: Candidate) -> str:
     """How much longer a layout takes than the fastest, and whether that is more than the error."""
     share = f"{one.seconds / answer.top[0].seconds - 1:+.1%}"
     return f"{share} (equal within the error)" if one is not answer.top[0] and answer.within_error(one) else share
+
+
+def top_of(candidates: list[Candidate]) -> tuple[Candidate, ...]:
+    """The best of every layout, of those that fit."""
+    seen: dict[tuple[object, ...], Candidate] = {}
+    for one in candidates:
+        s = one.strategy
+        key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
+        if one.allowed:
+            seen.setdefault(key, one)
+    return tuple(seen.values())

@@ -18,7 +18,7 @@ from shardwise.inputs.mixed import Mixed, replicas_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed, stand_in
-from shardwise.search.question import Question
+from shardwise.search.question import Candidate, Question
 from shardwise.search.space import AS_NEEDED
 
 TRIES = 4
@@ -52,6 +52,16 @@ class Refined(NamedTuple):
     simulated: int
     bound: float = 0.0
     """No cut of the strategy that fits takes less; infinite: none fits; 0: not known."""
+
+
+def candidate_of(refined: Refined) -> Candidate:
+    """What an answer keeps of a simulated strategy."""
+    one = refined
+    return Candidate(
+        strategy=one.strategy, seconds=one.seconds, iteration_seconds_interval=one.interval,
+        total_bytes=one.total_bytes, mfu=one.mfu, allowed=one.allowed, fits=one.fits,
+        fits_probability=one.fits_probability,
+    )  # fmt: skip
 
 
 def refine(

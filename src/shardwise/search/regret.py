@@ -34,8 +34,8 @@ MOST = 8
 """Layouts whose regret is weighed at most."""
 
 
-class Layout(NamedTuple):
-    """A layout and its predicted seconds."""
+class Rival(NamedTuple):
+    """A layout that is weighed against others, and its predicted seconds."""
 
     strategy: Strategy
     seconds: float
@@ -58,12 +58,12 @@ class Layout(NamedTuple):
 class Weighed(NamedTuple):
     """Layouts that could be recommended, from the fastest to the simplest, and which one is."""
 
-    layouts: list[Layout]
+    layouts: list[Rival]
     regrets: list[float]
-    chosen: Layout
+    chosen: Rival
 
 
-def weighed(near: Iterable[Layout], width: float, gap: float) -> Weighed:
+def weighed(near: Iterable[Rival], width: float, gap: float) -> Weighed:
     """Layouts that are as fast as the fastest, as far as can be told, and which of them to run: that of least expected
     regret; of those that are no worse than it by more than `gap`, which the search cannot tell apart, the simplest.
 
@@ -76,11 +76,11 @@ def weighed(near: Iterable[Layout], width: float, gap: float) -> Weighed:
     return Weighed(layouts, found, min(equal, key=lambda one: one.simplicity))
 
 
-def _front(near: list[Layout], width: float) -> list[Layout]:
+def _front(near: list[Rival], width: float) -> list[Rival]:
     """From the fastest to the simplest, with those between that are expected to be faster than all that are simpler;
     of many, those that are expected to be fastest.
     """
-    ranked, between = sorted(near, key=lambda one: one.simplicity), list[Layout]()
+    ranked, between = sorted(near, key=lambda one: one.simplicity), list[Rival]()
     ends = {min(near, key=lambda one: (one.seconds, one.simplicity)), ranked[0]}
     for one in ranked:
         if not between or one.expected(width) < between[-1].expected(width):
@@ -94,13 +94,13 @@ def surcharge(kinds: tuple[str, ...], width: float) -> float:
     return accuracy().kinds.cost * len(kinds) + _unshown_cost(width) * len(_unshown(kinds))
 
 
-def regrets(layouts: Sequence[Layout], width: float) -> list[float]:
+def regrets(layouts: Sequence[Rival], width: float) -> list[float]:
     """The expected regret of each, as a share."""
     logs = np.array([_drawn(one, width) for one in layouts])
     return [float(one) for one in np.exp(logs - logs.min(axis=0)).mean(axis=1) - 1]
 
 
-def _drawn(layout: Layout, width: float) -> Floats:
+def _drawn(layout: Rival, width: float) -> Floats:
     """The logarithm of what a layout may really take."""
     kinds = layout.kinds
     part = accuracy().pairs["one"] * width / NORMAL / sqrt(2)

@@ -21,8 +21,8 @@ from shardwise.plan.plan import ProofPart
 from shardwise.search.cut_bound import Paths, prove
 from shardwise.search.executor import Executor, Serial
 from shardwise.search.mixed_screen import screen_of
-from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question
-from shardwise.search.refine import NEAR, Care, Refined, every_cut, refine
+from shardwise.search.question import COVERED, GAP, MOST_SHOWN, Answer, Base, Candidate, Point, Question, top_of
+from shardwise.search.refine import NEAR, Care, Refined, candidate_of, every_cut, refine
 from shardwise.search.screen import ScreenRows
 from shardwise.search.space import Space, apart, axes_apart
 from shardwise.search.table import Floats
@@ -309,17 +309,18 @@ class Search:
         self.points -= 1
         self._take(place, one)
 
-    def rows_within(
-        self, seconds: float, wanted: Callable[[Base], bool], most: int
-    ) -> Iterator[tuple[ScreenRows, int]]:
+    def rows_within(self, seconds: float, wanted: Callable[[Base], bool]) -> Iterator[tuple[ScreenRows, int]]:
         """Bounds of all strategies over the wanted bases that may take less, and the place of the first; of bases that
-        were not yet screened no more than `most`, those first that may be fastest.
+        were not yet screened two waves, the lowest bounds first.
         """
-        bases, order = self.space.bases, np.lexsort((np.arange(len(self._glance)), self._glance)).tolist()
-        near = [index for index in order if self._glance[index] < seconds and wanted(bases[index])]
-        unseen = [index for index in near if index not in self._rows][:most]
-        self._rows |= zip(unseen, self.screen.rows_of([bases[index] for index in unseen]), strict=True)
+        near = [index for index in np.argsort(self._glance, kind="stable").tolist() if self._glance[index] < seconds]
+        near = [index for index in near if wanted(self.space.bases[index])]
+        self._screen([index for index in near if index not in self._rows][: 2 * WAVE])
         yield from ((self._rows[index], int(self._starts[index])) for index in near if index in self._rows)
+
+    def _screen(self, unseen: list[int]) -> None:
+        bases = [self.space.bases[index] for index in unseen]
+        self._rows |= zip(unseen, self.screen.rows_of(bases), strict=True)
 
     def _one_axis_away(self) -> Iterator[tuple[int, float]]:
         """Places and bounds of what may fit, in the order of the space: plainer first."""
@@ -327,8 +328,7 @@ class Search:
         limit = self.best.seconds if self.best else float("inf")
         near = np.flatnonzero(self._glance < limit).tolist()
         near = [index for index in near if axes_apart(bases[index], here.base) <= 1]
-        unseen = [index for index in near if index not in self._rows]
-        self._rows |= zip(unseen, self.screen.rows_of([bases[index] for index in unseen]), strict=True)
+        self._screen([index for index in near if index not in self._rows])
         for index in near:
             rows = self._rows[index]
             may = (rows.seconds < limit) & (rows.bytes <= self.question.memory_limit)
@@ -412,8 +412,8 @@ class Search:
         )  # fmt: skip
         tried = self._sorted()
         return Answer(
-            question=question, fastest=found, bound=self.bound, counts=counts, lowest=self._evidence(), top=_top(tried),
-            simulated=tuple(tried[:MOST_SHOWN]), interrupted=self.interrupted,
+            question=question, fastest=found, bound=self.bound, counts=counts, lowest=self._evidence(),
+            top=top_of(tried), simulated=tuple(tried[:MOST_SHOWN]), interrupted=self.interrupted,
             cpu_seconds=time.process_time() - self.began, screen_seconds=self.screen_seconds,
         )  # fmt: skip
 
@@ -438,24 +438,3 @@ class Search:
         for place, one in sorted(self.tried, key=key):
             known.setdefault(place, one)
         return list(known.values())
-
-
-def candidate_of(refined: Refined) -> Candidate:
-    """What an answer keeps of a simulated strategy."""
-    one = refined
-    return Candidate(
-        strategy=one.strategy, seconds=one.seconds, iteration_seconds_interval=one.interval,
-        total_bytes=one.total_bytes, mfu=one.mfu, allowed=one.allowed, fits=one.fits,
-        fits_probability=one.fits_probability,
-    )  # fmt: skip
-
-
-def _top(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    """The best of every layout, of those that fit."""
-    seen: dict[tuple[object, ...], Candidate] = {}
-    for one in candidates:
-        s = one.strategy
-        key = (s.tp, s.cp, s.pp, s.vpp, s.ep, s.etp, s.micro_batch, s.schedule)
-        if one.allowed:
-            seen.setdefault(key, one)
-    return tuple(seen.values())

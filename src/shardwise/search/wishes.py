@@ -97,6 +97,11 @@ def kept(old: str, new: str) -> str:
     return " ".join([*stay, *new.split()])
 
 
+def without(conditions: str, axis: str) -> str:
+    """The conditions less those on an axis."""
+    return " ".join(word for word in conditions.split() if axis not in {one.axis for one in _read(word.lower())[0]})
+
+
 def _read(word: str) -> tuple[list[Condition], Given]:
     found = _CONDITION.fullmatch(word)
     name = found[1].replace("-", "_") if found else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardwise import api
 from shardwise.errors import InfeasibleError
+from shardwise.inputs.serialise import to_plain
 from shardwise.report.view import candidate_view, plan_view
 from shardwise.web.question import searched
 from shardwise.web.stream import Event
@@ -81,4 +82,7 @@ def _closest(answer: Answer, near: Closest) -> Data:
         "gpus": near.gpus or None,
         "cluster": f"{near.gpus}x{answer.question.cluster.gpu.name}" if near.gpus else None,
         "at_gpus": str(near.at_gpus) if near.at_gpus else None,
+        "seconds": near.seconds,
+        "ledger": [{"name": part.name, "value": part.value} for part in near.ledger.parts],
+        "ladder": [{**to_plain(rung), "strategy": str(rung.strategy)} for rung in near.ladder],
     }

@@ -11,8 +11,9 @@ from shardwise.errors import InputError
 from shardwise.estimate.estimate import assemble
 from shardwise.estimate.predictions import Rehearsed, RehearsedLine
 from shardwise.estimate.setup import Setup
-from shardwise.measure.rehearse.megatron import LOCAL, megatron_setup
+from shardwise.measure.rehearse.megatron import megatron_setup
 from shardwise.measure.rehearse.runtime import rehearsed_setup
+from shardwise.measure.rehearse.torchtitan import torchtitan_setup
 from shardwise.ops.moe import EAGER_ROUTING
 from shardwise.pipeline.action import Schedule
 from shardwise.plan.plan import Plan
@@ -29,6 +30,8 @@ def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
     """What is predicted beside a result: the kernels of the program that made it."""
     if result.get("with") == "megatron":
         return megatron_setup(plan, engine=bool(result.get("engine")))
+    if result.get("with") == "torchtitan":
+        return torchtitan_setup(plan)
     return rehearsed_setup(plan)
 
 
@@ -59,10 +62,10 @@ def _memory(setup: Setup, rank: int, measured: dict[str, float], order: Schedule
 
 
 def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[RehearsedLine]:
-    measured, lines = result["seconds"], []
+    measured, lines, own = result["seconds"], [], "with" not in result
     added = 0.0
     for index, chunk in enumerate(setup.rank_chunks(rank)):
-        routing, adds = _beside_experts(setup, chunk)
+        routing, adds = _beside_experts(setup, chunk) if own else (0.0, 0.0)
         added += routing + adds
         parts = {
             "F": ("forward", (chunk.f,)), "B": ("backward", (chunk.i, chunk.w, chunk.recompute)),
@@ -81,7 +84,7 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[RehearsedL
     faked = float(result.get("faked_seconds", 0.0))
     lines.append(RehearsedLine(what="all passes", predicted=passes, measured=measured["passes"] - faked, unit="s"))
     step = estimate.optimizer_by_rank[rank]
-    if result.get("with") != "megatron":
+    if own:
         step += EACH_TENSOR * tensors_of(setup.rank_chunks(rank))
     lines.append(RehearsedLine(what="optimizer step", predicted=step, measured=measured["optimizer"], unit="s"))
     total = measured["passes"] - faked + measured["optimizer"]
@@ -92,7 +95,7 @@ def _seconds(setup: Setup, rank: int, result: dict[str, Any]) -> list[RehearsedL
 def _beside_experts(setup: Setup, chunk: Chunk) -> tuple[float, float]:
     """Seconds of a micro batch's plain routing in forward, and of adding up experts' gradients."""
     layers = sum(run.repeat for run in chunk.runs if run.block.expert_params)
-    if setup.runtime.base in {"huggingface", LOCAL} or not layers:
+    if setup.runtime.base == "huggingface" or not layers:
         return 0.0, 0.0
     fused = setup.runtime.kernels.weight_grad_fusion and setup.strategy.zero < 2  # else only a share is added up
     adds = chunk.expert_params * GROUPED_ADD if fused else 0.0

@@ -15,6 +15,10 @@ from shardwise.measure.rehearse.spec import Spec
 
 PROGRAM = Path(__file__).parent / "shardwise_rehearse.py"
 MEGATRON = Path(__file__).parent / "shardwise_rehearse_megatron.py"
+TORCHTITAN = Path(__file__).parent / "shardwise_rehearse_torchtitan.py"
+_BELOW = "# --- a rank of torchtitan's own modules "
+"""What stands above it in that file is for those who check it."""
+_START = 'if __name__ == "__main__":\n    sys.exit(main())\n'
 _MARK = "SPEC: dict[str, Any] = {}\n"
 
 
@@ -22,17 +26,22 @@ class RehearsalError(ShardwiseError):
     """The program ended without a result."""
 
 
-def program_of(spec: Spec) -> Path:
-    """The program that builds a share: ours, or the one that has Megatron build it."""
-    return MEGATRON if spec["style"] == "megatron" else PROGRAM
-
-
 def program_text(spec: Spec) -> str:
-    """The program for one rank; it needs nothing else but torch, and Megatron-Core where that builds the rank."""
-    text = program_of(spec).read_text(encoding="utf-8")
+    """The program for one rank; it needs nothing else but torch, and the framework whose modules build the rank."""
+    text = _text(spec["style"])
     share = json.dumps(spec, separators=(", ", ": "))
     # as a literal of Python's own making: a model's name may hold quotes, and a plan's file is data
     return text.replace(_MARK, f"SPEC: dict[str, Any] = json.loads({share!a})\n", 1)
+
+
+def _text(style: str) -> str:
+    """Ours; Megatron's, which has a loop of its own; or ours with torchtitan's rank put in before it starts."""
+    ours = (MEGATRON if style == "megatron" else PROGRAM).read_text(encoding="utf-8")
+    if style != "torchtitan":
+        return ours
+    about, _, rank = TORCHTITAN.read_text(encoding="utf-8").partition(_BELOW)
+    told, below = about.split('"""')[1], ours.split('"""', 2)[2].removesuffix(_START)
+    return f'"""{told}"""{below}{_BELOW}{rank}\n\n{_START}'
 
 
 def run_program(
@@ -40,9 +49,9 @@ def run_program(
 ) -> dict[str, Any]:
     """Run the program in a process of its own: it takes the GPU and gives it back."""
     with tempfile.TemporaryDirectory() as folder:
-        share, out = Path(folder) / "spec.json", Path(folder) / "result.json"
-        share.write_text(json.dumps(spec), encoding="utf-8")
-        words = [sys.executable, str(program_of(spec)), "--spec", str(share), "--out", str(out), "--device", device]
+        program, out = Path(folder) / "rehearse.py", Path(folder) / "result.json"
+        program.write_text(program_text(spec), encoding="utf-8")
+        words = [sys.executable, str(program), "--out", str(out), "--device", device]
         words += ["--repeats", str(repeats), *(["--kernels", str(kernels)] if kernels else [])]
         try:
             done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=timeout)  # noqa: S603 - our own

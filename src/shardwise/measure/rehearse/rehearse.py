@@ -18,10 +18,13 @@ from shardwise.measure.rehearse.compare import compare, folded
 from shardwise.measure.rehearse.megatron import megatron_spec
 from shardwise.measure.rehearse.program import read_result, run_program
 from shardwise.measure.rehearse.spec import Spec, rank_number, spec_of
+from shardwise.measure.rehearse.torchtitan import torchtitan_spec
 from shardwise.plan.file import plan_id
 from shardwise.plan.plan import Plan
 
 Device = Literal["cuda", "meta"]
+Builder = Literal["megatron", "torchtitan"]
+_PACKAGES = {"megatron": "megatron-core", "torchtitan": "torchtitan"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ class Rehearsal:
 
 
 def spec_for(
-    plan: Plan, rank: str | None = None, *, device: Device | None = None, builder: Literal["megatron"] | None = None
+    plan: Plan, rank: str | None = None, *, device: Device | None = None, builder: Builder | None = None
 ) -> Spec:
     """The share of a rank; `builder`: who builds it, our program where none is given."""
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
@@ -52,7 +55,9 @@ def spec_for(
         if device == "meta":
             raise InputError(Fault("--device", "is meta, and Megatron's modules need a GPU; leave --with megatron out"))
         return megatron_spec(plan, number)
-    spec = spec_of(plan, number)
+    spec = torchtitan_spec(plan, number) if builder else spec_of(plan, number)
+    if device == "meta" and spec.get("run_only"):
+        raise InputError(Fault("--device", f"is meta, and {spec['run_only']}; leave --with torchtitan out"))
     if spec["counted_only"] and device != "meta":
         raise InputError(f"{spec['counted_only']}; use --device meta")
     return spec
@@ -63,7 +68,7 @@ def run(
     rank: str | None,
     *,
     device: Device | None,
-    builder: Literal["megatron"] | None,
+    builder: Builder | None,
     repeats: int,
     keep: str | Path | None,
 ) -> Rehearsal:
@@ -71,10 +76,11 @@ def run(
     spec = spec_for(plan, rank, device=device, builder=builder)
     if find_spec("torch") is None:
         raise MissingExtraError("rehearsing a rank", "torch")
-    if builder and find_spec("megatron") is None:
-        raise InputError(Fault("--with", "is megatron, and megatron-core is not installed here; use --write FILE"))
+    if builder and find_spec(builder) is None:
+        told = f"is {builder}, and {_PACKAGES[builder]} is not installed here; use --write FILE"
+        raise InputError(Fault("--with", told))
     if device != "meta" and shutil.which("nvidia-smi") is None:
-        way = "" if builder else ", or give --device meta"
+        way = "" if builder == "megatron" or spec.get("run_only") else ", or give --device meta"
         raise InputError(f"this machine has no GPU: write the program for one with --write FILE{way}")
     result = run_program(spec, device=device or "cuda", repeats=repeats)
     if keep:

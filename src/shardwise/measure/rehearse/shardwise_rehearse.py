@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Counter(TorchDispatchMode):
         self.live = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        if any(hasattr(one, "__tensor_flatten__") for one in types):  # a wrapper comes back with the tensors in it
+            return NotImplemented
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
@@ -1750,6 +1752,14 @@ class Clock:
 class Rank:
     """The chunks of one rank with their states, and one iteration of its schedule."""
 
+    told: Mapping[str, Any] = {}
+
+    @staticmethod
+    def around(spec: dict[str, Any], device: str) -> contextlib.AbstractContextManager[None]:
+        """What a framework needs around it."""
+        del spec, device
+        return contextlib.nullcontext()
+
     def __init__(self, spec: dict[str, Any], device: str, counter: Counter | None = None) -> None:
         self.spec, self.device, self.home = spec, device, Home(spec, counter)
         self.plain = spec["style"] == "plain"
@@ -1921,49 +1931,61 @@ def profiled(rank: Rank, count: int) -> list[dict[str, Any]]:
     return [{"name": e.key[:120], "count": e.count, "seconds": e.self_device_time_total * 1e-6} for e in rows[:count]]
 
 
-def rehearse(spec: dict[str, Any], device: str, repeats: int, kernels: int) -> dict[str, Any]:
-    """Run the rank: a first iteration to warm up, then `repeats` that count."""
+RANKS: dict[str, Any] = {}
+"""Styles that a framework's own modules build -> what stands in for `Rank` then."""
+
+
+def rehearse(
+    spec: dict[str, Any], device: str, repeats: int, kernels: int, keep: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """Run the rank: a first iteration to warm up, then `repeats` that count; `keep` gets what is known after each."""
     global META  # noqa: PLW0603 - one switch for the whole program, set once
     META = device == "meta"
     torch._dynamo.config.recompile_limit = 64  # type: ignore[attr-defined]
     counter = Counter() if META else None
-    with counter or contextlib.nullcontext():
+    make = RANKS.get(spec["style"], Rank)
+    with make.around(spec, device), counter or contextlib.nullcontext():
         meter = Meter(counter, int(spec["memory"]["workspace"]) if META else 0)
-        rank = Rank(spec, device, counter)
-        memory: dict[str, int] = {}
+        rank = make(spec, device, counter)
+        result = {**identity(spec, device), **rank.told, "parameters": sum(p.numel() for p in rank.parameters)}
         times: dict[str, list[float]] = {}
         clock, whole = Clock(), Clock()
         for iteration in range(2 if META else 1 + repeats):
-            meter.reset()
-            memory["static"] = meter.now()
-            first = iteration > 0
-
-            def after_first(keep: bool = first) -> None:
-                if keep:
-                    memory["after_forward"] = meter.now()
-
-            with whole.over("passes"):
-                rank.passes(clock, after_first)
-            memory["peak_forward_backward"] = meter.peak()
-            meter.reset()
-            with whole.over("optimizer"):
-                rank.step()
-            memory["peak_optimizer"] = meter.peak()
+            result["memory"] = iterated(rank, meter, clock, whole, later=iteration > 0)
             for name, values in {**clock.read(), **whole.read()}.items():
                 if iteration:
                     times.setdefault(name, []).append(sum(values) if name in {"passes", "optimizer"} else mean(values))
-        memory["peak"] = max(memory["peak_forward_backward"], memory["peak_optimizer"])
-        result = {
-            **identity(spec, device), "memory": memory,
-            "parameters": sum(p.numel() for p in rank.parameters),
-        }  # fmt: skip
-        if not META:
-            result["seconds"] = {name: statistics.median(values) for name, values in times.items()}
-            result["spread"] = {name: spread(values) for name, values in times.items()}
-            result["faked_seconds"] = faked_seconds(rank, 1 + repeats)
-            if kernels:
-                result["kernels"] = profiled(rank, kernels)
+            if not META and iteration == 0:
+                result["faked_seconds"] = faked_seconds(rank, 1)
+            if times:
+                result["seconds"] = {name: statistics.median(values) for name, values in times.items()}
+                result["spread"] = {name: spread(values) for name, values in times.items()}
+            if times and keep:
+                keep(result)
+        if kernels and not META:
+            result["kernels"] = profiled(rank, kernels)
     return result
+
+
+def iterated(rank: Any, meter: Meter, clock: Clock, whole: Clock, *, later: bool) -> dict[str, int]:  # noqa: ANN401
+    """One iteration, and its memory."""
+    memory: dict[str, int] = {}
+    meter.reset()
+    memory["static"] = meter.now()
+
+    def after_first() -> None:
+        if later:
+            memory["after_forward"] = meter.now()
+
+    with whole.over("passes"):
+        rank.passes(clock, after_first)
+    memory["peak_forward_backward"] = meter.peak()
+    meter.reset()
+    with whole.over("optimizer"):
+        rank.step()
+    memory["peak_optimizer"] = meter.peak()
+    memory["peak"] = max(memory["peak_forward_backward"], memory["peak_optimizer"])
+    return memory
 
 
 def mean(values: list[float]) -> float:
@@ -1976,7 +1998,7 @@ def spread(values: list[float]) -> float:
 
 
 def identity(spec: dict[str, Any], device: str) -> dict[str, Any]:
-    named: dict[str, Any] = {name: spec[name] for name in ("rank", "name", "plan") if name in spec}
+    named: dict[str, Any] = {name: spec[name] for name in ("rank", "name", "plan", "with") if name in spec}
     where = "meta" if device == "meta" else torch.cuda.get_device_name()
     return {"schema": SCHEMA, **named, "device": where, "torch": torch.__version__}
 
@@ -1991,6 +2013,29 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def unfit(spec: dict[str, Any], device: str, out: str | None) -> str:
+    """Why it cannot be run here; empty: it can."""
+    if device == "cuda" and spec["counted_only"]:
+        return f"{spec['counted_only']}; run it with --device meta"
+    if device == "cuda" and not torch.cuda.is_available():
+        return "torch finds no CUDA GPU here; --device meta counts the memory without one"
+    if device == "meta" and spec.get("run_only"):
+        return f"{spec['run_only']}; run it on a GPU"
+    if out and not Path(out).resolve().parent.is_dir():
+        return f"--out {out}: its folder does not exist; make it first"
+    return ""
+
+
+def write(result: dict[str, Any], out: str | None) -> None:
+    text = json.dumps(result, indent=1) + "\n"
+    if out:
+        part = Path(out + ".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(out)
+    else:
+        sys.stdout.write(text)
+
+
 def main() -> int:
     options = parsed()
     spec = json.loads(Path(options.spec).read_text(encoding="utf-8")) if options.spec else SPEC
@@ -1998,28 +2043,20 @@ def main() -> int:
         sys.stderr.write("error: no rank is written into this file; make one with `shardwise rehearse PLAN --rank N`\n")
         return 2
     device = options.device or ("cuda" if torch.cuda.is_available() and not spec["counted_only"] else "meta")
-    if device == "cuda" and spec["counted_only"]:
-        sys.stderr.write(f"error: {spec['counted_only']}; run it with --device meta\n")
+    fault = unfit(spec, device, options.out)
+    if fault:
+        sys.stderr.write(f"error: {fault}\n")
         return 2
-    if device == "cuda" and not torch.cuda.is_available():
-        sys.stderr.write("error: torch finds no CUDA GPU here; --device meta counts the memory without one\n")
-        return 2
-    if options.out and not Path(options.out).resolve().parent.is_dir():
-        sys.stderr.write(f"error: --out {options.out}: its folder does not exist; make it first\n")
-        return 2
-    began = time.monotonic()
+    began, keep = time.monotonic(), functools.partial(write, out=options.out) if options.out else None
     try:
-        result = rehearse(spec, device, max(1, options.repeats), options.kernels)
+        result = rehearse(spec, device, max(1, options.repeats), options.kernels, keep)
     except torch.OutOfMemoryError as error:
         result = {**identity(spec, device), "error": f"out of memory: {str(error).splitlines()[0]}"}
+    except ImportError as error:
+        sys.stderr.write(f"error: {error}; install what is missing here, or rehearse without --with\n")
+        return 2
     result["run_seconds"] = round(time.monotonic() - began, 2)
-    text = json.dumps(result, indent=1) + "\n"
-    if options.out:
-        part = Path(options.out + ".part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(options.out)
-    else:
-        sys.stdout.write(text)
+    write(result, options.out)
     return 1 if "error" in result else 0
 
 

@@ -33,6 +33,7 @@ RUNTIMES: tuple[tuple[str, str], ...] = (
     ("megatron-lm fork", "megatron-2023"),
     ("megatron-lm \\((2020|2021|2022)|285068c8|nemo megatron", "megatron-2021"),
     ("alpa", "megatron-2021"),
+    ("automodel", "automodel"),
     ("mindformers|mindspore", "mindformers"),
     ("paddle", "paddle"),
     ("deepspeed", "deepspeed"),
@@ -111,6 +112,8 @@ def _networked(cluster: Cluster, gpu: dict[str, Any], gpus: int) -> Cluster:
     domain = inner.size
     if "NVL72" not in str(gpu.get("type", "")):
         domain = int(gpu.get("gpus_per_node") or inner.size)
+    if gpus > domain:  # a job takes as many GPUs of every rack: 64 of 72
+        domain = max(size for size in range(1, domain + 1) if gpus % size == 0)
     inner = replace(inner, size=domain, topology="switch")
     if gpus <= domain:
         return replace(cluster, levels=(inner,))

@@ -11,7 +11,7 @@ from shardwise.frameworks.simumax import read as simumax
 from shardwise.inputs.layers import own_cut, with_layers
 from shardwise.inputs.load import load_runtime, named_model
 from shardwise.inputs.model import Mla, Model, Moe
-from shardwise.inputs.recompute import Recompute
+from shardwise.inputs.recompute import MODULES, Recompute
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.site import Site
 from shardwise.inputs.strategy import Strategy
@@ -30,7 +30,9 @@ SCHEDULES = {
     "zb-h1": "zb-h1",
     "zb-h2": "zb-h2",
     "gpipe": "gpipe",
+    "dualpipe": "dualpipe-v",  # the same passes in half the parameters: two half stages in place of two whole ones
 }
+V_SHAPED = {"zb-v", "dualpipe-v"}
 
 
 def read(row: Row) -> MeasuredRun | Skipped:
@@ -166,7 +168,8 @@ def _moe(row: Row) -> Moe | None:
 
 def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Strategy:
     p = row["parallel"]
-    vpp = int(p.get("vpp") or 1)
+    layers = own_layers(row)
+    vpp = int(p.get("vpp") or len(layers) // int(p["pp"] or 1) or 1)
     micro = int(p["micro_batch"] or 0)
     if not micro:
         # torchtitan cuts a replica's batch into as many micro batches as there are stages
@@ -195,9 +198,9 @@ def _strategy(row: Row, model: Model, runtime: Runtime, notes: list[str]) -> Str
         global_batch=global_batch,
         seq=int(row["model"]["seq_len"]),
         schedule=schedule,
-        placement="v" if schedule == "zb-v" else "loop",
+        placement="v" if schedule in V_SHAPED else "loop",
         recompute=recompute_of(p["recompute"], model),
-        layers=own_layers(row) or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
+        layers=layers or _layers(p, model, vpp) or own_cut(model, runtime, int(p["pp"] or 1), vpp),
         dtype=PRECISIONS[row["precision"]["compute"]],
         **formats_of(row),
         runtime=runtime.name,
@@ -212,7 +215,7 @@ def _schedule(p: Row, vpp: int) -> tuple[str, int]:
     text = str(p.get("schedule") or "").lower()
     named = next((name for key, name in SCHEDULES.items() if text.startswith(key)), None)
     if named:
-        return named, (2 if named == "zb-v" else 1)
+        return named, (2 if named in V_SHAPED else 1)
     if int(p["pp"] or 1) == 1:
         return "1f1b", 1
     return ("interleaved", vpp) if vpp > 1 else ("1f1b", 1)
@@ -239,14 +242,21 @@ def _layers(p: Row, model: Model, vpp: int) -> tuple[int, ...]:
     return ()
 
 
-_MODULES = (("mla_up_proj", "mla-up"), ("moe_act", "moe-act"), ("mlp", "mlp"), ("layernorm", "mlp-norm"))
+_MODULES = (
+    ("mla_up_proj", ("mla-up",)),
+    ("moe_act", ("moe-act",)),
+    ("mlp", ("mlp",)),
+    ("layernorm", ("attention-norm", "mlp-norm")),
+)
 
 
 def recompute_of(text: str | None, model: Model) -> Recompute:
     """A source's words for recompute; what it does not state counts as none here."""
     words = str(text or "none").lower()
-    modules = [ours for theirs, ours in _MODULES if theirs in words and not (theirs == "mlp" and model.moe)]
-    if modules and not words.startswith(("full", "selective")):  # Megatron's mlp is that of dense layers alone
+    # Megatron's mlp is that of dense layers alone
+    named = [ours for theirs, ours in _MODULES if theirs in words and not (theirs == "mlp" and model.moe)]
+    modules = sorted({part for ours in named for part in ours}, key=MODULES.index)
+    if modules and not words.startswith(("full", "selective")):
         return Recompute(modules=tuple(modules))
     if words.startswith("full") or "every 2nd layer" in words or "block fraction" in words:
         return Recompute(full=True, layers=() if words.startswith("full") else (model.layers // 2,))

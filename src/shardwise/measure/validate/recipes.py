@@ -14,8 +14,12 @@ Row = dict[str, Any]
 _FILE = Path(__file__).parent / "data" / "recipes.toml"
 _BRIDGE = "megatron bridge"
 _DISPATCHERS = {"deepep": "deepep", "hybridep": "hybridep", "alltoall": "all-to-all", "allgather": "all-gather"}
-# Layers of every chunk of DeepSeek-V3 by the number of chunks; the last one holds what predicts further ahead, too.
+# Layers of every chunk of DeepSeek-V3 by the number of chunks; the last one holds what predicts further ahead, too. Its
+# makers do not print theirs, and are taken to cut it as evenly.
 _DEEPSEEK_V3 = {8: (8,) * 7 + (5,), 16: (4,) * 15 + (1,), 32: (1,) + (2,) * 30 + (0,)}
+# Llama 3 405B: the first chunk has only the embedding, the last only the output layer and the loss (arXiv 2407.21783,
+# section 3.3.2), so that its 16 stages have 8 chunks of one layer each.
+_LLAMA_3 = (0,) + (1,) * 126 + (0,)
 
 
 def unprinted(row: Row, notes: list[str]) -> dict[str, Any]:
@@ -36,8 +40,15 @@ def unprinted(row: Row, notes: list[str]) -> dict[str, Any]:
 # Recipes of Megatron-Core with Transformer Engine that published runs were made with: first pattern that a row's source
 # and framework match. Megatron Bridge (`perf_recipes`, 067f987): gradients reduced in bf16, fp8 with a scale for every
 # tensor, parameters in the format of the products. NeMo and MLPerf: delayed scaling, parameters in fp8; the rows that
-# say so reduce gradients in bf16.
+# say so reduce gradients in bf16. AutoModel (36044ad3, `components/models`, `moe/parallelizer.py`) builds parameters in
+# bf16, hands them to torch's Adam, and reduces gradients in fp32; Nemotron's recipe of DGX Cloud (8f5cbb3,
+# `nemotron4-340b-synth.yaml`) asks for an optimizer in bf16, for which NeMo stores no fp32 parameters.
 _FORMATS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("automodel", {"master": "pure", "grad_dtype": "fp32"}),
+    (
+        "dgxc .*nemotron/readme_340b",
+        {"master": "pure", "grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True},
+    ),
     ("megatron bridge", {"grad_dtype": "bf16", "scaling": "tensor", "fp8_weights": True}),
     ("mlperf", {"scaling": "delayed", "fp8_weights": True}),
     ("dgxc", {"grad_dtype": "bf16", "scaling": "delayed", "fp8_weights": True}),  # as those of its rows that say it
@@ -47,7 +58,8 @@ _FORMATS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def formats_of(row: Row) -> dict[str, Any]:
     """Formats of gradients, scales, weights and attention: what a row says of them, else what its recipe does."""
-    said, precision = f"{row['source_key']} {row['framework']}".lower(), row["precision"]
+    page, precision = str((row.get("source") or {}).get("path", "")), row["precision"]
+    said = f"{row['source_key']} {row['framework']} {page}".lower()
     fields = next((dict(fields) for pattern, fields in _FORMATS if re.search(pattern, said)), {})
     if str(row["parallel"].get("fsdp")) == "Megatron-FSDP":  # it scatters gradients in the format of its parameters
         fields["grad_dtype"] = "bf16"
@@ -56,6 +68,10 @@ def formats_of(row: Row) -> dict[str, Any]:
     detail = f"{precision.get('detail', '')} {row.get('notes') or ''}".lower()
     if "rowwise" in str(precision.get("detail", "")):
         fields["scaling"] = "row"
+    if "blocks of 128" in detail:
+        fields["scaling"] = "block"
+    if "bf16 moments" in detail:
+        fields["optimizer"] = "adamw-bf16"
     if "fp8 all-gather" in detail or "fp8 fsdp all-gather" in detail:
         fields["fp8_weights"] = True
     if "fp8 attention" in detail:
@@ -63,13 +79,16 @@ def formats_of(row: Row) -> dict[str, Any]:
     if "offloaded to the host" in detail:
         fields["offload"] = "activations"
     narrow = precision["compute"] in {"fp8", "mxfp8", "nvfp4"}
-    return {name: value for name, value in fields.items() if narrow or name in {"grad_dtype", "offload"}}
+    always = {"grad_dtype", "master", "offload", "optimizer"}
+    return {name: value for name, value in fields.items() if narrow or name in always}
 
 
 def own_layers(row: Row) -> tuple[int, ...]:
     """The cut of a recipe that has one of its own."""
     p, m = row["parallel"], row["model"]
-    if m["name"] != "deepseek-v3" or m["layers"] != 61 or "megatron" not in row["framework"].lower():
+    if row["source_key"] == "llama3-paper" and p["pp"] == 16 and m["layers"] == 126:
+        return _LLAMA_3
+    if m["name"] != "deepseek-v3" or m["layers"] != 61 or not re.search("megatron|deepseek", row["framework"].lower()):
         return ()
     return _DEEPSEEK_V3.get(int(p["pp"] or 1) * int(p.get("vpp") or 1), ())
 

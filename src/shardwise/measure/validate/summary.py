@@ -13,7 +13,7 @@ from shardwise.estimate.intervals import ANY, COMPOSED, NODES, UNSEEN, near, spr
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.measure.validate.validate import Outcome
 from shardwise.search.question import GAP
-from shardwise.search.regret import Layout, weighed
+from shardwise.search.regret import Rival, weighed
 
 Key = Callable[[Outcome], str]
 
@@ -192,6 +192,8 @@ class Regret:
     """Measured time of the slowest over that of the best, less 1: what there was to lose."""
     refused: int
     """Layouts ranked before the chosen one that ran out of memory when they were tried."""
+    experts: bool = False
+    """The model has experts."""
 
 
 def regrets(outcomes: Iterable[Outcome]) -> list[Regret]:
@@ -235,6 +237,7 @@ def _regret(name: str, members: list[Outcome]) -> Regret | None:
         regret=_seconds(chosen) / _seconds(best) - 1,
         spread=max(map(_seconds, ran)) / _seconds(best) - 1,
         refused=len(members) - len(left),
+        experts=best.case.model.moe is not None,
     )
 
 
@@ -244,7 +247,7 @@ def recommended(members: list[Outcome]) -> Outcome:
     """
     fit = [one for one in members if one.predicted["fits"]] or members
     layouts = {
-        Layout(one.case.strategy, float(one.predicted["iteration_seconds"]), one.case.model.moe is not None): one  # type: ignore[arg-type]
+        Rival(one.case.strategy, float(one.predicted["iteration_seconds"]), one.case.model.moe is not None): one  # type: ignore[arg-type]
         for one in reversed(fit)
     }
     fastest = min(layouts, key=lambda one: (one.seconds, one.simplicity))

@@ -69,7 +69,9 @@ def make_profile(
 
     tps = tps or tensor_parallels(model, cluster)
     calibration = as_run_by(calibration_of(cluster.gpu), runtime.name, experts=model.moe is not None)
-    machine = machine_of(cluster.gpu, calibration, runtime, dtype, accumulating=True, site=cluster.site)
+    machine = machine_of(
+        cluster.gpu, calibration, runtime, dtype, accumulating=True, site=cluster.site, gpus=cluster.gpus
+    )
     network = network_of(cluster, calibration)
     kinds = list(dict.fromkeys(layer_kinds(model)))
     values = []

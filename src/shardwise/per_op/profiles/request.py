@@ -32,7 +32,13 @@ def operator_request(
 ) -> Plain:
     """All operators of a model at every micro batch and tp; equal parts are measured once."""
     machine = machine_of(
-        cluster.gpu, calibration_of(cluster.gpu), runtime, "bf16", accumulating=True, site=cluster.site
+        cluster.gpu,
+        calibration_of(cluster.gpu),
+        runtime,
+        "bf16",
+        accumulating=True,
+        site=cluster.site,
+        gpus=cluster.gpus,
     )
     network = network_of(cluster, calibration_of(cluster.gpu))
     sizes, tps = micro_batches or MICRO_BATCHES, tensor_parallels(model, cluster)

@@ -80,8 +80,10 @@ export const en = {
   "plan.none.stopped": "Stopped before anything was found that fits",
   "plan.closest":
     "The closest strategy lacks {missing}: its fullest rank needs {needed}, and {limit} of {memory} may be used (the rest is the margin for the memory model's error):",
-  "plan.enough": "The smallest number of these GPUs for which one fits is {gpus}.",
-  "plan.try": "Plan for {gpus} GPUs",
+  "plan.ladder": "Ways out, cheapest first",
+  "plan.ladder.price": "Each was searched and fits. Time and GPU-seconds are beside the closest strategy ({seconds}), which does not.",
+  "column.change": "Change",
+  "column.dearer": "GPU-seconds",
   "plan.scatter": "All simulated strategies",
   "plan.table": "Best of every layout",
   "plan.all": "Show all {count}",

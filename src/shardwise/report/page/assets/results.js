@@ -146,23 +146,54 @@ export function nothing(run) {
           memory: bytes(near.memory_bytes),
         })) : null,
     near ? el("p", {}, el("code", {}, near.strategy)) : null,
-    near && near.gpus ? el("p", {}, t("plan.enough", { gpus: near.gpus })) : null,
-    near && near.gpus && state.live
-      ? el(
-          "button",
-          {
-            class: "primary",
-            type: "button",
-            on: {
-              click: () => {
-                update({ question: { ...state.question, gpus: near.gpus } });
-                start();
-              },
-            },
-          },
-          t("plan.try", { gpus: near.gpus }),
-        )
-      : null,
+    near ? el("p", {}, near.ledger.filter(part => part.value > 0.01 * near.needed_bytes).map(part => `${part.name} ${bytes(part.value)}`).join(" · ")) : null,
+    near && near.ladder.length ? ladder(near) : near ? el("p", { class: "lines" }, run.message) : null,
+  );
+}
+
+/** Ways out where nothing fits, each with its price and what to plan for. */
+function ladder(near) {
+  const heads = ["change", "iteration", "slower", "dearer", "memory", "strategy"];
+  const planned = rung => {
+    update({ question: { ...state.question, gpus: rung.gpus, gpu: rung.gpu, only: rung.conditions } });
+    start();
+  };
+  return el(
+    "section",
+    { "aria-label": t("plan.ladder") },
+    el("h3", {}, t("plan.ladder")),
+    el("p", {}, t("plan.ladder.price", { seconds: seconds(near.seconds) })),
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { class: "best" },
+        el("thead", {}, el("tr", {}, heads.map(head => el("th", { scope: "col" }, t(`column.${head}`))))),
+        el(
+          "tbody",
+          {},
+          near.ladder.map(rung =>
+            el(
+              "tr",
+              {},
+              el(
+                "td",
+                {},
+                state.live
+                  ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${rung.change} · ${rung.cluster}`)
+                  : `${rung.change} · ${rung.cluster}`,
+              ),
+              el("td", { class: "num" }, seconds(rung.seconds)),
+              el("td", { class: "num" }, signed(rung.slower)),
+              el("td", { class: "num" }, signed(rung.dearer)),
+              el("td", { class: "num" }, `${bytes(rung.total_bytes)} / ${bytes(rung.memory)}`),
+              el("td", {}, el("code", {}, rung.strategy)),
+            ),
+          ),
+        ),
+      ),
+    ),
   );
 }
 

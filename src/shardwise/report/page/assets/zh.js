@@ -80,8 +80,10 @@ export const zh = {
   "plan.none.stopped": "在找到放得下的策略之前已停止",
   "plan.closest":
     "最接近的策略还缺 {missing}：最满的 rank 需要 {needed}，而 {memory} 中只能用 {limit}（其余是为内存模型误差留的余量）：",
-  "plan.enough": "使用该型号 GPU，至少需要 {gpus} 张才放得下。",
-  "plan.try": "用 {gpus} 张 GPU 规划",
+  "plan.ladder": "可行的办法（代价从低到高）",
+  "plan.ladder.price": "每一项都经过搜索并放得下。时间与 GPU 秒相对于最接近但放不下的策略（{seconds}）。",
+  "column.change": "改动",
+  "column.dearer": "GPU 秒",
   "plan.scatter": "所有仿真过的策略",
   "plan.table": "各布局的最优策略",
   "plan.all": "显示全部 {count} 个",
