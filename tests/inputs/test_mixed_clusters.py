@@ -54,7 +54,7 @@ def test_one_node_of_each_kind_is_joined_by_the_network_between_nodes():
     [
         ("8xh100 +", "has a + without a kind of GPU on either side; write 32xh100 + 64xa100"),
         ("8xh100 + 8xfoo", "there is no GPU named 'foo'"),
-        ("8xh100 + 8xa100 + 8xv100 + 8xl40s", "has 4 kinds of GPU; up to 3 are planned together"),
+        ("8xh100 + 8xa100 + 8xv100 + 8xl40s", "has 4 kinds of GPU; up to 3 are known together"),
     ],
 )
 def test_what_is_wrong_is_told(text, told):

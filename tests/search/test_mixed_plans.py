@@ -12,6 +12,7 @@ from questions import small_model
 import shardwise
 from shardwise.api import check_proof
 from shardwise.check.check import check
+from shardwise.errors import InputError
 from shardwise.estimate.estimate import estimate, room
 from shardwise.inputs.load import load_runtime, mixed_of, named_cluster
 from shardwise.inputs.mixed import Mixed, orders_of, replicas_of, shared_batches
@@ -21,6 +22,7 @@ from shardwise.report.data import facts
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.balance_plan import balanced
 from shardwise.search.mixed_screen import MixedScreen
+from shardwise.search.nothing_fits import why_nothing
 from shardwise.search.question import Question
 from shardwise.search.space import AS_NEEDED, Space
 from shardwise.search.wishes import read_wishes
@@ -171,6 +173,20 @@ def test_every_verb_says_the_same_of_a_mixed_plan(tmp_path):
     assert not made.losses
     readme = next(file.text for file in made.files if file.name.startswith("README"))
     assert "NODE_RANK 0 must be nodes of" in readme
+
+
+def test_the_closest_of_what_does_not_fit_is_lean():
+    answer = answer_of(question_of("llama-3-70b", "1xh100 + 1xa100", global_batch=4, only="mbs=1 cp=1 tp=1"))
+    assert answer.fastest is None
+    assert answer.closest.strategy.recompute.full
+    assert why_nothing(answer).endswith("use more GPUs of either kind, or larger ones, or shorten the sequence")
+
+
+def test_three_kinds_are_estimated_and_not_planned():
+    three = named_cluster("4xh100 + 4xa100 + 4xv100")
+    assert shardwise.estimate("gpt-3-2.7b", three, "pp3 tp4 gbs12 seq2048 fp16 layers=14,12,6").fits == "yes"
+    with pytest.raises(InputError, match="has 3 kinds of GPU, and 2 are searched together"):
+        asked(three)
 
 
 def test_a_kind_that_is_faster_alone_is_told():

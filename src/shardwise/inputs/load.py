@@ -30,7 +30,7 @@ SITES = lookup.CATALOG / "sites"
 OWN_SITE = "own"
 """What a site of a file is called that has numbers and no name."""
 MOST_KINDS = 3
-"""Kinds of GPU of a mixed cluster; every order of theirs is searched."""
+"""Kinds of GPU of a mixed cluster."""
 _ENDINGS = (".toml", ".json", ".yaml", ".yml")
 _OF_CLUSTER = frozenset({"levels", "host_bandwidth", "host_memory"})
 _COUNTED = re.compile(r"\s*([0-9]{1,400})\s*[x*]\s*(.+)", re.IGNORECASE)
@@ -182,7 +182,7 @@ def mixed_of(parts: Sequence[Cluster], join: Level | None = None) -> Cluster:
     if len(kinds) == 1:
         return kinds[0]
     if len(kinds) > MOST_KINDS:
-        raise InputError(Fault("cluster", f"has {len(kinds)} kinds of GPU; up to {MOST_KINDS} are planned together"))
+        raise InputError(Fault("cluster", f"has {len(kinds)} kinds of GPU; up to {MOST_KINDS} are known together"))
     return Mixed(kinds=tuple(kinds), join=join or min(map(_between_nodes, kinds), key=_rate))
 
 

@@ -53,6 +53,8 @@ UNSEARCHED = (
 )
 """Fields of a strategy that are asked for; those that are axes too (`wishes.AXES`) are searched where several values
 are named, since they change the numbers that are trained with, or need the host's memory."""
+MOST_KINDS = 2
+"""Kinds of GPU whose sharing of layers the bounds know well: of three the gap stays wide and the search long."""
 NEARLY = 0.02
 """Gap at which the kinds of a mixed cluster alone are known well enough."""
 
@@ -89,6 +91,9 @@ def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, li
     overlap = wishes.named("ep_overlap") == (True,)
     for way in wishes.named("dispatcher") or (base.dispatcher,):
         faults += asked_dispatch(model, replace(base, dispatcher=way, ep_overlap=overlap), runtime)
+    if len(kinds_of(cluster)) > MOST_KINDS:
+        told = f"has {len(kinds_of(cluster))} kinds of GPU, and {MOST_KINDS} are searched together"
+        faults.append(Fault("cluster", f"{told}; leave one out, or estimate strategies one by one"))
     if limit <= 0:
         memory = cluster.gpu.memory
         left = f"leaves nothing of the {show_bytes(memory)} that a {cluster.gpu.name} has; give less than that"

@@ -191,8 +191,10 @@ class MixedScreen(Screen):
     def _bytes_of(self, rooms: Floats) -> Floats:
         """The limit, times the layers that there are over those that the ranks have room for."""
         most, question = rooms.sum(axis=0), self.space.question
-        lacking = (rooms.min(axis=0) < 1) | (most <= 0)  # every rank has a layer
-        return np.where(lacking, np.inf, question.memory_limit * question.model.layers / np.maximum(most, 1e-9))
+        # every rank has a layer; those that cannot are too large by as much as they lack room for one
+        short = 3.0 - rooms.min(axis=0)
+        shares = np.where(short > 2.0, short, question.model.layers / np.maximum(most, 1.0))
+        return np.asarray(question.memory_limit * shares)
 
 
 class _Room:
@@ -217,10 +219,10 @@ class _Room:
         return self.each[0] * block.params + self.each[1] * block.expert_params
 
     def whole(self, layers: int) -> Floats:
-        """All layers where the whole model fits on one rank, none where it does not."""
+        """The share of all layers that one rank has room for."""
         parts = enumerate(self.table.pieces)
         need = sum(one.number * (self._static(at) + self.stretch * self.kept[at]) for at, one in parts)
-        return np.where(self.fixed + need <= self.limit, float(layers), 0.0)
+        return np.asarray(layers * self.limit / (self.fixed + need))
 
     def layers(self, flight: float, *, first: bool, last: bool) -> Floats:
         """Layers that fit beside the ends; any kind of layer may be the leanest."""
