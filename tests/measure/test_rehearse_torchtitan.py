@@ -48,6 +48,7 @@ def spec(plan: Plan, device="meta"):
     [
         ("llama-3-8b", "pp2 dp2 zero2 mbs1 gbs8 seq1024", r"strategy\.pp: is 2: rehearse --with torchtitan cannot"),
         ("qwen3-30b-a3b", "dp4 ep4 zero2 mbs1 gbs4 seq1024", r"strategy\.ep: is 4"),
+        ("llama-3-8b", "dp4 zero0 mbs1 gbs4 seq1024", r"strategy\.zero: is 0"),
         ("llama-3-8b", "dp4 zero2 fp8 mbs1 gbs4 seq1024", r"strategy\.dtype: is fp8"),
         ("llama-3-8b", "dp4 zero2 compile mbs1 gbs4 seq1024", r"--device: is meta, and torchtitan cannot go without"),
         ("llama-3-8b", "cp2 dp2 zero2 mbs1 gbs4 seq1024", r"context parallel, whose attention"),

@@ -71,7 +71,8 @@ class TrainerRank:
         config = ConfigManager().parse_args(words)
         self.trainer = trainer_of(config, spec["family"], device)
         self.trainer.device = torch.device(self.device)
-        self.sent = None if counter else Sent(self.home.faked)
+        # compiled code sends by itself, and is not compiled where others look on
+        self.sent = None if counter or config.compile.enable else Sent(self.home.faked)
         if counter:
             watch_resizes(counter)
         self.shape = config.training.local_batch_size, config.training.seq_len

@@ -66,6 +66,7 @@ def _refuse(plan: Plan) -> None:
     unfit = {
         "pp": strategy.pp > 1,
         "ep": strategy.ep > 1,
+        "zero": strategy.dp > 1 and not strategy.zero,  # DDP waits for what a fake group does not give
         "dtype": strategy.dtype not in {"bf16", "fp32"},
         "offload": strategy.offload != "none",
     }
@@ -81,7 +82,6 @@ def _run_only(plan: Plan) -> str:
         "compiled layers": strategy.compile,
         "experts, whose kernels look at where tokens go": plan.model.moe is not None,
         "context parallel, whose attention has kernels on a GPU alone": strategy.cp > 1,
-        "replicas without FSDP": strategy.dp > 1 and not strategy.zero,
     }
     found = [reason for reason, there in reasons.items() if there]
     return f"torchtitan cannot go without data through {found[0]}" if found else ""
