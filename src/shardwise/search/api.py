@@ -49,6 +49,7 @@ UNSEARCHED = (
     "offload",
     "flash",
     "cuda_graphs",
+    "ep_overlap",
     "straggler",
 )
 """Fields of a strategy that are asked for; those that are axes too (`wishes.AXES`) are searched where several values
@@ -88,7 +89,7 @@ def question_of(
 
 def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, limit: float, wishes: Wishes) -> None:
     faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
-    overlap = wishes.named("ep_overlap") == (True,)
+    overlap = (wishes.named("ep_overlap") or (base.ep_overlap,)) == (True,)
     for way in wishes.named("dispatcher") or (base.dispatcher,):
         faults += asked_dispatch(model, replace(base, dispatcher=way, ep_overlap=overlap), runtime)
     if len(kinds_of(cluster)) > MOST_KINDS:

@@ -223,8 +223,9 @@ class Space:
         Of graphs that are named those that cover most are never slower; `Search` drops them where they bring nothing.
         """
         q, can = self.question, self.question.runtime.can
-        overlaps = (False, True) if ep > 1 and can.ep_overlap else (False,)
-        for way, overlap in product(self._ways(ep), q.wishes.kept("ep_overlap", overlaps)):
+        able = ep > 1 and can.ep_overlap
+        overlaps = [one for one in self._choices("ep_overlap", (q.base.ep_overlap,)) if able or not one]
+        for way, overlap in product(self._ways(ep), overlaps):
             if not overlap or way != "all-gather":
                 yield from ((way, overlap, graphs) for graphs in self._graphs(way, offload))
 
