@@ -229,13 +229,8 @@ def _estimate(
     frozen = strategy.lora is not None
     causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
     full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
-    shares = [rank.gpus for rank in setup.ranks] or [strategy.dp * strategy.tp * strategy.cp] * len(setup.chunks)
-    again = sum(gpus * chunk.recompute_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
-    world = sum(shares) // strategy.vpp
+    again, world = _again(setup)
     capacity = seconds * world * peak
-    microbatches = float(strategy.microbatches)
-    if strategy.batches:  # the mean of replicas
-        microbatches = strategy.global_batch / strategy.dp / strategy.micro_batch
     total = memory[rank].total
     host = _host_bytes(setup)
     stage = stages[done.busiest]
@@ -266,7 +261,7 @@ def _estimate(
         tflops_per_gpu=causal / seconds / world / 1e12,
         mfu=causal / capacity,
         mfu_full_attention=full / capacity,
-        hfu=(causal + again * microbatches) / capacity,
+        hfu=(causal + again) / capacity,
         forward_seconds=strategy.microbatches * stage.forward,
         backward_seconds=strategy.microbatches * stage.backward,
         optimizer_seconds=update.optimizer,
@@ -274,6 +269,15 @@ def _estimate(
         update=update,
         calibration="; ".join(dict.fromkeys(f"{one.calibration.name}: {one.calibration.source}" for one in kinds)),
     )
+
+
+def _again(setup: Setup) -> tuple[float, int]:
+    """Operations that all GPUs compute again in an iteration, and how many GPUs those are."""
+    strategy = setup.strategy
+    shares = [rank.gpus for rank in setup.ranks] or [strategy.dp * strategy.tp * strategy.cp] * len(setup.chunks)
+    flops = sum(gpus * chunk.recompute_flops for gpus, chunk in zip(shares, setup.chunks, strict=True))
+    mean = strategy.global_batch / strategy.dp / strategy.micro_batch  # replicas may have different batches
+    return flops * mean, sum(shares) // strategy.vpp
 
 
 def _place(setup: Setup, kind: Setup) -> int:

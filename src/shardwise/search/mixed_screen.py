@@ -39,7 +39,7 @@ def screen_of(space: Space) -> Screen:
     return MixedScreen(space=space) if isinstance(space.question.cluster, Mixed) else Screen(space=space)
 
 
-class Priced(NamedTuple):
+class PricedKind(NamedTuple):
     """One kind of GPU: seconds of every piece of the model there, [piece, choice], all of a piece together."""
 
     table: Table
@@ -109,7 +109,7 @@ class MixedScreen(Screen):
                 bytes_.append(self._bytes_of(rooms)[own])
         return ScreenRows(base, np.concatenate(seconds) * ROUNDED, np.concatenate(bytes_) * ROUNDED)
 
-    def _seconds_of(self, priced: list[Priced], point: Point, rooms: Floats) -> Floats:
+    def _seconds_of(self, priced: list[PricedKind], point: Point, rooms: Floats) -> Floats:
         strategy, runtime = self.space.strategy(point), priced[0].table.ground.runtime
         update, beside = self._update_of(priced, point, strategy)
         passes = self._replicas(priced, strategy) if strategy.pp == 1 else self._stages(priced, strategy, rooms)
@@ -117,7 +117,7 @@ class MixedScreen(Screen):
         fixed = self.space.question.runtime.overheads.beside(strategy.microbatches, strategy.zero)
         return np.asarray(passes * strategy.straggler + shown + fixed)
 
-    def _replicas(self, priced: list[Priced], strategy: Strategy) -> Floats:
+    def _replicas(self, priced: list[PricedKind], strategy: Strategy) -> Floats:
         whole = [one.both.sum(axis=0) for one in priced]
         if not self.space.batches_by_kind:
             return np.asarray(strategy.microbatches * np.max(whole, axis=0))
@@ -125,7 +125,7 @@ class MixedScreen(Screen):
         speed = sum(n / one for n, one in zip(replicas, whole, strict=True))
         return np.asarray(strategy.global_batch / strategy.micro_batch / speed)
 
-    def _stages(self, priced: list[Priced], strategy: Strategy, rooms: Floats) -> Floats:
+    def _stages(self, priced: list[PricedKind], strategy: Strategy, rooms: Floats) -> Floats:
         owners, m, pp = stage_kinds(self.space.question.cluster, strategy), strategy.microbatches, strategy.pp
         counts = np.array([owners.count(kind) for kind in range(len(priced))], dtype=float)
         busy = least_busy(np.stack([one.both for one in priced]), counts)
@@ -162,7 +162,7 @@ class MixedScreen(Screen):
         most = np.where(gained <= later, most, layers)
         return np.asarray(layers * fast + (layers - most) * more + ends.sum(axis=0))
 
-    def _update_of(self, priced: list[Priced], point: Point, strategy: Strategy) -> tuple[Update, Beside]:
+    def _update_of(self, priced: list[PricedKind], point: Point, strategy: Strategy) -> tuple[Update, Beside]:
         """The least of the kinds', part by part: each is concave in the parameters, and so is the least; and what it
         meets behind the passes at least, whatever these send.
         """
@@ -174,7 +174,7 @@ class MixedScreen(Screen):
             self._updates[key] = Update(*map(min, zip(*found, strict=True))), Beside(taken)
         return self._updates[key]
 
-    def _rooms(self, priced: list[Priced], point: Point, choices: Choices) -> Floats:
+    def _rooms(self, priced: list[PricedKind], point: Point, choices: Choices) -> Floats:
         """Layers that every rank has room for at most, [rank, choice]."""
         question, strategy = self.space.question, self.space.strategy(point)
         cluster, limit = question.cluster, question.memory_limit
@@ -200,7 +200,7 @@ class MixedScreen(Screen):
 class _Room:
     """How many layers a rank of one kind has room for, at most."""
 
-    def __init__(self, priced: Priced, strategy: Strategy, choices: Choices, limit: float) -> None:
+    def __init__(self, priced: PricedKind, strategy: Strategy, choices: Choices, limit: float) -> None:
         self.table, ground, self.limit = priced.table, priced.table.ground, limit
         self.stretch = 1 + ground.runtime.memory.fragmentation
         rates = rates_of(ground, strategy, priced.whole if strategy.pp == 1 else chunk_of(
@@ -234,7 +234,7 @@ class _Room:
         return np.asarray(np.floor((self.limit - self.fixed - beside) / least * (1 + 1e-9)))
 
 
-def _priced(space: Space, table: Table, point: Point, choices: Choices, count: int) -> Priced:
+def _priced(space: Space, table: Table, point: Point, choices: Choices, count: int) -> PricedKind:
     base, layout, sharding, _ = point
     cell = StageCell(layout.pp, layout.dp, sharding if sharding.zero == 3 else None, folded=False)
     shown = sharded(space, base, table, cell)
@@ -247,7 +247,7 @@ def _priced(space: Space, table: Table, point: Point, choices: Choices, count: i
     both, kinds = number * (forward[:, None] + back), len(table.layers)
     extra = [(piece.backward[choices.recipe] - piece.backward[0])[:count] for piece in table.layers]
     block = choices.layers[:count]
-    return Priced(
+    return PricedKind(
         table, whole, number * forward[:, None], both, (both / number)[:kinds].min(axis=0),
         np.maximum(np.min(extra, axis=0), 0.0) * (block > 0), block, both[kinds], both[kinds + 1 :].sum(axis=0),
     )  # fmt: skip
