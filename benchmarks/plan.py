@@ -32,6 +32,7 @@ from shardwise.search.why import why
 SEARCHES = {
     "llama-70b": ("llama-3-70b", "1024xh100", 1024, 8192, 0.01, "10 CPU s, gap 1%; SimuMax 18 CPU s for 169"),
     "deepseek-v3": ("deepseek-v3", "2048xh100", 16384, 4096, 0.02, "20 CPU s, gap 2%; SimuMax 33 CPU s for 169"),
+    "gpt-oss-120b": ("gpt-oss-120b", "64xh100", 1024, 4096, 0.005, "10 CPU s"),
     "gpt3-175b": ("gpt-3-175b", "64xa100", 64, 2048, 0.01, "10 CPU s; Calculon 941 CPU s for 138,624"),
 }
 

@@ -103,7 +103,8 @@ def test_switches_are_searched_as_by_brute_force(seed):
     model = small_model(rng)
     model = replace(model, moe=Moe(experts=8, top_k=2, expert_ffn=1024, first_dense=0), mtp=0)
     words = rng.sample(["offload=none,optimizer", "grad=fp32,bf16", "optimizer=adamw,adamw-bf16"], 1)
-    only = f"tp<=2 cp=1 mbs=1 zero=1 hsdp=0 etp=1 sp=on recompute=none,mlp graphs=none,attention ep_overlap=off,on {' '.join(words)}"
+    only = "tp<=2 cp=1 mbs=1 zero=1 hsdp=0 etp=1 sp=on recompute=none,mlp graphs=none,attention ep_overlap=off,on "
+    only += " ".join(words)
     question = replace(asked(model, "4xh100", 8, 2048, "megatron", only), memory_limit=rng.uniform(8e9, 30e9))
     every = f"{only} dispatch=all-to-all,all-gather,deepep,hybridep"
     whole = replace(asked(model, "4xh100", 8, 2048, "megatron", every), memory_limit=question.memory_limit)

@@ -40,9 +40,9 @@ CLOSE, THOROUGH = 1.005, 8
 """Times the best: what is cut as well as can be, and how many strategies at most."""
 PROBED = 3
 """Strategies over one order whose cuts are bounded before they are simulated; more as long as that rules out half."""
-PROOFS = 300
+PROOFS = 100
 """Strategies of which all cuts are bounded at most."""
-DEEP_PROOFS = 600
+DEEP_PROOFS = 250
 """Chunks times micro batches of all strategies whose cuts into whole layers are bounded: 300 take about a second."""
 NAMED = 8
 """Strategies that a proof names."""
