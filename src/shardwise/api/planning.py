@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
     from shardwise.plan.plan import Plan
+    from shardwise.search.findings import Report, Stop
     from shardwise.search.question import Answer, Question
-    from shardwise.search.search import Report, Stop
     from shardwise.search.sweep import Cell
     from shardwise.search.what_if import WhatIf
     from shardwise.search.why import Why

@@ -30,9 +30,10 @@ from shardwise.plan.predict import plan_of
 from shardwise.plan.proof import proof_of
 from shardwise.search.advise import advised
 from shardwise.search.executor import executor_of
+from shardwise.search.findings import Report, Stop
 from shardwise.search.nothing_fits import closest, why_nothing
 from shardwise.search.question import GAP, Alone, Answer, Question, merged, slower
-from shardwise.search.search import Report, Search, Stop
+from shardwise.search.search import Search
 from shardwise.search.wishes import Wishes, read_wishes
 from shardwise.units import parse_bytes, show_bytes, show_percent, show_seconds
 

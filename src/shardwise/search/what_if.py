@@ -15,8 +15,8 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of, order_for
 from shardwise.search.api import answer_of, question_of
+from shardwise.search.findings import Report
 from shardwise.search.question import Answer
-from shardwise.search.search import Report
 from shardwise.search.wishes import kept as kept_conditions
 from shardwise.units import show_bytes
 
