@@ -9,7 +9,8 @@ from shardwise.frameworks.export import export
 from shardwise.plan.plan import Plan
 from shardwise.search.api import question_of
 from shardwise.search.question import Point
-from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.recomputes import AS_NEEDED
+from shardwise.search.space import Space
 
 QUESTIONS = (
     ("llama-3-8b", "8xh100", 128, 8192),

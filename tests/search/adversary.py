@@ -19,9 +19,10 @@ from shardwise.inputs.layers import spread
 from shardwise.inputs.recompute import Recompute
 from shardwise.search.api import question_of
 from shardwise.search.question import Point
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.screen import Screen
 from shardwise.search.search import Search
-from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.space import Space
 
 MODELS = (
     "llama-3.2-3b", "llama-3-8b", "llama-3-70b", "gpt-3-175b", "bloom-560m", "gemma-2-9b", "mixtral-8x7b",

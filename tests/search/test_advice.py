@@ -15,10 +15,11 @@ from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.proof import check_proof
 from shardwise.search.api import answer_of
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.refine import evenly
 from shardwise.search.regret import Rival, regrets, surcharge, weighed
 from shardwise.search.simplicity import UNUSUAL, USUAL, kinds_of, plainness, simplicity
-from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.space import Space
 
 WIDTH = 0.1
 TEXTS = (

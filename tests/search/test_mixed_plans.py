@@ -24,7 +24,8 @@ from shardwise.search.balance_plan import balanced
 from shardwise.search.mixed_screen import MixedScreen
 from shardwise.search.nothing_fits import why_nothing
 from shardwise.search.question import Question
-from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.recomputes import AS_NEEDED
+from shardwise.search.space import Space
 from shardwise.search.wishes import read_wishes
 
 KINDS = ("h100", "a100", "v100", "h20", "a100-40", "l40s")

@@ -27,10 +27,11 @@ from shardwise.plan.proof import check_proof, proof_of
 from shardwise.search.api import plan_file_of, question_of
 from shardwise.search.cut_bound import Effort, Lessons, least_seconds, prove
 from shardwise.search.cuts import cuts_freely
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.refine import refine
 from shardwise.search.screen import Screen
 from shardwise.search.search import Search
-from shardwise.search.space import AS_NEEDED, Space, apart
+from shardwise.search.space import Space, apart
 from shardwise.search.why import against
 
 

@@ -11,9 +11,10 @@ from questions import REAL, asked
 from shardwise.estimate.estimate import assemble
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.layers import is_uneven, spread, with_layers
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.refine import refine
 from shardwise.search.screen import Screen
-from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.space import Space
 
 EACH = 2000 // len(REAL)
 NARROW = (

@@ -14,10 +14,11 @@ from shardwise.report import estimate as report
 from shardwise.report.markdown import answer_markdown
 from shardwise.report.view import plan_view
 from shardwise.search.api import plan_file_of
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.refine import refine
 from shardwise.search.screen import Screen
 from shardwise.search.search import Search
-from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.space import Space
 from shardwise.web.search import Follower
 
 

@@ -20,11 +20,11 @@ from shardwise.estimate.estimate import Estimate, estimate
 from shardwise.estimate.intervals import layout_width, pair_width
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Answer, Base, Candidate, Proposal
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.refine import candidate_of, evenly
 from shardwise.search.regret import Rival, weighed
 from shardwise.search.search import ROOMY, Search
 from shardwise.search.simplicity import SHORT, USUAL, kinds_of, plainness
-from shardwise.search.space import AS_NEEDED
 
 LOOKS, ALIKE = 32, 8
 """Plain layouts simulated at most for the simplest, and again for what lies between it and the fastest; and of those

@@ -19,8 +19,8 @@ from shardwise.plan.predict import asked_limit, estimate_of, plan_of
 from shardwise.search.cut_bound import Effort, Lessons, prove
 from shardwise.search.cuts import cuts_freely
 from shardwise.search.question import Question, question_about
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.refine import Refined, refine
-from shardwise.search.space import AS_NEEDED
 from shardwise.units import show_bytes
 
 

@@ -34,7 +34,7 @@ from shardwise.pipeline.action import B, F, Schedule, W
 from shardwise.search.cuts import cuts_freely, ready_of, tail_of
 from shardwise.search.frame import Rated, buffers_of, mean_update, rates_of
 from shardwise.search.question import Question
-from shardwise.search.space import AS_NEEDED
+from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.table import backward, tangent
 
 GIB = 2.0**30

@@ -34,7 +34,7 @@ from shardwise.partition.mixed import MixedReady
 from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
 from shardwise.pipeline.action import B, F, W
 from shardwise.search.question import Question
-from shardwise.search.space import AS_NEEDED
+from shardwise.search.recomputes import AS_NEEDED
 
 STEPS = 1500
 """Annealing steps for one strategy."""

@@ -19,7 +19,7 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.cuts import Cut, Cutter, cuts_freely, mixed, stand_in
 from shardwise.search.question import Candidate, Question
-from shardwise.search.space import AS_NEEDED
+from shardwise.search.recomputes import AS_NEEDED
 
 TRIES = 4
 """Cuts that a solver may try before it is said not to fit."""

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, isqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardwise.check.check import check
 from shardwise.inputs.mixed import Mixed, kinds_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
 from shardwise.search.question import Base, Layout, Point, Question, ShardingChoice
+from shardwise.search.recomputes import AS_NEEDED, RecomputeKind, recompute_choices
 
 LEAST_TOKENS = 1024
 MOST_SAMPLES = 16
@@ -27,24 +28,9 @@ MOST_UNEVEN_CHUNKS = 8
 SEARCHED = ("1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "gpipe")
 MIXED_SEARCHED = ("1f1b",)
 """The same where kinds of GPU hold different stages: the order of which every cut is proven; others when named."""
-MODULES: tuple[tuple[str, ...], ...] = (
-    ("core-attention",),
-    ("attention-norm", "mlp-norm"),
-    ("activation",),
-    ("attention-norm", "mlp-norm", "activation"),
-    ("moe-act",),
-    ("mla-up",),
-    ("attention-norm", "mlp-norm", "moe-act"),
-    ("attention-norm", "mlp-norm", "moe-act", "mla-up"),
-    ("mlp",),
-    ("attention",),
-    ("ops",),
-)
 BEATEN = {"all-to-all": "deepep", "all-gather": "deepep", "hybridep": "deepep"}
 """Dispatchers whose layers take and keep no less than another's (a law of the tests): searched where a runtime lacks
 that other one, or where they are asked for."""
-AS_NEEDED = (0,)
-"""`layers` of a recompute choice whose layers the partition solver counts out, stage by stage."""
 SWITCHES = ("compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer")
 """Axes of a base that split nothing."""
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute", *SWITCHES)
@@ -56,7 +42,6 @@ def divisors(number: int, most: int) -> list[int]:
     return small + [number // n for n in reversed(small) if n * n != number and number // n <= most]
 
 
-@lru_cache(maxsize=1024)
 @lru_cache(maxsize=1024)
 def _said(recompute: Recompute) -> str:
     if recompute.layers == AS_NEEDED:
@@ -76,17 +61,6 @@ def apart(one: Point, other: Point) -> int:
     a, b = one.layout, other.layout
     differ = (a.pp != b.pp, (a.vpp, a.schedule) != (b.vpp, b.schedule), one.sharding != other.sharding)
     return axes_apart(one.base, other.base) + sum(differ) + (one.recompute != other.recompute)
-
-
-class RecomputeKind(NamedTuple):
-    """Which recompute choices go with a base."""
-
-    overlap: bool
-    """Tokens travel behind other work: what sends is not computed again."""
-    whole: bool
-    """Whole layers."""
-    parts: bool
-    """Parts of layers, and nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +109,7 @@ class Space:
     def _recomputed(self, layout: Layout, kind: RecomputeKind) -> tuple[Recompute, ...]:
         key = -(-self.question.model.layers // (layout.pp * layout.vpp)), kind
         if key not in self._known:
-            self._known[key] = tuple(self.question.wishes.kept("recompute", self._recomputes(*key)))
+            self._known[key] = tuple(self.question.wishes.kept("recompute", recompute_choices(self.question, *key)))
         found: tuple[Recompute, ...] = self._known[key]
         return found
 
@@ -413,42 +387,3 @@ class Space:
         if can.hsdp and 1 < inside < ranks and ranks % inside == 0 and whole:
             groups.append(inside)
         return groups
-
-    def _recomputes(self, size: int, kind: RecomputeKind) -> Iterator[Recompute]:
-        overlap = kind.overlap
-        can = set(self.question.runtime.can.recompute) - (set() if kind.whole and not overlap else {"full"})
-        can -= set() if kind.parts else {"modules"}
-        if kind.parts:
-            yield Recompute()
-        if "modules" in can:
-            yield from (Recompute(modules=modules) for modules in MODULES if self._has(modules, overlap=overlap))
-        if "full" in can:
-            yield Recompute(full=True)
-        if "per-stage" in can:
-            recipes = [Recompute(full=True)] if "full" in can else []
-            recipes += [
-                Recompute(modules=modules)
-                for modules in MODULES
-                if "modules" in can and self._has(modules, overlap=overlap)
-            ]
-            yield from (replace(recipe, layers=AS_NEEDED) for recipe in recipes)
-        if "block" in can and "full" in can:
-            named = self.question.wishes.named("recompute")
-            blocks = [Recompute(full=True, layers=(count,)) for count in range(1, size)]
-            # with a number for every stage, one for all is nothing new
-            yield from (block for block in blocks if "per-stage" not in can or block in named)
-
-    def _has(self, modules: tuple[str, ...], *, overlap: bool) -> bool:
-        """Whether the runtime can recompute these parts, the model has them, and that can free anything."""
-        model = self.question.model
-        dense = any(not model.is_moe_layer(index) for index in range(model.layers))
-        wanted = {
-            "core-attention": not (self.question.base.flash and self.question.runtime.kernels.flash),
-            "mla-up": model.mla is not None,
-        }
-        wanted |= {"moe-act": model.moe is not None, "activation": dense and model.moe is None}
-        wanted |= {"mlp": not overlap}
-        can = self.question.runtime.can
-        if len(modules) > 1 and set(modules) & set(can.modules_alone):
-            return False
-        return all(module in can.modules and wanted.get(module, True) for module in modules)

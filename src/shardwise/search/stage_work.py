@@ -16,7 +16,8 @@ from shardwise.cost.overlap import Behind, behind_of
 from shardwise.cost.update import data_groups
 from shardwise.inputs.recompute import Recompute
 from shardwise.search.question import Base, Layout, Point, ShardingChoice
-from shardwise.search.space import AS_NEEDED, Space
+from shardwise.search.recomputes import AS_NEEDED
+from shardwise.search.space import Space
 from shardwise.search.table import Floats, LayerPiece, Table
 
 ROUNDS = 14

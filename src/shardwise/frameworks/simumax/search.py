@@ -20,8 +20,8 @@ from shardwise.plan.file import write_plan
 from shardwise.search.api import plan_file_of, question_of
 from shardwise.search.nothing_fits import closest
 from shardwise.search.question import GAP, Answer, Candidate, Question
+from shardwise.search.recomputes import AS_NEEDED, MODULES
 from shardwise.search.search import Search
-from shardwise.search.space import AS_NEEDED, MODULES
 from shardwise.search.wishes import Condition, Wishes
 
 GIB = 2.0**30

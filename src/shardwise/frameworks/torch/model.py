@@ -116,19 +116,12 @@ def causal(seq, window, device):
 
 
 def attend(m, q, k, v, window, sinks=None, scale=None):
-    """Causal attention of [batch, seq, heads, size], its scores stored only where no kernel does without.
-
-    Kernels write their result in the order of the queries: turned here, it needs no copy behind them.
-    """
-    q, k, v = (one.transpose(1, 2) for one in (q, k, v))
-    return _attended(m, q, k, v, window, sinks, scale).transpose(1, 2)
-
-
-def _attended(m, q, k, v, window, sinks, scale):
+    """Causal attention of [batch, seq, heads, size], its scores stored only where no kernel does without."""
+    q, k, v = (one.transpose(1, 2) for one in (q, k, v))  # results come in the queries' own order: none is copied
     seq = q.shape[2]
     drop = m["dropout"] if torch.is_grad_enabled() else 0.0
     if sinks is not None or m["score_cap"] or not m["flash"]:
-        return _stored(m, q, k, v, window, sinks, scale)
+        return _stored(m, q, k, v, window, sinks, scale).transpose(1, 2)
     gqa = q.shape[1] != k.shape[1]
     mask = None
     if m["position"] == "alibi":
@@ -137,7 +130,7 @@ def _attended(m, q, k, v, window, sinks, scale):
         mask = causal(seq, window, q.device)
     return fn.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=drop, enable_gqa=gqa, scale=scale
-    )
+    ).transpose(1, 2)
 
 
 def _stored(m, q, k, v, window, sinks, scale):
