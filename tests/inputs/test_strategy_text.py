@@ -114,6 +114,7 @@ def test_a_word_may_be_written_with_its_axis_as_conditions_write_it():
 
 def test_the_field_name_of_the_dispatcher_is_a_word_too():
     assert parse("dispatcher=deepep") == parse("dispatch=deepep") == {"dispatcher": "deepep"}
-    assert read_wishes("dispatcher=deepep ep-overlap")[1] == {"dispatcher": "deepep", "ep_overlap": True}
+    wishes = read_wishes("dispatcher=deepep ep-overlap")[0]
+    assert (wishes.named("dispatcher"), wishes.named("ep_overlap")) == (("deepep",), (True,))
     with pytest.raises(InputError, match="no dispatcher named 'deep'"):
         parse("dispatcher=deep")

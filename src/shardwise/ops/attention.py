@@ -8,6 +8,7 @@ from shardwise.ops.linear import (
     NORM_BYTES,
     NORM_KERNELS,
     Linear,
+    caps,
     eager_kept,
     linear,
     norm,
@@ -245,8 +246,9 @@ def unfused_core(
     """Attention that stores its scores (Korthikanti et al. 2022, eq. 1: 5 bytes per score with dropout)."""
     kernels, launches = shard.runtime.kernels, ASSUMED.launches["scores stored"]
     scores = shard.samples * heads * shard.seq * shard.whole_seq
-    cap_f, cap_b = CAP_TRAFFIC if shard.model.score_cap else (0.0, 0.0)
-    kept = scores * (kernels.softmax_bytes + (shard.element if shard.model.score_cap else 0.0))
+    capped = caps(shard, shard.model.score_cap)
+    cap_f, cap_b = CAP_TRAFFIC if capped else (0.0, 0.0)
+    kept = scores * (kernels.softmax_bytes + (shard.element if capped else 0.0))
     kept += 2 * (query - kv) if kernels.rope == "eager" else 0.0  # keys and values are spread to all heads
     return Op(
         "attention (scores stored)",

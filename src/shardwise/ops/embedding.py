@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
-from shardwise.ops.linear import CAP_TRAFFIC, Linear, linear, norm
+from shardwise.ops.linear import CAP_TRAFFIC, Linear, caps, linear, norm
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
 
@@ -83,7 +83,7 @@ def loss(shard: Shard) -> Op:
     kind = shard.runtime.kernels.loss
     kept, extra_f, extra_b, passes = _loss_bytes(kind)
     kernels = ASSUMED.launches[f"{kind} loss"]
-    capped = shard.model.logit_cap > 0 and "compiled" not in kind
+    capped = caps(shard, shard.model.logit_cap) and "compiled" not in kind
     # of every token, in fp32: the largest logit, that of its target, the sum of exponentials
     comms: tuple[Comm, ...] = (Comm("all-reduce", "tp", 12.0 * shard.tokens, "F"),) if shard.tp > 1 else ()
     if shard.runtime.kernels.gathered_logits and shard.tp > 1:

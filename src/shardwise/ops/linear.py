@@ -43,6 +43,11 @@ def eager_kept(shard: Shard) -> float:
     return 8.0 if shard.autocast or shard.model.norm_offset else 6.0
 
 
+def caps(shard: Shard, most: float) -> bool:
+    """Whether the runtime holds scores or logits within `most`; others train without."""
+    return most > 0 and "score_cap" in shard.runtime.kernels.stores_scores
+
+
 def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op:
     """A norm over the residual stream (or `width` elements per token), with its kept input."""
     model = shard.model

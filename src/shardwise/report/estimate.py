@@ -246,7 +246,9 @@ def _bytes(value: float) -> str:
 
 def notes(found: Estimate) -> list[str]:
     """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
-    told = dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
+    # every large run has stragglers
+    parts = (part for part in found.time.leaves() if part.note and part.name != "stragglers")
+    told = dict.fromkeys(f"{part.name}: {part.note}" for part in parts)
     return [*unmeasured(found.cluster, found.strategy.runtime), *told]
 
 
