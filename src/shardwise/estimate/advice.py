@@ -146,7 +146,7 @@ _MODULES: tuple[tuple[str, ...], ...] = (
 
 
 def _dispatchers(strategy: Strategy, runtime: Runtime) -> Iterator[NeighbourStep]:
-    """Other ways for tokens to reach their experts: settings of the runtime that `plan` takes as asked for."""
+    """Other ways for tokens to reach their experts, and what hides them."""
     if strategy.ep == 1:
         return
     for name in runtime.can.dispatchers:

@@ -246,10 +246,13 @@ def _bytes(value: float) -> str:
 
 def notes(found: Estimate) -> list[str]:
     """What the ledger of time says beside its numbers: corrections, shapes and GPUs that were never measured."""
-    # every large run has stragglers
+    return [*unmeasured(found.cluster, found.strategy.runtime), *ledger_notes(found)]
+
+
+def ledger_notes(found: Estimate) -> list[str]:
+    """Notes of the ledger of time that are no matter of course: every large run has stragglers."""
     parts = (part for part in found.time.leaves() if part.note and part.name != "stragglers")
-    told = dict.fromkeys(f"{part.name}: {part.note}" for part in parts)
-    return [*unmeasured(found.cluster, found.strategy.runtime), *told]
+    return list(dict.fromkeys(f"{part.name}: {part.note}" for part in parts))
 
 
 def unmeasured(cluster: Cluster, runtime: str) -> Iterator[str]:

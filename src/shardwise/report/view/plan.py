@@ -23,7 +23,7 @@ from shardwise.plan.predict import asked_limit
 from shardwise.plan.proof import check_proof
 from shardwise.plan.renew import outdated, sentence
 from shardwise.report.data import plans_data
-from shardwise.report.estimate import chance, kinds_line, searched
+from shardwise.report.estimate import chance, kinds_line, ledger_notes, searched
 from shardwise.report.view.candidates import candidate_view
 from shardwise.report.view.schedule import timeline_data, too_long
 from shardwise.report.view.stages import stages_data
@@ -110,7 +110,7 @@ def _notes(found: Estimate, plan: Plan) -> Iterator[str]:
     needed = found.total_bytes_interval
     if found.fits == "close":
         yield f"may or may not fit (probability {chance(found)}): it needs {' to '.join(map(show_bytes, needed))}"
-    yield from dict.fromkeys(f"{part.name}: {part.note}" for part in found.time.leaves() if part.note)
+    yield from ledger_notes(found)
 
 
 def _memory(rank: RankMemory) -> Plain:
