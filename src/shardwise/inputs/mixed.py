@@ -76,6 +76,13 @@ def kinds_of(cluster: Cluster) -> tuple[Cluster, ...]:
     return cluster.kinds if isinstance(cluster, Mixed) else (cluster,)
 
 
+def punctual(cluster: Cluster) -> Cluster:
+    """The cluster with no host later than another."""
+    if isinstance(cluster, Mixed):
+        return replace(cluster, kinds=tuple(punctual(kind) for kind in cluster.kinds))
+    return replace(cluster, site=replace(cluster.site, jitter=0.0))
+
+
 def whole_kinds(cluster: Cluster) -> tuple[Cluster, ...]:
     """Each kind as a cluster of all ranks: its own network inside, beyond it what joins the kinds."""
     if not isinstance(cluster, Mixed):

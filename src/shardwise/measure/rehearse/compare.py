@@ -11,6 +11,7 @@ from shardwise.errors import InputError
 from shardwise.estimate.estimate import assemble
 from shardwise.estimate.predictions import Rehearsed, RehearsedLine
 from shardwise.estimate.setup import Setup
+from shardwise.inputs.mixed import punctual
 from shardwise.measure.rehearse.megatron import megatron_setup
 from shardwise.measure.rehearse.runtime import rehearsed_setup
 from shardwise.measure.rehearse.torchtitan import torchtitan_setup
@@ -27,7 +28,8 @@ EACH_TENSOR = 13e-6
 
 
 def setup_for(plan: Plan, result: dict[str, Any]) -> Setup:
-    """What is predicted beside a result: the kernels of the program that made it."""
+    """What is predicted beside a result: the kernels of its program, which on its own waits for no late host."""
+    plan = replace(plan, cluster=punctual(plan.cluster))
     if result.get("with") == "megatron":
         return megatron_setup(plan, engine=bool(result.get("engine")))
     if result.get("with") == "torchtitan":
