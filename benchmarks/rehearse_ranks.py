@@ -1,6 +1,6 @@
 """Predictions beside the ranks that were rehearsed on an H200: `python benchmarks/rehearse_ranks.py`.
 
-Six by our own program, four by Megatron-Core's modules.
+By our own program, by Megatron-Core's modules without and with Transformer Engine, and by torchtitan's trainer.
 
 To measure again: `shardwise rehearse plan.json --rank ppN --write rank.py` for each, run it on the GPU, and put the
 results into data/h200_rehearsals.json.
@@ -23,11 +23,13 @@ DATA = Path(__file__).parent / "data" / "h200_rehearsals.json"
 SHOWN = {"peak": "memory", "all passes": "passes", "optimizer step": "step", "iteration of the rank alone": "iteration"}
 
 
-def rows(builder: str) -> list[tuple[str, dict[str, RehearsedLine]]]:
+def rows(builder: str, engine: bool) -> list[tuple[str, dict[str, RehearsedLine]]]:
     """One entry a rank: its name and its lines."""
     found = []
     every = json.loads(DATA.read_text(encoding="utf-8"))["rows"]
-    for row in (row for row in every if row["result"].get("with", "") == builder):
+    for row in every:
+        if (row["result"].get("with", ""), row["result"].get("engine", False)) != (builder, engine):
+            continue
         cluster = load_cluster(row["cluster"])
         strategy = complete(parse(row["strategy"]), cluster)
         plan = plan_of(estimate(load_model(row["model"]), cluster, strategy))
@@ -37,8 +39,8 @@ def rows(builder: str) -> list[tuple[str, dict[str, RehearsedLine]]]:
 
 
 def main() -> None:
-    for builder in ("", "megatron"):
-        print_table(rows(builder))
+    for builder in (("", False), ("megatron", False), ("megatron", True), ("torchtitan", False)):
+        print_table(rows(*builder))
 
 
 def print_table(table: list[tuple[str, dict[str, RehearsedLine]]]) -> None:

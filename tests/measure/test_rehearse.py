@@ -197,19 +197,23 @@ def test_megatron_builds_what_it_can(tmp_path, capfd):
 
 
 def test_a_megatron_result_is_held_against_megatron():
-    """The rows that an H200 measured with Megatron-Core 0.16.1."""
+    """The rows that an H200 measured: Megatron-Core 0.16.1 with torch's kernels, 0.20 with Transformer Engine's."""
     path = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_rehearsals.json"
     rows = [row for row in json.loads(path.read_text())["rows"] if row["result"].get("with") == "megatron"]
-    assert len(rows) == 4
+    assert len(rows) == 10
     for row in rows:
         on = load_cluster(row["cluster"])
         plan = plan_of(estimate(load_model(row["model"]), on, complete(parse(row["strategy"]), on)))
         errors = {line.what: abs(line.error) for line in compare(plan, row["result"])}
-        assert errors["peak"] < 0.01
-        assert errors["all passes"] < 0.15
+        engine = row["result"].get("engine", False)
+        assert errors["peak"] < (0.005 if engine else 0.01)
         assert errors["optimizer step"] < 0.10
-        with_engine = {line.what: line.predicted for line in compare(plan, {**row["result"], "engine": True})}
-        without = {line.what: line.predicted for line in compare(plan, row["result"])}
+        # with tensor parallel the host is late: its Python calls a fake group for every collective
+        assert errors["all passes"] < (0.08 if "tp1 " in row["result"]["name"] else 0.30 if engine else 0.15)
+        with_engine, without = (
+            {line.what: line.predicted for line in compare(plan, {**row["result"], "engine": there})}
+            for there in (True, False)
+        )
         assert with_engine["all passes"] < without["all passes"]  # its kernels are the faster ones
 
 

@@ -293,7 +293,7 @@ def _dummy_gradients(chunks: list[Chunk]) -> float:
         op.shape[1:3]
         for block in blocks
         for op in block.ops
-        if op.kind in {"gemm", "grouped"} and op.params and op.name != "output layer"
+        if op.kind in {"gemm", "grouped"} and (op.params or op.name == "output layer")
     }
     return sum(2.0 * rows * columns for rows, columns in shapes)
 

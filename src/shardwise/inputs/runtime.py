@@ -183,8 +183,8 @@ class Memory:
     gather_buffer: bool = False
     """One lasting buffer for gathered activations of tensor parallel layers."""
     dummy_gradients: bool = False
-    """One unused 16-bit weight gradient per distinct matrix shape of a layer is kept (Transformer Engine 2.3 and
-    later); the output layer makes its own anew."""
+    """One unused 16-bit weight gradient per distinct matrix shape is kept (Transformer Engine 2.3 and later; the output
+    layer's too in Megatron-Core 0.20)."""
     workspace: float = 67e6
     """Matrix library's workspaces."""
     fixed: float = 0.0

@@ -69,9 +69,8 @@ def head(shard: Shard, *, own_weights: bool) -> list[Op]:
     layer = Linear("output layer", "head", inputs, padded_vocab(shard), "column", shard.hidden, bias=model.head_bias)
     output = linear(shard, layer)
     if shard.runtime.memory.dummy_gradients:
-        # Megatron's own layer makes the gradient that stands for the fused one anew, beside its input gathered again
-        again = shard.gathered if shard.sp and shard.tp > 1 else 0.0
-        output = output._replace(extra_b=output.extra_b + again + 2.0 * layer.weights)
+        # Megatron's own layer gathers its input again, where those of Transformer Engine have one buffer for it
+        output = output._replace(extra_b=output.extra_b + (shard.gathered if shard.sp and shard.tp > 1 else 0.0))
     if not own_weights:
         output = output._replace(params=padded_vocab(shard) if model.head_bias else 0.0)
     return [norm(shard, "final norm", "head"), output, loss(shard)]
