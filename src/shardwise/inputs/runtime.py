@@ -267,6 +267,8 @@ class Overheads:
     sorting."""
     experts_backward: float = 0.0
     """The same for the backward pass."""
+    tensor: tuple[float, float] = (1.0, 1.0)
+    """What tensor parallel makes of these seconds, eager and compiled: DTensor looks at every operand."""
     iteration: float = 2e-3
     """Seconds per iteration: data, logging, synchronisation."""
     collective: float = 20e-6

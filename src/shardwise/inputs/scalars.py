@@ -145,7 +145,8 @@ SCALARS: dict[str, Scalar] = {
        for name in ("launch", "launch_backward", "layer", "layer_backward", "experts", "experts_backward",
                     "collective")},
     **{f"Overheads.{name}": _seconds(0.5) for name in ("iteration", "microbatch", "owner", "sharded")},
-    "Overheads.slowdown": _positive(1000, usual=(0.01, 100), hint="it is a factor: 1.1 is 10% slower"),
+    **{f"Overheads.{name}": _positive(1000, usual=(0.01, 100), hint="it is a factor: 1.1 is 10% slower")
+       for name in ("slowdown", "tensor")},
     # calibration: shares of a peak may pass 1 a little, since peaks are data sheets' and clocks boost
     **{f"Reach.{name}": _whole(0, RANKS) for name in ("within", "size", "stride", "nodes")},
     "Reach.share": _positive(2),
