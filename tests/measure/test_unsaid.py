@@ -39,7 +39,7 @@ def test_rows_take_the_recipe_of_their_framework(source, framework, precision, n
     ("model", "cluster", "text", "found"),
     [
         ("llama3-8b", "8xh100", "dp8 gbs8 seq4096 grad-bf16", "none"),
-        ("llama3-8b", "8xh100", "dp8 gbs8 seq4352", "attention-norm+mlp-norm"),
+        ("llama3-8b", "8xh100", "dp8 gbs8 seq4096", "attention-norm+mlp-norm"),
         ("llama3-8b", "8xh100", "dp8 gbs8 seq4736", "full:8"),
         ("deepseek-v3", "256xh200", "pp16 dp16 ep16 gbs256 seq4096 grad-bf16 nosp", "mla-up"),
     ],

@@ -157,12 +157,12 @@ class KernelTimes(NamedTuple):
 @lru_cache(maxsize=256)
 def machine_of(
     gpu: Gpu, calibration: Calibration, runtime: Runtime, dtype: str, scaling: str = "tensor",
-    *, accumulating: bool, graphs: str = "none", site: Site = USUAL, gpus: int = 1, gradient: float = 4.0,
+    *, accumulating: bool, graphs: str = "none", site: Site = USUAL, gpus: int = 1, gradient: float = 4.0, tp: int = 1,
 ) -> Machine:  # fmt: skip
     """Gather a GPU's peaks, its calibration and its runtime into the numbers that the formulas use.
 
     `accumulating`: an iteration has several micro batches, so gradients are added up. `graphs`: what CUDA graphs cover.
-    `gradient`: bytes of one. `gpus`: of the run; all wait for the slowest.
+    `gradient`: bytes of one. `gpus`: of the run; all wait for the slowest. `tp`: of the layers.
     """
     narrow = format_of(dtype, scaling)
     wide = "bf16" if narrow else dtype
@@ -175,6 +175,7 @@ def machine_of(
     # attention kernels keep 16-bit operands under fp8; without any 16-bit format they are matrix products in fp32
     sixteen = gpu.peak("bf16") if wide != "fp32" else gpu.peak("fp32")
     over = runtime.overheads
+    own = host / (over.tensor[runtime.kernels.compiled] if tp > 1 else 1.0)
     graphed, covered = GRAPHED[graphs]
     slow_gemm, slow_attention, slow_memory = (
         slow * calibration.corrections.get(kind, 1.0) for kind in ("gemm", "attention", "memory")
@@ -201,10 +202,10 @@ def machine_of(
         collective=over.collective / host,
         accumulated=2.0 * gradient,
         grad_add=_grad_add(runtime, gradient, accumulating=accumulating),
-        launch_f=over.launch / host,
-        launch_b=over.launch_backward / host,
-        layer_f=over.layer / host * (1 - covered),
-        layer_b=over.layer_backward / host * (1 - covered),
+        launch_f=over.launch / own,
+        launch_b=over.launch_backward / own,
+        layer_f=over.layer / own * (1 - covered),
+        layer_b=over.layer_backward / own * (1 - covered),
         experts_f=over.experts / host * (1 - covered),
         experts_b=over.experts_backward / host * (1 - covered),
         turned="fp4" not in gpu.flops,

@@ -240,7 +240,7 @@ def _static(
     if memory.gather_buffer:
         buffers += _gather_buffer(shard)
     if memory.dummy_gradients:
-        buffers += _dummy_gradients(chunks)
+        buffers += _dummy_gradients(chunks, output=memory.output_gradient)
     if shard.model.position == "rope":
         buffers += 4.0 * shard.seq * shard.model.head_size  # the table of angles
     return [
@@ -287,13 +287,13 @@ def _narrow_weights(chunks: list[Chunk], shard: Shard, strategy: Strategy) -> fl
     return min(layouts, shard.runtime.kernels.fp8_copies) * shard.narrow.size * _layer_params(chunks, strategy)
 
 
-def _dummy_gradients(chunks: list[Chunk]) -> float:
+def _dummy_gradients(chunks: list[Chunk], *, output: bool) -> float:
     blocks = {id(run.block): run.block for chunk in chunks for run in chunk.runs}.values()
     shapes = {
         op.shape[1:3]
         for block in blocks
         for op in block.ops
-        if op.kind in {"gemm", "grouped"} and (op.params or op.name == "output layer")
+        if op.kind in {"gemm", "grouped"} and (output if op.name == "output layer" else op.params)
     }
     return sum(2.0 * rows * columns for rows, columns in shapes)
 

@@ -135,14 +135,6 @@ def compiled(runtime: Runtime) -> Runtime:
     return replace(runtime, kernels=kernels, overheads=overheads, memory=memory)
 
 
-@lru_cache(maxsize=64)
-def split(runtime: Runtime) -> Runtime:
-    """The runtime with the host's seconds of layers that tensor parallel splits."""
-    over, names = runtime.overheads, ("launch", "launch_backward", "layer", "layer_backward")
-    slower = over.tensor[runtime.kernels.compiled]
-    return replace(runtime, overheads=replace(over, **{name: slower * getattr(over, name) for name in names}))
-
-
 def setup_of(
     model: Model,
     cluster: Cluster,
@@ -157,8 +149,6 @@ def setup_of(
         return _mixed_setup(model, cluster, strategy, runtime, memory_limit)
     if strategy.compile and not runtime.kernels.compiled:
         runtime = compiled(runtime)
-    if strategy.tp > 1 and runtime.overheads.tensor != (1.0, 1.0):
-        runtime = split(runtime)
     calibration = calibration or calibration_of(cluster.gpu)
     if calibration.learnt:
         calibration = as_run_by(calibration, runtime.name, experts=model.moe is not None)
@@ -167,6 +157,7 @@ def setup_of(
     machine = machine_of(
         cluster.gpu, calibration, runtime, strategy.dtype, strategy.scaling, gradient=states.gradient,
         accumulating=strategy.microbatches > 1, graphs=strategy.cuda_graphs, site=cluster.site, gpus=cluster.gpus,
+        tp=strategy.tp,
     )  # fmt: skip
     network = network_of(cluster, calibration)
     layers = spread(model.layers, strategy)

@@ -183,8 +183,10 @@ class Memory:
     gather_buffer: bool = False
     """One lasting buffer for gathered activations of tensor parallel layers."""
     dummy_gradients: bool = False
-    """One unused 16-bit weight gradient per distinct matrix shape is kept (Transformer Engine 2.3 and later; the output
-    layer's too in Megatron-Core 0.20)."""
+    """One unused 16-bit weight gradient per distinct matrix shape of a layer is kept (Transformer Engine 2.3 and
+    later)."""
+    output_gradient: bool = False
+    """The output layer's is kept with them (Megatron-Core 0.20); else it is made anew."""
     workspace: float = 67e6
     """Matrix library's workspaces."""
     fixed: float = 0.0

@@ -70,7 +70,9 @@ def head(shard: Shard, *, own_weights: bool) -> list[Op]:
     output = linear(shard, layer)
     if shard.runtime.memory.dummy_gradients:
         # Megatron's own layer gathers its input again, where those of Transformer Engine have one buffer for it
-        output = output._replace(extra_b=output.extra_b + (shard.gathered if shard.sp and shard.tp > 1 else 0.0))
+        again = shard.gathered if shard.sp and shard.tp > 1 else 0.0
+        made = 0.0 if shard.runtime.memory.output_gradient else 2.0 * layer.weights
+        output = output._replace(extra_b=output.extra_b + again + made)
     if not own_weights:
         output = output._replace(params=padded_vocab(shard) if model.head_bias else 0.0)
     return [norm(shard, "final norm", "head"), output, loss(shard)]

@@ -148,7 +148,7 @@ class Priced(ABC):
                                micro_batch=samples // layout.dp, global_batch=question.global_batch)  # fmt: skip
             own = not (self.model.tied and alone)
             made = PricedSplit(strategy, self.shard_of(strategy), ())
-            rows = self.make_rows(made, layout, self.machine(question.passes(samples)), own_weights=own)
+            rows = self.make_rows(made, layout, self.machine(question.passes(samples), layout.tp), own_weights=own)
             self._known[key] = made._replace(rows=rows)
         found: PricedSplit = self._known[key]
         return found
@@ -156,12 +156,12 @@ class Priced(ABC):
     @abstractmethod
     def shard_of(self, strategy: Strategy) -> Shard: ...
 
-    def machine(self, passes: int) -> Machine:
+    def machine(self, passes: int, tp: int = 1) -> Machine:
         base = self.base
         return machine_of(
             self.cluster.gpu, self.calibration, self.runtime, base.dtype, base.scaling,
             gradient=self.states.gradient, accumulating=passes > 1, graphs=base.cuda_graphs, site=self.cluster.site,
-            gpus=self.cluster.gpus,
+            gpus=self.cluster.gpus, tp=tp,
         )  # fmt: skip
 
     def _timed(self, question: OperatorQuestion, samples: int, stages: int, piece: StagePiece) -> list[Timed]:
@@ -191,7 +191,8 @@ class Priced(ABC):
     def _made(self, question: OperatorQuestion, samples: int, stages: int, piece: StagePiece) -> Block:
         part = self.parts[piece.part]
         bench = self.bench(question, samples, piece.layouts[0], stages)
-        machine, grads = self.machine(question.passes(samples)), new_gradients(bench.strategy, self.states)
+        machine = self.machine(question.passes(samples), bench.strategy.tp)
+        grads = new_gradients(bench.strategy, self.states)
         timed = self._timed(question, samples, stages, piece)
         plain = stacked(part.name, timed, machine, grads, begins=piece.first == part.first)
         if not any(piece.recompute):
@@ -212,7 +213,6 @@ class Priced(ABC):
 
     def _setup(self, question: OperatorQuestion, plan: PerOpPlan) -> Setup:
         count, first = len(plan.stages), 0
-        machine = self.machine(question.passes(plan.samples))
         chunks, layers = [], []
         ranks: list[RankSetup] = []
         across = crossings(question, plan.gpus)
@@ -234,6 +234,7 @@ class Priced(ABC):
             layers.append(sum(self.parts[piece.part].first == piece.first for piece in pieces
                               if self.may(piece.first)))  # fmt: skip
         head = ranks[0].splits[0]
+        machine = self.machine(question.passes(plan.samples), head.strategy.tp)
         return Setup(self.model, self.cluster, head.strategy, self.runtime, self.calibration, head.shard, machine,
                      self.network, self.states, tuple(layers), tuple(chunks), tuple(ranks))  # fmt: skip
 
@@ -255,7 +256,7 @@ class Priced(ABC):
             return []
         part, stage = self.parts[-1], plan.stages[-1]
         bench = self.bench(question, plan.samples, stage.layouts[-1], len(plan.stages))
-        machine = self.machine(question.passes(plan.samples))
+        machine = self.machine(question.passes(plan.samples), bench.strategy.tp)
         rows = self.make_rows(bench, stage.layouts[-1], machine, own_weights=False)[part.first : part.end]
         return [BlockRun(stacked(part.name, rows, machine, new_gradients(bench.strategy, self.states)), self.model.mtp)]
 

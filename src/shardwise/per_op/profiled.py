@@ -168,9 +168,9 @@ class Profiled(Priced):
     def may(self, row: int) -> bool:
         return self.rules[row].recompute
 
-    def machine(self, passes: int) -> Machine:
+    def machine(self, passes: int, tp: int = 1) -> Machine:
         """Launches are in what was measured."""
-        return super().machine(passes)._replace(layer_f=0.0, layer_b=0.0)
+        return super().machine(passes, tp)._replace(layer_f=0.0, layer_b=0.0)
 
     def _column(self, name: str, layout: OperatorLayout, micro_batch: int) -> Array:
         found: Array = np.maximum(column(self.profile, name, micro_batch, layout.tp, layout.variant), 0.0)

@@ -168,10 +168,14 @@ _NEVER = {
 """SimuMax charges this communication in full, whatever its switches say, and its measured runs hid none of it."""
 
 
+_BEFORE_020 = {"memory.output_gradient": "false"}
+"""Its model and its measured runs are of a Megatron-Core that makes the output layer's unused gradient anew."""
+
+
 def read_runtime(keys: Foreign) -> str:
     """The runtime by name, with what the file changes about it."""
     base = _base(keys)
-    changes = dict(_NEVER)
+    changes = dict(_NEVER) | (_BEFORE_020 if base == "megatron" else {})
     for name, (usual, found) in _RUNTIME_SWITCHES.items():
         if keys.switch(name, default=usual) != usual:
             changes |= found
