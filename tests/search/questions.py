@@ -23,6 +23,7 @@ REAL = (
     ("deepseek-v3", "512xh100", 2048, 4096, "torchtitan"),
     ("llama-3.1-405b", "512xb200", 512, 8192, "megatron"),
     ("llama-3-8b", "24xa100", 48, 4096, "mindformers"),
+    ("gpt-oss-120b", "64xh100", 256, 4096, "megatron"),
 )
 
 

@@ -44,9 +44,9 @@ def test_dispatchers_that_are_left_out_are_never_better(model, cluster):
     bases = [base for base in space.bases if base.ep > 1 and not base.ep_overlap]
     assert {base.dispatcher for base in bases} == {"deepep"}
     for base in random.Random(3).sample(bases, 60):  # noqa: S311
-        best = _taken(layers.block(base))
+        best = _taken(layers.of(base)[0].block)
         for way in BEATEN:
-            other = _taken(layers.block(base._replace(dispatcher=way)))
+            other = _taken(layers.of(base._replace(dispatcher=way))[0].block)
             assert all(own <= theirs for own, theirs in zip(best, other, strict=True)), (base, way)
 
 

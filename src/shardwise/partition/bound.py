@@ -78,6 +78,11 @@ class Bounder:
         lengths = [path.under(times) for path in self._programme.paths]
         return [path for path, long in zip(self._programme.paths, lengths, strict=True) if long > max(lengths) * _HOLDS]
 
+    def mean_path(self) -> Path | None:
+        """The paths of the relaxation as they hold its optimum up: their mean alone proves the bound."""
+        solved = self._programme.solve(seconds=self._left())
+        return self._programme.mean_path() if solved and solved.finished else None
+
     def tighten(self, levels: Sequence[tuple[Level, int]] = _LEVELS) -> None:
         """To the last path, then more and more counts whole; `relax` comes first."""
         self._relaxed(_TIGHT)

@@ -64,6 +64,7 @@ class Programme:
         if ordered:
             self._seams()
         self.paths: list[Path] = []
+        self._path_rows: list[int] = []
         self._begun: list[int] = []
 
     def _watch(self, _kind: object, _message: str, _out: object, back: Any, _data: object) -> None:  # noqa: ANN401
@@ -159,8 +160,22 @@ class Programme:
         weights = np.einsum("kc,ko->co", path.times, ready.option_time).ravel()
         const = float((path.times * ready.fixed_time).sum()) + path.lag
         columns = np.flatnonzero(weights)
+        self._path_rows.append(int(self.solver.getNumRow()))
         self._row(const, self.infinity, [*columns, self.cells], [*-weights[columns], 1.0])
         self.paths.append(path)
+
+    def mean_path(self) -> Path:
+        """Of a linear programme that was solved and not cut since: its paths, weighed as they hold the optimum up.
+
+        The weights are the multipliers of the paths; they add up to the cost of T, which is 1.
+        """
+        weights = np.maximum(np.asarray(self.solver.getSolution().row_dual, dtype=float)[self._path_rows], 0.0)
+        weights /= max(weights.sum(), 1e-9)  # nothing takes time
+        return Path(
+            time=0.0,
+            times=np.einsum("p,pkc->kc", weights, np.array([path.times for path in self.paths])),
+            lag=float(weights @ [path.lag for path in self.paths]),
+        )
 
     def make_integer(self, level: Level) -> None:
         ready = self.ready

@@ -123,7 +123,9 @@ def frame_of(space: Space, base: Base, table: Table, choices: tuple[Recompute, .
     chunks = _Chunks(whole, chunk_of((BlockRun(table.main.blocks[0], 1),), 0.0))
     for index, layout, sharding in pairs:
         shown = sharding if sharding.zero == 3 else None
-        cell = cells.setdefault(StageCell(layout.pp, layout.dp, shown, layout.schedule in V_SCHEDULES), len(cells))
+        turns = layout.vpp == 1 and bool(table.others) and not table.leading
+        stage = StageCell(layout.pp, layout.dp, shown, layout.schedule in V_SCHEDULES, turns)
+        cell = cells.setdefault(stage, len(cells))
         track_of_pair.append(tracks.setdefault((index, cell), len(tracks)))
         point = Point(base, layout, sharding, Recompute())
         updates_.append(_update(space, point, table, chunks, known))

@@ -29,7 +29,7 @@ from shardwise.search.question import Base, Point
 from shardwise.search.screen import ROUNDED, Screen, ScreenRows
 from shardwise.search.space import Space
 from shardwise.search.stage_work import Choices, StageCell, choices_of, sharded
-from shardwise.search.table import Floats, QuickTable, Table, both_passes, recipes_of, table_of
+from shardwise.search.table import Floats, QuickTable, Table, recipes_of, table_of
 
 HALVINGS = 30
 
@@ -74,7 +74,7 @@ class MixedScreen(Screen):
         return [QuickTable(space) for space in self.kinds]
 
     def glance(self, base: Base) -> float:
-        return self._shared(base, np.array([[look.count * both_passes(look.block(base))] for look in self._looks]))
+        return self._shared(base, np.array([[look.seconds(base)] for look in self._looks]))
 
     def least(self, base: Base) -> float:
         tables = [table_of(space, base) for space in self.kinds]

@@ -18,15 +18,15 @@ from shardwise.estimate.setup import Setup
 from shardwise.inputs.recompute import Recompute
 from shardwise.search.frame import Frame, Known, frame_of, states_key, whole_step
 from shardwise.search.memory_bound import lacking, light, memory, rooms
+from shardwise.search.order_bound import Ends, MeanPath, ends_of, least_passes, mean_path
 from shardwise.search.pipeline_bound import Pipes, crowded, makespan, mixed_passes, pipes_of
-from shardwise.search.question import Base, Point
+from shardwise.search.question import Base, Layout, Point, ShardingChoice
 from shardwise.search.space import Space
-from shardwise.search.stage_work import Choices, Work, choices_of, works_of
+from shardwise.search.stage_work import Choices, Priced, Work, choices_of, priced_of, works_of
 from shardwise.search.table import (
     Floats,
     QuickTable,
     Table,
-    both_passes,
     least_seconds,
     recipes_of,
     table_of,
@@ -35,6 +35,10 @@ from shardwise.search.table import (
 
 ROUNDED = 1 - 1e-9
 """Sums are taken in another order than the full path takes them: what rounding does to them stays below this."""
+
+
+ORDERED = ("interleaved",)
+"""Orders that are bounded by their paths: of one chunk a rank, closed forms tell as much."""
 
 
 class ScreenRows(NamedTuple):
@@ -54,6 +58,8 @@ class Screen:
     _frames: dict[tuple[object, ...], Frame] = field(default_factory=dict)
     _known: Known = field(default_factory=lambda: Known({}, {}))
     _host_steps: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _paths: dict[tuple[object, ...], MeanPath] = field(default_factory=dict)
+    """By order of passes."""
     _grounds: dict[Base, Setup] = field(default_factory=dict)
     """Of bases whose rows may come next."""
 
@@ -68,12 +74,11 @@ class Screen:
         return QuickTable(self.space)
 
     def glance(self, base: Base) -> float:
-        """Seconds that all strategies over a base take at least, from its most common layer alone."""
-        work = self._quick.count * both_passes(self._quick.block(base))
-        return ROUNDED * (least_seconds(self.space.question, base, work) + self._on_host(base))
+        """Seconds that all strategies over a base take at least, from its layers alone."""
+        return ROUNDED * (least_seconds(self.space.question, base, self._quick.seconds(base)) + self._on_host(base))
 
     def least(self, base: Base) -> float:
-        """The same from all layers and ends."""
+        """The same with the ends."""
         table = table_of(self.space, base)
         self._grounds[base] = table.ground
         return ROUNDED * (least_seconds(self.space.question, base, whole_work(table)) + self._on_host(base))
@@ -105,10 +110,13 @@ class Screen:
         choices = choices_of(tables[0], self.recomputes)
         frames = [self._frame(base, table) for base, table in zip(bases, tables, strict=True)]
         cells = [frame.cells for frame in frames]
-        works = works_of(self.space, bases, tables, cells, choices)
-        return [self._rows(*each, choices, most) for each in zip(bases, tables, frames, works, strict=True)]
+        priced = [priced_of(self.space, *each) for each in zip(bases, tables, cells, strict=True)]
+        works = works_of(self.space.question.model.layers, tables, priced, cells, choices)
+        return [self._rows(*each, choices, most) for each in zip(bases, tables, frames, priced, works, strict=True)]
 
-    def _rows(self, base: Base, table: Table, frame: Frame, work: Work, choices: Choices, most: float) -> ScreenRows:
+    def _rows(
+        self, base: Base, table: Table, frame: Frame, priced: Priced, work: Work, choices: Choices, most: float
+    ) -> ScreenRows:
         question = self.space.question
         passes = self._passes(table, frame, work)[frame.track_of_pair]
         if choices.mix.any():
@@ -122,6 +130,10 @@ class Screen:
             for room in rooms(table, frame, choices, question.memory_limit, may):
                 at = np.ix_(room.pairs, room.choices)
                 passes[at] = np.maximum(passes[at], crowded(self._pipes(table, frame), frame, work, room, heavy))
+            seconds = self._seconds(table, frame, passes)
+        may &= seconds < most
+        if most < float("inf") and may.any():
+            passes = np.maximum(passes, self._ordered(base, table, frame, priced, choices, may))
             seconds = self._seconds(table, frame, passes)
         return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
@@ -168,6 +180,27 @@ class Screen:
             part = Work(*(array[cells] for array in work))
             found[at] = makespan(schedule, pipes.of([frame.tracks[track][0] for track in at]), part)
         return found
+
+    def _ordered(
+        self, base: Base, table: Table, frame: Frame, priced: Priced, choices: Choices, may: np.ndarray
+    ) -> Floats:
+        """The same from the order of passes, where that may tell more: [pair, choice]."""
+        pipes, found = self._pipes(table, frame), np.zeros((len(frame.tracks), may.shape[1]))
+        for track in np.unique(frame.track_of_pair[may.any(axis=1)]).tolist():
+            at, cell = frame.tracks[track]
+            layout = frame.layouts[at]
+            if layout.schedule in ORDERED:
+                hop, shown = float(pipes.hop[at, 0]), float(pipes.shown[at, 0]) / layout.vpp
+                path = self._path(base, layout, ends_of(table, priced, cell), hop, shown)
+                found[track] = least_passes(path, table, priced, cell, choices, hop, shown)
+        return found[frame.track_of_pair]
+
+    def _path(self, base: Base, layout: Layout, ends: Ends, hop: float, shown: float) -> MeanPath:
+        key = (layout.schedule, layout.pp, layout.vpp, layout.microbatches)
+        if key not in self._paths:
+            strategy = self.space.strategy(Point(base, layout, ShardingChoice(1, 0), Recompute()))
+            self._paths[key] = mean_path(strategy, self.space.question.model.layers, ends, hop, shown)
+        return self._paths[key]
 
     def point(self, base: Base, row: int) -> Point:
         """The strategy behind a row."""

@@ -81,7 +81,10 @@ class Search(Findings):
             self._expand([(int(index), bases[index]) for index in rest[:WAVE]])
             if not self.finished:  # the bound above covers the bases that were not looked at
                 return
-            self._simulate(1 if self.best else FIRST)
+            first = self.best is None
+            self._simulate(FIRST if first else 1)
+            if first and self.best:
+                self._bound_again()
         while len(self._pool) and not self._stopped():
             self.bound = self._proven()
             if self._lowest() >= self.limit:
@@ -133,6 +136,18 @@ class Search(Findings):
             self.pruned += len(rows.seconds) - len(may_fit)
             found.append(np.stack((rows.seconds[may_fit], may_fit + self._starts[index], rows.bytes[may_fit]), axis=1))
         self._keep(np.concatenate(found))
+        self.screen_seconds += time.process_time() - started
+
+    def _bound_again(self) -> None:
+        """Bound what is in the pool once more: where it is known what to beat, orders of passes are looked at, too."""
+        started = time.process_time()
+        base_of = np.searchsorted(self._starts, self._pool[:, 1], side="right") - 1
+        self._screen(np.unique(base_of).tolist(), self.limit)
+        for index in np.unique(base_of).tolist():
+            own = base_of == index
+            rows = self._pool[own, 1].astype(np.int64) - self._starts[index]
+            self._pool[own, 0] = np.maximum(self._pool[own, 0], self._rows[index].seconds[rows])
+        self._keep(self._pool)
         self.screen_seconds += time.process_time() - started
 
     def _keep(self, pool: Floats) -> None:
@@ -255,9 +270,9 @@ class Search(Findings):
         self._screen([index for index in near if index not in self._rows][: 2 * WAVE])
         yield from ((self._rows[index], int(self._starts[index])) for index in near if index in self._rows)
 
-    def _screen(self, unseen: list[int]) -> None:
-        bases = [self.space.bases[index] for index in unseen]
-        self._rows |= zip(unseen, self.screen.rows_of(bases), strict=True)
+    def _screen(self, places: list[int], most: float = float("inf")) -> None:
+        bases = [self.space.bases[index] for index in places]
+        self._rows |= zip(places, self.screen.rows_of(bases, most), strict=True)
 
     def _one_axis_away(self) -> Iterator[tuple[int, float]]:
         """Places and bounds of what may fit, in the order of the space: plainer first."""

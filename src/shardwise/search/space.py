@@ -102,9 +102,13 @@ class Space:
 
     def _kind(self, base: Base) -> RecomputeKind:
         """Layers that are recomputed whole are not captured; all others run in the graphs that cover most."""
-        covered = base.cuda_graphs != "none"
-        most = self._graphs(base.dispatcher, base.offload)[:1] == [base.cuda_graphs]
-        return RecomputeKind(overlap=base.ep_overlap, whole=not covered, parts=most)
+        key = ("kind", base.cuda_graphs, base.dispatcher, base.offload, base.ep_overlap)
+        if key not in self._known:
+            most = self._graphs(base.dispatcher, base.offload)[:1] == [base.cuda_graphs]
+            whole = base.cuda_graphs == "none"
+            self._known[key] = RecomputeKind(overlap=base.ep_overlap, whole=whole, parts=most)
+        found: RecomputeKind = self._known[key]
+        return found
 
     def _recomputed(self, layout: Layout, kind: RecomputeKind) -> tuple[Recompute, ...]:
         key = -(-self.question.model.layers // (layout.pp * layout.vpp)), kind

@@ -2,12 +2,12 @@
 
 Arrays are [cell, choice]: a cell is a depth of the pipeline with one way to shard parameters (ZeRO 3 shows inside the
 passes), a choice is a recompute choice. A stage of n layers takes n x layer + min(n, N) x again seconds, and the ends
-add theirs.
+add theirs. Where kinds of layers take turns and a stage is one chunk, n layers in a row take n x their mean less
+`spare` at least: what the shortest row falls short of its mean by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,8 @@ class StageCell(NamedTuple):
     sharding: ShardingChoice | None
     folded: bool
     """A v: rank 0 has both ends of the model."""
+    turns: bool = False
+    """Stages are one chunk, and kinds of layers take turns in it."""
 
 
 class Choices(NamedTuple):
@@ -43,6 +45,15 @@ class Choices(NamedTuple):
     """Whether any layer may do without: how many of each stage do is for the partition solver to say."""
     kept: np.ndarray
     """The recipe whose kept bytes count: the leanest that the choice allows."""
+
+
+class Priced(NamedTuple):
+    """Seconds of every piece of a table: one micro batch, what shows of its sharding included."""
+
+    forward: Floats
+    """[cell, piece]"""
+    backward: Floats
+    """[cell, piece, recipe]"""
 
 
 class Work(NamedTuple):
@@ -86,19 +97,22 @@ def choices_of(table: Table, recomputes: tuple[Recompute, ...]) -> Choices:
     return Choices(recipe, layers, np.array([one.layers == AS_NEEDED for one in recomputes]), recipe)
 
 
+def priced_of(space: Space, base: Base, table: Table, cells: list[StageCell]) -> Priced:
+    """The pieces of a base in all of its cells."""
+    f, b = [], []
+    for cell in cells:
+        shown = sharded(space, base, table, cell)
+        f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
+        b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
+    return Priced(np.array(f), np.array(b))
+
+
 def works_of(
-    space: Space, bases: Sequence[Base], tables: list[Table], cells: list[list[StageCell]], choices: Choices
+    layers: int, tables: list[Table], priced: list[Priced], cells: list[list[StageCell]], choices: Choices
 ) -> list[Work]:
     """For every base the stages of its cells under all choices, and their least slowest one."""
-    f, b = [], []
-    for base, table, own in zip(bases, tables, cells, strict=True):
-        for cell in own:
-            shown = sharded(space, base, table, cell)
-            f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
-            b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
-    forward, back = np.array(f)[:, :, None], np.array(b)
-    layers = space.question.model.layers
-    whole = _settled(layers, tables, cells, choices, forward, back)
+    forward, back = (np.concatenate(parts) for parts in zip(*priced, strict=True))
+    whole = _settled(layers, tables, cells, choices, forward[:, :, None], back)
     edges = np.cumsum([len(own) for own in cells])[:-1]
     split = [np.split(array, edges) for array in whole]
     return [Work(*parts) for parts in zip(*split, strict=True)]
@@ -151,6 +165,7 @@ def _settled(
     pp = np.array([cell.pp for cell in cells], dtype=float)[:, None]
     # layers of other kinds stand in the first stage, or, where they do not lead, all count as the shortest kind
     layer = both[:, 0] if table.leading else both[:, :kinds].min(axis=1)
+    mean, spare = _in_a_row(table, cells, both, layer)
     shorter = np.maximum(0.0, both[:, [0]] - both[:, 1:kinds]) * count[:, 1:kinds]
     discount = shorter.sum(axis=1) if table.leading else np.zeros_like(layer)
     last = (count * both)[:, kinds + 1 :].sum(axis=1)
@@ -158,14 +173,28 @@ def _settled(
     folded = np.array([cell.folded for cell in cells])[:, None]
     first = both[:, kinds] - discount
     parts = _Parts(
-        pp, layer + 0 * pp, again, choices.layers + 0 * layer, np.where(folded, first + last, first),
+        pp, mean + 0 * pp, spare + 0 * pp, again, choices.layers + 0 * layer, np.where(folded, first + last, first),
         np.where(folded, 0.0, last),
         float(layers), float(sum(piece.number for piece in table.others)) if table.leading else 0.0,
     )  # fmt: skip
     total = (count * both).sum(axis=1) + again * least_again
     total_forward = (count * forward).sum(axis=1) + 0 * layer
     share = (forward / (forward + back)).max(axis=(1, 2))[:, None] + 0 * layer
-    return _bottleneck(parts, total, total_forward, share, _price(tables, own, choices, back))
+    found = _bottleneck(parts, total, total_forward, share, _price(tables, own, choices, back))
+    return found._replace(layer=layer + 0 * pp)
+
+
+def _in_a_row(table: Table, cells: list[StageCell], both: Floats, layer: Floats) -> tuple[Floats, Floats]:
+    """Seconds that layers in a row take: each, and how much less all of them at most."""
+    turns = np.array([cell.turns for cell in cells])
+    if not turns.any():
+        return layer, np.zeros_like(layer)
+    each = both[:, list(table.order)]
+    mean = each.mean(axis=1)
+    ahead = np.cumsum(each - mean[:, None], axis=1)
+    highest = np.maximum(np.maximum.accumulate(ahead, axis=1), 0.0)
+    spare = (highest - ahead).max(axis=1)
+    return np.where(turns[:, None], mean, layer), np.where(turns[:, None], spare, 0.0)
 
 
 def _price(tables: list[Table], cells: list[list[StageCell]], choices: Choices, back: Floats) -> Floats:
@@ -184,6 +213,8 @@ def _price(tables: list[Table], cells: list[list[StageCell]], choices: Choices, 
 class _Parts(NamedTuple):
     pp: Floats
     layer: Floats
+    spare: Floats
+    """What layers in a row may take less."""
     again: Floats
     block: Floats
     first: Floats
@@ -195,7 +226,7 @@ class _Parts(NamedTuple):
 
 def _capacity(parts: _Parts, room: Floats) -> Floats:
     """Layers that fit into `room` seconds."""
-    whole = parts.layer + parts.again
+    whole, room = parts.layer + parts.again, room + parts.spare
     long = np.floor((room - parts.block * parts.again) / parts.layer + 1e-9)
     short = np.floor(room / whole + 1e-9)
     return np.maximum(np.where(room >= parts.block * whole, long, short), 0.0)
@@ -203,7 +234,8 @@ def _capacity(parts: _Parts, room: Floats) -> Floats:
 
 def _taken(parts: _Parts, layers: Floats) -> Floats:
     """Seconds of so many layers."""
-    return layers * parts.layer + np.minimum(layers, parts.block) * parts.again
+    taken = layers * parts.layer + np.minimum(layers, parts.block) * parts.again
+    return np.maximum(taken - parts.spare, 0.0)
 
 
 def _capacities(parts: _Parts, limit: Floats) -> tuple[Floats, Floats, Floats]:

@@ -7,6 +7,7 @@ device decides, and where the host does, exact for the model's most common layer
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.cost.chunk import combined
+from shardwise.cost.chunk import BlockRun, combined
 from shardwise.cost.layer import HOST_SHARE, PLAIN, SHOWN, Block, Recipe, Seconds, layer_block
 from shardwise.estimate.setup import Setup, block_of, layer_groups, setup_of
 from shardwise.inputs.recompute import Recompute
@@ -25,6 +26,8 @@ from shardwise.search.question import Base, Layout, Point, Question, ShardingCho
 from shardwise.search.space import Space
 
 Floats = npt.NDArray[np.float64]
+FEW = 0.2
+"""Share of the layers below which asking for a kind takes longer than it tells."""
 
 
 class Weights(NamedTuple):
@@ -80,6 +83,8 @@ class Table(NamedTuple):
     """The most common kind of layer."""
     others: tuple[LayerPiece, ...]
     """Other kinds of layer."""
+    order: tuple[int, ...]
+    """The kind of every layer of the model, as an index of `layers`."""
     leading: bool
     """The other kinds all stand before the main one."""
     first: LayerPiece
@@ -130,7 +135,8 @@ def table_of(space: Space, base: Base, recipes: tuple[Recipe, ...] = (PLAIN,), g
     others = tuple(name for name in dict.fromkeys(order) if name != main)
     extra = tuple(name for name in kinds if name not in {main, *others})
     return Table(
-        ground, recipes, named(main)[0], named(*others), main not in order[: len(order) - order.count(main)],
+        ground, recipes, named(main)[0], named(*others), tuple((main, *others).index(name) for name in order),
+        main not in order[: len(order) - order.count(main)],
         named("embedding")[0], named("head"), named(*extra),
     )  # fmt: skip
 
@@ -168,26 +174,32 @@ def _piece(number: int, blocks: tuple[Block, ...], tangents: tuple[Weights, Weig
 
 
 class QuickTable:
-    """Seconds of a base's most common layer, asked for alone: the first look at a base."""
+    """Seconds of a base's layers, asked for alone: the first look at a base. Kinds with few layers are left out."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         model = space.question.model
-        kinds = layer_kinds(model)[: model.layers]
-        self.kind = max(dict.fromkeys(kinds), key=kinds.count)
-        self.count = kinds.count(self.kind)
+        kinds = Counter(layer_kinds(model)[: model.layers])
+        self.kinds = {kind: count for kind, count in kinds.items() if count >= FEW * model.layers}
         self.grounds: dict[tuple[object, ...], Setup] = {}
-        self.blocks: dict[Base, Block] = {}
+        self.runs: dict[Base, list[BlockRun]] = {}
 
-    def block(self, base: Base) -> Block:
-        """One layer of this kind; where states live changes nothing in it."""
+    def seconds(self, base: Base) -> float:
+        """These layers, both passes, which are tangents at the most common one, so that they add up."""
+        runs = self.of(base)
+        common = max(runs, key=lambda run: run.repeat).block
+        ahead, back = tangent(common.f), tangent(backward(common))
+        return sum(count * (ahead.of(block.f) + back.of(backward(block))) for block, count in runs)
+
+    def of(self, base: Base) -> list[BlockRun]:
+        """One layer of every kind, and how many there are; where states live changes nothing in them."""
         base = base._replace(offload="none", optimizer="adamw")
-        if base not in self.blocks:
-            self.blocks[base] = self._block(base)
-        return self.blocks[base]
+        if base not in self.runs:
+            self.runs[base] = self._of(base)
+        return self.runs[base]
 
-    def _block(self, base: Base) -> Block:
-        key = (base.compile, base.single, base.cuda_graphs, base.grad_dtype)
+    def _of(self, base: Base) -> list[BlockRun]:
+        key = (base.compile, base.single, base.cuda_graphs, base.grad_dtype, base.tp > 1)
         if key not in self.grounds:
             self.grounds[key] = ground_of(self.space, base)
         ground = self.grounds[key]
@@ -195,12 +207,10 @@ class QuickTable:
         shard = shard_of(self.space.question.model, strategy, ground.runtime, ground.cluster.gpu)
         groups = layer_groups(ground.network, strategy, ground.runtime)
         grads = ground.states.weight if ground.states.lazy and base.single else 0.0
-        return layer_block(shard, self.kind, PLAIN, ground.machine, groups, grads)
-
-
-def both_passes(block: Block) -> float:
-    """Seconds of a layer, tangents taken."""
-    return tangent(block.f).of(block.f) + tangent(backward(block)).of(backward(block))
+        return [
+            BlockRun(layer_block(shard, kind, PLAIN, ground.machine, groups, grads), count)
+            for kind, count in self.kinds.items()
+        ]
 
 
 def whole_work(table: Table) -> float:
