@@ -80,7 +80,7 @@ OWN = {
     "plans.recommended": "That of least expected regret; the fastest with `--fastest`.",
     "plans.fastest": "The fastest of the space, which the bound is about; keys as of `recommended`.",
     "plans.simplest": "The simplest that is as fast as far as can be told; likewise.",
-    "plans.recommended.within_error": "No slower or faster than the recommended plan by more than the error.",
+    "plans.recommended.within_error": "Within the error of the fastest one (of the fastest: of the recommended one).",
     "plans.nearest": "The measured run that is nearest; none where the search was stopped.",
     "plans.nearest.id": "Its row of `validate`.",
     "plans.nearest.model": "Its model.",

@@ -14,6 +14,7 @@ from shardwise.estimate.estimate import estimate
 from shardwise.measure.validate import advice
 from shardwise.measure.validate.case import MeasuredRun
 from shardwise.measure.validate.rows import SHIPPED, read_rows
+from shardwise.report.advice import MEASURED
 
 ROWS = {
     row["id"]: row
@@ -86,6 +87,21 @@ def test_what_is_proposed_is_what_plan_proposes_for_the_same_question(two_groups
             for row in small(one.case.model.vocab)
             if row["model"]["seq_len"] == strategy.seq
         )
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "strategy"),
+    [
+        ("llama-3-70b", "64xh100", "tp4 pp4x2 cp2 gbs64 seq8192 interleaved recompute=full"),
+        ("qwen3-30b-a3b", "16xh100", "dp16 ep8 zero3 gbs64 seq4096"),
+    ],
+)
+def test_every_part_that_layouts_can_differ_in_names_what_it_was_measured_on(model, cluster, strategy):
+    found = api.estimate(model, cluster, strategy)
+    for part in found.time.parts:
+        for inner in part.parts or (part,):
+            name = part.name if part.name == "recompute" else inner.name
+            assert name in MEASURED, name
 
 
 def test_what_is_done_is_kept(two_groups):

@@ -24,7 +24,7 @@ from shardwise.estimate.intervals import (
     SOFTWARE,
     around,
     causes_of,
-    layout_within_error,
+    layout_distance,
     probability,
     spread_of,
     unseen_of,
@@ -193,7 +193,7 @@ class TestDifferences:
         shares = [exp(step / 1000) for step in range(1000)]
 
         def most(other):
-            return max(x for x in shares if layout_within_error(one, other, x * one.iteration_seconds))
+            return max(x for x in shares if layout_distance(one, other, x * one.iteration_seconds) <= 1)
 
         assert 1 < most(near) < most(far)
 

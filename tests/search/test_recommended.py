@@ -10,13 +10,13 @@ import pytest
 from questions import small_question
 
 import shardwise
-from shardwise.estimate.intervals import NORMAL, layout_within_error, within_error
+from shardwise.estimate.intervals import NORMAL, layout_distance, layout_width, within_error
 from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.strategy import Strategy
 from shardwise.plan.proof import check_proof
 from shardwise.search.api import answer_of
 from shardwise.search.recomputes import AS_NEEDED
-from shardwise.search.refine import evenly
+from shardwise.search.refine import plainly
 from shardwise.search.regret import Rival, regrets, surcharge, weighed
 from shardwise.search.simplicity import UNUSUAL, USUAL, kinds_of, plainness, simplicity
 from shardwise.search.space import Space
@@ -168,11 +168,16 @@ def test_the_simplest_is_that_of_all_plain_layouts_not_of_what_survived(seed):
     if answer.fastest is None:
         return
     experts, space = question.model.moe is not None, Space(question=question)
-    usual = {*USUAL, *kinds_of(question.base, experts=experts)}
-    plain = [one for one in map(space.strategy, space.points()) if usual.issuperset(kinds_of(one, experts=experts))]
-    even = (evenly(question, one) for one in plain if one.recompute.layers != AS_NEEDED)
+    unusual = {*UNUSUAL} - {*kinds_of(question.base, experts=experts)}
+    plain = [one for one in map(space.strategy, space.points()) if unusual.isdisjoint(kinds_of(one, experts=experts))]
+    cut = (two for one in plain if one.recompute.layers != AS_NEEDED for two in plainly(question, one))
+    width, own = layout_width(answer.fastest), answer.best
+    most = Rival(own.strategy, own.iteration_seconds, experts).expected(width)
     near = [
-        one for one in even if one and one.allowed and layout_within_error(answer.fastest, one.strategy, one.seconds)
+        one
+        for one in cut
+        if one.allowed and layout_distance(answer.fastest, one.strategy, one.seconds) <= 1
+        if Rival(one.strategy, one.seconds, experts).expected(width) <= most
     ]
     least = min((simplicity(one.strategy, one.seconds, experts=experts) for one in near), default=("none",))
     found = simplicity(answer.simplest.strategy, answer.simplest.iteration_seconds, experts=experts)

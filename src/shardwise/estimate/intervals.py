@@ -47,6 +47,9 @@ BARELY = 0.02
 where a faster link lets launches be a larger share."""
 NORMAL = 1.645
 """A width over a standard deviation: nine draws in ten of a normal error lie inside."""
+ALIKE = 1 / NORMAL
+"""Errors of a difference, such as nine in ten are below, up to which two layouts are called equal: beyond one standard
+deviation five in six draws agree on which is the slower one."""
 OF_MEAN = NORMAL * sqrt(pi / 2)
 """A width over a mean absolute error, likewise."""
 
@@ -160,25 +163,42 @@ def width_in(value: float, interval: Interval) -> float:
 
 
 def within_error(left: Estimate, right: Estimate) -> bool:
-    """Whether two predictions are nearer to each other than the error of their difference: neither is the faster one.
+    """Whether two predictions are nearer to each other than the error of their difference: neither is surely the faster
+    one.
+    """
+    return distance(left, right) <= 1
+
+
+def likeness(apart: float, *, slower: bool) -> str:
+    """A distance in words; empty: one of the two is the faster one."""
+    if apart <= ALIKE:
+        return "equal within the error"
+    return f"likely {'slower' if slower else 'faster'}, within the error" if apart <= 1 else ""
+
+
+def distance(left: Estimate, right: Estimate) -> float:
+    """How far two predictions are apart, in errors of their difference (nine in ten such differences err by less).
 
     Two layouts of one model on one cluster share what is unknown of the software, the GPU and the site, and err apart
     by as much as measured layouts do; predictions of other things err each by itself.
     """
     off = abs(log(left.iteration_seconds / right.iteration_seconds))
     if (left.model, left.cluster, left.strategy.runtime) == (right.model, right.cluster, right.strategy.runtime):
-        return off <= _pair_factor(left.strategy, right.strategy) * max(layout_width(left), layout_width(right))
-    widths = (width_in(one.iteration_seconds, one.iteration_seconds_interval) for one in (left, right))
-    return off <= sqrt(sum(width * width for width in widths))
+        width = _pair_factor(left.strategy, right.strategy) * max(layout_width(left), layout_width(right))
+    else:
+        widths = (width_in(one.iteration_seconds, one.iteration_seconds_interval) for one in (left, right))
+        width = sqrt(sum(width * width for width in widths))
+    return off / width if off else 0.0
 
 
-def layout_within_error(found: Estimate, strategy: Strategy, seconds: float) -> bool:
+def layout_distance(found: Estimate, strategy: Strategy, seconds: float) -> float:
     """The same of another layout of which only the seconds are kept."""
-    return near(found.strategy, strategy, seconds / found.iteration_seconds, layout_width(found))
+    off = abs(log(seconds / found.iteration_seconds))
+    return off / (_pair_factor(found.strategy, strategy) * layout_width(found)) if off else 0.0
 
 
 def near(left: Strategy, right: Strategy, ratio: float, width: float) -> bool:
-    """The same of two layouts whose own width is known; `ratio`: of their seconds."""
+    """Whether two layouts of a known own width are within the error of their difference; `ratio`: of their seconds."""
     return abs(log(ratio)) <= _pair_factor(left, right) * width
 
 

@@ -7,19 +7,21 @@ from statistics import fmean
 from typing import Any
 
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.intervals import within_error
 from shardwise.estimate.predictions import ledger_table
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.validate.advice import Advice, Advised
 from shardwise.measure.validate.summary import Regret, mean_regret
 from shardwise.report.validation import Listing, listed_markdown
+from shardwise.search.simplicity import SHORT
 from shardwise.units import show_seconds
 
 BAND = (0.85, 1.15)
 """Claim over published speed that is called right: what two releases of one framework differ by."""
 KINDS = {"dense": False, "with experts": True}
-SHORT = 8192
-"""Tokens of a sample up to which context parallel is not expected of a dense model."""
 _SHOWN = 4
+NOTABLE = 0.01
+"""Share of a published time from which on a part's source is named."""
 _SHARED = ("gbs", "seq", "layers=", "runtime=", "scaling=")
 """Words of a strategy that both layouts have, or that say nothing of a layout."""
 
@@ -58,6 +60,7 @@ def _row(one: Advised) -> dict[str, Any]:
         "difference": one.difference and ledger_table(one.difference),
         "assumed": list(one.case.notes),
         "proven": one.proven,
+        "without_cp_seconds": one.without_cp and one.without_cp.iteration_seconds,
     }
 
 
@@ -70,14 +73,19 @@ def _summary(advice: Advice) -> dict[str, Any]:
         "band": BAND,
         "mean_error": fmean(abs(one.error) for one in advice.setups) if advice.setups else None,
         "said_not_to_fit": [one.name for one in advice.setups if one.chosen.fits == "no"],
-        "short_with_cp": [one.name for one in advice.setups if _short_with_cp(one)],
+        "short_with_cp": [_gain_of_cp(one) for one in advice.setups if one.without_cp],
         "regret": {name: mean_regret(own) for name, own in regret.items()},
     }
 
 
-def _short_with_cp(one: Advised) -> bool:
-    best = one.proposed
-    return best is not None and one.case.model.moe is None and best.strategy.seq <= SHORT and best.strategy.cp > 1
+def _gain_of_cp(one: Advised) -> str:
+    """What a proposal gains by context parallel, and whether that is more than the error."""
+    best, plain = one.proposed, one.without_cp
+    if best is None or plain is None:
+        return one.name
+    gain = plain.iteration_seconds / best.iteration_seconds - 1
+    held = "within the error" if within_error(best, plain) else "more than the error"
+    return f"{one.name} (the best without takes {gain:.0%} longer, {held})"
 
 
 def sentences(advice: Advice) -> list[str]:
@@ -101,7 +109,7 @@ def sentences(advice: Advice) -> list[str]:
 
 def tables(advice: Advice) -> Iterator[Listing]:
     """Every table that has a row."""
-    every = (_chosen(advice), _layouts(advice), _parts(advice), _groups(advice))
+    every = (_chosen(advice), _layouts(advice), _parts(advice), _sources(advice), _groups(advice))
     yield from (one for one in every if one.rows)
 
 
@@ -162,6 +170,45 @@ def _parts(advice: Advice) -> Listing:
     )
     heads = ("set-up", "published less claimed", "our error", "largest differences of the layouts", "all others")
     return Listing("where the difference between published and claimed time lies", heads, rows, below)
+
+
+_KERNELS = "an H200's kernels (benchmarks/data/h200_probe_raw.json); other GPUs as their calibration says"
+_LINKS = (
+    "bandwidths fitted to published runs of the GPU (its calibration; errors by source in `validate`)"
+)
+_JOBS = "whole jobs and ranks on an H200 (benchmarks/data/h200_jobs.json, h200_rehearsals.json)"
+MEASURED = {
+    "gemm": _KERNELS,
+    "attention": _KERNELS,
+    "memory": f"{_KERNELS}; 61 layers there (benchmarks/data/h200_layers.json)",
+    "tp communication": _LINKS,
+    "cp communication": _LINKS,
+    "ep communication": f"{_LINKS}; the hidden share is a trace's of Qwen3-30B on 16 H100s",
+    "recompute": "the forward pass of what is computed again: its parts as above",
+    "waiting for launches": "the host's time of those 61 layers, and of vTrain's small ones on an A100",
+    "parameter sharding": f"{_LINKS}; copies that it makes are counted",
+    "pipeline waits and sends": "the simulated order; zero-bubble's 25 sweeps are predicted to 2.9%",
+    "hidden communication": "kernels beside copies on an H200 (benchmarks/data/h200_overlap.json); arXiv 2507.03114",
+    "stragglers": "seven published pairs of sizes: +2.2% measured, +1.7% predicted (docs/explain/time.md, Many hosts)",
+    "gradient reduction": _LINKS,
+    "weight gathering": _LINKS,
+    "optimizer": _JOBS,
+    "framework": _JOBS,
+}
+"""What the parts of the ledger of time rest on."""
+
+
+def _sources(advice: Advice) -> Listing:
+    """Of all parts in which a layout differs by a percent or more of its time."""
+    named = dict.fromkeys(
+        part.name
+        for one in advice.setups
+        if one.difference
+        for part in one.difference.parts[1:]
+        if abs(part.value) >= NOTABLE * one.published
+    )
+    rows: list[tuple[str, ...]] = [(name, MEASURED[name]) for name in named]
+    return Listing("what these parts were measured on", ("part", "measured on"), rows)
 
 
 def _groups(advice: Advice) -> Listing:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.intervals import within_error
+from shardwise.estimate.intervals import distance, likeness, within_error
 from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
@@ -74,8 +74,11 @@ def _standing(answer: Answer, own: Proposal) -> str:
     least, weighed = min(one.regret for one in answer.proposals), f"{len(answer.proposals)} plans weighed"
     if own.regret == least:
         return f", the least of {weighed}"
+    # from the fastest to the simplest; `weighed` takes a simpler one where the search cannot tell them apart
+    simpler = answer.proposals.index(own) > [one.regret for one in answer.proposals].index(least)
     apart = (1 + own.regret) / (1 + least) - 1
-    return f"; the least of {weighed} is {show_percent(least)}" + (", a simpler one is taken" if apart < GAP else "")
+    taken = ", a simpler one is taken" if simpler and apart < GAP else ""
+    return f"; the least of {weighed} is {show_percent(least)}{taken}"
 
 
 def _proposal(answer: Answer, one: Estimate | None) -> Proposal | None:
@@ -83,9 +86,13 @@ def _proposal(answer: Answer, one: Estimate | None) -> Proposal | None:
 
 
 def _beside(answer: Answer, one: Estimate, best: Estimate) -> str:
-    """Another plan of the answer: how much longer it takes than the recommended one, and what speaks against it."""
-    share = one.iteration_seconds / best.iteration_seconds - 1
-    told = f"{one.strategy}: {show_seconds(one.iteration_seconds)} ({_equal(share, one, best)})"
+    """Another plan of the answer: the fastest beside the recommended one, any other beside the fastest, and what speaks
+    against it.
+    """
+    other, name = (best, "recommended") if one is answer.fastest else (answer.fastest or best, "fastest")
+    share = one.iteration_seconds / other.iteration_seconds - 1
+    words = likeness(distance(one, other), slower=share > 0) or "more than the error"
+    told = f"{one.strategy}: {show_seconds(one.iteration_seconds)} ({share:+.1%} beside the {name} one, {words})"
     found = _proposal(answer, one)
     if found is None:
         return told
@@ -94,10 +101,6 @@ def _beside(answer: Answer, one: Estimate, best: Estimate) -> str:
     ]
     why = f" ({', '.join(odd)}: unusual, and not measured beside layouts without)" if odd else ""
     return f"{told}, expected regret {show_percent(found.regret)}{why}"
-
-
-def _equal(share: float, one: Estimate, other: Estimate) -> str:
-    return f"{share:+.1%}, {'equal within the error' if within_error(one, other) else 'more than the error'}"
 
 
 def nearest_text(run: NearestRun) -> str:
@@ -126,11 +129,11 @@ def plans_data(answer: Answer) -> Plain:
 
 
 def _plan_data(answer: Answer, one: Estimate) -> Plain:
-    found, best = _proposal(answer, one), answer.best
+    found, other = _proposal(answer, one), answer.best if one is answer.fastest else answer.fastest
     told = {"strategy": str(one.strategy), **{name: getattr(one, name) for name in SHORT}, "gap": answer.gap_of(one)}
     if found is not None:
         told |= {"regret": found.regret, "surcharge": found.surcharge, "kinds": list(found.kinds)}
-    return {**told, "within_error": best is not None and within_error(one, best)}
+    return {**told, "within_error": other is not None and within_error(one, other)}
 
 
 def candidates(answer: Answer, top: int) -> Table:

@@ -1,7 +1,7 @@
 """Which plan to run: the layouts that are plainer than the fastest and as fast as far as can be told, looked at after
 the search, and of all of them the one of least expected regret.
 
-The search prunes what cannot be the fastest. So plain layouts (even stages, a known order, no unusual kind) are looked
+The search prunes what cannot be the fastest. So plain layouts (a known order, even chunks, no unusual kind) are looked
 at here once more: all whose bound lies within the error of the fastest are in question.
 """
 
@@ -21,18 +21,18 @@ from shardwise.estimate.intervals import layout_width, pair_width
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.question import Answer, Base, Candidate, Proposal
 from shardwise.search.recomputes import AS_NEEDED
-from shardwise.search.refine import candidate_of, evenly
+from shardwise.search.refine import candidate_of, plainly
 from shardwise.search.regret import Rival, weighed
 from shardwise.search.search import ROOMY, Search
-from shardwise.search.simplicity import SHORT, USUAL, kinds_of, plainness
+from shardwise.search.simplicity import SHORT, UNUSUAL, kinds_of, plainness
 
-LOOKS, ALIKE = 32, 8
+LOOKS, ALIKE = 64, 12
 """Plain layouts simulated at most for the simplest, and again for what lies between it and the fastest; and of those
-that are alike."""
+that are alike: as plain, or split over as many ranks."""
 
 
 class _Plain(NamedTuple):
-    """A plain layout of the space, its stages even; its seconds are the bound."""
+    """A plain layout of the space; its seconds are the bound."""
 
     plainness: tuple[int, ...]
     bound: float
@@ -48,6 +48,9 @@ def advised(answer: Answer, search: Search, *, fastest: bool = False) -> Answer:
     if answer.fastest is None:
         return answer
     looks = _Looks(answer, search)
+    best = min(looks.near, key=lambda one: one.seconds)
+    if best.seconds < answer.fastest.iteration_seconds:  # within the gap of the search, and found afterwards
+        answer = replace(answer, fastest=_estimate(answer, best.strategy))
     found = weighed(looks.near, looks.width, search.gap)
     front = [looks.near[one] for one in found.layouts]
     proposals = tuple(
@@ -60,7 +63,7 @@ def advised(answer: Answer, search: Search, *, fastest: bool = False) -> Answer:
     return replace(
         answer,
         proposals=proposals,
-        simplest=_estimate(answer, found.layouts[-1].strategy),
+        simplest=_estimate(answer, found.simplest.strategy) if answer.finished else None,
         recommended=answer.fastest if fastest else _estimate(answer, found.chosen.strategy),
         top=_with(answer.top, front),
         simulated=_with(answer.simulated, front),
@@ -111,12 +114,12 @@ class _Looks:
     def _plain(self) -> Iterator[_Plain]:
         """The plain layouts of the space whose bounds are within the error of the fastest, and may fit."""
         search, question = self.search, self.question
-        usual = {*USUAL, *kinds_of(question.base, experts=self.experts)}  # what was asked for is no choice
+        unusual = {*UNUSUAL} - {*kinds_of(question.base, experts=self.experts)}  # what was asked for is no choice
         for rows, start in search.rows_within(self.most, self._usual):
             may = (rows.seconds <= self.most) & (rows.bytes <= question.memory_limit)
             for row in np.flatnonzero(may).tolist():
                 one = Rival(search.strategy(start + row), float(rows.seconds[row]), self.experts)
-                if one.strategy.recompute.layers != AS_NEEDED and usual.issuperset(one.kinds):
+                if one.strategy.recompute.layers != AS_NEEDED and unusual.isdisjoint(one.kinds):
                     least = float(rows.bytes[row])
                     yield _Plain(self._plainness(one), one.seconds, one.expected(self.width), least, one)
 
@@ -147,13 +150,15 @@ class _Looks:
         """The least expected first, of what surely seems to fit and then of the rest, until nothing can be expected to
         be faster.
         """
-        looks, roomy = Counter[tuple[str, ...]](), ROOMY * self.question.memory_limit
+        looks, roomy = Counter[tuple[int, ...]](), ROOMY * self.question.memory_limit
         for part in ([one for one in plain if one.bytes <= roomy], [one for one in plain if one.bytes > roomy]):
             for one in sorted(part, key=lambda one: one.expected):
                 if looks.total() == LOOKS or one.expected >= min(other.expected(self.width) for other in self.near):
                     break
-                if looks[one.layout.kinds] < ALIKE:
-                    looks[one.layout.kinds] += self._look(one)
+                s = one.layout.strategy
+                split = (s.tp, s.pp, s.ep)
+                if looks[split] < ALIKE:
+                    looks[split] += self._look(one)
 
     def _look(self, one: _Plain) -> bool:
         """Simulate it, if it was not yet and may fit: once one of its like was simulated, it is known by which factor
@@ -164,8 +169,7 @@ class _Looks:
         if strategy in self.seen or one.bytes * self.more.get(like, 1.0) > self.question.memory_limit:
             return False
         self.seen.add(strategy)
-        found = evenly(self.question, strategy)
-        if found is not None:
+        for found in plainly(self.question, strategy):
             self.more[like] = min(found.total_bytes / one.bytes, self.more.get(like, float("inf")))
             self._take(candidate_of(found))
         return True

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import Fits
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.intervals import layout_within_error
+from shardwise.estimate.intervals import layout_distance, likeness
 from shardwise.estimate.predictions import Searched
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import load_runtime
@@ -221,7 +221,7 @@ class Answer:
     recommended: Estimate | None = None
     """The proposal of least expected regret; the fastest where that was asked for."""
     simplest: Estimate | None = None
-    """The simplest of those that are no slower than the fastest by more than the error of the difference."""
+    """The simplest that is expected to be equal to the recommended plan; none: the search was not finished."""
     proposals: tuple[Proposal, ...] = ()
     """From the fastest to the simplest, with those between that are worth a thought, each with its expected regret."""
     nearest: NearestRun | None = None
@@ -269,7 +269,11 @@ class Answer:
 
     def within_error(self, one: Candidate) -> bool:
         """Whether a layout is as fast as the fastest, as far as can be told."""
-        return self.fastest is not None and layout_within_error(self.fastest, one.strategy, one.seconds)
+        return self.distance(one) <= 1
+
+    def distance(self, one: Candidate) -> float:
+        """How far a layout is from the fastest, in errors of the difference."""
+        return float("inf") if self.fastest is None else layout_distance(self.fastest, one.strategy, one.seconds)
 
     def shown(self, top: int) -> list[Candidate]:
         """So many of the best layouts, and the answer's own plans in any case."""
@@ -319,7 +323,8 @@ _SUMMED = ("strategies", "simulated", "simulations", "screened", "too_large", "p
 def slower(answer: Answer, one: Candidate) -> str:
     """How much longer a layout takes than the fastest, and whether that is more than the error."""
     share = f"{one.seconds / answer.top[0].seconds - 1:+.1%}"
-    return f"{share} (equal within the error)" if one is not answer.top[0] and answer.within_error(one) else share
+    words = "" if one is answer.top[0] else likeness(answer.distance(one), slower=True)
+    return f"{share} ({words})" if words else share
 
 
 def top_of(candidates: list[Candidate]) -> tuple[Candidate, ...]:

@@ -106,12 +106,19 @@ def _best_shares(question: Question, strategy: Strategy, shares: list[tuple[int,
     return best._replace(simulated=sum(one.simulated for one in found))
 
 
-def evenly(question: Question, strategy: Strategy) -> Refined | None:
-    """The strategy with its layers spread evenly, no other cut tried. None: it cannot be simulated."""
+def plainly(question: Question, strategy: Strategy) -> list[Refined]:
+    """The strategy with its layers spread evenly, and of a chain the best cut: several chunks a rank are plain where
+    they are even. Empty: it cannot be simulated.
+    """
     try:
-        return _Tried(question, _even(question, strategy)).best()
+        tried = _Tried(question, _even(question, strategy))
     except ShardwiseError:
-        return None
+        return []
+    even = tried.best()
+    if strategy.pp == 1 or strategy.schedule != "1f1b" or not question.runtime.can.uneven_layers:
+        return [even]
+    tried.cut(float("inf"), thorough=False)
+    return [even, tried.best()]
 
 
 def as_it_is(question: Question, strategy: Strategy) -> Refined:

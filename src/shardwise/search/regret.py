@@ -22,7 +22,7 @@ from zlib import crc32
 
 import numpy as np
 
-from shardwise.estimate.intervals import NORMAL
+from shardwise.estimate.intervals import ALIKE, NORMAL
 from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.strategy import Strategy
 from shardwise.search.simplicity import UNUSUAL, kinds_of, simplicity
@@ -62,6 +62,7 @@ class Weighed(NamedTuple):
     layouts: list[Rival]
     regrets: list[float]
     chosen: Rival
+    simplest: Rival
 
 
 def weighed(near: Iterable[Rival], width: float, gap: float) -> Weighed:
@@ -70,24 +71,32 @@ def weighed(near: Iterable[Rival], width: float, gap: float) -> Weighed:
 
     `width`: of one prediction (`layout_width`).
     """
-    layouts = _front(list(near), width)
+    every = list(near)
+    most = _most_likely(every, width)
+    likely = [one for one in every if one.expected(width) <= most]
+    layouts = _front(every, min(likely, key=lambda one: one.simplicity), width)
     found = regrets(layouts, width)
     least = (1 + min(found)) * (1 + gap) - 1
     equal = [one for one, regret in zip(layouts, found, strict=True) if regret <= least]
-    return Weighed(layouts, found, min(equal, key=lambda one: one.simplicity))
+    return Weighed(layouts, found, min(equal, key=lambda one: one.simplicity), layouts[-1])
 
 
-def _front(near: list[Rival], width: float) -> list[Rival]:
+def _most_likely(near: list[Rival], width: float) -> float:
+    """Seconds that a layout may be expected to take and still be called equal to the best of what is expected."""
+    return min(one.expected(width) for one in near) * exp(ALIKE * accuracy().pairs["several"] * width)
+
+
+def _front(near: list[Rival], simplest: Rival, width: float) -> list[Rival]:
     """From the fastest to the simplest, with those between that are expected to be faster than all that are simpler;
     of many, those that are expected to be fastest.
     """
     ranked, between = sorted(near, key=lambda one: one.simplicity), list[Rival]()
-    ends = {min(near, key=lambda one: (one.seconds, one.simplicity)), ranked[0]}
-    for one in ranked:
+    ends = {min(near, key=lambda one: (one.seconds, one.simplicity)), simplest}
+    for one in ranked[ranked.index(simplest) :]:
         if not between or one.expected(width) < between[-1].expected(width):
             between.append(one)
     kept = sorted(between, key=lambda one: one.expected(width))[: MOST - len(ends)]
-    return sorted({*ends, *kept}, key=lambda one: (one == ranked[0], one.seconds, one.simplicity))
+    return sorted({*ends, *kept}, key=lambda one: (one == simplest, one.seconds, one.simplicity))
 
 
 def surcharge(kinds: tuple[str, ...], width: float) -> float:

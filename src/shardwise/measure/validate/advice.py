@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,10 @@ from shardwise.measure.validate.rows import SHIPPED, read_rows
 from shardwise.measure.validate.summary import Regret, regrets, setting_of
 from shardwise.measure.validate.validate import Outcome, validate
 from shardwise.search.api import answer_of, question_of
+from shardwise.search.question import Question
+from shardwise.search.simplicity import SHORT
 from shardwise.search.why import why
+from shardwise.search.wishes import read_wishes
 
 GAP = 0.02
 """How near its bound a proposal must be: well below the error of a prediction."""
@@ -49,6 +52,8 @@ class Advised:
     """Bytes that a rank of it may need."""
     proven: bool
     """The search was not stopped by its time."""
+    without_cp: Estimate | None = None
+    """What we recommend without context parallel, where a dense proposal has it at a short sequence."""
 
     @property
     def published(self) -> float:
@@ -191,4 +196,15 @@ def advise_on(case: MeasuredRun, asked: ChosenRun) -> Advised | Skipped:
     return Advised(
         name=asked.name, source=asked.source, known=asked.known, case=case, chosen=chosen, proposed=answer.best,
         limit=question.memory_limit, proven=answer.finished,
+        without_cp=_without_cp(question) if asked.known and _short_with_cp(answer.best) else None,
     )  # fmt: skip
+
+
+def _short_with_cp(best: Estimate | None) -> bool:
+    """Context parallel of a dense model at a sequence that is short for it."""
+    return best is not None and best.model.moe is None and best.strategy.cp > 1 and best.strategy.seq <= SHORT
+
+
+def _without_cp(question: Question) -> Estimate | None:
+    wishes, _ = read_wishes("cp=1")
+    return answer_of(replace(question, wishes=wishes), gap=GAP, time_limit=SECONDS).best
