@@ -183,6 +183,7 @@ def test_bad_megatron_arguments(tmp_path, text, words):
         ("--fp8-format hybrid --fp8-dot-product-attention", "fp8_attention", True),
         ("--decoder-first-pipeline-num-layers 9", "first_layers", 9),
         ("--account-for-loss-in-pipeline-split", "count_head", True),
+        ("--pipeline-model-parallel-size 4 --use-tp-pp-dp-mapping", "rank_order", "pp-dp"),
         ("--optimizer-cpu-offload", "offload", "optimizer"),
         ("--recompute-activations", "recompute", "core-attention"),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 2", "recompute", "full/2"),

@@ -11,8 +11,11 @@ from shardwise.check.check import check, ensure, with_dp
 from shardwise.errors import InputError
 from shardwise.frameworks.load import load_model
 from shardwise.inputs.cluster import Level
+from shardwise.inputs.load import load_runtime
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
+
+RANKED = load_runtime("megatron")
 
 
 def faults_of(text, *, gpus=8, model=DENSE, gpu=H100, runtime=MEGATRON):
@@ -76,6 +79,14 @@ def test_what_can_run_has_no_fault(text, extra):
         ("pp2x2 dp4 gbs8 dualpipe-v", "global_batch", "use 16", {}),
         ("pp2x2 dp4 gbs16 group1", "group", "between pp 2", {}),
         ("dp8 gbs8 group4", "group", "only interleaved has groups", {}),
+        ("dp8 gbs8 order=pp-dp", "rank_order", "means nothing with pp 1; drop order=pp-dp", {"runtime": RANKED}),
+        (
+            "pp2 dp4 ep4 gbs8 order=pp-dp",
+            "rank_order",
+            "ep 4 x etp 1 = 4 must be tp 1 x cp 1 = 1",
+            {"model": MOE, "runtime": MEGATRON},
+        ),
+        ("pp2 dp4 gbs8 order=pp-dp", "rank_order", "pp-dp is not in runtime torchtitan", {"runtime": TITAN}),
         ("dp8 gbs8 nvfp4", "dtype", "h100 has no nvfp4 hardware", {}),
         ("dp8 gbs8 mxfp8", "dtype", "h100 has no mxfp8 hardware", {}),
         ("dp8 gbs8 fp8", "dtype", "v100 has no fp8 hardware; use fp32 or fp16", {"gpu": V100}),

@@ -10,10 +10,15 @@ from questions import asked, small_model
 
 from shardwise import plan
 from shardwise.check.check import check
+from shardwise.cost.network import all_reduce
+from shardwise.cost.update import data_groups
 from shardwise.errors import InputError
 from shardwise.estimate.estimate import estimate
+from shardwise.estimate.passes import hop_seconds
+from shardwise.estimate.setup import setup_of
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Moe
+from shardwise.inputs.strategy import Strategy
 from shardwise.search.api import question_of
 from shardwise.search.refine import refine
 from shardwise.search.search import Search
@@ -114,6 +119,39 @@ def test_switches_are_searched_as_by_brute_force(seed):
     if least is not None:
         assert answer.fastest.iteration_seconds == pytest.approx(least, rel=1e-9)
         assert answer.bound <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_orders_of_ranks_and_rounds_are_searched_as_by_brute_force(seed):
+    rng = random.Random(100 + seed)  # noqa: S311
+    model = replace(small_model(rng), moe=None, mtp=0, layers=rng.choice((4, 6, 8)))
+    only = "tp<=2 cp=1 mbs=1 zero=1 hsdp=0 sp=on recompute=none order=dp-pp,pp-dp group=0,3,4,8"
+    question = replace(asked(model, "16xh100", 32, 2048, "megatron", only), memory_limit=rng.uniform(4e9, 20e9))
+    points = list(Space(question=question).points())
+    strategies = [Space(question=question).strategy(point) for point in points]
+    assert {one.rank_order for one in strategies} == {"dp-pp", "pp-dp"}
+    assert {one.group for one in strategies} >= {0, 4}
+    faults = [fault for one in strategies for fault in check(model, question.cluster, one, question.runtime)]
+    assert {fault.path for fault in faults} <= {"strategy.vpp", "strategy.pp"}  # until their layers are cut
+    least = min((found for found in map(_cut(question), points) if found), default=None)
+    answer = Search(question=question, gap=0.0).run()
+    assert (answer.fastest is None) == (least is None)
+    if least is not None:
+        assert answer.fastest.iteration_seconds == pytest.approx(least, rel=1e-9)
+        assert answer.bound <= least * (1 + 1e-9)
+
+
+def test_a_pipeline_that_stays_together_sends_inside_a_node_and_reduces_between_nodes():
+    question = asked("llama-3-8b", "64xh100", 64, 4096, "megatron")
+    apart, together = (
+        setup_of(question.model, question.cluster, Strategy.parse(f"tp2 pp4 dp8 gbs64 order={order}"), question.runtime)
+        for order in ("dp-pp", "pp-dp")
+    )
+    assert (apart.strategy.between_stages, together.strategy.between_stages) == (16, 2)
+    assert hop_seconds(together) < hop_seconds(apart)
+    near, far = (data_groups(one.network, one.strategy).dense for one in (apart, together))
+    assert (near.stride, far.stride) == (2, 8)
+    assert all_reduce(near, 1e9) < all_reduce(far, 1e9)
 
 
 def _cut(question):

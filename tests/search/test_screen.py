@@ -22,8 +22,9 @@ NARROW = (
     ("llama-3-70b", "64xgb300", 64, 8192, "megatron", "nvfp4 fp8-weights fp8-attention"),
     ("llama-3-8b", "16xh100", 16, 8192, "torchtitan", "fp8 fp8-weights scaling=row"),
     ("qwen3-30b-a3b", "8xh200", 32, 4096, "torchtitan", "cp=1"),
+    ("llama-3-8b", "64xh100", 256, 4096, "megatron", "order=dp-pp,pp-dp group=0,8,24 pp>1"),
 )
-"""Products below 16 bit: weights that are smaller than the bound on 16-bit ones would have them."""
+"""Products below 16 bit: weights that are smaller than the bound on 16-bit ones would have them; and axes by name."""
 ROUNDING = 1 + 1e-9
 ORDERS, LONG = 6, 1e6
 

@@ -51,6 +51,13 @@ def experts_alike(case: Combination) -> Iterator[Fault]:
             yield Fault("strategy.ep", f"{told}; make it {either(divisors_near(kind.gpus, s.ep * s.etp))}")
 
 
+@rule("rank_order", "pp")
+def stages_apart(case: Combination) -> Iterator[Fault]:
+    if isinstance(case.cluster, Mixed) and case.strategy.rank_order != "dp-pp":
+        told = "kinds of GPU are numbered one after the other, so that stages must be, too"
+        yield Fault("strategy.rank_order", f"{told}; drop order={case.strategy.rank_order}")
+
+
 @rule("runtime", "pp")
 def runtime_mixes(case: Combination) -> Iterator[Fault]:
     if not isinstance(case.cluster, Mixed):
@@ -94,4 +101,4 @@ def _shares(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.batches", told)
 
 
-RULES = (one_maker, alike, experts_alike, runtime_mixes, batches_by_kind)
+RULES = (one_maker, alike, experts_alike, stages_apart, runtime_mixes, batches_by_kind)

@@ -77,6 +77,23 @@ def dispatch(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.ep_overlap", f"with pp {s.pp} it needs chunks (pp{s.pp}x2); set them or drop ep-overlap")
 
 
+@rule("runtime", "rank_order", "tp", "cp", "ep", "etp", "pp", "model.moe")
+def order_of_ranks(case: Combination) -> Iterator[Fault]:
+    """Megatron builds one set of stages for all layers: numbered pipeline by pipeline, experts must live inside one."""
+    s, can = case.strategy, case.can
+    if s.rank_order == "dp-pp":
+        return
+    drop = f"drop order={s.rank_order}"
+    if s.rank_order not in can.rank_orders:
+        yield Fault("strategy.rank_order", f"{s.rank_order} is not in runtime {case.runtime.base}; {drop}")
+    elif s.pp == 1:
+        yield Fault("strategy.rank_order", f"{s.rank_order} means nothing with pp 1; {drop}")
+    elif case.model.moe and s.ep * s.etp != s.tp * s.cp:
+        experts, stage = f"ep {s.ep} x etp {s.etp} = {s.ep * s.etp}", f"tp {s.tp} x cp {s.cp} = {s.tp * s.cp}"
+        told = f"with {s.rank_order}, {experts} must be {stage}, so that experts live inside a stage of a replica"
+        yield Fault("strategy.rank_order", f"{told}; set ep to {max(1, s.tp * s.cp // s.etp)}, or {drop}")
+
+
 @rule("runtime", "cuda_graphs", "dispatcher", "model.moe")
 def graphs(case: Combination) -> Iterator[Fault]:
     s, can, moe = case.strategy, case.can, case.model.moe
@@ -210,6 +227,6 @@ def _without(gpu: Gpu, dtype: str) -> str:
 
 
 RULES = (
-    axes, dispatch, graphs, sharding, schedule, equal_stages, recompute_kind, compiles, number_format, mixing,
-    tied_ends,
+    axes, dispatch, order_of_ranks, graphs, sharding, schedule, equal_stages, recompute_kind, compiles, number_format,
+    mixing, tied_ends,
 )  # fmt: skip

@@ -68,11 +68,12 @@ class DataGroups(NamedTuple):
 
 def data_groups(network: Network, strategy: Strategy) -> DataGroups:
     shard = strategy.shard_group
-    whole = strategy.dp * strategy.cp
+    whole, far = strategy.dp * strategy.cp, strategy.between_replicas
+    # with pp-dp and cp, ranks of one replica are nearer than this says: what they send is a little slower than it is
     return DataGroups(
-        network.group(shard if strategy.zero else whole, strategy.tp),
-        network.group(strategy.expert_dp, strategy.ep * strategy.etp),
-        network.group(max(1, whole // shard) if strategy.zero else 1, strategy.tp * shard),
+        network.group(shard if strategy.zero else whole, strategy.tp * far),
+        network.group(strategy.expert_dp, strategy.ep * strategy.etp * far),
+        network.group(max(1, whole // shard) if strategy.zero else 1, strategy.tp * shard * far),
     )
 
 

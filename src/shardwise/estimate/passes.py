@@ -250,7 +250,7 @@ def hop_seconds(setup: Setup) -> float:
     strategy = setup.strategy
     if strategy.pp == 1:
         return 0.0
-    return hand_over(setup.network, strategy.world // strategy.pp, setup.shard)
+    return hand_over(setup.network, strategy.between_stages, setup.shard)
 
 
 def behind_passes(setup: Setup) -> Behind:

@@ -172,7 +172,7 @@ def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: b
 
 _MEGATRONS = {
     "cuda_graphs": "none", "scaling": "tensor", "fp8_weights": False, "fp8_attention": False,
-    "dispatcher": "all-to-all", "ep_overlap": False,
+    "dispatcher": "all-to-all", "ep_overlap": False, "rank_order": "dp-pp",
 }  # fmt: skip
 """Fields that Megatron-LM has flags for, with what others do."""
 _SAID = {"torchtitan": {"dispatcher"}}

@@ -34,6 +34,8 @@ class Abilities:
     """Tokens can travel behind another micro batch's compute."""
     graphs: tuple[str, ...] = ("none",)
     """What CUDA graphs may cover."""
+    rank_orders: tuple[str, ...] = ("dp-pp",)
+    """How ranks may be numbered."""
     etp: bool = True
     """Expert tensor parallel other than 1."""
     schedules: tuple[str, ...] = SCHEDULES

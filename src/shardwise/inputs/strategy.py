@@ -16,6 +16,7 @@ Optimizer = Literal["adamw", "adamw-bf16", "muon", "sgd"]
 Scaling = Literal["tensor", "delayed", "row", "block"]
 CudaGraphs = Literal["none", "attention", "layer"]
 GradDtype = Literal["fp32", "bf16"]
+RankOrder = Literal["dp-pp", "pp-dp"]
 Offload = Literal["none", "optimizer", "activations"]
 Dispatcher = Literal["all-to-all", "all-gather", "deepep", "hybridep"]
 
@@ -83,6 +84,9 @@ class Strategy:
     """loop: chunk c on rank c mod pp; v: back and forth."""
     group: int = 0
     """Micro batches that interleaved 1F1B runs through a chunk before the next one; 0: pp."""
+    rank_order: RankOrder = later("dp-pp")
+    """How ranks are numbered beyond tp and cp. dp-pp: replicas are neighbours and stages far apart; pp-dp: a pipeline
+    stays together and replicas are far apart (Megatron's --use-tp-pp-dp-mapping)."""
     recompute: Recompute = Recompute()
     """What is computed again in the backward pass instead of being kept."""
     layers: tuple[int, ...] = ()
@@ -127,6 +131,16 @@ class Strategy:
     @property
     def world(self) -> int:
         return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def between_stages(self) -> int:
+        """Ranks from a stage to the next."""
+        return self.world // self.pp if self.rank_order == "dp-pp" else self.tp * self.cp
+
+    @property
+    def between_replicas(self) -> int:
+        """How much further apart replicas are than their own ranks make them."""
+        return 1 if self.rank_order == "dp-pp" else self.pp
 
     @property
     def microbatches(self) -> int:

@@ -33,6 +33,7 @@ from shardwise.inputs.strategy import (
     Lora,
     Offload,
     Optimizer,
+    RankOrder,
     Scaling,
     Strategy,
 )
@@ -225,6 +226,12 @@ def _scaling(rest: str) -> Given:
     return {"scaling": rest}
 
 
+def _rank_order(rest: str) -> Given:
+    if rest not in get_args(RankOrder):
+        raise UnknownNameError("order of ranks", rest, get_args(RankOrder))
+    return {"rank_order": rest}
+
+
 _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("pp", _pipeline),
     ("cp", _context),
@@ -236,6 +243,7 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("dispatch=", _dispatcher),
     ("dispatcher=", _dispatcher),
     ("graphs=", _graphs),
+    ("order=", _rank_order),
     ("scaling=", _scaling),
     ("recompute=", lambda rest: {"recompute": Recompute.parse(rest)}),
     ("runtime=", lambda rest: {"runtime": rest}),
@@ -274,6 +282,8 @@ def _words(s: Strategy) -> Iterator[str]:
         yield f"scaling={s.scaling}"
     if s.cuda_graphs != _DEFAULTS["cuda_graphs"]:
         yield f"graphs={s.cuda_graphs}"
+    if s.rank_order != _DEFAULTS["rank_order"]:
+        yield f"order={s.rank_order}"
     if s.straggler != 1.0:
         yield f"straggler{s.straggler!r}"
     if s.runtime != _DEFAULTS["runtime"]:

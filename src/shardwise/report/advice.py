@@ -173,9 +173,7 @@ def _parts(advice: Advice) -> Listing:
 
 
 _KERNELS = "an H200's kernels (benchmarks/data/h200_probe_raw.json); other GPUs as their calibration says"
-_LINKS = (
-    "bandwidths fitted to published runs of the GPU (its calibration; errors by source in `validate`)"
-)
+_LINKS = "bandwidths fitted to published runs of the GPU (its calibration; errors by source in `validate`)"
 _JOBS = "whole jobs and ranks on an H200 (benchmarks/data/h200_jobs.json, h200_rehearsals.json)"
 MEASURED = {
     "gemm": _KERNELS,

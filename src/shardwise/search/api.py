@@ -51,6 +51,7 @@ UNSEARCHED = (
     "flash",
     "cuda_graphs",
     "ep_overlap",
+    "rank_order",
     "straggler",
 )
 """Fields of a strategy that are asked for; those that are axes too (`wishes.AXES`) are searched where several values

@@ -160,7 +160,7 @@ def frame_of(space: Space, base: Base, table: Table, choices: tuple[Recompute, .
 def states_key(base: Base) -> tuple[object, ...]:
     """What of a base states and their update depend on."""
     split = (base.tp, base.cp, base.ep, base.etp, base.compile, base.single)
-    return (*split, base.offload, base.grad_dtype, base.optimizer)
+    return (*split, base.offload, base.grad_dtype, base.optimizer, base.rank_order)
 
 
 def _key(point: Point) -> tuple[object, ...]:

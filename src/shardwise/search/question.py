@@ -17,7 +17,17 @@ from shardwise.inputs.load import load_runtime
 from shardwise.inputs.model import Model
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.runtime import Runtime
-from shardwise.inputs.strategy import CpKind, CudaGraphs, Dispatcher, GradDtype, Offload, Optimizer, Strategy, Zero
+from shardwise.inputs.strategy import (
+    CpKind,
+    CudaGraphs,
+    Dispatcher,
+    GradDtype,
+    Offload,
+    Optimizer,
+    RankOrder,
+    Strategy,
+    Zero,
+)
 from shardwise.plan.plan import Plan, ProofPart
 from shardwise.search.wishes import Wishes
 
@@ -73,6 +83,7 @@ class Base(NamedTuple):
     offload: Offload
     grad_dtype: GradDtype
     optimizer: Optimizer
+    rank_order: RankOrder
 
 
 class Layout(NamedTuple):
@@ -83,6 +94,8 @@ class Layout(NamedTuple):
     schedule: str
     dp: int
     microbatches: int
+    group: int = 0
+    """Micro batches that run through a chunk before the next; 0: pp."""
 
 
 class ShardingChoice(NamedTuple):

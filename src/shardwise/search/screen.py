@@ -163,9 +163,11 @@ class Screen:
     def _pipes(self, table: Table, frame: Frame) -> Pipes:
         """Every pipeline of a frame."""
         question, ground = self.space.question, table.ground
+        base, near = ground.strategy, ground.strategy.tp * ground.strategy.cp
+        far = [question.cluster.gpus // one.pp if base.rank_order == "dp-pp" else near for one in frame.layouts]
         hops = [
-            hand_over(ground.network, question.cluster.gpus // one.pp, ground.shard) if one.pp > 1 else 0.0
-            for one in frame.layouts
+            hand_over(ground.network, distance, ground.shard) if one.pp > 1 else 0.0
+            for one, distance in zip(frame.layouts, far, strict=True)
         ]
         return pipes_of(frame.layouts, hops, ground.runtime.overlap.p2p)
 
@@ -196,7 +198,7 @@ class Screen:
         return found[frame.track_of_pair]
 
     def _path(self, base: Base, layout: Layout, ends: Ends, hop: float, shown: float) -> MeanPath:
-        key = (layout.schedule, layout.pp, layout.vpp, layout.microbatches)
+        key = (layout.schedule, layout.pp, layout.vpp, layout.microbatches, layout.group)
         if key not in self._paths:
             strategy = self.space.strategy(Point(base, layout, ShardingChoice(1, 0), Recompute()))
             self._paths[key] = mean_path(strategy, self.space.question.model.layers, ends, hop, shown)

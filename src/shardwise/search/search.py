@@ -330,4 +330,4 @@ def _annealed(strategy: Strategy) -> bool:
 
 
 def _order(strategy: Strategy) -> tuple[object, ...]:
-    return strategy.schedule, strategy.pp, strategy.vpp, strategy.microbatches
+    return strategy.schedule, strategy.pp, strategy.vpp, strategy.microbatches, strategy.group

@@ -33,7 +33,7 @@ UNUSUAL = (SHORT_CONTEXT, ORDER, NO_SP, IRREGULAR, BY_STAGE, EXPERT_TP, GATHERED
 _KNOWN = ("1f1b", "interleaved")
 _SEEN = frozenset({
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sp", "cp_kind", "zero", "zero_group", "micro_batch", "global_batch",
-    "seq", "schedule", "placement", "group", "recompute", "layers", "first_layers", "last_layers", "count_embedding",
+    "seq", "schedule", "placement", "recompute", "layers", "first_layers", "last_layers", "count_embedding",
     "count_head", "dtype", "runtime", "straggler", "compile",
 })  # fmt: skip
 """Settings that the kinds above speak of, or that are no choice of a layout."""

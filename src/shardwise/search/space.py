@@ -31,7 +31,7 @@ MIXED_SEARCHED = ("1f1b",)
 BEATEN = {"all-to-all": "deepep", "all-gather": "deepep", "hybridep": "deepep"}
 """Dispatchers whose layers take and keep no less than another's (a law of the tests): searched where a runtime lacks
 that other one, or where they are asked for."""
-SWITCHES = ("compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer")
+SWITCHES = ("compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer", "rank_order")
 """Axes of a base that split nothing."""
 AXIS_NAMES = ("tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "mbs", "recompute", *SWITCHES)
 
@@ -59,8 +59,9 @@ def axes_apart(one: Base, other: Base) -> int:
 def apart(one: Point, other: Point) -> int:
     """The same of two points: beside their bases, the pipeline's depth, its chunks and order, sharding, recompute."""
     a, b = one.layout, other.layout
-    differ = (a.pp != b.pp, (a.vpp, a.schedule) != (b.vpp, b.schedule), one.sharding != other.sharding)
-    return axes_apart(one.base, other.base) + sum(differ) + (one.recompute != other.recompute)
+    orders = (a.vpp, a.schedule, a.group) != (b.vpp, b.schedule, b.group)
+    differ = (a.pp != b.pp, orders, one.sharding != other.sharding, one.recompute != other.recompute)
+    return axes_apart(one.base, other.base) + sum(differ)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +80,15 @@ class Space:
         """The pipelines over a base."""
         alone = self.question.runtime.can.together or base.tp * base.cp == 1
         bare, overlap = self._mixes and (base.tp > 1, base.cp > 1), base.ep_overlap
-        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone, bare, overlap)
+        key = ("layouts", base.tp * base.cp, base.ep * base.etp, base.micro_batch, base.single, alone, bare, overlap,
+               base.rank_order)  # fmt: skip
         if key not in self._known:
             self._known[key] = tuple(self._layouts(base))
         found: tuple[Layout, ...] = self._known[key]
         return found
 
     def shardings(self, base: Base, layout: Layout) -> tuple[ShardingChoice, ...]:
-        key = ("shardings", base.tp, base.cp, base.ep, base.etp, layout.dp, layout.pp > 1)
+        key = ("shardings", base.tp, base.cp, base.ep, base.etp, layout.dp, layout.pp > 1, base.rank_order)
         if key not in self._known:
             self._known[key] = tuple(self._shardings(base, layout))
         found: tuple[ShardingChoice, ...] = self._known[key]
@@ -123,7 +125,7 @@ class Space:
         return replace(
             self.question.base, tp=base.tp, sp=base.sp, cp=base.cp, cp_kind=base.cp_kind, ep=base.ep, etp=base.etp,
             micro_batch=base.micro_batch, **{name: getattr(base, name) for name in SWITCHES},
-            pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule,
+            pp=layout.pp, vpp=layout.vpp, schedule=layout.schedule, group=layout.group,
             dp=layout.dp, placement="v" if layout.schedule in V_SCHEDULES else "loop", zero=sharding.zero,
             zero_group=sharding.group, recompute=recompute,
         )  # fmt: skip
@@ -181,6 +183,7 @@ class Space:
             self._choices("offload", (q.base.offload,)),
             self._choices("grad_dtype", (q.base.grad_dtype,)),
             self._choices("optimizer", (q.base.optimizer,)),
+            [one for one in self._choices("rank_order", (q.base.rank_order,)) if one in q.runtime.can.rank_orders],
         )
         for tp in q.wishes.kept("tp", self._tps()):
             for sp in q.wishes.kept("sp", self._sps(tp)):
@@ -317,6 +320,8 @@ class Space:
                 continue
             if base.tp * base.cp * dp % (base.ep * base.etp) or not q.wishes.allow("dp", dp):
                 continue
+            if base.rank_order == "pp-dp" and not self._stays_together(base, pp):
+                continue
             if self._mixes and base.tp * pp > 1 and dp * base.cp == 1:
                 continue
             count = max(1, q.base.global_batch // (dp * base.micro_batch))
@@ -325,7 +330,21 @@ class Space:
             for vpp, schedule in self._orders(pp, count):
                 # another micro batch's chunk runs beside the exchange
                 if not base.ep_overlap or (count > 1 and (vpp > 1 or pp == 1)):
-                    yield Layout(pp, vpp, schedule, dp, count)
+                    yield from (Layout(pp, vpp, schedule, dp, count, one) for one in self._rounds(schedule, pp, count))
+
+    def _stays_together(self, base: Base, pp: int) -> bool:
+        """Whether ranks may be numbered pipeline by pipeline: experts must live inside a replica's stage."""
+        q = self.question
+        inside = q.model.moe is None or base.ep * base.etp == base.tp * base.cp
+        return pp > 1 and inside and not isinstance(q.cluster, Mixed)
+
+    def _rounds(self, schedule: str, pp: int, count: int) -> list[int]:
+        """Micro batches that a chunk runs in a row (0: pp): others where they are named."""
+        named = [size for size in self.question.wishes.named("group") if size]
+        usual = [0] if schedule != "interleaved" or count % pp == 0 else []
+        if schedule == "interleaved":
+            usual += [size for size in named if pp <= size <= count and not 0 < count % size < pp]
+        return self.question.wishes.kept("group", usual)
 
     @property
     def batches_by_kind(self) -> bool:
@@ -346,7 +365,7 @@ class Space:
         allowed = [name for name in q.runtime.can.schedules if name in {*searched, *q.wishes.named("schedule")}]
         for schedule in q.wishes.kept("schedule", allowed) if pp > 1 else ["1f1b"]:
             if schedule == "interleaved":
-                chunks = range(2, layers // pp + 1) if count % pp == 0 else range(0)
+                chunks = range(2, layers // pp + 1) if self._rounds(schedule, pp, count) else range(0)
             elif schedule in V_SCHEDULES:
                 chunks = range(2, 3) if layers >= 2 * pp and self._runs_v(pp, count) else range(0)
             else:
@@ -388,6 +407,7 @@ class Space:
         groups = [0 if ranks == layout.dp * base.cp else ranks]
         inside = (q.cluster.levels[0].size if q.cluster.levels else 1) // base.tp
         whole = not can.mesh or (inside % base.cp == 0 and inside * base.tp % (base.ep * base.etp) == 0)
+        inside //= 1 if base.rank_order == "dp-pp" else layout.pp
         if can.hsdp and 1 < inside < ranks and ranks % inside == 0 and whole:
             groups.append(inside)
         return groups

@@ -18,25 +18,35 @@ from shardwise.inputs.gate import counted, held
 from shardwise.inputs.gate import word as one_of
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.scalars import SCALARS
-from shardwise.inputs.strategy import SCHEDULES, CpKind, CudaGraphs, Dispatcher, GradDtype, Offload, Optimizer
+from shardwise.inputs.strategy import (
+    SCHEDULES,
+    CpKind,
+    CudaGraphs,
+    Dispatcher,
+    GradDtype,
+    Offload,
+    Optimizer,
+    RankOrder,
+)
 from shardwise.inputs.strategy_text import SWITCH, Given, parse
 
 AXES = (
     "tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute",
-    "compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer",
+    "compile", "dispatcher", "ep_overlap", "cuda_graphs", "offload", "grad_dtype", "optimizer", "rank_order", "group",
 )  # fmt: skip
 _FIELDS = {"micro_batch": "mbs", "zero_group": "hsdp"}
 _WORDS: dict[str, tuple[str, ...]] = {
     "cp_kind": get_args(CpKind), "dispatcher": get_args(Dispatcher), "cuda_graphs": get_args(CudaGraphs),
     "offload": get_args(Offload), "grad_dtype": get_args(GradDtype), "optimizer": get_args(Optimizer),
+    "rank_order": get_args(RankOrder),
 }  # fmt: skip
 _NAMES = {axis: name for name, axis in _FIELDS.items()}
-_SHORT = {"dispatch": "dispatcher", "graphs": "cuda_graphs", "grad": "grad_dtype"}
+_SHORT = {"dispatch": "dispatcher", "graphs": "cuda_graphs", "grad": "grad_dtype", "order": "rank_order"}
 _ASKED = {"global_batch": "--global-batch", "microbatches": "--global-batch", "seq": "--seq"}
 """Fields that are part of the question, and the option that gives them."""
-_DECIDED = ("layers", "batches", "first_layers", "last_layers", "count_embedding", "count_head", "group", "placement")
+_DECIDED = ("layers", "batches", "first_layers", "last_layers", "count_embedding", "count_head", "placement")
 """Fields that the search decides by itself for every strategy; a wish for one would be lost."""
-_NUMERIC = frozenset({"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "mbs"})
+_NUMERIC = frozenset({"tp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero", "hsdp", "mbs", "group"})
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
 }  # fmt: skip

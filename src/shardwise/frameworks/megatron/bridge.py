@@ -12,7 +12,7 @@ from shardwise.frameworks.imported import Imported
 from shardwise.frameworks.megatron.read import drafted, finished
 from shardwise.frameworks.shell import Flags
 
-SECTIONS = ("tokenizer", "model", "train", "dataset", "optimizer", "ddp", "mixed_precision", "comm_overlap")
+SECTIONS = ("tokenizer", "model", "train", "dataset", "optimizer", "ddp", "dist", "mixed_precision", "comm_overlap")
 """Sections that say something of a strategy or a model; a later one goes before an earlier one."""
 NAMES = {
     "num_moe_experts": "num-experts", "fp8": "fp8-format", "fp4": "fp4-format", "fp8_param": "fp8-param-gather",

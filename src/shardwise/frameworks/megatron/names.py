@@ -35,6 +35,7 @@ MEGATRON_SWITCHES: dict[str, tuple[str, object]] = {
     "bf16": ("dtype", "bf16"),
     "fp16": ("dtype", "fp16"),
     "sequence-parallel": ("sp", True),
+    "use-tp-pp-dp-mapping": ("rank_order", "pp-dp"),
 }
 """Flags without a value -> the field and the value that they set."""
 MEGATRON_SCALING = {"tensor": "tensorwise", "delayed": "delayed", "block": "blockwise"}

@@ -210,6 +210,8 @@ def _parallel(draft: ExportDraft) -> Iterator[Flag]:
         yield "sequence-parallel", None
     if s.cp > 1:
         yield "cp-comm-type", MEGATRON_CP_KINDS[s.cp_kind]
+    if s.rank_order == "pp-dp":
+        yield "use-tp-pp-dp-mapping", None
     if s.pp > 1 and len(set(draft.layers)) > 1:
         yield "pipeline-model-parallel-layout", layout(draft.layers, draft.model.mtp)
     elif s.vpp > 1:

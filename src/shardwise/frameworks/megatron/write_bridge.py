@@ -30,6 +30,7 @@ _HOMES = {
     **dict.fromkeys(("bf16", "fp16", "fp8-format", "fp8-recipe", "fp4-format", "fp8-param-gather", "fp4-param-gather",
                      "reuse-grad-buf-for-mxfp8-param-ag", "grad-reduce-in-bf16"), "mixed_precision"),
     "ckpt-format": "checkpoint", "tp-comm-overlap": "comm_overlap", "vocab-size": "tokenizer",
+    "use-tp-pp-dp-mapping": "dist",
 }  # fmt: skip
 """Flag -> the section that has it, where that is not the model's."""
 _FIELDS = {flag: field for field, flag in NAMES.items()} | {
