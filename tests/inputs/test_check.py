@@ -84,7 +84,7 @@ def test_what_can_run_has_no_fault(text, extra):
             "pp2 dp4 ep4 gbs8 order=pp-dp",
             "rank_order",
             "ep 4 x etp 1 = 4 must be tp 1 x cp 1 = 1",
-            {"model": MOE, "runtime": MEGATRON},
+            {"model": MOE, "runtime": RANKED},
         ),
         ("pp2 dp4 gbs8 order=pp-dp", "rank_order", "pp-dp is not in runtime torchtitan", {"runtime": TITAN}),
         ("dp8 gbs8 nvfp4", "dtype", "h100 has no nvfp4 hardware", {}),
