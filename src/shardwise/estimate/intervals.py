@@ -48,8 +48,8 @@ where a faster link lets launches be a larger share."""
 NORMAL = 1.645
 """A width over a standard deviation: nine draws in ten of a normal error lie inside."""
 ALIKE = 1 / NORMAL
-"""Errors of a difference, such as nine in ten are below, up to which two layouts are called equal: beyond one standard
-deviation five in six draws agree on which is the slower one."""
+"""Errors of a difference, such as nine in ten are below, up to which two layouts are as likely as not to be the faster
+one: beyond one standard deviation five in six draws agree on which is the slower one."""
 OF_MEAN = NORMAL * sqrt(pi / 2)
 """A width over a mean absolute error, likewise."""
 
@@ -171,9 +171,10 @@ def within_error(left: Estimate, right: Estimate) -> bool:
 
 def likeness(apart: float, *, slower: bool) -> str:
     """A distance in words; empty: one of the two is the faster one."""
-    if apart <= ALIKE:
-        return "equal within the error"
-    return f"likely {'slower' if slower else 'faster'}, within the error" if apart <= 1 else ""
+    if apart > 1:
+        return ""
+    more = "" if apart <= ALIKE else f", likely {'slower' if slower else 'faster'}"
+    return f"equal within the error{more}"
 
 
 def distance(left: Estimate, right: Estimate) -> float:
