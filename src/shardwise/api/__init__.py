@@ -33,7 +33,9 @@ from shardwise.api.pipelines import (
     balance_plan,
     compare_balance,
     design_rounds,
+    diff_orders,
     dryrun,
+    hold_orders,
     load_problem,
     quick_balance,
     read_problem,
@@ -74,14 +76,14 @@ from shardwise.api.reading import (
 
 __all__ = [
     "DESCRIBES", "aceso_lacks", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof",
-    "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "dryrun", "estimate", "export", "fixed_by",
-    "flags_are_told", "judge_calibration", "launch", "load_cluster", "load_model", "load_problem", "load_runtime",
-    "load_strategy", "measured_question", "model_from", "operator_question", "operator_starts", "operators_to_measure",
-    "plan", "plan_from", "plan_of", "plan_operators", "plan_table", "probe_program", "question", "quick_balance",
-    "read_cluster", "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program",
-    "rehearse", "renewed", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
-    "validate_advice", "watch", "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan",
-    "write_profiles",
+    "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "diff_orders", "dryrun", "estimate", "export",
+    "fixed_by", "flags_are_told", "hold_orders", "judge_calibration", "launch", "load_cluster", "load_model",
+    "load_problem", "load_runtime", "load_strategy", "measured_question", "model_from", "operator_question",
+    "operator_starts", "operators_to_measure", "plan", "plan_from", "plan_of", "plan_operators", "plan_table",
+    "probe_program", "question", "quick_balance", "read_cluster", "read_model", "read_plan", "read_problem",
+    "refuse_other_pipeline", "rehearsal_program", "rehearse", "renewed", "schedule", "simulate", "store_calibration",
+    "sweep", "targets", "timeline", "validate", "validate_advice", "watch", "what_if", "why", "why_nothing",
+    "write_aceso", "write_export", "write_plan", "write_profiles",
 ]  # fmt: skip
 
 # Every verb reads its arguments in the same way; between themselves they have read them already.

@@ -62,7 +62,21 @@ def read_order(path: str | Path) -> tuple[dict[str, Any] | None, Schedule]:
     """The schedule of a file, with its proof where the file is an answer that has one."""
     proof = read_proof(path) if Path(path).suffix == ".json" else None
     text = read_text(path) if proof is None else "\n".join(proof["rows"])
-    return proof, Schedule.parse(text, name=Path(path).stem)
+    try:
+        return proof, Schedule.parse(text, name=Path(path).stem)
+    except InputError as error:
+        raise InputError(error.faults, title=str(path)) from None
+
+
+def holds_order(path: str | Path) -> bool:
+    """Whether a file holds the order of a pipeline alone: a CSV, or an answer of `schedule --json`."""
+    if Path(path).suffix.lower() != ".json":
+        return Path(path).suffix.lower() == ".csv"
+    try:
+        proof = read_mapping(path).get("proof")
+    except InputError:
+        return False
+    return isinstance(proof, dict) and proof.get("schema") == SCHEMA
 
 
 def read_proof(path: str | Path) -> dict[str, Any]:
