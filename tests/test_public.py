@@ -15,9 +15,9 @@ import shardwise
 
 TYPES = (
     "Advice", "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export",
-    "InfeasibleError", "InputError", "Launched", "Model", "OperatorAnswer", "OrderDiff", "Plan", "Problem", "Rehearsal",
-    "Replay", "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched",
-    "WhatIf", "Why",
+    "InfeasibleError", "InputError", "Iteration", "Launched", "Model", "OperatorAnswer", "OrderDiff", "Plan", "Problem",
+    "Rehearsal", "Replay", "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation",
+    "Watched", "WhatIf", "Why",
 )  # fmt: skip
 PROBLEM = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
 PROBLEM = next(one["problem"] for one in PROBLEM["instances"] if one["problem"]["pp"] <= 4)
@@ -33,6 +33,7 @@ VERBS = {
     "diff_orders": "left right costs hop free_at_input_grad",
     "estimate": "model cluster strategy runtime",
     "export": "plan target strict launcher",
+    "iteration": "plan runtime",
     "launch": "plan target steps launcher out learn dry_run cpu force follow",
     "load_cluster": "source",
     "load_model": "source",

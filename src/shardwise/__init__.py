@@ -17,6 +17,7 @@ from shardwise.api import (
     diff_orders,
     estimate,
     export,
+    iteration,
     launch,
     load_cluster,
     load_model,
@@ -47,19 +48,20 @@ from shardwise.version import __version__
 
 __all__ = [
     "Advice", "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export",
-    "InfeasibleError", "InputError", "Launched", "Model", "OperatorAnswer", "OrderDiff", "Plan", "Problem", "Rehearsal",
-    "Replay", "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched",
-    "WhatIf", "Why", "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail", "diff",
-    "diff_orders", "estimate", "export", "launch", "load_cluster", "load_model", "load_problem", "load_runtime",
-    "load_strategy", "plan", "plan_of", "plan_operators", "read_plan", "read_problem", "rehearse", "schedule",
-    "simulate", "store_calibration", "sweep", "targets", "timeline", "validate", "validate_advice", "watch", "what_if",
-    "why", "write_export", "write_plan",
+    "InfeasibleError", "InputError", "Iteration", "Launched", "Model", "OperatorAnswer", "OrderDiff", "Plan", "Problem",
+    "Rehearsal", "Replay", "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation",
+    "Watched", "WhatIf", "Why", "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail",
+    "diff", "diff_orders", "estimate", "export", "iteration", "launch", "load_cluster", "load_model", "load_problem",
+    "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "read_plan", "read_problem", "rehearse",
+    "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate", "validate_advice", "watch",
+    "what_if", "why", "write_export", "write_plan",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
     from shardwise.errors import InfeasibleError, InputError, ShardwiseError
     from shardwise.estimate.estimate import Estimate
+    from shardwise.estimate.iteration import Iteration
     from shardwise.frameworks.target import Export
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
@@ -98,6 +100,7 @@ _HOMES = {
     "Export": "frameworks.target",
     "InfeasibleError": "errors",
     "InputError": "errors",
+    "Iteration": "estimate.iteration",
     "Launched": "measure.launch.launch",
     "Model": "inputs.model",
     "OperatorAnswer": "per_op.answer",

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from shardwise.estimate.advice import Change
     from shardwise.estimate.detail import Detail
     from shardwise.estimate.estimate import Estimate
+    from shardwise.estimate.iteration import Iteration
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
@@ -80,6 +81,17 @@ def timeline(plan: Plan | Source, *, runtime: Runtime | str | None = None) -> Ti
     from shardwise.plan.predict import plan_iteration
 
     return plan_iteration(as_plan(plan, "a timeline"), runtime=as_runtime(runtime))
+
+
+def iteration(plan: Plan | Source, *, runtime: Runtime | str | None = None) -> Iteration:
+    """The whole iteration of a plan, rank by rank: passes, traffic inside and behind them, and what follows them.
+
+    What shows adds up to the parts of the estimate's ledger of time; `runtime`: as of `timeline`.
+    """
+    from shardwise.api.reading import as_plan, as_runtime
+    from shardwise.plan.predict import whole_iteration
+
+    return whole_iteration(as_plan(plan, "an iteration"), runtime=as_runtime(runtime))
 
 
 def advise(

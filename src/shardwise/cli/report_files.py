@@ -33,7 +33,7 @@ class Reports:
 def report_options(verb: F) -> F:
     """--html, --svg and --trace; `reports_of` takes them out of the options."""
     for option in (
-        click.option("--trace", metavar="FILE", help="Write a trace for Perfetto or chrome://tracing."),
+        click.option("--trace", metavar="FILE", help="Write a trace for Perfetto; of plans, with all traffic."),
         click.option("--svg", metavar="FILE", help="Write a figure for a paper: pipeline on top, memory below."),
         click.option(
             "--html", metavar="FILE", help="Write one HTML page to look at and to send; it needs nothing else."
@@ -102,11 +102,11 @@ def write_reports(
 
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:
     from shardwise.report.svg import timeline_svg
-    from shardwise.report.trace import chrome_trace
+    from shardwise.report.trace import iteration_trace
 
-    timeline = api.timeline(plan, runtime=runtime)
+    whole = api.iteration(plan, runtime=runtime)
     if reports.svg:
         title = f"{plan.model.name} on {plan.cluster.name}: {plan.strategy}"
-        write_text(reports.svg, timeline_svg(timeline, title, seconds=True))
+        write_text(reports.svg, timeline_svg(whole.timeline, title, seconds=True, whole=whole))
     if reports.trace:
-        write_text(reports.trace, chrome_trace(timeline))
+        write_text(reports.trace, iteration_trace(whole))

@@ -158,6 +158,8 @@ export const en = {
   "timeline.right": "Later",
   "timeline.all": "All",
   "timeline.critical": "Critical path",
+  "timeline.traffic": "Traffic",
+  "timeline.hidden": "hidden behind kernels",
   "timeline.chain":
     "{count} actions from {first} to {last}, each starting when the one before lets it: only what shortens these shortens the passes.",
   "timeline.of": "chunk {chunk}, micro batch {microbatch}, rank {rank}",
