@@ -46,6 +46,8 @@ VERBS = {
     "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
     "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
     "method start hops trials measured_memory best time_limit workers executor address report stop",
+    "rank_allocations": "plan rank runtime",
+    "rank_passes": "plan rank runtime",
     "read_plan": "path",
     "read_problem": "problem init peaks peak times model pp vpp microbatches memory low_memory seq_split train "
     "schedule hop empty",

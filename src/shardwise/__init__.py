@@ -27,6 +27,8 @@ from shardwise.api import (
     plan,
     plan_of,
     plan_operators,
+    rank_allocations,
+    rank_passes,
     read_plan,
     read_problem,
     rehearse,
@@ -52,9 +54,9 @@ __all__ = [
     "Rehearsal", "Replay", "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation",
     "Watched", "WhatIf", "Why", "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail",
     "diff", "diff_orders", "estimate", "export", "iteration", "launch", "load_cluster", "load_model", "load_problem",
-    "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "read_plan", "read_problem", "rehearse",
-    "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate", "validate_advice", "watch",
-    "what_if", "why", "write_export", "write_plan",
+    "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "rank_allocations", "rank_passes",
+    "read_plan", "read_problem", "rehearse", "schedule", "simulate", "store_calibration", "sweep", "targets",
+    "timeline", "validate", "validate_advice", "watch", "what_if", "why", "write_export", "write_plan",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's

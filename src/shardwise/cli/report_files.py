@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from shardwise import api
+from shardwise.cli.options import Number
+from shardwise.errors import Fault, InputError
 from shardwise.inputs.write import write_text
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ class Reports:
     svg: str | None = None
     trace: str | None = None
     csv: str | None = None
+    operators: str | None = None
+    snapshot: str | None = None
+    rank: int | None = None
+    """The rank that the last two are of; none: the busiest, and the fullest."""
 
 
 def report_options(verb: F) -> F:
@@ -43,9 +49,28 @@ def report_options(verb: F) -> F:
     return verb
 
 
+def plan_report_options(verb: F) -> F:
+    """The same for a plan, and what is inside of one rank; `reports_of` takes them out of the options."""
+    for option in (
+        click.option("--rank", type=Number("option.none"), help="Pipeline rank of --operators and --snapshot."),
+        click.option(
+            "--snapshot", metavar="FILE", help="Write a rank's memory for PyTorch's viewer (pytorch.org/memory_viz)."
+        ),
+        click.option("--operators", metavar="FILE", help="Write a trace of the operators of one pass, and memory."),
+    ):
+        verb = option(verb)
+    return report_options(verb)
+
+
 def reports_of(options: dict[str, Any]) -> Reports:
     """The reports that were asked for, taken out of the options."""
-    return Reports(**{name: options.pop(name) for name in ("html", "svg", "trace")})
+    found = Reports(**{name: options.pop(name) for name in _OF_PLANS})
+    if found.rank is not None and not (found.operators or found.snapshot):
+        raise InputError(Fault("--rank", "is of --operators and --snapshot; add one of them, or leave it out"))
+    return found
+
+
+_OF_PLANS = ("html", "svg", "trace", "operators", "snapshot", "rank")
 
 
 def drawing_options(verb: F) -> F:
@@ -98,6 +123,14 @@ def write_reports(
         write_text(reports.html, plans_page([plan], [plan_view(plan, answer, runtime=runtime)]))
     if reports.svg or reports.trace:
         _write_timeline(plan, reports, runtime)
+    if reports.operators:
+        from shardwise.report.pass_trace import operators_trace
+
+        write_text(reports.operators, operators_trace(api.rank_passes(plan, rank=reports.rank, runtime=runtime)))
+    if reports.snapshot:
+        from shardwise.report.snapshot import snapshot_bytes
+
+        write_text(reports.snapshot, snapshot_bytes(api.rank_allocations(plan, rank=reports.rank, runtime=runtime)))
 
 
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:
