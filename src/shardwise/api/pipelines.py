@@ -88,17 +88,20 @@ def simulate(
     memory_limit: str | None = None,
     free_at_input_grad: float | None = None,
     contention: bool = False,
+    combine: bool = False,
 ) -> Replay:
     """A schedule replayed: times, bubbles and their causes, memory, critical path, and a bound.
 
     `source`: a schedule, a CSV of one (PyTorch's compute-only form), or an answer of `schedule --json`, which holds
     its costs and its proof: both are checked; `costs`, `hop`, `memory_limit`, `free_at_input_grad`: as for
-    `schedule`; `contention`: messages on one link wait for each other.
+    `schedule`; `contention`: messages on one link wait for each other; `combine`: every forward runs together with the
+    full backward right after it, as DualPipe means it.
     """
     from shardwise.pipeline.replay import replay
 
     return replay(
-        source, _costs(costs), hop=hop, free=free_at_input_grad, memory_limit=memory_limit, contention=contention
+        source, _costs(costs), hop=hop, free=free_at_input_grad, memory_limit=memory_limit, contention=contention,
+        combine=combine,
     )  # fmt: skip
 
 

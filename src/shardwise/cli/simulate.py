@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Refuse the schedule where a rank needs more.")
 @click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
+@click.option("--combine", is_flag=True, help="Run every forward together with the full backward right after it.")
 @drawing_options
 @markdown_option
 @output_options

@@ -8,7 +8,7 @@ is a longest rising sequence of places, found by patience sorting in n log n.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class RankDiff:
     """Actions of the first row that the second lacks, in their order."""
     only_right: tuple[Action, ...]
     """Actions of the second row that the first lacks."""
+    together_left: tuple[tuple[Action, Action], ...] = ()
+    """Passes that run together in the first row only."""
+    together_right: tuple[tuple[Action, Action], ...] = ()
+    """The same of the second row."""
 
     @property
     def equal(self) -> bool:
@@ -58,7 +62,28 @@ def compare_rows(left: Schedule, right: Schedule) -> tuple[RankDiff, ...]:
     count = max(map(len, rows))
     first, second = ([*each, *[np.zeros(0, dtype=np.int64)] * (count - len(each))] for each in rows)
     words = Schedule(codes=(), chunks=chunks, microbatches=microbatches)
-    return tuple(_rank(rank, *pair, words) for rank, pair in enumerate(zip(first, second, strict=True)))
+    found = (_rank(rank, *pair, words) for rank, pair in enumerate(zip(first, second, strict=True)))
+    return tuple(_together(one, left, right) for one in found)
+
+
+def _together(found: RankDiff, left: Schedule, right: Schedule) -> RankDiff:
+    """With the passes that run together in one of the rows only."""
+    own = [_pairs(one, found.rank) for one in (left, right)]
+    lost, new = ([pair for pair in own[k] if pair not in own[1 - k]] for k in (0, 1))
+    if not lost and not new:
+        return found
+    told = replace(found, together_left=tuple(lost), together_right=tuple(new))
+    if found.first is not None:
+        return told
+    first = min(own[k][pair] for k, pairs in enumerate((lost, new)) for pair in pairs)
+    action = (lost or new)[0][0]
+    return replace(told, first=first, left=action, right=action)
+
+
+def _pairs(schedule: Schedule, rank: int) -> dict[tuple[Action, Action], int]:
+    places = schedule.pairs[rank] if rank < len(schedule.pairs) else ()
+    row = schedule.codes[rank] if places else ()
+    return {(schedule.decode(int(row[k])), schedule.decode(int(row[k + 1]))): k for k in places}
 
 
 def _spelled(schedule: Schedule, row: Codes, chunks: int, microbatches: int) -> Codes:

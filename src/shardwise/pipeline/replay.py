@@ -17,6 +17,7 @@ from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import validate
 from shardwise.pipeline.optimise import bound_of
+from shardwise.pipeline.pairs import combined
 from shardwise.pipeline.prove import question_of
 from shardwise.pipeline.timeline import Timeline
 
@@ -40,10 +41,15 @@ def replay(
     free: float | None = None,
     memory_limit: str | None = None,
     contention: bool = False,
+    combine: bool = False,
 ) -> Replay:
-    """Replay a schedule, a CSV of one, or an answer of `schedule` (a JSON file) whose proof is checked."""
+    """Replay a schedule, a CSV of one, or an answer of `schedule` (a JSON file) whose proof is checked.
+
+    `combine`: every forward runs together with the full backward after it.
+    """
     proof, order = (None, source) if isinstance(source, Schedule) else read_order(source)
     validate(order)
+    order = combined(order) if combine else order
     given: tuple[Costs, ...] = ()
     if costs is not None:
         given = limited(costs_of(costs, order.pp, order.vpp, hop, free), memory_limit, order.rank_of)
@@ -55,7 +61,7 @@ def replay(
         given = (proven_costs(proof),)
     one = replace(given[0], contention=contention)
     validate(order, one)
-    return Replay(timeline=simulate(order, one), bound=bound_of(one, schedule=order), proof=said)
+    return Replay(timeline=simulate(order, one), bound=bound_of(one.least(), schedule=order), proof=said)
 
 
 def read_order(path: str | Path) -> tuple[dict[str, Any] | None, Schedule]:

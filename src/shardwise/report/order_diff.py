@@ -56,6 +56,8 @@ def _rank_data(one: RankDiff) -> Plain:
         "moved": [{"action": str(m.action), "left": m.left, "right": m.right, "by": m.by} for m in one.moved],
         "only_left": [str(action) for action in one.only_left],
         "only_right": [str(action) for action in one.only_right],
+        "together_left": [[*map(str, pair)] for pair in one.together_left],
+        "together_right": [[*map(str, pair)] for pair in one.together_right],
     }
 
 
@@ -69,6 +71,9 @@ def verdict(found: OrderDiff) -> str:
     parts = [f"{moved:,} actions moved"] if moved else []
     parts += [f"{lost:,} only in {found.left.name}"] if lost else []
     parts += [f"{new:,} only in {found.right.name}"] if new else []
+    for name, side in (("together_left", found.left), ("together_right", found.right)):
+        pairs = sum(len(getattr(one, name)) for one in unlike)
+        parts += [f"{pairs:,} pairs run together only in {side.name}"] if pairs else []
     return f"the orders differ on {len(unlike)} of {len(found.ranks)} ranks: {', '.join(parts)}"
 
 
