@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import pickletools
+import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
@@ -17,6 +18,8 @@ from shardwise.measure.fit.plain_pickle import plain
 from shardwise.measure.fit.snapshot import read_snapshot
 from shardwise.report.pass_trace import operators_trace
 from shardwise.report.snapshot import BASE, snapshot_bytes, snapshot_data
+from shardwise.report.svg_pass import pass_svg
+from shardwise.units import show_bytes
 
 CASES = [
     ("llama-3-8b", "8xh100", "pp4 gbs16 seq4096"),
@@ -131,11 +134,25 @@ def test_a_trace_of_operators_reaches_the_peak_and_fills_the_pass():
     assert {"qkv", "qkv, inputs", "qkv, weights"} <= names
 
 
+def test_a_figure_of_a_pass_shows_its_layers_and_its_peak():
+    found, plan = planned(*CASES[4])
+    inside = shardwise.rank_passes(plan, rank=1)
+    text = pass_svg(inside, "a <b> & c")
+    assert ET.fromstring(text).tag.endswith("svg")  # noqa: S314 - our own text
+    assert "a &lt;b&gt; &amp; c" in text
+    peak = max(found.memory[1].forward, found.memory[1].backward)
+    assert f">{show_bytes(peak)}</text>" in text
+    for word in (">20</text>", "<title>head ", "computed again", "attention"):
+        assert word in text
+
+
 def test_the_command_writes_both_and_refuses_a_rank_that_is_not_there(tmp_path, capsys):
     plan = tmp_path / "plan.json"
     words = ["estimate", "llama-3-8b", "-c", "8xh100", "-s", "pp4 gbs16 seq4096", "-q", "--out", str(plan)]
     assert run([*words, "--operators", str(tmp_path / "o.json"), "--snapshot", str(tmp_path / "s.pickle")]) == 0
     assert json.loads((tmp_path / "o.json").read_text())["traceEvents"]
+    assert run(["show", str(plan), "-q", "--operators", str(tmp_path / "o.svg"), "--rank", "2"]) == 0
+    assert "rank 2, chunk 2" in (tmp_path / "o.svg").read_text()
     assert plain((tmp_path / "s.pickle").read_bytes())["segments"]
     assert run(["show", str(plan), "--snapshot", str(tmp_path / "t.pickle"), "--rank", "4"]) == 2
     assert "--rank: is 4; the plan has pipeline ranks 0 to 3" in capsys.readouterr().err

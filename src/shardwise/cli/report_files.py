@@ -56,7 +56,9 @@ def plan_report_options(verb: F) -> F:
         click.option(
             "--snapshot", metavar="FILE", help="Write a rank's memory for PyTorch's viewer (pytorch.org/memory_viz)."
         ),
-        click.option("--operators", metavar="FILE", help="Write a trace of the operators of one pass, and memory."),
+        click.option(
+            "--operators", metavar="FILE", help="Write the operators and the memory of one pass: a trace, or FILE.svg."
+        ),
     ):
         verb = option(verb)
     return report_options(verb)
@@ -124,13 +126,21 @@ def write_reports(
     if reports.svg or reports.trace:
         _write_timeline(plan, reports, runtime)
     if reports.operators:
-        from shardwise.report.pass_trace import operators_trace
-
-        write_text(reports.operators, operators_trace(api.rank_passes(plan, rank=reports.rank, runtime=runtime)))
+        _write_operators(plan, reports.operators, reports.rank, runtime)
     if reports.snapshot:
         from shardwise.report.snapshot import snapshot_bytes
 
         write_text(reports.snapshot, snapshot_bytes(api.rank_allocations(plan, rank=reports.rank, runtime=runtime)))
+
+
+def _write_operators(plan: Plan, path: str, rank: int | None, runtime: Runtime | None) -> None:
+    """A figure where the name ends so, else a trace."""
+    from shardwise.report.pass_trace import operators_trace
+    from shardwise.report.svg_pass import pass_svg
+
+    inside = api.rank_passes(plan, rank=rank, runtime=runtime)
+    figure = path.lower().endswith(".svg")
+    write_text(path, pass_svg(inside, f"{plan.model.name}, {plan.strategy}") if figure else operators_trace(inside))
 
 
 def _write_timeline(plan: Plan, reports: Reports, runtime: Runtime | None) -> None:

@@ -15,7 +15,7 @@ COLOURS = {
 }  # fmt: skip
 """By part of the ledger; none is a colour of the passes. The page has the same."""
 _SHORT = {SHARDING: "zero 3", "gradient reduction": "reduce", "weight gathering": "gather"}
-_HIDDEN = 0.45
+HIDDEN = 0.45
 """How strong hidden traffic is drawn."""
 
 
@@ -37,7 +37,7 @@ def _lane(lane: Lane, y: float, left: float, scale: float) -> Iterator[str]:
 def _bar(
     name: str, start: float, end: float, y: float, height: float, left: float, scale: float, *, exposed: bool
 ) -> str:
-    strong = "" if exposed else f' fill-opacity="{_HIDDEN}"'
+    strong = "" if exposed else f' fill-opacity="{HIDDEN}"'
     told = f"{name}{'' if exposed else ' (hidden)'} {end - start:.4g} s"
     return (
         f'<rect x="{left + start * scale:.2f}" y="{y:g}" width="{(end - start) * scale:.2f}" height="{height:g}" '
@@ -55,5 +55,5 @@ def lanes_legend(whole: Iteration, left: float, y: float) -> Iterator[str]:
         yield f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="{COLOURS[name]}"/>'
         yield f'<text x="{x + 14:g}" y="{y:g}">{name}</text>'
         x += 34.0 + 6.0 * len(name)
-    yield f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="#444" fill-opacity="{_HIDDEN}"/>'
+    yield f'<rect x="{x:g}" y="{y - 9:g}" width="10" height="10" fill="#444" fill-opacity="{HIDDEN}"/>'
     yield f'<text x="{x + 14:g}" y="{y:g}">hidden behind kernels</text>'
