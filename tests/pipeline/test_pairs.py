@@ -180,8 +180,23 @@ def test_simulate_combines_and_writes_the_order(tmp_path, capsys):
     again = shardwise.simulate(files["csv"], str(told))
     assert again.timeline.makespan == together["makespan"]
     assert "OVERLAP_F_B" in (tmp_path / "c.csv").read_text()
+    assert (tmp_path / "c.svg").read_text().count('stroke="#111"') == sum(map(len, again.timeline.schedule.pairs))
+    events = json.loads((tmp_path / "c.trace").read_text())["traceEvents"]
+    assert sum("together" in event.get("args", {}) for event in events) == 2 * sum(
+        map(len, again.timeline.schedule.pairs)
+    )
     assert run(["diff", str(order), files["csv"]]) == 0
     assert "pairs run together only in c.csv" in capsys.readouterr().out
+
+
+def test_what_changes_nothing_is_named(tmp_path, capsys):
+    order, told = tmp_path / "z.csv", tmp_path / "costs.json"
+    order.write_text(generate("zb-h1", pp=4, microbatches=8).csv())
+    told.write_text(json.dumps({"f": 10, "i": 11, "w": 9, "traffic_f": 4}))
+    assert run(["simulate", str(order), "--costs", str(told)]) == 0
+    assert "traffic_f change nothing: no passes of this order run together" in capsys.readouterr().err
+    assert run(["simulate", str(order), "--costs", "10,11,9", "--combine"]) == 0
+    assert "nothing runs together" in capsys.readouterr().err
 
 
 def test_experts_traffic_of_a_plan_is_what_pairs_hide():

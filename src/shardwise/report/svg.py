@@ -13,6 +13,7 @@ from math import ceil, floor, log10
 from shardwise.estimate.iteration import Iteration
 from shardwise.measure.fit.result import Fit, FitPoint, FittedFamily
 from shardwise.partition.compare import Compared
+from shardwise.pipeline.action import KINDS
 from shardwise.pipeline.timeline import Timeline
 from shardwise.report.svg_lanes import LANE, lanes_legend, rank_lanes
 from shardwise.units import show_bytes, show_seconds
@@ -81,7 +82,17 @@ def _rank(timeline: Timeline, rank: int, y: float, scale: float) -> list[str]:
         if labelled and width > 14:
             ink = _INK.get(action.kind, "white")
             parts.append(f'<text x="{x + 2:.2f}" y="{y + 15:g}" fill="{ink}">{action.microbatch}</text>')
-    return parts
+    return [*parts, *_pairs(timeline, rank, y, scale)]
+
+
+def _pairs(timeline: Timeline, rank: int, y: float, scale: float) -> Iterator[str]:
+    """A frame around passes that run together."""
+    for k in timeline.schedule.pairs[rank] if timeline.schedule.pairs else ():
+        start, end = float(timeline.start[rank][k]), float(timeline.end[rank][k + 1])
+        yield (
+            f'<rect x="{_LEFT + start * scale + 0.75:.2f}" y="{y + 0.75:g}" width="{(end - start) * scale - 1.5:.2f}" '
+            f'height="{_ROW - 1.5:g}" fill="none" stroke="#111" stroke-width="1.5"/>'
+        )
 
 
 def _memory(timeline: Timeline, y: float, scale: float, *, seconds: bool) -> list[str]:
@@ -112,7 +123,8 @@ def _memory(timeline: Timeline, y: float, scale: float, *, seconds: bool) -> lis
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
     names = {"F": "forward", "I": "backward, inputs", "W": "backward, weights", "B": "full backward"}
-    used = "FB" if timeline.schedule.fused else "FIW"
+    cells = timeline.schedule.chunks * timeline.schedule.microbatches
+    used = [kind for k, kind in enumerate(KINDS) if any((row // cells == k).any() for row in timeline.schedule.codes)]
     kinds = [
         f'<rect x="{_LEFT + 130 * k:g}" y="{y - 9:g}" width="10" height="10" fill="{COLOURS[kind]}"/>'
         f'<text x="{_LEFT + 130 * k + 14:g}" y="{y:g}">{names[kind]}</text>'

@@ -56,12 +56,15 @@ def _named(rank: int, lane: int, name: str) -> Event:
 
 def _actions(timeline: Timeline, rank: int, unit: float) -> Iterator[Event]:
     rows = zip(timeline.schedule.codes[rank].tolist(), timeline.start[rank], timeline.end[rank], strict=True)
-    for code, start, end in rows:
+    pairs = timeline.schedule.pairs[rank] if timeline.schedule.pairs else ()
+    together = {*pairs, *(k + 1 for k in pairs)}
+    for k, (code, start, end) in enumerate(rows):
         action = timeline.schedule.decode(code)
+        more = {"together": True} if k in together else {}
         yield {
             "ph": "X", "pid": rank, "tid": 0, "name": str(action), "cat": action.kind, "cname": _COLOURS[action.kind],
             "ts": float(start) * unit, "dur": float(end - start) * unit,
-            "args": {"chunk": action.chunk, "micro batch": action.microbatch},
+            "args": {"chunk": action.chunk, "micro batch": action.microbatch} | more,
         }  # fmt: skip
 
 

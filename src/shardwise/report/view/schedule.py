@@ -143,6 +143,7 @@ def _rank(timeline: Timeline, rank: int) -> Plain:
         "codes": timeline.schedule.codes[rank].tolist(),
         "start": _short(timeline.start[rank]), "end": _short(timeline.end[rank]),
         "times": _short(times), "held": _short(held),
+        "pairs": list(timeline.schedule.pairs[rank]) if timeline.schedule.pairs else [],
     }  # fmt: skip
 
 

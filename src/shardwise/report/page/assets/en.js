@@ -158,6 +158,7 @@ export const en = {
   "timeline.right": "Later",
   "timeline.all": "All",
   "timeline.critical": "Critical path",
+  "timeline.together": "together with {other}",
   "timeline.traffic": "Traffic",
   "timeline.hidden": "hidden behind kernels",
   "timeline.chain":

@@ -6,7 +6,7 @@ import { t, word } from "./i18n.js";
 import { HIDDEN, KIND, LINES, PART } from "./palette.js";
 import { hideTip, showTip } from "./tooltip.js";
 import { TimelineCanvas } from "./timeline_canvas.js";
-import { actionAt, afterAt, decode, feeds, find, nameOf, needs, prepare, trafficAt } from "./timeline_data.js";
+import { actionAt, afterAt, decode, feeds, find, nameOf, needs, partner, prepare, trafficAt } from "./timeline_data.js";
 import { memoryRanks } from "./timeline_draw.js";
 
 /** A timeline of a view; {node, redraw}. */
@@ -313,9 +313,11 @@ class Drawing extends TimelineCanvas {
   }
 
   lines(hit) {
-    const { kind, chunk, microbatch } = decode(this.line, hit.code);
+    const { kind, chunk, microbatch } = decode(this.line, hit.code),
+      other = partner(this.line, hit),
+      beside = other ? ` · ${t("timeline.together", { other: nameOf(this.line, other.code) })}` : "";
     return [
-      `${nameOf(this.line, hit.code)} · ${word("kind", kind)}`,
+      `${nameOf(this.line, hit.code)} · ${word("kind", kind)}${beside}`,
       t("timeline.of", { chunk, microbatch, rank: hit.rank }),
       `${this.show.time(hit.start)} – ${this.show.time(hit.end)} (${this.show.time(hit.end - hit.start)})`,
     ];

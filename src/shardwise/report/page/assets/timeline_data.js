@@ -31,6 +31,7 @@ export function prepare(data) {
         codes: lane.codes,
       })),
       after: rank.after || [],
+      pairs: rank.pairs || [],
     };
   });
   const actions = ranks.reduce((sum, rank) => sum + rank.codes.length, 0);
@@ -130,4 +131,11 @@ export function trafficAt(line, rank, lane, time) {
 export function afterAt(line, rank, time) {
   const found = line.ranks[rank]?.after.find(([, start, end]) => start <= time && time < end);
   return found ? { name: found[0], start: found[1], end: found[2], hidden: false, code: -1 } : null;
+}
+
+/** The pass that runs together with one; null where it runs alone. */
+export function partner(line, hit) {
+  const row = line.ranks[hit.rank],
+    other = row.pairs.includes(hit.k) ? hit.k + 1 : row.pairs.includes(hit.k - 1) ? hit.k - 1 : -1;
+  return other < 0 ? null : find(line, row.codes[other]);
 }

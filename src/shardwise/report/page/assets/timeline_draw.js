@@ -79,7 +79,21 @@ export function drawRows(pen, line, box, paint, related) {
   line.ranks.forEach((rank, r) => drawRow(pen, line, rank, r, box, paint, related));
   pen.globalAlpha = 1;
   if (row >= 11) line.ranks.forEach((rank, r) => drawLabels(pen, line, rank, r, box, related));
+  line.ranks.forEach((rank, r) => drawPairs(pen, rank, r, box, paint));
   return undefined;
+}
+
+/** A frame around passes that run together. */
+function drawPairs(pen, rank, r, box, paint) {
+  const { from, to, left, right, top, row, each } = box,
+    scale = (right - left) / (to - from);
+  pen.strokeStyle = paint.ink;
+  pen.lineWidth = 1.5;
+  for (const k of rank.pairs) {
+    const a = left + (rank.start[k] - from) * scale,
+      b = left + (rank.end[k + 1] - from) * scale;
+    if (b > left && a < right && b - a > 6) pen.strokeRect(a + 0.75, top + r * each + 0.75, b - a - 1.5, row - 1.5);
+  }
 }
 
 function drawMixed(pen, line, box, paint, related) {

@@ -158,6 +158,7 @@ export const zh = {
   "timeline.right": "向后",
   "timeline.all": "全部",
   "timeline.critical": "关键路径",
+  "timeline.together": "与 {other} 同时执行",
   "timeline.traffic": "通信",
   "timeline.hidden": "被计算掩盖",
   "timeline.chain": "从 {first} 到 {last} 共 {count} 个动作，前一个结束后一个才能开始：只有缩短它们才能缩短总时长。",
