@@ -17,6 +17,8 @@ from shardwise.pipeline.generate import generate
 from shardwise.pipeline.optimise import optimise
 from shardwise.pipeline.orders.dualpipe import dualpipe_v
 
+from .test_maps import forward_first
+
 SEED = {"f": 10, "i": 11, "w": 9, "hop": 1}
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the extra torch")
 
@@ -37,6 +39,7 @@ def schedules(pp):
         "mixed": generate("dualpipe-v", pp=pp, microbatches=2 * pp),
         "combined": dualpipe_v(pp, 2 * pp, combined=True),
         "limited-vpp3": planned(pp, 3, "v", limit=2 * pp + 1),
+        "map": forward_first([0, 0, *range(1, pp)], 2 * pp),
     }
 
 

@@ -130,9 +130,13 @@ def costs(
     traffic_f: Numbers = (),
     traffic_b: Numbers = (),
     together: Numbers = (),
+    chunks: int = 0,
 ) -> Costs:
-    """Costs from numbers that stand for all chunks (ranks), or lists with one each; every fault is named."""
-    chunks, faults = pp * vpp, list[Fault]()
+    """Costs from numbers that stand for all chunks (ranks), or lists with one each; every fault is named.
+
+    `chunks`: of all ranks, where these hold different numbers of them; 0: vpp each.
+    """
+    chunks, faults = chunks or pp * vpp, list[Fault]()
     spread = {
         name: _spread(name, value, count, faults)
         for name, value, count in (

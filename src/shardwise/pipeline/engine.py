@@ -103,8 +103,6 @@ def _replay_compiled(kernel: ctypes.CDLL, data: Prepared) -> int:
 def _check_sizes(schedule: Schedule, costs: Costs) -> None:
     if costs.chunks != schedule.chunks:
         raise InputError(f"the costs are of {costs.chunks} chunks, the schedule has {schedule.chunks}")
-    if schedule.chunks % schedule.pp:
-        raise InputError(f"{schedule.chunks} chunks cannot be spread evenly over {schedule.pp} ranks")
     top = (B + 1) * schedule.chunks * schedule.microbatches
     if any(len(row) and (row.min() < 0 or row.max() >= top) for row in schedule.codes):
         raise InputError("the schedule holds an action code outside its chunks and micro batches")

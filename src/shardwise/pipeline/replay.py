@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def replay(
     order = combined(order) if combine else order
     given: tuple[Costs, ...] = ()
     if costs is not None:
-        given = limited(costs_of(costs, order.pp, order.vpp, hop, free), memory_limit, order.rank_of)
+        found = costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)
+        given = limited(found, memory_limit, order.rank_of)
     elif proof is None or hop is not None or free is not None or memory_limit is not None:
         raise InputError(Fault("--costs", "is missing; write f,i,w of one chunk, such as 10,11,9, or name a JSON file"))
     said = ""
@@ -61,7 +63,29 @@ def replay(
         given = (proven_costs(proof),)
     one = replace(given[0], contention=contention)
     validate(order, one)
-    return Replay(timeline=simulate(order, one), bound=bound_of(one.least(), schedule=order), proof=said)
+    return Replay(timeline=simulate(order, one), bound=bound_for(order, one.least()), proof=said)
+
+
+def bound_for(order: Schedule, costs: Costs) -> Bound:
+    """Of any order of these chunks on these ranks. Where ranks hold different numbers of chunks it is a plainer one:
+    a rank's work after the shortest way to its first chunk, or one micro batch there and back.
+    """
+    counts = [order.rank_of.count(rank) for rank in range(order.pp)]
+    if len(set(counts)) == 1:
+        return bound_of(costs, schedule=order)
+    hops = costs.hop or (0.0,) * (order.chunks - 1)
+    ways = [hop * (a != b) for hop, (a, b) in zip(hops, pairwise(order.rank_of), strict=True)]
+    work = [0.0] * order.pp
+    first = [0.0] * order.pp
+    for chunk in reversed(range(order.chunks)):
+        rank = order.rank_of[chunk]
+        work[rank] += order.microbatches * (costs.f[chunk] + costs.i[chunk] + costs.w[chunk])
+        first[rank] = sum(costs.f[:chunk]) + sum(ways[:chunk])
+    busy = [start + seconds for start, seconds in zip(first, work, strict=True)]
+    chain = sum(costs.f) + sum(costs.i) + 2 * sum(ways) + costs.w[0]
+    if chain > max(busy):
+        return Bound(value=chain, rank=order.rank_of[0], kind="chain")
+    return Bound(value=max(busy), rank=busy.index(max(busy)), kind="work")
 
 
 def read_order(path: str | Path) -> tuple[dict[str, Any] | None, Schedule]:

@@ -119,7 +119,7 @@ def _of_plan(plan: Plan, name: str) -> _Read:
 
 
 def _given(costs: Costs | Sequence[Costs] | str, hop: float | None, free: float | None) -> Timed:
-    return lambda order: simulate(order, costs_of(costs, order.pp, order.vpp, hop, free)[0])
+    return lambda order: simulate(order, costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)[0])
 
 
 def _refuse_other_shape(order: Schedule, own: Schedule) -> None:
