@@ -25,7 +25,7 @@ from shardwise.pipeline.timeline import Timeline
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import plan_iteration
 
-Timed = Callable[[Schedule], Timeline]
+Timer = Callable[[Schedule], Timeline]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class _Read(NamedTuple):
 
     name: str
     order: Schedule
-    timed: Timed | None = None
+    timed: Timer | None = None
     seconds: bool = False
 
 
@@ -118,7 +118,7 @@ def _of_plan(plan: Plan, name: str) -> _Read:
     return _Read(name, own, timed, seconds=True)
 
 
-def _given(costs: Costs | Sequence[Costs] | str, hop: float | None, free: float | None) -> Timed:
+def _given(costs: Costs | Sequence[Costs] | str, hop: float | None, free: float | None) -> Timer:
     return lambda order: simulate(order, costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)[0])
 
 
