@@ -121,11 +121,26 @@ def _around(footprint: Footprint) -> tuple[tuple[str, float], ...]:
 
 def _traces(setup: Setup, whole: Iteration, rank: int) -> tuple[dict[int, PassTrace], bool]:
     """The passes of the rank's chunks, told by layer where there are too many operators."""
-    made = {chunk: pass_trace(setup, chunk) for chunk in setup.rank_indices(rank)}
+    pieces = whole.timeline.schedule.microbatches / setup.strategy.microbatches
+    made = {chunk: _piece(pass_trace(setup, chunk), pieces) for chunk in setup.rank_indices(rank)}
     each = sum(3 * (len(trace.forward) + len(trace.backward)) for trace in made.values())
     if each * whole.timeline.schedule.microbatches <= MOST_EVENTS:
         return made, False
     return {chunk: _by_layer(trace) for chunk, trace in made.items()}, True
+
+
+def _piece(trace: PassTrace, pieces: float) -> PassTrace:
+    """A pass of one of several pieces of a sample: it keeps its share, and needs as much while it runs."""
+    if pieces == 1:
+        return trace
+
+    def cut(runs: Sequence[OpRun]) -> tuple[OpRun, ...]:
+        less = trace.kept * (1 - 1 / pieces)
+        return tuple(
+            run._replace(stays=run.stays / pieces, level=max(run.level - less, run.stays / pieces)) for run in runs
+        )
+
+    return replace(trace, forward=cut(trace.forward), backward=cut(trace.backward), kept=trace.kept / pieces)
 
 
 def _by_layer(trace: PassTrace) -> PassTrace:

@@ -88,9 +88,9 @@ def pass_trace(setup: Setup, chunk: int) -> PassTrace:
     here = setup.at(rank)
     groups, behind = layer_groups(here.network, here.strategy, here.runtime), behind_passes(here)
     places = list(_places(here, own, sum(setup.layers[:chunk]), groups))
-    forward = [*_forward(places, groups, behind), *_copies(own, own.f, [place.block.f for place in places])]
-    back = [combined(place.block.i, place.block.w, place.block.recompute) for place in places]
-    backward = [*_backward(places[::-1], groups, behind), *_copies(own, combined(own.i, own.w, own.recompute), back)]
+    forward, backward = list(_forward(places, groups, behind)), list(_backward(places[::-1], groups, behind))
+    forward += _copies(own, forward, behind.host_bandwidth)
+    backward += _copies(own, backward, behind.host_bandwidth)
     f, b = seconds_of(here)[id(own)]
     whole = costs.f[chunk], costs.i[chunk] + costs.w[chunk]
     return PassTrace(
@@ -103,8 +103,10 @@ def _places(setup: Setup, chunk: Chunk, first: int, groups: Groups) -> Iterator[
     """Every layer and end in the order of forward; equal ones are worked out once."""
     grads = piled_gradients(setup.strategy, setup.states)
     left = grads * sum(run.repeat * run.block.all_params for run in chunk.runs)
-    room = layer_room(chunk.runs, setup.strategy, setup.runtime, setup.states)
-    most, kept, layer = chunk.kept if chunk.offloaded else float("inf"), 0.0, first
+    # a chunk whose activations go to the host is climbed without it (cost/chunk.py)
+    moved = setup.strategy.offload == "activations"
+    room = (0.0, 0.0) if moved else layer_room(chunk.runs, setup.strategy, setup.runtime, setup.states)
+    most, kept, layer = chunk.kept if moved else float("inf"), 0.0, first
     for block, repeat in chunk.runs:
         end = block.name in ENDS
         parts = tuple(timed(op, setup.shard, setup.machine, groups) for op in block.ops)
@@ -176,12 +178,11 @@ def _sharding(place: _Place, seconds: float, part: str) -> Iterator[_Item]:
         yield _Item(run, seconds, 0.0)
 
 
-def _copies(chunk: Chunk, whole: Seconds, blocks: list[Seconds]) -> Iterator[_Item]:
-    """What moving activations to the host shows of itself."""
-    seconds = whole.device - sum(block.device for block in blocks)
-    if chunk.offloaded and seconds > 0:
-        run = OpRun("", COPIES, "", "", 0.0, 0.0, 0.0, NOTHING, NOTHING, chunk.kept, chunk.kept)
-        yield _Item(run, seconds, 0.0)
+def _copies(chunk: Chunk, items: list[_Item], bandwidth: float) -> list[_Item]:
+    """What moving activations to the host and back shows of itself: they run behind all else."""
+    seconds = chunk.offloaded / bandwidth - sum(item.device for item in items)
+    run = OpRun("", COPIES, "", "", 0.0, 0.0, 0.0, NOTHING, NOTHING, chunk.kept, chunk.kept)
+    return [_Item(run, seconds, 0.0)] if chunk.offloaded and seconds > 0 else []
 
 
 def _item(
