@@ -15,9 +15,9 @@ import shardwise
 
 TYPES = (
     "Advice", "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export",
-    "InfeasibleError", "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay",
-    "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf",
-    "Why",
+    "InfeasibleError", "InputError", "Iteration", "Launched", "Model", "OperatorAnswer", "OrderDiff", "Plan", "Problem",
+    "Rehearsal", "Replay", "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation",
+    "Watched", "WhatIf", "Why",
 )  # fmt: skip
 PROBLEM = json.loads((Path(__file__).parent / "partition" / "instances.json").read_text(encoding="utf-8"))
 PROBLEM = next(one["problem"] for one in PROBLEM["instances"] if one["problem"]["pp"] <= 4)
@@ -30,8 +30,10 @@ VERBS = {
     "check": "model cluster strategy runtime",
     "detail": "found runtime",
     "diff": "left right",
+    "diff_orders": "left right costs hop free_at_input_grad",
     "estimate": "model cluster strategy runtime",
     "export": "plan target strict launcher",
+    "iteration": "plan runtime",
     "launch": "plan target steps launcher out learn dry_run cpu force follow",
     "load_cluster": "source",
     "load_model": "source",
@@ -44,13 +46,15 @@ VERBS = {
     "plan_operators": "model cluster global_batch seq runtime profiles profile layers layer_ops runs_with gpus "
     "gpus_per_node memory microbatches stages most_tp compatible compatible_space zero schedule compare p2p_overlap "
     "method start hops trials measured_memory best time_limit workers executor address report stop",
+    "rank_allocations": "plan rank runtime",
+    "rank_passes": "plan rank runtime",
     "read_plan": "path",
     "read_problem": "problem init peaks peak times model pp vpp microbatches memory low_memory seq_split train "
     "schedule hop empty",
     "rehearse": "plan rank device builder read repeats result",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "
     "plan compare runnable effort time_limit report",
-    "simulate": "source costs hop memory_limit free_at_input_grad contention",
+    "simulate": "source costs hop memory_limit free_at_input_grad contention combine",
     "store_calibration": "found",
     "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
     "targets": "",

@@ -23,6 +23,7 @@ from shardwise.estimate.goodput import Budget
 from shardwise.estimate.predictions import Predictions, Searched, Stage
 from shardwise.inputs.cluster import Level
 from shardwise.inputs.describe import texts_of
+from shardwise.pipeline.compare import Moved, RankDiff
 from shardwise.plan.file import Difference
 from shardwise.plan.plan import Plan, Proof, ProofPart, Provenance, Subject
 from shardwise.search.question import Candidate, NearestRun, Proposal
@@ -43,6 +44,7 @@ RUNS: dict[str, str] = {
     "balance": "balance --problem docs/how-to/balance-example.json",
     "schedule": "schedule 1f1b --pp 2 --microbatches 4 --costs 10,11,9 --csv order.csv",
     "simulate": "simulate order.csv --costs 10,11,9",
+    "diff of orders": "diff order.csv docs/how-to/their-order.csv --costs 10,11,9",
     "export": "export plan.json --to megatron --out run",
     "check": "check llama-3-8b -c 8xh100 -s 'tp2 pp2 gbs16 seq4096'",
     "models": "models llama-3-8b",
@@ -58,7 +60,7 @@ TYPES: dict[str, type] = {
     "proof.of": Subject, "proof.parts[]": ProofPart, "advice[]": Change, "top[]": Candidate,
     "plans.recommended": Proposal, "plans.nearest": NearestRun,
     "work[]": StageWork, "groups[]": GroupRate, "differences[]": Difference, "outdated[]": Difference, "cells[]": Cell,
-    "cells[].budget": Budget, "levels[]": Level,
+    "cells[].budget": Budget, "levels[]": Level, "ranks[]": RankDiff, "ranks[].moved[]": Moved,
 }  # fmt: skip
 """Where a table stands -> the type whose fields it holds."""
 OWN = {
@@ -135,6 +137,16 @@ OWN = {
     "parts[].other": "Seconds in the other.",
     "parts[].lost": "The difference.",
     "differences": "What differs, `run` aside.",
+    "equal": "Whether the same actions come in the same order.",
+    "left": "The first order.",
+    "right": "The second one; keys as of `left`.",
+    "actions": "Actions of all ranks.",
+    "fault": "Why it cannot run; null: it can.",
+    "costs": "Whose costs the times are of: `given`, or the file that came with some; null: none are known.",
+    "ranks": "In what the rows of every rank differ.",
+    "ranks[].moved[].action": "What has moved.",
+    "pp": "Pipeline ranks.",
+    "vpp": "Chunks a rank.",
     "the plan as it is": "On its own cluster.",
     "the same strategy there": "On the other cluster.",
     "the best there": "Planned anew, under the conditions.",

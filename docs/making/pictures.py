@@ -18,6 +18,9 @@ PICTURES = {
     "v": "schedule zb-v --pp 4 --microbatches 8 --costs 5,5.5,4.5",
 }
 """Name -> the command that draws it with --svg."""
+EXPERTS = "estimate mixtral-8x7b -c 64xh100 -s 'tp2 ep8 pp4x2 gbs64 seq4096 recompute=full:2'"
+INSIDE = {"iteration": f"{EXPERTS} --svg", "pass": f"{EXPERTS} --operators"}
+"""The same, the option that takes the file being the last word."""
 NOTEBOOK = ("llama-3-70b", "64xh100", "tp4 pp4 dp4 mbs1 gbs1024 seq8192 layers=19,21,21,19")
 """The estimate whose bars are shown."""
 
@@ -25,9 +28,9 @@ NOTEBOOK = ("llama-3-70b", "64xh100", "tp4 pp4 dp4 mbs1 gbs1024 seq8192 layers=1
 def draw(folder: Path) -> None:
     """Draw all pictures anew."""
     folder.mkdir(exist_ok=True)
-    for name, command in PICTURES.items():
+    for name, command in {**{name: f"{text} --svg" for name, text in PICTURES.items()}, **INSIDE}.items():
         with redirect_stdout(StringIO()):
-            code = run([*shlex.split(command), "--quiet", "--svg", str(folder / f"{name}.svg")])
+            code = run([*shlex.split(command), str(folder / f"{name}.svg"), "--quiet"])
         if code:
             raise RuntimeError(f"shardwise {command}: exit code {code}")
     (folder / "notebook.svg").write_text(_bars(), encoding="utf-8")

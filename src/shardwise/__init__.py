@@ -14,8 +14,10 @@ from shardwise.api import (
     check,
     detail,
     diff,
+    diff_orders,
     estimate,
     export,
+    iteration,
     launch,
     load_cluster,
     load_model,
@@ -25,6 +27,8 @@ from shardwise.api import (
     plan,
     plan_of,
     plan_operators,
+    rank_allocations,
+    rank_passes,
     read_plan,
     read_problem,
     rehearse,
@@ -46,19 +50,20 @@ from shardwise.version import __version__
 
 __all__ = [
     "Advice", "Answer", "BalanceAnswer", "Balanced", "Calibrated", "Cluster", "Costs", "Estimate", "Export",
-    "InfeasibleError", "InputError", "Launched", "Model", "OperatorAnswer", "Plan", "Problem", "Rehearsal", "Replay",
-    "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation", "Watched", "WhatIf",
-    "Why", "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail", "diff", "estimate",
-    "export", "launch", "load_cluster", "load_model", "load_problem", "load_runtime", "load_strategy", "plan",
-    "plan_of", "plan_operators", "read_plan", "read_problem", "rehearse", "schedule", "simulate", "store_calibration",
-    "sweep", "targets", "timeline", "validate", "validate_advice", "watch", "what_if", "why", "write_export",
-    "write_plan",
+    "InfeasibleError", "InputError", "Iteration", "Launched", "Model", "OperatorAnswer", "OrderDiff", "Plan", "Problem",
+    "Rehearsal", "Replay", "Runtime", "Schedule", "Scheduled", "ShardwiseError", "Strategy", "Timeline", "Validation",
+    "Watched", "WhatIf", "Why", "__version__", "advise", "balance", "balance_plan", "calibrate", "check", "detail",
+    "diff", "diff_orders", "estimate", "export", "iteration", "launch", "load_cluster", "load_model", "load_problem",
+    "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "rank_allocations", "rank_passes",
+    "read_plan", "read_problem", "rehearse", "schedule", "simulate", "store_calibration", "sweep", "targets",
+    "timeline", "validate", "validate_advice", "watch", "what_if", "why", "write_export", "write_plan",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
     from shardwise.errors import InfeasibleError, InputError, ShardwiseError
     from shardwise.estimate.estimate import Estimate
+    from shardwise.estimate.iteration import Iteration
     from shardwise.frameworks.target import Export
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
     from shardwise.pipeline.costs import Costs
     from shardwise.pipeline.replay import Replay
     from shardwise.pipeline.timeline import Timeline
+    from shardwise.plan.order_diff import OrderDiff
     from shardwise.plan.plan import Plan
     from shardwise.search.balance_plan import Balanced
     from shardwise.search.question import Answer
@@ -96,9 +102,11 @@ _HOMES = {
     "Export": "frameworks.target",
     "InfeasibleError": "errors",
     "InputError": "errors",
+    "Iteration": "estimate.iteration",
     "Launched": "measure.launch.launch",
     "Model": "inputs.model",
     "OperatorAnswer": "per_op.answer",
+    "OrderDiff": "plan.order_diff",
     "Plan": "plan.plan",
     "Problem": "partition.problem",
     "Rehearsal": "measure.rehearse.rehearse",

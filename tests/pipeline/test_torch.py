@@ -12,8 +12,12 @@ from shardwise.errors import InputError
 from shardwise.frameworks.torch.write import check_torch, export_torch, torch_costs
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.costs import costs
+from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
 from shardwise.pipeline.optimise import optimise
+from shardwise.pipeline.orders.dualpipe import dualpipe_v
+
+from .test_maps import forward_first
 
 SEED = {"f": 10, "i": 11, "w": 9, "hop": 1}
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs the extra torch")
@@ -33,6 +37,9 @@ def schedules(pp):
         "limited": planned(pp, 2, "v", limit=pp + 1),
         "full": generate("interleaved", pp=pp, microbatches=2 * pp),
         "mixed": generate("dualpipe-v", pp=pp, microbatches=2 * pp),
+        "combined": dualpipe_v(pp, 2 * pp, combined=True),
+        "limited-vpp3": planned(pp, 3, "v", limit=2 * pp + 1),
+        "map": forward_first([0, 0, *range(1, pp)], 2 * pp),
     }
 
 
@@ -55,6 +62,17 @@ def test_gradients_equal_one_process(pp, tmp_path):
     found = re.findall(r"largest gradient difference (\d[\d.]*(?:e[-+]?\d+)?)", done.stdout)
     assert len(found) == pp * len(tables), done.stdout
     assert all(float(difference) <= 1e-6 for difference in found)
+
+
+def test_the_orders_that_torch_runs_are_what_they_are_called():
+    """Combined passes in the file, and a vpp 3 order that keeps less than 1F1B holds."""
+    for pp in (2, 4):
+        made = schedules(pp)
+        assert made["combined"].csv().count("OVERLAP_F_B") == sum(map(len, made["combined"].pairs)) > pp
+        limited, free = made["limited-vpp3"], made["vpp3"]
+        peaks = [max(simulate(one, costs(pp=pp, vpp=3, **SEED)).peak) for one in (limited, free)]
+        assert peaks[0] <= 2 * pp + 1 < 3 * pp  # 1F1B's memory is pp micro batches of three chunks
+        assert peaks[0] < peaks[1]
 
 
 def test_losses_out_of_order_are_refused():

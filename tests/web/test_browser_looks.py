@@ -23,8 +23,8 @@ def plan(found, page):
 def inside(found, page):
     del found
     page.locator("canvas.timeline").scroll_into_view_if_needed()
-    box = page.locator("canvas.timeline").bounding_box()
-    page.mouse.click(box["x"] + 150, box["y"] + 65)
+    page.focus("canvas.timeline")
+    page.keyboard.press("Enter")  # the first action, whatever the widths of rows and lanes
     page.wait_for_selector(".action-name")
     page.fill("#why-input", "tp8 pp1")
     page.click(".why-form .primary")

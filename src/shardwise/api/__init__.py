@@ -5,7 +5,17 @@ plan, or another tool's file. What a verb needs is imported when it is called, s
 """
 
 from shardwise.api.arguments import flags_are_told, read
-from shardwise.api.estimating import advise, check, check_proof, detail, estimate, timeline
+from shardwise.api.estimating import (
+    advise,
+    check,
+    check_proof,
+    detail,
+    estimate,
+    iteration,
+    rank_allocations,
+    rank_passes,
+    timeline,
+)
 from shardwise.api.launching import launch, watch
 from shardwise.api.measuring import (
     calibrate,
@@ -33,7 +43,9 @@ from shardwise.api.pipelines import (
     balance_plan,
     compare_balance,
     design_rounds,
+    diff_orders,
     dryrun,
+    hold_orders,
     load_problem,
     quick_balance,
     read_problem,
@@ -74,14 +86,14 @@ from shardwise.api.reading import (
 
 __all__ = [
     "DESCRIBES", "aceso_lacks", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof",
-    "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "dryrun", "estimate", "export", "fixed_by",
-    "flags_are_told", "judge_calibration", "launch", "load_cluster", "load_model", "load_problem", "load_runtime",
-    "load_strategy", "measured_question", "model_from", "operator_question", "operator_starts", "operators_to_measure",
-    "plan", "plan_from", "plan_of", "plan_operators", "plan_table", "probe_program", "question", "quick_balance",
-    "read_cluster", "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program",
-    "rehearse", "renewed", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
-    "validate_advice", "watch", "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan",
-    "write_profiles",
+    "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "diff_orders", "dryrun", "estimate", "export",
+    "fixed_by", "flags_are_told", "hold_orders", "iteration", "judge_calibration", "launch", "load_cluster",
+    "load_model", "load_problem", "load_runtime", "load_strategy", "measured_question", "model_from",
+    "operator_question", "operator_starts", "operators_to_measure", "plan", "plan_from", "plan_of", "plan_operators",
+    "plan_table", "probe_program", "question", "quick_balance", "rank_allocations", "rank_passes", "read_cluster",
+    "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse", "renewed",
+    "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate", "validate_advice", "watch",
+    "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan", "write_profiles",
 ]  # fmt: skip
 
 # Every verb reads its arguments in the same way; between themselves they have read them already.

@@ -7,13 +7,16 @@ if TYPE_CHECKING:
     from shardwise.api.reading import Source
     from shardwise.errors import Fault
     from shardwise.estimate.advice import Change
+    from shardwise.estimate.allocations import Allocations
     from shardwise.estimate.detail import Detail
     from shardwise.estimate.estimate import Estimate
+    from shardwise.estimate.iteration import Iteration
     from shardwise.inputs.cluster import Cluster
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
     from shardwise.pipeline.timeline import Timeline
+    from shardwise.plan.inside import RankPasses
     from shardwise.plan.plan import Plan
     from shardwise.plan.proof import Verdict
 
@@ -80,6 +83,41 @@ def timeline(plan: Plan | Source, *, runtime: Runtime | str | None = None) -> Ti
     from shardwise.plan.predict import plan_iteration
 
     return plan_iteration(as_plan(plan, "a timeline"), runtime=as_runtime(runtime))
+
+
+def iteration(plan: Plan | Source, *, runtime: Runtime | str | None = None) -> Iteration:
+    """The whole iteration of a plan, rank by rank: passes, traffic inside and behind them, and what follows them.
+
+    What shows adds up to the parts of the estimate's ledger of time; `runtime`: as of `timeline`.
+    """
+    from shardwise.api.reading import as_plan, as_runtime
+    from shardwise.plan.predict import whole_iteration
+
+    return whole_iteration(as_plan(plan, "an iteration"), runtime=as_runtime(runtime))
+
+
+def rank_passes(plan: Plan | Source, *, rank: int | None = None, runtime: Runtime | str | None = None) -> RankPasses:
+    """The operators of one forward and one backward pass of a rank's chunks, in order, with seconds and bytes.
+
+    `plan`: a plan or its file; `rank`: of the pipeline, by default the busiest; `runtime`: as of `timeline`.
+    """
+    from shardwise.api.reading import as_plan, as_runtime
+    from shardwise.plan.inside import rank_passes
+
+    return rank_passes(as_plan(plan, "a pass"), rank, runtime=as_runtime(runtime))
+
+
+def rank_allocations(
+    plan: Plan | Source, *, rank: int | None = None, runtime: Runtime | str | None = None
+) -> Allocations:
+    """What a rank allocates and gives back in one iteration; its highest point is the estimate's peak.
+
+    `plan`: a plan or its file; `rank`: of the pipeline, by default the fullest; `runtime`: as of `timeline`.
+    """
+    from shardwise.api.reading import as_plan, as_runtime
+    from shardwise.plan.inside import rank_allocations
+
+    return rank_allocations(as_plan(plan, "allocations"), rank, runtime=as_runtime(runtime))
 
 
 def advise(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardwise.pipeline.arrays import Objective
     from shardwise.pipeline.costs import Costs
     from shardwise.pipeline.replay import Replay
+    from shardwise.plan.order_diff import OrderDiff
     from shardwise.plan.plan import Plan
     from shardwise.search.balance_plan import Balanced
     from shardwise.search.schedule import Scheduled
@@ -87,18 +88,70 @@ def simulate(
     memory_limit: str | None = None,
     free_at_input_grad: float | None = None,
     contention: bool = False,
+    combine: bool = False,
 ) -> Replay:
     """A schedule replayed: times, bubbles and their causes, memory, critical path, and a bound.
 
     `source`: a schedule, a CSV of one (PyTorch's compute-only form), or an answer of `schedule --json`, which holds
     its costs and its proof: both are checked; `costs`, `hop`, `memory_limit`, `free_at_input_grad`: as for
-    `schedule`; `contention`: messages on one link wait for each other.
+    `schedule`; `contention`: messages on one link wait for each other; `combine`: every forward runs together with the
+    full backward right after it, as DualPipe means it.
     """
     from shardwise.pipeline.replay import replay
 
     return replay(
-        source, _costs(costs), hop=hop, free=free_at_input_grad, memory_limit=memory_limit, contention=contention
+        source, _costs(costs), hop=hop, free=free_at_input_grad, memory_limit=memory_limit, contention=contention,
+        combine=combine,
     )  # fmt: skip
+
+
+def hold_orders(*files: Source) -> bool:
+    """Whether one of some files holds the order of a pipeline alone: a CSV, or an answer of `schedule --json`."""
+    from shardwise.pipeline.replay import holds_order
+
+    return any(map(holds_order, files))
+
+
+def diff_orders(
+    left: Schedule | Plan | Source,
+    right: Schedule | Plan | Source,
+    *,
+    costs: Costs | Sequence[Costs] | Source | None = None,
+    hop: float | None = None,
+    free_at_input_grad: float | None = None,
+) -> OrderDiff:
+    """In what the orders of two pipelines differ, action by action, and what each takes where costs are known.
+
+    `left`, `right`: a schedule, a CSV of one (PyTorch's compute-only form), an answer of `schedule --json`, or a plan,
+    whose order is compared; `costs`, `hop`, `free_at_input_grad`: of both, as for `schedule`, by default those that an
+    answer or a plan came with. An order that cannot run is compared too: its `fault` says why it cannot.
+    """
+    from shardwise.api.reading import as_plan
+    from shardwise.pipeline.action import Schedule
+    from shardwise.plan.file import is_plan
+    from shardwise.plan.order_diff import diff_orders
+    from shardwise.plan.plan import Plan
+
+    def read(source: Schedule | Plan | Source) -> Schedule | Plan | Source:
+        planned = isinstance(source, Plan) or (not isinstance(source, Schedule) and is_plan(source))
+        return as_plan(source, "diff") if planned else source  # type: ignore[arg-type]
+
+    return diff_orders(
+        read(left), read(right), _costs(costs), hop=hop, free=free_at_input_grad, names=_names(left, right)
+    )  # fmt: skip
+
+
+def _names(left: Schedule | Plan | Source, right: Schedule | Plan | Source) -> tuple[str, str]:
+    """What two orders are called: their files' names, with their folders where these are alike."""
+    from pathlib import Path
+
+    from shardwise.pipeline.action import Schedule
+    from shardwise.plan.plan import Plan
+
+    pair = [None if isinstance(one, Schedule | Plan) else Path(one) for one in (left, right)]
+    alike = pair[0] and pair[1] and pair[0] != pair[1] and pair[0].name == pair[1].name
+    told = ["" if one is None else str(one) if alike else one.name for one in pair]
+    return told[0] or "left", told[1] or "right"
 
 
 DESCRIBES = (

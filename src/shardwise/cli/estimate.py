@@ -9,7 +9,7 @@ import click
 from shardwise import api
 from shardwise.cli.options import Asking, asks
 from shardwise.cli.output import Output, markdown_option, output_options
-from shardwise.cli.report_files import report_options, reports_of, write_reports
+from shardwise.cli.report_files import plan_report_options, reports_of, write_reports
 from shardwise.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes, and what would help.")
 @click.option("--out", metavar="FILE", help="Write the plan: inputs and predictions.")
 @asks
-@report_options
+@plan_report_options
 @markdown_option
 @output_options
 def command(asked: Asked, output: Output, *, explain: bool, out: str | None, **files: Any) -> None:  # noqa: ANN401

@@ -10,7 +10,7 @@ from shardwise import api
 from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several, share, typed_options
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.progress import progress
-from shardwise.cli.report_files import report_options, reports_of, write_reports
+from shardwise.cli.report_files import plan_report_options, reports_of, write_reports
 from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.units import show_seconds
 
@@ -78,7 +78,7 @@ def _moved(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option("--cluster", "-c", type=CLUSTER, metavar="64xh100|FILE", help="What it runs on.")
 @_options
 @click.option("--space", hidden=True, expose_value=False, callback=_moved)
-@report_options
+@plan_report_options
 @markdown_option
 @output_options
 @click.pass_context

@@ -62,7 +62,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("shardwise.cli.plan", "Find the fastest way to split a model, proven."),
     "plan-operators": ("shardwise.cli.plan_operators", "The same for every operator alone, from profiled operators."),
     "show": ("shardwise.cli.show", "Show a plan: what it does, its stages, where time and memory go."),
-    "diff": ("shardwise.cli.diff", "Tell in what two plans differ."),
+    "diff": ("shardwise.cli.diff", "Tell in what two plans, or two orders of a pipeline, differ."),
     "why": ("shardwise.cli.why", "Say why another strategy lost against a plan."),
     "what-if": ("shardwise.cli.what_if", "Plan again for other GPUs, networks or memory, and compare."),
     "sweep": ("shardwise.cli.sweep", "Plan a grid of clusters, batches and sequences: time, days, cost."),

@@ -8,7 +8,7 @@ import click
 
 from shardwise import api
 from shardwise.cli.output import Output, markdown_option, output_options, terminal_width
-from shardwise.cli.report_files import report_options, reports_of, write_reports
+from shardwise.cli.report_files import plan_report_options, reports_of, write_reports
 from shardwise.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command("show")
 @click.argument("plan", metavar="PLAN.json")
 @click.option("--explain", is_flag=True, help="Show where every second and every byte goes.")
-@report_options
+@plan_report_options
 @markdown_option
 @output_options
 def command(plan: str, output: Output, *, explain: bool, **files: Any) -> None:  # noqa: ANN401 - one an option

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Refuse the schedule where a rank needs more.")
 @click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
+@click.option("--combine", is_flag=True, help="Run every forward together with the full backward right after it.")
 @drawing_options
 @markdown_option
 @output_options
@@ -36,11 +37,13 @@ def command(file: str, output: Output, **options: Any) -> None:  # noqa: ANN401 
     An answer of `schedule --json` holds its costs and its proof: the order and the bound are checked by code that
     shares nothing with the optimiser. Costs given beside it must be those that the proof is of.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.report.pipeline import figures
+    from shardwise.report.pipeline import figures, pair_notes
 
     files = drawings_of(options)
     found = api.simulate(file, **options)
     timeline = found.timeline
+    for note in pair_notes(timeline, asked=options["combine"]):
+        output.note(note)
     if output.prints:
         _say(found, output)
     facts = {"makespan": f"{timeline.makespan:g}", "bubble": f"{100 * timeline.bubble:.2f}%"}

@@ -33,6 +33,14 @@ class Walk(NamedTuple):
     """Operator at the highest point of forward."""
     unsent: int | None = None
     """A replayed operator whose result is not sent again."""
+    levels_f: tuple[float, ...] = ()
+    """Bytes live while each operator runs forward, above where the layer began: `forward` is the highest."""
+    levels_b: tuple[float, ...] = ()
+    """The same while it runs backward, in the order of forward: `backward` is the highest."""
+    stays: tuple[float, ...] = ()
+    """Bytes that stay once each operator's forward is done."""
+    replays: tuple[float, ...] = ()
+    """Bytes live while each operator is computed again."""
 
 
 def plain_walk(ops: list[Op], grad_bytes: float = 0.0) -> Walk:
@@ -45,20 +53,24 @@ def plain_walk(ops: list[Op], grad_bytes: float = 0.0) -> Walk:
         if kept + op.extra_f > forward:
             forward, at = kept + op.extra_f, op.name
         live.append(kept)
-    return _backward(ops, live, kept, forward, grad_bytes, ())._replace(at_forward=at)
+    levels = tuple(here + op.extra_f for here, op in zip(live, ops, strict=True))
+    return _backward(ops, live, kept, forward, grad_bytes, ())._replace(
+        at_forward=at, levels_f=levels, stays=tuple(live)
+    )
 
 
 def _backward(
     ops: list[Op], live: list[float], kept: float, forward: float, grad_bytes: float, recomputed: tuple[int, ...]
 ) -> Walk:
     backward, at, grads = kept, "", 0.0
+    levels = [0.0] * len(ops)
     for index in range(len(ops) - 1, -1, -1):
         op = ops[index]
-        here = live[index] + op.extra_b + grads
+        here = levels[index] = live[index] + op.extra_b + grads
         if here > backward:
             backward, at = here, op.name
         grads += grad_bytes * op.params
-    return Walk(kept, forward, backward, at, recomputed)
+    return Walk(kept, forward, backward, at, recomputed, levels_b=tuple(levels))
 
 
 def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, group: int = 1) -> Walk:
@@ -72,8 +84,14 @@ def full_walk(ops: list[Op], whole: Walk, entry: float, *, skip_last: bool, grou
     shared = entry if ops[0].kept >= entry else 0.0
     others = (group - 1) * whole.kept
     high = max(whole.forward, whole.backward) + others + entry - shared
-    forward = whole.forward - shared + entry
-    return Walk(entry / group, forward, high, whole.at, recomputed, whole.at_forward)
+    forward, more = whole.forward - shared + entry, others + entry - shared
+    return Walk(
+        entry / group, forward, high, whole.at, recomputed, whole.at_forward,
+        levels_f=tuple(level - shared + entry for level in whole.levels_f),
+        levels_b=tuple(level + more for level in whole.levels_b),
+        stays=(entry / group,) * len(ops),
+        replays=tuple(level + more for level in whole.levels_f),
+    )  # fmt: skip
 
 
 def selective_walk(ops: list[Op], modules: frozenset[str], grad_bytes: float = 0.0, *, compiled: bool = False) -> Walk:
@@ -97,21 +115,24 @@ def runs_walk(
     starts = dict(runs)
     kept = forward = 0.0
     at = ""
-    live = [0.0] * len(ops)
+    live, levels, left = [0.0] * len(ops), [0.0] * len(ops), [0.0] * len(ops)
     index = 0
     while index < len(ops):
         end = starts.get(index, index + 1)
         stays, high = _keep(ops, index, end, recomputed=index in starts, dropped=dropped)
-        inside = kept
+        inside, entry = kept, ops[index].kept if index in starts else 0.0
         for i in range(index, end):
             inside += ops[i].kept
-            live[i] = inside
+            live[i], left[i] = inside, kept + stays
+            levels[i] = kept + entry + ops[i].kept + ops[i].extra_f
         if kept + high > forward:
             forward, at = kept + high, ops[index].name
         kept += stays
         index = end
     recomputed = tuple(i for start, end in runs for i in range(start, end))
-    return _backward(ops, live, kept, forward, grad_bytes, recomputed)._replace(at_forward=at)
+    return _backward(ops, live, kept, forward, grad_bytes, recomputed)._replace(
+        at_forward=at, levels_f=tuple(levels), stays=tuple(left), replays=tuple(live) if runs else ()
+    )
 
 
 def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
@@ -119,7 +140,7 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
     output; all else is computed again. A compiler sees that nobody reads the last product again.
     """
     plain = plain_walk(ops, grad_bytes)
-    kept, recomputed, turn = ops[0].kept, [], 0
+    kept, recomputed, turn, left = ops[0].kept, [], 0, []
     last = max(i for i, op in enumerate(ops) if op.kind != "memory")
     for index, op in enumerate(ops):
         if op.kind == "attention":
@@ -132,6 +153,7 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
             turn += 1
             if turn % 2 == 0:
                 recomputed.append(index)
+        left.append(kept)
     if compiled:
         kept = max(ops[0].kept, kept - 2.0 * ops[last].shape[0] * ops[last].shape[1])
     else:
@@ -140,7 +162,11 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
     # experts' results put together
     again = tuple(index for index in recomputed if index <= last or ops[index].name == "residual")
     unsent = last if last in again else None
-    return Walk(kept, plain.forward, max(plain.backward, kept), plain.at, again, unsent=unsent)
+    return Walk(
+        kept, plain.forward, max(plain.backward, kept), plain.at, again, unsent=unsent,
+        levels_f=plain.levels_f, levels_b=plain.levels_b, replays=plain.stays,
+        stays=(*(min(one, kept) for one in left[:-1]), kept),
+    )  # fmt: skip
 
 
 def _odd_products(ops: list[Op]) -> float:

@@ -177,6 +177,11 @@ def pass_costs(
         static=tuple(one.static for one in ranks),
         step=tuple(one.step for one in ranks),
         memory_limit=tuple(map(setup.limit_of, range(setup.strategy.pp))),
+        # what a pass that runs together with another hides behind its kernels: the experts' traffic
+        traffic_f=tuple(chunk.f.ep for chunk in setup.chunks) if setup.model.moe else (),
+        traffic_b=tuple(chunk.i.ep + chunk.w.ep + chunk.recompute.ep for chunk in setup.chunks)
+        if setup.model.moe
+        else (),
         in_bytes=True,
     )
 

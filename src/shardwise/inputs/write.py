@@ -25,7 +25,7 @@ class _File:
 
     path: Path
     """As the user wrote it."""
-    text: str
+    content: str | bytes
     program: bool
     folder: bool
     target: Path = field(default_factory=Path)
@@ -49,8 +49,8 @@ class _Batch:
 _open: ContextVar[_Batch | None] = ContextVar("open", default=None)
 
 
-def write_text(path: str | Path, text: str, *, program: bool = False, folder: bool = False) -> None:
-    """Write a file, or hand it to the block of `together` that is open; refusals are sentences.
+def write_text(path: str | Path, text: str | bytes, *, program: bool = False, folder: bool = False) -> None:
+    """Write a file, bytes as they are, or hand it to the block of `together` that is open; refusals are sentences.
 
     `program`: it may be executed. `folder`: the folder is made where there is none.
     """
@@ -59,7 +59,7 @@ def write_text(path: str | Path, text: str, *, program: bool = False, folder: bo
     if Path(path).is_dir():
         raise FileError(path, f"is a folder; give the name of a file; {_NOTHING}")
     with together() as batch:
-        batch.files.append(_File(path=Path(path), text=text, program=program, folder=folder))
+        batch.files.append(_File(path=Path(path), content=text, program=program, folder=folder))
 
 
 @contextlib.contextmanager
@@ -150,15 +150,19 @@ def _stage(file: _File) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
     handle, passing = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:80]}.", suffix=".tmp")
     file.passing = Path(passing)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(file.text)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(_raw(file))
     file.passing.chmod(_mode(target) | (0o111 if file.program else 0))
+
+
+def _raw(file: _File) -> bytes:
+    return file.content if isinstance(file.content, bytes) else file.content.encode("utf-8")
 
 
 def _place(file: _File, *, alone: bool) -> None:
     if file.passing is None:
         with contextlib.suppress(BrokenPipeError):  # a reader that has gone ends nothing else
-            file.path.write_text(file.text, encoding="utf-8")
+            file.path.write_bytes(_raw(file))
         return
     if file.existed and not alone:
         # A second name keeps the old file until all are placed; a disk that has no such names does without.

@@ -2,14 +2,16 @@
 
 The text is torch.distributed.pipelining's compute-only form: `<chunk><kind><micro batch>`, one CSV row a rank.
 Inside, an action is one integer, `(kind * chunks + chunk) * microbatches + microbatch`, so that a schedule of a
-million actions is a few arrays and not a million objects.
+million actions is a few arrays and not a million objects. A forward and a full backward that a runtime runs together,
+one's traffic behind the other's kernels, are one cell, `(0F1;3B0)OVERLAP_F_B`: two actions of the row, and the place of
+the first among `pairs`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ F, I, W, B = range(4)  # noqa: E741 - the field's name for the backward for inpu
 
 Codes = npt.NDArray[np.int64]
 _CELL = re.compile(r"(\d{1,9})([FIWB])(\d{1,9})")
+_PAIR = re.compile(r"\(\s*(\d+F\d+)\s*;\s*(\d+B\d+)\s*\)OVERLAP_F_B")
 MOST_ACTIONS = 20_000_000
 """Larger schedules are refused: they would need gigabytes."""
 MOST_CHUNKS = 4_096
@@ -60,6 +63,8 @@ class Schedule:
     """Micro batches per iteration."""
     name: str = ""
     """How it was made, such as `zb-v`."""
+    pairs: tuple[tuple[int, ...], ...] = ()
+    """By rank, the places of forwards that run together with the full backward after them; empty: none do."""
 
     @property
     def pp(self) -> int:
@@ -101,8 +106,11 @@ class Schedule:
         """Torch's compute-only text, a row a rank."""
         names = [f"{c}{kind}" for kind in KINDS for c in range(self.chunks)]
         m = self.microbatches
-        lines = (",".join(f"{names[code // m]}{code % m}" for code in row.tolist()) for row in self.codes)
-        return "\n".join(lines) + "\n"
+        rows = [[f"{names[code // m]}{code % m}" for code in row.tolist()] for row in self.codes]
+        for cells, places in zip(rows, self.pairs, strict=False):
+            for k in reversed(places):
+                cells[k : k + 2] = [f"({cells[k]};{cells[k + 1]})OVERLAP_F_B"]
+        return "\n".join(map(",".join, rows)) + "\n"
 
     __str__ = csv
 
@@ -115,7 +123,7 @@ class Schedule:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return self.chunks, self.microbatches, tuple(row.tobytes() for row in self.codes)
+        return self.chunks, self.microbatches, tuple(row.tobytes() for row in self.codes), self.pairs
 
     @classmethod
     def of(cls, rows: Sequence[Iterable[Action]], *, name: str = "") -> Schedule:
@@ -137,8 +145,28 @@ class Schedule:
     @classmethod
     def parse(cls, text: str, *, name: str = "") -> Schedule:
         """From the CSV text; blank cells mean nothing and are dropped, as torch does."""
-        rows = [[cell for cell in line.split(",") if cell.strip()] for line in text.splitlines() if line.strip()]
-        return cls.of([[Action.parse(cell) for cell in row] for row in rows], name=name)
+        rows, pairs = list[list[Action]](), list[tuple[int, ...]]()
+        for line in (line for line in text.splitlines() if line.strip()):
+            row, places = _parsed([cell for cell in line.split(",") if cell.strip()])
+            rows.append(row)
+            pairs.append(places)
+        return replace(cls.of(rows, name=name), pairs=tuple(pairs) if any(pairs) else ())
+
+
+def _parsed(cells: list[str]) -> tuple[list[Action], tuple[int, ...]]:
+    """The actions of a row, and the places of those that run together with the next."""
+    row, places = list[Action](), list[int]()
+    for cell in cells:
+        both = _PAIR.fullmatch(cell.strip())
+        if both:
+            places.append(len(row))
+            row += [Action.parse(both[1]), Action.parse(both[2])]
+        elif "OVERLAP" in cell:
+            raise InputError(f"{cell.strip()!r} is no combined pass; write a forward and a full backward, such as "
+                             "(0F1;3B0)OVERLAP_F_B")  # fmt: skip
+        else:
+            row.append(Action.parse(cell))
+    return row, tuple(places)
 
 
 def _encoded(row: list[Action], chunks: int, microbatches: int) -> Codes:

@@ -49,6 +49,13 @@ class Costs:
     """Optimizer step."""
     barrier: bool = True
     """The optimizer waits for all ranks."""
+    traffic_f: tuple[float, ...] = ()
+    """Of a forward, the time that it waits for links, which hides behind a backward that runs together with it (see
+    `Schedule.pairs`); empty: none."""
+    traffic_b: tuple[float, ...] = ()
+    """The same of a full backward."""
+    together: tuple[float, ...] = ()
+    """Measured time of a forward of the chunk together with a full backward; empty: it is modelled."""
     in_bytes: bool = False
     """Bytes are a device's own, and said so; otherwise they are in a unit of the user's."""
 
@@ -67,6 +74,38 @@ class Costs:
         """Bytes that I frees."""
         share = self.free_at_input_grad
         return self.held(chunk) * (share[chunk] if isinstance(share, tuple) else share)
+
+    def both(self, forward: int, backward: int) -> float:
+        """Time of a forward and a full backward of two chunks that run together: as measured, else links and kernels
+        are busy beside each other and the longer decides. Never more than one after the other.
+        """
+        parts = self.f[forward], self.i[backward] + self.w[backward]
+        if self.together:
+            return min(sum(parts), max(*parts, self.together[forward]))
+        links = (
+            (self.traffic_f[forward] if self.traffic_f else 0.0),
+            self.traffic_b[backward] if self.traffic_b else 0.0,
+        )
+        return max(sum(parts) - sum(links), sum(links), *parts)
+
+    def least(self) -> Costs:
+        """Every pass so short that a pair of them is never longer than `both`: bounds of these hold for pairs too."""
+        if not (self.together or self.traffic_f or self.traffic_b):
+            return self
+        whole = [i + w for i, w in zip(self.i, self.w, strict=True)]
+        if self.together:
+            most = max(whole)
+            share = min(1.0, *(t / (f + most) for t, f in zip(self.together, self.f, strict=True) if f + most))
+            f, shares = [share * one for one in self.f], [share] * self.chunks
+        else:
+            none = (0.0,) * self.chunks
+            f = [one - links for one, links in zip(self.f, self.traffic_f or none, strict=True)]
+            pairs = zip(whole, self.traffic_b or none, strict=True)
+            shares = [1 - links / one if one else 1.0 for one, links in pairs]
+        return replace(
+            self, f=tuple(f), i=tuple(s * one for s, one in zip(shares, self.i, strict=True)),
+            w=tuple(s * one for s, one in zip(shares, self.w, strict=True)), traffic_f=(), traffic_b=(), together=(),
+        )  # fmt: skip
 
     def limits(self, pp: int) -> tuple[float, ...]:
         """Bytes per rank that activations may take."""
@@ -88,9 +127,16 @@ def costs(
     free_at_input_grad: float = 0.5,
     static: Numbers = 0.0,
     memory_limit: Numbers | None = None,
+    traffic_f: Numbers = (),
+    traffic_b: Numbers = (),
+    together: Numbers = (),
+    chunks: int = 0,
 ) -> Costs:
-    """Costs from numbers that stand for all chunks (ranks), or lists with one each; every fault is named."""
-    chunks, faults = pp * vpp, list[Fault]()
+    """Costs from numbers that stand for all chunks (ranks), or lists with one each; every fault is named.
+
+    `chunks`: of all ranks, where these hold different numbers of them; 0: vpp each.
+    """
+    chunks, faults = chunks or pp * vpp, list[Fault]()
     spread = {
         name: _spread(name, value, count, faults)
         for name, value, count in (
@@ -101,8 +147,12 @@ def costs(
             ("activation", activation, chunks),
             ("static", static, pp),
             ("memory_limit", () if memory_limit is None else memory_limit, pp),
+            ("traffic_f", traffic_f, chunks),
+            ("traffic_b", traffic_b, chunks),
+            ("together", together, chunks),
         )
     }
+    faults += _long_traffic(spread)
     if not 0.0 <= free_at_input_grad <= 1.0:
         faults.append(Fault("free_at_input_grad", f"is {free_at_input_grad:g}; it is a share, from 0 to 1"))
     if not faults and not sum(spread["f"]) + sum(spread["i"]) + sum(spread["w"]) > 0:
@@ -110,6 +160,19 @@ def costs(
     if faults:
         raise InputError(faults, title="costs")
     return Costs(**spread, free_at_input_grad=free_at_input_grad)  # type: ignore[arg-type]
+
+
+def _long_traffic(spread: dict[str, tuple[float, ...]]) -> list[Fault]:
+    """Traffic is a part of its pass."""
+    if any(len(spread[name]) != len(spread["f"]) for name in "iw"):
+        return []
+    whole = {"traffic_f": spread["f"], "traffic_b": tuple(map(sum, zip(spread["i"], spread["w"], strict=True)))}
+    return [
+        Fault(name, f"of chunk {c} is {links:g}, its pass takes {one:g}; traffic is a part of the pass")
+        for name, passes in whole.items()
+        for c, (links, one) in enumerate(zip(spread[name], passes, strict=False))
+        if links > one
+    ][:1]
 
 
 def _spread(name: str, value: Numbers, count: int, faults: list[Fault]) -> tuple[float, ...]:
@@ -151,6 +214,9 @@ def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:
     return replace(
         costs, f=spread(costs.f), i=spread(costs.i), w=spread(costs.w), activation=spread(held),
         hop=(hop,) * (new - 1), transfer=(max(costs.transfer, default=0.0),) * (new - 1) if costs.transfer else (),
+        traffic_f=spread(costs.traffic_f) if costs.traffic_f else (),
+        traffic_b=spread(costs.traffic_b) if costs.traffic_b else (),
+        together=spread(costs.together) if costs.together else (),
     )  # fmt: skip
 
 

@@ -15,46 +15,61 @@ from shardwise.inputs.scalars import SCALARS
 from shardwise.pipeline.costs import Costs, costs, limit_of
 from shardwise.units import parse_bytes
 
-_FIELDS = ("f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives")
+_TOGETHER = ("traffic_f", "traffic_b", "together")
+_FIELDS = (
+    "f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives", *_TOGETHER,
+)  # fmt: skip
 _CHUNK_FIELDS = ("f", "i", "w", "activation")
 _ROWS = {
-    **dict.fromkeys(("f", "i", "w", "hop"), "pipeline.time"), "activation": "pipeline.bytes",
+    **dict.fromkeys(("f", "i", "w", "hop", *_TOGETHER), "pipeline.time"), "activation": "pipeline.bytes",
     "static": "pipeline.bytes", "memory_limit": "pipeline.limit", "free_at_input_grad": "pipeline.share",
 }  # fmt: skip
 """Field -> its row of the one table."""
 
 
 def costs_of(
-    given: Costs | Sequence[Costs] | str, pp: int, vpp: int, hop: float | None = None, free: float | None = None
+    given: Costs | Sequence[Costs] | str,
+    pp: int,
+    vpp: int,
+    hop: float | None = None,
+    free: float | None = None,
+    *,
+    chunks: int = 0,
 ) -> tuple[Costs, ...]:
-    """The alternatives that are given: costs as they are, or those that a text or a file describes."""
+    """The alternatives that are given: costs as they are, or those that a text or a file describes.
+
+    `chunks`: of all ranks, where these hold different numbers of them.
+    """
     if isinstance(given, str):
-        return read_costs(given, pp, vpp, hop, free)
+        return read_costs(given, pp, vpp, hop, free, chunks=chunks)
     found = (given,) if isinstance(given, Costs) else tuple(given)
     if not found:
         raise InputError(Fault("costs", "are none; give those of every chunk, such as 10,11,9"))
-    if odd := [one.chunks for one in found if one.chunks != pp * vpp]:
-        raise InputError(Fault("costs", f"are of {odd[0]} chunks; pp {pp} x vpp {vpp} are {pp * vpp}"))
+    if odd := [one.chunks for one in found if one.chunks != (chunks or pp * vpp)]:
+        told = f"the schedule has {chunks}" if chunks else f"pp {pp} x vpp {vpp} are {pp * vpp}"
+        raise InputError(Fault("costs", f"are of {odd[0]} chunks; {told}"))
     return found
 
 
-def read_costs(text: str, pp: int, vpp: int, hop: float | None, free: float | None) -> tuple[Costs, ...]:
+def read_costs(
+    text: str, pp: int, vpp: int, hop: float | None, free: float | None, *, chunks: int = 0
+) -> tuple[Costs, ...]:
     """The alternatives that a text or a file describes; one where it names no others."""
     if not text.strip():
         raise InputError("--costs is empty; write f,i,w such as 10,11,9, or name a JSON file")
     if not re.match(r"[-+.0-9]", text.strip()) or Path(text).is_file():
         if Path(text).suffix or Path(text).exists():
-            return _from_file(text, pp, vpp, hop, free)
+            return _from_file(text, pp, vpp, hop, free, chunks)
         raise InputError(f"--costs {text!r} is neither f,i,w such as 10,11,9 nor a file ending in .json")
     numbers = listed(text, SCALARS["pipeline.time"], "--costs")
     if len(numbers) != 3:
         raise InputError(f"--costs {text!r} has {len(numbers)} numbers; write f,i,w of one chunk, such as 10,11,9")
     f, i, w = numbers
     share = 0.5 if free is None else free
-    return (costs(pp=pp, vpp=vpp, f=f, i=i, w=w, hop=hop or 0.0, free_at_input_grad=share),)
+    return (costs(pp=pp, vpp=vpp, f=f, i=i, w=w, hop=hop or 0.0, free_at_input_grad=share, chunks=chunks),)
 
 
-def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | None) -> tuple[Costs, ...]:
+def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | None, chunks: int) -> tuple[Costs, ...]:
     data = read_mapping(path)
     unknown = sorted(set(data) - set(_FIELDS))
     faults = [Fault(key, f"is not a cost; the keys are {', '.join(_FIELDS)}") for key in unknown]
@@ -75,7 +90,7 @@ def _from_file(path: str, pp: int, vpp: int, hop: float | None, free: float | No
         raise InputError(faults, title=path)
     data |= {"hop": hop} if hop is not None else {}
     data |= {"free_at_input_grad": free} if free is not None else {}
-    return tuple(costs(pp=pp, vpp=vpp, **(data | other)) for other in ({}, *others))
+    return tuple(costs(pp=pp, vpp=vpp, chunks=chunks, **(data | other)) for other in ({}, *others))
 
 
 def _number_faults(at: str, value: Any, row: Scalar) -> Iterator[Fault]:  # noqa: ANN401 - what a file holds

@@ -21,7 +21,10 @@ def critical_path(timeline: Timeline) -> tuple[TimedAction, ...]:
     where = _positions(schedule)
     rank = max(range(schedule.pp), key=lambda r: (float(timeline.end[r][-1]), -r))
     index = len(schedule.codes[rank]) - 1
+    together = [frozenset(places) for places in schedule.pairs] or [frozenset[int]()] * schedule.pp
     while index >= 0:
+        if index in together[rank] and (not steps or steps[-1].rank != rank):
+            index += 1  # what ran together is done when both are
         code = int(schedule.codes[rank][index])
         why = int(timeline.cause[rank][index])
         times = float(timeline.start[rank][index]), float(timeline.end[rank][index])
@@ -56,8 +59,8 @@ def arrivals(timeline: Timeline) -> np.ndarray:
     c, m = schedule.chunks, schedule.microbatches
     ended = np.full((4, c, m), np.nan)
     flat = ended.reshape(-1)
-    for row, end in zip(schedule.codes, timeline.end, strict=True):
-        flat[row] = end
+    for rank, row in enumerate(schedule.codes):
+        flat[row] = timeline.sent(rank)
     ready = np.full((4, c, m), np.nan)
     ready[F, 1:] = ended[F, :-1]
     gradient = np.where(np.isnan(ended[I]), ended[B], ended[I])

@@ -1,7 +1,9 @@
 """The event engine: a schedule and its costs in, a timeline out.
 
 Every rank keeps the order of its row; an action starts when its rank is free and its input has arrived; a message
-between two ranks takes its latency and transfer time and does not hold up the sender's compute.
+between two ranks takes its latency and transfer time and does not hold up the sender's compute. A forward and a full
+backward that run together start when both inputs are there, and both results leave when both are done; in the timeline
+they stand one after the other in the time that they take together.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy.typing as npt
 
 from shardwise.errors import InputError
 from shardwise.kernels import library
-from shardwise.pipeline.action import B, Schedule
+from shardwise.pipeline.action import B, F, Schedule, W
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.timeline import Timeline
 
@@ -46,6 +48,10 @@ class Prepared:
         self.offset = np.concatenate(([0], np.cumsum([len(row) for row in schedule.codes]))).astype(np.int64)
         self.codes = np.concatenate(schedule.codes)
         both = [i + w for i, w in zip(costs.i, costs.w, strict=True)]
+        self.costs = costs
+        self.pairs = [
+            begin + k for begin, places in zip(self.offset.tolist(), schedule.pairs, strict=False) for k in places
+        ]
         self.duration = np.array([*costs.f, *costs.i, *costs.w, *both], dtype=np.float64)
         self.latency, self.transfer = np.zeros(chunks), np.zeros(chunks)
         self.latency[: len(costs.hop)] = costs.hop
@@ -76,6 +82,8 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
 
 def replay(data: Prepared) -> int:
     """Fill in the times; the number of actions that could run."""
+    if data.pairs:  # the kernel runs actions one by one
+        return replay_slowly(data)
     kernel = library()
     return replay_slowly(data) if kernel is None else _replay_compiled(kernel, data)
 
@@ -95,8 +103,6 @@ def _replay_compiled(kernel: ctypes.CDLL, data: Prepared) -> int:
 def _check_sizes(schedule: Schedule, costs: Costs) -> None:
     if costs.chunks != schedule.chunks:
         raise InputError(f"the costs are of {costs.chunks} chunks, the schedule has {schedule.chunks}")
-    if schedule.chunks % schedule.pp:
-        raise InputError(f"{schedule.chunks} chunks cannot be spread evenly over {schedule.pp} ranks")
     top = (B + 1) * schedule.chunks * schedule.microbatches
     if any(len(row) and (row.min() < 0 or row.max() >= top) for row in schedule.codes):
         raise InputError("the schedule holds an action code outside its chunks and micro batches")
@@ -111,52 +117,91 @@ def _deadlock(data: Prepared) -> str:
 
 def replay_slowly(data: Prepared) -> int:
     """Fill in the times; the number of actions that could run."""
-    m_all, chunks, pp = data.schedule.microbatches, data.schedule.chunks, data.schedule.pp
-    cells = m_all * chunks
-    arrival = [-1.0] * (2 * cells)
-    arrival[:m_all] = [0.0] * m_all
-    codes, offset, rank_of = data.codes.tolist(), data.offset.tolist(), data.rank_of.tolist()
-    duration, latency, transfer = data.duration.tolist(), data.latency.tolist(), data.transfer.tolist()
-    start, end, cause = [0.0] * len(codes), [0.0] * len(codes), [0] * len(codes)
-    clock, nexts, waits, link = [0.0] * pp, offset[:-1], [-1] * pp, dict[tuple[int, int], float]()
-    stack, done = list(range(pp))[::-1], 0
-    while stack:
-        r = stack.pop()
-        k = nexts[r]
-        while k < offset[r + 1]:
-            stream, m = divmod(codes[k], m_all)
-            kind, chunk = divmod(stream, chunks)
-            begin, why = clock[r], int(k > offset[r])
-            if kind != 2:
-                slot = (0 if kind == 0 else cells) + chunk * m_all + m
-                ready = arrival[slot]
-                if ready < 0:
-                    waits[r] = slot
-                    break
-                if ready > begin:
-                    begin, why = ready, 2
-            start[k], cause[k] = begin, why
-            end[k] = clock[r] = now = begin + duration[stream]
-            k, done = k + 1, done + 1
-            to = chunk + 1 if kind == 0 else chunk - 1
-            if kind == 2 or to < 0:
-                continue
-            if to == chunks:
-                arrival[cells + chunk * m_all + m] = now
-                continue
-            other, edge = rank_of[to], min(chunk, to)
-            slot = (0 if kind == 0 else cells) + to * m_all + m
-            if other != r:
-                if data.contention:
-                    free_at = max(link.get((r, other), 0.0), now) + transfer[edge]
-                    link[r, other] = free_at
-                    now = free_at + latency[edge]
-                else:
-                    now = now + latency[edge] + transfer[edge]
-                if waits[other] == slot:
-                    waits[other] = -1
-                    stack.append(other)
-            arrival[slot] = now
-        nexts[r] = k
-    data.start[:], data.end[:], data.cause[:], data.next[:] = start, end, cause, nexts
-    return done
+    return _Slow(data).run()
+
+
+class _Slow:
+    """The engine in Python: where there is no kernel, and where passes run together."""
+
+    def __init__(self, data: Prepared) -> None:
+        self.data, self.m, self.chunks = data, data.schedule.microbatches, data.schedule.chunks
+        self.cells = self.m * self.chunks
+        self.arrival = [-1.0] * (2 * self.cells)
+        self.arrival[: self.m] = [0.0] * self.m
+        self.codes, self.offset, self.rank_of = data.codes.tolist(), data.offset.tolist(), data.rank_of.tolist()
+        self.duration, self.latency, self.transfer = (
+            one.tolist() for one in (data.duration, data.latency, data.transfer)
+        )
+        self.start, self.end, self.cause = ([0.0] * len(self.codes) for _ in range(3))
+        pp = data.schedule.pp
+        self.clock, self.nexts, self.waits = [0.0] * pp, self.offset[:-1], [-1] * pp
+        self.link: dict[tuple[int, int], float] = {}
+        self.stack, self.together = list(range(pp))[::-1], frozenset(data.pairs)
+
+    def run(self) -> int:
+        while self.stack:
+            rank = self.stack.pop()
+            while self.nexts[rank] < self.offset[rank + 1] and self._step(rank, self.nexts[rank]):
+                pass
+        data = self.data
+        data.start[:], data.end[:], data.cause[:], data.next[:] = self.start, self.end, self.cause, self.nexts
+        return int(sum(self.nexts) - sum(self.offset[:-1]))
+
+    def _step(self, rank: int, k: int) -> bool:
+        """Run the next action of a rank, with the one after it where both run together; False: it must wait."""
+        places = (k, k + 1) if k in self.together else (k,)
+        slots = [self._slot(self.codes[one]) for one in places]
+        if missing := [slot for slot in slots if slot >= 0 and self.arrival[slot] < 0]:
+            self.waits[rank] = missing[0]
+            return False
+        ready = [self.arrival[slot] if slot >= 0 else 0.0 for slot in slots]
+        begin = max(self.clock[rank], *ready)
+        late = begin > self.clock[rank]
+        for place, time in zip(places, ready, strict=True):
+            self.cause[place] = 2 if late and time == begin else int(place > self.offset[rank])
+        self.clock[rank] = now = self._lay(places, begin)
+        self.nexts[rank] = k + len(places)
+        for place in places:
+            self._send(rank, self.codes[place], now)
+        return True
+
+    def _lay(self, places: tuple[int, ...], begin: float) -> float:
+        """Write the times down; when all is done."""
+        alone = [self.duration[self.codes[place] // self.m] for place in places]
+        share = 1.0
+        if len(places) > 1 and sum(alone):
+            forward, backward = (self.codes[place] // self.m % self.chunks for place in places)
+            share = self.data.costs.both(forward, backward) / sum(alone)
+        for place, seconds in zip(places, alone, strict=True):
+            self.start[place] = begin
+            self.end[place] = begin = begin + share * seconds
+        return begin
+
+    def _slot(self, code: int) -> int:
+        """Where the input of an action is noted; -1: it needs none from elsewhere."""
+        stream, m = divmod(code, self.m)
+        kind, chunk = divmod(stream, self.chunks)
+        return -1 if kind == W else (0 if kind == F else self.cells) + chunk * self.m + m
+
+    def _send(self, rank: int, code: int, now: float) -> None:
+        """Hand a result on; who waits for it goes on."""
+        stream, m = divmod(code, self.m)
+        kind, chunk = divmod(stream, self.chunks)
+        to = chunk + 1 if kind == F else chunk - 1
+        if kind == W or to < 0:
+            return
+        if to == self.chunks:
+            self.arrival[self.cells + chunk * self.m + m] = now
+            return
+        other, edge = self.rank_of[to], min(chunk, to)
+        slot = (0 if kind == F else self.cells) + to * self.m + m
+        if other != rank:
+            if self.data.contention:
+                self.link[rank, other] = free_at = max(self.link.get((rank, other), 0.0), now) + self.transfer[edge]
+                now = free_at + self.latency[edge]
+            else:
+                now = now + self.latency[edge] + self.transfer[edge]
+            if self.waits[other] == slot:
+                self.waits[other] = -1
+                self.stack.append(other)
+        self.arrival[slot] = now

@@ -87,8 +87,10 @@ def split_costs(costs: Costs, splits: int) -> Costs:
 
     held = tuple(costs.held(c) / splits for c in range(costs.chunks))
     return replace(
-        costs, f=shared(costs.f), i=shared(costs.i), w=shared(costs.w), transfer=shared(costs.transfer), activation=held
-    )
+        costs, f=shared(costs.f), i=shared(costs.i), w=shared(costs.w), transfer=shared(costs.transfer),
+        activation=held, traffic_f=shared(costs.traffic_f), traffic_b=shared(costs.traffic_b),
+        together=shared(costs.together),
+    )  # fmt: skip
 
 
 def _equal(pp: int) -> Costs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import validate
 from shardwise.pipeline.optimise import bound_of
+from shardwise.pipeline.pairs import combined
 from shardwise.pipeline.prove import question_of
 from shardwise.pipeline.timeline import Timeline
 
@@ -40,13 +42,19 @@ def replay(
     free: float | None = None,
     memory_limit: str | None = None,
     contention: bool = False,
+    combine: bool = False,
 ) -> Replay:
-    """Replay a schedule, a CSV of one, or an answer of `schedule` (a JSON file) whose proof is checked."""
+    """Replay a schedule, a CSV of one, or an answer of `schedule` (a JSON file) whose proof is checked.
+
+    `combine`: every forward runs together with the full backward after it.
+    """
     proof, order = (None, source) if isinstance(source, Schedule) else read_order(source)
     validate(order)
+    order = combined(order) if combine else order
     given: tuple[Costs, ...] = ()
     if costs is not None:
-        given = limited(costs_of(costs, order.pp, order.vpp, hop, free), memory_limit, order.rank_of)
+        found = costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)
+        given = limited(found, memory_limit, order.rank_of)
     elif proof is None or hop is not None or free is not None or memory_limit is not None:
         raise InputError(Fault("--costs", "is missing; write f,i,w of one chunk, such as 10,11,9, or name a JSON file"))
     said = ""
@@ -55,14 +63,50 @@ def replay(
         given = (proven_costs(proof),)
     one = replace(given[0], contention=contention)
     validate(order, one)
-    return Replay(timeline=simulate(order, one), bound=bound_of(one, schedule=order), proof=said)
+    return Replay(timeline=simulate(order, one), bound=bound_for(order, one.least()), proof=said)
+
+
+def bound_for(order: Schedule, costs: Costs) -> Bound:
+    """Of any order of these chunks on these ranks. Where ranks hold different numbers of chunks it is a plainer one:
+    a rank's work after the shortest way to its first chunk, or one micro batch there and back.
+    """
+    counts = [order.rank_of.count(rank) for rank in range(order.pp)]
+    if len(set(counts)) == 1:
+        return bound_of(costs, schedule=order)
+    hops = costs.hop or (0.0,) * (order.chunks - 1)
+    ways = [hop * (a != b) for hop, (a, b) in zip(hops, pairwise(order.rank_of), strict=True)]
+    work = [0.0] * order.pp
+    first = [0.0] * order.pp
+    for chunk in reversed(range(order.chunks)):
+        rank = order.rank_of[chunk]
+        work[rank] += order.microbatches * (costs.f[chunk] + costs.i[chunk] + costs.w[chunk])
+        first[rank] = sum(costs.f[:chunk]) + sum(ways[:chunk])
+    busy = [start + seconds for start, seconds in zip(first, work, strict=True)]
+    chain = sum(costs.f) + sum(costs.i) + 2 * sum(ways) + costs.w[0]
+    if chain > max(busy):
+        return Bound(value=chain, rank=order.rank_of[0], kind="chain")
+    return Bound(value=max(busy), rank=busy.index(max(busy)), kind="work")
 
 
 def read_order(path: str | Path) -> tuple[dict[str, Any] | None, Schedule]:
     """The schedule of a file, with its proof where the file is an answer that has one."""
     proof = read_proof(path) if Path(path).suffix == ".json" else None
     text = read_text(path) if proof is None else "\n".join(proof["rows"])
-    return proof, Schedule.parse(text, name=Path(path).stem)
+    try:
+        return proof, Schedule.parse(text, name=Path(path).stem)
+    except InputError as error:
+        raise InputError(error.faults, title=str(path)) from None
+
+
+def holds_order(path: str | Path) -> bool:
+    """Whether a file holds the order of a pipeline alone: a CSV, or an answer of `schedule --json`."""
+    if Path(path).suffix.lower() != ".json":
+        return Path(path).suffix.lower() == ".csv"
+    try:
+        proof = read_mapping(path).get("proof")
+    except InputError:
+        return False
+    return isinstance(proof, dict) and proof.get("schema") == SCHEMA
 
 
 def read_proof(path: str | Path) -> dict[str, Any]:

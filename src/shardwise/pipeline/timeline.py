@@ -91,6 +91,15 @@ class Timeline:
         step = self.costs.step or (0.0,) * self.schedule.pp
         return tuple(max(float(self.levels(rank).max()), step[rank]) for rank in range(self.schedule.pp))
 
+    def sent(self, rank: int) -> Floats:
+        """When every result of a rank leaves: as its action ends, or the one that runs together with it."""
+        places = list(self.schedule.pairs[rank]) if self.schedule.pairs else []
+        if not places:
+            return self.end[rank]
+        done = self.end[rank].copy()
+        done[places] = done[np.array(places) + 1]
+        return done
+
     def kinds(self, rank: int) -> npt.NDArray[np.int64]:
         return self.schedule.codes[rank] // (self.schedule.chunks * self.schedule.microbatches)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from shardwise.check.check import ensure
 from shardwise.cost.chunk import placement_of
 from shardwise.errors import InputError
-from shardwise.estimate.estimate import Estimate, estimate
+from shardwise.estimate.estimate import Estimate, assemble, estimate
+from shardwise.estimate.iteration import Iteration, iteration_of
 from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.predictions import predictions_of
 from shardwise.estimate.setup import setup_of
@@ -88,6 +89,15 @@ def plan_iteration(plan: Plan, *, runtime: Runtime | None = None) -> Timeline:
     ensure(plan.model, plan.cluster, plan.strategy, runtime)
     setup = setup_of(plan.model, plan.cluster, plan.strategy, runtime, memory_limit=asked_limit(plan))
     return timeline_of(setup, plan.order)
+
+
+def whole_iteration(plan: Plan, *, runtime: Runtime | None = None) -> Iteration:
+    """All of a plan's iteration, what its estimate counts beside the passes too."""
+    runtime = runtime or load_runtime(plan.strategy.runtime)
+    ensure(plan.model, plan.cluster, plan.strategy, runtime)
+    limit = asked_limit(plan)
+    setup = setup_of(plan.model, plan.cluster, plan.strategy, runtime, memory_limit=limit)
+    return iteration_of(setup, assemble(setup, plan.order))
 
 
 def reordered(strategy: Strategy, name: str, layers: int, placement: Placement | None = None) -> Strategy:

@@ -61,6 +61,17 @@ def timeline_lines(timeline: Timeline, *, seconds: bool, width: int) -> Iterator
         yield "\n" + picture
 
 
+def pair_notes(timeline: Timeline, *, asked: bool) -> Iterator[str]:
+    """What was given for passes that run together and changes nothing; `asked`: they were asked for."""
+    costs = timeline.costs
+    if timeline.schedule.pairs:
+        return
+    if asked:
+        yield "no forward stands right before a full backward of another micro batch: nothing runs together"
+    elif names := [name for name in ("traffic_f", "traffic_b", "together") if getattr(costs, name)]:
+        yield f"{', '.join(names)} change nothing: no passes of this order run together (--combine)"
+
+
 def bound_line(bound: Bound, value: float, *, seconds: bool) -> str:
     gap = max(0.0, value / bound.value - 1.0)
     proof = "optimal, proven" if gap <= 1e-9 else f"gap {show_percent(gap, 2)}"

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from math import ceil, floor, log10
 
+from shardwise.estimate.iteration import Iteration
 from shardwise.measure.fit.result import Fit, FitPoint, FittedFamily
 from shardwise.partition.compare import Compared
+from shardwise.pipeline.action import KINDS
 from shardwise.pipeline.timeline import Timeline
+from shardwise.report.svg_lanes import LANE, lanes_legend, rank_lanes
 from shardwise.units import show_bytes, show_seconds
 
 COLOURS = {"F": "#0072b2", "I": "#e69f00", "W": "#009e73", "B": "#d55e00"}
@@ -26,16 +29,20 @@ _LABELS = 4000
 """Actions up to which each carries its name."""
 
 
-def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False) -> str:
-    """A stand-alone SVG file; with `seconds`, times are seconds and memory is bytes."""
-    pp = timeline.schedule.pp
+def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False, whole: Iteration | None = None) -> str:
+    """A stand-alone SVG file; with `seconds`, times are seconds and memory is bytes. `whole`: the iteration that the
+    passes belong to, whose traffic has lanes below every rank's row.
+    """
+    pp, lanes = timeline.schedule.pp, len(whole.lanes(0)) if whole else 0
     makespan = _time(timeline.makespan, seconds=seconds).replace(" ", "\N{NO-BREAK SPACE}")
     said = f"makespan {makespan}, bubble {100 * timeline.bubble:.2f}%"
+    if whole:
+        said = f"iteration {_time(whole.seconds, seconds=True)}, {said}".replace(" s,", "\N{NO-BREAK SPACE}s,")
     heading = textwrap.wrap(f"{title or timeline.schedule.name}: {said}", _LETTERS)
-    top = 16.0 + 18.0 * len(heading)
-    below = top + pp * (_ROW + _GAP) + 30.0
-    height = below + _MEMORY + 40.0
-    scale = (_WIDTH - _LEFT - 20.0) / (timeline.makespan or 1.0)
+    top, each = 16.0 + 18.0 * len(heading), _ROW + _GAP + lanes * LANE
+    below = top + pp * each + 30.0
+    height = below + _MEMORY + 40.0 + (18.0 if whole else 0.0)
+    scale = (_WIDTH - _LEFT - 20.0) / ((whole.seconds if whole else timeline.makespan) or 1.0)
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height:g}" '
@@ -48,9 +55,13 @@ def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False) 
         ),
     ]
     for rank in range(pp):
-        parts += _rank(timeline, rank, top + rank * (_ROW + _GAP), scale)
+        parts += _rank(timeline, rank, top + rank * each, scale)
+        if whole:
+            parts += rank_lanes(whole, rank, top + rank * each, _ROW, _LEFT, scale)
     parts += _memory(timeline, below, scale, seconds=seconds)
-    parts += _legend(timeline, height - 14.0)
+    parts += _legend(timeline, below + _MEMORY + 26.0)
+    if whole:
+        parts += lanes_legend(whole, _LEFT, height - 14.0)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -71,7 +82,17 @@ def _rank(timeline: Timeline, rank: int, y: float, scale: float) -> list[str]:
         if labelled and width > 14:
             ink = _INK.get(action.kind, "white")
             parts.append(f'<text x="{x + 2:.2f}" y="{y + 15:g}" fill="{ink}">{action.microbatch}</text>')
-    return parts
+    return [*parts, *_pairs(timeline, rank, y, scale)]
+
+
+def _pairs(timeline: Timeline, rank: int, y: float, scale: float) -> Iterator[str]:
+    """A frame around passes that run together."""
+    for k in timeline.schedule.pairs[rank] if timeline.schedule.pairs else ():
+        start, end = float(timeline.start[rank][k]), float(timeline.end[rank][k + 1])
+        yield (
+            f'<rect x="{_LEFT + start * scale + 0.75:.2f}" y="{y + 0.75:g}" width="{(end - start) * scale - 1.5:.2f}" '
+            f'height="{_ROW - 1.5:g}" fill="none" stroke="#111" stroke-width="1.5"/>'
+        )
 
 
 def _memory(timeline: Timeline, y: float, scale: float, *, seconds: bool) -> list[str]:
@@ -102,7 +123,8 @@ def _memory(timeline: Timeline, y: float, scale: float, *, seconds: bool) -> lis
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
     names = {"F": "forward", "I": "backward, inputs", "W": "backward, weights", "B": "full backward"}
-    used = "FB" if timeline.schedule.fused else "FIW"
+    cells = timeline.schedule.chunks * timeline.schedule.microbatches
+    used = [kind for k, kind in enumerate(KINDS) if any((row // cells == k).any() for row in timeline.schedule.codes)]
     kinds = [
         f'<rect x="{_LEFT + 130 * k:g}" y="{y - 9:g}" width="10" height="10" fill="{COLOURS[kind]}"/>'
         f'<text x="{_LEFT + 130 * k + 14:g}" y="{y:g}">{names[kind]}</text>'

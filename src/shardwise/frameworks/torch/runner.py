@@ -30,9 +30,9 @@ def read_schedule(path: str) -> tuple[list[list[int]], int, int]:
     owned, microbatches = [], 0
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the standard library, in the plainest way
         for line in file:
-            cells = [CELL.fullmatch(cell.strip()) for cell in line.split(",") if cell.strip()]
-            owned.append(sorted({int(cell[1]) for cell in cells}))
-            microbatches = max([microbatches, *(int(cell[3]) + 1 for cell in cells)])
+            cells = CELL.findall(line)  # passes that run together, (0F1;3B0)OVERLAP_F_B, are two
+            owned.append(sorted({int(cell[0]) for cell in cells}))
+            microbatches = max([microbatches, *(int(cell[2]) + 1 for cell in cells)])
     return owned, sum(map(len, owned)), microbatches
 
 

@@ -1,11 +1,14 @@
 """DualPipeV: DeepSeek's DualPipe cut in half onto a v placement, two chunks a rank.
 
 Source: deepseek-ai/DualPipe (2025), the eight steps of its V form; PyTorch's ScheduleDualPipeV is the same order. Pairs
-of a forward and a full backward are meant to overlap; here they run one after the other, which is what a runtime
-without overlap does.
+of a forward and a full backward are meant to overlap: with `combined` they are one cell of the row, without, they run
+one after the other, which is what a runtime without overlap does. The last rank's first pair never is one: it would
+wait for its own forward's way through the model.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from shardwise.errors import InputError
 from shardwise.pipeline.action import Action, Schedule
@@ -19,6 +22,7 @@ class _Row:
         self.chunks = (rank, 2 * pp - 1 - rank)
         self.count = {(kind, j): 0 for kind in "FB" for j in (0, 1)}
         self.queue: list[Action] = []
+        self.pairs: list[int] = []
 
     def forward(self, j: int) -> None:
         self.actions.append(Action(self.chunks[j], "F", self._next("F", j)))
@@ -29,6 +33,13 @@ class _Row:
         if split:
             self.queue.append(Action(self.chunks[j], "W", m))
 
+    def together(self, j: int, *, alone: bool = False) -> None:
+        """A forward and the backward of the other chunk; `alone`: one after the other in any case."""
+        if not alone:
+            self.pairs.append(len(self.actions))
+        self.forward(j)
+        self.backward(1 - j)
+
     def weight(self) -> None:
         self.actions.append(self.queue.pop(0))
 
@@ -37,13 +48,15 @@ class _Row:
         return self.count[kind, j] - 1
 
 
-def dualpipe_v(pp: int, microbatches: int) -> Schedule:
+def dualpipe_v(pp: int, microbatches: int, *, combined: bool = False) -> Schedule:
     if microbatches < 2 * pp:
         raise InputError(f"dualpipe-v needs at least 2 x pp = {2 * pp} micro batches, not {microbatches}")
-    return Schedule.of([_row(rank, pp, microbatches) for rank in range(pp)], name="dualpipe-v")
+    rows = [_row(rank, pp, microbatches) for rank in range(pp)]
+    made = Schedule.of([row.actions for row in rows], name="dualpipe-v")
+    return replace(made, pairs=tuple(tuple(row.pairs) for row in rows)) if combined else made
 
 
-def _row(rank: int, pp: int, microbatches: int) -> list[Action]:
+def _row(rank: int, pp: int, microbatches: int) -> _Row:
     row, after = _Row(rank, pp), pp - rank - 1
     for _ in range(2 * after):
         row.forward(0)
@@ -54,16 +67,14 @@ def _row(rank: int, pp: int, microbatches: int) -> list[Action]:
         row.backward(1, split=True)
         row.weight()
         row.forward(1)
-    for _ in range(microbatches - 2 * pp + rank + 1):
+    for k in range(microbatches - 2 * pp + rank + 1):
         for j in (0, 1):
-            row.forward(j)
-            row.backward(1 - j)
+            row.together(j, alone=not after and not k and not j)
     for _ in range(after):
         row.backward(1)
-        row.forward(1)
-        row.backward(0)
+        row.together(1)
     _cool_down(row, rank, after)
-    return row.actions
+    return row
 
 
 def _cool_down(row: _Row, rank: int, after: int) -> None:

@@ -10,6 +10,7 @@ from shardwise.cost.ledger import Ledger
 from shardwise.cost.memory import RankMemory
 from shardwise.estimate.estimate import Estimate, assemble, within
 from shardwise.estimate.intervals import pair_width
+from shardwise.estimate.iteration import iteration_of
 from shardwise.estimate.passes import timeline_of
 from shardwise.estimate.predictions import ledger_table
 from shardwise.estimate.setup import setup_of
@@ -59,7 +60,7 @@ def plan_view(plan: Plan, answer: Answer | None = None, *, runtime: Runtime | No
         "numbers": _numbers(found, plan),
         "facts": [list(fact) for fact in _facts(found, plan)],
         "stages": stages_data(found, setup, timeline),
-        "timeline": timeline_data(timeline),
+        "timeline": timeline_data(timeline, iteration_of(setup, found, timeline)),
         "ledger": {"time": ledger_table(found.time), "memory": [_memory(rank) for rank in found.memory]},
         "candidates": [candidate_view(one, answer) for one in (answer.simulated if answer else ())],
         "plans": plans_data(answer) if answer else {},

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from shardwise.estimate.iteration import Iteration, Lane
 from shardwise.inputs.serialise import Plain
 from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.problem import BalanceAnswer, Evaluation, Problem
@@ -85,19 +86,39 @@ def _causes(timeline: Timeline) -> Plain:
 
 MOST_ACTIONS = 200_000
 """Longer timelines are left out: they would make a page of tens of megabytes."""
+MOST_SPANS = 120_000
+"""So is the traffic of longer ones; a trace has all of it."""
 
 
-def timeline_data(timeline: Timeline) -> Plain | None:
-    """Plain numbers of a timeline; None where it is too long."""
+def timeline_data(timeline: Timeline, whole: Iteration | None = None) -> Plain | None:
+    """Plain numbers of a timeline; None where it is too long. `whole`: the iteration that it belongs to."""
     schedule = timeline.schedule
     if schedule.actions > MOST_ACTIONS:
         return None
     finite = [limit for limit in timeline.costs.memory_limit if np.isfinite(limit)]
-    return {
+    data: Plain = {
         "pp": schedule.pp, "vpp": schedule.vpp, "chunks": schedule.chunks, "microbatches": schedule.microbatches,
         "makespan": timeline.makespan, "bubble": timeline.bubble, "placement": list(schedule.rank_of),
         "limit": max(finite, default=None), "peak": max(timeline.peak), "peaks": list(timeline.peak),
         "critical": _critical(timeline), "ranks": [_rank(timeline, rank) for rank in range(schedule.pp)],
+    }  # fmt: skip
+    return data if whole is None else _with_lanes(data, whole)
+
+
+def _with_lanes(data: Plain, whole: Iteration) -> Plain:
+    """With what stands beside the passes; of long iterations without the traffic inside them."""
+    lanes = [whole.lanes(rank) for rank in range(data["pp"])]
+    drawn = sum(len(lane.start) for own in lanes for lane in own) <= MOST_SPANS
+    for rank, (row, own) in enumerate(zip(data["ranks"], lanes, strict=True)):
+        row["lanes"] = [_lane(lane) for lane in own] if drawn else []
+        row["after"] = [[part.name, part.start, part.end] for part in whole.after(rank)]
+    return data | {"seconds": whole.seconds, "lanes": [lane.name for lane in lanes[0]] if drawn else []}
+
+
+def _lane(lane: Lane) -> Plain:
+    return {
+        "start": _short(lane.start), "end": _short(lane.end), "hidden": (~lane.exposed).astype(int).tolist(),
+        "codes": lane.codes.tolist(),
     }  # fmt: skip
 
 
@@ -122,6 +143,7 @@ def _rank(timeline: Timeline, rank: int) -> Plain:
         "codes": timeline.schedule.codes[rank].tolist(),
         "start": _short(timeline.start[rank]), "end": _short(timeline.end[rank]),
         "times": _short(times), "held": _short(held),
+        "pairs": list(timeline.schedule.pairs[rank]) if timeline.schedule.pairs else [],
     }  # fmt: skip
 
 

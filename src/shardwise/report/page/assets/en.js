@@ -158,6 +158,9 @@ export const en = {
   "timeline.right": "Later",
   "timeline.all": "All",
   "timeline.critical": "Critical path",
+  "timeline.together": "together with {other}",
+  "timeline.traffic": "Traffic",
+  "timeline.hidden": "hidden behind kernels",
   "timeline.chain":
     "{count} actions from {first} to {last}, each starting when the one before lets it: only what shortens these shortens the passes.",
   "timeline.of": "chunk {chunk}, micro batch {microbatch}, rank {rank}",

@@ -33,3 +33,18 @@ export const MEMORY = {
   other: GREY,
 };
 export const LINES = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY, "#9a8700"];
+
+// Parts of an iteration beside its passes, by their names in the ledger; the figure has the same.
+export const PART = {
+  "tp communication": SKY,
+  "cp communication": PURPLE,
+  "ep communication": "#9a8700",
+  "parameter sharding": "#a6611a",
+  "gradient reduction": "#9467bd",
+  "weight gathering": "#ef5675",
+  "optimizer": YELLOW,
+  "framework": GREY,
+  "hidden communication": "#b8c0c8",
+  "stragglers": "#586069",
+};
+export const HIDDEN = 0.45;

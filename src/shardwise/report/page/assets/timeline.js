@@ -3,10 +3,10 @@
 import { el, refill } from "./dom.js";
 import { percent } from "./format.js";
 import { t, word } from "./i18n.js";
-import { KIND, LINES } from "./palette.js";
+import { HIDDEN, KIND, LINES, PART } from "./palette.js";
 import { hideTip, showTip } from "./tooltip.js";
 import { TimelineCanvas } from "./timeline_canvas.js";
-import { actionAt, decode, feeds, find, nameOf, needs, prepare } from "./timeline_data.js";
+import { actionAt, afterAt, decode, feeds, find, nameOf, needs, partner, prepare, trafficAt } from "./timeline_data.js";
 import { memoryRanks } from "./timeline_draw.js";
 
 /** A timeline of a view; {node, redraw}. */
@@ -65,10 +65,11 @@ class Drawing extends TimelineCanvas {
       button("timeline.right", "→", () => this.move(0.4)),
       el(
         "button",
-        { class: "small", type: "button", on: { click: () => this.look(0, this.line.makespan) } },
+        { class: "small", type: "button", on: { click: () => this.look(0, this.line.whole) } },
         t("timeline.all"),
       ),
       this.line.critical?.length ? this.criticalButton() : null,
+      this.line.lanes.length ? this.trafficButton() : null,
       this.where,
     );
   }
@@ -88,6 +89,30 @@ class Drawing extends TimelineCanvas {
     );
   }
 
+  /** Show or hide the lanes of traffic. */
+  trafficButton() {
+    const flip = event => {
+      this.traffic = !this.traffic;
+      event.currentTarget.setAttribute("aria-pressed", String(this.traffic));
+      this.later();
+    };
+    return el(
+      "button",
+      { "class": "small flip", "type": "button", "aria-pressed": String(this.traffic), "on": { click: flip } },
+      t("timeline.traffic"),
+    );
+  }
+
+  /** Keys of what stands beside the passes; none where there is nothing. */
+  parts() {
+    const { line } = this,
+      after = new Set(line.ranks.flatMap(rank => rank.after.map(([name]) => name)));
+    if (!line.lanes.length && !after.size) return null;
+    const keys = [...line.lanes, ...after].map(name => this.key(PART[name], word("ledger", name)));
+    const faint = el("i", { style: { background: PART["tp communication"], opacity: HIDDEN } });
+    return el("div", {}, keys, el("span", { class: "key" }, faint, t("timeline.hidden")));
+  }
+
   legend() {
     const used = [..."FIWB"].filter(kind => this.has(kind));
     const kinds = used.map(kind => this.key(KIND[kind], word("kind", kind)));
@@ -98,6 +123,7 @@ class Drawing extends TimelineCanvas {
       "div",
       { class: "legend two" },
       el("div", {}, kinds, this.key("var(--idle)", word("time", "bubble"))),
+      this.parts(),
       el(
         "div",
         {},
@@ -129,7 +155,7 @@ class Drawing extends TimelineCanvas {
       hideTip();
       this.hover(-1);
     });
-    canvas.addEventListener("dblclick", () => this.look(0, this.line.makespan));
+    canvas.addEventListener("dblclick", () => this.look(0, this.line.whole));
     canvas.addEventListener("keydown", event => this.press(event));
     const jump = event => {
       if (event.buttons) this.centre(event.offsetX);
@@ -141,7 +167,7 @@ class Drawing extends TimelineCanvas {
   centre(x) {
     const { left, right } = this.box(),
       half = (this.to - this.from) / 2;
-    const at = ((x - left) / (right - left)) * this.line.makespan;
+    const at = ((x - left) / (right - left)) * this.line.whole;
     this.look(at - half, at + half);
   }
 
@@ -196,10 +222,22 @@ class Drawing extends TimelineCanvas {
 
   pointed(event) {
     const rank = this.rankAt(event.offsetY),
-      hit = rank >= 0 ? actionAt(this.line, rank, this.timeAt(event.offsetX)) : null;
+      time = this.timeAt(event.offsetX),
+      lane = this.laneAt(event.offsetY),
+      hit = rank >= 0 && lane < 0 ? actionAt(this.line, rank, time) : null,
+      part = hit || rank < 0 ? null : lane < 0 ? afterAt(this.line, rank, time) : trafficAt(this.line, rank, lane, time);
     this.hover(rank);
-    if (hit) showTip(event.clientX, event.clientY, this.lines(hit));
+    if (hit || part) showTip(event.clientX, event.clientY, hit ? this.lines(hit) : this.partLines(part, rank));
     else hideTip();
+  }
+
+  partLines(part, rank) {
+    const of = part.code >= 0 ? nameOf(this.line, part.code) : "";
+    return [
+      [word("ledger", part.name), of, part.hidden ? t("timeline.hidden") : ""].filter(Boolean).join(" · "),
+      `${t("rank")} ${rank}`,
+      `${this.show.time(part.start)} – ${this.show.time(part.end)} (${this.show.time(part.end - part.start)})`,
+    ];
   }
 
   hover(rank) {
@@ -213,7 +251,7 @@ class Drawing extends TimelineCanvas {
     const { drag } = this;
     this.drag = null;
     if (!drag || drag.far || name === "pointercancel") return;
-    const rank = this.rankAt(event.offsetY);
+    const rank = this.rankAt(event.offsetY); // also in its lanes: traffic belongs to the pass above it
     this.choose(rank >= 0 ? actionAt(this.line, rank, this.timeAt(event.offsetX)) : null);
   }
 
@@ -224,9 +262,9 @@ class Drawing extends TimelineCanvas {
       "+": () => this.zoom(1 / 1.5),
       "=": () => this.zoom(1 / 1.5),
       "-": () => this.zoom(1.5),
-      "0": () => this.look(0, this.line.makespan),
+      "0": () => this.look(0, this.line.whole),
       "Home": () => this.look(0, this.to - this.from),
-      "End": () => this.look(this.line.makespan, this.line.makespan + 1),
+      "End": () => this.look(this.line.whole, this.line.whole + 1),
       ".": () => this.walk(1),
       ",": () => this.walk(-1),
       "ArrowUp": () => this.climb(-1),
@@ -275,9 +313,11 @@ class Drawing extends TimelineCanvas {
   }
 
   lines(hit) {
-    const { kind, chunk, microbatch } = decode(this.line, hit.code);
+    const { kind, chunk, microbatch } = decode(this.line, hit.code),
+      other = partner(this.line, hit),
+      beside = other ? ` · ${t("timeline.together", { other: nameOf(this.line, other.code) })}` : "";
     return [
-      `${nameOf(this.line, hit.code)} · ${word("kind", kind)}`,
+      `${nameOf(this.line, hit.code)} · ${word("kind", kind)}${beside}`,
       t("timeline.of", { chunk, microbatch, rank: hit.rank }),
       `${this.show.time(hit.start)} – ${this.show.time(hit.end)} (${this.show.time(hit.end - hit.start)})`,
     ];

@@ -15,22 +15,25 @@ import {
   mixed,
   streamColours,
 } from "./timeline_draw.js";
+import { drawLaneNames, drawLanes, laneHeight } from "./timeline_lanes.js";
 
 const OVERVIEW = 34,
   AXIS = 30,
   MEMORY = 130,
   LEAST = 1e-6,
-  READABLE = 60;
+  READABLE = 60,
+  ROOMY = 64; // lanes of all ranks that are shown unasked
 
 /** Where the iteration is long, its beginning: what one can read; the overview shows the rest. */
 function firstLook(line) {
   const most = Math.max(...line.ranks.map(rank => rank.codes.length));
-  return most > READABLE * 2.5 ? (line.makespan * READABLE) / most : line.makespan;
+  return most > READABLE * 2.5 ? (line.whole * READABLE) / most : line.whole;
 }
 
 export class TimelineCanvas {
   constructor(view, line) {
     Object.assign(this, { view, line, from: 0, to: firstLook(line), chosen: null, critical: null, over: -1, frame: 0 });
+    this.traffic = line.lanes.length > 0 && line.pp * line.lanes.length <= ROOMY;
     this.show = units(view);
     this.canvas = el("canvas", {
       "class": "timeline",
@@ -66,8 +69,10 @@ export class TimelineCanvas {
       narrow = width < 520;
     const row = Math.max(5, Math.min(narrow ? 18 : 24, 560 / pp)),
       gap = row > 10 ? 3 : 1;
+    const lane = this.traffic ? laneHeight(row) : 0,
+      each = row + gap + lane * this.line.lanes.length;
     const top = AXIS,
-      below = top + pp * (row + gap) + 16;
+      below = top + pp * each + 16;
     return {
       from: this.from,
       to: this.to,
@@ -76,6 +81,8 @@ export class TimelineCanvas {
       top,
       row,
       gap,
+      lane,
+      each,
       below,
       memory: MEMORY,
       width,
@@ -100,6 +107,7 @@ export class TimelineCanvas {
     drawMemoryAxis(pen, this.view, line, box, paint);
     this.stamp(pen, box, related, chosen ? chosen.rank : this.over);
     drawNames(pen, line, box, paint, t("rank"));
+    drawLaneNames(pen, line, box, paint);
     if (chosen) drawRelated(pen, line, box, paint, chosen, before, after);
     this.drawOverview(box);
     this.where.textContent = `${this.show.time(this.from)} – ${this.show.time(this.to)}`;
@@ -113,6 +121,7 @@ export class TimelineCanvas {
       box.height,
       box.ratio,
       strong,
+      this.traffic,
       this.chosen ? this.chosen.code : this.critical ? -2 : -1,
     ].join(" ");
     if (!this.sheet || this.sheet.key !== key || this.sheet.from > box.from || this.sheet.to < box.to)
@@ -129,7 +138,7 @@ export class TimelineCanvas {
   sheetOf(box, related, strong, key) {
     const span = box.to - box.from,
       from = Math.max(0, box.from - span / 2),
-      to = Math.min(this.line.makespan, box.to + span / 2);
+      to = Math.min(this.line.whole, box.to + span / 2);
     const wide = ((box.right - box.left) * (to - from)) / span,
       canvas = this.canvases[this.canvases[0] === this.sheet?.canvas ? 1 : 0];
     const own = {
@@ -148,6 +157,7 @@ export class TimelineCanvas {
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
     drawRows(pen, this.line, own, this.paint, related);
+    drawLanes(pen, this.line, own, this.paint);
     drawMemory(pen, this.line, own, this.paint, strong);
     return { key, from, to, canvas };
   }
@@ -171,12 +181,12 @@ export class TimelineCanvas {
       wide = Math.max(1, Math.round(box.right - box.left));
     if (!this.small || this.small.width !== wide) {
       this.small = Object.assign(document.createElement("canvas"), { width: wide, height: line.pp });
-      this.small.getContext("2d").putImageData(mixed(line, 0, line.makespan, wide, paint), 0, 0);
+      this.small.getContext("2d").putImageData(mixed(line, 0, line.whole, wide, paint), 0, 0);
     }
     const pen = this.pen(this.overview, box.width, OVERVIEW, box.ratio);
     pen.imageSmoothingEnabled = true;
     pen.drawImage(this.small, box.left, 2, wide, OVERVIEW - 4);
-    const scale = wide / line.makespan,
+    const scale = wide / line.whole,
       a = box.left + this.from * scale,
       b = box.left + this.to * scale;
     pen.globalAlpha = 0.68;
@@ -191,7 +201,7 @@ export class TimelineCanvas {
 
   /** Show a stretch of time, kept inside the iteration. */
   look(from, to) {
-    const whole = this.line.makespan,
+    const whole = this.line.whole,
       span = Math.min(whole, Math.max(to - from, whole * LEAST));
     this.from = Math.min(Math.max(0, from), whole - span);
     this.to = this.from + span;
@@ -213,8 +223,15 @@ export class TimelineCanvas {
   }
 
   rankAt(y) {
-    const { top, row, gap } = this.box(),
-      rank = Math.floor((y - top) / (row + gap));
+    const { top, each } = this.box(),
+      rank = Math.floor((y - top) / each);
     return rank >= 0 && rank < this.line.pp ? rank : -1;
+  }
+
+  /** The lane of a rank's traffic at a height; -1: its passes. */
+  laneAt(y) {
+    const { top, row, lane, each } = this.box(),
+      inside = (y - top) % each;
+    return lane && inside > row + 1 ? Math.floor((inside - row - 2) / lane) : -1;
   }
 }

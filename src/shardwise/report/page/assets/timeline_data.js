@@ -24,10 +24,18 @@ export function prepare(data) {
       end: Float64Array.from(rank.end),
       times: Float64Array.from(rank.times),
       held: Float64Array.from(rank.held),
+      lanes: (rank.lanes || []).map(lane => ({
+        start: Float64Array.from(lane.start),
+        end: Float64Array.from(lane.end),
+        hidden: lane.hidden,
+        codes: lane.codes,
+      })),
+      after: rank.after || [],
+      pairs: rank.pairs || [],
     };
   });
   const actions = ranks.reduce((sum, rank) => sum + rank.codes.length, 0);
-  return { ...data, ranks, rankOf, placeOf, actions };
+  return { ...data, ranks, rankOf, placeOf, actions, lanes: data.lanes || [], whole: data.seconds || data.makespan };
 }
 
 export function decode(line, code) {
@@ -108,4 +116,26 @@ export function actionAt(line, rank, time) {
   if (!row) return null;
   const k = firstAbove(row.end, time);
   return k < row.codes.length && row.start[k] <= time ? find(line, row.codes[k]) : null;
+}
+
+/** {name, start, end, hidden, code} of a rank's lane at a time; null where it is empty. */
+export function trafficAt(line, rank, lane, time) {
+  const own = line.ranks[rank]?.lanes[lane];
+  if (!own) return null;
+  const k = firstAbove(own.end, time);
+  if (k >= own.start.length || own.start[k] > time) return null;
+  return { name: line.lanes[lane], start: own.start[k], end: own.end[k], hidden: own.hidden[k], code: own.codes[k] };
+}
+
+/** What a rank does at a time after its passes; null where it waits. */
+export function afterAt(line, rank, time) {
+  const found = line.ranks[rank]?.after.find(([, start, end]) => start <= time && time < end);
+  return found ? { name: found[0], start: found[1], end: found[2], hidden: false, code: -1 } : null;
+}
+
+/** The pass that runs together with one; null where it runs alone. */
+export function partner(line, hit) {
+  const row = line.ranks[hit.rank],
+    other = row.pairs.includes(hit.k) ? hit.k + 1 : row.pairs.includes(hit.k - 1) ? hit.k - 1 : -1;
+  return other < 0 ? null : find(line, row.codes[other]);
 }

@@ -71,32 +71,45 @@ function blend(pixels, offset, sums, idle) {
 }
 
 export function drawRows(pen, line, box, paint, related) {
-  const { from, to, left, right, top, row, gap } = box,
+  const { from, to, left, right, top, row, each } = box,
     width = right - left;
   if (inSight(line, from, to) > CROWDED) return drawMixed(pen, line, box, paint, related);
   pen.fillStyle = paint.idle_text;
-  for (let r = 0; r < line.pp; r++) pen.fillRect(left, top + r * (row + gap), width, row);
+  for (let r = 0; r < line.pp; r++) pen.fillRect(left, top + r * each, width, row);
   line.ranks.forEach((rank, r) => drawRow(pen, line, rank, r, box, paint, related));
   pen.globalAlpha = 1;
   if (row >= 11) line.ranks.forEach((rank, r) => drawLabels(pen, line, rank, r, box, related));
+  line.ranks.forEach((rank, r) => drawPairs(pen, rank, r, box, paint));
   return undefined;
 }
 
+/** A frame around passes that run together. */
+function drawPairs(pen, rank, r, box, paint) {
+  const { from, to, left, right, top, row, each } = box,
+    scale = (right - left) / (to - from);
+  pen.strokeStyle = paint.ink;
+  pen.lineWidth = 1.5;
+  for (const k of rank.pairs) {
+    const a = left + (rank.start[k] - from) * scale,
+      b = left + (rank.end[k + 1] - from) * scale;
+    if (b > left && a < right && b - a > 6) pen.strokeRect(a + 0.75, top + r * each + 0.75, b - a - 1.5, row - 1.5);
+  }
+}
+
 function drawMixed(pen, line, box, paint, related) {
-  const { from, to, left, right, top, row, gap, buffer } = box;
-  const width = Math.max(1, Math.round((right - left) * box.ratio)),
-    high = row + gap;
+  const { from, to, left, right, top, row, each, buffer } = box;
+  const width = Math.max(1, Math.round((right - left) * box.ratio));
   Object.assign(buffer, { width, height: line.pp });
   buffer.getContext("2d").putImageData(mixed(line, from, to, width, paint, related), 0, 0);
   pen.imageSmoothingEnabled = false;
-  pen.drawImage(buffer, 0, 0, width, line.pp, left, top, right - left, line.pp * high);
-  for (let r = 0; r < line.pp; r++) pen.clearRect(left, top + r * high + row, right - left, gap);
+  pen.drawImage(buffer, 0, 0, width, line.pp, left, top, right - left, line.pp * each);
+  for (let r = 0; r < line.pp; r++) pen.clearRect(left, top + r * each + row, right - left, each - row);
 }
 
 function drawRow(pen, line, rank, r, box, paint, related) {
-  const { from, to, left, right, top, row, gap } = box;
+  const { from, to, left, right, top, row, each } = box;
   const scale = (right - left) / (to - from),
-    y = top + r * (row + gap),
+    y = top + r * each,
     stop = firstAbove(rank.start, to);
   let last = -1;
   for (let k = firstAbove(rank.end, from); k < stop; k++) {
@@ -109,9 +122,9 @@ function drawRow(pen, line, rank, r, box, paint, related) {
 }
 
 function drawLabels(pen, line, rank, r, box, related) {
-  const { from, to, left, right, top, row, gap } = box;
+  const { from, to, left, right, top, row, each } = box;
   const scale = (right - left) / (to - from),
-    y = top + r * (row + gap) + row / 2,
+    y = top + r * each + row / 2,
     stop = firstAbove(rank.start, to);
   for (let k = firstAbove(rank.end, from); k < stop; k++) {
     const a = Math.max(left, left + (rank.start[k] - from) * scale);
@@ -128,10 +141,10 @@ function drawLabels(pen, line, rank, r, box, related) {
 
 /** The chosen action and what hangs on it: outlines, and curves from each to the next. */
 export function drawRelated(pen, line, box, paint, chosen, before, after) {
-  const { from, to, left, right, top, row, gap } = box,
+  const { from, to, left, right, top, row, each } = box,
     scale = (right - left) / (to - from);
   const x = time => left + (time - from) * scale,
-    y = rank => top + rank * (row + gap);
+    y = rank => top + rank * each;
   pen.save();
   pen.beginPath();
   pen.rect(left, 0, right - left, box.height);
@@ -186,12 +199,12 @@ export function drawAxis(pen, view, box, paint) {
 }
 
 export function drawNames(pen, line, box, paint, word) {
-  const { left, top, row, gap } = box,
-    every = Math.max(1, Math.ceil(13 / (row + gap)));
+  const { left, top, row, each } = box,
+    every = Math.max(1, Math.ceil(13 / each));
   pen.fillStyle = paint.muted;
   for (let r = 0; r < line.pp; r += every) {
     const text = left > 60 ? `${word} ${r}` : String(r);
-    pen.fillText(text, left - 8 - pen.measureText(text).width, top + r * (row + gap) + row / 2);
+    pen.fillText(text, left - 8 - pen.measureText(text).width, top + r * each + row / 2);
   }
 }
 
