@@ -97,6 +97,16 @@ class Schedule:
         stop = B * self.chunks * self.microbatches
         return not any(bool(((row >= start) & (row < stop)).any()) for row in self.codes)
 
+    def split(self) -> Schedule:
+        """The same order with I, then W in place of every full backward; pairs run one after the other."""
+        chunk = self.chunks * self.microbatches
+        rows = [np.repeat(row, 1 + (row >= B * chunk)) for row in self.codes]
+        for row in rows:
+            first = np.flatnonzero(row >= B * chunk)[::2]
+            row[first] -= (B - I) * chunk
+            row[first + 1] -= (B - W) * chunk
+        return replace(self, codes=tuple(rows), pairs=())
+
     def decode(self, code: int) -> Action:
         stream, microbatch = divmod(code, self.microbatches)
         kind, chunk = divmod(stream, self.chunks)

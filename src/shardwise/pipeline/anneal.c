@@ -5,10 +5,12 @@
 
 #include "build.c"
 
+#define ECHOED 0.3                     /* share of moves that are repeated for the following micro batches */
+
 typedef struct {
     const Problem *p;
     int n, row, period;                /* actions, actions a rank, whether the longest rank span is the objective */
-    int *rows, *at, *rank, *needs, *feeds, *next, *waits, *stack;
+    int *rows, *at, *rank, *needs, *feeds, *next, *waits, *stack, *undo;
     double *hop, *length, *end, *kept_end;
     signed char *why, *kept_why;       /* 0 nothing, 1 rank, 2 data */
     int last;                          /* the action that ends the critical path */
@@ -180,6 +182,32 @@ static int try_move(Search *s, const int *found, int count, double anywhere, int
     return 0;
 }
 
+/* Do what was done to x, put beside y, to the same streams of the following micro batches: a steady state changes as a
+   whole or not at all. Undone where that takes too much room; whether anything was moved. */
+static int echo(Search *s, int r, int x, int y, int after) {
+    int M = s->p->microbatches, *row = s->rows + (long)r * s->row, moved = 0;
+    int times = chance(s) < 0.5 ? M : 1 + below(s, M);
+    memcpy(s->undo, row, s->row * sizeof(int));
+    for (int k = 1; k <= times && x % M + k < M && y % M + k < M; k++) {
+        int a = s->at[x + k], b = s->at[y + k];
+        if (a < b && !after) b--;
+        if (a > b && after) b++;
+        if (a == b) continue;
+        if (!may_move(s, r, a, b)) break;
+        move(s, r, a, b);
+        s->spent += 3 + 0.2 * abs(a - b);
+        moved = 1;
+    }
+    return moved;
+}
+
+static void undo_echo(Search *s, int r) {
+    int *row = s->rows + (long)r * s->row;
+    memcpy(row, s->undo, s->row * sizeof(int));
+    for (int k = 0; k < s->row; k++) s->at[row[k]] = k;
+    s->spent += 0.5 * s->row;
+}
+
 static void keep(Search *s) {
     memcpy(s->kept_end, s->end, s->n * sizeof(double));
     memcpy(s->kept_why, s->why, s->n);
@@ -197,7 +225,11 @@ static double walk(Search *s, int *rows, double target, double work, double heat
         int r, a, b, ended = s->last, count = blocks(s, found);
         if (!try_move(s, found, count, anywhere, &r, &a, &b)) break;
         const int *row = s->rows + (long)r * s->row;
-        int low = a < b ? a : b;
+        int low = a < b ? a : b, echoed = 0;
+        if (chance(s) < ECHOED && (echoed = echo(s, r, row[b], a < b ? row[b - 1] : row[b + 1], a < b))) {
+            s->spent += s->p->room[r] < NEVER ? 0.5 * s->row : 0;
+            if (!within_room(s, r)) { undo_echo(s, r); echoed = 0; }
+        }
         /* nothing that starts before the first of the moved places did can change */
         double value = replay_from(s, low ? s->kept_end[row[low - 1]] : 0);
         double warmth = heat * (s->spent < work ? 1.0 - s->spent / work : 0) + 1e-12;
@@ -206,7 +238,12 @@ static double walk(Search *s, int *rows, double target, double work, double heat
             now = value;
             keep(s);
             if (value < least - TINY) { least = value; memcpy(rows, s->rows, s->n * sizeof(int)); }
-        } else { move(s, r, b, a); restore(s); s->last = ended; }
+        } else {
+            if (echoed) undo_echo(s, r);
+            move(s, r, b, a);
+            restore(s);
+            s->last = ended;
+        }
     }
     return least;
 }
@@ -215,11 +252,11 @@ static double walk(Search *s, int *rows, double target, double work, double heat
 double anneal(const Problem *p, int *rows, int period, double target, double work, double heat,
               double anywhere, int seed) {
     int n = 3 * p->chunks * p->microbatches, P = p->ranks;
-    int *whole = malloc(6L * n * sizeof(int)), *small = malloc(3L * P * sizeof(int) + 64);
+    int *whole = malloc(6L * n * sizeof(int)), *small = malloc((3L * P + 3L * p->vpp * p->microbatches) * sizeof(int));
     double *times = malloc(4L * n * sizeof(double));
     signed char *why = malloc(2L * n);
     Search s = {p, n, 3 * p->vpp * p->microbatches, period, whole, whole + n, whole + 2 * n, whole + 3 * n,
-                whole + 4 * n, small, small + P, small + 2 * P, times, times + n, times + 2 * n, times + 3 * n,
+                whole + 4 * n, small, small + P, small + 2 * P, small + 3 * P, times, times + n, times + 2 * n, times + 3 * n,
                 why, why + n, -1, 0, 88172645463325252ULL + 104729ULL * (unsigned)seed};
     int *found = malloc(3L * n * sizeof(int));
     memset(s.hop, 0, n * sizeof(double));

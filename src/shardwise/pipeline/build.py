@@ -2,15 +2,17 @@
 
 Every action has a latest start: the horizon aimed at, less its tail (bounds.py). When a rank is free it takes the
 candidate after which the worst lateness is least, looking one action ahead; waiting for a message that is under way is
-a candidate too. A forward is taken only if it fits and if the first micro batch that still needs the rank can pass,
-so memory never locks the pipeline; when memory blocks an urgent forward, what frees memory inherits its urgency.
+a candidate too. Or it takes the most urgent of those that can start within some patience, while no more than a window
+of micro batches is under way and these follow each other at a pace: little memory wants that (admission.py). A forward
+is taken only if it fits and if the first micro batch that still needs the rank can pass, so memory never locks the
+pipeline; when memory blocks an urgent forward, what frees memory inherits its urgency.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 
@@ -28,6 +30,12 @@ class BuildRule:
     """Room kept free for a rank's later chunks before an earlier one may start, in units of their bytes."""
     inherit: float = 0.0
     """How much more urgent than a blocked forward is what frees its memory."""
+    window: float = NEVER
+    """Micro batches at most between F and I of the first chunk."""
+    pace: float = 0.0
+    """Least time from the start of one micro batch to that of the next."""
+    patience: float = -1.0
+    """Take the most urgent that could start within so long; below 0: what makes the worst lateness least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +55,7 @@ class _Problem(ctypes.Structure):
 
 
 class _Rule(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_double) for name in ("horizon", "reserve", "inherit"))
+    _fields_ = tuple((field.name, ctypes.c_double) for field in fields(BuildRule))
 
 
 class Builder:
@@ -71,7 +79,7 @@ class Builder:
         if self.kernel is None:
             ended = build_slowly(self.problem, rule, tail, self.lag, rows, self.start)
         else:
-            view = _Rule(rule.horizon, rule.reserve, rule.inherit)
+            view = _Rule(*astuple(rule))
             pointers = (tail, self.lag, rows, self.start)
             ended = self.kernel.build(
                 ctypes.addressof(self._view), ctypes.addressof(view), *(array.ctypes.data for array in pointers)
@@ -137,9 +145,11 @@ class _Build:
             self.left[rank] += self.microbatches * busy
 
     def fits(self, r: int, j: int) -> bool:
+        own, last = self.own[r], len(self.own[r]) - 1
+        if own[j] == 0 and self.count[0] - self.count[self.chunks] >= self.rule.window:
+            return False
         if self.room[r] >= NEVER:
             return True
-        own, last = self.own[r], len(self.own[r]) - 1
         first = self.count[own[last]] + (j == last)
         more, later, worst = first < self.microbatches, 0.0, 0.0
         for k, chunk in enumerate(own):
@@ -156,7 +166,7 @@ class _Build:
         hop = 0.0
         if kind == 0:
             if c == 0:
-                return 0.0
+                return m * self.rule.pace
             source, hop = c - 1, self.hop[c - 1]
         elif c == self.chunks - 1:
             source = c
@@ -199,6 +209,12 @@ class _Build:
         return (stream, begin, min(urgent, latest)) if frees > 0 else offer
 
     def best(self, r: int) -> _Offer:
+        if self.rule.patience < 0:
+            return self.least_late(r)
+        near = (offer for offer in self.offers[r] if offer[1] <= self.next[r] + self.rule.patience + _TINY)
+        return min(near, key=lambda offer: offer[2])
+
+    def least_late(self, r: int) -> _Offer:
         now = self.next[r]
         slack = self.rule.horizon + self.lag[r] - now - self.left[r]
         chosen, least, start, latest = self.offers[r][0], NEVER, NEVER, NEVER

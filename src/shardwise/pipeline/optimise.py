@@ -17,11 +17,6 @@ from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.order_search import OrderSearch, Report
 from shardwise.pipeline.timeline import Timeline
 
-_PLANNED = frozenset({"v-half", "v-min", "zb-1p", "zb-2p"})
-"""Orders that are planned for their shape or costs, which takes time that grows with its square."""
-MOST_PLANNED = 1024
-"""Ranks x micro batches up to which they are (0.3 s each there)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderAnswer:
@@ -114,8 +109,6 @@ def published(costs: Costs, *, pp: int, vpp: int, microbatches: int, placement: 
     for name, shape in SHAPES.items():
         if (shape.vpp or max(2, vpp)) != vpp or (vpp > 1 and shape.placement != placement) or name == "seq-1f1b":
             continue
-        if name in _PLANNED and (not costs.memory_limit or pp * microbatches > MOST_PLANNED):
-            continue
         with suppress(InputError):  # not for this number of micro batches
             yield generate(name, pp=pp, vpp=vpp, microbatches=microbatches, costs=costs)
 
@@ -150,10 +143,10 @@ def _split_problem(costs: Costs, schedule: Schedule) -> OrderArrays:
 
 
 def _offer(search: OrderSearch, schedule: Schedule, costs: Costs) -> None:
-    """Take a known schedule as a start if it has split backwards, the same ranks and fits."""
+    """Take a known schedule as a start if it has the same ranks and fits; I, then W end no later than both in one."""
     from shardwise.pipeline.faults import find_fault
 
-    problem = search.problem
+    problem, schedule = search.problem, schedule.split()
     same = schedule.rank_of == tuple(problem.rank_of) and schedule.microbatches == problem.microbatches
     if not same or schedule.actions != problem.actions or find_fault(schedule, costs) is not None:
         return

@@ -1,49 +1,81 @@
 """The search behind `schedule auto`: build under many rules, anneal the best, stop at the bound.
 
-Builds differ in the horizon, the memory reserve and a bias on the tails. A bias is a sum of simple shapes (one per
-kind and position of chunk: a constant, a slope over ranks, a slope over micro batches), for what tails cannot see:
-queues. All randomness is seeded, so the same problem gives the same schedule unless a time limit cuts in.
+Two kinds of rules compete: those that aim at a horizon (lateness.py) and those that admit micro batches (admission.py),
+which little memory wants. Each is climbed from random points; the better kind gets the later rounds. All randomness is
+seeded, so the same problem gives the same schedule unless a time limit cuts in.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from itertools import islice
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from shardwise.pipeline.admission import Admission, AdmissionPoint
 from shardwise.pipeline.arrays import Floats, Objective, OrderArrays
-from shardwise.pipeline.bounds import heads, tails
+from shardwise.pipeline.bounds import heads
 from shardwise.pipeline.build import Builder, BuildRule, Built
+from shardwise.pipeline.lateness import Lateness, LatenessPoint
 
 Report = Callable[[float, float, int], None]
 """Called with the best value, the bound, and how many schedules were looked at."""
 
-_STARTS = Path(__file__).with_name("starts.json")
-_SMALL = 4000
-"""Actions up to which annealing is worth more and hotter runs, with moves off the critical path."""
-_LARGE = 8000
-"""Actions from which a build and a replay miss the cache: fewer of both, so that pp 32 with 128 micro batches takes
-about 7 CPU seconds."""
-_HOT = ((0.2, 0.0), (0.5, 0.1), (1.0, 0.1), (2.0, 0.1))
-_COOL = ((0.3, 0.0), (0.15, 0.0))
-"""Annealing runs: start temperature in typical action times, share of moves anywhere."""
+_SMALL, _LARGE = 4_000, 8_000
+"""Actions up to which annealing is worth more and hotter runs, with moves off the critical path; and from which a build
+and a replay miss the cache: fewer of both, so that pp 32 with 128 micro batches takes about a CPU second."""
+_BUILT = 4e6
+"""Actions in all builds at effort 1, about a CPU second."""
+_FRESH = 0.15
+"""Share of a round's points that are random; the others step away from the best of the round."""
+_ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OrderPoint:
-    """A rule and the bias on the tails, in typical action times."""
+class _Annealing(NamedTuple):
+    """Actions replayed in all at effort 1 (1e8 are about a CPU second), and the runs of a round and of the end: start
+    temperature in typical action times, share of moves anywhere.
+    """
 
-    horizon: float
-    """Over the bound."""
-    reserve: float
-    inherit: float
-    bias: Floats
+    work: float
+    runs: tuple[tuple[float, float], ...]
+    last: tuple[tuple[float, float], ...]
+
+
+_ANNEALING = {
+    "small": _Annealing(3e8, ((0.3, 0.0), (1.0, 0.1)), ((0.5, 0.1), (2.0, 0.1))),
+    "middle": _Annealing(1.5e8, ((0.3, 0.05),), ((0.15, 0.0),)),
+    "large": _Annealing(3e7, ((0.3, 0.05),), ((0.15, 0.0),)),
+}
+P = TypeVar("P")
+
+
+class _Rules(Protocol[P]):
+    def rule(self, point: P) -> tuple[BuildRule, Floats]: ...
+    def fresh(self, dice: random.Random) -> P: ...
+    def near(self, at: P, dice: random.Random) -> P: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Climb(Generic[P]):
+    """The points of one kind of rules: the best of this round, and what the best of all rounds reaches."""
+
+    rules: _Rules[P]
+    point: P | None = None
+    value: float = float("inf")
+    least: float = float("inf")
+
+    def next(self, dice: random.Random, *, fresh: bool) -> P:
+        return self.rules.fresh(dice) if fresh or self.point is None else self.rules.near(self.point, dice)
+
+    def tell(self, point: P, value: float) -> None:
+        self.least = min(self.least, value)
+        if value <= self.value:
+            self.point, self.value = point, value
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -58,16 +90,16 @@ class OrderSearch:
     """CPU seconds of this process at which to stop."""
     report: Report = lambda *_: None
     best: Built = field(init=False)
-    point: OrderPoint = field(init=False)
     looked: int = 0
     interrupted: bool = False
     out_of_time: bool = False
-    _point_value: float = float("inf")
-    _left: tuple[OrderPoint, float] = field(init=False)
+    _round: Built = field(init=False)
+    """The best of this round, which is annealed: another valley than the best of all, maybe."""
+    _late: Lateness = field(init=False)
+    _admit: Admission = field(init=False)
+    _lateness: _Climb[LatenessPoint] = field(init=False)
+    _admission: _Climb[AdmissionPoint] = field(init=False)
     _builder: Builder = field(init=False)
-    _tail: Floats = field(init=False)
-    _sizes: int = field(init=False)
-    """Numbers of a bias: three shapes for each kind and position."""
     _random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,12 +107,11 @@ class OrderSearch:
         if self.objective == "period":  # a rank may end as much later as it begins later
             lag = heads(self.problem)[0, self.problem.chunk_of[:, 0], 0].copy()
         self._builder = Builder(self.problem, self.objective, lag=lag)
-        self._tail = tails(self.problem, lag).ravel()
-        self._sizes = 9 * self.problem.vpp
+        self._late, self._admit = Lateness(self.problem, self.bound, lag), Admission(self.problem)
+        self._lateness, self._admission = _Climb(self._late), _Climb(self._admit)
         self._random = random.Random(20240503)  # noqa: S311 - a search, not a secret
         empty = np.zeros(self.problem.actions, dtype=np.int32)
-        self.best = Built(value=float("inf"), rows=empty)
-        self.point = OrderPoint(horizon=1.0, reserve=1.0, inherit=0.0, bias=np.zeros(self._sizes))
+        self.best = self._round = Built(value=float("inf"), rows=empty)
 
     @property
     def proven(self) -> bool:
@@ -94,17 +125,27 @@ class OrderSearch:
 
     def first(self) -> None:
         """The plain rules, enough in most cases, then the ones that long searches found."""
-        for points in (self._plain, self._learned):
-            for point in points():
-                self._try(point)
-                if self.finished:
-                    return
+        for step in self._first():
+            step()
+            if self.finished:
+                return
+
+    def _first(self) -> Iterator[Callable[[], None]]:
+        late, admit, large = self._late, self._admit, self.problem.actions > _LARGE
+        for aim in islice(late.plain(), 9 if large else None):
+            yield partial(self._try, self._lateness, aim)
+        if self.problem.limited:
+            for entry in islice(admit.plain(), 8 if large else None):
+                yield partial(self._try, self._admission, entry)
+        if self._lateness.least <= self._admission.least:
+            for aim in islice(late.learned(), 15 if large else None):
+                yield partial(self._try, self._lateness, aim)
 
     def glance(self) -> None:
         """A quick look, to compare problems rather than to solve one."""
         self.first()
         if not self.proven:
-            self._anneal(min(2e6, 1e4 * self.problem.actions), 0.5, 0.1, 0)
+            self._anneal("best", min(2e6, 1e4 * self.problem.actions), 0.5, 0.1, 0)
 
     def refine(self) -> None:
         """Vary and anneal from the best so far until it is proven, or the plan or the time is through."""
@@ -115,104 +156,52 @@ class OrderSearch:
 
     def offer(self, built: Built) -> None:
         self.looked += 1
+        if built.value < self._round.value:
+            self._round = built
         if built.value < self.best.value:
             self.best = built
             self.report(built.value, self.bound, self.looked)
 
     def _plan(self) -> Iterator[Callable[[], None]]:
-        """Builds first, then annealing from the best, in three rounds of a fixed number of steps."""
+        """In every round builds, then annealing of the round's best; at last annealing of the best of all."""
         size = self.problem.actions
-        builds = int(min(1500, max(40, (3e6 if size > _LARGE else 5e6) / size)) * self.effort)
-        work = min(1.5e8 if size > _LARGE else 3e8, 4e5 * size) * self.effort
-        runs = _HOT if size <= _SMALL else _COOL
-        for turn in range(3):
-            if turn == 1:  # a second valley; the third round goes on from the better of the two
-                yield partial(self._restart, builds // 12)
-            if turn == 2:
-                yield self._return
-            for _ in range(builds):
-                yield self._vary
-            for k, (heat, anywhere) in enumerate(runs):
-                yield partial(self._anneal, work / len(runs), heat, anywhere, 10 * turn + k)
+        builds = int(min(1500, _BUILT / size) * self.effort / _ROUNDS) + 1
+        annealing = _ANNEALING["small" if size <= _SMALL else "large" if size > _LARGE else "middle"]
+        count = _ROUNDS * len(annealing.runs) + len(annealing.last)
+        work = min(annealing.work, 4e5 * size) * self.effort / count
+        for turn in range(_ROUNDS):
+            if turn:
+                yield self._restart
+            for k in range(builds):
+                yield partial(self._vary, first=turn == 0, fresh=k < _FRESH * builds)
+            for k, (heat, anywhere) in enumerate(annealing.runs):
+                yield partial(self._anneal, "round", work, heat, anywhere, 10 * turn + k)
+        for k, (heat, anywhere) in enumerate(annealing.last):
+            yield partial(self._anneal, "best", work, heat, anywhere, 10 * _ROUNDS + k)
 
-    def _plain(self) -> Iterator[OrderPoint]:
-        zero = np.zeros(self._sizes)
-        for reserve in (1.0, 0.0, 2.0, 3.0) if self.problem.limited else (0.0,):
-            for horizon in (1.0, 0.9, 0.97, 1.03, 0.5, 1.1):
-                yield OrderPoint(horizon=horizon, reserve=reserve, inherit=0.0, bias=zero)
+    def _vary(self, *, first: bool, fresh: bool) -> None:
+        """Both kinds in turn in the first round, then the one that has reached less."""
+        leads = self._lateness.least <= self._admission.least
+        if not self.problem.limited or (self.looked % 2 == 0 if first else leads):
+            self._try(self._lateness, self._lateness.next(self._random, fresh=fresh))
+        else:
+            self._try(self._admission, self._admission.next(self._random, fresh=fresh))
 
-    def _learned(self) -> Iterator[OrderPoint]:
-        """starts.json knows the first and the last chunk of a rank; those between get what lies between."""
-        place = np.linspace(0.0, 1.0, self.problem.vpp)[None, :, None]
-        for entry in json.loads(_STARTS.read_text())["points"]:
-            ends = np.array(entry["bias"]).reshape(3, 2, 3)
-            bias = (ends[:, :1] * (1 - place) + ends[:, 1:] * place).ravel()
-            reserve = entry["reserve"] if self.problem.limited else 0.0
-            yield OrderPoint(horizon=entry["horizon"], reserve=reserve, inherit=entry["inherit"], bias=bias)
+    def _restart(self) -> None:
+        """Go on from random points, whatever was known before."""
+        for climb in (self._lateness, self._admission):
+            climb.point, climb.value = None, float("inf")
+        self._round = Built(value=float("inf"), rows=self.best.rows)
 
-    def _try(self, point: OrderPoint) -> None:
-        scale = self.problem.unit
-        tail = self._tail + _shift(self.problem, point.bias) * scale if point.bias.any() else self._tail
-        rule = BuildRule(horizon=self.bound * point.horizon, reserve=point.reserve, inherit=point.inherit * scale)
+    def _try(self, climb: _Climb[P], point: P) -> None:
+        rule, tail = climb.rules.rule(point)
         built = self._builder.build(rule, tail)
-        if built.value <= self._point_value:
-            self.point, self._point_value = point, built.value
+        climb.tell(point, built.value)
         self.offer(built)
 
-    def _vary(self) -> None:
-        self._try(self._fresh() if self._random.random() < 0.2 else self._near())
-
-    def _restart(self, tries: int) -> None:
-        """Go on from the best of some random points, whatever was known before."""
-        known, value = self.point, self._point_value
-        self._point_value = float("inf")
-        for _ in range(tries):
-            self._try(self._fresh())
-        self._left = known, value
-
-    def _return(self) -> None:
-        """Back to the point left at the restart, if it was better."""
-        point, value = self._left
-        if value < self._point_value:
-            self.point, self._point_value = point, value
-
-    def _fresh(self) -> OrderPoint:
-        """A random point."""
-        dice = self._random
-        size = dice.choice((0.5, 1, 2, 4, 8))
-        bias = np.array([size * dice.gauss(0, 1) for _ in range(self._sizes)])
-        if dice.random() < 0.5:
-            bias.reshape(-1, 3)[:, 1:] = 0.0
-        return OrderPoint(
-            horizon=dice.choice((0.5, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1)),
-            reserve=dice.choice((0, 1, 1, 2, 3)) if self.problem.limited else 0.0,
-            inherit=dice.choice((0, 0, 0.5, 1, 2, -1)),
-            bias=bias,
-        )
-
-    def _near(self) -> OrderPoint:
-        """A step away from the best point."""
-        dice, at = self._random, self.point
-        horizon, reserve, inherit = at.horizon, at.reserve, at.inherit
-        if dice.random() < 0.3:
-            horizon *= 1 + dice.choice((-0.05, -0.02, -0.01, 0.01, 0.02, 0.05))
-        if self.problem.limited and dice.random() < 0.2:
-            reserve = max(0.0, reserve + dice.choice((-0.5, 0.5)))
-        if dice.random() < 0.2:
-            inherit += dice.gauss(0, 1)
-        size, share = dice.choice((0.1, 0.3, 1, 3)), dice.choice((0.1, 0.3, 0.6))
-        moved = np.array([size * dice.gauss(0, 1) if dice.random() < share else 0.0 for _ in at.bias])
-        return OrderPoint(horizon=horizon, reserve=reserve, inherit=inherit, bias=at.bias + moved)
-
-    def _anneal(self, work: float, heat: float, anywhere: float, seed: int) -> None:
+    def _anneal(self, which: Literal["round", "best"], work: float, heat: float, anywhere: float, seed: int) -> None:
+        built = self.best if which == "best" else self._round
+        if built.value == float("inf"):
+            return
         target, heat = self.bound * (1 + 1e-9), heat * self.problem.unit
-        run = self._builder.anneal(self.best, target=target, work=work, heat=heat, anywhere=anywhere, seed=seed)
-        self.offer(run)
-
-
-def _shift(problem: OrderArrays, bias: Floats) -> Floats:
-    """The sum of the shapes, by code: for each kind and position 1, the rank and the micro batch from -0.5 to 0.5."""
-    rank = problem.rank_of / max(1, problem.pp - 1) - 0.5
-    batch = np.arange(problem.microbatches) / max(1, problem.microbatches - 1) - 0.5
-    constant, by_rank, by_batch = np.moveaxis(bias.reshape(3, problem.vpp, 3)[:, problem.position], 2, 0)
-    return np.asarray(((constant + by_rank * rank)[:, :, None] + by_batch[:, :, None] * batch).ravel())
+        self.offer(self._builder.anneal(built, target=target, work=work, heat=heat, anywhere=anywhere, seed=seed))

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardwise.pipeline.action import Action, Schedule
 
 Slots = list[list[int]]
@@ -42,36 +44,33 @@ def _planned(block: list[tuple[int, int, int, int]], microbatches: int, name: st
     return Schedule.of(rows, name=name)
 
 
-def _idle_fill(slots: Slots) -> list[tuple[int, int]]:
-    """(slot, which gradient) of the W that fill idle slots, oldest gradient first; the rest follow at the end."""
-    busy = {slot: kind for kind in range(_W) for slot in slots[kind]}
-    pending, placed, slot = 0, list[tuple[int, int]](), 0
-    total = len(slots[_LATE_I]) + len(slots[_EARLY_I])
-    last = max(busy)
-    while len(placed) < total:
-        kind = busy.get(slot)
-        if kind in {_LATE_I, _EARLY_I}:
-            pending += 1
-        elif kind is None and pending and (slot <= last or len(placed) < total):
-            pending -= 1
-            placed.append((slot, len(placed)))
-        slot += 1
-    return placed
-
-
 def _with_weights(slots: Slots) -> Slots:
-    return [*slots[:_W], [slot for slot, _ in _idle_fill(slots)]]
+    """With the W, oldest gradient first: each in the first idle slot after its gradient and the W before it."""
+    gradients = np.sort(np.concatenate((slots[_LATE_I], slots[_EARLY_I])))
+    busy = np.concatenate(slots[:_W])
+    idle = np.ones(int(busy.max()) + 2 + len(gradients), dtype=bool)
+    idle[busy] = False
+    idle = np.flatnonzero(idle)
+    k = np.arange(len(gradients))
+    place = np.maximum.accumulate(np.searchsorted(idle, gradients) - k) + k
+    return [*slots[:_W], idle[place].tolist()]
 
 
 def _memory(slots: Slots) -> int:
-    """Most micro batches of a chunk held: F takes one, W gives it back."""
-    weights = slots[_W] if len(slots) > _W else [slot for slot, _ in _idle_fill(slots)]
-    events = sorted([(s, 1) for s in slots[_EARLY_F] + slots[_LATE_F]] + [(s, -1) for s in weights])
-    held = peak = 0
-    for _, change in events:
-        held += change
-        peak = max(peak, held)
-    return peak
+    """Most micro batches of a chunk held: F takes one, W gives it back, the giving first within a slot."""
+    weights = (slots if len(slots) > _W else _with_weights(slots))[_W]
+    taken = np.sort(np.concatenate((slots[_EARLY_F], slots[_LATE_F])))
+    given = np.searchsorted(np.array(weights), taken, side="right")
+    return int((1 + np.arange(len(taken)) - given).max())
+
+
+def _used(slots: Slots) -> list[int]:
+    """Micro batches of a chunk held after each slot, where the row has its W."""
+    change = np.zeros(2 + max(map(max, slots)), dtype=int)
+    for kind, takes in ((_EARLY_F, 1), (_LATE_F, 1), (_W, -1)):
+        if kind < len(slots):
+            np.add.at(change, slots[kind], takes)
+    return [int(held) for held in np.cumsum(change)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +86,7 @@ class _Pull:
     def run(self) -> list[Slots]:
         most = max(_memory(row) for row in self.ranks)
         taken: list[set[int]] = [set() for _ in self.ranks]
+        used = [_used(row) for row in self.ranks]
         phase = 0
         for rank, kind, m in self._walk():
             if phase == 0 and kind == _EARLY_I and rank == 0:
@@ -96,21 +96,26 @@ class _Pull:
                 taken[rank].add(self.ranks[rank][kind][m])
                 continue
             if phase == 2 or (phase == 0 and self.warmup):
-                self._pull(rank, kind, m, taken[rank], most)
+                self._pull(rank, kind, m, taken[rank], used[rank], most)
             taken[rank].add(self.ranks[rank][kind][m])
         return self.ranks
 
     def _walk(self) -> list[tuple[int, int, int]]:
         return [(rank, kind, m) for _, rank, kind, m in _by_slot(self.ranks)]
 
-    def _pull(self, rank: int, kind: int, m: int, taken: set[int], most: int) -> None:
+    def _pull(self, rank: int, kind: int, m: int, taken: set[int], used: list[int], most: int) -> None:
+        """Into the first idle slot where memory stays within the block's. W that are not in the row fill idle slots."""
         row = self.ranks[rank]
-        planned = row[kind][m]
+        planned, takes = row[kind][m], (1, 1, 0, 0, -1)[kind]
         for slot in range(self._earliest(rank, kind, m), planned):
-            if slot not in taken:
-                row[kind][m] = slot
-                if _memory(row) <= most:
-                    return
+            if slot in taken:
+                continue
+            row[kind][m] = slot
+            if len(row) > _W and takes + max(used[slot:planned]) <= most:
+                used[slot:planned] = [takes + held for held in used[slot:planned]]
+                return
+            if len(row) <= _W and _memory(row) <= most:
+                return
         row[kind][m] = planned
 
     def _earliest(self, rank: int, kind: int, m: int) -> int:
@@ -152,7 +157,7 @@ def _row(rank: int, pp: int, slots: Slots) -> list[Action]:
     actions |= {slot: Action(late, "I", m) for m, slot in enumerate(slots[_LATE_I])}
     actions |= {slot: Action(early, "I", m) for m, slot in enumerate(slots[_EARLY_I])}
     waiting: dict[int, list[int]] = {late: [], early: []}
-    fill = {slot for slot, _ in _idle_fill(slots)}
+    fill = set(_with_weights(slots)[_W])
     row = list[Action]()
     for slot in sorted(set(actions) | fill):
         action = actions.get(slot)
