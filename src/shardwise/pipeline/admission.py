@@ -9,6 +9,7 @@ the costs and is searched for.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import numpy as np
 
 from shardwise.pipeline.arrays import NEVER, Floats, OrderArrays
 from shardwise.pipeline.build import BuildRule
+from shardwise.pipeline.lateness import STARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,13 +67,21 @@ class Admission:
         """Gradients first, later chunks' forwards before earlier ones', weights last."""
         place = np.arange(self.problem.vpp)
         urgency = np.stack((1.0 - 0.1 * place, -1.0 + 0.1 * place, np.full(self.problem.vpp, 99.0)))
-        zero = np.zeros_like(urgency)
-        for window in (0.75, 1.0, 1.25, 1.5, 2.0):
-            for patience in (0.5, 1.0, 0.0):
-                yield AdmissionPoint(
-                    window=round(window * self.room), pace=0.0, patience=patience, reserve=float(patience > 0),
-                    age=0.0, urgency=urgency, slope=zero,
-                )  # fmt: skip
+        for window in (1.0, 0.75, 1.5):
+            yield AdmissionPoint(
+                window=round(window * self.room), pace=0.0, patience=0.5, reserve=1.0, age=0.0, urgency=urgency,
+                slope=np.zeros_like(urgency),
+            )  # fmt: skip
+
+    def learned(self) -> Iterator[AdmissionPoint]:
+        """starts.json knows the first and the last chunk of a rank; those between get what lies between."""
+        place = np.linspace(0.0, 1.0, self.problem.vpp)
+        for entry in json.loads(STARTS.read_text())["admission"]:
+            ends = np.array(entry.pop("urgency"))
+            urgency = ends[:, :1] * (1 - place) + ends[:, 1:] * place
+            slope = np.repeat(np.array(entry.pop("slope"))[:, None], self.problem.vpp, axis=1)
+            window = self.room * entry.pop("window")
+            yield AdmissionPoint(**entry, window=window, urgency=urgency, slope=slope)
 
     def fresh(self, dice: random.Random) -> AdmissionPoint:
         """A random point."""

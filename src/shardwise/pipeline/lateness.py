@@ -18,7 +18,8 @@ from shardwise.pipeline.arrays import Floats, OrderArrays
 from shardwise.pipeline.bounds import tails
 from shardwise.pipeline.build import BuildRule
 
-_STARTS = Path(__file__).with_name("starts.json")
+STARTS = Path(__file__).with_name("starts.json")
+"""Rules that long searches found once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,7 +57,7 @@ class Lateness:
     def learned(self) -> Iterator[LatenessPoint]:
         """starts.json knows the first and the last chunk of a rank; those between get what lies between."""
         place = np.linspace(0.0, 1.0, self.problem.vpp)[None, :, None]
-        for entry in json.loads(_STARTS.read_text())["points"]:
+        for entry in json.loads(STARTS.read_text())["points"]:
             ends = np.array(entry["bias"]).reshape(3, 2, 3)
             bias = (ends[:, :1] * (1 - place) + ends[:, 1:] * place).ravel()
             reserve = entry["reserve"] if self.problem.limited else 0.0

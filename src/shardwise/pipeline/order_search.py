@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -29,9 +29,9 @@ Report = Callable[[float, float, int], None]
 _SMALL, _LARGE = 4_000, 8_000
 """Actions up to which annealing is worth more and hotter runs, with moves off the critical path; and from which a build
 and a replay miss the cache: fewer of both, so that pp 32 with 128 micro batches takes about a CPU second."""
-_BUILT = 4e6
-"""Actions in all builds at effort 1, about a CPU second."""
-_FRESH = 0.15
+_BUILT = 6e6
+"""Actions in all builds at effort 1, about a CPU second; fewer of large ones."""
+_FRESH = 0.25
 """Share of a round's points that are random; the others step away from the best of the round."""
 _ROUNDS = 3
 
@@ -47,9 +47,9 @@ class _Annealing(NamedTuple):
 
 
 _ANNEALING = {
-    "small": _Annealing(3e8, ((0.3, 0.0), (1.0, 0.1)), ((0.5, 0.1), (2.0, 0.1))),
-    "middle": _Annealing(1.5e8, ((0.3, 0.05),), ((0.15, 0.0),)),
-    "large": _Annealing(3e7, ((0.3, 0.05),), ((0.15, 0.0),)),
+    "small": _Annealing(2e8, ((0.3, 0.0), (1.0, 0.1)), ((0.5, 0.1), (2.0, 0.1))),
+    "middle": _Annealing(1.2e8, ((0.3, 0.05),), ((0.15, 0.0),)),
+    "large": _Annealing(1e7, ((0.3, 0.05),), ((0.15, 0.0),)),
 }
 P = TypeVar("P")
 
@@ -131,14 +131,13 @@ class OrderSearch:
                 return
 
     def _first(self) -> Iterator[Callable[[], None]]:
-        late, admit, large = self._late, self._admit, self.problem.actions > _LARGE
-        for aim in islice(late.plain(), 9 if large else None):
+        large = self.problem.actions > _LARGE
+        for aim in islice(self._late.plain(), 9 if large else None):
             yield partial(self._try, self._lateness, aim)
-        if self.problem.limited:
-            for entry in islice(admit.plain(), 8 if large else None):
-                yield partial(self._try, self._admission, entry)
+        for entry in chain(self._admit.plain(), self._admit.learned()) if self.problem.limited else ():
+            yield partial(self._try, self._admission, entry)
         if self._lateness.least <= self._admission.least:
-            for aim in islice(late.learned(), 15 if large else None):
+            for aim in islice(self._late.learned(), 15 if large else None):
                 yield partial(self._try, self._lateness, aim)
 
     def glance(self) -> None:
@@ -165,24 +164,26 @@ class OrderSearch:
     def _plan(self) -> Iterator[Callable[[], None]]:
         """In every round builds, then annealing of the round's best; at last annealing of the best of all."""
         size = self.problem.actions
-        builds = int(min(1500, _BUILT / size) * self.effort / _ROUNDS) + 1
-        annealing = _ANNEALING["small" if size <= _SMALL else "large" if size > _LARGE else "middle"]
-        count = _ROUNDS * len(annealing.runs) + len(annealing.last)
+        large, rounds = size > _LARGE, 1 if size > _LARGE else _ROUNDS
+        builds = int(min(4000, _BUILT * (0.65 if large else 1) / size) * self.effort / rounds) + 1
+        annealing = _ANNEALING["large" if large else "small" if size <= _SMALL else "middle"]
+        count = rounds * len(annealing.runs) + len(annealing.last)
         work = min(annealing.work, 4e5 * size) * self.effort / count
-        for turn in range(_ROUNDS):
+        for turn in range(rounds):
             if turn:
                 yield self._restart
             for k in range(builds):
-                yield partial(self._vary, first=turn == 0, fresh=k < _FRESH * builds)
+                fresh = k < _FRESH * builds
+                yield partial(self._vary, both=turn == 0 and (fresh or not large), fresh=fresh)
             for k, (heat, anywhere) in enumerate(annealing.runs):
                 yield partial(self._anneal, "round", work, heat, anywhere, 10 * turn + k)
         for k, (heat, anywhere) in enumerate(annealing.last):
             yield partial(self._anneal, "best", work, heat, anywhere, 10 * _ROUNDS + k)
 
-    def _vary(self, *, first: bool, fresh: bool) -> None:
-        """Both kinds in turn in the first round, then the one that has reached less."""
+    def _vary(self, *, both: bool, fresh: bool) -> None:
+        """A point of both kinds in turn, or of the one that has reached less."""
         leads = self._lateness.least <= self._admission.least
-        if not self.problem.limited or (self.looked % 2 == 0 if first else leads):
+        if not self.problem.limited or (self.looked % 2 == 0 if both else leads):
             self._try(self._lateness, self._lateness.next(self._random, fresh=fresh))
         else:
             self._try(self._admission, self._admission.next(self._random, fresh=fresh))
