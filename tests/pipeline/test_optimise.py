@@ -192,8 +192,9 @@ def test_compiled_and_plain_builder_agree_and_keep_every_rule(seed):
     problem = make_problem(given_costs, ranks, m)
     bound = lower_bound(problem).value
     rule = BuildRule(
-        horizon=bound * dice.choice((0.5, 1, 1.1)), reserve=dice.choice((0, 1)), inherit=dice.uniform(-1, 1)
-    )
+        horizon=bound * dice.choice((0.5, 1, 1.1)), reserve=dice.choice((0, 1)), inherit=dice.uniform(-1, 1),
+        window=dice.choice((1, 2, 3.5, 100)), pace=dice.choice((0, 0, 5)), patience=dice.choice((-1, 0, 4)),
+    )  # fmt: skip
     builder, tail = Builder(problem), tails(problem).ravel()
     built = builder.build(rule, tail)
     rows, start = np.zeros(problem.actions, dtype=np.int32), np.zeros(problem.actions)
