@@ -145,7 +145,8 @@ class Space:
         axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
         shapes: dict[tuple[object, ...], list[Base]] = {}
         for base in self.bases:  # what is stacked over a base depends on these alone
-            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, self._kind(base))
+            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, base.rank_order,
+                     self._kind(base))  # fmt: skip
             shapes.setdefault(shape, []).append(base)
         stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...], RecomputeKind]]()
         for bases in shapes.values():
