@@ -16,6 +16,7 @@ from math import gcd, isqrt
 from typing import Any
 
 from shardwise.check.check import check
+from shardwise.check.runtime import dispatchers_on
 from shardwise.inputs.mixed import Mixed, kinds_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
@@ -216,7 +217,8 @@ class Space:
         q = self.question
         if ep == 1:
             return self._choices("dispatcher", (q.base.dispatcher,))
-        found, named = q.wishes.kept("dispatcher", q.runtime.can.dispatchers), q.wishes.named("dispatcher")
+        able = dispatchers_on(q.cluster, q.runtime)
+        found, named = q.wishes.kept("dispatcher", able), q.wishes.named("dispatcher")
         if "layer" in q.wishes.named("cuda_graphs"):  # whole layers with experts are captured with this one alone
             named = (*named, "hybridep")
         return [way for way in found if way in named or BEATEN.get(way) not in found]
