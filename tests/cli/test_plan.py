@@ -103,6 +103,22 @@ def test_what_if_plans_again(shardwise, plan_file):
     assert shardwise("what-if", plan_file).code == 2
 
 
+def test_what_if_of_the_same_cluster_recommends_the_same_plan(shardwise, tmp_path):
+    path = tmp_path / "plan.json"
+    options = ("--global-batch", "256", "--seq", "8192", "--only", "tp=4 cp=1 vpp=1")
+    assert shardwise("plan", "llama-3-70b", "-c", "64xh100", *options, "--out", path, "--quiet").code == 0
+    told = json.loads(shardwise("what-if", path, "--net", "1x", "--json", "-", "--quiet").out)
+    assert told["the best there"]["strategy"] == told["the plan as it is"]["strategy"]
+
+
+def test_nothing_fits_in_markdown_too(shardwise, tmp_path):
+    page = tmp_path / "plan.md"
+    found = shardwise("plan", "llama-3-70b", "-c", "1xh100", "--global-batch", "1", "--md", page)
+    assert found.code == 1
+    assert "nothing fits" in page.read_text()
+    assert "the closest lacks" in page.read_text()
+
+
 def test_sweep_writes_a_table_and_a_chart(shardwise, tmp_path):
     csv, chart = tmp_path / "grid.csv", tmp_path / "grid.svg"
     found = shardwise(

@@ -9,6 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 import shardwise
+from shardwise import api
 from shardwise.cli.main import run
 from shardwise.plan.plan import ProofPart
 from shardwise.plan.predict import plan_of
@@ -93,6 +94,7 @@ def test_a_search_lists_other_layouts():
     assert [f"`{answer.best.strategy}`", show_seconds(answer.best.iteration_seconds)] in [row[:2] for row in read]
     nothing = shardwise.plan("llama-3-70b", "1xh100", global_batch=1, seq=4096)
     assert "nothing fits" in answer_markdown(nothing)
+    assert api.why_nothing(nothing) in answer_markdown(nothing)
 
 
 def test_the_verbs_write_it(tmp_path, capfd):

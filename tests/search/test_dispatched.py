@@ -87,6 +87,21 @@ def test_graphs_that_bring_nothing_are_dropped():
     assert best.strategy.cuda_graphs == "none"
 
 
+def test_the_simplest_has_no_graphs_where_they_may_be_left_out():
+    options = {"global_batch": 256, "seq": 4096, "gap": 0.01}
+    plain = plan("llama-3-8b", "64xh100", **options, only="tp=1 pp=1 cp=1")
+    named = plan("llama-3-8b", "64xh100", **options, only="tp=1 pp=1 cp=1 graphs=none,attention,layer")
+    assert named.simplest.strategy == plain.simplest.strategy
+
+
+@pytest.mark.parametrize("gpu", ["ascend-910b", "tpu-v5p", "trainium2"])
+def test_kernels_that_a_chip_lacks_are_neither_proposed_nor_taken(gpu):
+    found = plan("qwen3-30b-a3b", f"64x{gpu}", global_batch=64, gap=0.2, only="tp=1 cp=1 mbs=1 vpp=1")
+    assert {one.strategy.dispatcher for one in found.simulated} <= {"all-to-all", "all-gather"}
+    with pytest.raises(InputError, match=f"deepep is not written for {gpu}; use all-to-all or all-gather"):
+        plan("qwen3-30b-a3b", f"64x{gpu}", global_batch=64, only="dispatch=deepep")
+
+
 def test_all_that_is_named_is_searched_and_numbers_change_only_where_they_are():
     asked = {"global_batch": 64, "gap": 0.05}
     only = "tp=1 cp=1 pp=1 mbs=1"
@@ -168,6 +183,7 @@ def _cut(question):
         ("qwen3-30b-a3b", "torchtitan", "dispatch=hybridep", "hybridep is not in runtime torchtitan"),
         ("qwen3-30b-a3b", "torchtitan", "ep-overlap", "does not have it"),
         ("llama-3-8b", "megatron", "ep-overlap", "has no experts"),
+        ("llama-3-8b", "megatron", "dispatch=deepep", "has no experts; drop dispatch=deepep"),
     ],
 )
 def test_what_no_layout_could_have_is_refused(model, runtime, only, word):

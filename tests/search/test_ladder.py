@@ -79,3 +79,38 @@ def test_the_ledger_of_the_closest_adds_up():
 def test_told_to_stop_it_says_what_it_has():
     answer = api.plan("llama-3-8b", "1xh100", global_batch=8, only="recompute=none", time_limit=1e-9)
     assert "more time" in api.why_nothing(answer)
+
+
+def changes(*asked, **options):
+    """The ways out of a question by their changes, and how it is told."""
+    answer = api.plan(*asked, **options)
+    return {rung.change: rung for rung in answer.closest.ladder}, api.why_nothing(answer)
+
+
+def test_another_gpu_is_of_the_same_maker_and_not_missed_behind_small_ones():
+    assert (
+        changes("llama-3-8b", "1xa100-40", global_batch=8, seq=8192, only="offload-optimizer grad-bf16")[0][
+            "another GPU"
+        ].cluster
+        == "1xa100"
+    )
+    found, _ = changes("mixtral-8x7b", "8xa100", global_batch=128, only="tp=1 pp=1 mbs=1 recompute=none")
+    assert found["another GPU"].cluster == "8xh200"
+
+
+def test_a_limit_that_was_asked_for_is_named_and_lifting_it_is_a_way_out():
+    only = "tp1 pp1 zero1 recompute=full"
+    found, told = changes("llama-3-8b", "8xh100", global_batch=64, only=only, memory="20GiB")
+    assert "20.00 GiB may be used, as was asked" in told
+    assert "with the usual margin it would fit" in told
+    assert "memory model's error" not in told
+    lifted = found["no limit of memory but the usual margin"]
+    assert lifted.unlimited
+    assert lifted.total_bytes > 20 * 2**30
+    assert "another GPU" not in found
+
+
+def test_more_of_the_same_gpus_come_before_others():
+    found, told = changes("llama-3-8b", "1xa100-40", global_batch=8, seq=8192)
+    assert list(found)[-2:] == ["more GPUs", "another GPU"]
+    assert told.count("GPU-seconds") == 1

@@ -18,7 +18,8 @@ from shardwise.inputs.load import load_runtime, mixed_of, named_cluster
 from shardwise.inputs.mixed import Mixed, orders_of, replicas_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
-from shardwise.report.data import facts
+from shardwise.report.data import alone, facts
+from shardwise.report.markdown import answer_markdown
 from shardwise.search.api import answer_of, question_of
 from shardwise.search.balance_plan import balanced
 from shardwise.search.mixed_screen import MixedScreen
@@ -198,3 +199,11 @@ def test_a_kind_that_is_faster_alone_is_told():
     assert found.alone[0].seconds < found.fastest.iteration_seconds < found.alone[1].seconds
     assert said[0].startswith("4xa100 takes")
     assert [text.endswith("faster: leave the others out") for text in said] == [True, False]
+    assert all(text in answer_markdown(found) for text in said)
+    near = replace(found, alone=(found.alone[0]._replace(seconds=0.99 * found.best.iteration_seconds),))
+    assert next(text for _, text in alone(near)).endswith("; equal within the error")
+
+
+def test_the_kind_that_lacks_a_number_format_is_named():
+    answer = shardwise.plan("llama-3-8b", "8xh100 + 8xa100", global_batch=64, only="fp8 tp1 cp1")
+    assert "a100 has no fp8 hardware" in why_nothing(answer)

@@ -13,6 +13,7 @@ import shardwise
 from shardwise.estimate.intervals import NORMAL, layout_distance, layout_width, within_error
 from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.strategy import Strategy
+from shardwise.measure.nearest import nearest_run
 from shardwise.plan.proof import check_proof
 from shardwise.search.api import answer_of
 from shardwise.search.recomputes import AS_NEEDED
@@ -193,3 +194,8 @@ def test_the_nearest_run(answer):
     assert low < run.predicted_seconds < high
     assert 0.1 < run.mfu < 0.7
     assert run.distance > 0
+
+
+def test_a_run_of_a_cut_model_is_called_so():
+    found = shardwise.estimate("gemma-2-27b", "64xh100", "tp8 dp8 mbs1 gbs128 seq8192")
+    assert nearest_run(found).model == "llama3.1-405b cut to 7 layers"

@@ -110,3 +110,25 @@ def test_experts_are_sharded_where_nothing_else_is():
     stages = {one.zero: one for one in map(space.strategy, space.points()) if not one.recompute.full}
     sizes = {api.estimate(question.model, question.cluster, one).total_bytes for one in stages.values()}
     assert len(sizes) == len(stages) > 1
+
+
+@pytest.mark.parametrize("only", ["order=dp-pp,pp-dp", "order=dp-pp,pp-dp group=0,8,16", "graphs=none,attention,layer"])
+def test_what_is_counted_is_what_is_searched(only):
+    answer = api.plan("llama-3-8b", "64xh100", global_batch=256, only=only)
+    space = Space(question=answer.question)
+    assert answer.counts.strategies == sum(map(space.size, space.bases))
+    assert answer.counts.left_open == 0
+    assert answer.counts.simulated + answer.counts.pruned == answer.counts.strategies
+
+
+@pytest.mark.parametrize(
+    ("only", "told"),
+    [
+        ("tp=4 tp=2", "tp=4 and tp=2 exclude each other"),
+        ("tp>4 tp<5 pp=1", "tp>4 and tp<5 exclude each other"),
+        ("offload-optimizer offload-activations", "offload=optimizer and offload=activations exclude each other"),
+        ("tp>1 tp<3 pp=16", "pp=16: here pp can be"),
+    ],
+)
+def test_conditions_that_exclude_each_other_are_named(only, told):
+    assert told in api.why_nothing(api.plan("llama-3-8b", "8xh100", global_batch=64, only=only))

@@ -213,7 +213,7 @@ def what_if(
     gpus: int | None = None,
     net: str | None = None,
     memory: float | str | None = None,
-    gap: float = 0.02,
+    gap: float = 0.005,
     only: str = "",
     report: Report | None = None,
 ) -> WhatIf:

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 
 from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.errors import Fault
+from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.mixed import Mixed, by_replica, kinds_of, replicas_of
 
 _MAKERS = {"mi": "AMD", "tpu-": "Google", "trainium": "Amazon", "ascend-": "Huawei"}
 """How the names of a maker's chips begin; the others are NVIDIA's."""
 
 
+def maker_of(gpu: Gpu) -> str:
+    return next((maker for start, maker in _MAKERS.items() if gpu.name.startswith(start)), "NVIDIA")
+
+
 @rule("cluster.gpus")
 def one_maker(case: Combination) -> Iterator[Fault]:
-    makers = {
-        next((maker for start, maker in _MAKERS.items() if kind.gpu.name.startswith(start)), "NVIDIA"): kind.name
-        for kind in kinds_of(case.cluster)
-    }
+    makers = {maker_of(kind.gpu): kind.name for kind in kinds_of(case.cluster)}
     if len(makers) > 1:
         told = " and ".join(f"{name} ({maker})" for maker, name in makers.items())
         yield Fault("cluster.kinds", f"{told}: collectives of different makers do not join; choose kinds of one")

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from shardwise.check.rule import Combination, either, rule
 from shardwise.errors import Fault
-from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.cluster import Cluster, Gpu
 from shardwise.inputs.layers import layer_faults, stage_layers
 from shardwise.inputs.lookup import CATALOG, entry
+from shardwise.inputs.mixed import kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -22,6 +23,13 @@ _OTHER_CHIPS = {
     "trainium": "of the runtimes known here --runtime maxtext (JAX, XLA) is nearest to what runs there",
 }
 """Chips of the catalog that most runtimes know nothing of, by how their names begin -> what to take."""
+
+
+_DEEPEP, _NO_DEEPEP = ("deepep", "hybridep"), ("v100", "tpu-", "trainium", "ascend-")
+"""Dispatchers that are kernels of their own, and chips that these are not written for, by how their names begin.
+
+DeepEP asks for Ampere or later (its README, requirements); ROCm has a port of it.
+"""
 
 
 def other_chip(gpu: Gpu, runtime: str) -> str:
@@ -45,22 +53,33 @@ def axes(case: Combination) -> Iterator[Fault]:
         yield Fault("strategy.cp_kind", f"{s.cp_kind} is not in runtime {name}; use {either(can.cp)}")
 
 
-def asked_dispatch(model: Model, strategy: Strategy, runtime: Runtime) -> Iterator[Fault]:
+def dispatchers_on(cluster: Cluster, runtime: Runtime) -> tuple[str, ...]:
+    """Ways for tokens to reach their experts that the runtime has and the chips can run."""
+    names = [kind.gpu.name for kind in kinds_of(cluster)]
+    able = not any(name.startswith(_NO_DEEPEP) for name in names)
+    return tuple(way for way in runtime.can.dispatchers if able or way not in _DEEPEP)
+
+
+def asked_dispatch(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime) -> Iterator[Fault]:
     """What is wrong with how tokens are to reach their experts, whatever the layout."""
-    can, name = runtime.can, runtime.base
-    if strategy.dispatcher not in can.dispatchers:
-        told = f"{strategy.dispatcher} is not in runtime {name}; use {either(can.dispatchers)}"
-        yield Fault("strategy.dispatcher", told)
+    can, name, way, ways = runtime.can, runtime.base, strategy.dispatcher, dispatchers_on(cluster, runtime)
+    if way not in ways:
+        where = f"in runtime {name}" if way not in can.dispatchers else f"written for {cluster.gpu.name}"
+        yield Fault("strategy.dispatcher", f"{way} is not {where}; use {either(ways)}")
+    elif model.moe is None and way != Strategy().dispatcher:
+        yield Fault("strategy.dispatcher", f"{model.name} has no experts; drop dispatch={way}")
     if strategy.ep_overlap and not can.ep_overlap:
         yield Fault("strategy.ep_overlap", f"runtime {name} does not have it; drop ep-overlap")
     elif strategy.ep_overlap and model.moe is None:
         yield Fault("strategy.ep_overlap", f"{model.name} has no experts; drop ep-overlap")
 
 
-@rule("runtime", "ep", "dispatcher", "ep_overlap", "pp", "vpp", "recompute", "global_batch", "micro_batch", "dp")
+@rule("runtime", "ep", "dispatcher", "ep_overlap", "pp", "vpp", "recompute", "global_batch", "micro_batch", "dp",
+      "model.moe", "cluster.gpu")  # fmt: skip
 def dispatch(case: Combination) -> Iterator[Fault]:
     s = case.strategy
-    asked = list(asked_dispatch(case.model, s, case.runtime)) if s.ep > 1 or s.ep_overlap else []
+    sends = s.ep > 1 or s.ep_overlap or case.model.moe is None
+    asked = list(asked_dispatch(case.model, case.cluster, s, case.runtime)) if sends else []
     if asked or not s.ep_overlap:
         yield from asked
     elif s.ep == 1:
@@ -189,7 +208,8 @@ def number_format(case: Combination) -> Iterator[Fault]:
     if dtype not in case.can.dtypes:
         yield Fault(path, f"{dtype} is not in runtime {case.runtime.base}; on {gpu.name} use {either(possible)}")
     elif dtype not in possible:
-        yield Fault(path, f"{_without(gpu, dtype)}; use {either(possible)}, or another GPU")
+        lacking = [kind.gpu for kind in kinds_of(case.cluster) if _HARDWARE[dtype] not in kind.gpu.flops]
+        yield Fault(path, f"{_without(lacking[0], dtype)}; use {either(possible)}, or another GPU")
 
 
 def unmixed(strategy: Strategy, runtime: Runtime) -> bool:

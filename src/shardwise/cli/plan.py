@@ -153,6 +153,7 @@ def _nothing(answer: Answer, output: Output) -> int:
     from shardwise.report.data import nothing_data
 
     output.answer(nothing_data(answer))
+    output.markdown(lambda: _markdown(answer, 0))
     if answer.interrupted:
         raise KeyboardInterrupt
     raise InfeasibleError(api.why_nothing(answer))

@@ -20,9 +20,9 @@ from shardwise.units import show_seconds
 @click.option(
     "--gap",
     type=Number("option.gap", share),
-    default="2%",
+    default="0.5%",
     metavar="X%",
-    help="How near the bound the new plan must be. [2%]",
+    help="How near the bound the new plan must be. [0.5%]",
 )
 @click.option("--only", default="", metavar="CONDITIONS", help="As for plan; those of the plan on other axes stay.")
 @click.option("--out", metavar="FILE", help="Write the new plan.")

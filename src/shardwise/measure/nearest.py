@@ -14,6 +14,7 @@ Only runs count that were published with their times and all settings that matte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from heapq import nsmallest
@@ -21,10 +22,12 @@ from math import log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardwise.errors import UnknownNameError
 from shardwise.estimate.estimate import Estimate, assemble
 from shardwise.estimate.setup import setup_of
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.files import read_json
+from shardwise.inputs.load import named_model
 from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
 from shardwise.inputs.strategy import Strategy
@@ -90,10 +93,18 @@ def _told(outcome: Outcome, distance: float, differs: tuple[str, ...]) -> Neares
     strategy = case.strategy if len(set(case.strategy.layers)) > 1 else replace(case.strategy, layers=())
     whole = assemble(setup_of(case.model, case.cluster, case.strategy, case.runtime))
     return NearestRun(
-        id=case.id, source=case.source, model=case.model.name, cluster=case.cluster.name, strategy=strategy,
+        id=case.id, source=case.source, model=_called(case.model), cluster=case.cluster.name, strategy=strategy,
         seconds=seconds, mfu=whole.mfu * whole.iteration_seconds / seconds, predicted_seconds=predicted,
         predicted_interval=outcome.interval("iteration_seconds"), distance=distance, differs=differs,
     )  # fmt: skip
+
+
+def _called(model: Model) -> str:
+    """The name, and how much of the model ran: benchmarks of large ones on few GPUs cut layers."""
+    known = [int(one.row["model"]["layers"]) for one in _runs() if one.row["model"]["name"] == model.name]
+    with suppress(UnknownNameError):
+        known.append(named_model(model.name).layers)
+    return model.name if model.layers == max(known) else f"{model.name} cut to {model.layers} layers"
 
 
 @cache

@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -30,9 +30,12 @@ from shardwise.partition.mixed import MixedReady
 from shardwise.pipeline.action import B, F
 
 _CLOSE = 1e-10
-_HALVINGS = 24
+_HALVINGS = 12
+"""Of D for a good plan to walk down from; the walk finds the best whatever it is."""
 _LARGEST = 10**8
 """Stages x cuts x cuts."""
+_KEPT = 10**6
+"""The same where what stages take on their paths is kept from plan to plan: some tens of megabytes."""
 _MANY = 4000
 """Steps down in D before the walk stops; the bound is then that of the last D."""
 
@@ -226,7 +229,7 @@ class Stages:
         for s in reversed(range(stages)):
             table = self.time[s]
             with np.errstate(invalid="ignore"):  # 0 x infinity: does not fit, and compares false
-                fine = self._dwell(s, table, behind) <= most
+                fine = self._dwells(s, behind) <= most
             total = np.where(fine, table + behind, np.inf)
             choice.append(total.argmin(axis=1))
             behind = total.min(axis=1)
@@ -241,18 +244,36 @@ class Stages:
         """S and D of a plan."""
         times = [float(self.time[s, cuts[s], cuts[s + 1]]) for s in range(len(cuts) - 1)]
         behind = [sum(times[s + 1 :]) for s in range(len(times))]
-        dwells = [float(self._dwell(s, np.array(times[s]), np.array(behind[s]), cuts)) for s in range(len(times))]
+        dwells = [self._dwell(s, times[s], behind[s], cuts) for s in range(len(times))]
         return sum(times), max(dwells)
 
-    def _dwell(self, s: int, time: Floats, behind: Floats, cuts: Sequence[int] | None = None) -> Floats:
-        """The longest of the paths that dwell on stage s, less S."""
-        forward = self.of(s).forward
-        f = forward if cuts is None else forward[cuts[s], cuts[s + 1]]
-        f = f + self.ready.fixed_time[F, s]
-        worst = np.zeros(())
-        for k, more, e, lag in self.path[s]:
-            worst = np.maximum(worst, k * f + more * (time - f) + e * behind + lag)
-        return np.asarray(worst + np.zeros(np.shape(time)))
+    def _steady(self, s: int) -> list[tuple[Floats, float, float]]:
+        """Of every path that dwells on stage s what the stage itself takes, by stretch of layers: the same for all
+        plans; then e and the messages.
+        """
+        if s in self._kept:
+            return self._kept[s]
+        f = self.of(s).forward + self.ready.fixed_time[F, s]
+        found = [(k * f + more * (self.time[s] - f), e, lag) for k, more, e, lag in self.path[s]]
+        if self.time.size <= _KEPT:
+            self._kept[s] = found
+        return found
+
+    @cached_property
+    def _kept(self) -> dict[int, list[tuple[Floats, float, float]]]:
+        return {}
+
+    def _dwells(self, s: int, behind: Floats) -> Floats:
+        """The longest of the paths that dwell on stage s, less S, by stretch of layers."""
+        worst = np.zeros(self.time.shape[1:])
+        for steady, e, lag in self._steady(s):
+            np.maximum(worst, steady + e * behind + lag, out=worst)
+        return worst
+
+    def _dwell(self, s: int, time: float, behind: float, cuts: Sequence[int]) -> float:
+        """The same of one plan."""
+        f = float(self.of(s).forward[cuts[s], cuts[s + 1]] + self.ready.fixed_time[F, s])
+        return max(0.0, *(k * f + more * (time - f) + e * behind + lag for k, more, e, lag in self.path[s]))
 
     def chosen(self, s: int, start: int, end: int) -> RecomputeMix:
         """How the layers from one cut to another are run on stage s."""

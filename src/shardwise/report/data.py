@@ -5,11 +5,12 @@ for all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import log
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.intervals import distance, likeness, within_error
+from shardwise.estimate.intervals import distance, likeness, pair_width, within_error
 from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
@@ -42,11 +43,14 @@ def facts(answer: Answer) -> Iterator[tuple[str, str]]:
 
 
 def alone(answer: Answer) -> Iterator[tuple[str, str]]:
-    """What each kind of a mixed cluster reaches without the others, and whether that is faster."""
-    for one in answer.alone if answer.best else ():
-        share = one.seconds / answer.best.iteration_seconds - 1 if answer.best else 0.0
-        faster = "; faster: leave the others out" if share < 0 else ""
-        yield "alone", f"{one.cluster} takes {show_seconds(one.seconds)} ({share:+.1%}) with {one.strategy}{faster}"
+    """What each kind of a mixed cluster reaches without the others, and whether that is faster or as fast."""
+    best = answer.best
+    for one in answer.alone if best else ():
+        ratio = one.seconds / best.iteration_seconds if best else 1.0
+        words = likeness(abs(log(ratio)) / pair_width(best), slower=ratio > 1) if best else ""
+        words = words or ("faster: leave the others out" if ratio < 1 else "")
+        told = f"{one.cluster} takes {show_seconds(one.seconds)} ({ratio - 1:+.1%}) with {one.strategy}"
+        yield "alone", f"{told}; {words}" if words else told
 
 
 def proven(answer: Answer, *, after: str = "") -> str:

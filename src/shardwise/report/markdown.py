@@ -12,8 +12,9 @@ from shardwise.plan.file import diff
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import estimate_of
 from shardwise.report import estimate as report
-from shardwise.report.data import candidates, other_plans, proven
+from shardwise.report.data import alone, candidates, other_plans, proven
 from shardwise.report.text import ROUNDING
+from shardwise.search.nothing_fits import why_nothing
 from shardwise.search.question import Answer
 from shardwise.units import show_bytes, show_percent, show_seconds
 
@@ -36,11 +37,10 @@ def answer_markdown(answer: Answer, shown: int = 5) -> str:
     """What a search found: the recommended plan, the fastest and the simplest beside it, and the other layouts."""
     best = answer.best
     if best is None:
-        return joined(
-            [f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"]
-        )
+        head = f"### {plain(answer.question.model.name)} on {plain(answer.question.cluster.name)}: nothing fits"
+        return joined([head, f"```text\n{why_nothing(answer)}\n```"])
     facts = [
-        *report.summary(best), ("proof", proven(answer)), *other_plans(answer),
+        *report.summary(best), ("proof", proven(answer)), *other_plans(answer), *alone(answer),
         *report.searched(answer.counts),
     ]  # fmt: skip
     heads, rows = candidates(answer, shown)

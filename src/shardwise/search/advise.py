@@ -118,10 +118,21 @@ class _Looks:
         for rows, start in search.rows_within(self.most, self._usual):
             may = (rows.seconds <= self.most) & (rows.bytes <= question.memory_limit)
             for row in np.flatnonzero(may).tolist():
-                one = Rival(search.strategy(start + row), float(rows.seconds[row]), self.experts)
-                if one.strategy.recompute.layers != AS_NEEDED and unusual.isdisjoint(one.kinds):
-                    least = float(rows.bytes[row])
-                    yield _Plain(self._plainness(one), one.seconds, one.expected(self.width), least, one)
+                for strategy in self._with_and_without_graphs(search.strategy(start + row)):
+                    one = Rival(strategy, float(rows.seconds[row]), self.experts)
+                    if one.strategy.recompute.layers != AS_NEEDED and unusual.isdisjoint(one.kinds):
+                        least = float(rows.bytes[row])
+                        yield _Plain(self._plainness(one), one.seconds, one.expected(self.width), least, one)
+
+    def _with_and_without_graphs(self, strategy: Strategy) -> Iterator[Strategy]:
+        """Of CUDA graphs that are named the space holds those that cover most, which are never slower: their bounds
+        hold without them, too, which is simpler.
+        """
+        yield strategy
+        wishes = self.question.wishes
+        choice = len(wishes.named("cuda_graphs")) > 1 and wishes.allow("cuda_graphs", "none")
+        if choice and strategy.cuda_graphs != "none":
+            yield replace(strategy, cuda_graphs="none")
 
     def _usual(self, base: Base) -> bool:
         return (base.cp == 1 or self.question.base.seq > SHORT) and (base.sp or base.tp == 1) and base.etp == 1

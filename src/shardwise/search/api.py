@@ -93,7 +93,7 @@ def _refuse(model: Model, cluster: Cluster, base: Strategy, runtime: Runtime, li
     faults = [*value_faults(model, "model"), *value_faults(cluster, "cluster"), *value_faults(base, "strategy")]
     overlap = (wishes.named("ep_overlap") or (base.ep_overlap,)) == (True,)
     for way in wishes.named("dispatcher") or (base.dispatcher,):
-        faults += asked_dispatch(model, replace(base, dispatcher=way, ep_overlap=overlap), runtime)
+        faults += asked_dispatch(model, cluster, replace(base, dispatcher=way, ep_overlap=overlap), runtime)
     if len(kinds_of(cluster)) > MOST_KINDS:
         told = f"has {len(kinds_of(cluster))} kinds of GPU, and {MOST_KINDS} are searched together"
         faults.append(Fault("cluster", f"{told}; leave one out, or estimate strategies one by one"))

@@ -13,8 +13,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from shardwise.check.mixed import maker_of
 from shardwise.errors import ShardwiseError
 from shardwise.inputs import lookup
+from shardwise.inputs.calibrations import family_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import CLUSTERS, named_cluster, resized
 from shardwise.inputs.mixed import Mixed
@@ -38,8 +40,8 @@ AXES = {
     "cp": "context parallel",
 }  # fmt: skip
 """Conditions whose removal has a name of its own."""
-OTHERS = 4
-"""Other GPUs that are tried, least memory first."""
+OTHERS, SIZE = 4, 8 * 2**30
+"""Other GPUs that are tried, least memory first, and bytes within which two have as much."""
 FEW = 8
 """Lean strategies that are simulated before a change is said not to be enough."""
 Stop = Callable[[], bool]
@@ -57,7 +59,8 @@ class Way(NamedTuple):
 
 
 def with_ladder(question: Question, near: Closest, stop: Stop | None = None, seconds: float | None = None) -> Closest:
-    """What comes nearest, with the ways out: those that keep the cluster first, each kind cheapest first.
+    """What comes nearest, with the ways out: those that keep the cluster first, then those that keep the GPU (seconds
+    of another one have another price), each kind cheapest first.
 
     Once `stop` says yes, the `seconds` are over or Ctrl-C is pressed, the ladder is what was found by then.
     """
@@ -74,7 +77,8 @@ def with_ladder(question: Question, near: Closest, stop: Stop | None = None, sec
         finished = not over()
     except KeyboardInterrupt:
         finished = False
-    ranked = sorted(rungs, key=lambda one: (one.cluster != question.cluster.name, one.seconds * one.gpus))
+    own = question.cluster
+    ranked = sorted(rungs, key=lambda one: (one.cluster != own.name, one.gpu != own.gpu.name, one.seconds * one.gpus))
     return replace(near, ladder=tuple(ranked), ladder_finished=finished)
 
 
@@ -85,7 +89,7 @@ def _rungs(question: Question, near: Closest, over: Stop) -> Iterator[Rung]:
         return (rung for way in ways if _fits(way.question) and (rung := _rung(question, way, near, over)))
 
     ways, here = [*_settings(question), *_relaxed(question)], False
-    for rung in reached(ways):
+    for rung in reached([*ways, *_unlimited(question)]):
         here = True
         yield rung
     if not here:
@@ -106,6 +110,12 @@ def _relaxed(question: Question) -> Iterator[Way]:
     for axis in dict.fromkeys(condition.axis for condition in question.wishes.conditions):
         if made := _changed(question, without(question.conditions, axis)):
             yield Way(AXES.get(axis, f"{axis} as needed"), made, axis=axis)
+
+
+def _unlimited(question: Question) -> Iterator[Way]:
+    """All of the memory but the usual margin, where less was asked for."""
+    if question.memory_limit < _usual(question):
+        yield Way("no limit of memory but the usual margin", replace(question, memory_limit=_usual(question)))
 
 
 def _together(question: Question, ways: list[Way]) -> Iterator[Way]:
@@ -165,25 +175,45 @@ def _elsewhere(question: Question, near: Closest, *, needed: bool) -> Iterator[W
         gpus = smallest(saving, leanest(saving))[0] if saving else 0
         if saving and gpus:
             yield Way("more GPUs, and all settings that save memory", _on(saving, resized(question.cluster, gpus)))
+    if _fits(replace(question, memory_limit=_usual(question))):  # these GPUs are large enough
+        return
     larger = (_on(question, cluster) for cluster in _larger(question, near.missing + question.memory_limit))
     if (there := next(filter(_fits, larger), None)) is not None:
         yield Way("another GPU", there)
 
 
 def _larger(question: Question, needed: float) -> list[Cluster]:
-    """As many GPUs of the catalog, as fast in the number format, that have about the bytes that are needed here."""
-    dtype = question.base.dtype
+    """As many GPUs of the catalog, as fast in the number format, that have about the bytes that are needed here.
+
+    Of the same maker, since another one's need other software; those of the own family first, then the smallest; of
+    those that have as much memory the fastest.
+    """
+    own, dtype = question.cluster.gpu, question.base.dtype
     found = [named_cluster(f"{question.cluster.gpus}x{name}") for name in lookup.names(CLUSTERS)]
-    peak = question.cluster.gpu.peak(dtype)
-    enough = [one for one in found if one.gpu.memory > 0.9 * needed and one.gpu.peak(dtype) >= peak]
-    return sorted(enough, key=lambda one: (one.gpu.memory, one.gpu.name))[:OTHERS]
+    enough = [
+        one for one in found
+        if maker_of(one.gpu) == maker_of(own) and one.gpu.memory > 0.9 * needed
+        and one.gpu.peak(dtype) >= own.peak(dtype)
+    ]  # fmt: skip
+    family = family_of(own)
+    ranked = sorted(enough, key=lambda one: (family_of(one.gpu) != family, one.gpu.memory // SIZE,
+                                             -one.gpu.peak(dtype), one.gpu.name))  # fmt: skip
+    sizes: dict[float, Cluster] = {}
+    for one in ranked:
+        sizes.setdefault(one.gpu.memory // SIZE, one)
+    return list(sizes.values())[:OTHERS]
+
+
+def _usual(question: Question) -> float:
+    """What a rank may need where no limit was asked for."""
+    return memory_limit(question.model, question.cluster, question.base.dtype, question.runtime)
 
 
 def _on(question: Question, cluster: Cluster) -> Question:
     """The same question elsewhere: the margin is the memory model's error again, or what was asked for."""
     model, dtype, runtime = question.model, question.base.dtype, question.runtime
-    usual = memory_limit(model, question.cluster, dtype, runtime)
-    margin = None if question.memory_limit == usual else question.cluster.gpu.memory - question.memory_limit
+    asked = question.memory_limit != _usual(question)
+    margin = question.cluster.gpu.memory - question.memory_limit if asked else None
     return replace(question, cluster=cluster, memory_limit=memory_limit(model, cluster, dtype, runtime, margin))
 
 
@@ -208,4 +238,5 @@ def _rung(question: Question, way: Way, near: Closest, over: Stop) -> Rung | Non
         memory=cluster.gpu.memory,
         slower=found.iteration_seconds / near.seconds - 1,
         dearer=found.iteration_seconds * cluster.gpus / (near.seconds * question.cluster.gpus) - 1,
+        unlimited=cluster == question.cluster and way.question.memory_limit > question.memory_limit,
     )

@@ -71,7 +71,8 @@ def _ways(near: Closest) -> str:
 
 def rung_lines(rung: Rung) -> tuple[str, str]:
     """A way out in two lines: the change with its price, and the strategy."""
-    price = f"{show_seconds(rung.seconds)} ({rung.slower:+.0%} time, {rung.dearer:+.0%} GPU-seconds)"
+    dearer = f", {rung.dearer:+.0%} GPU-seconds" if abs(rung.dearer - rung.slower) > 1e-9 else ""
+    price = f"{show_seconds(rung.seconds)} ({rung.slower:+.0%} time{dearer})"
     needs = f"{show_bytes(rung.total_bytes)} of {show_bytes(rung.memory)}"
     conditions = f' --only "{rung.conditions}"' if rung.conditions else ""
     return f"- {rung.change}: {price}, {needs}: -c {rung.cluster}{conditions}", f"    {rung.strategy}"
@@ -79,12 +80,19 @@ def rung_lines(rung: Rung) -> tuple[str, str]:
 
 def _yardstick(question: Question, near: Closest) -> str:
     """What is missing is measured against what may be used, `estimate` measures against the GPU: both are named."""
+    from shardwise.search.api import memory_limit  # which asks this module why nothing fits
+
     if isinstance(question.cluster, Mixed):
         return ""
     limit, memory = question.memory_limit, question.cluster.gpu.memory
-    needed = f", which needs {show_bytes(near.missing + limit)} of {show_bytes(memory)}"
+    usual = memory_limit(question.model, question.cluster, question.base.dtype, question.runtime)
+    needs = near.missing + limit
+    needed = f", which needs {show_bytes(needs)} of {show_bytes(memory)}"
     if limit >= memory:
         return needed
+    if limit != usual:
+        more = "; with the usual margin it would fit" if needs <= usual else ""
+        return f"{needed} where {show_bytes(limit)} may be used, as was asked (--memory, --memory-margin){more}"
     kept = f"{show_bytes(memory - limit)} are left free, the margin for the memory model's error"
     return f"{needed} where {kept} (--memory-margin changes it)"
 
@@ -97,8 +105,8 @@ def why_empty(question: Question) -> str:
     for fault in number_format.find(case):
         return f"{text}cannot be trained with {base.dtype}: {fault.message}; give the number format as a condition"
     text += (
-        f"with global batch {base.global_batch:,} and sequence {base.seq:,} cannot be split over {gpus:,} GPUs with "
-        f"{question.runtime.name} under these conditions"
+        f"with global batch {base.global_batch:,} and sequence {base.seq:,} cannot be split over "
+        f"{gpus:,} GPU{'s' if gpus > 1 else ''} with {question.runtime.name} under these conditions"
     )
     found = culprits(question)
     if found:
@@ -116,12 +124,22 @@ def culprits(question: Question) -> list[str]:
     for axis in dict.fromkeys(condition.axis for condition in question.wishes.conditions):
         own = [one for one in question.wishes.conditions if one.axis == axis]
         rest = tuple(one for one in question.wishes.conditions if one.axis != axis)
+        if exclude_each_other(own):
+            found.append(f"{' and '.join(map(_said, own))} exclude each other; keep one")
+            continue
         total, axes = Space(question=replace(question, wishes=Wishes(conditions=rest))).count()
         if total:
             values = list(axes[_COUNTED.get(axis, axis)])
             shown = ", ".join(values[:_SHOWN]) + (", ..." if len(values) > _SHOWN else "")
             found.append(f"{' '.join(map(_said, own))}: here {axis} can be {shown}")
     return found
+
+
+def exclude_each_other(conditions: list[Condition]) -> bool:
+    """Whether no value meets all conditions on an axis: if one does, one of theirs does, or a number beside it."""
+    named = {value for one in conditions for value in one.values}
+    beside = {value + step for value in named if type(value) is int for step in (-1, 1)}
+    return len(conditions) > 1 and not any(all(one.holds(value) for one in conditions) for value in named | beside)
 
 
 def _said(condition: Condition) -> str:

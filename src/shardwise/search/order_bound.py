@@ -23,7 +23,7 @@ from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Ready
 from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
 from shardwise.pipeline.action import B, F
-from shardwise.search.stage_work import Choices, Priced
+from shardwise.search.stage_work import Choices, PricedPieces
 from shardwise.search.table import Floats, Table
 
 RELAXATIONS = 12
@@ -71,7 +71,7 @@ def mean_path(strategy: Strategy, layers: int, ends: Ends, hop: float, shown: fl
     return MeanPath(found.times[F], found.times[B], found.lag / hop if hop else 0.0)
 
 
-def ends_of(table: Table, priced: Priced, cell: int) -> Ends:
+def ends_of(table: Table, priced: PricedPieces, cell: int) -> Ends:
     """Of a base, nothing recomputed."""
     both = np.stack((priced.forward[cell], priced.backward[cell, :, 0]))
     numbers, kinds = np.array([piece.number for piece in table.pieces]), len(table.layers)
@@ -81,7 +81,7 @@ def ends_of(table: Table, priced: Priced, cell: int) -> Ends:
 
 
 def least_passes(
-    path: MeanPath, table: Table, priced: Priced, cell: int, choices: Choices, hop: float, shown: float
+    path: MeanPath, table: Table, priced: PricedPieces, cell: int, choices: Choices, hop: float, shown: float
 ) -> Floats:
     """Seconds of the passes of every cut at least, by choice."""
     numbers, kinds = np.array([piece.number for piece in table.pieces]), len(table.layers)

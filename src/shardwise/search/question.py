@@ -154,6 +154,8 @@ class Rung:
     """Its time over that of the strategy that comes nearest, less 1."""
     dearer: float
     """The same of GPU-seconds, which tells what more GPUs cost."""
+    unlimited: bool = False
+    """The limit of memory that was asked for is lifted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

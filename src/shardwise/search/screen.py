@@ -22,7 +22,7 @@ from shardwise.search.order_bound import Ends, MeanPath, ends_of, least_passes, 
 from shardwise.search.pipeline_bound import Pipes, crowded, makespan, mixed_passes, pipes_of
 from shardwise.search.question import Base, Layout, Point, ShardingChoice
 from shardwise.search.space import Space
-from shardwise.search.stage_work import Choices, Priced, Work, choices_of, priced_of, works_of
+from shardwise.search.stage_work import Choices, PricedPieces, Work, choices_of, priced_of, works_of
 from shardwise.search.table import (
     Floats,
     QuickTable,
@@ -115,7 +115,7 @@ class Screen:
         return [self._rows(*each, choices, most) for each in zip(bases, tables, frames, priced, works, strict=True)]
 
     def _rows(
-        self, base: Base, table: Table, frame: Frame, priced: Priced, work: Work, choices: Choices, most: float
+        self, base: Base, table: Table, frame: Frame, priced: PricedPieces, work: Work, choices: Choices, most: float
     ) -> ScreenRows:
         question = self.space.question
         passes = self._passes(table, frame, work)[frame.track_of_pair]
@@ -184,7 +184,7 @@ class Screen:
         return found
 
     def _ordered(
-        self, base: Base, table: Table, frame: Frame, priced: Priced, choices: Choices, may: np.ndarray
+        self, base: Base, table: Table, frame: Frame, priced: PricedPieces, choices: Choices, may: np.ndarray
     ) -> Floats:
         """The same from the order of passes, where that may tell more: [pair, choice]."""
         pipes, found = self._pipes(table, frame), np.zeros((len(frame.tracks), may.shape[1]))

@@ -16,6 +16,7 @@ from math import gcd, isqrt
 from typing import Any
 
 from shardwise.check.check import check
+from shardwise.check.runtime import dispatchers_on
 from shardwise.inputs.mixed import Mixed, kinds_of, shared_batches
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import V_SCHEDULES, Strategy
@@ -145,7 +146,8 @@ class Space:
         axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
         shapes: dict[tuple[object, ...], list[Base]] = {}
         for base in self.bases:  # what is stacked over a base depends on these alone
-            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, self._kind(base))
+            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, base.rank_order,
+                     self._kind(base))  # fmt: skip
             shapes.setdefault(shape, []).append(base)
         stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...], RecomputeKind]]()
         for bases in shapes.values():
@@ -215,7 +217,8 @@ class Space:
         q = self.question
         if ep == 1:
             return self._choices("dispatcher", (q.base.dispatcher,))
-        found, named = q.wishes.kept("dispatcher", q.runtime.can.dispatchers), q.wishes.named("dispatcher")
+        able = dispatchers_on(q.cluster, q.runtime)
+        found, named = q.wishes.kept("dispatcher", able), q.wishes.named("dispatcher")
         if "layer" in q.wishes.named("cuda_graphs"):  # whole layers with experts are captured with this one alone
             named = (*named, "hybridep")
         return [way for way in found if way in named or BEATEN.get(way) not in found]

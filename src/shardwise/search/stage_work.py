@@ -47,7 +47,7 @@ class Choices(NamedTuple):
     """The recipe whose kept bytes count: the leanest that the choice allows."""
 
 
-class Priced(NamedTuple):
+class PricedPieces(NamedTuple):
     """Seconds of every piece of a table: one micro batch, what shows of its sharding included."""
 
     forward: Floats
@@ -97,18 +97,18 @@ def choices_of(table: Table, recomputes: tuple[Recompute, ...]) -> Choices:
     return Choices(recipe, layers, np.array([one.layers == AS_NEEDED for one in recomputes]), recipe)
 
 
-def priced_of(space: Space, base: Base, table: Table, cells: list[StageCell]) -> Priced:
+def priced_of(space: Space, base: Base, table: Table, cells: list[StageCell]) -> PricedPieces:
     """The pieces of a base in all of its cells."""
     f, b = [], []
     for cell in cells:
         shown = sharded(space, base, table, cell)
         f.append([piece.forward + extra[0] for piece, extra in zip(table.pieces, shown, strict=True)])
         b.append([piece.backward + extra[1] for piece, extra in zip(table.pieces, shown, strict=True)])
-    return Priced(np.array(f), np.array(b))
+    return PricedPieces(np.array(f), np.array(b))
 
 
 def works_of(
-    layers: int, tables: list[Table], priced: list[Priced], cells: list[list[StageCell]], choices: Choices
+    layers: int, tables: list[Table], priced: list[PricedPieces], cells: list[list[StageCell]], choices: Choices
 ) -> list[Work]:
     """For every base the stages of its cells under all choices, and their least slowest one."""
     forward, back = (np.concatenate(parts) for parts in zip(*priced, strict=True))

@@ -75,7 +75,7 @@ def margin_of(plan: Plan) -> float | None:
     return None if isclose(told.memory_limit, memory * sqrt(low / high)) else memory - told.memory_limit
 
 
-def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.02, only: str = "", report: Report | None = None) -> WhatIf:
+def what_if(old: Plan, cluster: Cluster, *, gap: float = 0.005, only: str = "", report: Report | None = None) -> WhatIf:
     """Keep the plan where it can run, and plan anew under its conditions; `only`: others, each in place of the plan's
     on the same axis.
     """

@@ -155,7 +155,11 @@ export function nothing(run) {
 function ladder(near) {
   const heads = ["change", "iteration", "slower", "dearer", "memory", "strategy"];
   const planned = rung => {
-    update({ question: { ...state.question, gpus: rung.gpus, gpu: rung.gpu, only: rung.conditions } });
+    const { memory_margin: asked } = state.question;
+    const margin = rung.unlimited ? "" : asked;
+    update({
+      question: { ...state.question, gpus: rung.gpus, gpu: rung.gpu, only: rung.conditions, memory_margin: margin },
+    });
     start();
   };
   return el(
