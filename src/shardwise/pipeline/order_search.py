@@ -26,13 +26,11 @@ from shardwise.pipeline.lateness import Lateness, LatenessPoint
 Report = Callable[[float, float, int], None]
 """Called with the best value, the bound, and how many schedules were looked at."""
 
-_SMALL, _LARGE = 4_000, 8_000
+_SMALL, _LARGE = 4_000, 13_000
 """Actions up to which annealing is worth more and hotter runs, with moves off the critical path; and from which a build
 and a replay miss the cache: fewer of both, so that pp 32 with 128 micro batches takes about a CPU second."""
 _BUILT = 6e6
 """Actions in all builds at effort 1, about a CPU second; fewer of large ones."""
-_FRESH = 0.25
-"""Share of a round's points that are random; the others step away from the best of the round."""
 _ROUNDS = 3
 
 
@@ -48,7 +46,7 @@ class _Annealing(NamedTuple):
 
 _ANNEALING = {
     "small": _Annealing(2e8, ((0.3, 0.0), (1.0, 0.1)), ((0.5, 0.1), (2.0, 0.1))),
-    "middle": _Annealing(1.2e8, ((0.3, 0.05),), ((0.15, 0.0),)),
+    "middle": _Annealing(8e7, ((0.3, 0.05),), ((0.15, 0.0),)),
     "large": _Annealing(1e7, ((0.3, 0.05),), ((0.15, 0.0),)),
 }
 P = TypeVar("P")
@@ -137,7 +135,7 @@ class OrderSearch:
         for entry in chain(self._admit.plain(), self._admit.learned()) if self.problem.limited else ():
             yield partial(self._try, self._admission, entry)
         if self._lateness.least <= self._admission.least:
-            for aim in islice(self._late.learned(), 15 if large else None):
+            for aim in self._late.learned():
                 yield partial(self._try, self._lateness, aim)
 
     def glance(self) -> None:
@@ -164,17 +162,17 @@ class OrderSearch:
     def _plan(self) -> Iterator[Callable[[], None]]:
         """In every round builds, then annealing of the round's best; at last annealing of the best of all."""
         size = self.problem.actions
-        large, rounds = size > _LARGE, 1 if size > _LARGE else _ROUNDS
-        builds = int(min(4000, _BUILT * (0.65 if large else 1) / size) * self.effort / rounds) + 1
+        large = size > _LARGE
+        rounds, fresh = (1, 0.1) if large else (_ROUNDS, 0.25)  # share of random points; the others are near the best
+        builds = int(min(4000, _BUILT * min(1.0, 1.6e4 / size) / size) * self.effort / rounds) + 1
         annealing = _ANNEALING["large" if large else "small" if size <= _SMALL else "middle"]
         count = rounds * len(annealing.runs) + len(annealing.last)
-        work = min(annealing.work, 4e5 * size) * self.effort / count
+        work = min(annealing.work, 1e6 * size) * self.effort / count
         for turn in range(rounds):
             if turn:
                 yield self._restart
             for k in range(builds):
-                fresh = k < _FRESH * builds
-                yield partial(self._vary, both=turn == 0 and (fresh or not large), fresh=fresh)
+                yield partial(self._vary, both=turn == 0 and not large, fresh=k < fresh * builds)
             for k, (heat, anywhere) in enumerate(annealing.runs):
                 yield partial(self._anneal, "round", work, heat, anywhere, 10 * turn + k)
         for k, (heat, anywhere) in enumerate(annealing.last):
