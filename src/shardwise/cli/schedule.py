@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 @click.option("--microbatches", type=Number("Strategy.microbatches"), help="Micro batches per iteration.")
 @click.option("--costs", metavar="F,I,W|FILE", help="Times of one chunk, or a JSON file of costs.")
 @click.option("--hop", type=Number("pipeline.time"), help="Latency of a message between ranks.")
-@click.option("--placement", type=click.Choice(["loop", "v"]), help="Where chunks lie; default for auto: v.")
+@click.option("--transfer", type=Number("pipeline.time"), help="Time of a message on its link, beside --hop.")
+@click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
+@click.option("--placement", metavar="loop|v|MAP", help="Where chunks lie, such as 0,1,1,0; default for auto: v.")
 @click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Memory of every rank, in 1F1B's or in bytes.")
 @click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--objective", type=click.Choice(["makespan", "period"]), default="makespan", show_default=True)
@@ -57,6 +59,8 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
         raise InputError("--out writes a plan with the schedule in it; name the plan to start from with --plan")
     began = time.process_time()
     found = _followed(name, output, compare=names, runnable=bool(target), **options)
+    for note in _notes(found):
+        output.note(note)
     _say(found, output)
     facts = {"makespan": f"{found.timeline.makespan:g}", "bubble": f"{100 * found.timeline.bubble:.2f}%",
              "bound": f"{found.bound.value:g}"}  # fmt: skip
@@ -85,6 +89,12 @@ def _followed(name: str, output: Output, **options: Any) -> Scheduled:  # noqa: 
     if found is None:  # Ctrl-C before there was a schedule to keep
         raise KeyboardInterrupt
     return found
+
+
+def _notes(found: Scheduled) -> list[str]:
+    from shardwise.report.pipeline import link_notes
+
+    return list(link_notes(found.timeline))
 
 
 def _say(found: Scheduled, output: Output) -> None:

@@ -187,8 +187,13 @@ def check_size(pp: int, vpp: int, microbatches: int) -> None:
 
 
 def placed(pp: int, vpp: int, placement: str) -> tuple[int, ...]:
-    """The rank of every chunk: `loop` puts chunk c on rank c mod pp, `v` goes back and forth."""
+    """The rank of every chunk: `loop` puts chunk c on rank c mod pp, `v` goes back and forth, `0,1,1,0` says it."""
+    if "," in placement:
+        rank_of = tuple(map(int, placement.split(",")))
+        if sorted(rank_of) != sorted(tuple(range(pp)) * vpp):
+            raise InputError(f"the map {placement} does not put {vpp} chunks on each of {pp} ranks")
+        return rank_of
     if placement not in {"loop", "v"}:
-        raise InputError(f"placement {placement!r} is unknown; use loop or v")
+        raise InputError(f"placement {placement!r} is unknown; use loop or v, or a map such as 0,1,1,0")
     turned = placement == "v"
     return tuple(pp - 1 - c % pp if turned and c // pp % 2 else c % pp for c in range(pp * vpp))

@@ -14,7 +14,7 @@ import json
 from math import prod
 from typing import Any
 
-from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, rederived
+from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, Times, rederived
 
 SCHEMA = "shardwise/schedule-proof/1"
 MOST_STEPS = 10_000_000
@@ -31,6 +31,8 @@ def check(proof: dict[str, Any]) -> list[str]:
     question = proof["question"]
     if hash_of(question) != proof["hash"]:
         return ["the costs, the shape or the limits are not those that were proven: this proof no longer holds"]
+    if faults := _odd_links(question):
+        return faults
     rows = [[_action(cell) for cell in row.split(",")] for row in proof["rows"]]
     if sum(map(len, rows)) < 2 * len(question["rank_of"]) * question["microbatches"]:
         return ["the order has fewer actions than the chunks and micro batches need"]
@@ -39,6 +41,14 @@ def check(proof: dict[str, Any]) -> list[str]:
     if faults or (faults := _unsound(taken, rows)):
         return faults
     return _over(taken, rows) + _value_faults(proof, _value(taken, rows, ends, question["objective"]))
+
+
+def _odd_links(question: dict[str, Any]) -> list[str]:
+    """Messages that wait for each other: the bound counts the whole of each, so the parts must make it up."""
+    parts = [question.get(name, ()) for name in ("latency", "transfer")]
+    if not any(parts) or all(a + b == hop for a, b, hop in zip(*parts, question["hop"], strict=True)):
+        return []
+    return ["the latency and the transfer of a message are not what it takes"]
 
 
 def derives(proof: dict[str, Any]) -> bool:
@@ -72,7 +82,8 @@ def _case(question: dict[str, Any], options: list[list[int]]) -> MixCase:
     room = [limit - static for limit, static in zip(question["memory_limit"], question["static"], strict=False)]
     return MixCase(
         chunks=Chunks(*least), rank_of=question["rank_of"], microbatches=question["microbatches"],
-        hop=question["hop"], free=question["free_at_input_grad"], room=room,
+        hop=question["hop"], free=question["free_at_input_grad"], room=room, latency=question.get("latency", ()),
+        transfer=question.get("transfer", ()),
     )  # fmt: skip
 
 
@@ -96,19 +107,30 @@ def _text(key: Key) -> str:
     return f"{key[1]}{key[0]}{key[2]}"
 
 
-def _ready(case: MixCase, key: Key, ends: dict[Key, float]) -> float | None:
+def _ready(case: MixCase, key: Key, ends: Times, sent: Times) -> float | None:
     """When the input of an action is there; None: not yet."""
     kind, c, m = key
     if kind == "W":
         return ends.get(("I", c, m))
     if kind == "F":
-        source = ends.get(("F", c - 1, m)) if c else 0.0
-        return source + (case.message(c - 1, c) if c else 0.0) if source is not None else None
+        return sent.get(("F", c - 1, m)) if c else 0.0
     own = ends.get(("F", c, m))
     if own is None or c == len(case.rank_of) - 1:
         return own
-    source = ends.get(("I", c + 1, m), ends.get(("B", c + 1, m)))
-    return None if source is None else source + case.message(c, c + 1)
+    return sent.get(("I", c + 1, m), sent.get(("B", c + 1, m)))
+
+
+def _arrives(case: MixCase, key: Key, end: float, free: dict[tuple[int, int], float]) -> float:
+    """When the result of an action is where it is needed; `free`: when each link has no message of before."""
+    kind, c, _ = key
+    to = c + 1 if kind == "F" else c - 1
+    if not 0 <= to < len(case.rank_of) or case.rank_of[c] == case.rank_of[to]:
+        return end
+    if not case.transfer:
+        return end + case.message(c, to)
+    link, edge = (case.rank_of[c], case.rank_of[to]), min(c, to)
+    free[link] = max(free.get(link, 0.0), end) + case.transfer[edge]
+    return free[link] + case.latency[edge]
 
 
 def _length(case: MixCase, key: Key) -> float:
@@ -118,13 +140,17 @@ def _length(case: MixCase, key: Key) -> float:
 
 def _replay(case: MixCase, rows: list[list[Key]]) -> tuple[dict[Key, float], list[str]]:
     """The end of every action in the order of the rows, and which ranks never come to theirs."""
-    ends, at, clock, moved = dict[Key, float](), [0] * len(rows), [0.0] * len(rows), True
+    ends, sent, free = Times(), Times(), dict[tuple[int, int], float]()
+    at, clock, moved = [0] * len(rows), [0.0] * len(rows), True
     while moved:
         moved = False
         for rank, row in enumerate(rows):
-            while at[rank] < len(row) and (ready := _ready(case, row[at[rank]], ends)) is not None:
-                clock[rank] = max(clock[rank], ready) + _length(case, row[at[rank]])
-                ends[row[at[rank]]], at[rank], moved = clock[rank], at[rank] + 1, True
+            while at[rank] < len(row) and (ready := _ready(case, row[at[rank]], ends, sent)) is not None:
+                key = row[at[rank]]
+                ends[key] = clock[rank] = max(clock[rank], ready) + _length(case, key)
+                if key[0] != "W":
+                    sent[key] = _arrives(case, key, ends[key], free)
+                at[rank], moved = at[rank] + 1, True
     stuck = [(rank, row[k]) for rank, (row, k) in enumerate(zip(rows, at, strict=True)) if k < len(row)]
     return ends, [f"rank {rank} waits for ever at {_text(key)}" for rank, key in stuck]
 

@@ -78,6 +78,13 @@ def optimise(
     """
     if objective not in {"makespan", "period"}:
         raise InputError(f"objective {objective!r} is unknown; use makespan or period")
+    if costs.contention and any(costs.transfer):
+        from shardwise.pipeline.contention import optimise_contended
+
+        return optimise_contended(
+            costs, pp=pp, vpp=vpp, microbatches=microbatches, placement=placement, objective=objective, effort=effort,
+            time_limit=time_limit, report=report, known=known,
+        )  # fmt: skip
     began = time.process_time()
     problem = make_problem(costs, placed(pp, vpp, placement), microbatches)
     bound = lower_bound(problem, objective)

@@ -13,6 +13,7 @@ from shardwise.inputs.files import read_mapping, read_text
 from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.bounds import Bound
 from shardwise.pipeline.certificate import SCHEMA, check, derives, hash_of
+from shardwise.pipeline.contention import linked
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
@@ -41,6 +42,7 @@ def replay(
     hop: float | None = None,
     free: float | None = None,
     memory_limit: str | None = None,
+    transfer: float | None = None,
     contention: bool = False,
     combine: bool = False,
 ) -> Replay:
@@ -54,14 +56,14 @@ def replay(
     given: tuple[Costs, ...] = ()
     if costs is not None:
         found = costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)
-        given = limited(found, memory_limit, order.rank_of)
-    elif proof is None or hop is not None or free is not None or memory_limit is not None:
+        given = limited(linked(found, transfer, contention=contention), memory_limit, order.rank_of)
+    elif proof is None or any(one is not None for one in (hop, free, memory_limit, transfer)):
         raise InputError(Fault("--costs", "is missing; write f,i,w of one chunk, such as 10,11,9, or name a JSON file"))
     said = ""
     if proof is not None:
         said = checked_proof(proof, str(source), given)
         given = (proven_costs(proof),)
-    one = replace(given[0], contention=contention)
+    one = replace(given[0], contention=contention or given[0].contention)
     validate(order, one)
     return Replay(timeline=simulate(order, one), bound=bound_for(order, one.least()), proof=said)
 
@@ -141,7 +143,8 @@ def proven_costs(proof: dict[str, Any]) -> Costs:
     free = question["free_at_input_grad"]
     f, i, w, held = (tuple(table[k][key][c] for c, k in enumerate(choice)) for key in ("f", "i", "w", "activation"))
     return Costs(
-        f=f, i=i, w=w, activation=held, hop=tuple(question["hop"]),
+        f=f, i=i, w=w, activation=held, hop=tuple(question.get("latency", question["hop"])),
+        transfer=tuple(question.get("transfer", ())), contention="transfer" in question,
         free_at_input_grad=tuple(free) if isinstance(free, list) else free, static=tuple(question["static"]),
         memory_limit=tuple(question["memory_limit"]),
     )  # fmt: skip

@@ -72,6 +72,12 @@ def pair_notes(timeline: Timeline, *, asked: bool) -> Iterator[str]:
         yield f"{', '.join(names)} change nothing: no passes of this order run together (--combine)"
 
 
+def link_notes(timeline: Timeline) -> Iterator[str]:
+    """Contention that was asked for and changes nothing."""
+    if timeline.costs.contention and not any(timeline.costs.transfer):
+        yield "contention changes nothing: no message has its link for itself (--transfer, or transfer in the costs)"
+
+
 def bound_line(bound: Bound, value: float, *, seconds: bool) -> str:
     gap = max(0.0, value / bound.value - 1.0)
     proof = "optimal, proven" if gap <= 1e-9 else f"gap {show_percent(gap, 2)}"

@@ -24,13 +24,15 @@ from shardwise.pipeline.action import placed
 from shardwise.pipeline.alternatives import optimise_alternatives
 from shardwise.pipeline.arrays import Objective
 from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.contention import linked
 from shardwise.pipeline.costs import Costs, regrouped
 from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
-from shardwise.pipeline.generate import SHAPES, generate, split_costs
+from shardwise.pipeline.generate import SHAPES, Shape, generate, split_costs
 from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise
 from shardwise.pipeline.order_search import Report
+from shardwise.pipeline.placements import WORDS, check_map, is_map, read_map, word_of
 from shardwise.pipeline.prove import prove
 from shardwise.pipeline.timeline import Timeline
 from shardwise.plan.plan import Plan
@@ -47,13 +49,15 @@ class Ask:
     microbatches: int | None = None
     costs: Costs | Sequence[Costs] | str | None = None
     hop: float | None = None
-    placement: Placement | None = None
+    placement: str | None = None
     memory_limit: str | None = None
     free_at_input_grad: float | None = None
     objective: Objective = "makespan"
     group: int = 0
     splits: int = 2
     plan: Plan | None = None
+    transfer: float | None = None
+    contention: bool = False
     effort: float = 1.0
     time_limit: float | None = None
 
@@ -150,6 +154,10 @@ def _refuse_beside_plan(ask: Ask, names: Sequence[str]) -> None:
         for name in _OF_PLAN
         if getattr(ask, name) is not None
     ]
+    for name in ("transfer", "contention"):
+        if getattr(ask, name):
+            told = "is not told by a plan, whose messages are one time each; give --costs with hop and transfer"
+            faults.append(Fault(f"--{name}", f"{told}, or leave it out"))
     if ask.splits != SEQUENCE_PIECES:
         told = f"is {ask.splits}, and a plan's strategy has no word for it: seq-1f1b has {SEQUENCE_PIECES} pieces there"
         faults.append(Fault("--splits", f"{told}; leave it out"))
@@ -196,25 +204,41 @@ def pipeline_of(ask: Ask) -> Pipeline:
     """The pipeline that is described, in the order that is asked for."""
     if ask.plan is not None:
         return plan_pipeline(ask, ask.plan, ask.name)
-    missing = [("--pp", ask.pp), ("--microbatches", ask.microbatches), ("--costs", ask.costs)]
+    missing = [("--pp", ask.pp or is_map(ask.placement)), ("--microbatches", ask.microbatches), ("--costs", ask.costs)]
     faults = [Fault(option, "is missing; give it, or a plan with --plan") for option, value in missing if not value]
     if faults:
         raise InputError(faults)
-    assert ask.pp and ask.microbatches and ask.costs  # noqa: S101, PT018 - for the type checker
-    shape = SHAPES.get(ask.name)
-    vpp = ask.vpp or (shape.vpp if shape else None) or 2
-    placement = ask.placement or (shape.placement if shape else "v")
-    given = costs_of(ask.costs, ask.pp, vpp, ask.hop, ask.free_at_input_grad)
-    found = limited(given, ask.memory_limit, placed(ask.pp, vpp, placement))
+    assert ask.microbatches and ask.costs  # noqa: S101, PT018 - for the type checker
+    pp, vpp, placement = _shape(ask)
+    given = costs_of(ask.costs, pp, vpp, ask.hop, ask.free_at_input_grad)
+    given = linked(given, ask.transfer, contention=ask.contention)
+    found = limited(given, ask.memory_limit, placed(pp, vpp, placement))
     return Pipeline(
-        costs=found[0], pp=ask.pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
+        costs=found[0], pp=pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
         alternatives=found if len(found) > 1 else (),
     )  # fmt: skip
 
 
+def _shape(ask: Ask) -> tuple[int, int, str]:
+    """Ranks, chunks of each, and where they lie."""
+    shape = SHAPES.get(ask.name)
+    if ask.placement is None or not is_map(ask.placement):
+        assert ask.pp  # noqa: S101 - for the type checker: it is missing only beside a map
+        return ask.pp, ask.vpp or (shape.vpp if shape else None) or 2, ask.placement or (shape or _FREE).placement
+    rank_of = read_map(ask.placement)
+    pp, vpp = check_map(rank_of, ask.pp, ask.vpp)
+    if shape and placed(pp, vpp, shape.placement) != rank_of:
+        told = f"is a map of its own, and {ask.name} lies on a {shape.placement}; maps are for auto"
+        raise InputError(Fault("--placement", told))
+    return pp, vpp, word_of(rank_of)
+
+
+_FREE = Shape(vpp=None, placement="v", text="what is best")
+
+
 def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
     """The pipeline of a plan in an order: what an estimate of it replays, the plan's memory as the limit."""
-    strategy = _strategy_in(plan, name, ask.placement, ask.group)
+    strategy = _strategy_in(plan, name, as_word(ask.placement), ask.group)
     runtime = load_runtime(strategy.runtime)
     setup = setup_of(plan.model, plan.cluster, strategy, runtime, memory_limit=plan.memory_limit)
     rank_of = placed(strategy.pp, strategy.vpp, setup.placement)
@@ -223,6 +247,13 @@ def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
         costs=limited((costs,), ask.memory_limit, rank_of)[0], pp=strategy.pp, vpp=strategy.vpp,
         microbatches=strategy.microbatches, placement=setup.placement, setup=setup, plan=plan,
     )  # fmt: skip
+
+
+def as_word(placement: str | None) -> Placement | None:
+    """The placement as a plan's strategy says it: it has no word for a map."""
+    if placement is not None:
+        word(placement, WORDS, "--placement")
+    return placement  # type: ignore[return-value]
 
 
 def _strategy_in(plan: Plan, name: str, placement: Placement | None, group: int = 0) -> Strategy:
