@@ -51,6 +51,19 @@ class Action(NamedTuple):
         return cls(int(found[1]), found[2], int(found[3]))
 
 
+class Offload(NamedTuple):
+    """Activations of one forward that wait in host memory for their backward; all are places of one rank's row."""
+
+    forward: int
+    """The forward: they leave as soon as it has ended and those of earlier ones have left."""
+    away: int
+    """The first action that runs without them: it waits until they have left."""
+    back: int
+    """The first action beside which they are on the way back, from the end of the one before it on."""
+    backward: int
+    """The action that needs them: it waits until they are back."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
     """The order of work of every rank."""
@@ -65,6 +78,9 @@ class Schedule:
     """How it was made, such as `zb-v`."""
     pairs: tuple[tuple[int, ...], ...] = ()
     """By rank, the places of forwards that run together with the full backward after them; empty: none do."""
+    offloads: tuple[tuple[Offload, ...], ...] = ()
+    """By rank, the activations that go to host memory and back, in the order of their forwards; empty: none do. The
+    CSV does not hold them: it is compute only."""
 
     @property
     def pp(self) -> int:
@@ -123,7 +139,7 @@ class Schedule:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return self.chunks, self.microbatches, tuple(row.tobytes() for row in self.codes), self.pairs
+        return self.chunks, self.microbatches, tuple(row.tobytes() for row in self.codes), self.pairs, self.offloads
 
     @classmethod
     def of(cls, rows: Sequence[Iterable[Action]], *, name: str = "") -> Schedule:

@@ -11,7 +11,7 @@ from shardwise.pipeline.action import B, F, I, Schedule
 if TYPE_CHECKING:
     from shardwise.pipeline.timeline import TimedAction, Timeline
 
-_REASONS = ("start", "rank", "data")
+_REASONS = ("start", "rank", "data", "host")
 
 
 def critical_path(timeline: Timeline) -> tuple[TimedAction, ...]:
@@ -33,7 +33,7 @@ def critical_path(timeline: Timeline) -> tuple[TimedAction, ...]:
         )
         if why == 0:
             break
-        rank, index = (rank, index - 1) if why == 1 else _producer(schedule, where, code)
+        rank, index = (rank, index - 1) if why in {1, 3} else _producer(schedule, where, code)
     return tuple(reversed(steps))
 
 
