@@ -45,6 +45,7 @@ def schedule(
     runnable: bool = False,
     transfer: float | None = None,
     contention: bool = False,
+    offload: float | None = None,
     effort: float = 1.0,
     time_limit: float | None = None,
     report: Follow | None = None,
@@ -59,9 +60,10 @@ def schedule(
     `group`: micro batch group of interleaved, 0: pp; `splits`: pieces of seq-1f1b; `plan`: takes the place of all
     that describes a pipeline; `compare`: further names, into `.others`; `runnable`: refuse at once what the plan's
     runtime cannot run; `transfer`: time that a message has its link for itself, beside `hop`; `contention`: messages
-    on one link wait for each other, and auto looks for the order that is best so; `effort`: more or fewer tries of
-    auto; `time_limit`: CPU seconds of auto; `report`: called with the best, the bound and how many orders were looked
-    at. `plan_of(found)` is the plan in this order.
+    on one link wait for each other, and auto looks for the order that is best so; `offload`: time to bring one
+    forward's activations to host memory, or back, so that orders fit that hold too much; `effort`: more or fewer tries
+    of auto; `time_limit`: CPU seconds of auto; `report`: called with the best, the bound and how many orders were
+    looked at. `plan_of(found)` is the plan in this order.
     """
     from shardwise.api.reading import as_plan
     from shardwise.search.schedule import Ask, as_word, refuse_unrunnable, schedule
@@ -72,7 +74,8 @@ def schedule(
     asked = Ask(
         name=name, pp=pp, vpp=vpp, microbatches=microbatches, costs=_costs(costs), hop=hop, placement=placement,
         memory_limit=memory_limit, free_at_input_grad=free_at_input_grad, objective=objective, group=group,
-        splits=splits, plan=old, transfer=transfer, contention=contention, effort=effort, time_limit=time_limit,
+        splits=splits, plan=old, transfer=transfer, contention=contention, offload=offload, effort=effort,
+        time_limit=time_limit,
     )  # fmt: skip
     return schedule(asked, compare, report)
 
@@ -91,6 +94,7 @@ def simulate(
     memory_limit: str | None = None,
     free_at_input_grad: float | None = None,
     transfer: float | None = None,
+    offload: float | None = None,
     contention: bool = False,
     combine: bool = False,
 ) -> Replay:
@@ -98,14 +102,15 @@ def simulate(
 
     `source`: a schedule, a CSV of one (PyTorch's compute-only form), or an answer of `schedule --json`, which holds
     its costs and its proof: both are checked; `costs`, `hop`, `memory_limit`, `free_at_input_grad`, `transfer`: as for
-    `schedule`; `contention`: messages on one link wait for each other; `combine`: every forward runs together with the
-    full backward right after it, as DualPipe means it.
+    `schedule`; `offload`: time to bring one forward's activations to host memory, or back: as many go there as the
+    limit asks for, in this order; `contention`: messages on one link wait for each other; `combine`: every forward runs
+    together with the full backward right after it, as DualPipe means it.
     """
     from shardwise.pipeline.replay import replay
 
     return replay(
         source, _costs(costs), hop=hop, free=free_at_input_grad, memory_limit=memory_limit, transfer=transfer,
-        contention=contention, combine=combine,
+        offload=offload, contention=contention, combine=combine,
     )  # fmt: skip
 
 

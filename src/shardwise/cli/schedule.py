@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
 @click.option("--placement", metavar="loop|v|MAP", help="Where chunks lie, such as 0,1,1,0; default for auto: v.")
 @click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Memory of every rank, in 1F1B's or in bytes.")
+@click.option("--offload", type=Number("pipeline.time"), help="Time of one activation to host memory, or back.")
 @click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--objective", type=click.Choice(["makespan", "period"]), default="makespan", show_default=True)
 @click.option("--group", type=Number("Strategy.group"), default=0, help="Micro batch group of interleaved; 0: pp.")
@@ -59,7 +60,7 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
         raise InputError("--out writes a plan with the schedule in it; name the plan to start from with --plan")
     began = time.process_time()
     found = _followed(name, output, compare=names, runnable=bool(target), **options)
-    for note in _notes(found):
+    for note in _notes(found, csv=bool(files.csv)):
         output.note(note)
     _say(found, output)
     facts = {"makespan": f"{found.timeline.makespan:g}", "bubble": f"{100 * found.timeline.bubble:.2f}%",
@@ -91,10 +92,10 @@ def _followed(name: str, output: Output, **options: Any) -> Scheduled:  # noqa: 
     return found
 
 
-def _notes(found: Scheduled) -> list[str]:
-    from shardwise.report.pipeline import link_notes
+def _notes(found: Scheduled, *, csv: bool) -> list[str]:
+    from shardwise.report.pipeline import host_notes, link_notes
 
-    return list(link_notes(found.timeline))
+    return [*link_notes(found.timeline), *host_notes(found.timeline, csv=csv)]
 
 
 def _say(found: Scheduled, output: Output) -> None:

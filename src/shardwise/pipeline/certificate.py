@@ -14,6 +14,7 @@ import json
 from math import prod
 from typing import Any
 
+from shardwise.pipeline.certificate_host import HostLanes, Move, held, odd_moves
 from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, Times, rederived
 
 SCHEMA = "shardwise/schedule-proof/1"
@@ -36,11 +37,15 @@ def check(proof: dict[str, Any]) -> list[str]:
     rows = [[_action(cell) for cell in row.split(",")] for row in proof["rows"]]
     if sum(map(len, rows)) < 2 * len(question["rank_of"]) * question["microbatches"]:
         return ["the order has fewer actions than the chunks and micro batches need"]
-    taken = _case(question, [[k] for k in proof["choice"]])
-    ends, faults = _replay(taken, rows)
+    taken, moves = _case(question, [[k] for k in proof["choice"]]), proof.get("offloads", [])
+    if faults := odd_moves(rows, moves):
+        return faults
+    ends, faults = _replay(taken, rows, _lanes(question, rows, moves))
     if faults or (faults := _unsound(taken, rows)):
         return faults
-    return _over(taken, rows) + _value_faults(proof, _value(taken, rows, ends, question["objective"]))
+    return _over(taken, rows, moves or [[]] * len(rows)) + _value_faults(
+        proof, _value(taken, rows, ends, question["objective"])
+    )
 
 
 def _odd_links(question: dict[str, Any]) -> list[str]:
@@ -66,7 +71,8 @@ def _value_faults(proof: dict[str, Any], value: float) -> list[str]:
         faults.append(f"the bound {bound:g} is above {value:g}, which this order reaches")
     if derives(proof):
         faults += _uncovered(question, proof["cases"])
-        least = min(rederived(_case(question, case), question["objective"]) for case in proof["cases"])
+        free = question | {"memory_limit": []} if "offload" in question else question  # host memory has no end
+        least = min(rederived(_case(free, case), question["objective"]) for case in proof["cases"])
         if not bound <= least * (1 + SLACK):
             faults.append(f"a bound of {bound:g} does not follow from the costs; {least:g} does")
     return faults
@@ -138,7 +144,13 @@ def _length(case: MixCase, key: Key) -> float:
     return case.chunks.i[c] + case.chunks.w[c] if kind == "B" else case.length[kind][c]
 
 
-def _replay(case: MixCase, rows: list[list[Key]]) -> tuple[dict[Key, float], list[str]]:
+def _lanes(question: dict[str, Any], rows: list[list[Key]], moves: list[list[Move]]) -> list[HostLanes]:
+    """By rank; moves without a time that the question names take for ever."""
+    ways = [question.get(name, [float("inf")] * len(question["rank_of"])) for name in ("offload", "reload")]
+    return [HostLanes(row, own, *ways) for row, own in zip(rows, moves or [[]] * len(rows), strict=True)]
+
+
+def _replay(case: MixCase, rows: list[list[Key]], lanes: list[HostLanes]) -> tuple[dict[Key, float], list[str]]:
     """The end of every action in the order of the rows, and which ranks never come to theirs."""
     ends, sent, free = Times(), Times(), dict[tuple[int, int], float]()
     at, clock, moved = [0] * len(rows), [0.0] * len(rows), True
@@ -146,8 +158,9 @@ def _replay(case: MixCase, rows: list[list[Key]]) -> tuple[dict[Key, float], lis
         moved = False
         for rank, row in enumerate(rows):
             while at[rank] < len(row) and (ready := _ready(case, row[at[rank]], ends, sent)) is not None:
-                key = row[at[rank]]
-                ends[key] = clock[rank] = max(clock[rank], ready) + _length(case, key)
+                key, gate = row[at[rank]], lanes[rank].gate(at[rank], clock[rank])
+                ends[key] = clock[rank] = max(clock[rank], ready, gate) + _length(case, key)
+                lanes[rank].ran(at[rank], clock[rank])
                 if key[0] != "W":
                     sent[key] = _arrives(case, key, ends[key], free)
                 at[rank], moved = at[rank] + 1, True
@@ -170,15 +183,12 @@ def _unsound(case: MixCase, rows: list[list[Key]]) -> list[str]:
     return wrong[:8]
 
 
-def _over(case: MixCase, rows: list[list[Key]]) -> list[str]:
+def _over(case: MixCase, rows: list[list[Key]], moves: list[list[Move]]) -> list[str]:
     """Ranks that hold more than they have room for."""
     shares = [{"F": 1.0, "I": -free, "W": free - 1.0, "B": -1.0} for free in case.frees]
     faults = list[str]()
     for rank, room in enumerate(case.room):
-        held = peak = 0.0
-        for kind, c, _ in rows[rank]:
-            held += shares[c][kind] * case.chunks.activation[c]
-            peak = max(peak, held)
+        peak = held(rows[rank], moves[rank], shares, case.chunks.activation)
         if not peak <= room * (1 + SLACK):
             faults.append(f"rank {rank} holds {peak:g} and has room for {room:g}")
     return faults

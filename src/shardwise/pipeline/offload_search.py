@@ -26,8 +26,12 @@ from shardwise.pipeline.offload import offloaded
 from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise, published, value_of
 from shardwise.pipeline.timeline import Timeline
 
-ROOMIER = ((1.5, 0.2), (2.0, 0.2), (math.inf, 0.2), (1.25, 0.1), (3.0, 0.1))
-"""Limits so many times as large, and the share of the effort that their search gets."""
+ROOMIER = (
+    (1.5, 0.2), (2.0, 0.2), (math.inf, 0.2), (1.25, 0.1), (3.0, 0.1),
+    (1.5, 0.01), (2.0, 0.01), (math.inf, 0.01), (1.25, 0.01), (4.0, 0.01),
+)  # fmt: skip
+"""Limits so many times as large, and the share of the effort that their search gets: little gives other orders, and the
+best without a lane need not be the best with one."""
 SCOPE = "any order on this placement, whatever goes to host memory"
 
 

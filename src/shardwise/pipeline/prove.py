@@ -30,6 +30,7 @@ def question_of(
         "free_at_input_grad": first.free_at_input_grad, "memory_limit": list(first.memory_limit),
         "static": list(first.static or [0.0] * (1 + max(rank_of))),
         **({"latency": waits["hop"], "transfer": waits["transfer"]} if first.contention and first.transfer else {}),
+        **({"offload": list(first.offload), "reload": list(first.reload or first.offload)} if first.offloads else {}),
     }  # fmt: skip
 
 
@@ -50,4 +51,5 @@ def prove(
         "rows": schedule.csv().split() if schedule.actions <= MOST_ACTIONS else [],
         "value": value, "bound": bound.value, "kind": bound.kind, "rank": bound.rank,
         "cases": cases or [[[0]] * schedule.chunks],
+        **({"offloads": [[list(one) for one in own] for own in schedule.offloads]} if schedule.offloads else {}),
     }  # fmt: skip

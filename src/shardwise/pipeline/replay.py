@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import read_mapping, read_text
-from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.action import Offload, Schedule
 from shardwise.pipeline.bounds import Bound
 from shardwise.pipeline.certificate import SCHEMA, check, derives, hash_of
 from shardwise.pipeline.contention import linked
@@ -18,6 +18,8 @@ from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import validate
+from shardwise.pipeline.offload import offloaded
+from shardwise.pipeline.offload_search import with_host
 from shardwise.pipeline.optimise import bound_of
 from shardwise.pipeline.pairs import combined
 from shardwise.pipeline.prove import question_of
@@ -43,12 +45,14 @@ def replay(
     free: float | None = None,
     memory_limit: str | None = None,
     transfer: float | None = None,
+    offload: float | None = None,
     contention: bool = False,
     combine: bool = False,
 ) -> Replay:
     """Replay a schedule, a CSV of one, or an answer of `schedule` (a JSON file) whose proof is checked.
 
-    `combine`: every forward runs together with the full backward after it.
+    `combine`: every forward runs together with the full backward after it. Where the costs say what it takes, so many
+    activations go to host memory that the order fits its limit.
     """
     proof, order = (None, source) if isinstance(source, Schedule) else read_order(source)
     validate(order)
@@ -56,16 +60,19 @@ def replay(
     given: tuple[Costs, ...] = ()
     if costs is not None:
         found = costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)
-        given = limited(linked(found, transfer, contention=contention), memory_limit, order.rank_of)
-    elif proof is None or any(one is not None for one in (hop, free, memory_limit, transfer)):
+        given = limited(with_host(linked(found, transfer, contention=contention), offload), memory_limit, order.rank_of)
+    elif proof is None or any(one is not None for one in (hop, free, memory_limit, transfer, offload)):
         raise InputError(Fault("--costs", "is missing; write f,i,w of one chunk, such as 10,11,9, or name a JSON file"))
     said = ""
     if proof is not None:
         said = checked_proof(proof, str(source), given)
         given = (proven_costs(proof),)
     one = replace(given[0], contention=contention or given[0].contention)
+    line = offloaded(order, one) if one.offloads and proof is None else None
+    order = line.schedule if line else order
     validate(order, one)
-    return Replay(timeline=simulate(order, one), bound=bound_for(order, one.least()), proof=said)
+    bound = bound_for(order, replace(one.least(), memory_limit=()) if one.offloads else one.least())
+    return Replay(timeline=line or simulate(order, one), bound=bound, proof=said)
 
 
 def bound_for(order: Schedule, costs: Costs) -> Bound:
@@ -95,9 +102,18 @@ def read_order(path: str | Path) -> tuple[dict[str, Any] | None, Schedule]:
     proof = read_proof(path) if Path(path).suffix == ".json" else None
     text = read_text(path) if proof is None else "\n".join(proof["rows"])
     try:
-        return proof, Schedule.parse(text, name=Path(path).stem)
+        order = Schedule.parse(text, name=Path(path).stem)
+        return proof, order if proof is None else replace(order, offloads=_moves(proof, path))
     except InputError as error:
         raise InputError(error.faults, title=str(path)) from None
+
+
+def _moves(proof: dict[str, Any], path: str | Path) -> tuple[tuple[Offload, ...], ...]:
+    """What goes to host memory and back in the order of a proof; whether it makes sense is for the checker."""
+    try:
+        return tuple(tuple(Offload(*map(int, one)) for one in own) for own in proof.get("offloads", ()))
+    except (TypeError, ValueError) as error:
+        raise FileError(path, f"the proof is damaged ({error!r}); schedule again") from None
 
 
 def holds_order(path: str | Path) -> bool:
@@ -146,5 +162,6 @@ def proven_costs(proof: dict[str, Any]) -> Costs:
         f=f, i=i, w=w, activation=held, hop=tuple(question.get("latency", question["hop"])),
         transfer=tuple(question.get("transfer", ())), contention="transfer" in question,
         free_at_input_grad=tuple(free) if isinstance(free, list) else free, static=tuple(question["static"]),
-        memory_limit=tuple(question["memory_limit"]),
+        memory_limit=tuple(question["memory_limit"]), offload=tuple(question.get("offload", ())),
+        reload=tuple(question.get("reload", ())),
     )  # fmt: skip

@@ -22,6 +22,7 @@ def figures(timeline: Timeline, bound: Bound, value: float) -> dict[str, object]
         "period_bubble": timeline.period_bubble, "seed_rate": timeline.seed_rate, "peak": list(timeline.peak),
         "bubbles": timeline.bubbles(), "period_bubbles": timeline.period_bubbles(), "bound": bound.value,
         "gap": max(0.0, value / bound.value - 1.0), "proven": value <= bound.value * (1 + 1e-9),
+        **({"offloads": [len(own) for own in schedule.offloads]} if any(schedule.offloads) else {}),
     }  # fmt: skip
 
 
@@ -57,6 +58,8 @@ def timeline_lines(timeline: Timeline, *, seconds: bool, width: int) -> Iterator
     peaks = [bytes_text(peak, seconds=seconds) for peak in timeline.peak]
     shown = peaks if len(peaks) <= 16 else [*peaks[:8], "...", *peaks[-4:]]
     yield f"peak memory    {' '.join(shown)}"
+    if told := host_line(timeline, seconds=seconds):
+        yield told
     if picture := draw_ends(timeline, width):
         yield "\n" + picture
 
@@ -76,6 +79,30 @@ def link_notes(timeline: Timeline) -> Iterator[str]:
     """Contention that was asked for and changes nothing."""
     if timeline.costs.contention and not any(timeline.costs.transfer):
         yield "contention changes nothing: no message has its link for itself (--transfer, or transfer in the costs)"
+
+
+def host_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
+    """Host memory that changes nothing, and a CSV that does not tell of it."""
+    if timeline.costs.offload and not timeline.costs.memory_limit:
+        yield "offload changes nothing: there is no limit that asks for it (--memory-limit)"
+    elif timeline.costs.offload and not any(timeline.schedule.offloads):
+        yield "nothing goes to host memory: the order is as fast without"
+    elif csv and any(timeline.schedule.offloads):
+        yield "the CSV is PyTorch's, compute only: what goes to host memory is not in it (--json has it)"
+
+
+def host_line(timeline: Timeline, *, seconds: bool) -> str:
+    """What goes to host memory; empty: nothing does."""
+    counts = [len(own) for own in timeline.schedule.offloads]
+    if not any(counts):
+        return ""
+    forwards = timeline.schedule.chunks * timeline.schedule.microbatches
+    busy = [float(max((own[:, 1] - own[:, 0]).sum(), (own[:, 3] - own[:, 2]).sum())) for own in timeline.host]
+    most = max(range(len(busy)), key=busy.__getitem__)
+    return (
+        f"offload        {sum(counts)} of {forwards} activations go to host memory and back; the busiest lane, of rank "
+        f"{most}, works {time_text(busy[most], seconds=seconds)} ({show_percent(busy[most] / timeline.makespan)})"
+    )
 
 
 def bound_line(bound: Bound, value: float, *, seconds: bool) -> str:

@@ -30,6 +30,8 @@ from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import SHAPES, Shape, generate, split_costs
+from shardwise.pipeline.offload import offloaded
+from shardwise.pipeline.offload_search import with_host
 from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise
 from shardwise.pipeline.order_search import Report
 from shardwise.pipeline.placements import WORDS, check_map, is_map, read_map, word_of
@@ -58,6 +60,7 @@ class Ask:
     plan: Plan | None = None
     transfer: float | None = None
     contention: bool = False
+    offload: float | None = None
     effort: float = 1.0
     time_limit: float | None = None
 
@@ -154,10 +157,11 @@ def _refuse_beside_plan(ask: Ask, names: Sequence[str]) -> None:
         for name in _OF_PLAN
         if getattr(ask, name) is not None
     ]
-    for name in ("transfer", "contention"):
-        if getattr(ask, name):
-            told = "is not told by a plan, whose messages are one time each; give --costs with hop and transfer"
-            faults.append(Fault(f"--{name}", f"{told}, or leave it out"))
+    faults += [
+        Fault(f"--{name}", "is not a plan's to say: its messages are one time each, and its activations stay; "
+              "give costs in place of the plan, or leave it out")
+        for name in ("transfer", "contention", "offload") if getattr(ask, name)
+    ]  # fmt: skip
     if ask.splits != SEQUENCE_PIECES:
         told = f"is {ask.splits}, and a plan's strategy has no word for it: seq-1f1b has {SEQUENCE_PIECES} pieces there"
         faults.append(Fault("--splits", f"{told}; leave it out"))
@@ -211,7 +215,7 @@ def pipeline_of(ask: Ask) -> Pipeline:
     assert ask.microbatches and ask.costs  # noqa: S101, PT018 - for the type checker
     pp, vpp, placement = _shape(ask)
     given = costs_of(ask.costs, pp, vpp, ask.hop, ask.free_at_input_grad)
-    given = linked(given, ask.transfer, contention=ask.contention)
+    given = with_host(linked(given, ask.transfer, contention=ask.contention), ask.offload)
     found = limited(given, ask.memory_limit, placed(pp, vpp, placement))
     return Pipeline(
         costs=found[0], pp=pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
@@ -316,14 +320,16 @@ def _published(ask: Ask, pipeline: Pipeline, name: str) -> Scheduled:
         name, pp=pipeline.pp, vpp=vpp, microbatches=pipeline.microbatches, group=group, splits=ask.splits,
         costs=costs,
     )  # fmt: skip
-    timeline = simulate(order, costs)
+    timeline = (costs.offloads and offloaded(order, costs, ask.objective)) or simulate(order, costs)
+    order = timeline.schedule
     # A published schedule does not know the limit, so it is held against the bound without one.
     unlimited = replace(costs, memory_limit=())
     bound = bound_of(unlimited, schedule=order, objective=ask.objective)
     over = find_fault(order, costs) if costs.memory_limit else None
     value = timeline.period if ask.objective == "period" else timeline.makespan
+    proven = (costs if order.offloads else unlimited,)
     return Scheduled(
         name=name, pipeline=pipeline, timeline=timeline, bound=bound, value=value, objective=ask.objective,
         over_limit=str(over) if over else "",
-        proof=prove(order, (unlimited,), value=value, bound=bound, objective=ask.objective),
+        proof=prove(order, proven, value=value, bound=bound, objective=ask.objective),
     )  # fmt: skip
