@@ -1,4 +1,4 @@
-"""Activations in host memory: lanes by hand, memory that holds whatever the times are, orders that fit or are faster."""
+"""Activations in host memory: lanes by hand, memory that holds whatever the times are, orders that fit so."""
 
 from __future__ import annotations
 

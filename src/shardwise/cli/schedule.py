@@ -52,7 +52,7 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
     shardwise schedule auto --plan plan.json --out planned.json --html schedule.html
 
     Costs are of one chunk. Schedules: gpipe 1f1b interleaved zb-h1 zb-h2 zb-1p zb-2p zb-v v-half v-min dualpipe-v
-    seq-1f1b low-memory auto.
+    seq-1f1b low-memory auto; of costs also dualpipe.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     compare, target, files = options.pop("compare"), options.pop("out"), drawings_of(options)
     names = [part.strip() for part in (compare or "").split(",") if part.strip()]
@@ -93,9 +93,9 @@ def _followed(name: str, output: Output, **options: Any) -> Scheduled:  # noqa: 
 
 
 def _notes(found: Scheduled, *, csv: bool) -> list[str]:
-    from shardwise.report.pipeline import host_notes, link_notes
+    from shardwise.report.pipeline import copy_notes, host_notes, link_notes
 
-    return [*link_notes(found.timeline), *host_notes(found.timeline, csv=csv)]
+    return [*link_notes(found.timeline), *host_notes(found.timeline, csv=csv), *copy_notes(found.timeline, csv=csv)]
 
 
 def _say(found: Scheduled, output: Output) -> None:

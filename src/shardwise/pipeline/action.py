@@ -78,6 +78,9 @@ class Schedule:
     """How it was made, such as `zb-v`."""
     pairs: tuple[tuple[int, ...], ...] = ()
     """By rank, the places of forwards that run together with the full backward after them; empty: none do."""
+    copies: int = 1
+    """Copies of the model, each with its own run of the chunks and its own micro batches: 2 of DualPipe, whose micro
+    batches go both ways. The CSV does not hold it."""
     offloads: tuple[tuple[Offload, ...], ...] = ()
     """By rank, the activations that go to host memory and back, in the order of their forwards; empty: none do. The
     CSV does not hold them: it is compute only."""
@@ -89,6 +92,11 @@ class Schedule:
     @property
     def vpp(self) -> int:
         return self.chunks // self.pp
+
+    @property
+    def length(self) -> int:
+        """Chunks that a micro batch goes through."""
+        return self.chunks // self.copies
 
     @property
     def actions(self) -> int:
@@ -139,7 +147,14 @@ class Schedule:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return self.chunks, self.microbatches, tuple(row.tobytes() for row in self.codes), self.pairs, self.offloads
+        return (
+            self.chunks,
+            self.microbatches,
+            tuple(row.tobytes() for row in self.codes),
+            self.pairs,
+            self.copies,
+            self.offloads,
+        )
 
     @classmethod
     def of(cls, rows: Sequence[Iterable[Action]], *, name: str = "") -> Schedule:

@@ -90,7 +90,7 @@ def replay(data: Prepared) -> int:
         from shardwise.pipeline.lanes import LanesEngine
 
         return LanesEngine(data).run()
-    if data.pairs:  # the kernel runs actions one by one
+    if data.pairs or data.schedule.copies > 1:  # the kernel runs actions one by one, of one model
         return replay_slowly(data)
     kernel = library()
     return replay_slowly(data) if kernel is None else _replay_compiled(kernel, data)
@@ -135,7 +135,9 @@ class SlowEngine:
         self.data, self.m, self.chunks = data, data.schedule.microbatches, data.schedule.chunks
         self.cells = self.m * self.chunks
         self.arrival = [-1.0] * (2 * self.cells)
-        self.arrival[: self.m] = [0.0] * self.m
+        self.length = data.schedule.length
+        for first in range(0, self.cells, self.length * self.m):
+            self.arrival[first : first + self.m] = [0.0] * self.m
         self.codes, self.offset, self.rank_of = data.codes.tolist(), data.offset.tolist(), data.rank_of.tolist()
         self.duration, self.latency, self.transfer = (
             one.tolist() for one in (data.duration, data.latency, data.transfer)
@@ -206,9 +208,9 @@ class SlowEngine:
         stream, m = divmod(code, self.m)
         kind, chunk = divmod(stream, self.chunks)
         to = chunk + 1 if kind == F else chunk - 1
-        if kind == W or to < 0:
+        if kind == W or (kind != F and chunk % self.length == 0):
             return
-        if to == self.chunks:
+        if kind == F and to % self.length == 0:
             self.arrival[self.cells + chunk * self.m + m] = now
             return
         other, edge = self.rank_of[to], min(chunk, to)

@@ -17,11 +17,13 @@ def figures(timeline: Timeline, bound: Bound, value: float) -> dict[str, object]
     """The numbers of an answer."""
     schedule = timeline.schedule
     return {
-        "schedule": schedule.name, "pp": schedule.pp, "vpp": schedule.vpp, "microbatches": schedule.microbatches,
+        "schedule": schedule.name, "pp": schedule.pp, "vpp": schedule.vpp,
+        "microbatches": schedule.microbatches * schedule.copies,
         "makespan": timeline.makespan, "period": timeline.period, "bubble": timeline.bubble,
         "period_bubble": timeline.period_bubble, "seed_rate": timeline.seed_rate, "peak": list(timeline.peak),
         "bubbles": timeline.bubbles(), "period_bubbles": timeline.period_bubbles(), "bound": bound.value,
         "gap": max(0.0, value / bound.value - 1.0), "proven": value <= bound.value * (1 + 1e-9),
+        **({"copies": schedule.copies} if schedule.copies > 1 else {}),
         **({"offloads": [len(own) for own in schedule.offloads]} if any(schedule.offloads) else {}),
     }  # fmt: skip
 
@@ -89,6 +91,12 @@ def host_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
         yield "nothing goes to host memory: the order is as fast without"
     elif csv and any(timeline.schedule.offloads):
         yield "the CSV is PyTorch's, compute only: what goes to host memory is not in it (--json has it)"
+
+
+def copy_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
+    """A CSV that does not tell of several copies."""
+    if csv and timeline.schedule.copies > 1:
+        yield f"the CSV does not say that its chunks are {timeline.schedule.copies} copies: replay it with --copies"
 
 
 def host_line(timeline: Timeline, *, seconds: bool) -> str:

@@ -34,8 +34,10 @@ from shardwise.pipeline.offload import offloaded
 from shardwise.pipeline.offload_search import with_host
 from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise
 from shardwise.pipeline.order_search import Report
+from shardwise.pipeline.orders.both_ways import both_ways, dualpipe
 from shardwise.pipeline.placements import WORDS, check_map, is_map, read_map, word_of
 from shardwise.pipeline.prove import prove
+from shardwise.pipeline.replay import bound_for
 from shardwise.pipeline.timeline import Timeline
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit, plan_of, reordered
@@ -135,8 +137,8 @@ def schedule(ask: Ask, compare: Sequence[str] = (), report: Report | None = None
     for name, row in (("effort", "option.effort"), ("splits", "option.splits"), ("group", "option.none")):
         held(getattr(ask, name), SCALARS[row], name)
     for name in (ask.name, *compare):
-        if name not in SCHEDULES:
-            raise UnknownNameError("schedule", name, SCHEDULES)
+        if name not in (*SCHEDULES, TWO):
+            raise UnknownNameError("schedule", name, (*SCHEDULES, TWO))
     if ask.plan is not None:
         _refuse_beside_plan(ask, (ask.name, *compare))
     pipeline = pipeline_of(ask)
@@ -162,6 +164,8 @@ def _refuse_beside_plan(ask: Ask, names: Sequence[str]) -> None:
               "give costs in place of the plan, or leave it out")
         for name in ("transfer", "contention", "offload") if getattr(ask, name)
     ]  # fmt: skip
+    if TWO in names:
+        faults.append(Fault(TWO, "has two copies of the model, and a plan's strategy has no word for that; give costs"))
     if ask.splits != SEQUENCE_PIECES:
         told = f"is {ask.splits}, and a plan's strategy has no word for it: seq-1f1b has {SEQUENCE_PIECES} pieces there"
         faults.append(Fault("--splits", f"{told}; leave it out"))
@@ -225,7 +229,7 @@ def pipeline_of(ask: Ask) -> Pipeline:
 
 def _shape(ask: Ask) -> tuple[int, int, str]:
     """Ranks, chunks of each, and where they lie."""
-    shape = SHAPES.get(ask.name)
+    shape = _BOTH if ask.name == TWO else SHAPES.get(ask.name)
     if ask.placement is None or not is_map(ask.placement):
         assert ask.pp  # noqa: S101 - for the type checker: it is missing only beside a map
         return ask.pp, ask.vpp or (shape.vpp if shape else None) or 2, ask.placement or (shape or _FREE).placement
@@ -237,7 +241,10 @@ def _shape(ask: Ask) -> tuple[int, int, str]:
     return pp, vpp, word_of(rank_of)
 
 
+TWO = "dualpipe"
 _FREE = Shape(vpp=None, placement="v", text="what is best")
+_BOTH = Shape(vpp=1, placement="loop", text="DeepSeek's DualPipe: two copies of the model, from both ends")
+"""Not among the named orders of a model: it holds the parameters twice."""
 
 
 def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
@@ -270,6 +277,8 @@ def run_one(ask: Ask, pipeline: Pipeline, name: str, report: Report | None = Non
     """One schedule of the pipeline, by name; a plan's pipeline is priced anew for every order."""
     if ask.plan is not None and name != ask.name:
         pipeline = plan_pipeline(ask, ask.plan, name)
+    if name == TWO:
+        return _both_ways(ask, pipeline)
     return _auto(ask, pipeline, report) if name == "auto" else _published(ask, pipeline, name)
 
 
@@ -332,4 +341,17 @@ def _published(ask: Ask, pipeline: Pipeline, name: str) -> Scheduled:
         name=name, pipeline=pipeline, timeline=timeline, bound=bound, value=value, objective=ask.objective,
         over_limit=str(over) if over else "",
         proof=prove(order, proven, value=value, bound=bound, objective=ask.objective),
+    )  # fmt: skip
+
+
+def _both_ways(ask: Ask, pipeline: Pipeline) -> Scheduled:
+    """DualPipe on the stages of the same model; its bound is a plain one, and it carries no proof."""
+    costs = both_ways(regrouped(pipeline.costs, pipeline.pp, 1))
+    order = dualpipe(pipeline.pp, pipeline.microbatches)
+    timeline = (costs.offloads and offloaded(order, costs, ask.objective)) or simulate(order, costs)
+    over = find_fault(timeline.schedule, costs) if costs.memory_limit else None
+    return Scheduled(
+        name=TWO, pipeline=pipeline, timeline=timeline, bound=bound_for(order, replace(costs, memory_limit=())),
+        value=timeline.period if ask.objective == "period" else timeline.makespan, objective=ask.objective,
+        note="two copies of the model, micro batches from both ends", over_limit=str(over) if over else "", proof={},
     )  # fmt: skip
