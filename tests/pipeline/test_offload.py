@@ -184,6 +184,8 @@ def test_the_verbs_tell_of_it(tmp_path, capsys):
         if event.get("cat") == "offload"
     ]
     assert len(lanes) == 2 * sum(answer["offloads"])
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn.count("<title>to host ") == drawn.count("<title>back ") == sum(answer["offloads"])
     again = shardwise.simulate(files["json"])
     assert again.timeline.schedule.offloads
     assert again.timeline.makespan == answer["makespan"]

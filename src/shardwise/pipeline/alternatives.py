@@ -59,7 +59,7 @@ class _Comparison:
 
     @property
     def by_position(self) -> list[Choice]:
-        """One alternative for every run of pp chunks, or what is nowhere worse, while these are few: below 1F1B's memory
+        """One alternative for every run of pp chunks, or what is nowhere worse, while they are few: below 1F1B's memory
         the first chunks, which hold longest, are often the ones to recompute, and a quick search does not see it.
         """
         chunks, kinds = len(self.mixes.rank_of), range(len(self.mixes.alternatives))
