@@ -63,7 +63,7 @@ def optimise_contended(
     until = began + time_limit if time_limit else math.inf
     plain = replace(costs, contention=False)
     first = optimise(plain, effort=effort, time_limit=time_limit and time_limit / 2, known=known, **asked)
-    search = _Search(costs=costs, objective=first.objective, rank_of=first.schedule.rank_of)
+    search = _ContendedOrders(costs=costs, objective=first.objective, rank_of=first.schedule.rank_of)
     search.add(first.schedule)
     tried, stopped = first.evaluated, first.interrupted
     try:
@@ -112,7 +112,7 @@ def _split(row: Codes, cells: int) -> Codes:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Search:
+class _ContendedOrders:
     """Orders and what they take with contention."""
 
     costs: Costs

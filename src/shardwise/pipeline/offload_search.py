@@ -56,7 +56,7 @@ def optimise_offloaded(
     """The fastest order found that fits with its offloads; never slower than without them, or a named one is with."""
     began = time.process_time()
     until = began + time_limit if time_limit else math.inf
-    search = _Search(costs=costs, objective=asked["objective"])
+    search = _HostOrders(costs=costs, objective=asked["objective"])
     try:
         answers = _orders(costs, effort, until, known, asked, search)
         for order in answers:
@@ -73,7 +73,7 @@ def optimise_offloaded(
 
 
 def _orders(
-    costs: Costs, effort: float, until: float, known: Sequence[Schedule], asked: dict[str, Any], search: _Search
+    costs: Costs, effort: float, until: float, known: Sequence[Schedule], asked: dict[str, Any], search: _HostOrders
 ) -> Iterator[Schedule]:
     """The best orders under the limit, which need no offload, and under larger ones."""
     pp = asked["pp"]
@@ -115,7 +115,7 @@ def _early(row: Codes, cells: int) -> Codes:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Search:
+class _HostOrders:
     """The fastest order so far, with its offloads."""
 
     costs: Costs
