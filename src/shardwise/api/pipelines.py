@@ -66,7 +66,8 @@ def schedule(
     the best, the bound and how many orders were looked at. `plan_of(found)` is the plan in this order.
     """
     from shardwise.api.reading import as_plan
-    from shardwise.search.schedule import Ask, as_word, refuse_unrunnable, schedule
+    from shardwise.search.order_shape import as_word
+    from shardwise.search.schedule import Ask, refuse_unrunnable, schedule
 
     old = None if plan is None else as_plan(plan, "schedule")
     if old is not None and runnable:

@@ -29,18 +29,19 @@ from shardwise.pipeline.costs import Costs, regrouped
 from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
-from shardwise.pipeline.generate import SHAPES, Shape, generate, split_costs
+from shardwise.pipeline.generate import SHAPES, generate, split_costs
 from shardwise.pipeline.offload import offloaded
 from shardwise.pipeline.offload_search import with_host
 from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise
 from shardwise.pipeline.order_search import Report
 from shardwise.pipeline.orders.both_ways import both_ways, dualpipe
-from shardwise.pipeline.placements import WORDS, check_map, is_map, read_map, word_of
+from shardwise.pipeline.placements import is_map
 from shardwise.pipeline.prove import prove
 from shardwise.pipeline.replay import bound_for
 from shardwise.pipeline.timeline import Timeline
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit, plan_of, reordered
+from shardwise.search.order_shape import TWO, as_word, shape_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +218,7 @@ def pipeline_of(ask: Ask) -> Pipeline:
     if faults:
         raise InputError(faults)
     assert ask.microbatches and ask.costs  # noqa: S101, PT018 - for the type checker
-    pp, vpp, placement = _shape(ask)
+    pp, vpp, placement = shape_of(ask.name, ask.pp, ask.vpp, ask.placement)
     given = costs_of(ask.costs, pp, vpp, ask.hop, ask.free_at_input_grad)
     given = with_host(linked(given, ask.transfer, contention=ask.contention), ask.offload)
     found = limited(given, ask.memory_limit, placed(pp, vpp, placement))
@@ -225,26 +226,6 @@ def pipeline_of(ask: Ask) -> Pipeline:
         costs=found[0], pp=pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
         alternatives=found if len(found) > 1 else (),
     )  # fmt: skip
-
-
-def _shape(ask: Ask) -> tuple[int, int, str]:
-    """Ranks, chunks of each, and where they lie."""
-    shape = _BOTH if ask.name == TWO else SHAPES.get(ask.name)
-    if ask.placement is None or not is_map(ask.placement):
-        assert ask.pp  # noqa: S101 - for the type checker: it is missing only beside a map
-        return ask.pp, ask.vpp or (shape.vpp if shape else None) or 2, ask.placement or (shape or _FREE).placement
-    rank_of = read_map(ask.placement)
-    pp, vpp = check_map(rank_of, ask.pp, ask.vpp)
-    if shape and placed(pp, vpp, shape.placement) != rank_of:
-        told = f"is a map of its own, and {ask.name} lies on a {shape.placement}; maps are for auto"
-        raise InputError(Fault("--placement", told))
-    return pp, vpp, word_of(rank_of)
-
-
-TWO = "dualpipe"
-_FREE = Shape(vpp=None, placement="v", text="what is best")
-_BOTH = Shape(vpp=1, placement="loop", text="DeepSeek's DualPipe: two copies of the model, from both ends")
-"""Not among the named orders of a model: it holds the parameters twice."""
 
 
 def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
@@ -258,13 +239,6 @@ def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
         costs=limited((costs,), ask.memory_limit, rank_of)[0], pp=strategy.pp, vpp=strategy.vpp,
         microbatches=strategy.microbatches, placement=setup.placement, setup=setup, plan=plan,
     )  # fmt: skip
-
-
-def as_word(placement: str | None) -> Placement | None:
-    """The placement as a plan's strategy says it: it has no word for a map."""
-    if placement is not None:
-        word(placement, WORDS, "--placement")
-    return placement  # type: ignore[return-value]
 
 
 def _strategy_in(plan: Plan, name: str, placement: Placement | None, group: int = 0) -> Strategy:
