@@ -53,8 +53,8 @@ VERBS = {
     "schedule hop empty",
     "rehearse": "plan rank device builder read repeats result",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "
-    "plan compare runnable effort time_limit report",
-    "simulate": "source costs hop memory_limit free_at_input_grad contention combine",
+    "plan compare runnable transfer contention offload effort time_limit report",
+    "simulate": "source costs hop memory_limit free_at_input_grad transfer offload contention combine copies",
     "store_calibration": "found",
     "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
     "targets": "",

@@ -10,7 +10,9 @@ import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InputError
 from shardwise.pipeline.action import Action, Schedule
+from shardwise.pipeline.certificate import check
 from shardwise.pipeline.costs import costs
+from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.replay import bound_for, replay
 
 UNEVEN = "0F0,1F0,1B0,0B0\n2F0,2B0\n"
@@ -67,3 +69,112 @@ def test_a_bound_is_never_above_an_order_that_runs(drawn):
     assert 0 < bound_for(order, given_costs).value <= found.timeline.makespan * (1 + 1e-9)
     assert sum(found.timeline.work) == pytest.approx(microbatches * sum(map(sum, (f, i, w))))
     assert sum(found.timeline.bubbles().values()) == pytest.approx(found.timeline.bubble)
+
+
+def exact(rank_of, times, hop, microbatches):
+    """The least makespan over all orders of a tiny pipeline: every rank takes what is ready, in every way."""
+    f, i, w = times
+    chunks, best = len(rank_of), [float("inf")]
+
+    def ready(kind, c, m, ends):
+        if kind == "W":
+            return ends.get(("I", c, m))
+        if kind == "I" and c == chunks - 1:
+            return ends.get(("F", c, m))
+        other = c - 1 if kind == "F" else c + 1
+        if other < 0:
+            return 0.0
+        end = ends.get((kind, other, m))
+        return None if end is None else end + hop * (rank_of[other] != rank_of[c])
+
+    def go(ends, clock, left):
+        if not left:
+            best[0] = min(best[0], max(clock))
+            return
+        open_ = [(key, at) for key in left if (at := ready(*key, ends)) is not None]
+        # active schedules are enough: what starts first somewhere must start before any other there could end
+        length = {"F": f, "I": i, "W": w}
+        soon = min(max(at, clock[rank_of[c]]) + length[kind][c] for (kind, c, _), at in open_)
+        rank = next(rank_of[c] for (kind, c, _), at in open_ if max(at, clock[rank_of[c]]) + length[kind][c] == soon)
+        for key, at in open_:
+            kind, c, _ = key
+            begin = max(at, clock[rank])
+            if rank_of[c] != rank or begin >= soon:
+                continue
+            after = list(clock)
+            after[rank] = begin + length[kind][c]
+            if after[rank] < best[0]:
+                go({**ends, key: after[rank]}, after, left - {key})
+
+    cells = {(kind, c, m) for kind in "FIW" for c in range(chunks) for m in range(microbatches)}
+    go({}, [0.0] * (1 + max(rank_of)), frozenset(cells))
+    return best[0]
+
+
+@pytest.mark.parametrize("rank_of", ["0,1,1,0", "1,0,0,1", "0,0,1,1", "1,0,1,0", "0,1,0,1"])
+@pytest.mark.parametrize("times", [([3, 2, 4, 1], [2, 3, 1, 2], [1, 2, 2, 3]), ([1] * 4, [2] * 4, [1] * 4)])
+def test_auto_on_any_map_is_bounded_and_best(rank_of, times):
+    f, i, w = times
+    made = costs(pp=2, vpp=2, f=f, i=i, w=w, hop=1)
+    found = shardwise.schedule("auto", microbatches=2, costs=made, placement=rank_of, effort=0.1)
+    best = exact([int(rank) for rank in rank_of.split(",")], times, 1, 2)
+    assert found.bound.value <= best
+    assert found.value == best
+    assert found.timeline.schedule.rank_of == tuple(map(int, rank_of.split(",")))
+
+
+@given(
+    st.permutations([0, 0, 1, 1, 2, 2]),
+    st.lists(st.integers(1, 9), min_size=18, max_size=18),
+    st.integers(0, 4),
+    st.integers(2, 6),
+    st.sampled_from([None, 0.5, 0.75, 1.0]),
+)
+def test_auto_on_drawn_maps(rank_of, times, hop, microbatches, limit):
+    made = costs(pp=3, vpp=2, f=times[:6], i=times[6:12], w=times[12:], hop=hop)
+    found = shardwise.schedule(
+        "auto", microbatches=microbatches, costs=made, placement=",".join(map(str, rank_of)), effort=0.01,
+        memory_limit=None if limit is None else f"{limit}p",
+    )  # fmt: skip
+    line = found.timeline
+    assert find_fault(line.schedule, line.costs, tuple(rank_of)) is None
+    assert found.bound.value <= found.value * (1 + 1e-9)
+    assert not check(found.proof)
+
+
+def test_the_words_of_a_map(tmp_path):
+    shape = {"microbatches": 8, "costs": "10,11,9", "hop": 1}
+    by_word = shardwise.schedule("auto", pp=4, **shape)
+    by_map = shardwise.schedule("auto", placement="0,1,2,3,3,2,1,0", **shape)
+    assert by_map.timeline.schedule == by_word.timeline.schedule
+    assert by_map.pipeline.placement == "v"
+    path = tmp_path / "own.csv"
+    path.write_text(shardwise.schedule("auto", placement="0,1,1,0,1,0", **shape).timeline.schedule.csv())
+    again = shardwise.schedule("auto", placement=str(path), **shape)
+    assert again.timeline.schedule.csv() == path.read_text()
+    assert (again.pipeline.pp, again.pipeline.vpp) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--placement", "w"], "is 'w'; write loop, v, the rank of every chunk"),
+        (["--placement", "0,x"], "'x' is not a whole number"),
+        (["--placement", "0,1,1"], "gives rank 1 2 chunks and rank 0 1 chunk"),
+        (["--placement", "0,2,2,0"], "rank 1 0 chunks"),
+        (["--placement", "0,1,9999999"], "names rank 9999999 and has 3 chunks"),
+        (["--placement", "0,1,1,0", "--pp", "4"], "is 4, and the map of --placement has 2"),
+        (["--placement", "0,1,1,0", "--vpp", "1"], "is 1, and the map of --placement has 2"),
+        (["--placement", "no.csv"], "no such file"),
+    ],
+)
+def test_maps_that_are_none_get_a_sentence(words, told, capsys):
+    assert run(["schedule", "auto", "--microbatches", "4", "--costs", "1,1,1", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_named_order_lies_where_it_lies(capsys):
+    words = ["--microbatches", "4", "--costs", "1,1,1", "--placement"]
+    assert run(["schedule", "zb-v", *words, "0,1,0,1"]) == 2
+    assert "zb-v lies on a v; maps are for auto" in capsys.readouterr().err
+    assert run(["schedule", "zb-v", *words, "0,1,1,0"]) == 0

@@ -216,3 +216,21 @@ def test_more_memory_is_never_slower_by_the_bound(seed):
         given_costs = limited(pp, 2, limit, f=times[0], i=times[1], w=times[2], hop=1)
         bounds.append(lower_bound(make_problem(given_costs, placed(pp, 2, "v"), m)).value)
     assert all(more <= less * (1 + 1e-12) for less, more in pairwise(bounds))
+
+
+@pytest.mark.parametrize("times", [0.3, 0.5, 0.75])
+@pytest.mark.parametrize(("vpp", "placement", "free"), [(1, "loop", 0.5), (2, "v", 0.0), (2, "loop", 0.5)])
+def test_mixes_below_1f1bs_memory(times, vpp, placement, free):
+    """Never slower than one alternative everywhere, within the limit, and the bound over all mixes is below."""
+    plain = limited(4, vpp, times, placement, **SEED, free_at_input_grad=free)
+    again = costs(pp=4, vpp=vpp, **(SEED | {"i": 21}), activation=0.2, free_at_input_grad=free)
+    again = dataclasses.replace(again, memory_limit=plain.memory_limit)
+    shape = {"pp": 4, "vpp": vpp, "microbatches": 6, "placement": placement, "effort": 0.05}
+    found = optimise_alternatives([plain, again], **shape)
+    assert find_fault(found.schedule, mix([plain, again], found.choice)) is None
+    assert found.bound.value <= found.value * (1 + 1e-9)
+    assert found.value <= optimise(again, **shape).value * (1 + 1e-9)
+    try:
+        assert found.value <= optimise(plain, **shape).value * (1 + 1e-9)
+    except InfeasibleError:
+        assert any(found.choice)

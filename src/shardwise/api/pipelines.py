@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from shardwise.api.reading import Source
     from shardwise.frameworks.mindformers.dryrun import Dryrun
     from shardwise.inputs.load import Loaded
-    from shardwise.inputs.strategy import Placement
     from shardwise.partition.compare import Compared
     from shardwise.partition.guide import Design
     from shardwise.partition.problem import BalanceAnswer, Problem
@@ -35,7 +34,7 @@ def schedule(
     microbatches: int | None = None,
     costs: Costs | Sequence[Costs] | Source | None = None,
     hop: float | None = None,
-    placement: Placement | None = None,
+    placement: str | None = None,
     memory_limit: str | None = None,
     free_at_input_grad: float | None = None,
     objective: Objective = "makespan",
@@ -44,32 +43,40 @@ def schedule(
     plan: Plan | Source | None = None,
     compare: Sequence[str] = (),
     runnable: bool = False,
+    transfer: float | None = None,
+    contention: bool = False,
+    offload: float | None = None,
     effort: float = 1.0,
     time_limit: float | None = None,
     report: Follow | None = None,
 ) -> Scheduled:
     """A pipeline in the order of a published schedule, or in the best order for its costs and memory (`auto`).
 
-    `name`: such as `1f1b`, `zb-v` or `auto`; `pp`: ranks; `vpp`: chunks a rank, by default what the schedule wants;
-    `microbatches`: per iteration; `costs`: of the chunks, a text `f,i,w` of one chunk, or a JSON file, several of
-    them being alternatives; `hop`: latency of a message; `placement`: loop or v; `memory_limit`: of every rank, such
-    as `1.5p` (times 1F1B's), `40GB` or `none`; `free_at_input_grad`: share of memory that I frees; `objective`:
-    makespan or period; `group`: micro batch group of interleaved, 0: pp; `splits`: pieces of seq-1f1b; `plan`: takes
-    the place of all that describes a pipeline; `compare`: further names, into `.others`; `runnable`: refuse at once
-    what the plan's runtime cannot run; `effort`: more or fewer tries of auto; `time_limit`: CPU seconds of auto;
-    `report`: called with the best, the bound and how many orders were looked at. `plan_of(found)` is the plan in
-    this order.
+    `name`: such as `1f1b`, `zb-v` or `auto`; of costs also `dualpipe`, which has two copies of the model; `pp`: ranks;
+    `vpp`: chunks a rank, by default what the schedule wants; `microbatches`: per iteration; `costs`: of the chunks, a
+    text `f,i,w` of one chunk, or a JSON file, several of them being alternatives; `hop`: latency of a message;
+    `placement`: loop, v, or for auto the rank of every chunk such as `0,1,1,0`, or the file of an order that lies so;
+    `memory_limit`: of every rank, such as `1.5p` (times 1F1B's), `40GB` or `none`; `free_at_input_grad`: share of
+    memory that I frees; `objective`: makespan or period; `group`: micro batch group of interleaved, 0: pp; `splits`:
+    pieces of seq-1f1b; `plan`: takes the place of all that describes a pipeline; `compare`: further names, into
+    `.others`; `runnable`: refuse at once what the plan's runtime cannot run; `transfer`: time that a message has its
+    link for itself, beside `hop`; `contention`: messages on one link wait for each other, and auto looks for the order
+    that is best so; `offload`: time to bring one forward's activations to host memory, or back, so that orders fit
+    that hold too much; `effort`: more or fewer tries of auto; `time_limit`: CPU seconds of auto; `report`: called with
+    the best, the bound and how many orders were looked at. `plan_of(found)` is the plan in this order.
     """
     from shardwise.api.reading import as_plan
+    from shardwise.search.order_shape import as_word
     from shardwise.search.schedule import Ask, refuse_unrunnable, schedule
 
     old = None if plan is None else as_plan(plan, "schedule")
     if old is not None and runnable:
-        refuse_unrunnable(old, name, placement, group)
+        refuse_unrunnable(old, name, as_word(placement), group)
     asked = Ask(
         name=name, pp=pp, vpp=vpp, microbatches=microbatches, costs=_costs(costs), hop=hop, placement=placement,
         memory_limit=memory_limit, free_at_input_grad=free_at_input_grad, objective=objective, group=group,
-        splits=splits, plan=old, effort=effort, time_limit=time_limit,
+        splits=splits, plan=old, transfer=transfer, contention=contention, offload=offload, effort=effort,
+        time_limit=time_limit,
     )  # fmt: skip
     return schedule(asked, compare, report)
 
@@ -87,21 +94,26 @@ def simulate(
     hop: float | None = None,
     memory_limit: str | None = None,
     free_at_input_grad: float | None = None,
+    transfer: float | None = None,
+    offload: float | None = None,
     contention: bool = False,
     combine: bool = False,
+    copies: int = 1,
 ) -> Replay:
     """A schedule replayed: times, bubbles and their causes, memory, critical path, and a bound.
 
     `source`: a schedule, a CSV of one (PyTorch's compute-only form), or an answer of `schedule --json`, which holds
-    its costs and its proof: both are checked; `costs`, `hop`, `memory_limit`, `free_at_input_grad`: as for
-    `schedule`; `contention`: messages on one link wait for each other; `combine`: every forward runs together with the
-    full backward right after it, as DualPipe means it.
+    its costs and its proof: both are checked; `costs`, `hop`, `memory_limit`, `free_at_input_grad`, `transfer`: as for
+    `schedule`; `offload`: time to bring one forward's activations to host memory, or back: as many go there as the
+    limit asks for, in this order; `contention`: messages on one link wait for each other; `combine`: every forward runs
+    together with the full backward right after it, as DualPipe means it; `copies`: of the model, each with its own run
+    of the chunks: 2 for a CSV of `dualpipe`.
     """
     from shardwise.pipeline.replay import replay
 
     return replay(
-        source, _costs(costs), hop=hop, free=free_at_input_grad, memory_limit=memory_limit, contention=contention,
-        combine=combine,
+        source, _costs(costs), hop=hop, free=free_at_input_grad, memory_limit=memory_limit, transfer=transfer,
+        offload=offload, contention=contention, combine=combine, copies=copies,
     )  # fmt: skip
 
 

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 @click.option("--microbatches", type=Number("Strategy.microbatches"), help="Micro batches per iteration.")
 @click.option("--costs", metavar="F,I,W|FILE", help="Times of one chunk, or a JSON file of costs.")
 @click.option("--hop", type=Number("pipeline.time"), help="Latency of a message between ranks.")
-@click.option("--placement", type=click.Choice(["loop", "v"]), help="Where chunks lie; default for auto: v.")
+@click.option("--transfer", type=Number("pipeline.time"), help="Time of a message on its link, beside --hop.")
+@click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
+@click.option("--placement", metavar="loop|v|MAP", help="Where chunks lie, such as 0,1,1,0; default for auto: v.")
 @click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Memory of every rank, in 1F1B's or in bytes.")
+@click.option("--offload", type=Number("pipeline.time"), help="Time of one activation to host memory, or back.")
 @click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--objective", type=click.Choice(["makespan", "period"]), default="makespan", show_default=True)
 @click.option("--group", type=Number("Strategy.group"), default=0, help="Micro batch group of interleaved; 0: pp.")
@@ -49,7 +52,7 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
     shardwise schedule auto --plan plan.json --out planned.json --html schedule.html
 
     Costs are of one chunk. Schedules: gpipe 1f1b interleaved zb-h1 zb-h2 zb-1p zb-2p zb-v v-half v-min dualpipe-v
-    seq-1f1b low-memory auto.
+    seq-1f1b low-memory auto; of costs also dualpipe.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     compare, target, files = options.pop("compare"), options.pop("out"), drawings_of(options)
     names = [part.strip() for part in (compare or "").split(",") if part.strip()]
@@ -57,6 +60,8 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
         raise InputError("--out writes a plan with the schedule in it; name the plan to start from with --plan")
     began = time.process_time()
     found = _followed(name, output, compare=names, runnable=bool(target), **options)
+    for note in _notes(found, csv=bool(files.csv)):
+        output.note(note)
     _say(found, output)
     facts = {"makespan": f"{found.timeline.makespan:g}", "bubble": f"{100 * found.timeline.bubble:.2f}%",
              "bound": f"{found.bound.value:g}"}  # fmt: skip
@@ -85,6 +90,12 @@ def _followed(name: str, output: Output, **options: Any) -> Scheduled:  # noqa: 
     if found is None:  # Ctrl-C before there was a schedule to keep
         raise KeyboardInterrupt
     return found
+
+
+def _notes(found: Scheduled, *, csv: bool) -> list[str]:
+    from shardwise.report.pipeline import copy_notes, host_notes, link_notes
+
+    return [*link_notes(found.timeline), *host_notes(found.timeline, csv=csv), *copy_notes(found.timeline, csv=csv)]
 
 
 def _say(found: Scheduled, output: Output) -> None:

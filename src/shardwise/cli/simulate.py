@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 @click.argument("file", metavar="FILE.csv|ANSWER.json")
 @click.option("--costs", metavar="F,I,W|FILE", help="Times of one chunk, or a JSON file.")
 @click.option("--hop", type=Number("pipeline.time"), help="Latency of a message between ranks.")
-@click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Refuse the schedule where a rank needs more.")
-@click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
+@click.option("--transfer", type=Number("pipeline.time"), help="Time of a message on its link, beside --hop.")
 @click.option("--contention", is_flag=True, help="Messages on one link wait for each other.")
+@click.option("--memory-limit", metavar="1.5p|BYTES|none", help="Refuse the schedule where a rank needs more.")
+@click.option("--offload", type=Number("pipeline.time"), help="Time of one activation to host memory, or back.")
+@click.option("--free-at-input-grad", type=Number("pipeline.share"), help="Share of memory that I frees.")
 @click.option("--combine", is_flag=True, help="Run every forward together with the full backward right after it.")
+@click.option("--copies", type=Number("option.copies"), default=1, help="Copies of the model: 2 of dualpipe.")
 @drawing_options
 @markdown_option
 @output_options
@@ -37,12 +40,14 @@ def command(file: str, output: Output, **options: Any) -> None:  # noqa: ANN401 
     An answer of `schedule --json` holds its costs and its proof: the order and the bound are checked by code that
     shares nothing with the optimiser. Costs given beside it must be those that the proof is of.
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
-    from shardwise.report.pipeline import figures, pair_notes
+    from shardwise.report.pipeline import copy_notes, figures, host_notes, link_notes, pair_notes
 
     files = drawings_of(options)
     found = api.simulate(file, **options)
     timeline = found.timeline
-    for note in pair_notes(timeline, asked=options["combine"]):
+    csv = bool(files.csv)
+    notes = *link_notes(timeline), *host_notes(timeline, csv=csv), *copy_notes(timeline, csv=csv)
+    for note in (*pair_notes(timeline, asked=options["combine"]), *notes):
         output.note(note)
     if output.prints:
         _say(found, output)

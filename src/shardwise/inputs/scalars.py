@@ -194,6 +194,7 @@ SCALARS: dict[str, Scalar] = {
     "option.switch": _whole(0, 1),
     "option.vpp": _whole(1, 32),
     "option.splits": _whole(1, 1024),
+    "option.copies": _whole(1, 64),
     "option.port": _whole(0, 65535),
     "option.searches": _whole(1, 256),
     "option.minutes": _number(0.1, 60),

@@ -51,6 +51,19 @@ class Action(NamedTuple):
         return cls(int(found[1]), found[2], int(found[3]))
 
 
+class Offload(NamedTuple):
+    """Activations of one forward that wait in host memory for their backward; all are places of one rank's row."""
+
+    forward: int
+    """The forward: they leave as soon as it has ended and those of earlier ones have left."""
+    away: int
+    """The first action that runs without them: it waits until they have left."""
+    back: int
+    """The first action beside which they are on the way back, from the end of the one before it on."""
+    backward: int
+    """The action that needs them: it waits until they are back."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
     """The order of work of every rank."""
@@ -65,6 +78,12 @@ class Schedule:
     """How it was made, such as `zb-v`."""
     pairs: tuple[tuple[int, ...], ...] = ()
     """By rank, the places of forwards that run together with the full backward after them; empty: none do."""
+    copies: int = 1
+    """Copies of the model, each with its own run of the chunks and its own micro batches: 2 of DualPipe, whose micro
+    batches go both ways. The CSV does not hold it."""
+    offloads: tuple[tuple[Offload, ...], ...] = ()
+    """By rank, the activations that go to host memory and back, in the order of their forwards; empty: none do. The
+    CSV does not hold them: it is compute only."""
 
     @property
     def pp(self) -> int:
@@ -73,6 +92,11 @@ class Schedule:
     @property
     def vpp(self) -> int:
         return self.chunks // self.pp
+
+    @property
+    def length(self) -> int:
+        """Chunks that a micro batch goes through."""
+        return self.chunks // self.copies
 
     @property
     def actions(self) -> int:
@@ -133,7 +157,14 @@ class Schedule:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return self.chunks, self.microbatches, tuple(row.tobytes() for row in self.codes), self.pairs
+        return (
+            self.chunks,
+            self.microbatches,
+            tuple(row.tobytes() for row in self.codes),
+            self.pairs,
+            self.copies,
+            self.offloads,
+        )
 
     @classmethod
     def of(cls, rows: Sequence[Iterable[Action]], *, name: str = "") -> Schedule:
@@ -197,8 +228,13 @@ def check_size(pp: int, vpp: int, microbatches: int) -> None:
 
 
 def placed(pp: int, vpp: int, placement: str) -> tuple[int, ...]:
-    """The rank of every chunk: `loop` puts chunk c on rank c mod pp, `v` goes back and forth."""
+    """The rank of every chunk: `loop` puts chunk c on rank c mod pp, `v` goes back and forth, `0,1,1,0` says it."""
+    if "," in placement:
+        rank_of = tuple(map(int, placement.split(",")))
+        if sorted(rank_of) != sorted(tuple(range(pp)) * vpp):
+            raise InputError(f"the map {placement} does not put {vpp} chunks on each of {pp} ranks")
+        return rank_of
     if placement not in {"loop", "v"}:
-        raise InputError(f"placement {placement!r} is unknown; use loop or v")
+        raise InputError(f"placement {placement!r} is unknown; use loop or v, or a map such as 0,1,1,0")
     turned = placement == "v"
     return tuple(pp - 1 - c % pp if turned and c // pp % 2 else c % pp for c in range(pp * vpp))

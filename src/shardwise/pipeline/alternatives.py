@@ -58,6 +58,18 @@ class _Comparison:
         return [self.mixes.plain(choice) for choice in alone]
 
     @property
+    def by_position(self) -> list[Choice]:
+        """One alternative for every run of pp chunks, or what is nowhere worse, while they are few: below 1F1B's memory
+        the first chunks, which hold longest, are often the ones to recompute, and a quick search does not see it.
+        """
+        chunks, kinds = len(self.mixes.rank_of), range(len(self.mixes.alternatives))
+        pp = 1 + max(self.mixes.rank_of)
+        if len(kinds) ** (chunks // pp) > _LOOKED_AT:
+            return []
+        taken = product(kinds, repeat=chunks // pp)
+        return [self.mixes.plain(tuple(kind for kind in each for _ in range(pp))) for each in taken]
+
+    @property
     def late(self) -> bool:
         return time.process_time() > self.deadline
 
@@ -119,7 +131,7 @@ class _Comparison:
                 at = plain
 
     def _descend(self) -> None:
-        best = min([self.mixes.plain(self.mixes.smallest), *self.uniform], key=self.worth)
+        best = min([self.mixes.plain(self.mixes.smallest), *self.uniform, *self.by_position], key=self.worth)
         for _ in range(_ROUNDS):
             before = self.worth(best)
             for near in _neighbours(best, self.mixes.rank_of, len(self.mixes.alternatives)):
@@ -134,7 +146,8 @@ class _Comparison:
         """The choices for the full search, the most promising first: those that do best in a longer look."""
         order = sorted(self.known, key=lambda choice: (self.known[choice], choice))
         near = [choice for choice in order if choice in self.bounds]
-        looked = {choice: look(choice) for choice in near[:_LOOKED_AT] if not self.finished}
+        shaped = [choice for choice in self.by_position if choice in self.bounds]
+        looked = {choice: look(choice) for choice in dict.fromkeys([*near[:_LOOKED_AT], *shaped]) if not self.finished}
         first = sorted(looked, key=lambda choice: looked[choice])
         return list(dict.fromkeys([*first, *near][:_FINALISTS] + [one for one in self.uniform if one in self.bounds]))
 

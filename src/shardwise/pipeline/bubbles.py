@@ -5,7 +5,7 @@ Every rank's idle time between the first start and the last end on any rank (the
     warm-up         before the rank's first action
     drain           after its last
     communication   in between, while the awaited message is on its way
-    memory-limit    in between, while a forward has its input but no room
+    memory-limit    in between, while a forward has its input but no room, or activations come from host memory
     imbalance       in between, otherwise: the producer is slower or ran something else first
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.pipeline.action import F
 from shardwise.pipeline.critical_path import arrivals
+from shardwise.pipeline.timeline import action_bytes, place_bytes
 
 if TYPE_CHECKING:
     from shardwise.pipeline.timeline import Timeline
@@ -59,9 +60,10 @@ def _inside(timeline: Timeline, rank: int, ready: np.ndarray, limit: float) -> d
     gap = start[1:] - end[:-1]
     sent = ready[timeline.schedule.codes[rank][1:]]
     travel = np.clip(np.minimum(gap, start[1:] - sent), 0.0, None)
-    travel = np.where(np.isnan(travel), 0.0, travel)
+    host = timeline.cause[rank][1:] == 3
+    travel = np.where(np.isnan(travel) | host, 0.0, travel)
     rest = gap - travel
-    held_back = _held_back(timeline, rank, ready, limit)[:-1] & (rest > 0)
+    held_back = (_held_back(timeline, rank, ready, limit)[:-1] | host) & (rest > 0)
     return {
         "communication": float(travel.sum()),
         "memory-limit": float(rest[held_back].sum()),
@@ -75,8 +77,8 @@ def _held_back(timeline: Timeline, rank: int, ready: np.ndarray, limit: float) -
     blocked = np.zeros(len(codes), dtype=bool)
     if limit == float("inf"):
         return blocked
-    static = timeline.costs.static[rank] if timeline.costs.static else 0.0
-    after = timeline.memory(rank)[1][1:] - static
+    taken = action_bytes(codes, timeline.schedule, timeline.costs)
+    after = place_bytes(timeline.schedule, rank, timeline.costs) + np.minimum(taken, 0.0)
     kinds, following, ends = timeline.kinds(rank), -1, timeline.end[rank]
     for k in range(len(codes) - 1, -1, -1):
         if following >= 0:

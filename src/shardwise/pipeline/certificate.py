@@ -14,7 +14,8 @@ import json
 from math import prod
 from typing import Any
 
-from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, rederived
+from shardwise.pipeline.certificate_host import HostLanes, Move, held, odd_moves
+from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, Times, rederived
 
 SCHEMA = "shardwise/schedule-proof/1"
 MOST_STEPS = 10_000_000
@@ -31,14 +32,28 @@ def check(proof: dict[str, Any]) -> list[str]:
     question = proof["question"]
     if hash_of(question) != proof["hash"]:
         return ["the costs, the shape or the limits are not those that were proven: this proof no longer holds"]
+    if faults := _odd_links(question):
+        return faults
     rows = [[_action(cell) for cell in row.split(",")] for row in proof["rows"]]
     if sum(map(len, rows)) < 2 * len(question["rank_of"]) * question["microbatches"]:
         return ["the order has fewer actions than the chunks and micro batches need"]
-    taken = _case(question, [[k] for k in proof["choice"]])
-    ends, faults = _replay(taken, rows)
+    taken, moves = _case(question, [[k] for k in proof["choice"]]), proof.get("offloads", [])
+    if faults := odd_moves(rows, moves):
+        return faults
+    ends, faults = _replay(taken, rows, _lanes(question, rows, moves))
     if faults or (faults := _unsound(taken, rows)):
         return faults
-    return _over(taken, rows) + _value_faults(proof, _value(taken, rows, ends, question["objective"]))
+    return _over(taken, rows, moves or [[]] * len(rows)) + _value_faults(
+        proof, _value(taken, rows, ends, question["objective"])
+    )
+
+
+def _odd_links(question: dict[str, Any]) -> list[str]:
+    """Messages that wait for each other: the bound counts the whole of each, so the parts must make it up."""
+    parts = [question.get(name, ()) for name in ("latency", "transfer")]
+    if not any(parts) or all(a + b == hop for a, b, hop in zip(*parts, question["hop"], strict=True)):
+        return []
+    return ["the latency and the transfer of a message are not what it takes"]
 
 
 def derives(proof: dict[str, Any]) -> bool:
@@ -56,7 +71,8 @@ def _value_faults(proof: dict[str, Any], value: float) -> list[str]:
         faults.append(f"the bound {bound:g} is above {value:g}, which this order reaches")
     if derives(proof):
         faults += _uncovered(question, proof["cases"])
-        least = min(rederived(_case(question, case), question["objective"]) for case in proof["cases"])
+        free = question | {"memory_limit": []} if "offload" in question else question  # host memory has no end
+        least = min(rederived(_case(free, case), question["objective"]) for case in proof["cases"])
         if not bound <= least * (1 + SLACK):
             faults.append(f"a bound of {bound:g} does not follow from the costs; {least:g} does")
     return faults
@@ -72,7 +88,8 @@ def _case(question: dict[str, Any], options: list[list[int]]) -> MixCase:
     room = [limit - static for limit, static in zip(question["memory_limit"], question["static"], strict=False)]
     return MixCase(
         chunks=Chunks(*least), rank_of=question["rank_of"], microbatches=question["microbatches"],
-        hop=question["hop"], free=question["free_at_input_grad"], room=room,
+        hop=question["hop"], free=question["free_at_input_grad"], room=room, latency=question.get("latency", ()),
+        transfer=question.get("transfer", ()),
     )  # fmt: skip
 
 
@@ -96,19 +113,30 @@ def _text(key: Key) -> str:
     return f"{key[1]}{key[0]}{key[2]}"
 
 
-def _ready(case: MixCase, key: Key, ends: dict[Key, float]) -> float | None:
+def _ready(case: MixCase, key: Key, ends: Times, sent: Times) -> float | None:
     """When the input of an action is there; None: not yet."""
     kind, c, m = key
     if kind == "W":
         return ends.get(("I", c, m))
     if kind == "F":
-        source = ends.get(("F", c - 1, m)) if c else 0.0
-        return source + (case.message(c - 1, c) if c else 0.0) if source is not None else None
+        return sent.get(("F", c - 1, m)) if c else 0.0
     own = ends.get(("F", c, m))
     if own is None or c == len(case.rank_of) - 1:
         return own
-    source = ends.get(("I", c + 1, m), ends.get(("B", c + 1, m)))
-    return None if source is None else source + case.message(c, c + 1)
+    return sent.get(("I", c + 1, m), sent.get(("B", c + 1, m)))
+
+
+def _arrives(case: MixCase, key: Key, end: float, free: dict[tuple[int, int], float]) -> float:
+    """When the result of an action is where it is needed; `free`: when each link has no message of before."""
+    kind, c, _ = key
+    to = c + 1 if kind == "F" else c - 1
+    if not 0 <= to < len(case.rank_of) or case.rank_of[c] == case.rank_of[to]:
+        return end
+    if not case.transfer:
+        return end + case.message(c, to)
+    link, edge = (case.rank_of[c], case.rank_of[to]), min(c, to)
+    free[link] = max(free.get(link, 0.0), end) + case.transfer[edge]
+    return free[link] + case.latency[edge]
 
 
 def _length(case: MixCase, key: Key) -> float:
@@ -116,15 +144,26 @@ def _length(case: MixCase, key: Key) -> float:
     return case.chunks.i[c] + case.chunks.w[c] if kind == "B" else case.length[kind][c]
 
 
-def _replay(case: MixCase, rows: list[list[Key]]) -> tuple[dict[Key, float], list[str]]:
+def _lanes(question: dict[str, Any], rows: list[list[Key]], moves: list[list[Move]]) -> list[HostLanes]:
+    """By rank; moves without a time that the question names take for ever."""
+    ways = [question.get(name, [float("inf")] * len(question["rank_of"])) for name in ("offload", "reload")]
+    return [HostLanes(row, own, *ways) for row, own in zip(rows, moves or [[]] * len(rows), strict=True)]
+
+
+def _replay(case: MixCase, rows: list[list[Key]], lanes: list[HostLanes]) -> tuple[dict[Key, float], list[str]]:
     """The end of every action in the order of the rows, and which ranks never come to theirs."""
-    ends, at, clock, moved = dict[Key, float](), [0] * len(rows), [0.0] * len(rows), True
+    ends, sent, free = Times(), Times(), dict[tuple[int, int], float]()
+    at, clock, moved = [0] * len(rows), [0.0] * len(rows), True
     while moved:
         moved = False
         for rank, row in enumerate(rows):
-            while at[rank] < len(row) and (ready := _ready(case, row[at[rank]], ends)) is not None:
-                clock[rank] = max(clock[rank], ready) + _length(case, row[at[rank]])
-                ends[row[at[rank]]], at[rank], moved = clock[rank], at[rank] + 1, True
+            while at[rank] < len(row) and (ready := _ready(case, row[at[rank]], ends, sent)) is not None:
+                key, gate = row[at[rank]], lanes[rank].gate(at[rank], clock[rank])
+                ends[key] = clock[rank] = max(clock[rank], ready, gate) + _length(case, key)
+                lanes[rank].ran(at[rank], clock[rank])
+                if key[0] != "W":
+                    sent[key] = _arrives(case, key, ends[key], free)
+                at[rank], moved = at[rank] + 1, True
     stuck = [(rank, row[k]) for rank, (row, k) in enumerate(zip(rows, at, strict=True)) if k < len(row)]
     return ends, [f"rank {rank} waits for ever at {_text(key)}" for rank, key in stuck]
 
@@ -144,15 +183,12 @@ def _unsound(case: MixCase, rows: list[list[Key]]) -> list[str]:
     return wrong[:8]
 
 
-def _over(case: MixCase, rows: list[list[Key]]) -> list[str]:
+def _over(case: MixCase, rows: list[list[Key]], moves: list[list[Move]]) -> list[str]:
     """Ranks that hold more than they have room for."""
     shares = [{"F": 1.0, "I": -free, "W": free - 1.0, "B": -1.0} for free in case.frees]
     faults = list[str]()
     for rank, room in enumerate(case.room):
-        held = peak = 0.0
-        for kind, c, _ in rows[rank]:
-            held += shares[c][kind] * case.chunks.activation[c]
-            peak = max(peak, held)
+        peak = held(rows[rank], moves[rank], shares, case.chunks.activation)
         if not peak <= room * (1 + SLACK):
             faults.append(f"rank {rank} holds {peak:g} and has room for {room:g}")
     return faults

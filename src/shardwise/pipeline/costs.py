@@ -56,12 +56,21 @@ class Costs:
     """The same of a full backward."""
     together: tuple[float, ...] = ()
     """Measured time of a forward of the chunk together with a full backward; empty: it is modelled."""
+    offload: tuple[float, ...] = ()
+    """Time to bring the activations of one forward to host memory (bytes over host bandwidth); empty: they stay."""
+    reload: tuple[float, ...] = ()
+    """The same on the way back; empty: as long. The two ways do not hold each other up."""
     in_bytes: bool = False
     """Bytes are a device's own, and said so; otherwise they are in a unit of the user's."""
 
     @property
     def chunks(self) -> int:
         return len(self.f)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether activations may go to host memory, and there is a limit that asks for it."""
+        return bool(self.offload) and bool(self.memory_limit)
 
     def shown(self, size: float) -> str:
         """Bytes as a message says them."""
@@ -123,6 +132,7 @@ def costs(
     i: Numbers,
     w: Numbers,
     hop: Numbers = 0.0,
+    transfer: Numbers = (),
     activation: Numbers = 1.0,
     free_at_input_grad: float = 0.5,
     static: Numbers = 0.0,
@@ -130,6 +140,8 @@ def costs(
     traffic_f: Numbers = (),
     traffic_b: Numbers = (),
     together: Numbers = (),
+    offload: Numbers = (),
+    reload: Numbers = (),
     chunks: int = 0,
 ) -> Costs:
     """Costs from numbers that stand for all chunks (ranks), or lists with one each; every fault is named.
@@ -144,12 +156,15 @@ def costs(
             ("i", i, chunks),
             ("w", w, chunks),
             ("hop", hop, chunks - 1),
+            ("transfer", transfer, chunks - 1),
             ("activation", activation, chunks),
             ("static", static, pp),
             ("memory_limit", () if memory_limit is None else memory_limit, pp),
             ("traffic_f", traffic_f, chunks),
             ("traffic_b", traffic_b, chunks),
             ("together", together, chunks),
+            ("offload", offload, chunks),
+            ("reload", reload, chunks),
         )
     }
     faults += _long_traffic(spread)
@@ -217,6 +232,8 @@ def regrouped(costs: Costs, pp: int, vpp: int) -> Costs:
         traffic_f=spread(costs.traffic_f) if costs.traffic_f else (),
         traffic_b=spread(costs.traffic_b) if costs.traffic_b else (),
         together=spread(costs.together) if costs.together else (),
+        offload=spread(costs.offload) if costs.offload else (),
+        reload=spread(costs.reload) if costs.reload else (),
     )  # fmt: skip
 
 

@@ -16,13 +16,16 @@ from shardwise.pipeline.costs import Costs, costs, limit_of
 from shardwise.units import parse_bytes
 
 _TOGETHER = ("traffic_f", "traffic_b", "together")
+_HOST = ("offload", "reload")
 _FIELDS = (
-    "f", "i", "w", "hop", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives", *_TOGETHER,
+    "f", "i", "w", "hop", "transfer", "activation", "free_at_input_grad", "static", "memory_limit", "alternatives",
+    *_TOGETHER, *_HOST,
 )  # fmt: skip
 _CHUNK_FIELDS = ("f", "i", "w", "activation")
 _ROWS = {
-    **dict.fromkeys(("f", "i", "w", "hop", *_TOGETHER), "pipeline.time"), "activation": "pipeline.bytes",
-    "static": "pipeline.bytes", "memory_limit": "pipeline.limit", "free_at_input_grad": "pipeline.share",
+    **dict.fromkeys(("f", "i", "w", "hop", "transfer", *_TOGETHER, *_HOST), "pipeline.time"),
+    "activation": "pipeline.bytes", "static": "pipeline.bytes", "memory_limit": "pipeline.limit",
+    "free_at_input_grad": "pipeline.share",
 }  # fmt: skip
 """Field -> its row of the one table."""
 

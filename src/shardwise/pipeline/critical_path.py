@@ -11,7 +11,7 @@ from shardwise.pipeline.action import B, F, I, Schedule
 if TYPE_CHECKING:
     from shardwise.pipeline.timeline import TimedAction, Timeline
 
-_REASONS = ("start", "rank", "data")
+_REASONS = ("start", "rank", "data", "host")
 
 
 def critical_path(timeline: Timeline) -> tuple[TimedAction, ...]:
@@ -33,7 +33,7 @@ def critical_path(timeline: Timeline) -> tuple[TimedAction, ...]:
         )
         if why == 0:
             break
-        rank, index = (rank, index - 1) if why == 1 else _producer(schedule, where, code)
+        rank, index = (rank, index - 1) if why in {1, 3} else _producer(schedule, where, code)
     return tuple(reversed(steps))
 
 
@@ -47,7 +47,7 @@ def _producer(schedule: Schedule, where: dict[int, tuple[int, int]], code: int) 
     kind, chunk = divmod(stream, schedule.chunks)
     if kind == F:
         return where[code - schedule.microbatches]
-    if chunk == schedule.chunks - 1:
+    if (chunk + 1) % schedule.length == 0:
         return where[(F * schedule.chunks + chunk) * schedule.microbatches + microbatch]
     ahead = [(k * schedule.chunks + chunk + 1) * schedule.microbatches + microbatch for k in (I, B)]
     return next(where[code] for code in ahead if code in where)
@@ -62,9 +62,11 @@ def arrivals(timeline: Timeline) -> np.ndarray:
     for rank, row in enumerate(schedule.codes):
         flat[row] = timeline.sent(rank)
     ready = np.full((4, c, m), np.nan)
+    firsts, lasts = slice(0, c, schedule.length), slice(schedule.length - 1, c, schedule.length)
     ready[F, 1:] = ended[F, :-1]
+    ready[F, firsts] = np.nan
     gradient = np.where(np.isnan(ended[I]), ended[B], ended[I])
     for kind in (I, B):
         ready[kind, :-1] = gradient[1:]
-        ready[kind, -1] = ended[F, -1]
+        ready[kind, lasts] = ended[F, lasts]
     return ready.reshape(-1)

@@ -3,7 +3,8 @@
 Every rank keeps the order of its row; an action starts when its rank is free and its input has arrived; a message
 between two ranks takes its latency and transfer time and does not hold up the sender's compute. A forward and a full
 backward that run together start when both inputs are there, and both results leave when both are done; in the timeline
-they stand one after the other in the time that they take together.
+they stand one after the other in the time that they take together. Activations that go to host memory and back have two
+lanes of their own on every rank (lanes.py).
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class Prepared:
         total = len(self.codes)
         self.next = np.zeros(schedule.pp, dtype=np.int64)
         self.start, self.end, self.cause = np.zeros(total), np.zeros(total), np.zeros(total, dtype=np.int8)
+        self.host: tuple[Floats, ...] = ()
+        """By rank, when offloaded activations leave, have left, come back and are back, a row each."""
 
 
 def simulate(schedule: Schedule, costs: Costs) -> Timeline:
@@ -77,12 +80,17 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
         start=tuple(data.start[row] for row in rows),
         end=tuple(data.end[row] for row in rows),
         cause=tuple(data.cause[row] for row in rows),
+        host=data.host,
     )
 
 
 def replay(data: Prepared) -> int:
     """Fill in the times; the number of actions that could run."""
-    if data.pairs:  # the kernel runs actions one by one
+    if any(data.schedule.offloads):
+        from shardwise.pipeline.lanes import LanesEngine
+
+        return LanesEngine(data).run()
+    if data.pairs or data.schedule.copies > 1:  # the kernel runs actions one by one, of one model
         return replay_slowly(data)
     kernel = library()
     return replay_slowly(data) if kernel is None else _replay_compiled(kernel, data)
@@ -117,17 +125,19 @@ def _deadlock(data: Prepared) -> str:
 
 def replay_slowly(data: Prepared) -> int:
     """Fill in the times; the number of actions that could run."""
-    return _Slow(data).run()
+    return SlowEngine(data).run()
 
 
-class _Slow:
-    """The engine in Python: where there is no kernel, and where passes run together."""
+class SlowEngine:
+    """The engine in Python: where there is no kernel, where passes run together, and where activations leave."""
 
     def __init__(self, data: Prepared) -> None:
         self.data, self.m, self.chunks = data, data.schedule.microbatches, data.schedule.chunks
         self.cells = self.m * self.chunks
         self.arrival = [-1.0] * (2 * self.cells)
-        self.arrival[: self.m] = [0.0] * self.m
+        self.length = data.schedule.length
+        for first in range(0, self.cells, self.length * self.m):
+            self.arrival[first : first + self.m] = [0.0] * self.m
         self.codes, self.offset, self.rank_of = data.codes.tolist(), data.offset.tolist(), data.rank_of.tolist()
         self.duration, self.latency, self.transfer = (
             one.tolist() for one in (data.duration, data.latency, data.transfer)
@@ -150,20 +160,30 @@ class _Slow:
     def _step(self, rank: int, k: int) -> bool:
         """Run the next action of a rank, with the one after it where both run together; False: it must wait."""
         places = (k, k + 1) if k in self.together else (k,)
+        gate = self._gate(rank, places)
         slots = [self._slot(self.codes[one]) for one in places]
         if missing := [slot for slot in slots if slot >= 0 and self.arrival[slot] < 0]:
             self.waits[rank] = missing[0]
             return False
         ready = [self.arrival[slot] if slot >= 0 else 0.0 for slot in slots]
-        begin = max(self.clock[rank], *ready)
+        begin = max(self.clock[rank], *ready, gate)
         late = begin > self.clock[rank]
         for place, time in zip(places, ready, strict=True):
-            self.cause[place] = 2 if late and time == begin else int(place > self.offset[rank])
+            told = 2 if late and time == begin else int(place > self.offset[rank])
+            self.cause[place] = 3 if gate > max(self.clock[rank], *ready) else told
         self.clock[rank] = now = self._lay(places, begin)
         self.nexts[rank] = k + len(places)
+        self._ran(rank, places, now)
         for place in places:
             self._send(rank, self.codes[place], now)
         return True
+
+    def _gate(self, rank: int, places: tuple[int, ...]) -> float:  # noqa: ARG002 - of the engine with lanes
+        """When the room that actions need is there; asked again while they wait for their input."""
+        return 0.0
+
+    def _ran(self, rank: int, places: tuple[int, ...], now: float) -> None:
+        """Actions have ended."""
 
     def _lay(self, places: tuple[int, ...], begin: float) -> float:
         """Write the times down; when all is done."""
@@ -188,9 +208,9 @@ class _Slow:
         stream, m = divmod(code, self.m)
         kind, chunk = divmod(stream, self.chunks)
         to = chunk + 1 if kind == F else chunk - 1
-        if kind == W or to < 0:
+        if kind == W or (kind != F and chunk % self.length == 0):
             return
-        if to == self.chunks:
+        if kind == F and to % self.length == 0:
             self.arrival[self.cells + chunk * self.m + m] = now
             return
         other, edge = self.rank_of[to], min(chunk, to)

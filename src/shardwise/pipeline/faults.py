@@ -10,7 +10,7 @@ from shardwise.errors import InputError
 from shardwise.pipeline.action import B, F, I, Schedule, W
 from shardwise.pipeline.costs import ROUNDING, Costs
 from shardwise.pipeline.engine import Prepared, replay
-from shardwise.pipeline.timeline import action_bytes
+from shardwise.pipeline.timeline import place_bytes
 
 _WINDOW = 6
 """Actions shown on either side of a fault."""
@@ -156,7 +156,7 @@ def _deadlock(schedule: Schedule) -> ScheduleFault | None:
 
 def _limit(schedule: Schedule, costs: Costs) -> ScheduleFault | None:
     for rank, room in enumerate(costs.limits(schedule.pp)):
-        held = np.cumsum(action_bytes(schedule.codes[rank], schedule, costs))
+        held = place_bytes(schedule, rank, costs)
         over = np.flatnonzero(held > room * (1 + ROUNDING))
         if len(over):
             k = int(over[0])

@@ -89,7 +89,7 @@ def split_costs(costs: Costs, splits: int) -> Costs:
     return replace(
         costs, f=shared(costs.f), i=shared(costs.i), w=shared(costs.w), transfer=shared(costs.transfer),
         activation=held, traffic_f=shared(costs.traffic_f), traffic_b=shared(costs.traffic_b),
-        together=shared(costs.together),
+        together=shared(costs.together), offload=shared(costs.offload), reload=shared(costs.reload),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -73,6 +73,11 @@ def optimise(
     """
     if objective not in {"makespan", "period"}:
         raise InputError(f"objective {objective!r} is unknown; use makespan or period")
+    if costs.offloads or (costs.contention and any(costs.transfer)):
+        return _beyond(costs)(
+            costs, pp=pp, vpp=vpp, microbatches=microbatches, placement=placement, objective=objective, effort=effort,
+            time_limit=time_limit, report=report, known=known,
+        )  # fmt: skip
     began = time.process_time()
     problem = make_problem(costs, placed(pp, vpp, placement), microbatches)
     bound = lower_bound(problem, objective)
@@ -83,6 +88,17 @@ def optimise(
         _offer(search, schedule, costs)
     _solve(search, costs, placement)
     return _answer(search, bound, costs, began)
+
+
+def _beyond(costs: Costs) -> Callable[..., OrderAnswer]:
+    """Who searches what this search knows nothing of: host memory, messages that wait for each other."""
+    if costs.offloads:
+        from shardwise.pipeline.offload_search import optimise_offloaded
+
+        return optimise_offloaded
+    from shardwise.pipeline.contention import optimise_contended
+
+    return optimise_contended
 
 
 def _solve(search: OrderSearch, costs: Costs, placement: str) -> None:

@@ -19,6 +19,7 @@ def question_of(
 ) -> dict[str, Any]:
     """Costs, links, limits and shape, as plain values: all that a bound and an order are about."""
     first, links = alternatives[0], range(len(rank_of) - 1)
+    waits = {name: list(getattr(first, name) or [0.0] * len(links)) for name in ("hop", "transfer")}
     return {
         "rank_of": list(rank_of), "microbatches": microbatches, "objective": objective,
         "alternatives": [
@@ -28,6 +29,8 @@ def question_of(
         "hop": [sum(part[c] for part in (first.hop, first.transfer) if part) for c in links],
         "free_at_input_grad": first.free_at_input_grad, "memory_limit": list(first.memory_limit),
         "static": list(first.static or [0.0] * (1 + max(rank_of))),
+        **({"latency": waits["hop"], "transfer": waits["transfer"]} if first.contention and first.transfer else {}),
+        **({"offload": list(first.offload), "reload": list(first.reload or first.offload)} if first.offloads else {}),
     }  # fmt: skip
 
 
@@ -48,4 +51,5 @@ def prove(
         "rows": schedule.csv().split() if schedule.actions <= MOST_ACTIONS else [],
         "value": value, "bound": bound.value, "kind": bound.kind, "rank": bound.rank,
         "cases": cases or [[[0]] * schedule.chunks],
+        **({"offloads": [[list(one) for one in own] for own in schedule.offloads]} if schedule.offloads else {}),
     }  # fmt: skip

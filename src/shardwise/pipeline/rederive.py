@@ -45,6 +45,10 @@ class MixCase:
     """Share of its bytes that I gives back, of every chunk or one each."""
     room: Sequence[float]
     """By rank; empty: no limit."""
+    latency: Sequence[float] = ()
+    """Where messages of one link wait for each other: what of `hop` they do not wait for; empty: they never wait."""
+    transfer: Sequence[float] = ()
+    """The rest of `hop`: how long a message has its link for itself."""
 
     @cached_property
     def own(self) -> list[list[int]]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import read_mapping, read_text
-from shardwise.pipeline.action import Schedule
+from shardwise.inputs.gate import held
+from shardwise.inputs.scalars import SCALARS
+from shardwise.pipeline.action import Offload, Schedule
 from shardwise.pipeline.bounds import Bound
 from shardwise.pipeline.certificate import SCHEMA, check, derives, hash_of
+from shardwise.pipeline.contention import linked
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import validate
+from shardwise.pipeline.offload import offloaded
+from shardwise.pipeline.offload_search import with_host
 from shardwise.pipeline.optimise import bound_of
 from shardwise.pipeline.pairs import combined
 from shardwise.pipeline.prove import question_of
@@ -41,50 +45,71 @@ def replay(
     hop: float | None = None,
     free: float | None = None,
     memory_limit: str | None = None,
+    transfer: float | None = None,
+    offload: float | None = None,
     contention: bool = False,
     combine: bool = False,
+    copies: int = 1,
 ) -> Replay:
     """Replay a schedule, a CSV of one, or an answer of `schedule` (a JSON file) whose proof is checked.
 
-    `combine`: every forward runs together with the full backward after it.
+    `combine`: every forward runs together with the full backward after it; `copies`: of the model, 2 of DualPipe.
+    Where the costs say what it takes, so many activations go to host memory that the order fits its limit.
     """
     proof, order = (None, source) if isinstance(source, Schedule) else read_order(source)
+    order = _copied(order, copies) if copies != 1 else order
     validate(order)
     order = combined(order) if combine else order
     given: tuple[Costs, ...] = ()
     if costs is not None:
         found = costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)
-        given = limited(found, memory_limit, order.rank_of)
-    elif proof is None or hop is not None or free is not None or memory_limit is not None:
+        given = limited(with_host(linked(found, transfer, contention=contention), offload), memory_limit, order.rank_of)
+    elif proof is None or any(one is not None for one in (hop, free, memory_limit, transfer, offload)):
         raise InputError(Fault("--costs", "is missing; write f,i,w of one chunk, such as 10,11,9, or name a JSON file"))
     said = ""
     if proof is not None:
         said = checked_proof(proof, str(source), given)
         given = (proven_costs(proof),)
-    one = replace(given[0], contention=contention)
+    one = replace(given[0], contention=contention or given[0].contention)
+    line = offloaded(order, one) if one.offloads and proof is None else None
+    order = line.schedule if line else order
     validate(order, one)
-    return Replay(timeline=simulate(order, one), bound=bound_for(order, one.least()), proof=said)
+    bound = bound_for(order, replace(one.least(), memory_limit=()) if one.offloads else one.least())
+    return Replay(timeline=line or simulate(order, one), bound=bound, proof=said)
+
+
+def _copied(order: Schedule, copies: int) -> Schedule:
+    held(copies, SCALARS["option.copies"], "--copies")
+    if order.chunks % copies:
+        raise InputError(
+            Fault("--copies", f"are {copies}, and the order has {order.chunks} chunks; each copy has as many")
+        )
+    return replace(order, copies=copies)
 
 
 def bound_for(order: Schedule, costs: Costs) -> Bound:
-    """Of any order of these chunks on these ranks. Where ranks hold different numbers of chunks it is a plainer one:
-    a rank's work after the shortest way to its first chunk, or one micro batch there and back.
+    """Of any order of these chunks on these ranks. Where ranks hold different numbers of chunks, or several copies of
+    the model, it is a plainer one.
     """
     counts = [order.rank_of.count(rank) for rank in range(order.pp)]
-    if len(set(counts)) == 1:
-        return bound_of(costs, schedule=order)
-    hops = costs.hop or (0.0,) * (order.chunks - 1)
-    ways = [hop * (a != b) for hop, (a, b) in zip(hops, pairwise(order.rank_of), strict=True)]
-    work = [0.0] * order.pp
-    first = [0.0] * order.pp
-    for chunk in reversed(range(order.chunks)):
-        rank = order.rank_of[chunk]
-        work[rank] += order.microbatches * (costs.f[chunk] + costs.i[chunk] + costs.w[chunk])
-        first[rank] = sum(costs.f[:chunk]) + sum(ways[:chunk])
+    return bound_of(costs, schedule=order) if len(set(counts)) == order.copies == 1 else _plain_bound(order, costs)
+
+
+def _plain_bound(order: Schedule, costs: Costs) -> Bound:
+    """A rank's work after the shortest way to one of its chunks, or one micro batch there and back."""
+    length, ranks = order.length, order.rank_of
+    hops = [*(costs.hop or [0.0] * (order.chunks - 1)), 0.0]
+    work, first, chain = [0.0] * order.pp, [float("inf")] * order.pp, 0.0
+    for begin in range(0, order.chunks, length):
+        own = range(begin, begin + length)
+        ways = [hops[c] * (ranks[c] != ranks[c + 1]) for c in own[:-1]]
+        for k, c in enumerate(own):
+            first[ranks[c]] = min(first[ranks[c]], sum(costs.f[begin:c]) + sum(ways[:k]))
+            work[ranks[c]] += order.microbatches * (costs.f[c] + costs.i[c] + costs.w[c])
+        chain = max(chain, sum(costs.f[c] + costs.i[c] for c in own) + 2 * sum(ways) + costs.w[begin])
     busy = [start + seconds for start, seconds in zip(first, work, strict=True)]
-    chain = sum(costs.f) + sum(costs.i) + 2 * sum(ways) + costs.w[0]
     if chain > max(busy):
-        return Bound(value=chain, rank=order.rank_of[0], kind="chain")
+        return Bound(value=chain, rank=ranks[0], kind="chain")
     return Bound(value=max(busy), rank=busy.index(max(busy)), kind="work")
 
 
@@ -93,9 +118,18 @@ def read_order(path: str | Path) -> tuple[dict[str, Any] | None, Schedule]:
     proof = read_proof(path) if Path(path).suffix == ".json" else None
     text = read_text(path) if proof is None else "\n".join(proof["rows"])
     try:
-        return proof, Schedule.parse(text, name=Path(path).stem)
+        order = Schedule.parse(text, name=Path(path).stem)
+        return proof, order if proof is None else replace(order, offloads=_moves(proof, path))
     except InputError as error:
         raise InputError(error.faults, title=str(path)) from None
+
+
+def _moves(proof: dict[str, Any], path: str | Path) -> tuple[tuple[Offload, ...], ...]:
+    """What goes to host memory and back in the order of a proof; whether it makes sense is for the checker."""
+    try:
+        return tuple(tuple(Offload(*map(int, one)) for one in own) for own in proof.get("offloads", ()))
+    except (TypeError, ValueError) as error:
+        raise FileError(path, f"the proof is damaged ({error!r}); schedule again") from None
 
 
 def holds_order(path: str | Path) -> bool:
@@ -139,9 +173,11 @@ def proven_costs(proof: dict[str, Any]) -> Costs:
     question, choice = proof["question"], proof["choice"]
     table = question["alternatives"]
     free = question["free_at_input_grad"]
-    f, i, w, held = (tuple(table[k][key][c] for c, k in enumerate(choice)) for key in ("f", "i", "w", "activation"))
+    f, i, w, kept = (tuple(table[k][key][c] for c, k in enumerate(choice)) for key in ("f", "i", "w", "activation"))
     return Costs(
-        f=f, i=i, w=w, activation=held, hop=tuple(question["hop"]),
+        f=f, i=i, w=w, activation=kept, hop=tuple(question.get("latency", question["hop"])),
+        transfer=tuple(question.get("transfer", ())), contention="transfer" in question,
         free_at_input_grad=tuple(free) if isinstance(free, list) else free, static=tuple(question["static"]),
-        memory_limit=tuple(question["memory_limit"]),
+        memory_limit=tuple(question["memory_limit"]), offload=tuple(question.get("offload", ())),
+        reload=tuple(question.get("reload", ())),
     )  # fmt: skip

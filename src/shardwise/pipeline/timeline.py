@@ -22,7 +22,8 @@ class TimedAction:
     start: float
     end: float
     waited_for: str
-    """`rank`: the action before it on the rank; `data`: a message; `start`: nothing."""
+    """`rank`: the action before it on the rank; `data`: a message; `host`: activations under way;
+    `start`: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +36,10 @@ class Timeline:
     """Per rank, in the order of its row."""
     end: tuple[Floats, ...]
     cause: tuple[npt.NDArray[np.int8], ...]
-    """Why an action did not start earlier: 0 nothing, 1 its rank was busy, 2 its input was not there."""
+    """Why an action did not start earlier: 0 nothing, 1 its rank was busy, 2 its input was not there, 3 activations
+    were on their way to host memory or back."""
+    host: tuple[Floats, ...] = ()
+    """By rank, when each of its `Schedule.offloads` leaves, has left, comes back and is back: a row each."""
 
     @property
     def makespan(self) -> float:
@@ -89,7 +93,9 @@ class Timeline:
     def peak(self) -> tuple[float, ...]:
         """Most bytes that each rank holds, the optimizer step included."""
         step = self.costs.step or (0.0,) * self.schedule.pp
-        return tuple(max(float(self.levels(rank).max()), step[rank]) for rank in range(self.schedule.pp))
+        if not self.host:
+            return tuple(max(float(self.levels(rank).max()), step[rank]) for rank in range(self.schedule.pp))
+        return tuple(max(float(self.memory(rank)[1].max()), step[rank]) for rank in range(self.schedule.pp))
 
     def sent(self, rank: int) -> Floats:
         """When every result of a rank leaves: as its action ends, or the one that runs together with it."""
@@ -104,15 +110,21 @@ class Timeline:
         return self.schedule.codes[rank] // (self.schedule.chunks * self.schedule.microbatches)
 
     def levels(self, rank: int) -> Floats:
-        """Bytes held while each action of a rank runs: a forward's are taken at its start, freed ones at the end."""
-        taken = action_bytes(self.schedule.codes[rank], self.schedule, self.costs)
-        after = np.cumsum(taken)
-        return np.asarray(after - np.minimum(taken, 0.0) + self._static(rank))
+        """Bytes held at most while each action of a rank runs: a forward's are taken at its start, freed ones at the
+        end; those of offloads are gone from the first action that waited for that.
+        """
+        return place_bytes(self.schedule, rank, self.costs) + self._static(rank)
 
     def memory(self, rank: int) -> tuple[Floats, Floats]:
         """The memory curve of a rank: times, and the bytes held from each on."""
         taken = action_bytes(self.schedule.codes[rank], self.schedule, self.costs)
         times = np.where(taken > 0, self.start[rank], self.end[rank])
+        if self.host and len(self.host[rank]):
+            moved = offload_bytes(self.schedule, rank, self.costs)
+            times = np.concatenate((times, self.host[rank][:, 1], self.host[rank][:, 2]))
+            taken = np.concatenate((taken, -moved, moved))
+            order = np.lexsort((taken, times))  # what leaves at a time makes room for what comes then
+            times, taken = times[order], taken[order]
         begin = np.array([self._static(rank)])
         return np.concatenate(([0.0], times)), np.concatenate((begin, begin + np.cumsum(taken)))
 
@@ -148,6 +160,26 @@ class Timeline:
         for c, ready in sorted(last.items(), key=lambda item: (item[1], item[0])):
             clock = max(clock, ready) + self.costs.reduce[c]
         return max(end, clock)
+
+
+def place_bytes(schedule: Schedule, rank: int, costs: Costs) -> Floats:
+    """Bytes of activations that a rank holds at most while each action of its row runs, whatever the times are."""
+    taken = action_bytes(schedule.codes[rank], schedule, costs)
+    held = np.cumsum(taken) - np.minimum(taken, 0.0)
+    if schedule.offloads and schedule.offloads[rank]:
+        moved, places = offload_bytes(schedule, rank, costs), np.array(schedule.offloads[rank])
+        change = np.zeros(len(taken) + 1)
+        np.add.at(change, places[:, 1], -moved)
+        np.add.at(change, places[:, 2], moved)
+        held += np.cumsum(change)[:-1]
+    return np.asarray(held)
+
+
+def offload_bytes(schedule: Schedule, rank: int, costs: Costs) -> Floats:
+    """Bytes of every offload of a rank."""
+    places = [one.forward for one in schedule.offloads[rank]]
+    chunks = schedule.codes[rank][places] // schedule.microbatches % schedule.chunks
+    return np.array([costs.held(int(c)) for c in chunks])
 
 
 def action_bytes(codes: npt.NDArray[np.int64], schedule: Schedule, costs: Costs) -> Floats:

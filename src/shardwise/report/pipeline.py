@@ -17,11 +17,14 @@ def figures(timeline: Timeline, bound: Bound, value: float) -> dict[str, object]
     """The numbers of an answer."""
     schedule = timeline.schedule
     return {
-        "schedule": schedule.name, "pp": schedule.pp, "vpp": schedule.vpp, "microbatches": schedule.microbatches,
+        "schedule": schedule.name, "pp": schedule.pp, "vpp": schedule.vpp,
+        "microbatches": schedule.microbatches * schedule.copies,
         "makespan": timeline.makespan, "period": timeline.period, "bubble": timeline.bubble,
         "period_bubble": timeline.period_bubble, "seed_rate": timeline.seed_rate, "peak": list(timeline.peak),
         "bubbles": timeline.bubbles(), "period_bubbles": timeline.period_bubbles(), "bound": bound.value,
         "gap": max(0.0, value / bound.value - 1.0), "proven": value <= bound.value * (1 + 1e-9),
+        **({"copies": schedule.copies} if schedule.copies > 1 else {}),
+        **({"offloads": [len(own) for own in schedule.offloads]} if any(schedule.offloads) else {}),
     }  # fmt: skip
 
 
@@ -57,6 +60,8 @@ def timeline_lines(timeline: Timeline, *, seconds: bool, width: int) -> Iterator
     peaks = [bytes_text(peak, seconds=seconds) for peak in timeline.peak]
     shown = peaks if len(peaks) <= 16 else [*peaks[:8], "...", *peaks[-4:]]
     yield f"peak memory    {' '.join(shown)}"
+    if told := host_line(timeline, seconds=seconds):
+        yield told
     if picture := draw_ends(timeline, width):
         yield "\n" + picture
 
@@ -70,6 +75,42 @@ def pair_notes(timeline: Timeline, *, asked: bool) -> Iterator[str]:
         yield "no forward stands right before a full backward of another micro batch: nothing runs together"
     elif names := [name for name in ("traffic_f", "traffic_b", "together") if getattr(costs, name)]:
         yield f"{', '.join(names)} change nothing: no passes of this order run together (--combine)"
+
+
+def link_notes(timeline: Timeline) -> Iterator[str]:
+    """Contention that was asked for and changes nothing."""
+    if timeline.costs.contention and not any(timeline.costs.transfer):
+        yield "contention changes nothing: no message has its link for itself (--transfer, or transfer in the costs)"
+
+
+def host_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
+    """Host memory that changes nothing, and a CSV that does not tell of it."""
+    if timeline.costs.offload and not timeline.costs.memory_limit:
+        yield "offload changes nothing: there is no limit that asks for it (--memory-limit)"
+    elif timeline.costs.offload and not any(timeline.schedule.offloads):
+        yield "nothing goes to host memory: the order is as fast without"
+    elif csv and any(timeline.schedule.offloads):
+        yield "the CSV is PyTorch's, compute only: what goes to host memory is not in it (--json has it)"
+
+
+def copy_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
+    """A CSV that does not tell of several copies."""
+    if csv and timeline.schedule.copies > 1:
+        yield f"the CSV does not say that its chunks are {timeline.schedule.copies} copies: replay it with --copies"
+
+
+def host_line(timeline: Timeline, *, seconds: bool) -> str:
+    """What goes to host memory; empty: nothing does."""
+    counts = [len(own) for own in timeline.schedule.offloads]
+    if not any(counts):
+        return ""
+    forwards = timeline.schedule.chunks * timeline.schedule.microbatches
+    busy = [float(max((own[:, 1] - own[:, 0]).sum(), (own[:, 3] - own[:, 2]).sum())) for own in timeline.host]
+    most = max(range(len(busy)), key=busy.__getitem__)
+    return (
+        f"offload        {sum(counts)} of {forwards} activations go to host memory and back; the busiest lane, of rank "
+        f"{most}, works {time_text(busy[most], seconds=seconds)} ({show_percent(busy[most] / timeline.makespan)})"
+    )
 
 
 def bound_line(bound: Bound, value: float, *, seconds: bool) -> str:

@@ -15,7 +15,7 @@ from shardwise.measure.fit.result import Fit, FitPoint, FittedFamily
 from shardwise.partition.compare import Compared
 from shardwise.pipeline.action import KINDS
 from shardwise.pipeline.timeline import Timeline
-from shardwise.report.svg_lanes import LANE, lanes_legend, rank_lanes
+from shardwise.report.svg_lanes import LANE, host_lanes, lanes_legend, rank_lanes
 from shardwise.units import show_bytes, show_seconds
 
 COLOURS = {"F": "#0072b2", "I": "#e69f00", "W": "#009e73", "B": "#d55e00"}
@@ -33,7 +33,7 @@ def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False, 
     """A stand-alone SVG file; with `seconds`, times are seconds and memory is bytes. `whole`: the iteration that the
     passes belong to, whose traffic has lanes below every rank's row.
     """
-    pp, lanes = timeline.schedule.pp, len(whole.lanes(0)) if whole else 0
+    pp, lanes = timeline.schedule.pp, len(whole.lanes(0)) if whole else 2 * bool(timeline.host)
     makespan = _time(timeline.makespan, seconds=seconds).replace(" ", "\N{NO-BREAK SPACE}")
     said = f"makespan {makespan}, bubble {100 * timeline.bubble:.2f}%"
     if whole:
@@ -58,6 +58,8 @@ def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False, 
         parts += _rank(timeline, rank, top + rank * each, scale)
         if whole:
             parts += rank_lanes(whole, rank, top + rank * each, _ROW, _LEFT, scale)
+        elif timeline.host:
+            parts += host_lanes(timeline, rank, top + rank * each, _ROW, _LEFT, scale)
     parts += _memory(timeline, below, scale, seconds=seconds)
     parts += _legend(timeline, below + _MEMORY + 26.0)
     if whole:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise.estimate.iteration import SHARDING, Iteration, Lane
+from shardwise.pipeline.timeline import Timeline
 
 LANE = 9.0
 """Height of a lane with the gap below it."""
@@ -15,6 +16,8 @@ COLOURS = {
 }  # fmt: skip
 """By part of the ledger; none is a colour of the passes. The page has the same."""
 _SHORT = {SHARDING: "zero 3", "gradient reduction": "reduce", "weight gathering": "gather"}
+_HOST = ("#586069", "#8b949e")
+"""Of the ways to host memory and back."""
 HIDDEN = 0.45
 """How strong hidden traffic is drawn."""
 
@@ -25,6 +28,18 @@ def rank_lanes(whole: Iteration, rank: int, y: float, row: float, left: float, s
         yield _bar(part.name, part.start, part.end, y, row, left, scale, exposed=True)
     for index, lane in enumerate(whole.lanes(rank)):
         yield from _lane(lane, y + row + 2.0 + LANE * index, left, scale)
+
+
+def host_lanes(timeline: Timeline, rank: int, y: float, row: float, left: float, scale: float) -> Iterator[str]:
+    """What goes to host memory and comes back, a lane each way."""
+    for index, name in enumerate(("to host", "back")):
+        top = y + row + 2.0 + LANE * index
+        yield f'<text x="{left - 4:g}" y="{top + 6.5:g}" font-size="8" fill="#555" text-anchor="end">{name}</text>'
+        for start, end in timeline.host[rank][:, 2 * index : 2 * index + 2].tolist():
+            yield (
+                f'<rect x="{left + start * scale:.2f}" y="{top:g}" width="{(end - start) * scale:.2f}" '
+                f'height="{LANE - 2.0:g}" fill="{_HOST[index]}"><title>{name} {start:g} to {end:g}</title></rect>'
+            )
 
 
 def _lane(lane: Lane, y: float, left: float, scale: float) -> Iterator[str]:

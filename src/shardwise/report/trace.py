@@ -16,6 +16,8 @@ Event = dict[str, object]
 _COLOURS = {"F": "good", "I": "bad", "W": "terrible", "B": "bad"}
 _SHOWN = {True: "thread_state_iowait", False: "grey"}
 """Of traffic that shows, and of traffic that hides."""
+_OUT = 100
+"""The lane of what goes to host memory, after all kinds of traffic; the next is the way back."""
 
 
 def chrome_trace(timeline: Timeline, *, unit: float = 1e6) -> str:
@@ -47,6 +49,7 @@ def _passes(timeline: Timeline, rank: int, unit: float) -> Iterator[Event]:
     yield {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
     yield {"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": rank}}
     yield from _actions(timeline, rank, unit)
+    yield from _host(timeline, rank, unit)
     yield from _memory(timeline, rank, unit)
 
 
@@ -66,6 +69,22 @@ def _actions(timeline: Timeline, rank: int, unit: float) -> Iterator[Event]:
             "ts": float(start) * unit, "dur": float(end - start) * unit,
             "args": {"chunk": action.chunk, "micro batch": action.microbatch} | more,
         }  # fmt: skip
+
+
+def _host(timeline: Timeline, rank: int, unit: float) -> Iterator[Event]:
+    """Activations on their way to host memory and back: a lane each way."""
+    if not (timeline.host and len(timeline.host[rank])):
+        return
+    for lane, name in ((_OUT, "to host memory"), (_OUT + 1, "from host memory")):
+        yield _named(rank, lane, name)
+        times = timeline.host[rank][:, 2 * (lane - _OUT) :]
+        for one, (start, end) in zip(timeline.schedule.offloads[rank], times[:, :2].tolist(), strict=True):
+            action = timeline.schedule.decode(int(timeline.schedule.codes[rank][one.forward]))
+            yield {
+                "ph": "X", "pid": rank, "tid": lane, "name": f"{action.chunk}:{action.microbatch} {name}",
+                "cat": "offload", "cname": "grey", "ts": start * unit, "dur": (end - start) * unit,
+                "args": {"chunk": action.chunk, "micro batch": action.microbatch},
+            }  # fmt: skip
 
 
 def _stretch(part: Stretch, rank: int) -> Event:

@@ -24,17 +24,24 @@ from shardwise.pipeline.action import placed
 from shardwise.pipeline.alternatives import optimise_alternatives
 from shardwise.pipeline.arrays import Objective
 from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.contention import linked
 from shardwise.pipeline.costs import Costs, regrouped
 from shardwise.pipeline.costs_text import costs_of, limited
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import SHAPES, generate, split_costs
+from shardwise.pipeline.offload import offloaded
+from shardwise.pipeline.offload_search import with_host
 from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise
 from shardwise.pipeline.order_search import Report
+from shardwise.pipeline.orders.both_ways import both_ways, dualpipe
+from shardwise.pipeline.placements import is_map
 from shardwise.pipeline.prove import prove
+from shardwise.pipeline.replay import bound_for
 from shardwise.pipeline.timeline import Timeline
 from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit, plan_of, reordered
+from shardwise.search.order_shape import TWO, as_word, shape_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +54,16 @@ class Ask:
     microbatches: int | None = None
     costs: Costs | Sequence[Costs] | str | None = None
     hop: float | None = None
-    placement: Placement | None = None
+    placement: str | None = None
     memory_limit: str | None = None
     free_at_input_grad: float | None = None
     objective: Objective = "makespan"
     group: int = 0
     splits: int = 2
     plan: Plan | None = None
+    transfer: float | None = None
+    contention: bool = False
+    offload: float | None = None
     effort: float = 1.0
     time_limit: float | None = None
 
@@ -128,8 +138,8 @@ def schedule(ask: Ask, compare: Sequence[str] = (), report: Report | None = None
     for name, row in (("effort", "option.effort"), ("splits", "option.splits"), ("group", "option.none")):
         held(getattr(ask, name), SCALARS[row], name)
     for name in (ask.name, *compare):
-        if name not in SCHEDULES:
-            raise UnknownNameError("schedule", name, SCHEDULES)
+        if name not in (*SCHEDULES, TWO):
+            raise UnknownNameError("schedule", name, (*SCHEDULES, TWO))
     if ask.plan is not None:
         _refuse_beside_plan(ask, (ask.name, *compare))
     pipeline = pipeline_of(ask)
@@ -150,6 +160,13 @@ def _refuse_beside_plan(ask: Ask, names: Sequence[str]) -> None:
         for name in _OF_PLAN
         if getattr(ask, name) is not None
     ]
+    faults += [
+        Fault(f"--{name}", "is not a plan's to say: its messages are one time each, and its activations stay; "
+              "give costs in place of the plan, or leave it out")
+        for name in ("transfer", "contention", "offload") if getattr(ask, name)
+    ]  # fmt: skip
+    if TWO in names:
+        faults.append(Fault(TWO, "has two copies of the model, and a plan's strategy has no word for that; give costs"))
     if ask.splits != SEQUENCE_PIECES:
         told = f"is {ask.splits}, and a plan's strategy has no word for it: seq-1f1b has {SEQUENCE_PIECES} pieces there"
         faults.append(Fault("--splits", f"{told}; leave it out"))
@@ -196,25 +213,24 @@ def pipeline_of(ask: Ask) -> Pipeline:
     """The pipeline that is described, in the order that is asked for."""
     if ask.plan is not None:
         return plan_pipeline(ask, ask.plan, ask.name)
-    missing = [("--pp", ask.pp), ("--microbatches", ask.microbatches), ("--costs", ask.costs)]
+    missing = [("--pp", ask.pp or is_map(ask.placement)), ("--microbatches", ask.microbatches), ("--costs", ask.costs)]
     faults = [Fault(option, "is missing; give it, or a plan with --plan") for option, value in missing if not value]
     if faults:
         raise InputError(faults)
-    assert ask.pp and ask.microbatches and ask.costs  # noqa: S101, PT018 - for the type checker
-    shape = SHAPES.get(ask.name)
-    vpp = ask.vpp or (shape.vpp if shape else None) or 2
-    placement = ask.placement or (shape.placement if shape else "v")
-    given = costs_of(ask.costs, ask.pp, vpp, ask.hop, ask.free_at_input_grad)
-    found = limited(given, ask.memory_limit, placed(ask.pp, vpp, placement))
+    assert ask.microbatches and ask.costs  # noqa: S101, PT018 - for the type checker
+    pp, vpp, placement = shape_of(ask.name, ask.pp, ask.vpp, ask.placement)
+    given = costs_of(ask.costs, pp, vpp, ask.hop, ask.free_at_input_grad)
+    given = with_host(linked(given, ask.transfer, contention=ask.contention), ask.offload)
+    found = limited(given, ask.memory_limit, placed(pp, vpp, placement))
     return Pipeline(
-        costs=found[0], pp=ask.pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
+        costs=found[0], pp=pp, vpp=vpp, microbatches=ask.microbatches, placement=placement,
         alternatives=found if len(found) > 1 else (),
     )  # fmt: skip
 
 
 def plan_pipeline(ask: Ask, plan: Plan, name: str) -> Pipeline:
     """The pipeline of a plan in an order: what an estimate of it replays, the plan's memory as the limit."""
-    strategy = _strategy_in(plan, name, ask.placement, ask.group)
+    strategy = _strategy_in(plan, name, as_word(ask.placement), ask.group)
     runtime = load_runtime(strategy.runtime)
     setup = setup_of(plan.model, plan.cluster, strategy, runtime, memory_limit=plan.memory_limit)
     rank_of = placed(strategy.pp, strategy.vpp, setup.placement)
@@ -235,6 +251,8 @@ def run_one(ask: Ask, pipeline: Pipeline, name: str, report: Report | None = Non
     """One schedule of the pipeline, by name; a plan's pipeline is priced anew for every order."""
     if ask.plan is not None and name != ask.name:
         pipeline = plan_pipeline(ask, ask.plan, name)
+    if name == TWO:
+        return _both_ways(ask, pipeline)
     return _auto(ask, pipeline, report) if name == "auto" else _published(ask, pipeline, name)
 
 
@@ -285,14 +303,29 @@ def _published(ask: Ask, pipeline: Pipeline, name: str) -> Scheduled:
         name, pp=pipeline.pp, vpp=vpp, microbatches=pipeline.microbatches, group=group, splits=ask.splits,
         costs=costs,
     )  # fmt: skip
-    timeline = simulate(order, costs)
+    timeline = (costs.offloads and offloaded(order, costs, ask.objective)) or simulate(order, costs)
+    order = timeline.schedule
     # A published schedule does not know the limit, so it is held against the bound without one.
     unlimited = replace(costs, memory_limit=())
     bound = bound_of(unlimited, schedule=order, objective=ask.objective)
     over = find_fault(order, costs) if costs.memory_limit else None
     value = timeline.period if ask.objective == "period" else timeline.makespan
+    proven = (costs if order.offloads else unlimited,)
     return Scheduled(
         name=name, pipeline=pipeline, timeline=timeline, bound=bound, value=value, objective=ask.objective,
         over_limit=str(over) if over else "",
-        proof=prove(order, (unlimited,), value=value, bound=bound, objective=ask.objective),
+        proof=prove(order, proven, value=value, bound=bound, objective=ask.objective),
+    )  # fmt: skip
+
+
+def _both_ways(ask: Ask, pipeline: Pipeline) -> Scheduled:
+    """DualPipe on the stages of the same model; its bound is a plain one, and it carries no proof."""
+    costs = both_ways(regrouped(pipeline.costs, pipeline.pp, 1))
+    order = dualpipe(pipeline.pp, pipeline.microbatches)
+    timeline = (costs.offloads and offloaded(order, costs, ask.objective)) or simulate(order, costs)
+    over = find_fault(timeline.schedule, costs) if costs.memory_limit else None
+    return Scheduled(
+        name=TWO, pipeline=pipeline, timeline=timeline, bound=bound_for(order, replace(costs, memory_limit=())),
+        value=timeline.period if ask.objective == "period" else timeline.makespan, objective=ask.objective,
+        note="two copies of the model, micro batches from both ends", over_limit=str(over) if over else "", proof={},
     )  # fmt: skip

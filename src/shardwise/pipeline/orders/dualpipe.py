@@ -51,12 +51,13 @@ class _Row:
 def dualpipe_v(pp: int, microbatches: int, *, combined: bool = False) -> Schedule:
     if microbatches < 2 * pp:
         raise InputError(f"dualpipe-v needs at least 2 x pp = {2 * pp} micro batches, not {microbatches}")
-    rows = [_row(rank, pp, microbatches) for rank in range(pp)]
+    rows = [row_of(rank, pp, microbatches) for rank in range(pp)]
     made = Schedule.of([row.actions for row in rows], name="dualpipe-v")
     return replace(made, pairs=tuple(tuple(row.pairs) for row in rows)) if combined else made
 
 
-def _row(rank: int, pp: int, microbatches: int) -> _Row:
+def row_of(rank: int, pp: int, microbatches: int) -> _Row:
+    """What a rank runs, with the forwards of pairs."""
     row, after = _Row(rank, pp), pp - rank - 1
     for _ in range(2 * after):
         row.forward(0)
