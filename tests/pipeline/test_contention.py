@@ -14,7 +14,6 @@ from shardwise.cli.main import run
 from shardwise.errors import InputError
 from shardwise.pipeline.action import placed
 from shardwise.pipeline.certificate import hash_of
-from shardwise.pipeline.contention import split_backwards
 from shardwise.pipeline.costs import costs, limit_of
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
@@ -83,7 +82,7 @@ def test_polish_makes_up_for_what_waiting_costs():
 def test_full_backwards_taken_apart_are_never_slower(name):
     order = generate(name, pp=4, microbatches=8)
     made = replace(costs(pp=4, vpp=order.vpp, **TIMES, transfer=15), contention=True)
-    apart = split_backwards(order)
+    apart = order.split()
     assert apart.actions == 3 * apart.chunks * apart.microbatches
     assert find_fault(apart) is None
     whole, now = simulate(order, made), simulate(apart, made)

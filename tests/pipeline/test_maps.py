@@ -76,7 +76,8 @@ def exact(rank_of, times, hop, microbatches):
     f, i, w = times
     chunks, best = len(rank_of), [float("inf")]
 
-    def ready(kind, c, m, ends):
+    def ready(key, ends):
+        kind, c, m = key
         if kind == "W":
             return ends.get(("I", c, m))
         if kind == "I" and c == chunks - 1:
@@ -91,7 +92,7 @@ def exact(rank_of, times, hop, microbatches):
         if not left:
             best[0] = min(best[0], max(clock))
             return
-        open_ = [(key, at) for key in left if (at := ready(*key, ends)) is not None]
+        open_ = [(key, at) for key in left if (at := ready(key, ends)) is not None]
         # active schedules are enough: what starts first somewhere must start before any other there could end
         length = {"F": f, "I": i, "W": w}
         soon = min(max(at, clock[rank_of[c]]) + length[kind][c] for (kind, c, _), at in open_)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from shardwise.kernels import library
-from shardwise.pipeline.action import B, Codes, I, Schedule, W
+from shardwise.pipeline.action import Schedule
 from shardwise.pipeline.arrays import Objective
 from shardwise.pipeline.costs import ROUNDING, Costs
 from shardwise.pipeline.engine import Prepared, replay, simulate
@@ -67,7 +67,8 @@ def optimise_contended(
     search.add(first.schedule)
     tried, stopped = first.evaluated, first.interrupted
     try:
-        for order in (*known, *_named(plain, asked)):
+        shape = {name: asked[name] for name in ("pp", "vpp", "microbatches", "placement")}
+        for order in (*known, *published(plain, **shape)):
             search.add(order)
         for more, share in LONGER:
             if search.best <= first.value * (1 + ROUNDING) or time.process_time() > until:
@@ -86,29 +87,6 @@ def optimise_contended(
         evaluated=tried + search.looked, seconds=time.process_time() - began, interrupted=stopped,
         out_of_time=first.out_of_time or time.process_time() >= until,
     )  # fmt: skip
-
-
-def _named(costs: Costs, asked: dict[str, Any]) -> Iterator[Schedule]:
-    """Every named order of these chunks; those for little memory too, where there is no limit."""
-    shape = {name: asked[name] for name in ("pp", "vpp", "microbatches", "placement")}
-    roomy = replace(costs, memory_limit=costs.memory_limit or (math.inf,) * asked["pp"])
-    yield from published(roomy, **shape)
-
-
-def split_backwards(order: Schedule) -> Schedule:
-    """Every full backward as I and W right after it: its gradient leaves earlier, and nothing takes longer."""
-    if order.pairs:
-        return split_backwards(replace(order, pairs=()))
-    return replace(order, codes=tuple(_split(row, order.chunks * order.microbatches) for row in order.codes))
-
-
-def _split(row: Codes, cells: int) -> Codes:
-    whole = row >= B * cells
-    twice = np.repeat(row, np.where(whole, 2, 1))
-    ends = np.cumsum(np.where(whole, 2, 1))[whole] - 1
-    twice[ends] += (W - B) * cells
-    twice[ends - 1] += (I - B) * cells
-    return twice
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -134,7 +112,7 @@ class _ContendedOrders:
         """Keep an order of these chunks that runs and fits, its backwards apart."""
         if order.rank_of != self.rank_of or (self.pool and order.microbatches != self.order.microbatches):
             return
-        made = split_backwards(order)
+        made = order.split()
         self.looked += 1
         if find_fault(made, self.costs) is None:
             self.pool.append((value_of(simulate(made, self.costs), self.objective), made))

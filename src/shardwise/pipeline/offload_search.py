@@ -20,7 +20,6 @@ from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.pipeline.action import Codes, I, Schedule, W, placed
 from shardwise.pipeline.arrays import Objective
 from shardwise.pipeline.bounds import Bound
-from shardwise.pipeline.contention import split_backwards
 from shardwise.pipeline.costs import ROUNDING, Costs
 from shardwise.pipeline.offload import offloaded
 from shardwise.pipeline.optimise import OrderAnswer, bound_of, optimise, published, value_of
@@ -97,8 +96,8 @@ def _named(costs: Costs, asked: dict[str, Any]) -> Iterator[Schedule]:
     rank_of = placed(asked["pp"], asked["vpp"], asked["placement"])
     for order in published(costs, **shape):
         if order.rank_of == rank_of:
-            yield split_backwards(order)
-            yield weights_early(split_backwards(order))
+            yield order.split()
+            yield weights_early(order.split())
 
 
 def weights_early(order: Schedule) -> Schedule:
