@@ -14,7 +14,8 @@ import json
 from math import prod
 from typing import Any
 
-from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, rederived
+from shardwise.pipeline.mix_case import SLACK, Chunks, Key, MixCase
+from shardwise.pipeline.rederive import rederived
 
 SCHEMA = "shardwise/schedule-proof/1"
 MOST_STEPS = 10_000_000
