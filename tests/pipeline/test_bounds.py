@@ -18,7 +18,6 @@ from shardwise.pipeline.memory_bounds import limited_heads, limited_tails
 from shardwise.pipeline.mix_case import Chunks, MixCase
 from shardwise.pipeline.optimise import bound_of
 from shardwise.pipeline.rederive import rederived
-from shardwise.pipeline.streams import Streams
 
 
 def test_jackson_on_a_known_case():
@@ -57,7 +56,8 @@ def test_bound_equals_the_settled_optimum(times, pp, m, limit, optimum):
     assert lower_bound(make_problem(given_costs, ranks, m)).value == optimum
 
 
-# (pp, vpp, micro batches, limit in 1F1B's, what the bound must reach, optimum) of 10, 11, 9 without hops; CP-SAT
+# (pp, vpp, micro batches, limit in 1F1B's, what the bound must reach, optimum by CP-SAT; of the last two the best
+# known) with costs 10, 11, 9 and no hops
 BELOW_1P = [
     (4, 1, 8, 0.5, 402, 420), (4, 1, 8, 0.75, 309, 318), (4, 2, 4, 0.5, 350, 360), (8, 1, 8, 0.5, 444, 444),
     (8, 1, 8, 0.75, 384, 384), (8, 1, 16, 0.5, 798, 822), (8, 2, 16, 0.5, 1182, 1212),
@@ -75,9 +75,10 @@ def test_what_the_bound_reaches_below_1f1bs_memory(pp, vpp, m, limit, reached, o
 def test_a_forward_waits_for_the_work_that_makes_its_room():
     """One rank, room for two micro batches: F of the third waits for I and W of the first, or two I."""
     given_costs = costs(pp=1, f=10, i=11, w=9, memory_limit=2)
-    head = limited_heads(Streams(make_problem(given_costs, (0,), 4)), [0])[0]
+    problem = make_problem(given_costs, (0,), 4)
+    head = limited_heads(problem, [0])[0]
     assert head[0, 0].tolist() == [0, 10, 40, 70]
-    tail = limited_tails(Streams(make_problem(given_costs, (0,), 4)), np.zeros((1, 1)))[0]
+    tail = limited_tails(problem, np.zeros((1, 1)))[0]
     assert tail[1, 0].tolist() == [89, 59, 29, 9]
 
 

@@ -24,7 +24,6 @@ import numpy as np
 from shardwise.pipeline.arrays import NEVER, Floats, Objective, OrderArrays
 from shardwise.pipeline.costs import ROUNDING
 from shardwise.pipeline.memory_bounds import limited_heads, limited_tails
-from shardwise.pipeline.streams import Streams
 
 _EXACT_BELOW = 300_000
 """Above so many actions Jackson's rule is left out (seconds in Python) and only sums are taken."""
@@ -52,8 +51,7 @@ def lower_bound(problem: OrderArrays, objective: Objective = "makespan") -> Boun
 def _end_bound(problem: OrderArrays) -> Iterator[Bound]:
     """For the makespan, by rank."""
     if problem.limited:
-        streams = Streams(problem)
-        head, tail = limited_heads(streams, [0])[0], limited_tails(streams, np.zeros((1, problem.pp)))[0]
+        head, tail = limited_heads(problem, [0])[0], limited_tails(problem, np.zeros((1, problem.pp)))[0]
     else:
         head, tail = heads(problem), tails(problem)
     return (_rank_bound(problem, rank, head, tail) for rank in range(problem.pp))
@@ -85,8 +83,7 @@ def _own_windows(problem: OrderArrays) -> Iterator[tuple[Floats, Floats]]:
     lags = np.where(np.eye(problem.pp, dtype=bool), 0.0, NEVER)
     if not problem.limited:
         return ((heads(problem, c), tails(problem, lag)) for c, lag in zip(first, lags, strict=True))
-    streams = Streams(problem)
-    return zip(limited_heads(streams, first), limited_tails(streams, -lags), strict=True)
+    return zip(limited_heads(problem, first), limited_tails(problem, -lags), strict=True)
 
 
 def jackson(head: Floats, duration: Floats, tail: Floats) -> float:

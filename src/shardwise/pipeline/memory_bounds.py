@@ -13,51 +13,66 @@ problem seen from different ranks (for the period).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.pipeline.arrays import Floats
+from shardwise.pipeline.arrays import Floats, Ints, OrderArrays
 from shardwise.pipeline.streams import Streams
 
 _UNKNOWN = -np.inf
-_COMPARED = 3_000_000
-"""Times compared in one sweep; where there are more, memory is looked at for some of the micro batches only, and the
-others follow in the order of their streams."""
+_COMPARED, _COMPARED_MOST = 60_000, 1_500_000
+"""Times compared in one sweep, wished for and at most. Above the first, memory is looked at on some of the ranks only;
+above the second, for some of the micro batches. The others follow along the chain and in the order of their streams."""
+_FEWEST = 4
+"""Ranks that are looked at in any case."""
 
 
-def limited_heads(streams: Streams, first: list[int]) -> Floats:
+def limited_heads(problem: OrderArrays, first: list[int]) -> Floats:
     """Earliest starts by variant, kind, chunk and micro batch; of chunks before `first` no forward is known."""
-    p = streams.problem
+    p, (ranks, step) = problem, _looked_at(problem, len(first))
     head = np.full((len(first), p.pp, 3, p.vpp, p.microbatches), _UNKNOWN)
-    sweep = _Heads(streams, head, (np.arange(p.chunks) >= np.array(first)[:, None])[:, p.chunk_of])
-    step = _step(streams, len(first))
+    known = (np.arange(p.chunks) >= np.array(first)[:, None])[:, p.chunk_of]
+    sweep = _Heads(_every(p), Streams(p, ranks), head, known)
     for m in range(p.microbatches):
         sweep.forwards(m, looks=(p.microbatches - 1 - m) % step == 0)
         sweep.gradients(m)
-    return _by_chunk(streams, head)
+    return _by_chunk(p, head)
 
 
-def limited_tails(streams: Streams, ends: Floats) -> Floats:
+def limited_tails(problem: OrderArrays, ends: Floats) -> Floats:
     """Least time after each action; `ends`, by variant and rank: 0 where the end of the rank counts, else -inf."""
-    p = streams.problem
+    p, (ranks, step) = problem, _looked_at(problem, len(ends))
     tail = np.full((len(ends), p.pp, 3, p.vpp, p.microbatches), _UNKNOWN)
-    sweep, step = _Tails(streams, tail, ends[:, :, None]), _step(streams, len(ends))
+    sweep = _Tails(_every(p), Streams(p, ranks), tail, ends[:, :, None])
     for m in reversed(range(p.microbatches)):
         sweep.gradients(m, looks=m % step == 0)
         sweep.forwards(m)
-    return _by_chunk(streams, tail)
+    return _by_chunk(p, tail)
 
 
-def _by_chunk(streams: Streams, times: Floats) -> Floats:
-    p = streams.problem
-    return times[:, p.rank_of, :, p.position].transpose(1, 2, 0, 3)
+def _every(problem: OrderArrays) -> Streams:
+    return Streams(problem, np.arange(problem.pp, dtype=np.int32))
 
 
-def _step(streams: Streams, variants: int) -> int:
-    """Every so many micro batches memory is looked at."""
-    p = streams.problem
-    return 1 + int(1.5 * variants * p.chunks * (p.vpp * p.microbatches) ** 2 / _COMPARED)
+def _by_chunk(problem: OrderArrays, times: Floats) -> Floats:
+    return times[:, problem.rank_of, :, problem.position].transpose(1, 2, 0, 3)
+
+
+def _looked_at(problem: OrderArrays, variants: int) -> tuple[Ints, int]:
+    """Ranks where memory is looked at (from first to last, and where it is scarcest), and every how many micro batches.
+
+    Any choice is sound.
+    """
+    one = 1.5 * variants * problem.vpp * (problem.vpp * problem.microbatches) ** 2
+    count = min(max(_FEWEST, int(_COMPARED / one)), problem.pp)
+    step = 1 + int(one * count / _COMPARED_MOST)
+    if count == problem.pp:
+        return np.arange(problem.pp, dtype=np.int32), step
+    spread = np.linspace(0, problem.pp - 1, (count + 1) // 2).astype(np.int32)
+    scarce = np.argsort(-_every(problem).pressure, kind="stable")[: count // 2].astype(np.int32)
+    return np.union1d(spread, scarce), step
 
 
 class _Line:
@@ -99,9 +114,11 @@ class _Line:
         return np.where(when[..., None] >= self.time, work[:, None], 0.0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Heads:
     streams: Streams
+    looked: Streams
+    """Of the ranks where memory is looked at."""
     head: Floats
     known: npt.NDArray[np.bool_]
     """By variant, rank and position: whether anything is known of the forwards."""
@@ -111,17 +128,22 @@ class _Heads:
         if m:
             floor = np.maximum(self.head[:, :, 0, :, m - 1] + self.streams.time[:, 0], self._own_forwards(m))
         self._arrive(floor, m)
-        needed = np.maximum((m + 1) * self.streams.taken - self.streams.room[:, None], 0.0)
-        if not m or not looks or not needed.any():
+        if m and looks:
+            self._make_room(floor, m)
+
+    def _make_room(self, floor: Floats, m: int) -> None:
+        s, ranks = self.looked, self.looked.ranks
+        needed = np.maximum((m + 1) * s.taken - s.room[:, None], 0.0)
+        if not needed.any():
             return
-        line = _Line(self.streams, self.head[..., :m], 0)
+        earlier = self.head[:, ranks, ..., :m]
+        line = _Line(s, earlier, 0)
         work = self._work_before(line, m, needed)
-        for j in range(self.streams.problem.vpp):
-            for k in range(j):
-                work[j] += line.since(self.head[:, :, 0, k, m], self.streams.time[:, 0, k])
-            after = np.maximum(self._after_each(j, m), self._given_back(j, m, needed[:, j]))
-            floor[:, :, j] = np.maximum(floor[:, :, j], np.maximum(line.best(work[j]), after))
+        after = np.maximum(self._after_each(earlier, m), self._given_back(earlier, needed))
+        for j in range(s.problem.vpp):
+            floor[:, ranks, j] = np.maximum(floor[:, ranks, j], np.maximum(line.best(work[j]), after[j]))
             self._arrive(floor, m)
+            work[j + 1 :] += line.since(self.head[:, ranks, 0, j, m], s.time[:, 0, j])
 
     def _arrive(self, floor: Floats, m: int) -> None:
         """No forward is earlier than its input."""
@@ -131,19 +153,22 @@ class _Heads:
 
     def _own_forwards(self, m: int) -> Floats:
         """After the forwards that the own rank must have run, from the first of them that is known."""
-        time = self.streams.time[:, 0]
-        work = (m + 1) * np.cumsum(np.where(self.known, time, 0.0), axis=2) - time
-        return np.where(self.known, self._begin + work, _UNKNOWN)
+        return np.where(self.known, self._begin + (m + 1) * self._known_work - self.streams.time[:, 0], _UNKNOWN)
 
-    @property
+    @cached_property
+    def _known_work(self) -> Floats:
+        """Of one micro batch, in the forwards up to each position."""
+        return np.cumsum(np.where(self.known, self.streams.time[:, 0], 0.0), axis=2)
+
+    @cached_property
     def _begin(self) -> Floats:
-        """The first known forward of every rank."""
+        """The first known forward of every rank; asked for when the first micro batch is settled."""
         begin = np.where(self.known, self.head[:, :, 0, :, 0], np.inf).min(axis=2, keepdims=True)
         return np.where(np.isinf(begin), _UNKNOWN, begin)
 
     def _work_before(self, line: _Line, m: int, needed: Floats) -> Floats:
         """By position: what runs after each place in the line and before F of micro batch m."""
-        offset = line.picks(np.moveaxis(self.streams.offsets[:, :, :, 0], -1, 0))
+        offset = line.picks(self.looked.before_forward)
         ahead = np.where(line.microbatch + offset <= m, line.takes, 0.0)
         freeing = (line.kind > 0) & line.upto
         least = np.maximum(line.from_here(ahead * freeing), self._freeing(line, freeing, needed))
@@ -156,43 +181,42 @@ class _Heads:
         Counted from above: all of theirs but what there is room for beside the new one must be given back; that is left
         out where it saves most time.
         """
-        s, by_position = self.streams, np.s_[:, None, :, None]
-        given, useful = line.pick(s.freed) * freeing, line.pick(s.useful) * freeing
-        missing = needed.T[by_position] - line.before(given)
-        kept = line.pick(s.freed[:, [2, 2, 2]]) * np.array([0.0, 1.0, -1.0])[line.kind]
+        s, by_position = self.looked, np.s_[:, None, :, None]
+        useful = line.pick(s.useful) * freeing
+        missing = needed.T[by_position] - line.before(line.pick(s.freed) * freeing)
+        kept = line.pick(s.opened)
         alone = np.minimum(missing, np.maximum(line.before(kept * freeing), 0.0))
         weight, gradient, _, most = (rate.T[by_position] for rate in s.rates)
         spare = (s.room[:, None] - s.taken).T[by_position]
         least = np.maximum(missing * gradient - alone * (gradient - weight), line.from_here(useful) - spare * most)
         return np.where(missing > s.noise[:, None], least, 0.0)
 
-    def _after_each(self, j: int, m: int) -> Floats:
-        """After the last action of every stream that must come before."""
-        place = m - self.streams.offsets[:, :, :, 0, j]
-        rank, kind, position = np.nonzero(place >= 0)
-        ends = np.full((len(self.head), *place.shape), _UNKNOWN)
-        last = self.head[:, rank, kind, position, place[rank, kind, position].astype(int)]
-        ends[:, rank, kind, position] = last + self.streams.time[rank, kind, position]
-        return np.asarray(ends.max(axis=(2, 3)))
+    def _after_each(self, earlier: Floats, m: int) -> Floats:
+        """By position, variant and rank: after the last action of every stream that must come before."""
+        place = m - self.looked.offsets[:, :, :, 0]
+        there = (place >= 0) & (place < m)
+        last = np.take_along_axis(earlier, np.where(there, place, 0).astype(int)[None], axis=4)
+        ends = np.where(there, last + self.looked.time[..., None], _UNKNOWN)
+        return np.moveaxis(ends.max(axis=(2, 3)), -1, 0)
 
-    def _given_back(self, j: int, m: int, needed: Floats) -> Floats:
-        """The earliest time by which the bytes that F needs can have been given back, every action at its earliest."""
-        s, shape = self.streams, (len(self.head), len(needed), -1)
-        ends = (self.head[:, :, 1:, : j + 1, :m] + s.time[:, 1:, : j + 1, None]).reshape(shape)
+    def _given_back(self, earlier: Floats, needed: Floats) -> Floats:
+        """By position: when the bytes that F needs can have been given back, every action at its earliest."""
+        s, m = self.looked, earlier.shape[-1]
+        ends = (earlier[:, :, 1:] + s.time[:, 1:, :, None]).reshape(len(earlier), len(needed), -1)
         order = np.argsort(ends, axis=2)
-        given = s.freed[:, 1:, : j + 1].reshape(len(needed), -1)
-        given = np.take_along_axis(given[None], order // m, axis=2)
-        surely = np.maximum(needed - s.noise, 0.0)[:, None]
-        enough = np.cumsum(given, axis=2) >= surely
-        last = np.take_along_axis(ends, np.take_along_axis(order, enough.argmax(axis=2)[..., None], axis=2), axis=2)
-        return np.where(surely > 0, last, _UNKNOWN)[..., 0]
+        stream = order // m
+        given = np.take_along_axis(s.freed[None, :, 1:].reshape(1, len(needed), -1), stream, axis=2)
+        upto = stream % s.problem.vpp <= np.arange(s.problem.vpp)[:, None, None, None]
+        surely = np.maximum(needed - s.noise[:, None], 0.0).T[:, None, :, None]
+        last = (np.cumsum(given * upto, axis=3) >= surely).argmax(axis=3)
+        found = np.take_along_axis(np.take_along_axis(ends, order, axis=2)[None], last[..., None], axis=3)
+        return np.where(surely > 0, found, _UNKNOWN)[..., 0]
 
     def gradients(self, m: int) -> None:
         s, p = self.streams, self.streams.problem
-        f, g, w = s.time.transpose(1, 0, 2)
-        late = np.cumsum(g[:, ::-1], axis=1)[:, ::-1]
-        own = np.where(self.known, f, 0.0).sum(axis=2, keepdims=True)
-        floor = self._begin + (m + 1) * (own + late) - g
+        _, g, w = s.time.transpose(1, 0, 2)
+        late = s.from_here[:, 1]
+        floor = self._begin + (m + 1) * (self._known_work[:, :, -1:] + late) - g
         if m:
             floor = np.maximum(floor, self.head[:, :, 1, :, m - 1] + g)
             floor = np.maximum(floor, self.head[:, :, 1, -1, 0, None] + (m + 1) * late - g)
@@ -205,9 +229,10 @@ class _Heads:
             self.head[:, :, 2, :, m] = np.maximum(self.head[:, :, 2, :, m], self.head[:, :, 2, :, m - 1] + w)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Tails:
     streams: Streams
+    looked: Streams
     tail: Floats
     ends: Floats
     """By variant, rank and 1."""
@@ -217,21 +242,24 @@ class _Tails:
         _, g, w = s.time.transpose(1, 0, 2)
         self.tail[:, :, 2, :, m] = (left - 1) * w + self.ends
         back = np.maximum(left * s.taken - s.room[:, None], 0.0)
-        floor = left * np.cumsum(g + w, axis=1) - g + back * s.rates[2] + self.ends
+        floor = left * (s.up_to[:, 1] + s.up_to[:, 2]) - g + back * s.rates[2] + self.ends
         floor = np.maximum(floor, self.tail[:, :, 2, :, m] + w)
         if left > 1:
             floor = np.maximum(floor, self.tail[:, :, 1, :, m + 1] + g)
-            floor = np.maximum(floor, left * np.cumsum(g, axis=1) - g + self.tail[:, :, 1, 0, -1, None])
+            floor = np.maximum(floor, left * s.up_to[:, 1] - g + self.tail[:, :, 1, 0, -1, None])
         self._pass_on(floor, m)
-        if left == 1 or not looks or not back.any():
-            return
-        line = _Line(s, self.tail[..., m + 1 :], m + 1)
+        if left > 1 and looks and back.any():
+            self._keep_back(floor, m, back[self.looked.ranks])
+
+    def _keep_back(self, floor: Floats, m: int, back: Floats) -> None:
+        s, ranks = self.looked, self.looked.ranks
+        line = _Line(s, self.tail[:, ranks, ..., m + 1 :], m + 1)
         work = self._work_after(line, m, back)
         for j in range(s.problem.vpp):
-            for k, kind in ((k, kind) for k in range(j + 1) for kind in (1, 2) if (k, kind) != (j, 1)):
-                work[j] += line.since(self.tail[:, :, kind, k, m], s.time[:, kind, k])
-            floor[:, :, j] = np.maximum(floor[:, :, j], line.best(work[j]))
+            work[j:] += line.since(self.tail[:, ranks, 2, j, m], s.time[:, 2, j])
+            floor[:, ranks, j] = np.maximum(floor[:, ranks, j], line.best(work[j]))
             self._pass_on(floor, m)
+            work[j + 1 :] += line.since(self.tail[:, ranks, 1, j, m], s.time[:, 1, j])
 
     def _pass_on(self, floor: Floats, m: int) -> None:
         """The gradient goes on to the chunk before."""
@@ -245,21 +273,19 @@ class _Tails:
         Until then this rank's chunks up to the position have given back at most m micro batches each, so of their
         forwards `back` bytes are still to come, and those before the place are at most so many of them.
         """
-        s, by_position = self.streams, np.s_[:, None, :, None]
-        offset = line.picks(np.moveaxis(s.offsets[:, 1], 1, 0))
+        s, by_position = self.looked, np.s_[:, None, :, None]
+        offset = line.picks(s.after_gradient)
         behind = np.where(line.microbatch - offset >= m, line.takes, 0.0)
         forward = (line.kind == 0) & line.upto
-        taken = line.pick(np.repeat(s.held[:, None], 3, axis=1))
-        missing = back.T[by_position] - line.before(taken * forward)
+        missing = back.T[by_position] - line.before(line.pick(s.took) * forward)
         kept_back = np.where(missing > s.noise[:, None], missing * s.rates[2].T[by_position], 0.0)
         least = np.maximum(line.from_here(behind * forward), kept_back)
         return np.asarray(line.from_here(behind * ~forward) + least)
 
     def forwards(self, m: int) -> None:
         s, p, left = self.streams, self.streams.problem, self.streams.problem.microbatches - m
-        f, g, w = s.time.transpose(1, 0, 2)
-        late, gradients = np.cumsum(f[:, ::-1], axis=1)[:, ::-1], g.sum(axis=1)[:, None]
-        floor = left * (late + gradients + w.sum(axis=1)[:, None]) - f + self.ends
+        f, late, gradients = s.time[:, 0], s.from_here[:, 0], s.up_to[:, 1, -1:]
+        floor = left * (late + gradients + s.up_to[:, 2, -1:]) - f + self.ends
         floor = np.maximum(floor, left * (late + gradients) - f + self.tail[:, :, 1, 0, -1, None])
         if left > 1:
             floor = np.maximum(floor, self.tail[:, :, 0, :, m + 1] + f)

@@ -13,30 +13,57 @@ from functools import cached_property
 
 import numpy as np
 
-from shardwise.pipeline.arrays import Floats, OrderArrays
+from shardwise.pipeline.arrays import Floats, Ints, OrderArrays
 from shardwise.pipeline.costs import ROUNDING
 
 
 @dataclass(frozen=True, eq=False)
 class Streams:
-    """A problem seen rank by rank: arrays are by rank, kind (F, I, W) and position."""
+    """A problem seen from some of its ranks: arrays are by rank, kind (F, I, W) and position."""
 
     problem: OrderArrays
+    ranks: Ints
+
+    @cached_property
+    def chunk_of(self) -> Ints:
+        return self.problem.chunk_of[self.ranks]
 
     @cached_property
     def time(self) -> Floats:
-        return self.problem.duration.reshape(3, -1)[:, self.problem.chunk_of].transpose(1, 0, 2)
+        return self.problem.duration.reshape(3, -1)[:, self.chunk_of].transpose(1, 0, 2)
+
+    @cached_property
+    def up_to(self) -> Floats:
+        """Time of one micro batch in the positions up to each."""
+        return np.cumsum(self.time, axis=2)
+
+    @cached_property
+    def from_here(self) -> Floats:
+        """The same from each position on."""
+        return np.cumsum(self.time[:, :, ::-1], axis=2)[:, :, ::-1]
 
     @cached_property
     def held(self) -> Floats:
         """By rank and position."""
-        return self.problem.held[self.problem.chunk_of]
+        return self.problem.held[self.chunk_of]
 
     @cached_property
     def freed(self) -> Floats:
         """Bytes that each action gives back."""
-        freed = self.problem.freed[self.problem.chunk_of]
+        freed = self.problem.freed[self.chunk_of]
         return np.stack((np.zeros_like(freed), freed, self.held - freed), axis=1)
+
+    @cached_property
+    def took(self) -> Floats:
+        """Bytes that each action takes."""
+        none = np.zeros_like(self.held)
+        return np.stack((self.held, none, none), axis=1)
+
+    @cached_property
+    def opened(self) -> Floats:
+        """Bytes that W alone may give back after each action: more after I, fewer after W."""
+        kept = self.freed[:, 2]
+        return np.stack((np.zeros_like(kept), kept, -kept), axis=1)
 
     @cached_property
     def taken(self) -> Floats:
@@ -44,11 +71,15 @@ class Streams:
         return np.cumsum(self.held, axis=1)
 
     @cached_property
+    def _fits(self) -> Floats:
+        return self.problem.room[self.ranks]
+
+    @cached_property
     def room(self) -> Floats:
         """No more than all that is ever taken; without what rounding may add, which is a share of the time as small as
         that of the bytes.
         """
-        return np.minimum(self.problem.room / (1 + ROUNDING), (self.problem.microbatches + 1) * self.taken[:, -1])
+        return np.minimum(self._fits / (1 + ROUNDING), (self.problem.microbatches + 1) * self.taken[:, -1])
 
     @cached_property
     def noise(self) -> Floats:
@@ -58,14 +89,24 @@ class Streams:
     @cached_property
     def offsets(self) -> Floats:
         """By rank, from (kind, position) to (kind, position)."""
-        p, v = self.problem, self.problem.vpp
-        found = np.full((p.pp, 3, v, 3, v), np.inf)
+        ranks, v = self.held.shape
+        found = np.full((ranks, 3, v, 3, v), np.inf)
         for j in range(v):
             found[:, 0, j, 0, j + 1 :] = found[:, 0, j, 1, :] = found[:, 1, j, 1, :j] = found[:, 1, j, 2, j] = 0.0
             found[:, 0, j, 0, j] = found[:, 1, j, 1, j] = found[:, 2, j, 2, j] = 1.0
             found[:, 1, j, 0, : j + 1] = self._fit_before_gradient(j)
             found[:, 2, j, 0, : j + 1] = self._fit_before_weight(j)
-        return _closed(found.reshape(p.pp, 3 * v, 3 * v)).reshape(found.shape)
+        return _closed(found.reshape(ranks, 3 * v, 3 * v)).reshape(found.shape)
+
+    @cached_property
+    def before_forward(self) -> Floats:
+        """By position of F, and by rank, kind and position: the offset to F."""
+        return np.ascontiguousarray(np.moveaxis(self.offsets[:, :, :, 0], -1, 0))
+
+    @cached_property
+    def after_gradient(self) -> Floats:
+        """By position of I, and by rank, kind and position: the offset from I."""
+        return np.ascontiguousarray(np.moveaxis(self.offsets[:, 1], 1, 0))
 
     def _fit_before_gradient(self, j: int) -> Floats:
         """Forwards of each position up to j that fit beyond micro batch n while I of position j, n, is not done.
@@ -74,12 +115,12 @@ class Streams:
         before it no fewer than the position does.
         """
         taken = self.taken[:, : j + 1]
-        return _whole(self.problem.room[:, None] - (self.taken[:, j, None] - taken), taken)
+        return _whole(self._fits[:, None] - (self.taken[:, j, None] - taken), taken)
 
     def _fit_before_weight(self, j: int) -> Floats:
         """The same for W: every forward since is still held by its own chunk, or at least by W of position j."""
         least = np.minimum(self.freed[:, 2, j, None], self.held[:, : j + 1])
-        return _whole(np.broadcast_to(self.problem.room[:, None], least.shape), least)
+        return _whole(np.broadcast_to(self._fits[:, None], least.shape), least)
 
     @cached_property
     def useful(self) -> Floats:
@@ -100,6 +141,13 @@ class Streams:
         weight, gradient, forward = (_known(np.minimum.accumulate(one, axis=1)) for one in least)
         most = np.maximum(_known(_per_byte(w, self.freed[:, 2])), _known(both))
         return weight, gradient, forward, np.maximum.accumulate(most, axis=1)
+
+    @cached_property
+    def pressure(self) -> Floats:
+        """By rank: bytes x least time that one micro batch holds them, over the room."""
+        first, last = self.forward_lag, self.gradient_lag
+        lives = first[-1] - first + self.problem.f[-1] + last[-1] - last + self.problem.i
+        return np.asarray((self.held * lives[self.chunk_of]).sum(axis=1) / np.maximum(self.room, 1e-300))
 
     @cached_property
     def forward_lag(self) -> Floats:
