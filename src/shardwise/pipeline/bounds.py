@@ -8,6 +8,7 @@ and as the priorities of the search. Then
     A  each rank alone is a one-machine problem with heads and tails; Jackson's preemptive rule solves it exactly
     B  head + duration + tail of any one action; with a limit this holds "the first gradient, then all forwards that
        did not fit before it"
+    C  bytes x time: what a rank must hold, and for how long at least, fits into its room x its span (streams.py)
 
 Sources: J. R. Jackson, "Scheduling a production line to minimize maximum tardiness" (1955); J. Carlier, "The
 one-machine sequencing problem" (EJOR 11, 1982). Zero-bubble papers write B for our I.
@@ -24,6 +25,7 @@ import numpy as np
 from shardwise.pipeline.arrays import NEVER, Floats, Objective, OrderArrays
 from shardwise.pipeline.costs import ROUNDING
 from shardwise.pipeline.memory_bounds import limited_heads, limited_tails
+from shardwise.pipeline.streams import every
 
 _EXACT_BELOW = 300_000
 """Above so many actions Jackson's rule is left out (seconds in Python) and only sums are taken."""
@@ -37,7 +39,7 @@ class Bound:
     rank: int
     """The rank that forces it."""
     kind: str
-    """`machine` (bound A), `chain` (bound B) or `work`."""
+    """`machine` (bound A), `chain` (bound B), `memory` (bound C) or `work`."""
     scope: str = "any order on this placement"
     """What it holds for."""
 
@@ -52,9 +54,11 @@ def _end_bound(problem: OrderArrays) -> Iterator[Bound]:
     """For the makespan, by rank."""
     if problem.limited:
         head, tail = limited_heads(problem, [0])[0], limited_tails(problem, np.zeros((1, problem.pp)))[0]
+        begin = head[0, problem.chunk_of[:, 0], 0]
+        yield from (_area_bound(rank, float(least)) for rank, least in enumerate(begin + every(problem).span))
     else:
         head, tail = heads(problem), tails(problem)
-    return (_rank_bound(problem, rank, head, tail) for rank in range(problem.pp))
+    yield from (_rank_bound(problem, rank, head, tail) for rank in range(problem.pp))
 
 
 def _rank_bound(problem: OrderArrays, rank: int, head: Floats, tail: Floats) -> Bound:
@@ -69,8 +73,14 @@ def _rank_bound(problem: OrderArrays, rank: int, head: Floats, tail: Floats) -> 
     return Bound(value=max(chain, machine), rank=rank, kind="chain" if chain >= machine else "machine")
 
 
+def _area_bound(rank: int, least: float) -> Bound:
+    return Bound(value=least, rank=rank, kind="memory")
+
+
 def _span_bound(problem: OrderArrays) -> Iterator[Bound]:
     """For the period, by rank: its own span, from its own first forward, counting only its own end."""
+    if problem.limited:
+        yield from (_area_bound(rank, float(least)) for rank, least in enumerate(every(problem).span))
     for rank, (head, tail) in enumerate(_own_windows(problem)):
         inner = _rank_bound(problem, rank, head, tail)
         work = float(problem.duration.reshape(3, -1)[:, problem.chunk_of[rank]].sum() * problem.microbatches)

@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.pipeline.arrays import Floats, Ints, OrderArrays
-from shardwise.pipeline.streams import Streams
+from shardwise.pipeline.streams import Streams, every
 
 _UNKNOWN = -np.inf
 _COMPARED, _COMPARED_MOST = 60_000, 1_500_000
-"""Times compared in one sweep, wished for and at most. Above the first, memory is looked at on some of the ranks only;
-above the second, for some of the micro batches. The others follow along the chain and in the order of their streams."""
+"""Times compared in one sweep, wished for in a variant and at most in all. Above the first, memory is looked at on some
+of the ranks only; above the second, for some of the micro batches. The others follow along the chain and in the order
+of their streams."""
 _FEWEST = 4
 """Ranks that are looked at in any case."""
 
@@ -34,7 +35,7 @@ def limited_heads(problem: OrderArrays, first: list[int]) -> Floats:
     p, (ranks, step) = problem, _looked_at(problem, len(first))
     head = np.full((len(first), p.pp, 3, p.vpp, p.microbatches), _UNKNOWN)
     known = (np.arange(p.chunks) >= np.array(first)[:, None])[:, p.chunk_of]
-    sweep = _Heads(_every(p), Streams(p, ranks), head, known)
+    sweep = _Heads(every(p), Streams(p, ranks), head, known)
     for m in range(p.microbatches):
         sweep.forwards(m, looks=(p.microbatches - 1 - m) % step == 0)
         sweep.gradients(m)
@@ -45,15 +46,11 @@ def limited_tails(problem: OrderArrays, ends: Floats) -> Floats:
     """Least time after each action; `ends`, by variant and rank: 0 where the end of the rank counts, else -inf."""
     p, (ranks, step) = problem, _looked_at(problem, len(ends))
     tail = np.full((len(ends), p.pp, 3, p.vpp, p.microbatches), _UNKNOWN)
-    sweep = _Tails(_every(p), Streams(p, ranks), tail, ends[:, :, None])
+    sweep = _Tails(every(p), Streams(p, ranks), tail, ends[:, :, None])
     for m in reversed(range(p.microbatches)):
         sweep.gradients(m, looks=m % step == 0)
         sweep.forwards(m)
     return _by_chunk(p, tail)
-
-
-def _every(problem: OrderArrays) -> Streams:
-    return Streams(problem, np.arange(problem.pp, dtype=np.int32))
 
 
 def _by_chunk(problem: OrderArrays, times: Floats) -> Floats:
@@ -65,13 +62,13 @@ def _looked_at(problem: OrderArrays, variants: int) -> tuple[Ints, int]:
 
     Any choice is sound.
     """
-    one = 1.5 * variants * problem.vpp * (problem.vpp * problem.microbatches) ** 2
+    one = 1.5 * problem.vpp * (problem.vpp * problem.microbatches) ** 2
     count = min(max(_FEWEST, int(_COMPARED / one)), problem.pp)
-    step = 1 + int(one * count / _COMPARED_MOST)
+    step = 1 + int(variants * one * count / _COMPARED_MOST)
     if count == problem.pp:
         return np.arange(problem.pp, dtype=np.int32), step
     spread = np.linspace(0, problem.pp - 1, (count + 1) // 2).astype(np.int32)
-    scarce = np.argsort(-_every(problem).pressure, kind="stable")[: count // 2].astype(np.int32)
+    scarce = np.argsort(-every(problem).pressure, kind="stable")[: count // 2].astype(np.int32)
     return np.union1d(spread, scarce), step
 
 

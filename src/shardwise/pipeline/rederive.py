@@ -22,9 +22,36 @@ def rederived(case: MixCase, objective: str) -> float:
     if case.room and any(sum(bytes_[c] for c in case.own[r]) > case.room[r] * (1 + SLACK) for r in ranks):
         return inf
     if objective == "period":
-        return max(_machine(case, rank, _heads(case, case.own[rank][0]), _tails(case, rank)) for rank in ranks)
+        tied = (_machine(case, rank, _heads(case, case.own[rank][0]), _tails(case, rank)) for rank in ranks)
+        return max(*tied, *(span_of(case, rank) for rank in ranks))
     head, tail = _heads(case, 0), _tails(case, None)
-    return max(_machine(case, rank, head, tail) for rank in ranks)
+    spans = (head["F", case.own[rank][0], 0] + span_of(case, rank) for rank in ranks)
+    return max(*(_machine(case, rank, head, tail) for rank in ranks), *spans)
+
+
+def span_of(case: MixCase, rank: int) -> float:
+    """Least time from a rank's first start to its last end: the bytes x time that it must hold fit into room x span.
+
+    Of that room the first forwards and the last I and W leave some unused: before the n-th forward starts those before
+    it have run, and what is held some time before the end is given back in that time, but for one action under way.
+    """
+    own, (f, i, w, held) = case.own[rank], case.chunks
+    if not case.room or not sum(held[c] for c in own):
+        return 0.0
+    room, area = min(case.room[rank], (case.microbatches + 1) * sum(held[c] for c in own)), 0.0
+    for c in own:
+        later = range(c, len(f))
+        chain = sum(f[k] + i[k] for k in later) + 2 * sum(case.message(k, k + 1) for k in later[:-1])
+        area += case.microbatches * held[c] * (chain + (1 - case.frees[c]) * w[c])
+    takes = [(f[c], held[c]) for c in own if held[c] > 0]
+    gives = [(i[c], case.frees[c] * held[c]) for c in own] + [(w[c], (1 - case.frees[c]) * held[c]) for c in own]
+    ramps = unused = 0.0
+    for actions in (takes, [(time, size) for time, size in gives if size > 0]):
+        rate, left = min(time / size for time, size in actions), max(0.0, room - max(size for _, size in actions))
+        ramps, unused = ramps + rate * left, unused + rate * left * left / 2
+    if area / room < ramps:  # a span in which the first ramp and the last overlap is shorter than both
+        return max(area / room, min(ramps, (area + unused) / room))
+    return (area + unused) / room
 
 
 def _machine(case: MixCase, rank: int, head: Times, tail: Times) -> float:
