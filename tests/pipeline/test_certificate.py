@@ -17,9 +17,10 @@ from shardwise.pipeline.certificate import check, derives, hash_of
 from shardwise.pipeline.costs import costs, limit_of
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.generate import generate
+from shardwise.pipeline.mix_case import Chunks, MixCase
 from shardwise.pipeline.optimise import bound_of, optimise
 from shardwise.pipeline.prove import prove
-from shardwise.pipeline.rederive import Chunks, MixCase, rederived
+from shardwise.pipeline.rederive import rederived
 
 OPTIONS = {"pp": 2, "vpp": 2, "microbatches": 4, "effort": 0.05}
 

@@ -69,5 +69,5 @@ def test_a_limit_binds_in_any_unit_of_bytes(unit):
     given = costs(pp=4, vpp=2, f=10, i=11, w=9, hop=1, activation=unit, memory_limit=4 * unit)
     answer = optimise(given, pp=4, vpp=2, microbatches=8, effort=0.02)
     assert max(answer.timeline.peak) <= 4 * unit * (1 + 1e-9)
-    assert answer.bound.value == 562
+    assert answer.bound.value == 608
     assert answer.value >= 562

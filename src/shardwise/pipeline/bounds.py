@@ -1,13 +1,14 @@
 """Lower bounds under the cost model in use: no order of the actions can end earlier.
 
 Every action has a head (nothing lets it start earlier) and a tail (so much must follow it). Both count chains of
-messages, the first-in-first-out order inside a chunk (which costs nothing), the work of the own rank that must come
-before or after, and what the memory limit forces: a forward that does not fit waits for a gradient, so the gradient's
-tail holds that forward. Then
+messages, the first-in-first-out order inside a chunk (which costs nothing) and the work of the own rank that must come
+before or after. What a memory limit forces is in memory_bounds.py; here are the plain ones, for orders without a limit
+and as the priorities of the search. Then
 
     A  each rank alone is a one-machine problem with heads and tails; Jackson's preemptive rule solves it exactly
     B  head + duration + tail of any one action; with a limit this holds "the first gradient, then all forwards that
        did not fit before it"
+    C  bytes x time: what a rank must hold, and for how long at least, fits into its room x its span (streams.py)
 
 Sources: J. R. Jackson, "Scheduling a production line to minimize maximum tardiness" (1955); J. Carlier, "The
 one-machine sequencing problem" (EJOR 11, 1982). Zero-bubble papers write B for our I.
@@ -16,16 +17,16 @@ one-machine sequencing problem" (EJOR 11, 1982). Zero-bubble papers write B for 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.pipeline.arrays import NEVER, Floats, Objective, OrderArrays
 from shardwise.pipeline.costs import ROUNDING
+from shardwise.pipeline.memory_bounds import limited_heads, limited_tails
+from shardwise.pipeline.streams import every
 
-_PASSES, _PASSED = 64, 200_000
-"""Rounds of pushing memory through the heads, and chunks in all of them; each round is valid alone, so stopping early
-only loosens the bound."""
 _EXACT_BELOW = 300_000
 """Above so many actions Jackson's rule is left out (seconds in Python) and only sums are taken."""
 
@@ -38,17 +39,26 @@ class Bound:
     rank: int
     """The rank that forces it."""
     kind: str
-    """`machine` (bound A), `chain` (bound B) or `work`."""
+    """`machine` (bound A), `chain` (bound B), `memory` (bound C) or `work`."""
     scope: str = "any order on this placement"
     """What it holds for."""
 
 
 def lower_bound(problem: OrderArrays, objective: Objective = "makespan") -> Bound:
     """The largest bound over all ranks."""
-    if objective == "period":
-        return max((_span_bound(problem, rank) for rank in range(problem.pp)), key=lambda b: (b.value, -b.rank))
-    head, tail = heads(problem), tails(problem)
-    return max((_rank_bound(problem, rank, head, tail) for rank in range(problem.pp)), key=lambda b: (b.value, -b.rank))
+    bound = _span_bound if objective == "period" else _end_bound
+    return max(bound(problem), key=lambda b: (b.value, -b.rank))
+
+
+def _end_bound(problem: OrderArrays) -> Iterator[Bound]:
+    """For the makespan, by rank."""
+    if problem.limited:
+        head, tail = limited_heads(problem, [0])[0], limited_tails(problem, np.zeros((1, problem.pp)))[0]
+        begin = head[0, problem.chunk_of[:, 0], 0]
+        yield from (_area_bound(rank, float(least)) for rank, least in enumerate(begin + every(problem).span))
+    else:
+        head, tail = heads(problem), tails(problem)
+    yield from (_rank_bound(problem, rank, head, tail) for rank in range(problem.pp))
 
 
 def _rank_bound(problem: OrderArrays, rank: int, head: Floats, tail: Floats) -> Bound:
@@ -63,14 +73,27 @@ def _rank_bound(problem: OrderArrays, rank: int, head: Floats, tail: Floats) -> 
     return Bound(value=max(chain, machine), rank=rank, kind="chain" if chain >= machine else "machine")
 
 
-def _span_bound(problem: OrderArrays, rank: int) -> Bound:
-    """For the period: rank's own span, from its own first forward, counting only its own end."""
-    own = problem.chunk_of[rank]
-    work = float(sum(problem.duration.reshape(3, -1)[:, own].sum(axis=0)) * problem.microbatches)
-    lag = np.full(problem.pp, NEVER)
-    lag[rank] = 0.0
-    inner = _rank_bound(problem, rank, heads(problem, first=int(own[0])), tails(problem, lag))
-    return inner if inner.value > work else Bound(value=work, rank=rank, kind="work")
+def _area_bound(rank: int, least: float) -> Bound:
+    return Bound(value=least, rank=rank, kind="memory")
+
+
+def _span_bound(problem: OrderArrays) -> Iterator[Bound]:
+    """For the period, by rank: its own span, from its own first forward, counting only its own end."""
+    if problem.limited:
+        yield from (_area_bound(rank, float(least)) for rank, least in enumerate(every(problem).span))
+    for rank, (head, tail) in enumerate(_own_windows(problem)):
+        inner = _rank_bound(problem, rank, head, tail)
+        work = float(problem.duration.reshape(3, -1)[:, problem.chunk_of[rank]].sum() * problem.microbatches)
+        yield inner if inner.value > work else Bound(value=work, rank=rank, kind="work")
+
+
+def _own_windows(problem: OrderArrays) -> Iterator[tuple[Floats, Floats]]:
+    """Heads and tails as each rank sees them."""
+    first = problem.chunk_of[:, 0].tolist()
+    lags = np.where(np.eye(problem.pp, dtype=bool), 0.0, NEVER)
+    if not problem.limited:
+        return ((heads(problem, c), tails(problem, lag)) for c, lag in zip(first, lags, strict=True))
+    return zip(limited_heads(problem, first), limited_tails(problem, -lags), strict=True)
 
 
 def jackson(head: Floats, duration: Floats, tail: Floats) -> float:
@@ -171,55 +194,27 @@ def _forward_scan(base: Floats, step: float) -> Floats:
 
 
 def heads(problem: OrderArrays, first: int = 0) -> Floats:
-    """Earliest start of every action, by kind, chunk and micro batch; `first`: the chunk whose inputs are all there."""
+    """Earliest start of every action if memory never binds, by kind, chunk and micro batch.
+
+    `first`: the chunk whose inputs are all there.
+    """
     head = np.zeros((3, problem.chunks, problem.microbatches))
-    over = [_must_free(problem, c) for c in range(problem.chunks)]
-    for _ in range(max(1, min(_PASSES, _PASSED // problem.chunks))):
-        before = head.copy()
-        for c in range(first, problem.chunks):
-            head[0, c] = _forward_head(problem, head, c, first, over[c])
-        for c in reversed(range(problem.chunks)):
-            head[1, c] = _input_head(problem, head, c, first)
-            head[2, c] = _forward_scan(head[1, c] + problem.i[c], problem.w[c])
-        if not any(bytes_.any() for bytes_ in over) or np.array_equal(before, head):
-            break
+    for c in range(first, problem.chunks):
+        head[0, c] = _forward_head(problem, head, c, first)
+    for c in reversed(range(problem.chunks)):
+        head[1, c] = _input_head(problem, head, c, first)
+        head[2, c] = _forward_scan(head[1, c] + problem.i[c], problem.w[c])
     return head
 
 
-def _must_free(problem: OrderArrays, c: int) -> Floats:
-    """Per micro batch: bytes that the rank's chunks up to this one must have given back before F fits.
-
-    What later chunks of the rank give back they took themselves before, so it makes no room.
-    """
-    rank, j = problem.rank_of[c], problem.position[c]
-    if problem.room[rank] >= NEVER:
-        return np.zeros(problem.microbatches)
-    taken = (1.0 + np.arange(problem.microbatches)) * problem.held[problem.chunk_of[rank][: j + 1]].sum()
-    return np.asarray(np.maximum(taken - problem.room[rank], 0.0))
-
-
-def _freed_by(problem: OrderArrays, head: Floats, c: int, over: Floats) -> Floats:
-    """The earliest time at which so many bytes can have been given back: I and W of the chunks at their earliest."""
-    early = problem.chunk_of[problem.rank_of[c]][: problem.position[c] + 1]
-    ends = np.concatenate((head[1, early] + problem.i[early, None], head[2, early] + problem.w[early, None])).ravel()
-    kept = problem.held[early] - problem.freed[early]
-    given = np.repeat(np.concatenate((problem.freed[early], kept)), problem.microbatches)
-    order = np.argsort(ends, kind="stable")
-    place = np.searchsorted(np.cumsum(given[order]), over * (1 - 1e-9))
-    return np.asarray(ends[order][np.minimum(place, len(order) - 1)])
-
-
-def _forward_head(problem: OrderArrays, head: Floats, c: int, first: int, over: Floats) -> Floats:
+def _forward_head(problem: OrderArrays, head: Floats, c: int, first: int) -> Floats:
     rank, j = problem.rank_of[c], problem.position[c]
     own = problem.chunk_of[rank]
     f, count = problem.f, 1.0 + np.arange(problem.microbatches)
     base = np.zeros(problem.microbatches) if c == first else head[0, c - 1] + f[c - 1] + problem.hop[c - 1]
     begin = base[0] if own[0] == c else head[0, max(own[0], first), 0] if own[0] >= first else 0.0
     known = [k for k in own[: j + 1] if k >= first]
-    base = np.maximum(base, begin + count * f[known].sum() - f[c])
-    if over.any():
-        base = np.where(over > 0, np.maximum(base, _freed_by(problem, head, c, over)), base)
-    return _forward_scan(base, f[c])
+    return _forward_scan(np.maximum(base, begin + count * f[known].sum() - f[c]), f[c])
 
 
 def _input_head(problem: OrderArrays, head: Floats, c: int, first: int) -> Floats:

@@ -15,7 +15,8 @@ from math import prod
 from typing import Any
 
 from shardwise.pipeline.certificate_host import HostLanes, Move, held, odd_moves
-from shardwise.pipeline.rederive import SLACK, Chunks, Key, MixCase, Times, rederived
+from shardwise.pipeline.mix_case import SLACK, Chunks, Key, MixCase, Times
+from shardwise.pipeline.rederive import rederived
 
 SCHEMA = "shardwise/schedule-proof/1"
 MOST_STEPS = 10_000_000

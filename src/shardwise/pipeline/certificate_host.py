@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwise.pipeline.rederive import Key
+from shardwise.pipeline.mix_case import Key
 
 Move = Sequence[int]
 

@@ -1,109 +1,57 @@
-"""The bound of a certificate, derived anew and slowly; imports nothing of Shardwise (see certificate.py).
+"""The bound of a certificate, derived anew and slowly; imports nothing of the optimiser (see certificate.py).
 
 head    an action starts no earlier than its input arrives, than its predecessors on its own rank can be through, and,
-        for a forward that does not fit, than enough memory can have been given back
+        for a forward that does not fit, than enough memory can have been given back; what gives it back takes time on
+        the same rank
 tail    the same after it, read backwards; what memory keeps from running before a gradient runs after it
 
-Predecessors and successors are those of first in, first out inside a chunk, which costs nothing as micro batches are
-alike. A rank then takes at least the largest of least head + work + least tail over sets of its actions.
+Predecessors and successors are those of mix_case.py. A rank then takes at least the largest of least head + work +
+least tail over sets of its actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from math import inf
-from typing import NamedTuple
 
-_PASSES = 64
-SLACK = 1e-9
-"""Rounding that is let pass, relative."""
-Key = tuple[str, int, int]
-"""Kind, chunk, micro batch."""
-Times = dict[Key, float]
-
-
-class Chunks(NamedTuple):
-    """Times and bytes of every chunk."""
-
-    f: tuple[float, ...]
-    i: tuple[float, ...]
-    w: tuple[float, ...]
-    activation: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixCase:
-    """One set of costs on ranks."""
-
-    chunks: Chunks
-    rank_of: Sequence[int]
-    microbatches: int
-    hop: Sequence[float]
-    free: float | Sequence[float]
-    """Share of its bytes that I gives back, of every chunk or one each."""
-    room: Sequence[float]
-    """By rank; empty: no limit."""
-    latency: Sequence[float] = ()
-    """Where messages of one link wait for each other: what of `hop` they do not wait for; empty: they never wait."""
-    transfer: Sequence[float] = ()
-    """The rest of `hop`: how long a message has its link for itself."""
-
-    @cached_property
-    def own(self) -> list[list[int]]:
-        """Chunks by rank."""
-        return [[c for c, r in enumerate(self.rank_of) if r == rank] for rank in range(1 + max(self.rank_of))]
-
-    @cached_property
-    def length(self) -> dict[str, tuple[float, ...]]:
-        return {"F": self.chunks.f, "I": self.chunks.i, "W": self.chunks.w}
-
-    @cached_property
-    def frees(self) -> Sequence[float]:
-        """Share that I gives back, by chunk."""
-        return self.free if isinstance(self.free, Sequence) else [self.free] * len(self.rank_of)
-
-    def message(self, a: int, b: int) -> float:
-        return self.hop[min(a, b)] if self.rank_of[a] != self.rank_of[b] else 0.0
-
-    def before(self, key: Key) -> list[Key]:
-        """What runs on the same rank before it in any order."""
-        kind, c, m = key
-        own, upto = self.own[self.rank_of[c]], range(m + 1)
-        if kind == "F":
-            return [("F", k, n) for k in own if k <= c for n in upto if (k, n) != (c, m)]
-        found = [("F", k, n) for k in own for n in upto]
-        found += [("I", k, n) for k in own if k >= c for n in upto if kind == "W" or (k, n) != (c, m)]
-        return found + [("W", c, n) for n in range(m) if kind == "W"]
-
-    def after(self, key: Key) -> list[Key]:
-        """What runs on the same rank after it in any order."""
-        kind, c, m = key
-        own, later = self.own[self.rank_of[c]], range(m, self.microbatches)
-        if kind == "W":
-            return [("W", c, n) for n in later if n > m]
-        if kind == "I":
-            own = [k for k in own if k <= c]
-            return [(kind, k, n) for kind in "IW" for k in own for n in later if (kind, k, n) != key]
-        found = [("F", k, n) for k in own if k >= c for n in later if (k, n) != (c, m)]
-        return found + [(kind, k, n) for kind in "IW" for k in own for n in later]
-
-    def through(self, keys: Iterable[Key], ready: Times) -> float:
-        """When one machine can be through with them, each no earlier than it is ready; what never binds is left out."""
-        clock = -inf
-        for begin, key in sorted((ready[key], key) for key in keys if ready[key] > -inf):
-            clock = max(clock, begin) + self.length[key[0]][key[1]]
-        return clock
+from shardwise.pipeline.mix_case import SLACK, Key, MixCase, Times
 
 
 def rederived(case: MixCase, objective: str) -> float:
-    """A lower bound for every order of the case, derived rule by rule."""
-    ranks = range(len(case.own))
+    """A lower bound for every order of the case, derived rule by rule; infinite where one micro batch does not fit."""
+    ranks, bytes_ = range(len(case.own)), case.chunks.activation
+    if case.room and any(sum(bytes_[c] for c in case.own[r]) > case.room[r] * (1 + SLACK) for r in ranks):
+        return inf
     if objective == "period":
-        return max(_machine(case, rank, _heads(case, case.own[rank][0]), _tails(case, rank)) for rank in ranks)
+        tied = (_machine(case, rank, _heads(case, case.own[rank][0]), _tails(case, rank)) for rank in ranks)
+        return max(*tied, *(span_of(case, rank) for rank in ranks))
     head, tail = _heads(case, 0), _tails(case, None)
-    return max(_machine(case, rank, head, tail) for rank in ranks)
+    spans = (head["F", case.own[rank][0], 0] + span_of(case, rank) for rank in ranks)
+    return max(*(_machine(case, rank, head, tail) for rank in ranks), *spans)
+
+
+def span_of(case: MixCase, rank: int) -> float:
+    """Least time from a rank's first start to its last end: the bytes x time that it must hold fit into room x span.
+
+    Of that room the first forwards and the last I and W leave some unused: before the n-th forward starts those before
+    it have run, and what is held some time before the end is given back in that time, but for one action under way.
+    """
+    own, (f, i, w, held) = case.own[rank], case.chunks
+    if not case.room or not sum(held[c] for c in own):
+        return 0.0
+    room, area = min(case.room[rank], (case.microbatches + 1) * sum(held[c] for c in own)), 0.0
+    for c in own:
+        later = range(c, len(f))
+        chain = sum(f[k] + i[k] for k in later) + 2 * sum(case.message(k, k + 1) for k in later[:-1])
+        area += case.microbatches * held[c] * (chain + (1 - case.frees[c]) * w[c])
+    takes = [(f[c], held[c]) for c in own if held[c] > 0]
+    gives = [(i[c], case.frees[c] * held[c]) for c in own] + [(w[c], (1 - case.frees[c]) * held[c]) for c in own]
+    ramps = unused = 0.0
+    for actions in (takes, [(time, size) for time, size in gives if size > 0]):
+        rate, left = min(time / size for time, size in actions), max(0.0, room - max(size for _, size in actions))
+        ramps, unused = ramps + rate * left, unused + rate * left * left / 2
+    if area / room < ramps:  # a span in which the first ramp and the last overlap is shorter than both
+        return max(area / room, min(ramps, (area + unused) / room))
+    return (area + unused) / room
 
 
 def _machine(case: MixCase, rank: int, head: Times, tail: Times) -> float:
@@ -115,18 +63,13 @@ def _machine(case: MixCase, rank: int, head: Times, tail: Times) -> float:
 
 def _heads(case: MixCase, first: int) -> Times:
     """Earliest starts, counted from the first forward of chunk `first`; of the chunks before it nothing is known."""
-    count, chunks = range(case.microbatches), range(len(case.rank_of))
-    head: Times = {(kind, c, m): -inf if kind == "F" and c < first else 0.0
-                   for kind in "FIW" for c in chunks for m in count}  # fmt: skip
-    order = [("F", c, m) for c in chunks[first:] for m in count]
-    order += [(kind, c, m) for c in reversed(chunks) for kind in "IW" for m in count]
-    for _ in range(_PASSES if case.room else 1):
-        known = dict(head)
-        for key in order:
-            ready = max(_arrival(case, key, head), case.through(case.before(key), head))
-            head[key] = max(head[key], ready, _room_from(case, key, head))
-        if head == known:
-            break
+    head: Times = {}
+    for key in case.ahead:  # an order in which all that comes before an action has its head
+        head[key] = -inf if key[0] == "F" and key[1] < first else 0.0
+        ready = max(_arrival(case, key, head), case.through(case.before(key), head))
+        head[key] = max(head[key], ready, _room_from(case, key, head))
+        if key[0] == "F" and case.room:
+            head[key] = max(head[key], _room_made(case, key, head))
     return head
 
 
@@ -138,45 +81,133 @@ def _arrival(case: MixCase, key: Key, head: Times) -> float:
         source = ("I", c, m)
     else:
         source = ("F", c, m) if c == len(case.rank_of) - 1 else ("I", c + 1, m)
-    return head[source] + case.length[source[0]][source[1]] + case.message(source[1], c) if source[1] >= 0 else 0.0
+    return head[source] + case.length[source[0]][source[1]] + case.message(source[1], c) if source[1] >= 0 else -inf
+
+
+def _over(case: MixCase, key: Key) -> float:
+    """Bytes that the chunks up to that of a forward must have given back: they took m + 1 micro batches each."""
+    kind, c, m = key
+    if kind != "F" or not case.room:
+        return 0.0
+    rank, held = case.rank_of[c], case.chunks.activation
+    return (m + 1) * sum(held[k] for k in case.own[rank] if k <= c) - case.room[rank]
+
+
+def _gifts(case: MixCase, key: Key) -> dict[Key, float]:
+    """What those chunks may have given back before a forward, and how many bytes each time."""
+    _, c, m = key
+    shares = [(kind, k, share * case.chunks.activation[k]) for k in case.own[case.rank_of[c]] if k <= c
+              for kind, share in (("I", case.frees[k]), ("W", 1 - case.frees[k]))]  # fmt: skip
+    return {(kind, k, n): given for kind, k, given in shares for n in range(m)}
 
 
 def _room_from(case: MixCase, key: Key, head: Times) -> float:
-    """When a forward can have room: its rank's chunks up to it took m + 1 micro batches each, less what they freed."""
-    kind, c, m = key
-    if kind != "F" or not case.room:
-        return -inf
-    early, held, room = (
-        [k for k in case.own[case.rank_of[c]] if k <= c],
-        case.chunks.activation,
-        case.room[case.rank_of[c]],
-    )
-    over, when = ((m + 1) * sum(held[k] for k in early) - room * (1 + SLACK)) * (1 - SLACK), -inf
-    gifts = [
-        (head[kind, k, n] + case.length[kind][k], share * held[k])
-        for k in early
-        for kind, share in (("I", case.frees[k]), ("W", 1 - case.frees[k]))
-        for n in range(case.microbatches)
-    ]
-    for end, given in sorted(gifts):
-        if over <= 0:
-            break
-        over, when = over - given, end
+    """When a forward can have room if all that gives back ends at its earliest."""
+    over, when = _over(case, key) * (1 - SLACK), -inf
+    if over > 0:
+        over -= SLACK * case.room[case.rank_of[key[1]]]
+        gifts = _gifts(case, key)
+        for end, given in sorted((head[gift] + case.length[gift[0]][gift[1]], gifts[gift]) for gift in gifts):
+            if over <= 0:
+                break
+            over, when = over - given, end
     return when
+
+
+def _room_made(case: MixCase, key: Key, head: Times) -> float:
+    """When a forward can start: from any time on, what must still come before it, and what must still make room."""
+    over, gifts, best = _over(case, key), _gifts(case, key), -inf
+    if over <= 0:
+        return best
+    work = _Freeing(case, key, gifts)
+    sure = set(case.before(key))
+    line = sorted((head[one], one) for one in sure | gifts.keys() if head[one] > -inf)
+    others = needed = 0.0
+    for begin, one in reversed(line):
+        time = case.length[one[0]][one[1]]
+        if one in gifts:
+            work.add(one)
+            needed += time if one in sure else 0.0
+        else:
+            others += time
+        if others + (least := max(needed, work.least(over))) > 0:
+            best = max(best, begin + others + least)
+    return best
+
+
+class _Freeing:
+    """The least time of gifts for the bytes that the others cannot give: those that were added come last."""
+
+    def __init__(self, case: MixCase, key: Key, gifts: dict[Key, float]) -> None:
+        rank, held = case.rank_of[key[1]], case.chunks.activation
+        self.case, self.gifts, self.earlier = case, gifts, sum(gifts.values())
+        self.time = self.alone = 0.0
+        early = [k for k in case.own[rank] if k <= key[1]]
+        self.spare, self.noise = case.room[rank] - sum(held[k] for k in early), 2 * SLACK * case.room[rank]
+        by_weight, by_gradient, by_both = [], [], []
+        for k in (k for k in early if held[k] > 0):
+            i, w, share = case.chunks.i[k], case.chunks.w[k], case.frees[k]
+            by_weight += [w / (held[k] - share * held[k])] if held[k] > share * held[k] else []
+            by_gradient += [i / (share * held[k])] if share > 0 else []
+            by_both.append((i + w) / held[k])
+        self.gradient = min(by_gradient + by_both, default=0.0)
+        self.weight, self.most = min([*by_weight, self.gradient]), max(by_weight + by_both, default=0.0)
+
+    def add(self, gift: Key) -> None:
+        kind, c, n = gift
+        self.earlier -= self.gifts[gift]
+        if self.case.chunks.activation[c] > 0 and (kind == "I" or self.gifts[gift] > 0):
+            self.time += self.case.length[kind][c]
+        self.alone += self.gifts[gift] if kind == "W" else -self.gifts["W", c, n]
+
+    def least(self, over: float) -> float:
+        """From below, by the cheapest bytes (W alone only where its I is earlier); from above, all less the spare."""
+        missing = over - self.earlier
+        if missing <= self.noise:
+            return 0.0
+        cheap = missing * self.gradient - min(missing, max(self.alone, 0.0)) * (self.gradient - self.weight)
+        return max(cheap, self.time - self.spare * self.most)
 
 
 def _tails(case: MixCase, only: int | None) -> Times:
     """Least time after each action; `only`: to the end of this rank, else of all."""
-    count, chunks = range(case.microbatches), range(len(case.rank_of))
     tail: Times = {}
-    order = [("W", c, m) for c in chunks for m in reversed(count)]
-    order += [("I", c, m) for c in chunks for m in reversed(count)]
-    order += [("F", c, m) for c in reversed(chunks) for m in reversed(count)]
-    for key in order:
-        rank, after = case.rank_of[key[1]], case.after(key)
-        work = sum(case.length[kind][c] for kind, c, _ in after) + _kept_back(case, key)
-        tail[key] = max(work if only in {None, rank} else -inf, case.through(after, tail), _onward(case, key, tail))
+    for key in sorted(case.ahead, key=lambda key: (-key[2], "WIF".index(key[0]), key[1] * (-1) ** (key[0] == "F"))):
+        after, back = set(case.after(key)), _kept_back(case, key)
+        own = _forwards_up_to(case, key) if back > 0 else set[Key]()
+        line = sorted(((tail[one], one) for one in after | own if tail[one] > -inf), reverse=True)
+        tail[key] = max(_onward(case, key, tail), _held_after(case, after, own, back, line))
+        if only in {None, case.rank_of[key[1]]}:
+            tail[key] = max(tail[key], 0.0, _held_after(case, after, own, back, [(0.0, one) for _, one in line]))
     return tail
+
+
+def _forwards_up_to(case: MixCase, key: Key) -> set[Key]:
+    """Of the chunks of the rank up to that of the action, those of later micro batches."""
+    _, c, m = key
+    return {("F", k, n) for k in case.own[case.rank_of[c]] if k <= c for n in range(m + 1, case.microbatches)}
+
+
+def _held_after(case: MixCase, after: set[Key], own: set[Key], back: float, line: list[tuple[float, Key]]) -> float:
+    """The best of: a tail, and the time of all that must follow and has it at least.
+
+    Of the own forwards `back` bytes must follow; those with a smaller tail are at most so many of them.
+    """
+    held = case.chunks.activation
+    cheapest = min((case.chunks.f[k] / held[k] for k in {k for _, k, _ in own} if held[k] > 0), default=0.0)
+    noise = max((2 * SLACK * case.room[case.rank_of[k]] for _, k, _ in own), default=inf)
+    missing, others, sure, best = back - sum(held[k] for _, k, _ in own), 0.0, 0.0, -inf
+    for tail, one in line:
+        time = case.length[one[0]][one[1]]
+        if one in own:
+            missing += held[one[1]]
+            sure += time if one in after else 0.0
+        else:
+            others += time
+        kept_back = missing * cheapest if missing > noise else 0.0
+        if others + max(sure, kept_back) > 0:
+            best = max(best, tail + others + max(sure, kept_back))
+    return best
 
 
 def _onward(case: MixCase, key: Key, tail: Times) -> float:
@@ -190,11 +221,9 @@ def _onward(case: MixCase, key: Key, tail: Times) -> float:
 
 
 def _kept_back(case: MixCase, key: Key) -> float:
-    """Least time of the forwards that have no room before a gradient."""
+    """Bytes of forwards up to the chunk of a gradient that have no room before it."""
     kind, c, m = key
-    rank, bytes_ = case.rank_of[c], case.chunks.activation
     if kind != "I" or not case.room:
         return 0.0
-    over = (case.microbatches - m) * sum(bytes_[k] for k in case.own[rank] if k <= c) - case.room[rank]
-    cheapest = min((case.chunks.f[k] / bytes_[k] for k in case.own[rank] if bytes_[k] > 0), default=0.0)
-    return max(0.0, over) * cheapest
+    rank, held = case.rank_of[c], case.chunks.activation
+    return (case.microbatches - m) * sum(held[k] for k in case.own[rank] if k <= c) - case.room[rank]
