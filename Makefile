@@ -47,6 +47,7 @@ bench: $(VENV)/.installed-dev
 
 bench-schedules: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/schedules.py
+	$(BIN)/python benchmarks/schedules_memory.py
 	$(BIN)/python benchmarks/adversary_schedules.py
 
 docs: $(VENV)/.installed-dev
