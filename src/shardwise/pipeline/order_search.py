@@ -29,8 +29,10 @@ Report = Callable[[float, float, int], None]
 _SMALL, _LARGE = 4_000, 13_000
 """Actions up to which annealing is worth more and hotter runs, with moves off the critical path; and from which a build
 and a replay miss the cache: fewer of both, so that pp 32 with 128 micro batches takes about a CPU second."""
-_BUILT = 6e6
-"""Actions in all builds at effort 1, about a CPU second; fewer of large ones."""
+_BUILT, _MOST_BUILDS, _FEWER_FROM = 6e6, 4000, 1.6e4
+"""Actions in all builds at effort 1, about a CPU second; builds at most; actions from which there are fewer still."""
+_ANNEALED = 1e6
+"""Actions replayed at most for each action of a small pipeline: more of them find nothing new."""
 _ROUNDS = 3
 
 
@@ -164,10 +166,11 @@ class OrderSearch:
         size = self.problem.actions
         large = size > _LARGE
         rounds, fresh = (1, 0.1) if large else (_ROUNDS, 0.25)  # share of random points; the others are near the best
-        builds = int(min(4000, _BUILT * min(1.0, 1.6e4 / size) / size) * self.effort / rounds) + 1
+        most = min(_MOST_BUILDS, _BUILT * min(1.0, _FEWER_FROM / size) / size)
+        builds = int(most * self.effort / rounds) + 1
         annealing = _ANNEALING["large" if large else "small" if size <= _SMALL else "middle"]
         count = rounds * len(annealing.runs) + len(annealing.last)
-        work = min(annealing.work, 1e6 * size) * self.effort / count
+        work = min(annealing.work, _ANNEALED * size) * self.effort / count
         for turn in range(rounds):
             if turn:
                 yield self._restart
