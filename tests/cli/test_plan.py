@@ -193,6 +193,8 @@ def test_a_sweep_has_intervals(shardwise, tmp_path):
     grid = ("sweep", "llama-3-8b", "-c", "8xh100", "--global-batch", "64", "--gap", "5%")
     found = shardwise(*grid, "--json", tmp_path / "sweep.json")
     assert "nine runs in ten" in found.out
+    assert "searched to 5%, where plan searches to 0.5% and may find a faster one" in found.out
+    assert "may find a faster" not in shardwise(*grid[:-1], "0.5%", "--only", "tp1 cp1 pp1").out
     (cell,) = json.loads((tmp_path / "sweep.json").read_text())["cells"]
     low, high = cell["iteration_seconds_interval"]
     assert low < cell["seconds"] < high
