@@ -53,7 +53,8 @@ RUNS: dict[str, str] = {
 LEFT_OUT = """`validate` writes a row for every measured run and a summary ([how](../how-to/validate.md)); `calibrate`,
 `probe`, `rehearse`, `launch` and `watch` write what they fitted or measured ([calibrate](../how-to/calibrate.md),
 [rehearse](../how-to/rehearse.md), [launch and watch](../how-to/launch.md)). Where nothing fits, `plan` writes
-`{"fits": "no", "closest", "why", "search"}`, with the ways out in `closest.ladder`, and the exit code is 1."""
+`{"fits": "no", "closest", "why", "search"}`, with the ways out in `closest.ladder`, and the exit code is 1. The
+`seconds`, `slower` and `dearer` of a way out are what it costs at most: planning it again may find a faster one."""
 TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
     "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,

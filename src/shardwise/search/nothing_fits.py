@@ -57,7 +57,8 @@ def _ways(near: Closest) -> str:
     """The ladder, a way out each: what to change, what to type, its price, and the strategy."""
     if near.ladder:
         head = (
-            f"ways out, cheapest first (time beside {show_seconds(near.seconds)} of the closest, which does not fit):"
+            f"ways out, cheapest first (time beside {show_seconds(near.seconds)} of the closest, which does not fit; "
+            "prices are from a quick search, so the command may find a faster plan):"
         )
         return "\n".join([head, *(line for rung in near.ladder for line in rung_lines(rung))])
     if near.ladder_finished:
@@ -72,7 +73,7 @@ def _ways(near: Closest) -> str:
 def rung_lines(rung: Rung) -> tuple[str, str]:
     """A way out in two lines: the change with its price, and the strategy."""
     dearer = f", {rung.dearer:+.0%} GPU-seconds" if abs(rung.dearer - rung.slower) > 1e-9 else ""
-    price = f"{show_seconds(rung.seconds)} ({rung.slower:+.0%} time{dearer})"
+    price = f"at most {show_seconds(rung.seconds)} ({rung.slower:+.0%} time{dearer})"
     needs = f"{show_bytes(rung.total_bytes)} of {show_bytes(rung.memory)}"
     conditions = f' --only "{rung.conditions}"' if rung.conditions else ""
     return f"- {rung.change}: {price}, {needs}: -c {rung.cluster}{conditions}", f"    {rung.strategy}"

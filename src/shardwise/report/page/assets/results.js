@@ -188,7 +188,7 @@ function ladder(near) {
                   ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${rung.change} · ${rung.cluster}`)
                   : `${rung.change} · ${rung.cluster}`,
               ),
-              el("td", { class: "num" }, seconds(rung.seconds)),
+              el("td", { class: "num" }, `≤ ${seconds(rung.seconds)}`),
               el("td", { class: "num" }, signed(rung.slower)),
               el("td", { class: "num" }, signed(rung.dearer)),
               el("td", { class: "num" }, `${bytes(rung.total_bytes)} / ${bytes(rung.memory)}`),

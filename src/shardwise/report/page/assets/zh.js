@@ -81,7 +81,7 @@ export const zh = {
   "plan.closest":
     "最接近的策略还缺 {missing}：最满的 rank 需要 {needed}，而 {memory} 中只能用 {limit}（其余是为内存模型误差留的余量）：",
   "plan.ladder": "可行的办法（代价从低到高）",
-  "plan.ladder.price": "每一项都经过搜索并放得下。时间与 GPU 秒相对于最接近但放不下的策略（{seconds}）。",
+  "plan.ladder.price": "每一项都放得下。时间与 GPU 秒是快速搜索得到的上限（重新规划可能找到更快的策略），相对于最接近但放不下的策略（{seconds}）。",
   "column.change": "改动",
   "column.dearer": "GPU 秒",
   "plan.scatter": "所有仿真过的策略",
