@@ -39,7 +39,7 @@ def why_nothing(answer: Answer) -> str:
         return f"{text}; use more or larger GPUs, or a shorter sequence"
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank{_yardstick(question, near)}:"
     text += f"\n  {near.strategy}\n  {_held(near)}"
-    if isinstance(question.cluster, Mixed):
+    if isinstance(question.cluster, Mixed) and not near.ladder:
         return f"{text}\nuse more GPUs of either kind, or larger ones, or shorten the sequence"
     return f"{text}\n{_ways(near)}"
 
@@ -76,7 +76,8 @@ def rung_lines(rung: Rung) -> tuple[str, str]:
     price = f"at most {show_seconds(rung.seconds)} ({rung.slower:+.0%} time{dearer})"
     needs = f"{show_bytes(rung.total_bytes)} of {show_bytes(rung.memory)}"
     conditions = f' --only "{rung.conditions}"' if rung.conditions else ""
-    return f"- {rung.change}: {price}, {needs}: -c {rung.cluster}{conditions}", f"    {rung.strategy}"
+    cluster = f'"{rung.cluster}"' if " " in rung.cluster else rung.cluster
+    return f"- {rung.change}: {price}, {needs}: -c {cluster}{conditions}", f"    {rung.strategy}"
 
 
 def _yardstick(question: Question, near: Closest) -> str:
