@@ -53,7 +53,8 @@ RUNS: dict[str, str] = {
 LEFT_OUT = """`validate` writes a row for every measured run and a summary ([how](../how-to/validate.md)); `calibrate`,
 `probe`, `rehearse`, `launch` and `watch` write what they fitted or measured ([calibrate](../how-to/calibrate.md),
 [rehearse](../how-to/rehearse.md), [launch and watch](../how-to/launch.md)). Where nothing fits, `plan` writes
-`{"fits": "no", "closest", "why", "search"}`, with the ways out in `closest.ladder`, and the exit code is 1."""
+`{"fits": "no", "closest", "why", "search"}`, with the ways out in `closest.ladder`, and the exit code is 1. The
+`seconds`, `slower` and `dearer` of a way out are what it costs at most: planning it again may find a faster one."""
 TYPES: dict[str, type] = {
     "": Plan, "predictions": Predictions, "predictions.stages[]": Stage, "predictions.memory[]": RankMemory,
     "predictions.update": Update, "predictions.search": Searched, "provenance": Provenance, "proof": Proof,
@@ -82,6 +83,7 @@ OWN = {
     "plans.recommended": "That of least expected regret; the fastest with `--fastest`.",
     "plans.fastest": "The fastest of the space, which the bound is about; keys as of `recommended`.",
     "plans.simplest": "The simplest that is as fast as far as can be told; likewise.",
+    "plans.recommended.likely": "Within that error, yet likely `slower` or `faster`; else empty.",
     "plans.recommended.within_error": "Within the error of the fastest one (of the fastest: of the recommended one).",
     "plans.nearest": "The measured run that is nearest; none where the search was stopped.",
     "plans.nearest.id": "Its row of `validate`.",
@@ -95,6 +97,7 @@ OWN = {
     "plan_iteration_seconds_interval": "Nine runs in ten of the plan take between these.",
     "total_bytes_interval": "Nine runs in ten need between these.",
     "fits_probability": "That what is needed is no more than the device has.",
+    "likely": "Within the error, yet likely `slower` or `faster` than the other; else empty.",
     "within_error": "Nearer to the other than the error of the difference: neither is the faster one.",
     "microbatches": "Micro batches per iteration and replica.",
     "tokens_per_second_per_gpu": "Throughput.",

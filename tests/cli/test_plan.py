@@ -49,7 +49,8 @@ def test_conditions_bind(shardwise):
 def test_nothing_fits_is_exit_code_1(shardwise):
     found = shardwise("plan", "llama-3.1-405b", "-c", "8xh100", "--global-batch", "64")
     assert found.code == 1
-    for word in ("fits", "lacks", "ways out, cheapest first", "- more GPUs"):
+    for word in ("fits", "lacks", "ways out, cheapest first", "- more GPUs", ": at most ",
+                 "may find a faster plan"):  # fmt: skip
         assert word in found.err
 
 
@@ -193,6 +194,8 @@ def test_a_sweep_has_intervals(shardwise, tmp_path):
     grid = ("sweep", "llama-3-8b", "-c", "8xh100", "--global-batch", "64", "--gap", "5%")
     found = shardwise(*grid, "--json", tmp_path / "sweep.json")
     assert "nine runs in ten" in found.out
+    assert "searched to 5%, where plan searches to 0.5% and may find a faster one" in found.out
+    assert "may find a faster" not in shardwise(*grid[:-1], "0.5%", "--only", "tp1 cp1 pp1").out
     (cell,) = json.loads((tmp_path / "sweep.json").read_text())["cells"]
     low, high = cell["iteration_seconds_interval"]
     assert low < cell["seconds"] < high

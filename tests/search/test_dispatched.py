@@ -23,7 +23,7 @@ from shardwise.search.api import question_of
 from shardwise.search.refine import refine
 from shardwise.search.search import Search
 from shardwise.search.space import BEATEN, Space
-from shardwise.search.table import QuickTable
+from shardwise.search.table import table_of
 
 
 def test_every_point_of_an_overlapped_space_passes_the_checks():
@@ -45,13 +45,12 @@ def test_every_point_of_an_overlapped_space_passes_the_checks():
 def test_dispatchers_that_are_left_out_are_never_better(model, cluster):
     """Operator by operator, so that it holds whatever is recomputed."""
     space = Space(question=question_of(model, cluster, global_batch=1024))
-    layers = QuickTable(space)
     bases = [base for base in space.bases if base.ep > 1 and not base.ep_overlap]
     assert {base.dispatcher for base in bases} == {"deepep"}
     for base in random.Random(3).sample(bases, 60):  # noqa: S311
-        best = _taken(layers.of(base)[0].block)
+        best = _taken(table_of(space, base).main.blocks[0])
         for way in BEATEN:
-            other = _taken(layers.of(base._replace(dispatcher=way))[0].block)
+            other = _taken(table_of(space, base._replace(dispatcher=way)).main.blocks[0])
             assert all(own <= theirs for own, theirs in zip(best, other, strict=True)), (base, way)
 
 

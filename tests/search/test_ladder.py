@@ -110,6 +110,20 @@ def test_a_limit_that_was_asked_for_is_named_and_lifting_it_is_a_way_out():
     assert "another GPU" not in found
 
 
+def test_a_mixed_cluster_has_a_ladder_too():
+    """Settings, conditions, and more of one kind; planned again, one takes no longer than it was priced at."""
+    asked = {"global_batch": 8, "seq": 2048}
+    found, told = changes("llama-3-8b", "1xh100 + 1xa100", only="recompute=none mbs=1 cp=1 zero=0", **asked)
+    assert {"moments of the optimizer in bf16", "2 times as many h100", "2 times as many a100"} <= set(found)
+    assert '-c "1xa100 + 2xh100"' in told or '-c "2xh100 + 1xa100"' in told
+    assert all(rung.total_bytes < rung.memory for rung in found.values())
+    more = [rung for rung in found.values() if " times as many " in rung.change]
+    assert more == sorted(more, key=lambda one: one.seconds * one.gpus)
+    rung = found["moments of the optimizer in bf16"]
+    again = api.plan("llama-3-8b", rung.cluster, only=rung.conditions, **asked)
+    assert again.fastest.iteration_seconds <= rung.seconds * (1 + 1e-9)
+
+
 def test_more_of_the_same_gpus_come_before_others():
     found, told = changes("llama-3-8b", "1xa100-40", global_batch=8, seq=8192)
     assert list(found)[-2:] == ["more GPUs", "another GPU"]

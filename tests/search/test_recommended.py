@@ -10,11 +10,20 @@ import pytest
 from questions import small_question
 
 import shardwise
-from shardwise.estimate.intervals import NORMAL, layout_distance, layout_width, within_error
+from shardwise.estimate.intervals import (
+    NORMAL,
+    layout_distance,
+    layout_width,
+    likeness,
+    pair_width,
+    widest_cause,
+    within_error,
+)
 from shardwise.inputs.accuracy import accuracy
 from shardwise.inputs.strategy import Strategy
 from shardwise.measure.nearest import nearest_run
 from shardwise.plan.proof import check_proof
+from shardwise.report.data import other_plans, plans_data, regret_text
 from shardwise.search.api import answer_of
 from shardwise.search.recomputes import AS_NEEDED
 from shardwise.search.refine import plainly
@@ -143,6 +152,37 @@ def test_the_plans_of_an_answer(answer):
     regret = {one.candidate.strategy: one.regret for one in answer.proposals}
     assert regret[answer.recommended.strategy] <= 1.01 * (1 + min(regret.values())) - 1
     assert set(answer.roles(answer.fastest.strategy)) >= {"fastest"}
+
+
+def test_what_is_likely_slower_is_not_called_equal(answer):
+    """Wherever plans are told: beside the fastest, and of a recommended plan that is the simplest."""
+    assert likeness(0.5, slower=True) == "equal within the error"
+    assert likeness(0.8, slower=True) == "likely slower, though within the error"
+    assert likeness(0.8, slower=False) == "likely faster, though within the error"
+    assert likeness(1.1, slower=True) == ""
+    fastest = answer.fastest
+    longer = fastest.iteration_seconds * exp(0.8 * pair_width(fastest))
+    other = replace(fastest.strategy, tp=fastest.strategy.tp * 2, dp=fastest.strategy.dp // 2, micro_batch=2)
+    slow = replace(fastest, strategy=other, iteration_seconds=longer)
+    told = dict(other_plans(replace(answer, recommended=slow, simplest=slow)))
+    share = f"{longer / fastest.iteration_seconds - 1:+.1%}"
+    assert told["it is also"] == f"the simplest within the error, but likely slower than the fastest ({share})"
+    assert "likely faster, though within the error" in told["fastest"]
+    told = dict(other_plans(replace(answer, recommended=fastest, simplest=slow)))
+    assert f"({share} beside the fastest one, likely slower, though within the error)" in told["simplest"]
+    data = plans_data(replace(answer, recommended=fastest, simplest=slow))
+    assert (data["simplest"]["within_error"], data["simplest"]["likely"]) == (True, "slower")
+
+
+def test_regret_is_told_in_whole_percents_with_its_reason(answer):
+    assert [regret_text(one) for one in (0.0, 0.0049, 0.0051, 0.404)] == ["under 1%", "under 1%", "1%", "40%"]
+    own = replace(answer.proposals[0], regret=0.404, surcharge=0.0)
+    assert own.candidate.strategy == answer.best.strategy
+    for reason, surcharge_ in (("the error of predictions", 0.0), ("its unusual kinds", 0.3)):
+        told = dict(other_plans(replace(answer, proposals=(replace(own, surcharge=surcharge_),) * 2)))
+        assert told["regret"] == f"40% expected, mostly from {reason}, the least of 2 plans weighed"
+    experts = shardwise.estimate("mixtral-8x7b", "64xh100", "tp2 dp32 ep8 mbs1 gbs128 seq4096")
+    assert widest_cause(experts) == "mixture of experts"
 
 
 def test_the_fastest_is_recommended_where_it_is_asked_for(answer):

@@ -35,7 +35,13 @@ def _price(text: str, row: Scalar, at: str) -> float:
 )
 @click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]")
 @click.option("--only", default="", metavar="CONDITIONS", help="As for plan.")
-@click.option("--gap", type=Number("option.gap", share), default="2%", metavar="X%", help="As for plan. [2%]")
+@click.option(
+    "--gap",
+    type=Number("option.gap", share),
+    default="2%",
+    metavar="X%",
+    help="As for plan, which searches to 0.5%. [2%]",
+)
 @click.option(
     "--tokens",
     type=Number("option.tokens"),
@@ -79,7 +85,7 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     shardwise sweep llama-3-70b -c 512xh100,512xh200 --tokens 15T --price 2.5/h --mtbf 50000h --chart pareto.svg
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     from shardwise.inputs.write import write_text
-    from shardwise.report.sweep import chart, csv_text, grid_table
+    from shardwise.report.sweep import chart, csv_text, grid_table, searched_to
 
     grid = {"batches": options["batches"], "sequences": options["sequences"]}
     clusters = list(dict.fromkeys(name for text in options["clusters"] for name in text.split(",")))
@@ -92,6 +98,7 @@ def command(model: str, output: Output, **options: Any) -> int:  # noqa: ANN401 
     output.answer({"cells": cells})
     output.table(*grid_table(cells))
     output.say("\n* no other point beats it in both " + ("days and cost" if options["tokens"] else "speed and GPUs"))
+    output.say(searched_to(options["gap"]))
     for text, path in ((csv_text, options["csv_file"]), (chart, options["chart_file"])):
         if path:
             write_text(path, text(cells))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import sqrt
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from shardwise.cost.kernels import KernelTimes, Machine, op_times
 from shardwise.cost.network import Group, exchanged
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.ops.embedding import embedding, head
-from shardwise.ops.layer import LayerKind, layer_ops
+from shardwise.ops.layer import LayerKind, attention_ops, feed_forward_ops, layer_ops, mtp_ops
 from shardwise.ops.linear import adapter_params, narrow_of
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
@@ -29,6 +30,10 @@ class Groups(NamedTuple):
     ep: Group
     etp: Group
     hidden: tuple[tuple[str, float], ...]
+
+
+ALONE = Group(1, (), 0.0)
+"""The group of a rank that has nobody to talk to."""
 
 
 HOST_SHARE = 0.3
@@ -93,6 +98,10 @@ class Seconds(NamedTuple):
 
 
 COLUMNS = len(Seconds._fields)
+Adds = tuple[tuple[int, float], ...]
+"""Columns of `Seconds`, and what is added to each. Not their sums: a layer adds up all of its operators in a row, so
+that it costs the same to the last bit whichever of its halves was remembered.
+"""
 
 
 class Block(NamedTuple):
@@ -130,6 +139,17 @@ class Timed(NamedTuple):
     w: Seconds
 
 
+class PricedOps(NamedTuple):
+    """Operators in a row with the seconds of their passes."""
+
+    ops: tuple[Op, ...]
+    forwards: tuple[Seconds, ...]
+    """The forward pass of every operator."""
+    i: Adds
+    """What they add to the gradient of their layer's inputs, one after the other."""
+    w: Adds
+
+
 class Recipe(NamedTuple):
     """What of a layer is recomputed."""
 
@@ -145,8 +165,46 @@ PLAIN = Recipe()
 def layer_block(shard: Shard, kind: LayerKind, recipe: Recipe, machine: Machine, groups: Groups, grads: float) -> Block:
     """A transformer layer. `grads`: bytes per parameter that backward allocates for good."""
     if recipe == PLAIN:
-        return _block(kind.name, layer_ops(shard, kind), shard, machine, groups, grads)
+        return _joined(kind.name, _halves(shard, kind, machine, groups), machine, grads)
     return _recomputed(layer_block(shard, kind, PLAIN, machine, groups, grads), recipe, shard, machine, grads)
+
+
+def layer_afresh(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> Block:
+    """The same with nothing remembered or recomputed, for machines that are asked once: a fit tries thousands."""
+    return _joined(kind.name, [_priced(layer_ops(shard, kind), shard, machine, groups)], machine, 0.0)
+
+
+def layer_passes(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> tuple[Seconds, Seconds]:
+    """Forward and backward pass of a layer of which nothing is recomputed: its block's, without its memory."""
+    f, i, w = _passes(kind.name, _halves(shard, kind, machine, groups), machine)
+    return f, _added((i, w))
+
+
+def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> list[PricedOps]:
+    """The halves of a layer. Attention knows nothing of experts, nor the other half how sequences are split: what they
+    do not know is left out of what each is remembered by, so that many strategies share one.
+    """
+    halves = [
+        _attention_half(
+            shard._replace(ep=1, etp=1, dispatcher="", fixed=False), kind.window, machine,
+            groups._replace(ep=ALONE, etp=ALONE),
+        ),
+        _feed_forward_half(
+            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind=""), kind.moe, machine,
+            groups._replace(cp=ALONE),
+        ),
+    ]  # fmt: skip
+    return [_priced(mtp_ops(shard), shard, machine, groups), *halves] if kind.mtp else halves
+
+
+@lru_cache(maxsize=4096)
+def _attention_half(shard: Shard, window: int, machine: Machine, groups: Groups) -> PricedOps:
+    return _priced(attention_ops(shard, window), shard, machine, groups)
+
+
+@lru_cache(maxsize=4096)
+def _feed_forward_half(shard: Shard, moe: bool, machine: Machine, groups: Groups) -> PricedOps:
+    return _priced(feed_forward_ops(shard, moe=moe), shard, machine, groups)
 
 
 @lru_cache(maxsize=1024)
@@ -160,29 +218,51 @@ def head_block(shard: Shard, machine: Machine, groups: Groups, grads: float, *, 
 
 
 def _block(name: str, ops: list[Op], shard: Shard, machine: Machine, groups: Groups, grads: float) -> Block:
-    input_grad, weight_grad = [0.0] * COLUMNS, [0.0] * COLUMNS
+    return _joined(name, [_priced(ops, shard, machine, groups)], machine, grads)
+
+
+def _priced(ops: list[Op], shard: Shard, machine: Machine, groups: Groups) -> PricedOps:
     hidden = dict(groups.hidden)
-    forwards = tuple(_add(op, shard, machine, groups, hidden, input_grad, weight_grad) for op in ops)
-    return _stacked(name, ops, forwards, Seconds(*input_grad), Seconds(*weight_grad), machine, grads)
+    found = [_passes_of(op, shard, machine, groups, hidden) for op in ops]
+    return PricedOps(
+        tuple(ops), tuple(f for f, _, _ in found), tuple(chain.from_iterable(i for _, i, _ in found)),
+        tuple(chain.from_iterable(w for _, _, w in found)),
+    )  # fmt: skip
 
 
 def stacked(name: str, parts: Sequence[Timed], machine: Machine, grads: float, *, begins: bool = True) -> Block:
     """Operators in a row, each with the seconds of the split that it has. `begins`: a layer begins with them, and with
     it the framework's own code.
     """
-    ops, forwards = [part.op for part in parts], tuple(part.f for part in parts)
-    input_grad, weight_grad = _added(part.i for part in parts), _added(part.w for part in parts)
-    return _stacked(name, ops, forwards, input_grad, weight_grad, machine, grads, begins=begins)
+    ops, forwards = tuple(part.op for part in parts), tuple(part.f for part in parts)
+    i, w = (
+        tuple(add for row in rows for add in enumerate(row)) for rows in ([p.i for p in parts], [p.w for p in parts])
+    )
+    return _joined(name, [PricedOps(ops, forwards, i, w)], machine, grads, begins=begins)
 
 
-def _stacked(
-    name: str, ops: list[Op], forwards: tuple[Seconds, ...], input_grad: Seconds, weight_grad: Seconds,
-    machine: Machine, grads: float, *, begins: bool = True,
-) -> Block:  # fmt: skip
-    forward = _added(forwards)
+def _passes(
+    name: str, parts: Sequence[PricedOps], machine: Machine, *, begins: bool = True
+) -> tuple[Seconds, Seconds, Seconds]:
+    """F, I and W of parts in a row, with the framework's own code for a layer."""
+    f = _added(forward for part in parts for forward in part.forwards)
+    i, w = _summed(part.i for part in parts), _summed(part.w for part in parts)
     if begins and name not in ENDS:
-        forward = forward._replace(host=forward.host + machine.layer_f)
-        input_grad = input_grad._replace(host=input_grad.host + machine.layer_b)
+        f, i = f._replace(host=f.host + machine.layer_f), i._replace(host=i.host + machine.layer_b)
+    return f, i, w
+
+
+def _summed(parts: Iterable[Adds]) -> Seconds:
+    row = [0.0] * COLUMNS
+    for adds in parts:
+        for column, seconds in adds:
+            row[column] += seconds
+    return Seconds(*row)
+
+
+def _joined(name: str, parts: Sequence[PricedOps], machine: Machine, grads: float, *, begins: bool = True) -> Block:
+    f, i, w = _passes(name, parts, machine, begins=begins)
+    ops = [op for part in parts for op in part.ops]
     params, expert_params = 0.0, 0.0
     for op in ops:
         if op.expert:
@@ -191,9 +271,9 @@ def _stacked(
             params += op.params
     return Block(
         name=name,
-        f=forward,
-        i=input_grad,
-        w=weight_grad,
+        f=f,
+        i=i,
+        w=w,
         recompute=Seconds(),
         walk=plain_walk(ops, grads),
         params=params,
@@ -201,7 +281,7 @@ def _stacked(
         flops=sum(f + i + w for f, i, w in (op.flops() for op in ops)),
         recompute_flops=0,
         ops=tuple(ops),
-        forwards=forwards,
+        forwards=tuple(forward for part in parts for forward in part.forwards),
     )
 
 
@@ -245,25 +325,22 @@ def whole_walk(plain: Block, shard: Shard, group: int = 1) -> Walk:
     return full_walk(list(plain.ops), plain.walk, shard.residual, skip_last=early_stop, group=group)
 
 
-# Columns of `Seconds`, and rows of the passes.
+# Columns of `Seconds`.
 _COLUMN = {"gemm": 0, "grouped": 0, "attention": 1, "memory": 2}
-_PHASES = {"F": 0, "I": 1, "W": 2}
 _AXES = {"tp": 3, "cp": 4, "ep": 5, "etp": 5}
 _SLOWED, _HOST, _WIRE = 6, 7, 8
 
 
 def timed(op: Op, shard: Shard, machine: Machine, groups: Groups) -> Timed:
     """An operator with the seconds of its passes, its exposed collectives and its launches."""
-    input_grad, weight_grad = [0.0] * COLUMNS, [0.0] * COLUMNS
-    forward = _add(op, shard, machine, groups, dict(groups.hidden), input_grad, weight_grad)
-    return Timed(op, forward, Seconds(*input_grad), Seconds(*weight_grad))
+    forward, i, w = _passes_of(op, shard, machine, groups, dict(groups.hidden))
+    return Timed(op, forward, _summed([i]), _summed([w]))
 
 
-def _add(
-    op: Op, shard: Shard, machine: Machine, groups: Groups, hidden: dict[str, float], input_grad: list[float],
-    weight_grad: list[float],
-) -> Seconds:  # fmt: skip
-    """The forward pass of an operator; its other passes are added to those of its layer."""
+def _passes_of(
+    op: Op, shard: Shard, machine: Machine, groups: Groups, hidden: dict[str, float]
+) -> tuple[Seconds, Adds, Adds]:
+    """The forward pass of an operator, and what its other passes add to those of its layer."""
     forward = [0.0] * COLUMNS
     product = op.kind in {"gemm", "grouped"}
     narrow = narrow_of(shard, op.name) if product else None
@@ -279,27 +356,31 @@ def _add(
         times = _frozen(times, op, shard)
     column = _COLUMN[op.kind]
     forward[column] = times.f
-    input_grad[column] += times.i
-    weight_grad[column] += times.w
+    input_grad, weight_grad = [(column, times.i)], [(column, times.w)]
     launched = op.module not in machine.graphed
     forward[_HOST] = launched * op.kernels_f * machine.launch_f
     launches = launched * op.kernels_b * machine.launch_b
-    input_grad[_HOST] += launches / 2 if product else launches
-    weight_grad[_HOST] += launches / 2 if product else 0.0
+    input_grad.append((_HOST, launches / 2 if product else launches))
+    if product:
+        weight_grad.append((_HOST, launches / 2))
     if op.name == "router":
         forward[_HOST] += machine.experts_f
-        input_grad[_HOST] += machine.experts_b
-    table, room = (forward, input_grad, weight_grad), [times.f, times.i + times.w]
+        input_grad.append((_HOST, machine.experts_b))
+    room = [times.f, times.i + times.w]
     for comm in op.comms:
-        row = table[_PHASES[comm.phase]]
-        row[_HOST] += launched * machine.collective
         group: Group = getattr(groups, comm.axis)
         seconds = exchanged(comm, group)
         behind, slowed = _behind(comm, seconds, room, hidden, group.taken)
-        row[_AXES[comm.axis]] += seconds - behind
-        row[_SLOWED] += slowed
-        row[_WIRE] += group.out * seconds
-    return Seconds(*forward)
+        adds = (
+            (_HOST, launched * machine.collective), (_AXES[comm.axis], seconds - behind), (_SLOWED, slowed),
+            (_WIRE, group.out * seconds),
+        )  # fmt: skip
+        if comm.phase == "F":
+            for place, more in adds:
+                forward[place] += more
+        else:
+            (input_grad if comm.phase == "I" else weight_grad).extend(adds)
+    return Seconds(*forward), tuple(input_grad), tuple(weight_grad)
 
 
 def _behind(

@@ -173,8 +173,13 @@ def likeness(apart: float, *, slower: bool) -> str:
     """A distance in words; empty: one of the two is the faster one."""
     if apart > 1:
         return ""
-    more = "" if apart <= ALIKE else f", likely {'slower' if slower else 'faster'}"
-    return f"equal within the error{more}"
+    words = likely(apart, slower=slower)
+    return f"likely {words}, though within the error" if words else "equal within the error"
+
+
+def likely(apart: float, *, slower: bool) -> str:
+    """Whether one of two that are within the error is likely the slower or faster one; empty: nobody can tell."""
+    return ("slower" if slower else "faster") if ALIKE < apart <= 1 else ""
 
 
 def distance(left: Estimate, right: Estimate) -> float:
@@ -230,6 +235,17 @@ def layout_width(found: Estimate) -> float:
 
 def _layout_width(found: Estimate, cluster: Cluster) -> float:
     calibration, runtime = calibration_of(cluster.gpu), found.strategy.runtime
+    return spread_of(_own_causes(found, cluster), runtime, calibration, launch=launch_bound(found.time)).time
+
+
+def _own_causes(found: Estimate, cluster: Cluster) -> tuple[str, ...]:
+    calibration, runtime = calibration_of(cluster.gpu), found.strategy.runtime
     every = causes_of(found.model, cluster, found.strategy.dtype, runtime, calibration, found.time)
-    own = tuple(name for name in every if name not in UNSEEN)
-    return spread_of(own, runtime, calibration, launch=launch_bound(found.time)).time
+    return tuple(name for name in every if name not in UNSEEN)
+
+
+def widest_cause(found: Estimate) -> str:
+    """The cause that makes most of the width that a layout has of its own."""
+    widths = accuracy().time.causes
+    causes = (name for kind in whole_kinds(found.cluster) for name in _own_causes(found, kind))
+    return max(causes, key=lambda name: widths.get(name, 0.0))

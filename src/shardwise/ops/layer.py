@@ -41,15 +41,23 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
 
 def layer_ops(shard: Shard, kind: LayerKind) -> list[Op]:
     """The operators of one layer in forward order."""
-    block = latent_attention if shard.model.mla else attention
-    ops = block(shard, kind.window)
-    if shard.model.parallel_residual:
-        ops.pop()  # one addition serves both branches
-    ops += moe_block(shard) if kind.moe else mlp(shard)
-    return [*_mtp_entry(shard), *ops] if kind.mtp else ops
+    ops = [*attention_ops(shard, kind.window), *feed_forward_ops(shard, moe=kind.moe)]
+    return [*mtp_ops(shard), *ops] if kind.mtp else ops
 
 
-def _mtp_entry(shard: Shard) -> list[Op]:
+def attention_ops(shard: Shard, window: int) -> list[Op]:
+    """Its attention block; experts and their ranks mean nothing to it."""
+    ops = latent_attention(shard, window) if shard.model.mla else attention(shard, window)
+    # one addition serves both branches of a parallel residual
+    return ops[:-1] if shard.model.parallel_residual else ops
+
+
+def feed_forward_ops(shard: Shard, *, moe: bool) -> list[Op]:
+    """Its other block: of a sequence and of context parallel it knows the rank's tokens alone."""
+    return moe_block(shard) if moe else mlp(shard)
+
+
+def mtp_ops(shard: Shard) -> list[Op]:
     """Norms of the hidden state and of the next token's embedding, and the projection of both to one."""
     hidden = shard.model.hidden
     layer = Linear("mtp projection", "mtp", 2 * hidden, hidden / shard.tp, "column", 2 * shard.hidden, shard.residual)

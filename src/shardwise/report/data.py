@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
-from shardwise.estimate.intervals import distance, likeness, pair_width, within_error
+from shardwise.estimate.intervals import ANY, distance, likely, likeness, pair_width, widest_cause, within_error
 from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
@@ -65,12 +65,38 @@ def other_plans(answer: Answer) -> Iterator[tuple[str, str]]:
     best, roles = answer.best, {"fastest": answer.fastest, "simplest": answer.simplest}
     same = [name for name, one in roles.items() if one and best and one.strategy == best.strategy]
     if same:
-        yield "it is also", f"the {' and the '.join(same)}" + (" within the error" if "simplest" in same else "")
+        yield "it is also", f"the {' and the '.join(same)}" + (_reserve(answer, best) if "simplest" in same else "")
     yield from ((name, _beside(answer, one, best)) for name, one in roles.items() if one and best and name not in same)
     if (own := _proposal(answer, best)) and len(answer.proposals) > 1:
-        yield "regret", f"{show_percent(own.regret)} expected{_standing(answer, own)}"
+        yield "regret", f"{regret_text(own.regret)} expected{_driver(answer, own)}{_standing(answer, own)}"
     if answer.nearest is not None:
         yield "nearest run", nearest_text(answer.nearest)
+
+
+def _reserve(answer: Answer, best: Estimate | None) -> str:
+    """What must be said of a recommended plan that is called the simplest: how it stands beside the fastest."""
+    fastest = answer.fastest
+    share = best.iteration_seconds / fastest.iteration_seconds - 1 if best and fastest else 0.0
+    if best and fastest and likely(distance(best, fastest), slower=True):
+        return f" within the error, but likely slower than the fastest ({share:+.1%})"
+    return " within the error"
+
+
+def regret_text(share: float) -> str:
+    """Expected regret: of draws, so that a tenth of a percent says nothing."""
+    return "under 1%" if share < 0.005 else show_percent(share, 0)
+
+
+def _driver(answer: Answer, own: Proposal) -> str:
+    """What most of a plan's regret comes from: its predicted time, its kinds, or the error of all predictions."""
+    slower = own.candidate.seconds / min(one.candidate.seconds for one in answer.proposals) - 1
+    error = own.regret - slower - own.surcharge
+    if own.regret < 0.01 or answer.best is None:
+        return ""
+    if error >= max(slower, own.surcharge):
+        cause = widest_cause(answer.best)
+        return ", mostly from the error of predictions" + (f" ({cause})" if cause != ANY else "")
+    return f", mostly {'since it is predicted to be slower' if slower > own.surcharge else 'from its unusual kinds'}"
 
 
 def _standing(answer: Answer, own: Proposal) -> str:
@@ -82,7 +108,7 @@ def _standing(answer: Answer, own: Proposal) -> str:
     simpler = answer.proposals.index(own) > [one.regret for one in answer.proposals].index(least)
     apart = (1 + own.regret) / (1 + least) - 1
     taken = ", a simpler one is taken" if simpler and apart < GAP else ""
-    return f"; the least of {weighed} is {show_percent(least)}{taken}"
+    return f"; the least of {weighed} is {regret_text(least)}{taken}"
 
 
 def _proposal(answer: Answer, one: Estimate | None) -> Proposal | None:
@@ -104,7 +130,7 @@ def _beside(answer: Answer, one: Estimate, best: Estimate) -> str:
         kind for kind in unshown(found.kinds) if kind not in kinds_of(best.strategy, experts=best.model.moe is not None)
     ]
     why = f" ({', '.join(odd)}: unusual, and not measured beside layouts without)" if odd else ""
-    return f"{told}, expected regret {show_percent(found.regret)}{why}"
+    return f"{told}, expected regret {regret_text(found.regret)}{why}"
 
 
 def nearest_text(run: NearestRun) -> str:
@@ -137,7 +163,9 @@ def _plan_data(answer: Answer, one: Estimate) -> Plain:
     told = {"strategy": str(one.strategy), **{name: getattr(one, name) for name in SHORT}, "gap": answer.gap_of(one)}
     if found is not None:
         told |= {"regret": found.regret, "surcharge": found.surcharge, "kinds": list(found.kinds)}
-    return {**told, "within_error": other is not None and within_error(one, other)}
+    apart = distance(one, other) if other is not None else float("inf")
+    slower = other is not None and one.iteration_seconds > other.iteration_seconds
+    return {**told, "within_error": apart <= 1, "likely": likely(apart, slower=slower)}
 
 
 def candidates(answer: Answer, top: int) -> Table:
@@ -200,7 +228,8 @@ def candidate_data(answer: Answer, candidate: Candidate) -> Plain:
         "strategy": str(candidate.strategy), "iteration_seconds": candidate.seconds,
         "iteration_seconds_interval": candidate.iteration_seconds_interval, "mfu": candidate.mfu,
         "total_bytes": candidate.total_bytes, "fits": candidate.fits, "fits_probability": candidate.fits_probability,
-        "within_error": answer.within_error(candidate), "roles": list(answer.roles(candidate.strategy)),
+        "within_error": answer.within_error(candidate), "likely": likely(answer.distance(candidate), slower=True),
+        "roles": list(answer.roles(candidate.strategy)),
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.search.question import GAP
 from shardwise.search.sweep import Cell, goals_of
 from shardwise.units import show_percent, show_seconds
 
@@ -14,7 +15,7 @@ from shardwise.units import show_percent, show_seconds
 def grid_table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """The grid for people; days and cost where they were asked for."""
     money = any(cell.budget for cell in cells)
-    heads: tuple[str, ...] = ("cluster", "batch", "seq", "iteration", "nine runs in ten", "tokens/s/GPU", "MFU")
+    heads: tuple[str, ...] = ("cluster", "batch", "seq", "iteration", "nine runs in ten", "gap", "tokens/s/GPU", "MFU")
     heads += ("days", "GPU-hours", "cost", "goodput") if money else ()
     return (*heads, "", "strategy"), [_row(cell, money=money) for cell in cells]
 
@@ -22,14 +23,23 @@ def grid_table(cells: Sequence[Cell]) -> tuple[tuple[str, ...], list[tuple[str, 
 def _row(cell: Cell, *, money: bool) -> tuple[str, ...]:
     head = (cell.cluster, str(cell.global_batch), str(cell.seq))
     if not cell.strategy:
-        return (*head, "-", "-", "-", "-", *(("-",) * 4 if money else ()), "", cell.note)
+        return (*head, *("-",) * 5, *(("-",) * 4 if money else ()), "", cell.note)
     spent: tuple[str, ...] = ()
     if cell.budget:
         b = cell.budget
         spent = (f"{b.days:.1f}", f"{b.gpu_hours:,.0f}", f"{b.cost:,.0f}", show_percent(b.goodput))
     between = " to ".join(map(show_seconds, cell.iteration_seconds_interval or ()))
-    speed = (show_seconds(cell.seconds), between, f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
+    gap = show_percent(cell.gap)
+    speed = (show_seconds(cell.seconds), between, gap, f"{cell.tokens_per_second_per_gpu:,.0f}", show_percent(cell.mfu))
     return (*head, *speed, *spent, "*" if cell.best else "", cell.strategy)
+
+
+def searched_to(gap: float) -> str:
+    """How far every point was searched, beside a plan: what it finds for the same point may be faster."""
+    told = f"gap: how far the plan is above the bound; searched to {100 * gap:g}%"
+    if gap <= GAP:
+        return told
+    return f"{told}, where plan searches to {GAP:.1%} and may find a faster one (--gap {GAP:.1%} searches as far)"
 
 
 def csv_text(cells: Sequence[Cell]) -> str:

@@ -137,8 +137,10 @@ def frame_of(space: Space, base: Base, table: Table, choices: tuple[Recompute, .
     # what is computed again may send, too, but how much is left open
     busy = reduced_ * updates[:, 5] * (whole.i.wire + whole.w.wire), updates[:, 4] * whole.f.wire
     columns = zip(*rates, strict=True)
-    own = [set(space.recomputes(base, layout)) for layout in layouts]
-    valid = np.array([[one in some for one in choices] for some in own])
+    own = [space.recomputes(base, layout) for layout in layouts]
+    several = {id(some): set(some) for some in own}  # layouts share a few tuples
+    marks = {key: [one in some for one in choices] for key, some in several.items()}
+    valid = np.array([marks[id(some)] for some in own])
     return Frame(
         layouts,
         np.array([index for index, _, _ in pairs]),

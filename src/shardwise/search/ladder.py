@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from shardwise.check.mixed import maker_of
 from shardwise.errors import ShardwiseError
+from shardwise.estimate.estimate import Estimate
 from shardwise.inputs import lookup
 from shardwise.inputs.calibrations import family_of
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.load import CLUSTERS, named_cluster, resized
-from shardwise.inputs.mixed import Mixed
+from shardwise.inputs.mixed import Mixed, orders_of
 from shardwise.search.api import memory_limit, question_of
 from shardwise.search.nothing_fits import leanest, smallest
 from shardwise.search.question import Closest, Question, Rung
@@ -42,6 +43,8 @@ AXES = {
 """Conditions whose removal has a name of its own."""
 OTHERS, SIZE = 4, 8 * 2**30
 """Other GPUs that are tried, least memory first, and bytes within which two have as much."""
+TIMES = (2, 4, 8)
+"""Of a mixed cluster, how many times as many GPUs of a kind are tried: other numbers leave few stages of one kind."""
 FEW = 8
 """Lean strategies that are simulated before a change is said not to be enough."""
 Stop = Callable[[], bool]
@@ -64,8 +67,6 @@ def with_ladder(question: Question, near: Closest, stop: Stop | None = None, sec
 
     Once `stop` says yes, the `seconds` are over or Ctrl-C is pressed, the ladder is what was found by then.
     """
-    if isinstance(question.cluster, Mixed):  # how many of which kind to add is not for us to say
-        return near
     until = None if seconds is None else time.monotonic() + seconds
 
     def over() -> bool:
@@ -78,7 +79,11 @@ def with_ladder(question: Question, near: Closest, stop: Stop | None = None, sec
     except KeyboardInterrupt:
         finished = False
     own = question.cluster
-    ranked = sorted(rungs, key=lambda one: (one.cluster != own.name, one.gpu != own.gpu.name, one.seconds * one.gpus))
+    here, kinds = {one.name for one in orders_of(own)}, sorted(own.gpu.name.split("+"))
+    ranked = sorted(
+        rungs,
+        key=lambda one: (one.cluster not in here, sorted(one.gpu.split("+")) != kinds, one.seconds * one.gpus),
+    )
     return replace(near, ladder=tuple(ranked), ladder_finished=finished)
 
 
@@ -157,17 +162,25 @@ def _changed(question: Question, conditions: str) -> Question | None:
     return None if (made.base, made.wishes) == (question.base, question.wishes) else made
 
 
-@lru_cache(maxsize=64)
 def _fits(question: Question) -> bool:
     """Whether one of the leanest strategies fits: quicker than a search, which would prove that none does."""
-    found = leanest(question, FEW)
-    return found is not None and found.allowed
+    return bool(_fitting(question))
+
+
+@lru_cache(maxsize=64)
+def _fitting(question: Question) -> tuple[Question, ...]:
+    """The question with the kinds of a mixed cluster in every order in which something fits; of a plain one itself."""
+    orders = (replace(question, cluster=cluster) for cluster in orders_of(question.cluster))
+    return tuple(one for one in orders if (found := leanest(one, FEW)) and found.allowed)
 
 
 def _elsewhere(question: Question, near: Closest, *, needed: bool) -> Iterator[Way]:
     """The smallest number of these GPUs, and so many of the smallest other GPU, for which something fits; `needed`:
     nothing does on the cluster itself, so that settings and GPUs are tried together where GPUs alone are not enough.
     """
+    if isinstance(question.cluster, Mixed):
+        yield from _other_mixes(question, question.cluster)
+        return
     if near.gpus:
         yield Way("more GPUs", _on(question, resized(question.cluster, near.gpus)))
     elif needed:
@@ -180,6 +193,19 @@ def _elsewhere(question: Question, near: Closest, *, needed: bool) -> Iterator[W
     larger = (_on(question, cluster) for cluster in _larger(question, near.missing + question.memory_limit))
     if (there := next(filter(_fits, larger), None)) is not None:
         yield Way("another GPU", there)
+
+
+def _other_mixes(question: Question, cluster: Mixed) -> Iterator[Way]:
+    """One kind without the others, which may have held it back; and more of one kind, the fewest of `TIMES`."""
+    for kind in cluster.kinds:
+        yield Way(f"{kind.name} without the others", _on(question, kind))
+    for place, kind in enumerate(cluster.kinds):
+        for times in TIMES:
+            kinds = (*cluster.kinds[:place], resized(kind, times * kind.gpus), *cluster.kinds[place + 1 :])
+            more = _on(question, Mixed(kinds=kinds, join=cluster.join))
+            if _fits(more):
+                yield Way(f"{times} times as many {kind.gpu.name}", more)
+                break
 
 
 def _larger(question: Question, needed: float) -> list[Cluster]:
@@ -219,13 +245,17 @@ def _on(question: Question, cluster: Cluster) -> Question:
 
 def _rung(question: Question, way: Way, near: Closest, over: Stop) -> Rung | None:
     """The fastest strategy of a changed question; none where nothing fits there, or the time was up."""
-    answer = Search(question=way.question, gap=RUNG_GAP, stop=over).run()
-    if answer.interrupted:
-        raise KeyboardInterrupt
-    found = answer.fastest
-    if found is None or not answer.finished:
+    found: Estimate | None = None
+    for one in _fitting(way.question):
+        answer = Search(question=one, gap=RUNG_GAP, stop=over).run()
+        if answer.interrupted:
+            raise KeyboardInterrupt
+        best = answer.fastest if answer.finished else None
+        if best and (found is None or best.iteration_seconds < found.iteration_seconds):
+            found = best
+    if found is None:
         return None
-    cluster = way.question.cluster
+    cluster = found.cluster
     return Rung(
         change=way.change,
         conditions=way.question.conditions,
@@ -235,8 +265,8 @@ def _rung(question: Question, way: Way, near: Closest, over: Stop) -> Rung | Non
         strategy=found.strategy,
         seconds=found.iteration_seconds,
         total_bytes=found.total_bytes,
-        memory=cluster.gpu.memory,
+        memory=found.device.memory,
         slower=found.iteration_seconds / near.seconds - 1,
         dearer=found.iteration_seconds * cluster.gpus / (near.seconds * question.cluster.gpus) - 1,
-        unlimited=cluster == question.cluster and way.question.memory_limit > question.memory_limit,
+        unlimited=way.question.cluster == question.cluster and way.question.memory_limit > question.memory_limit,
     )

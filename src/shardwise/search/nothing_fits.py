@@ -39,7 +39,7 @@ def why_nothing(answer: Answer) -> str:
         return f"{text}; use more or larger GPUs, or a shorter sequence"
     text += f"; the closest lacks {show_bytes(near.missing)} on its fullest rank{_yardstick(question, near)}:"
     text += f"\n  {near.strategy}\n  {_held(near)}"
-    if isinstance(question.cluster, Mixed):
+    if isinstance(question.cluster, Mixed) and not near.ladder:
         return f"{text}\nuse more GPUs of either kind, or larger ones, or shorten the sequence"
     return f"{text}\n{_ways(near)}"
 
@@ -57,7 +57,8 @@ def _ways(near: Closest) -> str:
     """The ladder, a way out each: what to change, what to type, its price, and the strategy."""
     if near.ladder:
         head = (
-            f"ways out, cheapest first (time beside {show_seconds(near.seconds)} of the closest, which does not fit):"
+            f"ways out, cheapest first (time beside {show_seconds(near.seconds)} of the closest, which does not fit; "
+            "prices are from a quick search, so the command may find a faster plan):"
         )
         return "\n".join([head, *(line for rung in near.ladder for line in rung_lines(rung))])
     if near.ladder_finished:
@@ -72,10 +73,11 @@ def _ways(near: Closest) -> str:
 def rung_lines(rung: Rung) -> tuple[str, str]:
     """A way out in two lines: the change with its price, and the strategy."""
     dearer = f", {rung.dearer:+.0%} GPU-seconds" if abs(rung.dearer - rung.slower) > 1e-9 else ""
-    price = f"{show_seconds(rung.seconds)} ({rung.slower:+.0%} time{dearer})"
+    price = f"at most {show_seconds(rung.seconds)} ({rung.slower:+.0%} time{dearer})"
     needs = f"{show_bytes(rung.total_bytes)} of {show_bytes(rung.memory)}"
     conditions = f' --only "{rung.conditions}"' if rung.conditions else ""
-    return f"- {rung.change}: {price}, {needs}: -c {rung.cluster}{conditions}", f"    {rung.strategy}"
+    cluster = f'"{rung.cluster}"' if " " in rung.cluster else rung.cluster
+    return f"- {rung.change}: {price}, {needs}: -c {cluster}{conditions}", f"    {rung.strategy}"
 
 
 def _yardstick(question: Question, near: Closest) -> str:

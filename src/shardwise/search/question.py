@@ -145,15 +145,15 @@ class Rung:
     gpu: str
     strategy: Strategy
     seconds: float
-    """Of an iteration."""
+    """Of an iteration, at most: it was searched to a gap of 5%, and planning it again may find a faster strategy."""
     total_bytes: float
     """What its fullest rank needs."""
     memory: float
     """What the GPU has."""
     slower: float
-    """Its time over that of the strategy that comes nearest, less 1."""
+    """Its time over that of the strategy that comes nearest, less 1; at most, too."""
     dearer: float
-    """The same of GPU-seconds, which tells what more GPUs cost."""
+    """The same of GPU-seconds, which tells what more GPUs cost; at most, too."""
     unlimited: bool = False
     """The limit of memory that was asked for is lifted."""
 

@@ -117,11 +117,11 @@ class Screen:
     def _rows(
         self, base: Base, table: Table, frame: Frame, priced: PricedPieces, work: Work, choices: Choices, most: float
     ) -> ScreenRows:
-        question = self.space.question
-        passes = self._passes(table, frame, work)[frame.track_of_pair]
+        question, pipes = self.space.question, self._pipes(table, frame)
+        passes = self._passes(pipes, frame, work)[frame.track_of_pair]
         if choices.mix.any():
             freed = lacking(table, frame, choices, question.model.layers, question.memory_limit)
-            passes = np.maximum(passes, mixed_passes(self._pipes(table, frame), frame, work, freed))
+            passes = np.maximum(passes, mixed_passes(pipes, frame, work, freed))
         bytes_ = memory(table, frame, choices, question.model.layers)
         seconds = self._seconds(table, frame, passes)
         may = frame.valid & (seconds < most) & (bytes_ <= question.memory_limit)
@@ -129,11 +129,11 @@ class Screen:
             heavy = question.model.layers - sum(piece.number for piece in light(table))
             for room in rooms(table, frame, choices, question.memory_limit, may):
                 at = np.ix_(room.pairs, room.choices)
-                passes[at] = np.maximum(passes[at], crowded(self._pipes(table, frame), frame, work, room, heavy))
+                passes[at] = np.maximum(passes[at], crowded(pipes, frame, work, room, heavy))
             seconds = self._seconds(table, frame, passes)
         may &= seconds < most
         if most < float("inf") and may.any():
-            passes = np.maximum(passes, self._ordered(base, table, frame, priced, choices, may))
+            passes = np.maximum(passes, self._ordered(base, pipes, table, frame, priced, choices, may))
             seconds = self._seconds(table, frame, passes)
         return ScreenRows(base, seconds[frame.valid] * ROUNDED, bytes_[frame.valid] * ROUNDED)
 
@@ -165,17 +165,14 @@ class Screen:
         question, ground = self.space.question, table.ground
         base, near = ground.strategy, ground.strategy.tp * ground.strategy.cp
         far = [question.cluster.gpus // one.pp if base.rank_order == "dp-pp" else near for one in frame.layouts]
-        hops = [
-            hand_over(ground.network, distance, ground.shard) if one.pp > 1 else 0.0
-            for one, distance in zip(frame.layouts, far, strict=True)
-        ]
+        known = {distance: hand_over(ground.network, distance, ground.shard) for distance in dict.fromkeys(far)}
+        hops = [known[away] if one.pp > 1 else 0.0 for one, away in zip(frame.layouts, far, strict=True)]
         return pipes_of(frame.layouts, hops, ground.runtime.overlap.p2p)
 
-    def _passes(self, table: Table, frame: Frame, work: Work) -> Floats:
+    def _passes(self, pipes: Pipes, frame: Frame, work: Work) -> Floats:
         """[track, choice]"""
         found = np.empty((len(frame.tracks), frame.valid.shape[1]))
         schedules = np.array([frame.layouts[layout].schedule for layout, _ in frame.tracks])
-        pipes = self._pipes(table, frame)
         for schedule in dict.fromkeys(schedules.tolist()):
             at = np.flatnonzero(schedules == schedule)
             cells = [frame.tracks[track][1] for track in at]
@@ -184,10 +181,11 @@ class Screen:
         return found
 
     def _ordered(
-        self, base: Base, table: Table, frame: Frame, priced: PricedPieces, choices: Choices, may: np.ndarray
-    ) -> Floats:
+        self, base: Base, pipes: Pipes, table: Table, frame: Frame, priced: PricedPieces, choices: Choices,
+        may: np.ndarray,
+    ) -> Floats:  # fmt: skip
         """The same from the order of passes, where that may tell more: [pair, choice]."""
-        pipes, found = self._pipes(table, frame), np.zeros((len(frame.tracks), may.shape[1]))
+        found = np.zeros((len(frame.tracks), may.shape[1]))
         for track in np.unique(frame.track_of_pair[may.any(axis=1)]).tolist():
             at, cell = frame.tracks[track]
             layout = frame.layouts[at]

@@ -139,16 +139,26 @@ class Space:
                     yield from (Point(base, layout, sharding, recompute) for recompute in self.recomputes(base, layout))
 
     def size(self, base: Base) -> int:
+        """How many strategies stand over a base."""
+        key = ("size", *self._shape(base))
+        if key not in self._known:
+            self._known[key] = self._size(base)
+        found: int = self._known[key]
+        return found
+
+    def _size(self, base: Base) -> int:
         return sum(len(self.shardings(base, one)) * len(self.recomputes(base, one)) for one in self.layouts(base))
+
+    def _shape(self, base: Base) -> tuple[object, ...]:
+        """What is stacked over a base depends on these alone."""
+        return (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, base.rank_order, self._kind(base))
 
     def count(self) -> tuple[int, dict[str, dict[str, int]]]:
         """How many strategies there are, in all and by the value of every axis."""
         axes: dict[str, Counter[Any]] = {name: Counter() for name in AXIS_NAMES}
         shapes: dict[tuple[object, ...], list[Base]] = {}
-        for base in self.bases:  # what is stacked over a base depends on these alone
-            shape = (base.tp, base.cp, base.ep, base.etp, base.micro_batch, base.single, base.rank_order,
-                     self._kind(base))  # fmt: skip
-            shapes.setdefault(shape, []).append(base)
+        for base in self.bases:
+            shapes.setdefault(self._shape(base), []).append(base)
         stacked = Counter[tuple[Layout, tuple[ShardingChoice, ...], RecomputeKind]]()
         for bases in shapes.values():
             for layout in self.layouts(bases[0]):

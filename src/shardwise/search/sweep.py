@@ -51,6 +51,7 @@ class Cell:
     tokens_per_second_per_gpu: float = 0.0
     mfu: float = 0.0
     gap: float = 0.0
+    """Its seconds above the bound, as a share. A sweep searches to 2%, `plan` to 0.5%: that may find a faster one."""
     budget: Budget | None = None
     best: bool = False
     """No other point has more tokens a second for as few GPUs (or, with --tokens, fewer days for less money)."""

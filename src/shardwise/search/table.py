@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardwise.cost.chunk import BlockRun, combined
-from shardwise.cost.layer import HOST_SHARE, PLAIN, SHOWN, Block, Recipe, Seconds, layer_block
+from shardwise.cost.chunk import combined
+from shardwise.cost.layer import HOST_SHARE, PLAIN, SHOWN, Block, Recipe, Seconds, layer_passes
 from shardwise.estimate.setup import Setup, block_of, layer_groups, setup_of
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
@@ -182,23 +182,23 @@ class QuickTable:
         kinds = Counter(layer_kinds(model)[: model.layers])
         self.kinds = {kind: count for kind, count in kinds.items() if count >= FEW * model.layers}
         self.grounds: dict[tuple[object, ...], Setup] = {}
-        self.runs: dict[Base, list[BlockRun]] = {}
+        self.runs: dict[Base, list[tuple[int, Seconds, Seconds]]] = {}
 
     def seconds(self, base: Base) -> float:
         """These layers, both passes, which are tangents at the most common one, so that they add up."""
         runs = self.of(base)
-        common = max(runs, key=lambda run: run.repeat).block
-        ahead, back = tangent(common.f), tangent(backward(common))
-        return sum(count * (ahead.of(block.f) + back.of(backward(block))) for block, count in runs)
+        _, ahead, back = max(runs, key=lambda run: run[0])
+        forth, again = tangent(ahead), tangent(back)
+        return sum(count * (forth.of(f) + again.of(b)) for count, f, b in runs)
 
-    def of(self, base: Base) -> list[BlockRun]:
-        """One layer of every kind, and how many there are; where states live changes nothing in them."""
+    def of(self, base: Base) -> list[tuple[int, Seconds, Seconds]]:
+        """How many layers of every kind there are, and both passes of one; where states live changes none."""
         base = base._replace(offload="none", optimizer="adamw")
         if base not in self.runs:
             self.runs[base] = self._of(base)
         return self.runs[base]
 
-    def _of(self, base: Base) -> list[BlockRun]:
+    def _of(self, base: Base) -> list[tuple[int, Seconds, Seconds]]:
         key = (base.compile, base.single, base.cuda_graphs, base.grad_dtype, base.tp > 1)
         if key not in self.grounds:
             self.grounds[key] = ground_of(self.space, base)
@@ -206,11 +206,7 @@ class QuickTable:
         strategy = _probe(self.space, base)
         shard = shard_of(self.space.question.model, strategy, ground.runtime, ground.cluster.gpu)
         groups = layer_groups(ground.network, strategy, ground.runtime)
-        grads = ground.states.weight if ground.states.lazy and base.single else 0.0
-        return [
-            BlockRun(layer_block(shard, kind, PLAIN, ground.machine, groups, grads), count)
-            for kind, count in self.kinds.items()
-        ]
+        return [(count, *layer_passes(shard, kind, ground.machine, groups)) for kind, count in self.kinds.items()]
 
 
 def whole_work(table: Table) -> float:

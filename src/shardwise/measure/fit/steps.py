@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from shardwise.cost.chunk import combined
 from shardwise.cost.kernels import Machine, machine_of
-from shardwise.cost.layer import PLAIN, Block, Groups, head_block, layer_block
+from shardwise.cost.layer import Block, Groups, head_block, layer_afresh
 from shardwise.cost.network import Group
 from shardwise.inputs.calibration import Calibration
 from shardwise.inputs.cluster import Gpu
@@ -104,7 +104,7 @@ def _runtime(norm: Literal["eager", "native"]) -> Runtime:
 
 def _seconds(step: MeasuredStep, machine: Machine) -> float:
     kind = LayerKind(moe=False, window=0)
-    layer = layer_block.__wrapped__(step.shard, kind, PLAIN, machine, _GROUPS, 0.0)
+    layer = layer_afresh(step.shard, kind, machine, _GROUPS)
     blocks = [layer] * step.layers
     if step.head:
         blocks.append(head_block.__wrapped__(step.shard, machine, _GROUPS, 0.0, own_weights=True))

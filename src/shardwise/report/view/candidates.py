@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shardwise.estimate.intervals import likely
 from shardwise.inputs.serialise import Plain
 from shardwise.search.question import Answer, Candidate
 
@@ -17,4 +18,5 @@ def candidate_view(candidate: Candidate, answer: Answer | None = None) -> Plain:
         "fits": candidate.fits, "allowed": candidate.allowed,
         "roles": roles, "best": "recommended" in roles,
         "within_error": answer is not None and answer.within_error(candidate),
+        "likely": likely(answer.distance(candidate), slower=True) if answer is not None else "",
     }  # fmt: skip

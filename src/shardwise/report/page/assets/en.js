@@ -81,7 +81,7 @@ export const en = {
   "plan.closest":
     "The closest strategy lacks {missing}: its fullest rank needs {needed}, and {limit} of {memory} may be used (the rest is the margin for the memory model's error):",
   "plan.ladder": "Ways out, cheapest first",
-  "plan.ladder.price": "Each was searched and fits. Time and GPU-seconds are beside the closest strategy ({seconds}), which does not.",
+  "plan.ladder.price": "Each fits. Times and GPU-seconds are upper limits from a quick search (planning a row again may find a faster strategy), beside the closest strategy ({seconds}), which does not fit.",
   "column.change": "Change",
   "column.dearer": "GPU-seconds",
   "plan.scatter": "All simulated strategies",
@@ -142,6 +142,9 @@ export const en = {
   "tile.over": "over {share}",
   "tile.under": "under {share}",
   "within.error": "equal within the error",
+  "within.slower": "likely slower, though within the error",
+  "within.faster": "likely faster, though within the error",
+  "within.slower.fastest": "likely slower than the fastest ({share}), though within the error",
   "tile.of": "{share} of {limit}",
   "tile.bound": "bound {bound}",
   "fits.yes": "fits",

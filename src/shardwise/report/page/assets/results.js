@@ -95,10 +95,23 @@ function planRow(names, found) {
     el("th", { scope: "row" }, roles(names)),
     el("td", {}, el("button", { class: "strategy", type: "button", title: one.strategy, on: { click: () => select(one.strategy) } }, short(one.strategy))),
     el("td", { class: "num" }, seconds(one.iteration_seconds)),
-    el("td", { class: "num" }, names.includes("recommended") ? "–" : `${signed(share)}${one.within_error ? ` (${t("within.error")})` : ""}`),
-    el("td", { class: "num" }, one.regret === undefined ? "–" : percent(one.regret)),
+    el("td", { class: "num" }, names.includes("recommended") ? "–" : `${signed(share)}${likeness(one, besideFastest(one, found))}`),
+    el("td", { class: "num" }, one.regret === undefined ? "–" : one.regret < 0.005 ? "< 1%" : percent(one.regret, 0)),
   );
 }
+
+/** Within the error nothing is surely slower; what likely is, is not called equal. */
+const likeness = (one, beside = "") => {
+  if (!one.within_error) return "";
+  const words = one.likely === "slower" && beside ? t("within.slower.fastest", { share: beside }) : t(`within.${one.likely || "error"}`);
+  return ` (${words})`;
+};
+
+/** The simplest is held against the fastest, whose share stands in the table only where that is recommended. */
+const besideFastest = (one, found) =>
+  one === found.simplest && found.fastest && found.fastest.strategy !== found.recommended.strategy
+    ? signed(one.iteration_seconds / found.fastest.iteration_seconds - 1)
+    : "";
 
 const roles = names => names.map(name => el("span", { class: `role ${name}` }, t(`role.${name}`)));
 
@@ -188,7 +201,7 @@ function ladder(near) {
                   ? el("button", { type: "button", on: { click: () => planned(rung) } }, `${rung.change} · ${rung.cluster}`)
                   : `${rung.change} · ${rung.cluster}`,
               ),
-              el("td", { class: "num" }, seconds(rung.seconds)),
+              el("td", { class: "num" }, `≤ ${seconds(rung.seconds)}`),
               el("td", { class: "num" }, signed(rung.slower)),
               el("td", { class: "num" }, signed(rung.dearer)),
               el("td", { class: "num" }, `${bytes(rung.total_bytes)} / ${bytes(rung.memory)}`),
@@ -224,7 +237,7 @@ export function chosenCard(run) {
       el(
         "p",
         { class: "numbers" },
-        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)}${point.within_error ? `, ${t("within.error")}` : ""}) · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(`fits.${point.fits}`)}`,
+        `${seconds(point.seconds)} (${signed(point.seconds / best - 1)})${likeness(point)} · ${number(point.tokens_per_second_per_gpu)} ${t("tile.tokens")} · MFU ${percent(point.mfu)} · ${bytes(point.total_bytes)} · ${t(`fits.${point.fits}`)}`,
       ),
     ),
     state.live
@@ -303,9 +316,7 @@ export function bestTable(rows) {
 /** Batch and sequence are the question's: the same in every row. */
 const short = strategy => strategy.replace(/ gbs\d+| seq\d+/g, "");
 
-/** Below the error of the difference nothing is called slower. */
-const slower = (row, fastest) =>
-  signed(row.seconds / fastest - 1) + (row.within_error ? ` (${t("within.error")})` : "");
+const slower = (row, fastest) => signed(row.seconds / fastest - 1) + likeness(row);
 
 function bestRow(row, fastest) {
   const chosen = row.strategy === state.selected;

@@ -81,7 +81,7 @@ export const zh = {
   "plan.closest":
     "最接近的策略还缺 {missing}：最满的 rank 需要 {needed}，而 {memory} 中只能用 {limit}（其余是为内存模型误差留的余量）：",
   "plan.ladder": "可行的办法（代价从低到高）",
-  "plan.ladder.price": "每一项都经过搜索并放得下。时间与 GPU 秒相对于最接近但放不下的策略（{seconds}）。",
+  "plan.ladder.price": "每一项都放得下。时间与 GPU 秒是快速搜索得到的上限（重新规划可能找到更快的策略），相对于最接近但放不下的策略（{seconds}）。",
   "column.change": "改动",
   "column.dearer": "GPU 秒",
   "plan.scatter": "所有仿真过的策略",
@@ -142,6 +142,9 @@ export const zh = {
   "tile.over": "超过 {share}",
   "tile.under": "低于 {share}",
   "within.error": "误差范围内，视为相等",
+  "within.slower": "很可能更慢，但差距在误差范围内",
+  "within.faster": "很可能更快，但差距在误差范围内",
+  "within.slower.fastest": "很可能比最快方案慢（{share}），但差距在误差范围内",
   "tile.of": "占 {limit} 的 {share}",
   "tile.bound": "下界 {bound}",
   "fits.yes": "放得下",
