@@ -158,3 +158,7 @@ def test_out_needs_a_plan():
 def test_costs_may_be_fractions():
     text = run(schedule, "1f1b", "--pp", "2", "--microbatches", "4", "--costs", "5,5.5,4.5", "--json", "-")
     assert json.loads(text)["makespan"] == 75
+
+
+def test_one_schedule_is_one():
+    assert "auto: 1 schedule looked at" in run(schedule, "auto", "--pp", "1", "--microbatches", "2", "--costs", "1,1,1")

@@ -161,8 +161,8 @@ def test_the_words_of_a_map(tmp_path):
     [
         (["--placement", "w"], "is 'w'; write loop, v, the rank of every chunk"),
         (["--placement", "0,x"], "'x' is not a whole number"),
-        (["--placement", "0,1,1"], "gives rank 1 2 chunks and rank 0 1 chunk"),
-        (["--placement", "0,2,2,0"], "rank 1 0 chunks"),
+        (["--placement", "0,1,1"], "puts 2 chunks on rank 1 and 1 on rank 0"),
+        (["--placement", "0,2,2,0"], "puts 2 chunks on rank 0 and 0 on rank 1"),
         (["--placement", "0,1,9999999"], "names rank 9999999 and has 3 chunks"),
         (["--placement", "0,1,1,0", "--pp", "4"], "is 4, and the map of --placement has 2"),
         (["--placement", "0,1,1,0", "--vpp", "1"], "is 1, and the map of --placement has 2"),

@@ -209,3 +209,27 @@ def test_offload_beside_alternatives_or_a_plan_is_refused(tmp_path, capsys):
     found = shardwise.plan_of(shardwise.estimate("llama-3-8b", "8xh100", "pp4 gbs16 seq4096"))
     with pytest.raises(InputError, match="is not a plan's to say"):
         shardwise.schedule("auto", plan=found, offload=1.0, contention=True)
+
+
+def test_a_time_limit_holds_with_host_memory():
+    """With 0.01 s given, this took 1.3: every named order was tried after the time was up."""
+    made = costs(pp=8, vpp=2, **TIMES, offload=9, memory_limit=5)
+    answer = optimise(made, pp=8, vpp=2, microbatches=32, time_limit=0.01)
+    assert answer.out_of_time
+    assert answer.seconds < 0.6
+
+
+@pytest.mark.parametrize("more", ["offload", "transfer"])
+def test_an_interrupt_within_stops_the_search_around_it(more):
+    """Ctrl-C ended one of the searches within, and those after it went on."""
+    seen = []
+
+    def report(*_):
+        seen.append(1)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    made = replace(costs(pp=4, vpp=2, **TIMES, memory_limit=4, **{more: 9}), contention=more == "transfer")
+    answer = optimise(made, pp=4, vpp=2, microbatches=8, report=report)
+    assert answer.interrupted
+    assert len(seen) == 2

@@ -217,3 +217,15 @@ def test_a_plan_file_keeps_its_pairs(tmp_path):
     own = replace(shardwise.plan_of(found), order=order)
     shardwise.write_plan(own, tmp_path / "plan.json")
     assert shardwise.read_plan(tmp_path / "plan.json").order.pairs == order.pairs
+
+
+def test_an_answer_beside_options_keeps_what_pairs_take(tmp_path):
+    """Combined, the answer took 571, without the traffic that it was made with; its CSV took 461."""
+    table, answer = tmp_path / "traffic.json", tmp_path / "answer.json"
+    table.write_text(json.dumps({**PLAIN, "traffic_f": 4, "traffic_b": 6}))
+    words = ["dualpipe-v", "--pp", "4", "--microbatches", "8", "--costs", str(table), "--json", str(answer)]
+    assert run(["schedule", *words]) == 0
+    assert shardwise.simulate(str(answer), str(table), combine=True).timeline.makespan == 461
+    for option in ({"combine": True}, {"contention": True}, {"memory_limit": "2p"}):
+        with pytest.raises(InputError, match="is checked with the costs that it holds; for"):
+            shardwise.simulate(str(answer), **option)

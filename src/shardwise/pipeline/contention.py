@@ -71,14 +71,15 @@ def optimise_contended(
         for order in (*known, *published(plain, **shape)):
             search.add(order)
         for more, share in LONGER:
-            if search.best <= first.value * (1 + ROUNDING) or time.process_time() > until:
+            if stopped or search.best <= first.value * (1 + ROUNDING) or time.process_time() > until:
                 break  # waiting costs nothing: this is what the order takes when messages never wait
             longer = replace(plain, transfer=tuple((1 + more) * one for one in plain.transfer))
             left = time_limit and max(0.05, (until - time.process_time()) / 2)
             answer = optimise(longer, effort=share * effort, time_limit=left, known=known, **asked)
             search.add(answer.schedule)
-            tried += answer.evaluated
-        search.polish(effort, until, first.value)
+            tried, stopped = tried + answer.evaluated, answer.interrupted
+        if not stopped:  # Ctrl-C in a search within stops that one alone
+            search.polish(effort, until, first.value)
     except KeyboardInterrupt:  # the best so far is an answer
         stopped = True
     line = simulate(replace(search.order, name="auto"), costs)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,19 @@ def optimise_offloaded(
     known: Sequence[Schedule],
     **asked: Any,  # noqa: ANN401 - of optimise
 ) -> OrderAnswer:
-    """The fastest order found that fits with its offloads; never slower than without them, or a named one is with."""
+    """The fastest order found that fits with its offloads; never slower than without them, or a named one is with.
+
+    Where the time runs out before the named ones are tried, it may be slower than they are.
+    """
     began = time.process_time()
     until = began + time_limit if time_limit else math.inf
     search = _HostOrders(costs=costs, objective=asked["objective"])
     try:
         answers = _orders(costs, effort, until, known, asked, search)
-        for order in answers:
+        for order in chain(islice(answers, 1), _named(costs, asked), answers):  # roomier ones may use up the time
             search.add(order)
-            if search.proven:
+            if search.proven or (search.best and time.process_time() > until):
                 break
-        for order in () if search.proven else _named(costs, asked):
-            search.add(order)
     except KeyboardInterrupt:  # the best so far is an answer; without one there is none to give
         if search.best is None:
             raise
@@ -89,6 +91,8 @@ def _orders(
             yield answer.schedule
             if times > 1:
                 yield weights_early(answer.schedule)
+            if answer.interrupted:  # Ctrl-C stopped that search alone
+                raise KeyboardInterrupt
 
 
 def _named(costs: Costs, asked: dict[str, Any]) -> Iterator[Schedule]:

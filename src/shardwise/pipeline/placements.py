@@ -43,7 +43,7 @@ def check_map(rank_of: Sequence[int], pp: int | None = None, vpp: int | None = N
         counts[rank] += 1
     least, most = counts.index(min(counts)), counts.index(max(counts))
     if counts[least] != counts[most]:
-        told = f"gives rank {most} {_chunks(counts[most])} and rank {least} {_chunks(counts[least])}"
+        told = f"puts {_chunks(counts[most])} on rank {most} and {counts[least]} on rank {least}"
         raise InputError(Fault(_AT, f"{told}; auto orders maps with equally many on all (`simulate` replays any)"))
     own = {"--pp": (pp, ranks), "--vpp": (vpp, counts[0])}
     faults = [

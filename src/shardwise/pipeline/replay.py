@@ -64,18 +64,38 @@ def replay(
     if costs is not None:
         found = costs_of(costs, order.pp, order.vpp, hop, free, chunks=order.chunks)
         given = limited(with_host(linked(found, transfer, contention=contention), offload), memory_limit, order.rank_of)
-    elif proof is None or any(one is not None for one in (hop, free, memory_limit, transfer, offload)):
+    elif proof is None:
         raise InputError(Fault("--costs", "is missing; write f,i,w of one chunk, such as 10,11,9, or name a JSON file"))
     said = ""
     if proof is not None:
         said = checked_proof(proof, str(source), given)
-        given = (proven_costs(proof),)
+        own = proven_costs(proof)
+        asked: dict[str, object] = {
+            "--hop": hop, "--free-at-input-grad": free, "--memory-limit": memory_limit, "--transfer": transfer,
+            "--offload": offload, "--contention": contention > own.contention or None, "--combine": combine or None,
+        }  # fmt: skip
+        given = (_with_pairs(own, given[0]) if given else _alone(own, asked, str(source)),)
     one = replace(given[0], contention=contention or given[0].contention)
     line = offloaded(order, one) if one.offloads and proof is None else None
     order = line.schedule if line else order
     validate(order, one)
     bound = bound_for(order, replace(one.least(), memory_limit=()) if one.offloads else one.least())
     return Replay(timeline=line or simulate(order, one), bound=bound, proof=said)
+
+
+def _alone(own: Costs, asked: dict[str, object], path: str) -> Costs:
+    """The costs of an answer; options that change them are refused. It keeps neither latency and transfer apart nor the
+    traffic of pairs, so the order would be timed with less than it was made for.
+    """
+    if names := [name for name, value in asked.items() if value is not None]:
+        told = f"for {', '.join(names)}, give the order's CSV (`schedule --csv`) and --costs"
+        raise InputError(f"an answer is checked with the costs that it holds; {told}", title=path)
+    return own
+
+
+def _with_pairs(own: Costs, given: Costs) -> Costs:
+    """What pairs take is no part of a proof, whose passes run one after the other; costs given beside it tell."""
+    return replace(own, traffic_f=given.traffic_f, traffic_b=given.traffic_b, together=given.together)
 
 
 def _copied(order: Schedule, copies: int) -> Schedule:

@@ -265,7 +265,7 @@ def _tried(ask: Ask, pipeline: Pipeline, name: str) -> Scheduled | Refused:
 
 def _auto(ask: Ask, pipeline: Pipeline, report: Report | None) -> Scheduled:
     answer = _optimised(ask, pipeline, report)
-    words = f"{answer.evaluated} schedules looked at in {answer.seconds:.1f} CPU s"
+    words = f"{answer.evaluated} schedule{'s' * (answer.evaluated != 1)} looked at in {answer.seconds:.1f} CPU s"
     words += ", interrupted: the best so far" if answer.interrupted else ""
     words += ", stopped by the time limit: another run may differ" if answer.out_of_time else ""
     proof = prove(
