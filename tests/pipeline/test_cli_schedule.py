@@ -162,3 +162,12 @@ def test_costs_may_be_fractions():
 
 def test_one_schedule_is_one():
     assert "auto: 1 schedule looked at" in run(schedule, "auto", "--pp", "1", "--microbatches", "2", "--costs", "1,1,1")
+
+
+def test_a_csv_that_cannot_be_written_is_told_before_the_work(tmp_path):
+    """It was left out of the files that are looked at first, so one of two under one name was lost."""
+    both = str(tmp_path / "both")
+    with pytest.raises(InputError, match="and --json both go to"):
+        run(schedule, "1f1b", *BASE, "--csv", both, "--json", both)
+    with pytest.raises(InputError, match="make it first"):
+        run(schedule, "1f1b", *BASE, "--csv", str(tmp_path / "none" / "a.csv"))

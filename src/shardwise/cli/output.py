@@ -185,7 +185,7 @@ def _hanging(name: str, text: str, width: int) -> str:
     )
 
 
-_WRITTEN = {"html", "svg", "trace", "operators", "snapshot", "out"}
+_WRITTEN = {"html", "svg", "trace", "csv", "operators", "snapshot", "out"}
 """Options that name a file to write, in every verb that has them."""
 
 
@@ -199,10 +199,7 @@ def _refuse_targets(output: Output, options: dict[str, Any]) -> None:
             _refuse_target(option, target, "give the name of a file, or - for standard output")
     for param in click.get_current_context().command.params:
         # what is read, or is a folder, has another word there
-        if (
-            param.name in {"html", "svg", "trace", "operators", "snapshot", "out"}
-            and getattr(param, "metavar", "") == "FILE"
-        ):
+        if param.name in _WRITTEN and getattr(param, "metavar", "") == "FILE":
             files[f"--{param.name}"] = target = options.get(param.name)
             if target == "-":
                 raise InputError(Fault(f"--{param.name}", "- is no file; give a name (--json - prints the answer)"))
