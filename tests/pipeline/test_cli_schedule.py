@@ -171,3 +171,19 @@ def test_a_csv_that_cannot_be_written_is_told_before_the_work(tmp_path):
         run(schedule, "1f1b", *BASE, "--csv", both, "--json", both)
     with pytest.raises(InputError, match="make it first"):
         run(schedule, "1f1b", *BASE, "--csv", str(tmp_path / "none" / "a.csv"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["zb-v", "--vpp", "3"], "zb-v has 2 chunks a rank: the work of 3 is spread anew"),
+        (["1f1b", "--vpp", "2"], "1f1b has 1 chunk a rank: the work of 2 is spread anew"),
+        (["v-min", "--placement", "loop"], "v-min lies on a v: --placement loop changes nothing"),
+        (["zb-v", "--vpp", "2", "--placement", "v"], ""),
+        (["1f1b"], ""),
+    ],
+)
+def test_chunks_that_a_schedule_has_otherwise_are_named(words, told):
+    said = run(schedule, *words, *BASE)
+    assert told in said
+    assert ("spread anew" in said or "changes nothing" in said) == bool(told)

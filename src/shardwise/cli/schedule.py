@@ -93,9 +93,10 @@ def _followed(name: str, output: Output, **options: Any) -> Scheduled:  # noqa: 
 
 
 def _notes(found: Scheduled, *, csv: bool) -> list[str]:
-    from shardwise.report.pipeline import copy_notes, host_notes, link_notes
+    from shardwise.report.pipeline import copy_notes, host_notes, link_notes, shape_notes
 
-    return [*link_notes(found.timeline), *host_notes(found.timeline, csv=csv), *copy_notes(found.timeline, csv=csv)]
+    line = found.timeline
+    return [*shape_notes(found), *link_notes(line), *host_notes(line, csv=csv), *copy_notes(line, csv=csv)]
 
 
 def _say(found: Scheduled, output: Output) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise.pipeline.bounds import Bound
+from shardwise.pipeline.generate import SHAPES
 from shardwise.pipeline.timeline import Timeline
 from shardwise.report.text import draw_ends
 from shardwise.search.schedule import Refused, Scheduled
@@ -91,6 +92,18 @@ def host_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
         yield "nothing goes to host memory: the order is as fast without"
     elif csv and any(timeline.schedule.offloads):
         yield "the CSV is PyTorch's, compute only: what goes to host memory is not in it (--json has it)"
+
+
+def shape_notes(found: Scheduled) -> Iterator[str]:
+    """Chunks and their places that were asked for, and that the schedule has otherwise."""
+    shape, asked = SHAPES.get(found.name), found.pipeline
+    if shape is None or asked.setup is not None:
+        return
+    if shape.vpp and shape.vpp != asked.vpp:
+        own = f"{shape.vpp} chunk{'s' * (shape.vpp > 1)} a rank"
+        yield f"{found.name} has {own}: the work of {asked.vpp} is spread anew"
+    if shape.vpp != 1 and asked.placement in {"loop", "v"} and asked.placement != shape.placement:
+        yield f"{found.name} lies on a {shape.placement}: --placement {asked.placement} changes nothing"
 
 
 def copy_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
