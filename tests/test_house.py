@@ -24,7 +24,7 @@ def test_a_name_of_a_class_means_one_thing():
 
 
 def test_no_two_files_of_tests_share_a_name():
-    """pytest cannot collect both of them, unless their folder is a package."""
+    """Two of one name cannot be collected together, unless their folder is a package."""
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
     assert [name for name, count in Counter(path.name for path in files).items() if count > 1] == []
 
