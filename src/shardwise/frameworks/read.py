@@ -65,7 +65,7 @@ def _mapping(text: str, name: str) -> Imported:
     if _MINDFORMERS & data.keys() or (isinstance(model, dict) and "model_config" in model):
         from shardwise.frameworks.mindformers.read import read_mindformers
 
-        return read_mindformers(data, title=name)
+        return read_mindformers(data, title=name, text=text)
     if _TORCHTITAN & data.keys():
         from shardwise.frameworks.torchtitan.read import read_toml
 

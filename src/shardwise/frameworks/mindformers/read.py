@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.imported import ImportDraft, Imported, back
 from shardwise.frameworks.mindformers.names import (
+    JIT_LEVELS,
+    LESS_MEMORY,
     MINDFORMERS_CP_KINDS,
     MINDFORMERS_DEGREES,
-    MINDFORMERS_PATTERNS,
     MINDFORMERS_SCHEDULES,
     MINDFORMERS_TYPES,
 )
+from shardwise.frameworks.mindformers.read_recompute import take_recompute
 from shardwise.inputs.foreign import Foreign
-from shardwise.inputs.recompute import MODULES, Recompute
 
 _SCHEDULES = back(MINDFORMERS_SCHEDULES)
 _CP_KINDS = {**back(MINDFORMERS_CP_KINDS), "hybrid_cp": "all-to-all"}
-_PATTERNS = back(MINDFORMERS_PATTERNS)
+_STARTED = re.compile(rf"#[^\n]*\b{LESS_MEMORY}=1\b")
+"""A comment that says how the job is started; the exporter and `balance patch` write one."""
 _TYPES = back(MINDFORMERS_TYPES)
 
 
-def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imported:
-    """Degrees, batch, layers and recompute of every stage, and the model where it is described."""
+def read_mindformers(data: dict[str, Any], *, title: str = "mindformers", text: str = "") -> Imported:
+    """Degrees, batch, layers and recompute of every stage, and the model where it is described.
+
+    `text`: the file as it is; a comment may say that the job is started with the switch for the low-memory order.
+    """
     draft = ImportDraft(framework="mindformers")
     keys = Foreign(data, "", draft.faults)
-    tables = _Tables(keys)
+    tables = _Tables(keys, less_memory=_STARTED.search(text) is not None)
     for ours, theirs in MINDFORMERS_DEGREES.items():
         _degree(draft, tables.config, ours, theirs)
     if "etp" not in draft.fields:
         _degree(draft, tables.model, "etp", MINDFORMERS_DEGREES["etp"])
-    for part in (_pipeline, _batch, _sharding, _recompute, _numbers, _model, _layers):
+    for part in (_pipeline, _batch, _sharding, _layers, _recompute, _numbers, _model):
         part(draft, tables)
     draft.take("runtime", "mindformers", "MindFormers")
     draft.gpus = draft.number("dp") * draft.number("tp") * draft.number("pp") * draft.number("cp")
@@ -43,16 +49,21 @@ def read_mindformers(data: dict[str, Any], *, title: str = "mindformers") -> Imp
 class _Tables:
     """The tables of the file that are read."""
 
-    def __init__(self, keys: Foreign) -> None:
+    def __init__(self, keys: Foreign, *, less_memory: bool) -> None:
+        self.less_memory = less_memory
         self.config, self.runner = keys.table("parallel_config"), keys.table("runner_config")
         self.recompute, self.parallel = keys.table("recompute_config"), keys.table("parallel")
         self.pipeline = self.parallel.table("pipeline_config")
         self.optimizer = self.parallel.table("parallel_optimizer_config")
         self.outer = keys.table("model")
         self.model = self.outer.table("model_config")
+        self.swap = keys.table("swap_config")
+        self.context = keys.table("context")
+        self.jit = self.context.table("jit_config")
 
     def __iter__(self) -> Iterator[Foreign]:
         yield from (self.config, self.runner, self.recompute, self.parallel, self.pipeline, self.optimizer, self.outer)
+        yield from (self.swap, self.context, self.jit)
 
 
 def _degree(draft: ImportDraft, table: Foreign, ours: str, theirs: str) -> None:
@@ -100,21 +111,39 @@ def _pipeline(draft: ImportDraft, tables: _Tables) -> None:
         ours = "interleaved" if draft.number("vpp") > 1 else "1f1b"
         draft.assume("schedule", ours, f"the nearest to pipeline_scheduler {name}")
         return
-    ours = "interleaved" if name == "1f1b" and draft.number("vpp") > 1 else _SCHEDULES[name]
-    draft.take("schedule", ours, f"pipeline_scheduler {name}")
+    if name == "1f1b" and draft.number("vpp") > 1:
+        _interleaved(draft, tables)
+    else:
+        draft.take("schedule", _SCHEDULES[name], f"pipeline_scheduler {name}")
+
+
+def _interleaved(draft: ImportDraft, tables: _Tables) -> None:
+    """Which of the two interleaved orders: no key says it, the environment of the job does."""
+    level = tables.jit.text("jit_level", JIT_LEVELS[0])
+    if not tables.less_memory:
+        draft.take("schedule", "interleaved", "pipeline_scheduler 1f1b")
+        draft.assumed.append(
+            f"schedule interleaved: the file does not say whether the job starts with {LESS_MEMORY}=1, which runs the "
+            f"low-memory order; if so, give schedule=low-memory, or write # {LESS_MEMORY}=1 into the file"
+        )
+    elif level in JIT_LEVELS:
+        draft.take("schedule", "low-memory", f"a comment with {LESS_MEMORY}=1")
+    else:
+        why = f"{LESS_MEMORY}=1 (in a comment) has no effect with jit_level {level}; use {' or '.join(JIT_LEVELS)}"
+        draft.assume("schedule", "interleaved", why)
 
 
 def _layers(draft: ImportDraft, tables: _Tables) -> None:
     """`offset` is what every stage holds beyond the even share, one row per chunk of a rank."""
     model, pp, vpp = tables.model, draft.number("pp"), draft.number("vpp")
-    offset = model.data.get("offset", 0)
-    count = model.data.get("num_layers") or model.data.get("num_hidden_layers")
+    offset, extra = model.data.get("offset", 0), _predicting(model)
+    count = _count(model) + extra
     if offset in (0, None, []):
         return
     rows = _rows(draft, offset, "model_config.offset", "pipeline.offset")
     if rows is None:
         return
-    if not isinstance(count, int) or len(rows) != vpp:
+    if count == extra or len(rows) != vpp:
         message = f"must be {vpp} x {pp} whole numbers (pp_interleave_num x pipeline_stage), and num_layers be given"
         draft.faults.append(Fault("model_config.offset", message))
         return
@@ -127,7 +156,17 @@ def _layers(draft: ImportDraft, tables: _Tables) -> None:
     if total != count:
         draft.faults.append(Fault("model_config.offset", f"gives {total} layers, the model has {count}"))
         return
+    layers[-1][-1] -= extra
+    if extra:
+        draft.assumed.append(f"offset: counts {extra} layer(s) of mtp_depth with the last chunk; without, it has the rest")
     draft.take("layers", tuple(item for row in layers for item in row), "model_config.offset")
+
+
+def _predicting(model: Foreign) -> int:
+    """Layers that predict further tokens: DeepSeek of the old kind counts them among those that `offset` spreads."""
+    depth, kind = model.data.get("mtp_depth"), model.data.get("type")
+    old = isinstance(kind, str) and kind.lower().startswith("deepseek")
+    return depth if old and isinstance(depth, int) and not isinstance(depth, bool) and depth > 0 else 0
 
 
 def _rows(draft: ImportDraft, value: object, at: str, row: str) -> list[list[int]] | None:
@@ -146,60 +185,21 @@ def _rows(draft: ImportDraft, value: object, at: str, row: str) -> list[list[int
 
 
 def _recompute(draft: ImportDraft, tables: _Tables) -> None:
-    keys = tables.recompute
-    full, comm = (_chosen(draft, keys, name) for name in ("recompute", "select_comm_recompute"))
-    selective = _selected(draft, keys)
-    modules = {**selective, **({"comm": comm} if comm is not None else {})}
-    if full is not None:
-        draft.take(
-            "recompute", Recompute(full=True, layers=full), f"recompute_config.recompute {keys.data['recompute']}"
-        )
-        if modules and full == ():
-            draft.ignored.append("select_recompute and select_comm_recompute: full recompute covers them")
-        elif modules:
-            draft.assumed.append("select_recompute beside a list for full recompute cannot be said; the list is taken")
-    elif modules:
-        counts = list(modules.values())
-        if any(count != counts[0] for count in counts):
-            draft.assumed.append(
-                "parts that are recomputed in other layers than the first cannot be said; as it, they are"
-            )
-        value = Recompute(modules=tuple(sorted(modules, key=MODULES.index)), layers=counts[0])
-        draft.take("recompute", value, "recompute_config.select_recompute")
+    named = tables.swap.switch("swap", default=False)
+    take_recompute(draft, tables.recompute, _chunk_layers(draft, tables), named=named)
 
 
-def _selected(draft: ImportDraft, keys: Foreign) -> dict[str, tuple[int, ...]]:
-    """Parts of a layer that are recomputed, each with its layers: a choice for the activation, or one by pattern."""
-    value = keys.data.get("select_recompute")
-    if not isinstance(value, dict):
-        chosen = _chosen(draft, keys, "select_recompute")
-        return {} if chosen is None else {"activation": chosen}
-    keys.read.add("select_recompute")
-    patterns = Foreign(value, keys.path("select_recompute"), draft.faults)
-    draft.ignored += [f"select_recompute {pattern}: not known" for pattern in value if pattern not in _PATTERNS]
-    found = {_PATTERNS[pattern]: _chosen(draft, patterns, pattern) for pattern in value if pattern in _PATTERNS}
-    return {module: chosen for module, chosen in found.items() if chosen is not None}
+def _chunk_layers(draft: ImportDraft, tables: _Tables) -> tuple[int, ...] | None:
+    """Layers of every chunk, where the file says how many there are."""
+    if "layers" in draft.fields:
+        return tuple(draft.fields["layers"])
+    count, chunks = _count(tables.model), draft.number("pp") * draft.number("vpp")
+    return (count // chunks,) * chunks if count and count % chunks == 0 else None
 
 
-def _chosen(draft: ImportDraft, keys: Foreign, name: str) -> tuple[int, ...] | None:
-    """Layers that a choice names, of every stage or chunk; empty: all of them, none: it chooses nothing."""
-    keys.read.add(name)
-    value = keys.data.get(name)
-    if value is None or value is False:
-        return None
-    if value is True:
-        return ()
-    at = keys.path(name)
-    if not isinstance(value, list):
-        number = draft.whole(at, value, row="Recompute.layers")
-        return (number,) if number else None
-    rows = _rows(draft, value, at, "Recompute.layers")
-    if rows is None:
-        return None
-    if draft.fields.get("schedule") == "zb-v" and len(rows) == 2:
-        rows[1].reverse()  # in rank order, as the offsets are
-    counts = tuple(item for row in rows for item in row)
-    return counts if any(counts) else None
+def _count(model: Foreign) -> int:
+    count = model.data.get("num_layers") or model.data.get("num_hidden_layers")
+    return count if isinstance(count, int) and not isinstance(count, bool) else 0
 
 
 def _numbers(draft: ImportDraft, tables: _Tables) -> None:

@@ -8,6 +8,8 @@ What MindFormers takes without a word, and what is done about it here:
 - settings of stages and experts are those of the new models: `use_legacy` is true unless it is false
 - the tensor degree of experts is a key of the model; among the other degrees it is refused
 - `micro_batch_num` is a count, and counts with a pipeline only; without one it is `gradient_accumulation_steps`
+- the low-memory order of interleaved chunks is a switch in the environment (`LESS_MEMORY`): the script sets it, or
+  unsets it for the other order, and a comment in the YAML says so
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import yaml
 from shardwise.frameworks.launcher import PORT, starting
 from shardwise.frameworks.mindformers import write_pynative as mindformers_pynative
 from shardwise.frameworks.mindformers.names import (
+    JIT_LEVELS,
+    LESS_MEMORY,
     MINDFORMERS_CP_KINDS,
     MINDFORMERS_DEGREES,
     MINDFORMERS_PATTERNS,
@@ -40,7 +44,6 @@ Rows = list[int] | list[list[int]]
 _WIDER = {"ffn": "mlp", "moe-act": "mlp", "mla-up": "attention"}
 _PROGRAMS = (Path(__file__).with_name("train_mindformers.py"), Path(__file__).parents[1] / "shardwise_data.py")
 _MSRUN = (
-    "export STEPS",
     "msrun --worker_num $((GPUS_PER_NODE * NUM_NODES)) --local_worker_num $GPUS_PER_NODE \\",
     "    --node_rank ${NODE_RANK:-0} --master_addr ${MASTER_ADDR:-127.0.0.1} \\",
     f"    --master_port ${{MASTER_PORT:-{PORT}}} --log_dir output/msrun --join True \\",
@@ -73,14 +76,26 @@ def write(draft: ExportDraft) -> tuple[File, ...]:
     document = settings(draft)  # first, for the header tells what was lost on the way
     tokens = f"python3 shardwise_data.py {DATA} {draft.model.vocab} {draft.strategy.seq} 256"
     started = starting(
-        draft, "mindformers", [_PROGRAMS[0].name], before=[tokens], runner=_MSRUN,
+        draft, "mindformers", [_PROGRAMS[0].name], before=[tokens], runner=["export STEPS", *_switch(draft), *_MSRUN],
         needs=f"{draft.speaks} with MindSpore for Ascend, and numpy; no job of it was started here",
     )  # fmt: skip
     return (
-        File(name="mindformers.yaml", text=draft.header() + dump(document)),
+        File(name="mindformers.yaml", text=draft.header() + _started(draft) + dump(document)),
         *started,
         *(File(name=path.name, text=draft.header() + path.read_text(encoding="utf-8")) for path in _PROGRAMS),
     )
+
+
+def _switch(draft: ExportDraft) -> list[str]:
+    """Which of the two interleaved orders the job runs, whatever the environment was."""
+    interleaved = draft.strategy.schedule in {"interleaved", "low-memory"} and draft.version == "2.1-graph"
+    return [f"export {LESS_MEMORY}={int(draft.strategy.schedule == 'low-memory')}"] if interleaved else []
+
+
+def _started(draft: ExportDraft) -> str:
+    if draft.strategy.schedule != "low-memory":
+        return ""
+    return f"# low-memory order: start it with {LESS_MEMORY}=1, as mindformers.sh does; no key of this file says it\n"
 
 
 def _graph(draft: ExportDraft) -> Settings:
@@ -106,12 +121,19 @@ def _graph(draft: ExportDraft) -> Settings:
         "lr_schedule": {"type": "ConstantWarmUpLR", "learning_rate": 1e-4, "warmup_ratio": 0, "total_steps": -1},
         **_dataset(draft),
         "callbacks": [{"type": "MFLossMonitor", "per_print_times": 1}],
-        "context": {"mode": 0, "device_target": "Ascend"},
+        "context": _context(draft),
         "parallel": _parallel(draft),
         "parallel_config": _degrees(draft),
         "recompute_config": _recompute_keys(draft),
         "model": {"model_config": {**model_keys(draft), **_layer_keys(draft)}},
     }
+
+
+def _context(draft: ExportDraft) -> Settings:
+    found: Settings = {"mode": 0, "device_target": "Ascend"}
+    if draft.strategy.schedule == "low-memory":
+        found["jit_config"] = {"jit_level": JIT_LEVELS[0]}
+    return found
 
 
 def _dataset(draft: ExportDraft) -> Settings:
@@ -128,7 +150,8 @@ def _dataset(draft: ExportDraft) -> Settings:
 
 def _schedule(draft: ExportDraft) -> None:
     # its trainer refuses parts of a sequence (seq_split_num) for every model but the old ones
-    known_schedule(draft, ("interleaved", *(name for name in MINDFORMERS_SCHEDULES if name != "seq-1f1b")))
+    own = (name for name in MINDFORMERS_SCHEDULES if name != "seq-1f1b")
+    known_schedule(draft, ("interleaved", "low-memory", *own))
     s = draft.strategy
     if s.pp > 1 and s.schedule == "zb-v" and s.microbatches < 2 * s.pp:
         draft.refuse(
@@ -183,7 +206,7 @@ def _parallel(draft: ExportDraft) -> Settings:
     if s.zero and s.zero_group:
         found["parallel_optimizer_config"] = {"optimizer_weight_shard_size": s.shard_group}
     if s.pp > 1:
-        name = "1f1b" if s.schedule == "interleaved" else MINDFORMERS_SCHEDULES[s.schedule]
+        name = "1f1b" if s.schedule in {"interleaved", "low-memory"} else MINDFORMERS_SCHEDULES[s.schedule]
         found["pipeline_config"] = {"pipeline_interleave": s.vpp > 1, "pipeline_scheduler": name}
     return found
 
