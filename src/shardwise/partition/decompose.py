@@ -35,6 +35,9 @@ class Measured:
     """Layers by choice, in the order of CHOICES."""
     peak: float
     round: int = 0
+    held: tuple[float, ...] = ()
+    """Layers by choice, each as often as micro batches of it are held at the peak: where another order than 1F1B with
+    one chunk a rank was run. Empty: pp - stage times the counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +82,12 @@ def equations(measured: Sequence[Measured], pp: int, names: Sequence[str]) -> Fl
         "head": [float(m.stage == 0) for m in measured],
         "tail": [float(m.stage == pp - 1) for m in measured],
     }
-    columns |= {_NAMES[c]: [float((pp - m.stage) * m.counts[k]) for m in measured] for k, c in enumerate(CHOICES)}
+    columns |= {_NAMES[c]: [_held(m, pp, k) for m in measured] for k, c in enumerate(CHOICES)}
     return np.array([columns[name] for name in names]).T
+
+
+def _held(measured: Measured, pp: int, choice: int) -> float:
+    return float(measured.held[choice] if measured.held else (pp - measured.stage) * measured.counts[choice])
 
 
 def decompose(measured: Sequence[Measured], pp: int) -> MemoryFit:

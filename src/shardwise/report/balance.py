@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shardwise.frameworks.megatron.write import layout
+from shardwise.frameworks.mindformers.names import JIT_LEVELS, LESS_MEMORY
 from shardwise.partition.balance import mixes
 from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.decompose import MemoryFit
@@ -114,6 +115,9 @@ def answer_lines(answer: BalanceAnswer) -> Iterator[str]:
     if has_lists(problem):
         yield "to paste into MindFormers' YAML:"
         yield paste_block(problem, best)
+        if best.timeline.schedule.name == "low-memory":
+            levels = " or ".join(JIT_LEVELS)
+            yield f"start the job with {LESS_MEMORY}=1 and jit_level {levels}: so MindSpore runs the low-memory order"
     if problem.rank_of == tuple(chunk % problem.pp for chunk in range(problem.chunks)):
         yield f"Megatron --pipeline-model-parallel-layout {layout(best.partition.layers)}"
 
@@ -150,6 +154,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
     if has_lists(problem):
         lists = to_lists(problem, best.partition)
         data["mindformers"] = {name: getattr(lists, name) for name in _LISTS}
+        data["mindformers_environment"] = {LESS_MEMORY: int(data["schedule"] == "low-memory")}
     data["compared"] = [
         {
             "name": one.name,

@@ -34,7 +34,7 @@ MINDFORMERS_READ_PATTERNS = {
     "feed_forward": "mlp",
     "ffn_norm": "mlp-norm",
 }
-"""What is read: also the operators that `select_recompute: true` stands for, and the cells of models of the old kind."""
+"""What is read: also the operators that `select_recompute: true` stands for, and the cells of older models."""
 MINDFORMERS_COMM = {r".*\.norm": "comm"}
 """What `select_comm_recompute: true` stands for."""
 LESS_MEMORY = "ENABLE_LESS_MEM_VPP"

@@ -158,7 +158,9 @@ def _layers(draft: ImportDraft, tables: _Tables) -> None:
         return
     layers[-1][-1] -= extra
     if extra:
-        draft.assumed.append(f"offset: counts {extra} layer(s) of mtp_depth with the last chunk; without, it has the rest")
+        draft.assumed.append(
+            f"offset: counts {extra} layer(s) of mtp_depth with the last chunk; without, it has the rest"
+        )
     draft.take("layers", tuple(item for row in layers for item in row), "model_config.offset")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from shardwise.errors import Fault
 from shardwise.frameworks.imported import ImportDraft
 from shardwise.frameworks.mindformers.names import MINDFORMERS_COMM, MINDFORMERS_READ_PATTERNS
 from shardwise.inputs.foreign import Foreign
@@ -22,7 +23,7 @@ Kinds = dict[frozenset[str], Counts]
 FULL = frozenset({"full"})
 
 
-class Lists:
+class ReadLists:
     """The choices of a file, each as layers of every chunk in model order; faults and notes go into the draft."""
 
     def __init__(self, draft: ImportDraft, keys: Foreign, layers: Counts | None, *, named: bool) -> None:
@@ -54,7 +55,9 @@ class Lists:
         return None if None in flat else self._capped([item for item in flat if item is not None], at)
 
     def _misshapen(self, rows: list[Any], at: str) -> bool:
-        wrong = [row for row in rows if not isinstance(row, bool) and not (isinstance(row, list) and len(row) == self.pp)]
+        wrong = [
+            row for row in rows if not isinstance(row, bool) and not (isinstance(row, list) and len(row) == self.pp)
+        ]
         flat_v = self.back and self.vpp == 2 and len(rows) == 1
         if not wrong and not flat_v:
             return False
@@ -89,7 +92,9 @@ class Lists:
         for rank, item in enumerate(row):
             own = range(rank, len(found), self.pp)
             whole = sum(self.layers[chunk] for chunk in own)
-            number = whole if item is True else 0 if item is False else self.draft.whole(at, item, row="Recompute.layers")
+            number = (
+                whole if item is True else 0 if item is False else self.draft.whole(at, item, row="Recompute.layers")
+            )
             if number is None:
                 return None
             left = min(number, whole)
@@ -110,8 +115,6 @@ class Lists:
         return found
 
     def _fault(self, at: str, message: str) -> None:
-        from shardwise.errors import Fault
-
         self.draft.faults.append(Fault(at, message))
 
     def choice(self, name: str) -> Counts | bool:
@@ -142,7 +145,7 @@ class Lists:
 
 def take_recompute(draft: ImportDraft, keys: Foreign, layers: Counts | None, *, named: bool) -> None:
     """The recompute of a file, as far as one strategy says it; what it cannot say is named with its numbers."""
-    lists = Lists(draft, keys, layers, named=named)
+    lists = ReadLists(draft, keys, layers, named=named)
     parts = {"full": lists.choice("recompute")}
     parts |= lists.patterns("select_recompute", MINDFORMERS_READ_PATTERNS, "activation")
     parts |= lists.patterns("select_comm_recompute", MINDFORMERS_COMM, "comm")
@@ -163,8 +166,6 @@ def take_recompute(draft: ImportDraft, keys: Foreign, layers: Counts | None, *, 
 
 def _written(draft: ImportDraft, parts: Mapping[str, Counts | bool], layers: Counts | None) -> dict[str, Counts]:
     """Every choice as numbers, all layers included."""
-    from shardwise.errors import Fault
-
     if layers is None and any(counts is True for counts in parts.values()):
         draft.faults.append(Fault("recompute_config", "has lists beside true for all layers; give num_layers, too"))
         return {}
