@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from pipeline.exact_orders import Tiny, least_makespan
 from shardwise.pipeline.action import Schedule, placed
-from shardwise.pipeline.arrays import make_problem
+from shardwise.pipeline.arrays import _reachable, make_problem
 from shardwise.pipeline.bounds import jackson, lower_bound
 from shardwise.pipeline.costs import Costs, costs, limit_of
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import generate
 from shardwise.pipeline.memory_bounds import limited_heads, limited_tails
-from shardwise.pipeline.mix_case import Chunks, MixCase
+from shardwise.pipeline.mix_case import Chunks, MixCase, reachable
 from shardwise.pipeline.optimise import bound_of
 from shardwise.pipeline.rederive import rederived, span_of
 
@@ -187,3 +187,34 @@ def test_no_published_schedule_beats_the_bound(seed):
     given_costs = dataclasses.replace(given_costs, memory_limit=timeline.peak)  # the tightest limit it meets
     assert bound_of(given_costs, schedule=schedule).value <= timeline.makespan * (1 + 1e-9)
     assert bound_of(given_costs, schedule=schedule, objective="period").value <= timeline.period * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("room", "sizes", "used"),
+    [
+        (6.7, [1.0, 0.5, 0.5], 6.5),
+        (6.99, [1.0, 1.0, 0.0], 6.0),
+        (0.7, [0.3, 0.3, 0.0], 0.6),
+        (7.0, [2.0, 0.6, 1.4], 7.0),
+        (7.3, [3.0, 1.5, 1.5, 2.0, 1.0, 1.0], 7.0),
+        (7.3, [3.1415926, 1.5, 1.6415926], 7.3),
+    ],
+)
+def test_room_between_two_levels_is_never_used(room, sizes, used):
+    held = np.array(sizes)
+    assert reachable(room, sizes) == pytest.approx(used)
+    assert _reachable(room, held) == pytest.approx(used)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_a_limit_between_levels_bounds_as_the_level_below(seed):
+    dice = np.random.default_rng(seed)
+    pp, vpp, m = int(dice.integers(2, 5)), int(dice.integers(1, 4)), int(dice.integers(2, 7))
+    given_costs = costs(pp=pp, vpp=vpp, f=10, i=11, w=9, hop=int(dice.integers(0, 6)))
+    levels = [vpp + int(dice.integers(0, 2 * pp * vpp)) / 2 for _ in range(pp)]
+    between = [level + float(dice.uniform(0, 0.499)) for level in levels]
+    low, high = (dataclasses.replace(given_costs, memory_limit=tuple(limits)) for limits in (levels, between))
+    ranks = placed(pp, vpp, "v")
+    bounds = [lower_bound(make_problem(one, ranks, m)).value for one in (low, high)]
+    assert bounds[0] == pytest.approx(bounds[1])

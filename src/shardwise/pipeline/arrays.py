@@ -18,6 +18,8 @@ Ints = npt.NDArray[np.int32]
 Objective = Literal["makespan", "period"]
 NEVER = 1e300
 """Stands for no limit and never, as in build.c."""
+_CHANCE = 1e-3
+"""Share of the largest size below which a common divisor of sizes says nothing."""
 _MOST_CHUNKS = 32
 """As many as build.c has places for."""
 
@@ -92,14 +94,39 @@ def make_problem(costs: Costs, rank_of: Sequence[int], microbatches: int) -> Ord
     position = np.empty(chunks, dtype=np.int32)
     for own in chunk_of:
         position[own] = np.arange(len(own))
-    held = np.array([costs.held(c) for c in range(chunks)])
+    held, freed = (np.array([size(c) for c in range(chunks)]) for size in (costs.held, costs.freed))
     room = np.minimum(np.array(costs.limits(pp)) * (1 + ROUNDING), NEVER)
     _check_room(costs, held[chunk_of].sum(axis=1), room)
+    sizes = np.stack((held, freed, held - freed))[:, chunk_of].transpose(1, 0, 2).reshape(pp, -1)
+    room = np.array([_reachable(size, own) for size, own in zip(room, sizes, strict=True)])
     return OrderArrays(
         pp=pp, vpp=chunks // pp, microbatches=microbatches, rank_of=ranks, position=position, chunk_of=chunk_of,
         f=np.array(costs.f), i=np.array(costs.i), w=np.array(costs.w), hop=_hops(costs, ranks),
-        held=held, freed=np.array([costs.freed(c) for c in range(chunks)]), room=room,
+        held=held, freed=freed, room=room,
     )  # fmt: skip
+
+
+def _reachable(room: float, sizes: Floats) -> float:
+    """The largest sum of sizes that fits, where they are multiples of one; else all of the room.
+
+    What lies between two multiples is never used, and bounds that count it are too low.
+    """
+    if room >= NEVER or not (step := _common_step(sizes)):
+        return room
+    return min(room, float(np.floor(room / step * (1 + ROUNDING)) * step * (1 + ROUNDING)))
+
+
+def _common_step(sizes: Floats) -> float:
+    """The largest size that all are multiples of, but for rounding; 0 where there is none above chance."""
+    largest = float(sizes.max())
+    step = 0.0
+    for size in sizes.tolist():
+        rest = size
+        while rest > _CHANCE * largest:
+            step, rest = rest, abs(step - rest * round(step / rest))
+    if step <= 0 or np.abs(sizes / step - np.round(sizes / step)).max() > ROUNDING:
+        return 0.0
+    return step
 
 
 def _hops(costs: Costs, ranks: Ints) -> Floats:

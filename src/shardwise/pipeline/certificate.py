@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from shardwise.pipeline.certificate_host import HostLanes, Move, held, odd_moves
-from shardwise.pipeline.mix_case import SLACK, Chunks, Key, MixCase, Times
+from shardwise.pipeline.mix_case import SLACK, Chunks, Key, MixCase, Times, reachable
 from shardwise.pipeline.rederive import rederived
 
 SCHEMA = "shardwise/schedule-proof/1"
@@ -86,12 +87,13 @@ def _case(question: dict[str, Any], options: list[list[int]]) -> MixCase:
         tuple(min(float(table[k][name][c]) for k in taken) for c, taken in enumerate(options))
         for name in Chunks._fields
     )
-    room = [limit - static for limit, static in zip(question["memory_limit"], question["static"], strict=False)]
-    return MixCase(
+    case = MixCase(
         chunks=Chunks(*least), rank_of=question["rank_of"], microbatches=question["microbatches"],
-        hop=question["hop"], free=question["free_at_input_grad"], room=room, latency=question.get("latency", ()),
+        hop=question["hop"], free=question["free_at_input_grad"], room=(), latency=question.get("latency", ()),
         transfer=question.get("transfer", ()),
     )  # fmt: skip
+    rooms = [limit - static for limit, static in zip(question["memory_limit"], question["static"], strict=False)]
+    return replace(case, room=[reachable(room, case.sizes(rank)) for rank, room in enumerate(rooms)])
 
 
 def _uncovered(question: dict[str, Any], cases: list[list[list[int]]]) -> list[str]:

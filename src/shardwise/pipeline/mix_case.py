@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
-from math import inf
+from math import floor, gcd, inf, lcm
 from typing import NamedTuple
 
 SLACK = 1e-9
@@ -60,6 +61,11 @@ class MixCase:
     def frees(self) -> Sequence[float]:
         """Share that I gives back, by chunk."""
         return self.free if isinstance(self.free, Sequence) else [self.free] * len(self.rank_of)
+
+    def sizes(self, rank: int) -> list[float]:
+        """What the actions of a rank take and give back."""
+        held, own = self.chunks.activation, self.own[rank]
+        return [share * held[c] for c in own for share in (1.0, self.frees[c], 1 - self.frees[c])]
 
     def message(self, a: int, b: int) -> float:
         return self.hop[min(a, b)] if self.rank_of[a] != self.rank_of[b] else 0.0
@@ -127,3 +133,16 @@ class MixCase:
         for begin, key in sorted((ready[key], key) for key in keys if ready[key] > -inf):
             clock = max(clock, begin) + self.length[key[0]][key[1]]
         return clock
+
+
+def reachable(room: float, sizes: Sequence[float]) -> float:
+    """The largest level that fits, where all sizes are multiples of one: no sum of them lies between two multiples."""
+    largest = max(sizes)
+    if not largest:
+        return room
+    parts = [Fraction(size / largest).limit_denominator(1000) for size in sizes]
+    if any(abs(float(part) * largest - size) > SLACK * largest for part, size in zip(parts, sizes, strict=True)):
+        return room
+    common = lcm(*(part.denominator for part in parts))
+    step = largest * gcd(*(int(part * common) for part in parts)) / common
+    return floor(room * (1 + SLACK) / step) * step

@@ -49,7 +49,7 @@ class _Annealing(NamedTuple):
 _ANNEALING = {
     "small": _Annealing(2e8, ((0.3, 0.0), (1.0, 0.1)), ((0.5, 0.1), (2.0, 0.1))),
     "middle": _Annealing(8e7, ((0.3, 0.05),), ((0.15, 0.0),)),
-    "large": _Annealing(1e7, ((0.3, 0.05),), ((0.15, 0.0),)),
+    "large": _Annealing(1e8, (), ((0.3, 0.02),)),  # one long run finds more than two short ones
 }
 P = TypeVar("P")
 
