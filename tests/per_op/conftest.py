@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.api import load_cluster
 from shardwise.frameworks.aceso.pricing import Aceso
-from shardwise.frameworks.aceso.rules import full_rule
+from shardwise.frameworks.aceso.names import full_facts
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.chain import chain_of
@@ -96,5 +96,4 @@ def question(found, *, layers=1, **more):
 def full(found, *, layers=1, gpus=4, **base):
     """The full cost model of a small profile, on GPUs whose driver and context take nothing."""
     runtime, cluster = load_runtime("megatron"), load_cluster(f"{gpus}xa100-80gb")
-    rules = tuple(full_rule(name) for name in found.ops)
-    return Profiled(found, rules, layers, cluster, runtime, Strategy(seq=64, sp=False, **base))
+    return Profiled(found, full_facts(found), layers, cluster, runtime, Strategy(seq=64, sp=False, **base))

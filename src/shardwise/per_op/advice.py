@@ -8,6 +8,7 @@ from typing import NamedTuple
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.model import Model
 from shardwise.per_op.evaluate import PerOpCost
+from shardwise.per_op.profiles.facts import OperatorFacts
 from shardwise.per_op.profiles.table import MB, Profile
 from shardwise.units import parse_bytes, show_bytes
 
@@ -44,12 +45,12 @@ def dimensions(profile: Profile) -> Dimensions | None:
     return known._replace(**said)
 
 
-def attention_kernel(profile: Profile) -> str:
+def attention_kernel(profile: Profile, facts: tuple[OperatorFacts, ...]) -> str:
     """Flash or plain: its tag, else told from what attention keeps against the size of its scores; "": unknown."""
     if "attention" in profile.tags:
         return profile.tags["attention"]
     shape = dimensions(profile)
-    rows = [index for index, name in enumerate(profile.ops) if "attention" in name and "post" not in name]
+    rows = [index for index, own in enumerate(facts) if own.kind == "attention"]
     if shape is None or not rows or profile.micro_batches[0] != 1:
         return ""
     kept = float(profile.column("activations")[0, 0, 0, rows].sum())
@@ -63,9 +64,9 @@ def scores_bytes(profile: Profile) -> float:
     return 5.0 * shape.heads * shape.seq**2 if shape else 0.0
 
 
-def warnings(profile: Profile, runs_with: dict[str, str]) -> Iterator[str]:
+def warnings(profile: Profile, facts: tuple[OperatorFacts, ...], runs_with: dict[str, str]) -> Iterator[str]:
     """Where the run will differ from what was profiled."""
-    own = {**profile.tags, **({"attention": kernel} if (kernel := attention_kernel(profile)) else {})}
+    own = {**profile.tags, **({"attention": kernel} if (kernel := attention_kernel(profile, facts)) else {})}
     for key, value in runs_with.items():
         if key in own and own[key] != value:
             yield f"the profile was made with {key} {own[key]} and the run has {key} {value}: " + _effect(

@@ -61,7 +61,7 @@ class Chain:
 
 def chain_of(profile: Profile, layers: int, layer_ops: tuple[str, str] | None = None) -> Chain:
     """Repeat the layer's rows; a profile whose layer is not known is refused with the way out."""
-    if profile.name.startswith("resnet"):  # its profile lists every operator of the model
+    if profile.whole:
         return Chain(rows=tuple(range(len(profile.ops))), names=profile.ops, blocks=(), layers=1)
     spans = _spans(profile, layer_ops or profile.layer_ops)
     if not spans:

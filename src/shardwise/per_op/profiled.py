@@ -7,7 +7,7 @@ of every estimate. A row keeps its output, an operator its inputs: what a row ke
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
 from shardwise.per_op.priced import ChainPart, Priced, PricedSplit
+from shardwise.per_op.profiles.facts import OperatorFacts
 from shardwise.per_op.profiles.table import Band, CollectiveSamples, Profile
 from shardwise.per_op.question import OperatorLayout
 from shardwise.per_op.tables import NEVER, Array, column
@@ -62,23 +63,6 @@ def _modelled(kind: str, gpus: int, size: float, profile: Profile) -> float:
     band = profile.intra if gpus <= profile.tps[-1] else (profile.inter or profile.intra)
     rounds = 2 if kind == "all_reduce" else 1
     return rounds * size * (gpus - 1) / gpus / band.rates[-1] if size > 0 else 0.0
-
-
-class OperatorRule(NamedTuple):
-    """One operator's properties."""
-
-    inputs: tuple[str, ...] = ()
-    """Layout form of the input, per variant; empty: nothing is known and a change costs nothing."""
-    outputs: tuple[str, ...] = ()
-    share: float = 1.0
-    """Part of its activations that is really kept: tensors shared with a neighbour count there."""
-    starts_layer: bool = False
-    """Its input is kept whatever is recomputed: runs of recomputed operators end before it."""
-    recompute: bool = True
-    """May be recomputed."""
-
-
-WHOLE = ("1d1",) * 2
 
 
 class Spec(NamedTuple):
@@ -131,8 +115,6 @@ def change(have: Spec | None, want: Spec | None) -> Reshard | None:
 MATRIX = 2.0**17
 """Bytes of weights from which on an operator has a matrix; norms and biases have less. Profiles do not split backward:
 an operator with a matrix is taken to spend half of it on its weights."""
-WEIGHT = 2.0
-"""Bytes of a profiled weight."""
 
 
 class _Sizes(NamedTuple):
@@ -153,20 +135,20 @@ class Profiled(Priced):
     def __init__(
         self,
         profile: Profile,
-        rules: tuple[OperatorRule, ...],
+        facts: tuple[OperatorFacts, ...],
         layers: int,
         cluster: Cluster,
         runtime: Runtime,
         base: Strategy,
     ) -> None:
-        self.profile, self.rules = profile, rules
-        super().__init__(_stand_in(profile, rules, layers, base.seq), cluster, runtime, base, tuple(_parts(rules)))
+        self.profile, self.facts = profile, facts
+        super().__init__(_stand_in(profile, facts, layers, base.seq), cluster, runtime, base, tuple(_parts(facts)))
 
     def shard_of(self, strategy: Strategy) -> Shard:
         return shard_of(self.model, strategy, self.runtime, self.cluster.gpu)
 
     def may(self, row: int) -> bool:
-        return self.rules[row].recompute
+        return self.facts[row].recompute
 
     def machine(self, passes: int, tp: int = 1) -> Machine:
         """Launches are in what was measured."""
@@ -180,7 +162,7 @@ class Profiled(Priced):
         key = ("sizes", layout, micro_batch)
         if key not in self._known:
             inputs, acts = (self._column(name, layout, micro_batch) for name in ("input", "activations"))
-            acts = acts * np.array([rule.share for rule in self.rules])
+            acts = acts * np.array([own.keeps for own in self.facts])
             kept = np.concatenate([inputs[:1], acts[:-1]])
             begins = [part.first for part in self.parts]
             kept[begins] = inputs[begins]
@@ -193,13 +175,14 @@ class Profiled(Priced):
     def make_rows(
         self, bench: PricedSplit, layout: OperatorLayout, machine: Machine, *, own_weights: bool
     ) -> tuple[Timed, ...]:
-        del machine, own_weights
+        del machine
         micro_batch = bench.strategy.micro_batch
         sizes = self._sizes(layout, micro_batch)
         times = [column(self.profile, name, micro_batch, layout.tp, layout.variant) for name in ("forward", "backward")]
         found, hidden = [], float(self.model.hidden)
         for row, name in enumerate(self.profile.ops):
-            params, (forward, backward) = float(sizes.weights[row]) / WEIGHT, (float(time[row]) for time in times)
+            own, (forward, backward) = self.facts[row], (float(time[row]) for time in times)
+            params = float(sizes.weights[row]) / own.width if own_weights or not own.shares else 0.0
             matrix = sizes.weights[row] >= MATRIX
             op = Op(
                 name, name, "gemm" if matrix else "memory", (bench.shard.tokens, params / hidden, hidden),
@@ -215,7 +198,7 @@ class Profiled(Priced):
         return op._replace(kept=float(self._sizes(layout, bench.strategy.micro_batch).inputs[row]))
 
     def reshard(self, row: int, have: OperatorLayout, want: OperatorLayout, bench: PricedSplit) -> tuple[float, float]:
-        step = change(spec(self.rules[row - 1].outputs, *have), spec(self.rules[row].inputs, *want))
+        step = change(spec(self.facts[row - 1].outputs, *have), spec(self.facts[row].inputs, *want))
         if step is None:
             return NEVER, 0.0
         size = float(self._sizes(want, bench.strategy.micro_batch).inputs[row])
@@ -230,17 +213,23 @@ class Profiled(Priced):
         return send_seconds(size / layout.tp, band) + collective_seconds("all_gather", layout.tp, size, self.profile)
 
 
-def _parts(rules: tuple[OperatorRule, ...]) -> list[ChainPart]:
+def _parts(facts: tuple[OperatorFacts, ...]) -> list[ChainPart]:
     """Where a layer starts, and where layers begin and end."""
-    starts = [row for row, rule in enumerate(rules)
-              if row == 0 or rule.starts_layer or rule.recompute != rules[row - 1].recompute]  # fmt: skip
-    return [ChainPart("rows", first, end) for first, end in zip(starts, [*starts[1:], len(rules)], strict=True)]
+    starts = [row for row, own in enumerate(facts)
+              if row == 0 or own.starts_layer or own.recompute != facts[row - 1].recompute]  # fmt: skip
+    return [ChainPart("rows", first, end) for first, end in zip(starts, [*starts[1:], len(facts)], strict=True)]
 
 
-def _stand_in(profile: Profile, rules: tuple[OperatorRule, ...], layers: int, seq: int) -> Model:
+def _stand_in(profile: Profile, facts: tuple[OperatorFacts, ...], layers: int, seq: int) -> Model:
     """A model whose hidden state has the bytes of a profiled layer's input."""
-    row = next((index for index, rule in enumerate(rules) if rule.starts_layer), 0)
+    row = next((index for index, own in enumerate(facts) if own.starts_layer), 0)
     size = float(profile.column("input")[0, 0, 0, row]) / profile.micro_batches[0]
-    hidden = max(1, round(size / (2 * seq)))
+    hidden = max(1, round(size / (facts[row].width * seq)))
+    tied = any(own.shares for own in facts)
     return Model(name=profile.name, layers=layers, hidden=hidden, heads=1, kv_heads=1, head_size=hidden, ffn=hidden,
-                 vocab=1, position="none")  # fmt: skip
+                 vocab=1, position="none", tied=tied)  # fmt: skip
+
+
+def dtype_of(facts: tuple[OperatorFacts, ...]) -> Literal["bf16", "fp32"]:
+    """What update, gradients and optimizer states are reckoned for: fp32 where all weights are."""
+    return "fp32" if all(own.dtype == "fp32" for own in facts) else "bf16"

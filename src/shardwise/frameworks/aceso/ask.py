@@ -11,10 +11,10 @@ from shardwise.check.check import refuse_unsound
 from shardwise.check.runtime import asked_sharding
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.aceso.names import compatible_facts, full_facts
 from shardwise.frameworks.aceso.plan_file import from_aceso
 from shardwise.frameworks.aceso.pricing import Aceso, room
 from shardwise.frameworks.aceso.read_profile import read_profile
-from shardwise.frameworks.aceso.rules import full_rule
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
@@ -29,8 +29,9 @@ from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.operators import OperatorPricing
 from shardwise.per_op.orders import CHOICES, order_faults
-from shardwise.per_op.profiled import Profiled
+from shardwise.per_op.profiled import Profiled, dtype_of
 from shardwise.per_op.profiles.analytic import make_profile
+from shardwise.per_op.profiles.facts import OperatorFacts
 from shardwise.per_op.profiles.operators import measured_profile, read_operators
 from shardwise.per_op.profiles.request import operator_request
 from shardwise.per_op.profiles.table import MB, Profile
@@ -107,7 +108,7 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     faults += [*_refused(question), *order_faults(question, given.schedule), *_other_length(given, profile)]
     if faults:
         raise InputError(faults)
-    return replace(question, notes=(*profile.notes, *told, *warnings(profile, _pairs(given.runs_with))))
+    return replace(question, notes=(*profile.notes, *told, *warnings(profile, full_facts(profile), _pairs(given.runs_with))))
 
 
 def _unreadable(given: OperatorOptions) -> Iterator[Fault]:
@@ -215,7 +216,7 @@ def _refuse_other_layers(given: OperatorOptions, profile: Profile) -> None:
 def _layers(given: OperatorOptions, profile: Profile) -> int:
     known = dimensions(profile) if profile.name in KNOWN or "layers" in profile.tags else None
     layers = given.layers or (given.model.layers if given.model else 0) or (known.layers if known else 0)
-    if not layers and not profile.name.startswith("resnet"):
+    if not layers and not profile.whole:
         raise InputError(Fault("--layers", f"is missing; how many layers has {profile.name}?"))
     return layers
 
@@ -259,7 +260,7 @@ def _pricing(
 ) -> tuple[Pricing, tuple[str, ...]]:
     """The cost model that is asked for, and what should be known of it."""
     if given.compatible:
-        return Aceso(), ()
+        return Aceso(), tuple(_told_of(compatible_facts(profile)))
     model, cluster, runtime = given.model, given.cluster, given.runtime
     zero = _zero(given)
     schedule = "gpipe" if given.schedule == "gpipe" else "1f1b"
@@ -271,8 +272,14 @@ def _pricing(
             return made, ()
     told = () if cluster else (f"there is no --cluster: the update and what lasts are reckoned for {ASSUMED} GPUs",)
     known = cluster or load_cluster(f"{gpus}x{ASSUMED}")
-    rules = tuple(full_rule(name) for name in profile.ops)
-    return Profiled(profile, rules, chain.layers, known, runtime, replace(base, sp=False)), told
+    facts = full_facts(profile)
+    base = replace(base, sp=False, dtype=dtype_of(facts))
+    return Profiled(profile, facts, chain.layers, known, runtime, base), told
+
+
+def _told_of(facts: tuple[OperatorFacts, ...]) -> Iterator[str]:
+    if any(own.shares for own in facts):
+        yield "Aceso's memory counts shared parameters once per operator: `shares` changes nothing with --compatible"
 
 
 def _zero(given: OperatorOptions) -> Zero:

@@ -11,19 +11,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.frameworks.aceso.rules import collective_seconds, compatible_rule, send_seconds
+from shardwise.frameworks.aceso.names import compatible_facts, reshards
+from shardwise.frameworks.aceso.rules import collective_seconds, send_seconds
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.strategy import Zero
 from shardwise.per_op.cut import Arcs, Flow, shortest
 from shardwise.per_op.evaluate import PerOpCost, StageCost, crossings, stage_cost, with_spare
-from shardwise.per_op.profiled import OperatorRule, change, spec
+from shardwise.per_op.profiled import change, spec
+from shardwise.per_op.profiles.facts import OperatorFacts
 from shardwise.per_op.profiles.table import Band
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.tables import NEVER, Array, Tables, column, layouts_of, tables_of
 from shardwise.pipeline.costs import Costs
 
-MASTER, MOMENTS = 2.0, 4.0
-"""Bytes of fp32 weights, and of optimizer states, per byte of weights."""
+MASTER, MOMENTS = {2.0: 2.0, 4.0: 0.0}, {2.0: 4.0, 4.0: 2.0}
+"""Bytes of fp32 weights beside the profiled ones, and of optimizer states, per byte of weights that take so many bytes
+each (Aceso's `memory_ratio`: Adam beside fp16 weights, and beside fp32 weights, which have no copy)."""
 MATRIX = 2.0**17
 """Bytes of weights from which on an operator has a matrix; norms and biases have less."""
 
@@ -101,22 +104,23 @@ class Aceso:
     def tables(self, question: OperatorQuestion, samples: int, gpus: int) -> Tables:
         profile = question.profile
         layouts = layouts_of(question, samples, gpus)
-        rules = [compatible_rule(name) for name in profile.ops]
+        facts = compatible_facts(profile)
 
         def stacked(name: str) -> Array:
             rows = [column(profile, name, samples // u.dp, u.tp, u.variant) for u in layouts]
             return np.array(rows).reshape(len(layouts), len(profile.ops))
 
         forward, weights, inputs = stacked("forward"), stacked("weights"), stacked("input")
-        share = np.array([rule.share for rule in rules])
+        share = np.array([own.keeps for own in facts])
+        states = np.array([2.0 + MASTER[own.width] + MOMENTS[own.width] for own in facts])
         act = stacked("activations") * share
-        forth, back = _crossings(question, layouts, rules, inputs)
+        forth, back = _crossings(question, layouts, facts, inputs)
         return Tables(
             layouts=layouts, gpus=gpus, rows=np.array(question.chain.rows), forward=forward,
             work=forward + stacked("backward"), act=act, made=act, sent=np.zeros_like(act), entry=inputs,
-            static=weights * (2.0 + MASTER + MOMENTS), weights=weights, reserved_f=stacked("reserved_f"),
-            reserved_b=stacked("reserved_b"), starts=np.array([rule.starts_layer for rule in rules]),
-            may=np.array([rule.recompute for rule in rules]), shared=share != 1.0, cross=forth + back, cross_back=back,
+            static=weights * states, weights=weights, reserved_f=stacked("reserved_f"),
+            reserved_b=stacked("reserved_b"), starts=np.array([own.starts_layer for own in facts]),
+            may=np.array([own.recompute for own in facts]), shared=share != 1.0, cross=forth + back, cross_back=back,
             enter=np.array([[[send_seconds(size, band) for size in row] for row in inputs]
                             for band in _bands(question)]).reshape(2, *inputs.shape),
             leave=_leave(question, layouts, samples),
@@ -169,7 +173,7 @@ class Aceso:
 
 
 def _crossings(
-    question: OperatorQuestion, layouts: tuple[OperatorLayout, ...], rules: list[OperatorRule], inputs: Array
+    question: OperatorQuestion, layouts: tuple[OperatorLayout, ...], facts: tuple[OperatorFacts, ...], inputs: Array
 ) -> tuple[Array, Array]:
     """Forward and backward seconds of resharding before every row. The row before is the one before it in the
     profile, or the last of the layer where the layer repeats; both have equal forms in every known family.
@@ -177,13 +181,13 @@ def _crossings(
     profile = question.profile
     count, size = len(profile.ops), len(layouts)
     forth, back = np.zeros((count, size, size)), np.zeros((count, size, size))
-    if "t5-post-process" in profile.ops:
-        return forth, back  # Aceso turns resharding off for T5
+    if not reshards(profile):
+        return forth, back
     for row in range(1, count):
         for a, have in enumerate(layouts):
-            before = spec(rules[row - 1].outputs, *have)
+            before = spec(facts[row - 1].outputs, *have)
             for b, want in enumerate(layouts):
-                step = change(before, spec(rules[row].inputs, *want))
+                step = change(before, spec(facts[row].inputs, *want))
                 if step is None:
                     forth[row, a, b] = NEVER
                     continue
@@ -217,10 +221,12 @@ def _stage_cost(
 ) -> StageCost:
     tables, layouts = _indices(question, plan, stage)
     made = stage_cost(question, tables, first, layouts, np.array(stage.recompute), behind, crossing, plan.samples)
-    weights = float(tables.weights[layouts, tables.rows[first : first + stage.size]].sum())
-    states = made.weights - 2 * weights
-    moments = states * MOMENTS / (MASTER + MOMENTS)
-    return replace(made, weights=weights + states - moments, gradients=weights, states=moments)
+    rows = tables.rows[first : first + stage.size]
+    own = tables.weights[layouts, rows]
+    widths = [fact.width for fact in compatible_facts(question.profile)]
+    moments = float((own * np.array([MOMENTS[width] for width in widths])[rows]).sum())
+    weights = float(own.sum())
+    return replace(made, weights=made.weights - weights - moments, gradients=weights, states=moments)
 
 
 def _ideal(

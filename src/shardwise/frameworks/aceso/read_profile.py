@@ -1,7 +1,7 @@
 """Aceso's profile sets: `{model}_{size}_mbs{b}_tp{t}_algo{a}.csv`, `prim_...csv`, `p2p_*_node.csv`.
 
-An optional `profile.toml` beside them says what the files do not: tags, the first and last operator of a layer, and how
-layers of several kinds follow one another.
+An optional `profile.toml` beside them says what the files do not: tags, the first and last operator of a layer, how
+layers of several kinds follow one another, whether the rows are the whole model, and facts of operators.
 All faults of a set are told at once; nothing is filled in.
 """
 
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardwise.errors import Fault, FileError, InputError, UnknownNameError
+from shardwise.frameworks.aceso.names import lists_all
 from shardwise.frameworks.aceso.profile_texts import OpRows, band, op_rows, read_texts, samples
 from shardwise.per_op.profiles.analytic import ANALYTIC
+from shardwise.per_op.profiles.facts import read_facts
 from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, Band, CollectiveSamples, LayerRun, Profile
 
 _OPS = re.compile(r"(?P<name>.+)_mbs(?P<mbs>\d{1,6})_tp(?P<tp>\d{1,6})_algo(?P<algo>\d{1,3})\.csv")
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Key = tuple[int, int, int]
+_KEYS = ("tags", "layer_ops", "runs", "whole", "operators")
+"""Of `profile.toml`."""
 
 
 def _names(texts: dict[str, str]) -> tuple[str, ...]:
@@ -52,6 +56,8 @@ class _Side(NamedTuple):
     tags: dict[str, str] = {}  # noqa: RUF012 - never changed
     layer: tuple[str, str] | None = None
     runs: Any = ()
+    operators: Any = {}  # noqa: RUF012 - never changed
+    whole: bool = False
 
 
 class _Reader:
@@ -74,6 +80,8 @@ class _Reader:
         self._missing_tps(axes[1])
         self._missing_collectives(axes[1])
         runs = self._runs(side, ops)
+        operators, wrong = read_facts(side.operators, ops)
+        self.faults += wrong
         if self.faults or intra is None:
             raise InputError(self.faults, title=title)
         if inter is None:
@@ -81,7 +89,8 @@ class _Reader:
         return Profile(
             name=self.name, ops=ops, micro_batches=axes[0], tps=axes[1], variants=axes[2],
             values=_values(grid, axes, ops), collectives=collectives, intra=intra, inter=inter,
-            tags=side.tags, layer_ops=side.layer, runs=runs, identity=self._identity(), notes=_few(self.notes),
+            tags=side.tags, layer_ops=side.layer, runs=runs, operators=operators,
+            whole=side.whole or lists_all(ops), identity=self._identity(), notes=_few(self.notes),
         )  # fmt: skip
 
     def _grid(self) -> dict[Key, OpRows]:
@@ -130,7 +139,12 @@ class _Reader:
         said = {str(key): str(value) for key, value in tags.items()} if isinstance(tags, dict) else {}
         if said.get("source") == "analytic":
             self.notes.append(ANALYTIC)
-        return _Side(said, (str(layer[0]), str(layer[1])) if layer else None, data.get("runs", []))
+        if not isinstance(whole := data.get("whole", False), bool):
+            self.faults.append(Fault("profile.toml", "whole must be true (the rows are the whole model) or false"))
+        self.faults += [Fault("profile.toml", f"{key} is not known; there are {', '.join(_KEYS)}")
+                        for key in data if key not in _KEYS]  # fmt: skip
+        pair = (str(layer[0]), str(layer[1])) if layer else None
+        return _Side(said, pair, data.get("runs", []), data.get("operators", {}), whole is True)
 
     def _runs(self, side: _Side, ops: tuple[str, ...]) -> tuple[LayerRun, ...]:
         """Layers in a row, each by the names of its first and last operator."""

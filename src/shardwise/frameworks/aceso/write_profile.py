@@ -11,6 +11,7 @@ from pathlib import Path
 from shardwise.errors import FileError
 from shardwise.frameworks.aceso.profile_texts import ENDINGS
 from shardwise.inputs.write import together, write_text
+from shardwise.per_op.profiles.facts import written_facts
 from shardwise.per_op.profiles.table import MB, MS, US, Band, Profile
 
 _STRANGE = re.compile(r"[^\w.+-]+")
@@ -76,4 +77,8 @@ def _side(profile: Profile) -> str:
             {"layers": [[profile.ops[row] for row in span] for span in run.spans], "repeats": run.repeats}
             for run in profile.runs
         ]
+    if profile.whole:
+        data["whole"] = True
+    if profile.operators:
+        data["operators"] = {name: written_facts(said) for name, said in profile.operators.items()}
     return tomli_w.dumps(data)

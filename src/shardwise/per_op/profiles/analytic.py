@@ -20,6 +20,7 @@ from shardwise.ops.embedding import embedding, head
 from shardwise.ops.layer import LayerKind, layer_kinds, layer_ops
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard, shard_of
+from shardwise.per_op.profiles.facts import Said
 from shardwise.per_op.profiles.table import COLLECTIVES, COLUMNS, MB, Band, CollectiveSamples, LayerRun, Profile
 
 ANALYTIC = "the profile is made by our analytic model, not measured"
@@ -76,10 +77,11 @@ def make_profile(
     kinds = list(dict.fromkeys(layer_kinds(model)))
     values = []
     names: list[str] = []
+    operators: dict[str, Said] = {}
     for rows in operator_rows(
         model, runtime, seq=seq, dtype=dtype, micro_batches=micro_batches, tps=tps, flash=flash
     ):  # fmt: skip
-        names = rows.names
+        names, operators = rows.names, _operators(rows)
         values.append(table_of(rows, machine, network))
     shaped = np.array(values).reshape(len(micro_batches), len(tps), len(names), len(COLUMNS))
     shaped = np.moveaxis(shaped, -1, 0)[:, :, :, None, :]
@@ -91,9 +93,22 @@ def make_profile(
             "source": "analytic", "device": cluster.gpu.name, "seq": str(seq), "dtype": dtype,
             "attention": "flash" if flash else "plain", "framework": runtime.name,
         },
-        runs=_runs(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds),
+        runs=_runs(shard_of(model, Strategy(micro_batch=1, seq=seq), runtime), kinds), operators=operators,
         identity=f"analytic-{model.name}-{cluster.gpu.name}-{seq}", notes=(ANALYTIC,),
     )  # fmt: skip
+
+
+_KINDS = {"gemm": "matrix", "grouped": "matrix", "attention": "attention"}
+
+
+def _operators(rows: OperatorRows) -> dict[str, Said]:
+    """Facts of our own operators: whole tensors between them, layers recomputed, ends not."""
+    first, last = rows.ends[0], rows.ends[-2]
+    found: dict[str, Said] = {}
+    for index, (name, op) in enumerate(zip(rows.names, rows.ops, strict=True)):
+        kind = "embedding" if index < first else "head" if index >= last else _KINDS.get(op.kind, "pointwise")
+        found[name] = {"kind": kind} | ({"starts_layer": True} if first <= index < last and index in rows.ends else {})
+    return found
 
 
 def communication(op: Op, tp: int, network: Network) -> tuple[float, float]:

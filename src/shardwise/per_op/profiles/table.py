@@ -5,8 +5,9 @@ SI inside. Aceso's files say us, ms and MB (2^20 bytes): the factors below are t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,6 +76,10 @@ class Profile:
     """First and last operator of the layer, where the profile says so itself."""
     runs: tuple[LayerRun, ...] = ()
     """How the layers follow one another, where the profile says so itself; all other rows stand once."""
+    whole: bool = False
+    """Whether its rows are the whole model: no layer repeats."""
+    operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    """Facts of operators that the profile says itself (`facts.OperatorFacts`), by operator."""
     identity: str = ""
     """Short hash of everything that was read."""
     notes: tuple[str, ...] = ()
