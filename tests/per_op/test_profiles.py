@@ -15,6 +15,7 @@ from shardwise.frameworks.aceso.read_profile import read_profile
 from shardwise.frameworks.aceso.write_profile import texts, write_profile
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.load import load_runtime
+from shardwise.frameworks.aceso.names import full_facts
 from shardwise.per_op.advice import attention_kernel, warnings
 from shardwise.per_op.chain import chain_of, own_chain
 from shardwise.per_op.profiles.analytic import make_profile
@@ -200,15 +201,15 @@ def test_a_models_name_does_not_lead_out_of_the_folder(tmp_path):
 
 
 def test_the_seed_profile_is_told_from_one_with_fused_attention(seed_profile):
-    assert attention_kernel(seed_profile) == "plain"
+    assert attention_kernel(seed_profile, full_facts(seed_profile)) == "plain"
     from dataclasses import replace
 
     values = seed_profile.values.copy()
     values[5, ..., 1] = 30 * MB
     fused = replace(seed_profile, values=values)
-    assert attention_kernel(fused) == "flash"
-    assert "out of memory" in " ".join(warnings(fused, {"attention": "plain"}))
-    assert not list(warnings(seed_profile, {"attention": "plain"}))
+    assert attention_kernel(fused, full_facts(fused)) == "flash"
+    assert "out of memory" in " ".join(warnings(fused, full_facts(fused), {"attention": "plain"}))
+    assert not list(warnings(seed_profile, full_facts(seed_profile), {"attention": "plain"}))
 
 
 def test_t5_has_two_runs_of_layers_and_is_planned():
@@ -218,7 +219,7 @@ def test_t5_has_two_runs_of_layers_and_is_planned():
     from .conftest import question
 
     ops = ("encoder-embedding", "enc-1st-layernorm", "enc-attention-qkv", "enc-post-MLP-dropout", "decoder-embedding",
-           "dec-1st-layernorm", "dec-attention-qkv", "dec-post-MLP-dropout", "t5-post-process")  # fmt: skip
+           "dec-1st-layernorm", "dec-attention-qkv-1", "dec-post-MLP-dropout", "t5-post-process")  # fmt: skip
     found = random_profile(11, ops=ops)
     from dataclasses import replace
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwise.errors import Fault, InputError
-from shardwise.per_op.question import OperatorQuestion, PerOpPlan
-from shardwise.per_op.tables import Array, Tables, tables_of
+from shardwise.per_op.question import OperatorQuestion, PerOpPlan, SplitStage
+from shardwise.per_op.tables import NEVER, Array, Tables, tables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,28 @@ def crossings(question: OperatorQuestion, gpus: tuple[int, ...]) -> list[tuple[i
 
 def evaluate(question: OperatorQuestion, plan: PerOpPlan) -> PerOpCost:
     """The cost of a plan; a plan that the profile does not cover is refused."""
+    first = 0
     for stage in plan.stages:
         if missing := sorted(set(stage.layouts).difference(tables_of(question, plan.samples, stage.gpus).layouts)):
             tp, dp, variant = missing[0]
             raise InputError(Fault("plan", f"tp {tp} x dp {dp} variant {variant} with micro batches of {plan.samples} "
                                    f"samples on {stage.gpus} GPUs is not in the profile or the space"))  # fmt: skip
+        _refuse_split(question, plan, stage, first)
+        first += stage.size
     return question.pricing.evaluate(question, plan)
+
+
+def _refuse_split(question: OperatorQuestion, plan: PerOpPlan, stage: SplitStage, first: int) -> None:
+    """A split that the profile says an operator cannot have."""
+    tables = tables_of(question, plan.samples, stage.gpus)
+    for layout in set(stage.layouts):
+        never = tables.work[tables.layouts.index(layout)] >= NEVER
+        if not never.any():
+            continue
+        for own, row in zip(stage.layouts, question.chain.rows[first:], strict=False):
+            if own == layout and never[row]:
+                said = f"{question.profile.ops[row]} cannot have tp {layout.tp}, as profile.toml says"
+                raise InputError(Fault("plan", said))
 
 
 def with_spare(question: OperatorQuestion, plan: PerOpPlan, made: PerOpCost, wholes: list[float]) -> PerOpCost:

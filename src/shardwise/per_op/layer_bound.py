@@ -44,7 +44,8 @@ def longest_stage(question: OperatorQuestion, samples: int) -> float:
         if not tables.layouts:
             continue
         changes = np.where(tables.cross < NEVER, tables.cross, 0.0).max(axis=(1, 2))
-        each = np.maximum(0.0, (tables.work + np.maximum(0.0, tables.forward)).max(axis=0) + changes)
+        work = np.where(tables.work < NEVER, tables.work, 0.0)
+        each = np.maximum(0.0, (work + np.maximum(0.0, tables.forward)).max(axis=0) + changes)
         ends = max(0.0, float(tables.enter.max())) + max(0.0, float(tables.leave.max()))
         most = max(most, float(each[tables.rows].sum()) + ends)
     return most * (1 + 1e-9)

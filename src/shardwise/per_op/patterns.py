@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.per_op.evaluate import in_flight, stage_cost
 from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.stage import SolvedStage, StageTask
-from shardwise.per_op.tables import Array, Tables, tables_of
+from shardwise.per_op.tables import NEVER, Array, Tables, tables_of
 
 MOST_OPS = 14
 """Layers of more operators are recomputed by single runs only."""
@@ -175,7 +175,7 @@ class Filler:
                 return None
             flags = mixed
         cost = stage_cost(self.question, tables, task.first, layouts, flags, *args) if excess > 0 else plain
-        if cost.memory > self.limit:
+        if cost.memory > self.limit or cost.seconds >= NEVER:
             return None
         return SolvedStage(seconds=cost.seconds, lower=0.0, layouts=layouts, recompute=flags)
 

@@ -11,7 +11,7 @@ from shardwise.per_op.evaluate import crossings
 from shardwise.per_op.patterns import Filler
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.stage import SolvedStage, StageTask
-from shardwise.per_op.tables import gpu_counts, layouts_of, sample_counts
+from shardwise.per_op.tables import NEVER, gpu_counts, layouts_of, sample_counts, tables_of
 
 
 def balanced(question: OperatorQuestion, stages: int) -> PerOpPlan | None:
@@ -62,13 +62,19 @@ def uniform(question: OperatorQuestion, sizes: list[int], gpus: list[int]) -> Pe
         OperatorLayout(min(count, question.tp_limit), -(-count // min(count, question.tp_limit))) for count in gpus
     ]
     for size in sample_counts(question):
-        if all(split in layouts_of(question, size, count) for split, count in zip(splits, gpus, strict=True)):
+        if all(runs(question, size, count, split) for split, count in zip(splits, gpus, strict=True)):
             stages = tuple(
                 SplitStage(gpus=count, layouts=(split,) * own, recompute=(False,) * own)
                 for own, count, split in zip(sizes, gpus, splits, strict=True)
             )
             return PerOpPlan(stages=stages, samples=size)
     return None
+
+
+def runs(question: OperatorQuestion, samples: int, gpus: int, split: OperatorLayout) -> bool:
+    """Whether a stage can have one split for all operators of the model."""
+    tables = tables_of(question, samples, gpus)
+    return split in tables.layouts and bool((tables.work[tables.layouts.index(split)] < NEVER).all())
 
 
 def _doubled(question: OperatorQuestion, stages: int) -> list[int] | None:

@@ -6,7 +6,7 @@ evaluation of a plan says, so that a bound of the one is a bound of the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -63,7 +63,19 @@ class Tables:
 
 @lru_cache(maxsize=256)
 def _cached(key: _Key) -> Tables:
-    return key.question.pricing.tables(key.question, key.samples, key.gpus)
+    return _allowed(key.question.profile, key.question.pricing.tables(key.question, key.samples, key.gpus))
+
+
+def _allowed(profile: Profile, made: Tables) -> Tables:
+    """A split that the profile says an operator cannot have takes for ever."""
+    limits = [(row, said["tp"]) for row, name in enumerate(profile.ops)
+              if (said := profile.operators.get(name, {})).get("tp")]  # fmt: skip
+    if not limits:
+        return made
+    work = made.work.copy()
+    for row, sizes in limits:
+        work[[layout.tp not in sizes for layout in made.layouts], row] = NEVER
+    return replace(made, work=work)
 
 
 class _Key:

@@ -14,7 +14,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
-from shardwise.per_op.tables import gpu_counts, layouts_of, sample_counts, tables_of
+from shardwise.per_op.tables import NEVER, gpu_counts, layouts_of, sample_counts, tables_of
 
 BEST = 16
 """Strategies that are taken over from the search over strategies."""
@@ -56,7 +56,9 @@ def whole_plans(question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
         gpus, rest = divmod(question.gpus, stages)
         if rest or gpus not in gpu_counts(question) or (question.space == "compatible" and question.node % gpus):
             continue
-        for layout, again in product(layouts_of(question, size, gpus), (False, True)):
+        allowed = (tables_of(question, size, gpus).work < NEVER).all(axis=1)
+        layouts = [layout for layout, good in zip(layouts_of(question, size, gpus), allowed, strict=True) if good]
+        for layout, again in product(layouts, (False, True)):
             try:
                 layers = spread(question.chain.layers, Strategy(pp=stages))
             except InputError:  # fewer layers than stages

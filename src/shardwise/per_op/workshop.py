@@ -11,7 +11,7 @@ from shardwise.per_op.evaluate import PerOpCost, crossings, evaluate, stage_cost
 from shardwise.per_op.patterns import Filler
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
 from shardwise.per_op.stage import StageTask
-from shardwise.per_op.tables import Array, layouts_of, tables_of
+from shardwise.per_op.tables import NEVER, Array, layouts_of, tables_of
 
 
 class StagePart(NamedTuple):
@@ -47,15 +47,23 @@ class Workshop:
 
     def legal(self, draft: PlanDraft) -> bool:
         """Whether the GPUs add up, fall on nodes as the space wants, and the profile covers all layouts."""
-        left = self.question.gpus
+        left, first = self.question.gpus, 0
         for part in draft.parts:
             if not part.layouts or not moves(self.question, part.gpus, left)[0]:
                 return False
             known = layouts_of(self.question, draft.samples, part.gpus)
-            if not set(part.layouts) <= set(known):
+            if not set(part.layouts) <= set(known) or self._never(draft.samples, part, first):
                 return False
-            left -= part.gpus
+            left, first = left - part.gpus, first + len(part.layouts)
         return left == 0
+
+    def _never(self, samples: int, part: StagePart, first: int) -> bool:
+        """Whether an operator has a split that the profile says it cannot have."""
+        tables = tables_of(self.question, samples, part.gpus)
+        if not (tables.work >= NEVER).any():
+            return False
+        layouts = [tables.layouts.index(layout) for layout in part.layouts]
+        return bool((tables.work[layouts, tables.rows[first : first + len(layouts)]] >= NEVER).any())
 
     def made(self, draft: PlanDraft) -> tuple[PerOpPlan, PerOpCost]:
         """The plan of a draft, recompute chosen where it does not fit, and its cost."""

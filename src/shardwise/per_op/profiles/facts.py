@@ -123,7 +123,7 @@ def facts_of(profile: Profile, known: Callable[[str], OperatorFacts | None]) -> 
             unknown.append(name)
             continue
         base = table or _by_kind(said["kind"])
-        found.append(replace(base, **({"dtype": dtype} if dtype else {}), **said))
+        found.append(replace(base, **({"dtype": dtype} if dtype else {}) | said))
     if unknown:
         raise InputError([Fault("--profiles", _unknown(name)) for name in unknown])
     return tuple(found)
