@@ -6,7 +6,7 @@ Which rows form the layer is data: the profile says so itself, or its operators 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -119,34 +119,29 @@ Array = np.ndarray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ranges:
-    """Numbers of the distinct ranges."""
+    """Numbers of the distinct ranges: those from a first layer on, and those that begin later in a run of layers and
+    end beyond it.
+    """
 
     count: int
     """Operators."""
     longest: int
     """Operators of the longest range."""
     starts: Array
-    """First operators of forward ranges."""
-    ends: Array
-    """Ends of backward ranges."""
+    """First operators of ranges from a first layer on: each has a range of every length."""
     number: Array
-    """[first, end] number of the range; -1: none, or longer than the longest."""
+    """[first, end] number of the range; -1: none, or longer than the longest. Late ones are added by `extended`."""
+    total: int
 
-    @property
-    def total(self) -> int:
-        return len(self.starts) * self.longest + len(self.ends) * self.count
-
-    def of(self, number: int) -> tuple[int, int]:
-        """First operator and end of a range."""
-        forward = len(self.starts) * self.longest
-        if number < forward:
-            first = int(self.starts[number // self.longest])
-            return first, first + number % self.longest + 1
-        at, first = divmod(number - forward, self.count)
-        return first, int(self.ends[at])
+    def extended(self, firsts: Array, ends: Array) -> Ranges:
+        """With so many ranges more."""
+        number = self.number.copy()
+        number[firsts, ends] = self.total + np.arange(len(firsts))
+        return replace(self, number=number, total=self.total + len(firsts))
 
 
 def ranges_of(chain: Chain, longest: int) -> Ranges:
+    """All ranges that are, up to whole layers, ranges from a first layer on."""
     count = len(chain.rows)
     longest = min(longest, count)
     shift, limit = np.zeros(count, dtype=int), np.full(count, count)
@@ -161,13 +156,8 @@ def ranges_of(chain: Chain, longest: int) -> Ranges:
     place[starts] = np.arange(len(starts))
     first, length = np.arange(count)[:, None], np.arange(1, longest + 1)[None, :]
     end = first + length
-    beyond = late[:, None] & (end > limit[:, None]) & (end <= count)
-    ends = np.unique(end[beyond])
-    end_place = np.zeros(count + 1, dtype=int)
-    end_place[ends] = np.arange(len(ends))
+    good = (end <= count) & ~(late[:, None] & (end > limit[:, None]))
     number = place[np.arange(count) - shift][:, None] * longest + length - 1
-    backward = len(starts) * longest + end_place[np.minimum(end, count)] * count + first
     by_end = np.full((count + 1, count + 1), -1)
-    good = end <= count
-    by_end[np.broadcast_to(first, end.shape)[good], end[good]] = np.where(beyond, backward, number)[good]
-    return Ranges(count=count, longest=longest, starts=starts, ends=ends, number=by_end)
+    by_end[np.broadcast_to(first, end.shape)[good], end[good]] = number[good]
+    return Ranges(count=count, longest=longest, starts=starts, number=by_end, total=len(starts) * longest)
