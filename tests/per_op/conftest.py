@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shardwise.api import load_cluster
-from shardwise.frameworks.aceso.pricing import Aceso
 from shardwise.frameworks.aceso.names import full_facts
+from shardwise.frameworks.aceso.pricing import Aceso
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.chain import chain_of

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from shardwise.errors import InputError, UnknownNameError
+from shardwise.frameworks.aceso.names import full_facts
 from shardwise.frameworks.aceso.profile_texts import MOST_BYTES
 from shardwise.frameworks.aceso.read_profile import read_profile
 from shardwise.frameworks.aceso.write_profile import texts, write_profile
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.load import load_runtime
-from shardwise.frameworks.aceso.names import full_facts
 from shardwise.per_op.advice import attention_kernel, warnings
 from shardwise.per_op.chain import chain_of, own_chain
 from shardwise.per_op.profiles.analytic import make_profile

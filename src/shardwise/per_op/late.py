@@ -42,9 +42,7 @@ class _Side(NamedTuple):
     weight: Array
 
 
-def late_ranges(
-    relaxed: Relaxed, block: ChainBlock, longest: int, cap: float, deadline: Deadline
-) -> LateRanges | None:
+def late_ranges(relaxed: Relaxed, block: ChainBlock, longest: int, cap: float, deadline: Deadline) -> LateRanges | None:
     """Of one run of layers, those that can take at most `cap` seconds; none: there are none."""
     count = len(relaxed.tables.rows)
     low = max(block.start + block.period, block.end - longest + 1)

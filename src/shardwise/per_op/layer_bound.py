@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwise.per_op.relaxed import Relaxed, step
 from shardwise.per_op.chain import Array
 from shardwise.per_op.cut import moves
 from shardwise.per_op.question import OperatorQuestion
+from shardwise.per_op.relaxed import Relaxed, step
 from shardwise.per_op.tables import NEVER, gpu_counts, tables_of
 
 

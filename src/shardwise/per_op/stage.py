@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.per_op.answer import NEVER, Deadline
-from shardwise.per_op.relaxed import prices_of
 from shardwise.per_op.evaluate import in_flight
 from shardwise.per_op.question import OperatorQuestion
+from shardwise.per_op.relaxed import prices_of
 from shardwise.per_op.tables import Array, Tables, tables_of
 
 MOST_LABELS = 6_000

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwise.per_op.answer import NEVER, Deadline
+from shardwise.per_op.answer import Deadline
 from shardwise.per_op.evaluate import crossings
 from shardwise.per_op.patterns import Filler
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage

@@ -108,7 +108,9 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     faults += [*_refused(question), *order_faults(question, given.schedule), *_other_length(given, profile)]
     if faults:
         raise InputError(faults)
-    return replace(question, notes=(*profile.notes, *told, *warnings(profile, full_facts(profile), _pairs(given.runs_with))))
+    return replace(
+        question, notes=(*profile.notes, *told, *warnings(profile, full_facts(profile), _pairs(given.runs_with)))
+    )
 
 
 def _unreadable(given: OperatorOptions) -> Iterator[Fault]:

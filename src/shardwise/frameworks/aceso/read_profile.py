@@ -50,7 +50,7 @@ def read_profile(path: str | Path, name: str = "") -> Profile:
     return _Reader(texts, chosen).profile(str(path))
 
 
-class _Side(NamedTuple):
+class _RunEnd(NamedTuple):
     """What `profile.toml` says; runs as they are written there."""
 
     tags: dict[str, str] = {}  # noqa: RUF012 - never changed
@@ -118,17 +118,17 @@ class _Reader:
             return None
         return band(file, self.texts[file], self.faults)
 
-    def _side(self) -> _Side:
+    def _side(self) -> _RunEnd:
         """What an own `profile.toml` says."""
         if "profile.toml" not in self.texts:
-            return _Side()
+            return _RunEnd()
         from shardwise.inputs.files import parse_mapping
 
         try:
             data = parse_mapping(self.texts["profile.toml"], "profile.toml")
         except InputError as error:
             self.faults += error.faults
-            return _Side()
+            return _RunEnd()
         layer = data.get("layer_ops")
         if layer is not None and not _pair(layer):
             self.faults.append(
@@ -144,9 +144,9 @@ class _Reader:
         self.faults += [Fault("profile.toml", f"{key} is not known; there are {', '.join(_KEYS)}")
                         for key in data if key not in _KEYS]  # fmt: skip
         pair = (str(layer[0]), str(layer[1])) if layer else None
-        return _Side(said, pair, data.get("runs", []), data.get("operators", {}), whole is True)
+        return _RunEnd(said, pair, data.get("runs", []), data.get("operators", {}), whole is True)
 
-    def _runs(self, side: _Side, ops: tuple[str, ...]) -> tuple[LayerRun, ...]:
+    def _runs(self, side: _RunEnd, ops: tuple[str, ...]) -> tuple[LayerRun, ...]:
         """Layers in a row, each by the names of its first and last operator."""
         places = {name: index for index, name in enumerate(ops)}
         try:
