@@ -169,4 +169,4 @@ class Deadline:
             raise OutOfTimeError("no plan was found in the time given; give more, or use --method alleviate")
 
 
-NEVER = Deadline()
+ENDLESS = Deadline()

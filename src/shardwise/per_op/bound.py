@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.per_op.answer import NEVER, Deadline
+from shardwise.per_op.answer import ENDLESS, Deadline
 from shardwise.per_op.chain import Ranges, ranges_of
 from shardwise.per_op.evaluate import alike
 from shardwise.per_op.late import late_ranges
@@ -39,7 +39,7 @@ class StageBounds:
 
 
 def stage_bounds(
-    question: OperatorQuestion, samples: int, gpus: int, behind: int, cap: float, deadline: Deadline = NEVER
+    question: OperatorQuestion, samples: int, gpus: int, behind: int, cap: float, deadline: Deadline = ENDLESS
 ) -> StageBounds | None:
     """Bounds of all ranges that can take at most `cap` seconds; none where the profile has no layout."""
     tables = tables_of(question, samples, gpus)

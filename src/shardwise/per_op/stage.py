@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.per_op.answer import NEVER, Deadline
+from shardwise.per_op.answer import ENDLESS, Deadline
 from shardwise.per_op.evaluate import in_flight
 from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.relaxed import prices_of
@@ -71,7 +71,7 @@ class _Labels(NamedTuple):
 class Stager:
     """Solves stages of one question."""
 
-    def __init__(self, question: OperatorQuestion, most: int = MOST_LABELS, deadline: Deadline = NEVER) -> None:
+    def __init__(self, question: OperatorQuestion, most: int = MOST_LABELS, deadline: Deadline = ENDLESS) -> None:
         self.question = question
         self.most = most
         self.deadline = deadline
@@ -97,7 +97,7 @@ class _Stage:
     """Labels of one stage."""
 
     def __init__(
-        self, question: OperatorQuestion, task: StageTask, limit: float, most: int, deadline: Deadline = NEVER
+        self, question: OperatorQuestion, task: StageTask, limit: float, most: int, deadline: Deadline = ENDLESS
     ) -> None:
         self.question, self.task, self.most, self.deadline = question, task, most, deadline
         self.tables: Tables = tables_of(question, task.samples, task.gpus)

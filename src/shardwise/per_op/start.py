@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwise.per_op.answer import Deadline
+from shardwise.per_op.answer import ENDLESS, Deadline
 from shardwise.per_op.evaluate import crossings
 from shardwise.per_op.patterns import Filler
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
@@ -96,7 +96,7 @@ Shape = tuple[int, tuple[int, ...], tuple[int, ...]]
 class Balancer:
     """Moves the ends of stages while the iteration gets shorter."""
 
-    def __init__(self, question: OperatorQuestion, deadline: Deadline = NEVER) -> None:
+    def __init__(self, question: OperatorQuestion, deadline: Deadline = ENDLESS) -> None:
         self.question, self.deadline = question, deadline
         self.filler = Filler(question)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
+
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.layers import spread
@@ -56,7 +58,7 @@ def whole_plans(question: OperatorQuestion) -> tuple[PerOpPlan, ...]:
         gpus, rest = divmod(question.gpus, stages)
         if rest or gpus not in gpu_counts(question) or (question.space == "compatible" and question.node % gpus):
             continue
-        allowed = (tables_of(question, size, gpus).work < NEVER).all(axis=1)
+        allowed = np.all(tables_of(question, size, gpus).work < NEVER, axis=1).tolist()
         layouts = [layout for layout, good in zip(layouts_of(question, size, gpus), allowed, strict=True) if good]
         for layout, again in product(layouts, (False, True)):
             try:

@@ -75,7 +75,7 @@ def _wrong(key: str, value: object) -> str:
         good = isinstance(value, list) and all(isinstance(one, str) and _form(one) for one in value)
         return "" if good else 'write a list of forms, one per variant, such as ["1d1", "1dt"]'
     if key == "tp":
-        good = isinstance(value, list) and value and all(type(one) is int and one > 0 for one in value)
+        good = isinstance(value, list) and len(value) > 0 and all(type(one) is int and one > 0 for one in value)
         return "" if good else "write a list of tensor parallel sizes such as [1, 2]"
     if key == "keeps":
         good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100
@@ -123,7 +123,7 @@ def facts_of(profile: Profile, known: Callable[[str], OperatorFacts | None]) -> 
             unknown.append(name)
             continue
         base = table or _by_kind(said["kind"])
-        found.append(replace(base, **({"dtype": dtype} if dtype else {}) | said))
+        found.append(replace(base, **{**({"dtype": dtype} if dtype else {}), **said}))
     if unknown:
         raise InputError([Fault("--profiles", _unknown(name)) for name in unknown])
     return tuple(found)
