@@ -184,7 +184,7 @@ OWN = {
     "limits": "Memory limit of every rank.",
     "bubble.real": "pp x end / model time - 1 = ideal + imbalance + recompute (SAPP's).",
     "mindformers": "The lists for its YAML.",
-    "compared": "Other strategies beside it.",
+    "compared": "Other strategies beside it, each with its bubble in the same parts.",
     "name": "Its name.",
 }
 """Path, or last name, -> meaning, where no field says it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
@@ -188,6 +190,19 @@ def test_manual_strategies_are_compared_and_marked(shardwise, folder):
     assert "greedy" in said.out
     assert "over" in said.out
     assert (folder / "greedy.svg").exists()
+    assert "ideal  imbalance  recompute" in said.out
+    ends = dict(_ends(folder / "c.svg"))
+    found = (re.search(rf"\n{name} +([\d,.]+)", said.out) for name in ("balanced", "even"))
+    balanced, even = (float(one[1].replace(",", "")) for one in found)
+    assert ends["balanced"] / ends["even"] == pytest.approx(balanced / even, abs=1e-3)  # one scale of time
+
+
+def _ends(path):
+    """The title of every figure and where its last pass ends, from the beginning of time on."""
+    for figure in ET.parse(path).getroot():  # noqa: S314 - our own text
+        drawn = [node for node in figure.iter() if node.tag.endswith("rect") and node.find("{*}title") is not None]
+        title = next(node.text for node in figure.iter() if node.tag.endswith("text"))
+        yield title.partition(":")[0], max(float(node.attrib["x"]) + float(node.attrib["width"]) for node in drawn) - 60
 
 
 BAD_MANUAL = {

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from math import floor, log10
 
 import pytest
 
@@ -37,6 +38,15 @@ def test_svg_is_whole_and_shows_the_limit(timeline):
     rectangles = [node for node in root.iter() if node.tag.endswith("rect")]
     assert len(rectangles) >= timeline.schedule.actions
     assert any("stroke-dasharray" in node.attrib for node in root.iter())
+
+
+def test_a_time_axis_with_round_numbers(timeline):
+    root = ET.fromstring(timeline_svg(timeline))  # noqa: S314 - our own text
+    told = [node.text for node in root.iter() if node.attrib.get("text-anchor") == "middle"]
+    step = float(told[1])
+    assert told == [f"{k * step:g}" for k in range(len(told))]
+    assert (len(told) - 1) * step <= timeline.makespan < len(told) * step
+    assert step / 10 ** floor(log10(step)) in {1, 2, 5}
 
 
 def test_trace_has_every_action_and_the_memory(timeline):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from shardwise.frameworks.megatron.write import layout
@@ -57,9 +58,9 @@ def compared_rows(compared: Iterable[Compared]) -> tuple[list[str], Rows]:
             else f"no: stage {', '.join(map(str, over[:4]))}{' ...' * (len(over) > 4)}, {worst:,.0f} over"
         )
         bubble = bubble_of(one.problem, one.evaluation)
-        rows.append((one.name, f"{one.evaluation.simulated:,.2f}", f"{bubble.real:.4f}",
-                     f"{max(one.evaluation.peak):,.0f}", fits))  # fmt: skip
-    return ["strategy", "simulated", "bubble", "largest peak MB", "fits"], rows
+        shares = (f"{share:.4f}" for share in (bubble.real, bubble.ideal, bubble.imbalance, bubble.recompute))
+        rows.append((one.name, f"{one.evaluation.simulated:,.2f}", *shares, f"{max(one.evaluation.peak):,.0f}", fits))
+    return ["strategy", "simulated", "bubble", "ideal", "imbalance", "recompute", "largest peak MB", "fits"], rows
 
 
 def plan_facts(found: Balanced) -> list[tuple[str, str]]:
@@ -138,7 +139,6 @@ def answer_notes(answer: BalanceAnswer) -> Iterator[str]:
 def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dict[str, Any]:
     """The JSON answer."""
     problem, best = answer.problem, answer.best
-    bubble = bubble_of(problem, best)
     data: dict[str, Any] = {
         "name": problem.name, "simulated": answer.simulated, "bound": answer.bound, "gap": answer.gap,
         "proven": answer.proven, "seconds": answer.seconds, "method": answer.method,
@@ -148,8 +148,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         "counts": best.partition.chosen(problem), "counts_by_kind": _by_kind(problem, best), "peak": best.peak,
         "fits": "yes" if best.fits else "no",
         "limits": None if float("inf") in problem.rank_limits else problem.rank_limits,
-        "bubble": {"real": bubble.real, "ideal": bubble.ideal, "imbalance": bubble.imbalance,
-                   "recompute": bubble.recompute},
+        "bubble": asdict(bubble_of(problem, best)),
     }  # fmt: skip
     if has_lists(problem):
         lists = to_lists(problem, best.partition)
@@ -159,6 +158,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         {
             "name": one.name,
             "simulated": one.evaluation.simulated,
+            "bubble": asdict(bubble_of(one.problem, one.evaluation)),
             "peak": one.evaluation.peak,
             "fits": "yes" if one.evaluation.fits else "no",
         }

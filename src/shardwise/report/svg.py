@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from html import escape
 from math import ceil, floor, log10
+from typing import NamedTuple
 
 from shardwise.estimate.iteration import Iteration
 from shardwise.measure.fit.result import Fit, FitPoint, FittedFamily
@@ -23,16 +24,33 @@ COLOURS = {"F": "#0072b2", "I": "#e69f00", "W": "#009e73", "B": "#d55e00"}
 LINES = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8b949e", "#9a8700")
 _INK = {"I": "#1a1a1a"}
 _WIDTH, _LEFT, _ROW, _GAP, _MEMORY = 1200.0, 60.0, 22.0, 4.0, 160.0
+_TICKS = 12
+"""Of the time axis at most, zero aside."""
 _LETTERS = 150
 """Of the heading in one line."""
 _LABELS = 4000
 """Actions up to which each carries its name."""
 
 
-def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False, whole: Iteration | None = None) -> str:
+class Extent(NamedTuple):
+    """What the width and the height of a figure stand for; figures with the same can be compared by eye."""
+
+    time: float
+    memory: float
+
+
+def timeline_svg(
+    timeline: Timeline,
+    title: str = "",
+    *,
+    seconds: bool = False,
+    whole: Iteration | None = None,
+    extent: Extent | None = None,
+) -> str:
     """A stand-alone SVG file; with `seconds`, times are seconds and memory is bytes. `whole`: the iteration that the
-    passes belong to, whose traffic has lanes below every rank's row.
+    passes belong to, whose traffic has lanes below every rank's row. By default the timeline fills its extent.
     """
+    extent = extent or Extent(whole.seconds if whole else timeline.makespan, _most_memory(timeline))
     pp, lanes = timeline.schedule.pp, len(whole.lanes(0)) if whole else 2 * bool(timeline.host)
     makespan = _time(timeline.makespan, seconds=seconds).replace(" ", "\N{NO-BREAK SPACE}")
     said = f"makespan {makespan}, bubble {100 * timeline.bubble:.2f}%"
@@ -42,7 +60,7 @@ def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False, 
     top, each = 16.0 + 18.0 * len(heading), _ROW + _GAP + lanes * LANE
     below = top + pp * each + 30.0
     height = below + _MEMORY + 40.0 + (18.0 if whole else 0.0)
-    scale = (_WIDTH - _LEFT - 20.0) / ((whole.seconds if whole else timeline.makespan) or 1.0)
+    scale = (_WIDTH - _LEFT - 20.0) / (extent.time or 1.0)
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height:g}" '
@@ -60,7 +78,8 @@ def timeline_svg(timeline: Timeline, title: str = "", *, seconds: bool = False, 
             parts += rank_lanes(whole, rank, top + rank * each, _ROW, _LEFT, scale)
         elif timeline.host:
             parts += host_lanes(timeline, rank, top + rank * each, _ROW, _LEFT, scale)
-    parts += _memory(timeline, below, scale, seconds=seconds)
+    parts += _axis(extent.time, below - 28.0, scale, seconds=seconds)
+    parts += _memory(timeline, below, scale, extent.memory or 1.0, seconds=seconds)
     parts += _legend(timeline, below + _MEMORY + 26.0)
     if whole:
         parts += lanes_legend(whole, _LEFT, height - 14.0)
@@ -97,10 +116,31 @@ def _pairs(timeline: Timeline, rank: int, y: float, scale: float) -> Iterator[st
         )
 
 
-def _memory(timeline: Timeline, y: float, scale: float, *, seconds: bool) -> list[str]:
+def _axis(span: float, y: float, scale: float, *, seconds: bool) -> Iterator[str]:
+    """Times at round numbers."""
+    step = _round_step(span)
+    for k in range(int(span / step * (1 + 1e-9)) + 1):
+        x, said = _LEFT + k * step * scale, _time(k * step, seconds=seconds)
+        yield f'<line x1="{x:.2f}" x2="{x:.2f}" y1="{y:g}" y2="{y + 4:g}" stroke="#888"/>'
+        yield f'<text x="{x:.2f}" y="{y + 14:g}" font-size="9" fill="#555" text-anchor="middle">{said}</text>'
+    yield f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{y:g}" y2="{y:g}" stroke="#888"/>'
+
+
+def _round_step(span: float) -> float:
+    """1, 2 or 5 times a power of ten, some ten of them in a span."""
+    if span <= 0:
+        return 1.0
+    power = 10.0 ** floor(log10(span / _TICKS))
+    return next(step * power for step in (1.0, 2.0, 5.0, 10.0) if step * power * _TICKS >= span)
+
+
+def _most_memory(timeline: Timeline) -> float:
+    return max((*timeline.peak, *timeline.costs.memory_limit))
+
+
+def _memory(timeline: Timeline, y: float, scale: float, most: float, *, seconds: bool) -> list[str]:
     """One step line a rank, and the limit where there is one."""
     limit = max(timeline.costs.memory_limit, default=0.0)
-    most = max((*timeline.peak, limit)) or 1.0
     parts = [
         f'<text x="4" y="{y + 10:g}">memory</text>',
         f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{y + _MEMORY:g}" y2="{y + _MEMORY:g}" stroke="#888"/>',
@@ -159,11 +199,14 @@ _OPEN = re.compile(r'<svg xmlns="[^"]*" viewBox="0 0 ([\d.]+) ([\d.]+)"')
 
 
 def compared_svg(compared: Iterable[Compared]) -> str:
-    """One SVG file, the strategies below each other."""
+    """One SVG file, the strategies below each other, all in one extent."""
+    compared = list(compared)
+    timelines = [one.evaluation.timeline for one in compared]
+    extent = Extent(max(one.makespan for one in timelines), max(map(_most_memory, timelines)))
     parts, y, width = list[str](), 0.0, 0.0
     for one in compared:
         title = one.name if one.evaluation.fits else f"{one.name} (over the memory limit)"
-        figure = timeline_svg(one.evaluation.timeline, title)
+        figure = timeline_svg(one.evaluation.timeline, title, extent=extent)
         found = _OPEN.search(figure)
         wide, tall = (float(found[1]), float(found[2])) if found else (1200.0, 800.0)
         placed = f'<svg y="{y:g}" width="{wide:g}" height="{tall:g}" viewBox="0 0 {wide:g} {tall:g}"'
