@@ -10,7 +10,7 @@ import pytest
 
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.frameworks.aceso.plan_file import from_aceso, to_aceso
-from shardwise.per_op.advice import measured_factor
+from shardwise.per_op.advice import measured_memory
 from shardwise.per_op.alleviate import HopBudget, alleviate, starts_of
 from shardwise.per_op.bound import stage_bounds
 from shardwise.per_op.chain import chain_of
@@ -159,7 +159,7 @@ def test_an_edited_plan_is_refused_with_the_reason(seed_profile, key, value, sai
 def test_a_measured_peak_corrects_the_search():
     asked = middling(0)
     first = search(asked)
-    factor, told = measured_factor(f"stage0={1.2 * first.cost.memory[0]:.0f}B", first.cost)
+    factor, _, told = measured_memory(f"stage0={1.2 * first.cost.memory[0]:.0f}B", first.cost)
     assert factor == pytest.approx(1.2, rel=1e-6)
     assert "measured" in told[0]
     second = solve(replace(asked, memory_factor=factor))
@@ -167,7 +167,7 @@ def test_a_measured_peak_corrects_the_search():
     assert max(stage.memory for stage in second.cost.stages) * factor <= asked.memory * (1 + 1e-9)
     for text in ("stage9=1GB", "stage0", "stage0=many"):
         with pytest.raises(InputError, match="--measured-memory"):
-            measured_factor(text, first.cost)
+            measured_memory(text, first.cost)
 
 
 def test_the_full_space_takes_any_number_of_gpus():

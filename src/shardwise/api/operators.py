@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def operator_question(**asked: Any) -> OperatorQuestion:  # noqa: ANN401 - each as `plan_operators` types it
     """What `plan_operators` would search, checked and not searched; `.notes` says what should be known of it.
 
-    `asked`: all its parameters from `model` to `p2p_overlap` but `compare`, by name.
+    `asked`: all its parameters from `model` to `p2p_overlap` but `compare`, by name, and `start`, whose file may say
+    how many layers there are.
     """
     from shardwise.api.reading import as_cluster, as_model
     from shardwise.frameworks.aceso.ask import OperatorOptions, question_of
@@ -31,8 +32,10 @@ def operator_question(**asked: Any) -> OperatorQuestion:  # noqa: ANN401 - each 
 
     if isinstance(asked["runtime"], str):
         asked["runtime"] = load_runtime(asked["runtime"])
-    loaders: dict[str, Callable[[Any], object]] = {"model": as_model, "cluster": as_cluster, "profiles": str}
-    asked |= {name: load(asked[name]) for name, load in loaders.items() if asked[name] is not None}
+    loaders: dict[str, Callable[[Any], object]] = {
+        "model": as_model, "cluster": as_cluster, "profiles": str, "start": str,
+    }  # fmt: skip
+    asked |= {name: load(asked[name]) for name, load in loaders.items() if asked.get(name) is not None}
     if asked["cluster"] is not None:
         refuse_mixed(asked["cluster"], "cluster", "plan-operators", "give one kind, or plan whole strategies (`plan`)")
     return question_of(OperatorOptions(**asked))
@@ -69,7 +72,8 @@ def plan_operators(
 
     How it is searched. `method`: auto, exact, deep or alleviate; `start`: of alleviate: `balanced`, `by-share`,
     `tail-heavy`, or a plan in Aceso's JSON; `hops`, `trials`: changes in a row, and descents, of alleviate;
-    `measured_memory`: peaks of a run of the plan in `start`, such as `stage0=58.8GiB`, which correct the memory model;
+    `measured_memory`: peaks of a run of the plan in `start`, such as `stage0=58.8GiB`, or where it ran out what it held
+    and what it asked for in addition, `stage0=58.8GiB+2.13GiB`, which correct the memory model;
     `best`: plans in all, the others are `.others`; `time_limit`: CPU seconds; `workers`: processes; `executor`:
     `processes` or `ray`; `address`: of a running Ray cluster; `report` is called with how far the search is
     (`Standing`); once `stop` says yes, the best so far is the answer, in one process.
@@ -86,6 +90,7 @@ def plan_operators(
         profile=profile, layers=layers, layer_ops=layer_ops, runs_with=runs_with, gpus=gpus, memory=memory,
         gpus_per_node=gpus_per_node, microbatches=microbatches, stages=stages, most_tp=most_tp, zero=zero,
         compatible=compatible, compatible_space=compatible_space, schedule=schedule, p2p_overlap=p2p_overlap,
+        start=start,
     )  # fmt: skip
     refuse_search(asked, schedule, method, hops=hops, trials=trials, best=best, time_limit=time_limit)
     if measured_memory:
@@ -151,10 +156,11 @@ def write_profiles(question: OperatorQuestion, folder: Source) -> None:
 
 
 def aceso_lacks(question: OperatorQuestion) -> tuple[str, ...]:
-    """What Aceso's runtime cannot do with the question's model."""
+    """What Aceso's runtime cannot do with the question's model, and what it reads of it that nothing says."""
+    from shardwise.frameworks.aceso.plan_file import lacks
     from shardwise.per_op.advice import unsupported
 
-    return tuple(unsupported(question.model)) if question.model else ()
+    return (*(unsupported(question.model) if question.model else ()), *lacks(question))
 
 
 def write_aceso(answer: OperatorAnswer, path: Source, best: int = 1) -> int:

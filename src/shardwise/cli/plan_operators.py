@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ASKED = (
     "model", "cluster", "global_batch", "seq", "runtime", "profiles", "profile", "layers", "layer_ops", "runs_with",
     "gpus", "gpus_per_node", "memory", "microbatches", "stages", "most_tp", "compatible", "compatible_space", "zero",
-    "schedule", "p2p_overlap",
+    "schedule", "p2p_overlap", "start",
 )  # fmt: skip
 _PARTS = "ms per pass; MiB"
 _SEARCHED = ("method", "start", "hops", "trials", "best", "time_limit", "workers", "executor", "address", "schedule")
@@ -45,7 +45,7 @@ _profile_options = several(
     _text("--write-operators", "FILE", "Write what `probe --operators` should measure; no search."),
     _text("--micro-batch", "N,N,...", "With --write-operators: samples of a replica to measure. [1,2,4,8]"),
     _text("--profile", "NAME", "Which model of the profiles, such as gpt_1_3B."),
-    _number("--layers", "Model.layers", "Layers of the model; known for Aceso's sizes."),
+    _number("--layers", "Model.layers", "Layers of the model; known for Aceso's sizes, and from --start FILE."),
     _text("--layer-ops", "FIRST,LAST", "First and last operator of a layer, where not known."),
     _text("--runs-with", "KEY=VALUE,...",
           "What the run will have, such as attention=plain: told where the profile differs."),
@@ -84,7 +84,8 @@ _search_options = several(
     _number("--time-limit", "option.seconds", "CPU seconds, such as 60s; the best so far is the answer. [none]",
             metavar="TIME"),
     _text("--measured-memory", "stage0=SIZE,...",
-          "Peaks of a run of the plan in --start: the memory model is corrected and the search repeated."),
+          "Peaks of a run of the plan in --start, SIZE+SIZE where it ran out (held + asked for at the fault): the "
+          "memory model is corrected and the search repeated."),
     _number("--best", "option.best", "Write so many plans. [1]", 1),
     executor_options,
     _text("--aceso", "FILE", "Write the plan as Aceso's runtime reads it."),

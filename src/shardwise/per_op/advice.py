@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple
 
 from shardwise.errors import Fault, InputError
@@ -102,32 +103,48 @@ def unsupported(model: Model) -> Iterator[str]:
         yield "Aceso's runtime has no mixture of experts"
 
 
-def measured_factor(text: str, cost: PerOpCost) -> tuple[float, list[str]]:
-    """`stage0=58.8GiB,stage1=40GB` -> what predictions must be multiplied by, and a sentence for every stage."""
-    faults, told, factors = [], [], []
+class MeasuredMemory(NamedTuple):
+    """What the peaks of a run teach."""
+
+    factor: float
+    """By which predictions must be multiplied."""
+    room: float
+    """Less than this the GPUs had, where a stage ran out of memory; else endless."""
+    told: tuple[str, ...]
+    """A sentence for every stage."""
+
+
+def measured_memory(text: str, cost: PerOpCost) -> MeasuredMemory:
+    """`stage0=58.8GiB,stage1=40GB`; a stage that ran out is `stage0=58.8GiB+2.13GiB`, held and asked for in addition:
+    it needs at least the sum, and its GPU had less than that.
+    """
+    faults, told, factors, room = [], [], [], inf
     for word in text.split(","):
         name, _, value = word.strip().partition("=")
         index = name.removeprefix("stage")
-        if not index.isdigit() or int(index) >= len(cost.memory) or not value:
+        if not (index.isascii() and index.isdigit()) or int(index) >= len(cost.memory) or not value:
             most = len(cost.memory) - 1
             faults.append(
                 Fault("--measured-memory", f"{word!r}: write stage0=58.8GiB, stages 0 to {most} as in the plan")
             )
             continue
         try:
-            measured = parse_bytes(value)
+            sizes = [parse_bytes(size) for size in value.split("+")]
         except InputError as error:
             faults += [Fault("--measured-memory", fault.message) for fault in error.faults]
             continue
-        predicted = cost.memory[int(index)]
-        factors.append(measured / predicted)
-        told.append(
-            f"stage {index}: {show_bytes(measured)} measured, {show_bytes(predicted)} predicted "
-            f"({measured / predicted:.2f} x)"
-        )
+        if min(sizes) <= 0:
+            faults.append(Fault("--measured-memory", f"{word!r}: a stage holds more than nothing"))
+            continue
+        measured, predicted, failed = sum(sizes), cost.memory[int(index)], len(sizes) > 1
+        ratio = measured / predicted
+        factors.append(max(1.0, ratio) if failed else ratio)
+        room = min(room, measured) if failed else room
+        said = f"needed at least ({' + '.join(map(show_bytes, sizes))})" if failed else "measured"
+        told.append(f"stage {index}: {show_bytes(measured)} {said}, {show_bytes(predicted)} predicted ({ratio:.2f} x)")
     if faults:
         raise InputError(faults)
-    return max(factors), told
+    return MeasuredMemory(max(factors), room, tuple(told))
 
 
 def mebibytes(value: float) -> float:

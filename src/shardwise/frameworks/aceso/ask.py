@@ -15,6 +15,7 @@ from shardwise.frameworks.aceso.names import compatible_facts, full_facts
 from shardwise.frameworks.aceso.plan_file import from_aceso
 from shardwise.frameworks.aceso.pricing import Aceso, room
 from shardwise.frameworks.aceso.read_profile import read_profile
+from shardwise.frameworks.aceso.shapes import known_layers
 from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
@@ -23,7 +24,7 @@ from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Strategy, Zero
-from shardwise.per_op.advice import KNOWN, dimensions, measured_factor, warnings
+from shardwise.per_op.advice import dimensions, measured_memory, warnings
 from shardwise.per_op.alleviate import starts_of
 from shardwise.per_op.chain import Chain, chain_of, own_chain
 from shardwise.per_op.evaluate import evaluate
@@ -39,10 +40,13 @@ from shardwise.per_op.question import OperatorQuestion, PerOpPlan, Pricing
 from shardwise.per_op.solve import METHODS
 from shardwise.per_op.start import STARTS
 from shardwise.search.api import memory_limit
+from shardwise.units import show_bytes
 
 MOST_GPUS = 1024
 ASSUMED = "a100-80gb"
 """GPUs of a profile that comes without a cluster."""
+ROOM = 1e-3
+"""Share of what was too much that is left free beside it."""
 SEQ = 4096
 """Tokens of a sample where neither the call nor a profile says it."""
 _ASKED = {
@@ -80,6 +84,8 @@ class OperatorOptions:
     zero: Zero | None
     schedule: str
     p2p_overlap: float | None
+    start: str | None = None
+    """A plan in Aceso's JSON says how many layers it is of, where nothing else does."""
 
 
 def question_of(given: OperatorOptions) -> OperatorQuestion:
@@ -216,11 +222,20 @@ def _refuse_other_layers(given: OperatorOptions, profile: Profile) -> None:
 
 
 def _layers(given: OperatorOptions, profile: Profile) -> int:
-    known = dimensions(profile) if profile.name in KNOWN or "layers" in profile.tags else None
-    layers = given.layers or (given.model.layers if given.model else 0) or (known.layers if known else 0)
+    layers = given.layers or (given.model.layers if given.model else 0) or _started_layers(given.start)
+    layers = layers or known_layers(profile)
     if not layers and not profile.whole:
-        raise InputError(Fault("--layers", f"is missing; how many layers has {profile.name}?"))
+        said = f"is missing; how many layers has {profile.name}? (or [tags] layers in profile.toml, or --start FILE)"
+        raise InputError(Fault("--layers", said))
     return layers
+
+
+def _started_layers(start: str | None) -> int:
+    """What the user's own plan says; what is wrong with its file is told where the plan is read."""
+    if start is None or start in STARTS or not Path(start).is_file():
+        return 0
+    layers = read_mapping(start).get("num_layers")
+    return layers if type(layers) is int and layers > 0 else 0
 
 
 def _length(given: OperatorOptions, profile: Profile) -> int:
@@ -360,6 +375,13 @@ def corrected(question: OperatorQuestion, start: str | None, measured: str) -> O
     starts = starts_from(question, start)
     if not start or len(starts) != 1:
         raise InputError(Fault("--measured-memory", "needs the plan that was run: give its file as --start"))
-    factor, told = measured_factor(measured, evaluate(question, starts[0]))
-    last = f"all predictions of memory are multiplied by {factor:.3f}, and the search is repeated"
-    return replace(question, memory_factor=factor, notes=(*question.notes, *told, last))
+    found = measured_memory(measured, evaluate(question, starts[0]))
+    told = [*found.told, f"all predictions of memory are multiplied by {found.factor:.3f}, and the search is repeated"]
+    memory = question.memory
+    if found.room <= memory:
+        memory = found.room * (1 - ROOM)
+        told.append(
+            f"{show_bytes(found.room)} were too much for a GPU: it may use {show_bytes(memory)}, not the "
+            f"{show_bytes(question.memory)} that were given"
+        )
+    return replace(question, memory=memory, memory_factor=found.factor, notes=(*question.notes, *told))

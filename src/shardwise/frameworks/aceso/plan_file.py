@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.aceso.shapes import family_of, layers_of, missing_keys, shape_of
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
-from shardwise.per_op.advice import dimensions, mebibytes
+from shardwise.per_op.advice import mebibytes
 from shardwise.per_op.answer import OperatorAnswer
 from shardwise.per_op.as_plan import profile_data
 from shardwise.per_op.evaluate import evaluate
@@ -25,19 +26,14 @@ _PER_OP = {
     "recompute_ops": "recompute",
     "algo_of_each_op": "variant",
 }
-_SHAPE = {"seq_length": "seq", "hidden_size": "hidden", "num_attention_heads": "heads"}
 
 
 def to_aceso(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
     """The runtime's keys in its order, then `shardwise`."""
-    name, _, size = question.profile.name.partition("_")
-    shape = dimensions(question.profile)
-    made: Plain = {"model_name": name, "model_size": size, "num_layers": question.chain.layers}
-    if shape is not None:
-        made |= {"seq_length": shape.seq, "max_position_embeddings": shape.seq}
-        made |= {"num_attention_heads": shape.heads, "hidden_size": shape.hidden}
-    stages = plan.stages
-    return made | {
+    profile, stages = question.profile, plan.stages
+    name, _, size = profile.name.partition("_")
+    return {
+        "model_name": name, "model_size": size, "num_layers": layers_of(profile, question.chain), **shape_of(profile),
         "global_batch_size": question.global_batch,
         "micro_batch_size": plan.samples,
         "num_stages": len(stages),
@@ -51,7 +47,15 @@ def to_aceso(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
         "recompute_ops": [[int(flag) for flag in stage.recompute] for stage in stages],
         "algo_of_each_op": [[layout.variant for layout in stage.layouts] for stage in stages],
         "shardwise": _predicted(question, plan),
-    }
+    }  # fmt: skip
+
+
+def lacks(question: OperatorQuestion) -> Iterator[str]:
+    """What Aceso's runtime reads of the model and no file or name says."""
+    if missing := missing_keys(question.profile):
+        words = ", ".join(f'{key} = "..."' for key in missing)
+        said = f"Aceso's runtime reads {', '.join(missing)} of a {family_of(question.profile)} and stops without"
+        yield f"{said}: nothing says them; put them under [tags] of profile.toml ({words}), or into the file by hand"
 
 
 def write_plans(answer: OperatorAnswer, path: str | Path, best: int) -> int:
@@ -65,16 +69,15 @@ def write_plans(answer: OperatorAnswer, path: str | Path, best: int) -> int:
 
 def _predicted(question: OperatorQuestion, plan: PerOpPlan) -> Plain:
     cost = evaluate(question, plan)
-    shape = dimensions(question.profile)
     return {
         "schema": "shardwise/aceso/1",
         "profile": profile_data(question.profile),
         "cost_model": question.pricing.name,
         "made_for": {
-            "num_layers": question.chain.layers,
+            "num_layers": layers_of(question.profile, question.chain),
             "global_batch_size": question.global_batch,
             "micro_batch_size": plan.samples,
-            **({key: getattr(shape, name) for key, name in _SHAPE.items()} if shape else {}),
+            **shape_of(question.profile),
         },
         "seconds": cost.seconds,
         "stages": [
@@ -141,14 +144,15 @@ def _whole(value: object) -> bool:
 
 def _shape_faults(data: Plain, question: OperatorQuestion) -> Iterator[Fault]:
     """Shapes and batches cannot be edited in a plan: its times and its memory belong to the profiled ones."""
-    shape = dimensions(question.profile)
     own = data.get("shardwise", {})
     made_for = own.get("made_for") if isinstance(own, dict) else None
-    wanted = {key: getattr(shape, name) for key, name in _SHAPE.items()} if shape else {}
-    wanted |= made_for if isinstance(made_for, dict) else {}
-    wanted["num_layers"] = question.chain.layers
+    wanted: Plain = {**shape_of(question.profile), **(made_for if isinstance(made_for, dict) else {})}
+    layers = layers_of(question.profile, question.chain)
+    if data.get("num_layers", layers) != layers:
+        cure = "" if isinstance(layers, list) else f"; plan with --layers {data['num_layers']}, or without that file"
+        yield Fault("num_layers", f"is {data['num_layers']}, {question.profile.name} is planned with {layers}{cure}")
     for key, value in wanted.items():
-        if key == "micro_batch_size" or key not in data or data[key] == value:
+        if key in {"micro_batch_size", "num_layers"} or key not in data or data[key] == value:
             continue
         if key == "global_batch_size":
             yield Fault(
