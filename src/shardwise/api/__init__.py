@@ -47,6 +47,7 @@ from shardwise.api.pipelines import (
     dryrun,
     hold_orders,
     load_problem,
+    patch_mindformers,
     quick_balance,
     read_problem,
     refuse_other_pipeline,
@@ -89,11 +90,12 @@ __all__ = [
     "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "diff_orders", "dryrun", "estimate", "export",
     "fixed_by", "flags_are_told", "hold_orders", "iteration", "judge_calibration", "launch", "load_cluster",
     "load_model", "load_problem", "load_runtime", "load_strategy", "measured_question", "model_from",
-    "operator_question", "operator_starts", "operators_to_measure", "plan", "plan_from", "plan_of", "plan_operators",
-    "plan_table", "probe_program", "question", "quick_balance", "rank_allocations", "rank_passes", "read_cluster",
-    "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse", "renewed",
-    "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate", "validate_advice", "watch",
-    "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan", "write_profiles",
+    "operator_question", "operator_starts", "operators_to_measure", "patch_mindformers", "plan", "plan_from", "plan_of",
+    "plan_operators", "plan_table", "probe_program", "question", "quick_balance", "rank_allocations", "rank_passes",
+    "read_cluster", "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse",
+    "renewed", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
+    "validate_advice", "watch", "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan",
+    "write_profiles",
 ]  # fmt: skip
 
 # Every verb reads its arguments in the same way; between themselves they have read them already.

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from shardwise.api.reading import Source
     from shardwise.frameworks.mindformers.dryrun import Dryrun
+    from shardwise.frameworks.mindformers.patch import Patched
     from shardwise.inputs.load import Loaded
     from shardwise.partition.compare import Compared
     from shardwise.partition.guide import Design
@@ -298,6 +299,27 @@ def dryrun(command: str, *, ranks: int, stages: int, folder: str = "output_dryru
     from shardwise.frameworks.mindformers.dryrun import dryrun
 
     return dryrun(command, ranks=ranks, stages=stages, folder=folder)
+
+
+def patch_mindformers(
+    config: Source, answer: Plan | BalanceAnswer | Source, *, out: Source | None = None, keep_batch: bool = False,
+    write: bool = True,
+) -> Patched:  # fmt: skip
+    """The pipeline of an answer or a plan put into a MindFormers YAML (graph mode, 1.5 to 2.1), all else as it is.
+
+    `config`: the user's own YAML; `answer`: what `balance` gave, its JSON file, or a plan; `out`: written there in
+    place of `config`; `keep_batch`: `micro_batch_num` stays as it is; `write`: false: only what would change.
+    Offset, recompute lists, chunks, micro batches and the switch for the low-memory order are changed, where they say
+    something else; the result is read back, and nothing is written where it is not the answer.
+    """
+    from shardwise.frameworks.mindformers.patch import patch_file
+
+    made = patch_file(config, answer, keep_batch=keep_batch)
+    if write and (made.changed or out is not None):
+        from shardwise.inputs.write import write_text
+
+        write_text(config if out is None else out, made.after)
+    return made
 
 
 def quick_balance(

@@ -1,4 +1,4 @@
-"""`shardwise balance`: layers and recompute of every stage and chunk; with `guide`, `dryrun` and `quick`."""
+"""`shardwise balance`: layers and recompute of every stage and chunk; with `guide`, `dryrun`, `quick` and `patch`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from shardwise import api
+from shardwise.cli.balance_patch import patch
 from shardwise.cli.balance_steps import dryrun, guide, quick
 from shardwise.cli.options import Number, numbers
 from shardwise.cli.output import Output, markdown_option, output_options
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from shardwise.plan.plan import Plan
 
 
-@click.group("balance", invoke_without_command=True, subcommand_metavar="[guide|dryrun|quick]")
+@click.group("balance", invoke_without_command=True, subcommand_metavar="[guide|dryrun|quick|patch]")
 @click.option("--problem", metavar="FILE", help="A problem in one JSON file, numbers taken as given.")
 @click.option("--init", "-init", metavar="FILE", help="Init YAML: measured peaks, times or traces.")
 @click.option("--peaks", metavar="FOLDER", multiple=True, help="Dry-run folder of a round: its logs give the peaks.")
@@ -231,5 +232,5 @@ def _write_pictures(files: Reports, answer: BalanceAnswer, compared: list[Compar
         write_text(files.trace, chrome_trace(answer.best.timeline))
 
 
-for step in (guide, dryrun, quick):
+for step in (guide, dryrun, quick, patch):
     command.add_command(step)

@@ -144,7 +144,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         "proven": answer.proven, "seconds": answer.seconds, "method": answer.method,
         "evaluations": answer.evaluations, "interrupted": answer.interrupted, "out_of_time": answer.out_of_time,
         "schedule": best.timeline.schedule.name, "pp": problem.pp, "vpp": problem.vpp,
-        "microbatches": problem.microbatches, "layers": best.partition.layers,
+        "microbatches": problem.microbatches, "splits": problem.splits, "layers": best.partition.layers,
         "counts": best.partition.chosen(problem), "counts_by_kind": _by_kind(problem, best), "peak": best.peak,
         "fits": "yes" if best.fits else "no",
         "limits": None if float("inf") in problem.rank_limits else problem.rank_limits,

@@ -21,7 +21,7 @@ from shardwise.inputs.foreign import Foreign
 
 _SCHEDULES = back(MINDFORMERS_SCHEDULES)
 _CP_KINDS = {**back(MINDFORMERS_CP_KINDS), "hybrid_cp": "all-to-all"}
-_STARTED = re.compile(rf"#[^\n]*\b{LESS_MEMORY}=1\b")
+STARTED = re.compile(rf"#[^\n]*\b{LESS_MEMORY}=1\b")
 """A comment that says how the job is started; the exporter and `balance patch` write one."""
 _TYPES = back(MINDFORMERS_TYPES)
 
@@ -33,7 +33,7 @@ def read_mindformers(data: dict[str, Any], *, title: str = "mindformers", text: 
     """
     draft = ImportDraft(framework="mindformers")
     keys = Foreign(data, "", draft.faults)
-    tables = _Tables(keys, less_memory=_STARTED.search(text) is not None)
+    tables = _Tables(keys, less_memory=STARTED.search(text) is not None)
     for ours, theirs in MINDFORMERS_DEGREES.items():
         _degree(draft, tables.config, ours, theirs)
     if "etp" not in draft.fields:
@@ -136,8 +136,8 @@ def _interleaved(draft: ImportDraft, tables: _Tables) -> None:
 def _layers(draft: ImportDraft, tables: _Tables) -> None:
     """`offset` is what every stage holds beyond the even share, one row per chunk of a rank."""
     model, pp, vpp = tables.model, draft.number("pp"), draft.number("vpp")
-    offset, extra = model.data.get("offset", 0), _predicting(model)
-    count = _count(model) + extra
+    offset, extra = model.data.get("offset", 0), predicting_layers(model)
+    count = layers_said(model) + extra
     if offset in (0, None, []):
         return
     rows = _rows(draft, offset, "model_config.offset", "pipeline.offset")
@@ -164,7 +164,7 @@ def _layers(draft: ImportDraft, tables: _Tables) -> None:
     draft.take("layers", tuple(item for row in layers for item in row), "model_config.offset")
 
 
-def _predicting(model: Foreign) -> int:
+def predicting_layers(model: Foreign) -> int:
     """Layers that predict further tokens: DeepSeek of the old kind counts them among those that `offset` spreads."""
     depth, kind = model.data.get("mtp_depth"), model.data.get("type")
     old = isinstance(kind, str) and kind.lower().startswith("deepseek")
@@ -195,11 +195,12 @@ def _chunk_layers(draft: ImportDraft, tables: _Tables) -> tuple[int, ...] | None
     """Layers of every chunk, where the file says how many there are."""
     if "layers" in draft.fields:
         return tuple(draft.fields["layers"])
-    count, chunks = _count(tables.model), draft.number("pp") * draft.number("vpp")
+    count, chunks = layers_said(tables.model), draft.number("pp") * draft.number("vpp")
     return (count // chunks,) * chunks if count and count % chunks == 0 else None
 
 
-def _count(model: Foreign) -> int:
+def layers_said(model: Foreign) -> int:
+    """Layers of the model, by either of its names; 0: the file does not say."""
     count = model.data.get("num_layers") or model.data.get("num_hidden_layers")
     return count if isinstance(count, int) and not isinstance(count, bool) else 0
 

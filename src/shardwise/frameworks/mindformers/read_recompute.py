@@ -142,13 +142,16 @@ class ReadLists:
                 self.draft.assumed.append(said)
         return found
 
+    def parts(self) -> dict[str, Counts | bool]:
+        """All choices of the file by what is recomputed, each with its layers."""
+        found = {"full": self.choice("recompute")}
+        found |= self.patterns("select_recompute", MINDFORMERS_READ_PATTERNS, "activation")
+        return found | self.patterns("select_comm_recompute", MINDFORMERS_COMM, "comm")
+
 
 def take_recompute(draft: ImportDraft, keys: Foreign, layers: Counts | None, *, named: bool) -> None:
     """The recompute of a file, as far as one strategy says it; what it cannot say is named with its numbers."""
-    lists = ReadLists(draft, keys, layers, named=named)
-    parts = {"full": lists.choice("recompute")}
-    parts |= lists.patterns("select_recompute", MINDFORMERS_READ_PATTERNS, "activation")
-    parts |= lists.patterns("select_comm_recompute", MINDFORMERS_COMM, "comm")
+    parts = ReadLists(draft, keys, layers, named=named).parts()
     parts = {name: counts for name, counts in parts.items() if counts is not False and counts != ()}
     if not parts:
         return
