@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwise
 from shardwise.cli.main import run
 from shardwise.errors import InputError
-from shardwise.pipeline.action import Schedule
+from shardwise.pipeline.action import Schedule, placed
+from shardwise.pipeline.alternatives import optimise_alternatives
 from shardwise.pipeline.bounds import Bound
 from shardwise.pipeline.costs import costs
-from shardwise.pipeline.engine import simulate
+from shardwise.pipeline.engine import Prepared, replay, replay_slowly, simulate
 from shardwise.pipeline.faults import find_fault
 from shardwise.pipeline.generate import generate
-from shardwise.pipeline.optimise import bound_of
+from shardwise.pipeline.optimise import bound_of, optimise, published
 from shardwise.pipeline.orders.dualpipe import dualpipe_v
+from shardwise.pipeline.pair_rule import PairBuilder
 from shardwise.pipeline.pairs import combined
+from shardwise.search.schedule import Scheduled
 
 TEXT = "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n"
 PLAIN = {"f": 10, "i": 11, "w": 9, "hop": 1}
@@ -143,6 +147,23 @@ def test_a_bound_is_never_above_what_runs_together(name, f, b, share, hop, measu
             assert least.f[c] + least.i[d] + least.w[d] <= given_costs.both(c, d) * (1 + 1e-9)
 
 
+@given(
+    st.sampled_from([(2, 4), (4, 8), (4, 11)]),
+    st.lists(st.integers(1, 20), min_size=24, max_size=24),
+    st.booleans(),
+)
+def test_both_engines_give_the_same_times(shape, drawn, contention):
+    pp, microbatches = shape
+    n = 2 * pp
+    times = [drawn[k * 8 : k * 8 + n] for k in range(3)]
+    given_costs = costs(pp=pp, vpp=2, f=times[0], i=times[1], w=times[2], hop=1, transfer=3, together=25)
+    order = combined(dualpipe_v(pp, microbatches))
+    one, other = (Prepared(order, replace(given_costs, contention=contention)) for _ in range(2))
+    assert replay(one) == replay_slowly(other) == order.actions
+    for name in ("start", "end", "cause"):
+        assert getattr(one, name).tolist() == getattr(other, name).tolist()
+
+
 @given(st.integers(0, 10), st.integers(0, 10))
 def test_more_that_hides_is_never_slower(one, other):
     low, high = sorted((one, other))
@@ -229,3 +250,78 @@ def test_an_answer_beside_options_keeps_what_pairs_take(tmp_path):
     for option in ({"combine": True}, {"contention": True}, {"memory_limit": "2p"}):
         with pytest.raises(InputError, match="is checked with the costs that it holds; for"):
             shardwise.simulate(str(answer), **option)
+
+
+def test_auto_called_an_order_optimal_that_pairs_beat(tmp_path):
+    """513 was "optimal, proven", and DualPipe-V's pairs took 461."""
+    table = tmp_path / "traffic.json"
+    table.write_text(json.dumps({**PLAIN, "traffic_f": 4, "traffic_b": 6}))
+    found = shardwise.schedule("auto", pp=4, microbatches=8, costs=str(table), effort=0.1, compare=["dualpipe-v"])
+    assert found.value <= 461
+    assert found.bound.value == pytest.approx(341)
+    assert "whatever runs together" in found.bound.scope
+    assert found.proof == {}
+    named = found.others[0]
+    assert isinstance(named, Scheduled)
+    assert "one after the other" in named.bound.scope
+    again = shardwise.simulate(found.timeline.schedule, found.timeline.costs)
+    assert again.timeline.makespan == found.value
+
+
+@given(
+    st.sampled_from(["v", "loop", "0,1,1,0,1,0"]),
+    st.lists(st.integers(1, 20), min_size=18, max_size=18),
+    st.sampled_from(["traffic", "together"]),
+    st.sampled_from([None, 0.8, 1.0]),
+    st.integers(1, 6),
+)
+@settings(max_examples=25)
+def test_auto_with_pairs_fits_and_is_no_slower_than_a_named_order_with_them(
+    placement, drawn, kind, limit, microbatches
+):
+    pp, vpp = (2, 3) if "," in placement else (2, 2)
+    n = pp * vpp
+    given_costs = costs(pp=pp, vpp=vpp, f=drawn[:n], i=drawn[6 : 6 + n], w=drawn[12 : 12 + n], hop=1)
+    rank_of = placed(pp, vpp, placement)
+    if kind == "traffic":
+        given_costs = replace(given_costs, traffic_f=tuple(0.4 * one for one in given_costs.f))
+    else:
+        given_costs = replace(given_costs, together=(18.0,) * n)
+    if limit:
+        room = max(limit * pp * vpp, float(vpp))
+        given_costs = replace(given_costs, memory_limit=(room,) * pp)
+    shape = {"pp": pp, "vpp": vpp, "microbatches": microbatches, "placement": placement}
+    answer = optimise(given_costs, **shape, effort=0.02)
+    assert find_fault(answer.schedule, given_costs, rank_of) is None
+    assert answer.bound.value <= answer.value * (1 + 1e-9)
+    for order in published(given_costs, **shape):
+        both = combined(order)
+        if find_fault(both, given_costs) is None and both.rank_of == rank_of:
+            assert answer.value <= simulate(both, given_costs).makespan * (1 + 1e-9)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([("v", 3, 2), ("loop", 3, 2), ("loop", 4, 1), ("0,1,1,0,1,0", 2, 3)]))
+def test_orders_built_with_pairs_run_and_fit(seed, shape):
+    dice = random.Random(seed)  # noqa: S311 - a test, not a secret
+    placement, pp, vpp = shape
+    n, microbatches = pp * vpp, dice.randint(1, 9)
+    times = [[dice.randint(1, 20) for _ in range(n)] for _ in range(3)]
+    room = dice.uniform(vpp, 1.5 * n)
+    given_costs = costs(
+        pp=pp, vpp=vpp, f=times[0], i=times[1], w=times[2], hop=1, memory_limit=room, together=dice.randint(1, 40)
+    )
+    rank_of = placed(pp, vpp, placement)
+    builder = PairBuilder(given_costs, rank_of, microbatches)
+    for point in (*builder.plain(), *(builder.drawn(dice) for _ in range(4))):
+        order = builder.build(point)
+        assert order is not None
+        assert find_fault(order, given_costs, rank_of) is None
+
+
+def test_what_is_not_searched_together_is_refused():
+    given_costs = both(2, traffic_f=4)
+    shape = {"pp": 2, "vpp": 2, "microbatches": 4}
+    with pytest.raises(InputError, match="which of both pays is not searched"):
+        optimise(replace(given_costs, offload=(1.0,) * 4, memory_limit=(3.0, 3.0)), **shape)
+    with pytest.raises(InputError, match="stand beside alternatives"):
+        optimise_alternatives([given_costs, given_costs], **shape)

@@ -295,7 +295,8 @@ def _needed_by_weights(block: Block) -> float:
 def best_order(setup: Setup, limits: tuple[float, ...] = (), **options: Any) -> OrderAnswer:  # noqa: ANN401 - of optimise
     """The best order that the memory of every rank allows; `limits`: another memory than the setup's.
 
-    Orders that run I and W apart are searched. Those that keep backwards whole, which take less so, are the named ones.
+    Orders that run I and W apart, and no passes together, are searched. Those that keep backwards whole, which take
+    less so, are the named ones.
     """
     strategy = setup.strategy
     shape: Any = {
@@ -303,7 +304,7 @@ def best_order(setup: Setup, limits: tuple[float, ...] = (), **options: Any) -> 
     }  # fmt: skip
     apart, whole = (pass_costs(setup, split=split) for split in (True, False))
     apart, whole = (replace(one, memory_limit=limits or one.memory_limit) for one in (apart, whole))
-    best = optimise(apart, **shape, **{"effort": EFFORT, **options})
+    best = optimise(apart.alone(), **shape, **{"effort": EFFORT, **options})
     for order in published(whole, **shape):
         if order.fused and find_fault(order, whole) is None:
             timeline = simulate(order, whole)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from shardwise.errors import InfeasibleError, InputError
+from shardwise.errors import Fault, InfeasibleError, InputError
 from shardwise.pipeline.action import placed
 from shardwise.pipeline.arrays import Objective, make_problem
 from shardwise.pipeline.bounds import lower_bound
@@ -170,6 +170,9 @@ def optimise_alternatives(
     """
     if len({costs.chunks for costs in alternatives}) != 1 or alternatives[0].chunks != pp * vpp:
         raise InputError(f"alternatives must each be costs of the same {pp * vpp} chunks")
+    if any(one.pairs for one in alternatives):
+        why = "stand beside alternatives, and which of both pays is not searched; leave one of them out"
+        raise InputError(Fault("traffic_f, traffic_b, together", why))
     began = time.process_time()
     mixes = Mixes(alternatives, placed(pp, vpp, placement), microbatches, objective)
     make_problem(mix(alternatives, mixes.smallest), mixes.rank_of, microbatches)  # says what is missing if none fits

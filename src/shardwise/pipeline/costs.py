@@ -72,6 +72,15 @@ class Costs:
         """Whether activations may go to host memory, and there is a limit that asks for it."""
         return bool(self.offload) and bool(self.memory_limit)
 
+    @property
+    def pairs(self) -> bool:
+        """Whether a forward and a full backward may take less together."""
+        return bool(self.together or self.traffic_f or self.traffic_b)
+
+    def alone(self) -> Costs:
+        """The same for passes that run one after the other."""
+        return replace(self, traffic_f=(), traffic_b=(), together=())
+
     def shown(self, size: float) -> str:
         """Bytes as a message says them."""
         return show_bytes(size) if self.in_bytes else f"{size:g}"
@@ -99,7 +108,7 @@ class Costs:
 
     def least(self) -> Costs:
         """Every pass so short that a pair of them is never longer than `both`: bounds of these hold for pairs too."""
-        if not (self.together or self.traffic_f or self.traffic_b):
+        if not self.pairs:
             return self
         whole = [i + w for i, w in zip(self.i, self.w, strict=True)]
         if self.together:
@@ -111,10 +120,8 @@ class Costs:
             f = [one - links for one, links in zip(self.f, self.traffic_f or none, strict=True)]
             pairs = zip(whole, self.traffic_b or none, strict=True)
             shares = [1 - links / one if one else 1.0 for one, links in pairs]
-        return replace(
-            self, f=tuple(f), i=tuple(s * one for s, one in zip(shares, self.i, strict=True)),
-            w=tuple(s * one for s, one in zip(shares, self.w, strict=True)), traffic_f=(), traffic_b=(), together=(),
-        )  # fmt: skip
+        i, w = (tuple(s * one for s, one in zip(shares, part, strict=True)) for part in (self.i, self.w))
+        return replace(self.alone(), f=tuple(f), i=i, w=w)
 
     def limits(self, pp: int) -> tuple[float, ...]:
         """Bytes per rank that activations may take."""

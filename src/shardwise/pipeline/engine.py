@@ -36,6 +36,7 @@ class _Replay(ctypes.Structure):
         ("duration", ctypes.c_void_p),
         ("latency", ctypes.c_void_p),
         ("transfer", ctypes.c_void_p),
+        ("pair", ctypes.c_void_p),
     )
 
 
@@ -53,6 +54,12 @@ class Prepared:
         self.pairs = [
             begin + k for begin, places in zip(self.offset.tolist(), schedule.pairs, strict=False) for k in places
         ]
+        self.pair: Floats | None = None
+        """By place: time of the pair that begins there, or -1; None: nothing runs together."""
+        if self.pairs:
+            self.pair = np.full(len(self.codes), -1.0)
+            chunk = self.codes // schedule.microbatches % chunks
+            self.pair[self.pairs] = [costs.both(chunk[k], chunk[k + 1]) for k in self.pairs]
         self.duration = np.array([*costs.f, *costs.i, *costs.w, *both], dtype=np.float64)
         self.latency, self.transfer = np.zeros(chunks), np.zeros(chunks)
         self.latency[: len(costs.hop)] = costs.hop
@@ -90,7 +97,7 @@ def replay(data: Prepared) -> int:
         from shardwise.pipeline.lanes import LanesEngine
 
         return LanesEngine(data).run()
-    if data.pairs or data.schedule.copies > 1:  # the kernel runs actions one by one, of one model
+    if data.schedule.copies > 1:  # the kernel knows one model
         return replay_slowly(data)
     kernel = library()
     return replay_slowly(data) if kernel is None else _replay_compiled(kernel, data)
@@ -98,10 +105,11 @@ def replay(data: Prepared) -> int:
 
 def _replay_compiled(kernel: ctypes.CDLL, data: Prepared) -> int:
     schedule = data.schedule
-    fields = (data.rank_of, data.offset, data.codes, data.duration, data.latency, data.transfer)
+    fields = (data.rank_of, data.offset, data.codes, data.duration, data.latency, data.transfer, data.pair)
     view = _Replay(
-        schedule.pp, schedule.chunks, schedule.microbatches, int(data.contention), *(a.ctypes.data for a in fields)
-    )
+        schedule.pp, schedule.chunks, schedule.microbatches, int(data.contention),
+        *(None if one is None else one.ctypes.data for one in fields),
+    )  # fmt: skip
     run = kernel.replay
     run.restype, run.argtypes = ctypes.c_longlong, [ctypes.c_void_p] * 5
     outputs = (data.next, data.start, data.end, data.cause)
@@ -129,7 +137,7 @@ def replay_slowly(data: Prepared) -> int:
 
 
 class SlowEngine:
-    """The engine in Python: where there is no kernel, where passes run together, and where activations leave."""
+    """The engine in Python: where there is no kernel, where there are two copies, and where activations leave."""
 
     def __init__(self, data: Prepared) -> None:
         self.data, self.m, self.chunks = data, data.schedule.microbatches, data.schedule.chunks
@@ -189,9 +197,8 @@ class SlowEngine:
         """Write the times down; when all is done."""
         alone = [self.duration[self.codes[place] // self.m] for place in places]
         share = 1.0
-        if len(places) > 1 and sum(alone):
-            forward, backward = (self.codes[place] // self.m % self.chunks for place in places)
-            share = self.data.costs.both(forward, backward) / sum(alone)
+        if self.data.pair is not None and len(places) > 1 and sum(alone):
+            share = float(self.data.pair[places[0]]) / sum(alone)
         for place, seconds in zip(places, alone, strict=True):
             self.start[place] = begin
             self.end[place] = begin = begin + share * seconds

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from shardwise.errors import InputError
+from shardwise.errors import Fault, InputError
 from shardwise.pipeline.action import Schedule, placed
 from shardwise.pipeline.arrays import Objective, OrderArrays, make_problem
 from shardwise.pipeline.bounds import Bound, lower_bound
 from shardwise.pipeline.build import Built
+from shardwise.pipeline.contention import contends
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import simulate
 from shardwise.pipeline.order_search import OrderSearch, Report
@@ -73,7 +74,7 @@ def optimise(
     """
     if objective not in {"makespan", "period"}:
         raise InputError(f"objective {objective!r} is unknown; use makespan or period")
-    if costs.offloads or (costs.contention and any(costs.transfer)):
+    if costs.offloads or costs.pairs or contends(costs):
         return _beyond(costs)(
             costs, pp=pp, vpp=vpp, microbatches=microbatches, placement=placement, objective=objective, effort=effort,
             time_limit=time_limit, report=report, known=known,
@@ -91,14 +92,19 @@ def optimise(
 
 
 def _beyond(costs: Costs) -> Callable[..., OrderAnswer]:
-    """Who searches what this search knows nothing of: host memory, messages that wait for each other."""
+    """Who searches what this search knows nothing of: host memory, messages that wait, passes that run together."""
+    if costs.offloads and costs.pairs:
+        told = "and which of both pays is not searched; leave one of them out"
+        raise InputError(
+            Fault("offload", f"stands beside what passes take together (traffic_f, traffic_b, together), {told}")
+        )
     if costs.offloads:
         from shardwise.pipeline.offload_search import optimise_offloaded
 
         return optimise_offloaded
-    from shardwise.pipeline.contention import optimise_contended
+    from shardwise.pipeline.retimed import optimise_retimed
 
-    return optimise_contended
+    return optimise_retimed
 
 
 def _solve(search: OrderSearch, costs: Costs, placement: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwise.pipeline.action import B, F, Schedule
+from shardwise.pipeline.action import B, Codes, F, I, Schedule, W
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import Prepared, replay
 
@@ -28,6 +28,20 @@ def combined(schedule: Schedule) -> Schedule:
             return schedule
         pairs = kept
     return schedule
+
+
+def joined(schedule: Schedule) -> Schedule:
+    """The order with a full backward in place of every I that has its W right after it."""
+    cells = schedule.chunks * schedule.microbatches
+    return replace(schedule, codes=tuple(_joined(row, cells) for row in schedule.codes))
+
+
+def _joined(row: Codes, cells: int) -> Codes:
+    kind, cell = row // cells, row % cells
+    at = np.flatnonzero((kind[:-1] == I) & (kind[1:] == W) & (cell[:-1] == cell[1:]))
+    made = row.copy()
+    made[at] += (B - I) * cells
+    return np.delete(made, at + 1)
 
 
 def _places(schedule: Schedule, rank: int) -> list[int]:

@@ -1,7 +1,9 @@
 /* Replays a schedule: every rank runs its row in order, an action starts when its rank is free and its input is there.
 
    An action's code is (kind * chunks + chunk) * micro batches + micro batch; kinds: 0 F, 1 I, 2 W, 3 B (I and W in
-   one). The Python twin is replay_slowly.py; both must do the same operations in the same order. */
+   one). A forward and the backward after it (B, or I and W) may run together: they start when both inputs are there,
+   and their results leave when both are done. The Python twin is engine.py's; both must do the same operations in the
+   same order. */
 
 #include <stdlib.h>
 
@@ -12,6 +14,7 @@ typedef struct {
     const long long *codes;
     const double *duration;             /* per kind and chunk */
     const double *latency, *transfer;   /* between chunk c and c + 1 */
+    const double *pair;                 /* per place: time of the pair that begins there, or -1; NULL: no pairs */
 } Replay;
 
 typedef struct {
@@ -47,29 +50,67 @@ static long long send(const Replay *p, State *s, int kind, int chunk, int microb
     return slot;
 }
 
+/* Where the input of an action is noted, or -1: it needs none from elsewhere. */
+static long long input_of(const Replay *p, long long code) {
+    long long cells = (long long)p->chunks * p->microbatches, kind = code / cells;
+    return kind == 2 ? -1 : (kind == 0 ? 0 : cells) + code % cells;
+}
+
+/* Places that run as one from k on. */
+static int joined(const Replay *p, long long k) {
+    if (!p->pair || p->pair[k] < 0) return 1;
+    return p->codes[k + 1] / ((long long)p->chunks * p->microbatches) == 1 ? 3 : 2;
+}
+
+/* When the inputs of some places are there, at the earliest when the rank is free; -1: one is missing. */
+static double ready_at(const Replay *p, State *s, int r, long long k, int count) {
+    double begin = s->clock[r];
+    for (int j = 0; j < count; j++) {
+        long long slot = input_of(p, p->codes[k + j]);
+        if (slot < 0) continue;
+        if (s->arrival[slot] < 0) { s->waits[r] = slot; return -1; }
+        if (s->arrival[slot] > begin) begin = s->arrival[slot];
+    }
+    return begin;
+}
+
+/* Writes the times of places that run as one; when all of them are done. */
+static double lay(const Replay *p, long long k, int count, double begin, double *start, double *end) {
+    double alone = 0, share = 1;
+    for (int j = 0; j < count; j++) alone += p->duration[p->codes[k + j] / p->microbatches];
+    if (count > 1 && alone) share = p->pair[k] / alone;
+    for (int j = 0; j < count; j++) {
+        start[k + j] = begin;
+        end[k + j] = begin = begin + share * p->duration[p->codes[k + j] / p->microbatches];
+    }
+    return begin;
+}
+
+/* Hands on the result of a place; a rank that waits for it goes on. */
+static void hand_on(const Replay *p, State *s, int r, long long code, double end, int *depth) {
+    int m = (int)(code % p->microbatches), stream = (int)(code / p->microbatches);
+    int kind = stream / p->chunks, chunk = stream % p->chunks;
+    long long fed = send(p, s, kind, chunk, m, end);
+    if (fed < 0) return;
+    int other = p->rank_of[kind == 0 ? (chunk + 1 < p->chunks ? chunk + 1 : chunk) : chunk - 1];
+    if (other != r && s->waits[other] == fed) { s->waits[other] = -1; s->stack[(*depth)++] = other; }
+}
+
 /* Runs rank r as far as its inputs allow; returns the number of actions run. */
 static long long advance(const Replay *p, State *s, int r, double *start, double *end, signed char *cause, int *depth) {
-    long long cells = (long long)p->chunks * p->microbatches, k = s->next[r], first = k;
-    for (; k < p->offset[r + 1]; k++) {
-        long long code = p->codes[k], slot = -1;
-        int m = (int)(code % p->microbatches), stream = (int)(code / p->microbatches);
-        int kind = stream / p->chunks, chunk = stream % p->chunks;
-        double begin = s->clock[r];
-        signed char why = k > p->offset[r];
-        if (kind != 2) slot = (kind == 0 ? 0 : cells) + (long long)chunk * p->microbatches + m;
-        if (slot >= 0) {
-            double ready = s->arrival[slot];
-            if (ready < 0) { s->waits[r] = slot; break; }
-            if (ready > begin) { begin = ready; why = 2; }
+    long long k = s->next[r], first = k;
+    while (k < p->offset[r + 1]) {
+        int count = joined(p, k);
+        double free_at = s->clock[r], begin = ready_at(p, s, r, k, count);
+        if (begin < 0) break;
+        for (int j = 0; j < count; j++) {
+            long long slot = input_of(p, p->codes[k + j]);
+            int late = begin > free_at && slot >= 0 && s->arrival[slot] == begin;
+            cause[k + j] = late ? 2 : k + j > p->offset[r];
         }
-        start[k] = begin;
-        cause[k] = why;
-        end[k] = s->clock[r] = begin + p->duration[stream];
-        long long fed = send(p, s, kind, chunk, m, end[k]);
-        if (fed >= 0) {
-            int other = p->rank_of[kind == 0 ? (chunk + 1 < p->chunks ? chunk + 1 : chunk) : chunk - 1];
-            if (other != r && s->waits[other] == fed) { s->waits[other] = -1; s->stack[(*depth)++] = other; }
-        }
+        s->clock[r] = lay(p, k, count, begin, start, end);
+        for (int j = 0; j < count; j++) hand_on(p, s, r, p->codes[k + j], s->clock[r], depth);
+        k += count;
     }
     s->next[r] = k;
     return k - first;

@@ -43,6 +43,8 @@ from shardwise.plan.plan import Plan
 from shardwise.plan.predict import asked_limit, plan_of, reordered
 from shardwise.search.order_shape import TWO, as_word, shape_of
 
+ALONE = "any order whose passes run one after the other, on this placement"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
@@ -268,7 +270,8 @@ def _auto(ask: Ask, pipeline: Pipeline, report: Report | None) -> Scheduled:
     words = f"{answer.evaluated} schedule{'s' * (answer.evaluated != 1)} looked at in {answer.seconds:.1f} CPU s"
     words += ", interrupted: the best so far" if answer.interrupted else ""
     words += ", stopped by the time limit: another run may differ" if answer.out_of_time else ""
-    proof = prove(
+    paired = answer.timeline.costs.pairs  # a certificate knows passes that run one after the other
+    proof = {} if paired else prove(
         answer.schedule, pipeline.alternatives or (answer.timeline.costs,), value=answer.value, bound=answer.bound,
         objective=ask.objective, choice=answer.choice, cases=answer.cases,
     )  # fmt: skip
@@ -308,6 +311,7 @@ def _published(ask: Ask, pipeline: Pipeline, name: str) -> Scheduled:
     # A published schedule does not know the limit, so it is held against the bound without one.
     unlimited = replace(costs, memory_limit=())
     bound = bound_of(unlimited, schedule=order, objective=ask.objective)
+    bound = replace(bound, scope=ALONE) if costs.pairs else bound
     over = find_fault(order, costs) if costs.memory_limit else None
     value = timeline.period if ask.objective == "period" else timeline.makespan
     proven = (costs if order.offloads else unlimited,)
