@@ -50,7 +50,7 @@ VERBS = {
     "rank_passes": "plan rank runtime",
     "read_plan": "path",
     "read_problem": "problem init peaks peak times model pp vpp microbatches memory low_memory seq_split train "
-    "schedule hop empty",
+    "schedule hop empty confidence",
     "rehearse": "plan rank device builder read repeats result",
     "schedule": "name pp vpp microbatches costs hop placement memory_limit free_at_input_grad objective group splits "
     "plan compare runnable transfer contention offload effort time_limit report",

@@ -18,6 +18,7 @@ from shardwise.partition.quick import QuickStage, quick
 from shardwise.partition.readers.init_file import Profiling
 from shardwise.partition.readers.peaks import read_peaks
 from shardwise.partition.readers.traces import read_times
+from shardwise.partition.spread import spread_notes, spread_of
 
 OFFSET = [0, 0, -4, -2, 2, -2, -2, 10, -2, -2, -2, 0, 2, 2, 0, 0]
 SELECT = [5, 5, 2, 1, 4, 3, 2, 14, 4, 4, 4, 6, 1, 5, 5, 6]
@@ -54,10 +55,10 @@ def test_seed_001s_peaks_taken_apart():
     wanted = {"par": 2217.5, "act": 1002.9, "select": 783.5, "comm": 695.8, "both": 423.1, "const": 1206.8,
               "head": 3407.9, "tail": 4678.9}  # fmt: skip
     assert {name: round(fit.values[name], 1) for name in wanted} == wanted
-    assert [fit.measured[k].stage for k in fit.odd] == [11]
+    assert [fit.measured[k].stage for k in spread_of(fit).odd] == [11]
     assert max(fit.residuals) == pytest.approx(1279, abs=1)
     assert fit.rms == pytest.approx(439.6, abs=1)
-    assert any("stage 11 does not fit" in note for note in fit.notes)
+    assert any("stage 11 does not fit" in note for note in spread_notes(fit))
 
 
 def test_what_cannot_be_told_apart_is_named():

@@ -169,7 +169,7 @@ def _names(left: Schedule | Plan | Source, right: Schedule | Plan | Source) -> t
 
 DESCRIBES = (
     "problem", "init", "peaks", "peak", "times", "model", "pp", "vpp", "microbatches", "memory", "low_memory",
-    "seq_split", "train", "schedule", "hop", "empty",
+    "seq_split", "train", "schedule", "hop", "empty", "confidence",
 )  # fmt: skip
 """The parameters of `read_problem`."""
 
@@ -192,6 +192,7 @@ def read_problem(
     schedule: str | None = None,
     hop: float | None = None,
     empty: str | None = None,
+    confidence: float | None = None,
 ) -> Loaded[Problem]:
     """What is to be balanced (`.value`), what was noticed (`.notes`), and the fit of its layer model (`.extra`).
 
@@ -201,7 +202,8 @@ def read_problem(
     file's numbers: `pp`: stages (4), `vpp`: chunks of a stage (1), `microbatches` (4), `memory`: MB, one or one a
     stage (56000), `low_memory`: the low-memory interleave, `seq_split`: pieces of a sequence, `train`: a training
     YAML that says what they hold whole, `schedule`: the order of work, `hop`: time of a message, `empty`: chunks that
-    may be without layers (`ends`, `any`, `0,7`).
+    may be without layers (`ends`, `any`, `0,7`), `confidence`: with which every stage is to stay within its limit where
+    its memory was measured (0.95).
     """
     from shardwise.partition.balance import Described, problem_of
 
@@ -209,7 +211,7 @@ def read_problem(
         Described(
             problem=_text(problem), init=_text(init), peaks=tuple(map(str, peaks)), peak=peak, times=times, model=model,
             pp=pp, vpp=vpp, microbatches=microbatches, memory=memory, low_memory=low_memory, seq_split=seq_split,
-            train=_text(train), schedule=schedule, hop=hop, empty=empty,
+            train=_text(train), schedule=schedule, hop=hop, empty=empty, confidence=confidence,
         )
     )  # fmt: skip
 

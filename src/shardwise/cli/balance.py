@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from shardwise import api
 from shardwise.cli.balance_patch import patch
 from shardwise.cli.balance_steps import dryrun, guide, quick
-from shardwise.cli.options import Number, numbers
+from shardwise.cli.options import Number, numbers, share
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.progress import progress
 from shardwise.cli.report_files import Reports
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Limit, or one per stage: MB as in the problem; with --plan of 10^6 bytes (what is printed then is GiB).",
 )
+@click.option("--confidence", type=Number("option.confidence", share), default=0.95, show_default=True,
+              help="Probability that a stage stays within its limit, where peaks were measured.")  # fmt: skip
 @click.option("--low-memory", "-lm", type=Number("option.switch"), default=0, help="1: the low-memory interleave.")
 @click.option("--seq-split", "-seq", type=Number("option.splits"), default=1, help="Pieces of a sequence.")
 @click.option("--train", "-train", metavar="FILE", help="Training YAML: what pieces of a sequence hold whole.")
@@ -178,7 +180,7 @@ def _say_fit(fit: MemoryFit, output: Output) -> None:
 
     output.table(["part of memory", "MB", "+-"], report.fit_rows(fit))
     output.table(["stage", "layers", "measured", "residual", ""], report.residual_rows(fit))
-    output.say(f"residual {fit.rms:,.0f} rms, condition {fit.condition:.1f}")
+    output.say(report.fit_line(fit))
     output.say()
 
 

@@ -14,21 +14,22 @@ from typing import Any
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.load import Loaded
 from shardwise.partition.compare import Compared, manual, naive
+from shardwise.partition.confident import solve_surely
 from shardwise.partition.graph import Ready
 from shardwise.partition.lists import has_lists, settled
-from shardwise.partition.problem import BalanceAnswer, Problem
+from shardwise.partition.problem import CONFIDENCE, BalanceAnswer, Problem
 from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
 from shardwise.partition.readers.manual_file import read_manual
 from shardwise.partition.readers.peaks import Which, read_peaks
 from shardwise.partition.readers.problem_file import RECOMPUTE, make_problem, problem_notes, read_problem
 from shardwise.partition.readers.training_file import in_pieces, read_training
-from shardwise.partition.solver import Report, solve
+from shardwise.partition.solver import Report
 
 _DEFAULTS: dict[str, Any] = {"pp": 4, "vpp": 1, "microbatches": 4, "memory": (56000.0,), "seq_split": 1}
 """What a layer model is balanced for where nothing else is said; MB as SAPP counts."""
 _KEYS = {
     "pp": "pp", "vpp": "vp", "microbatches": "mb", "low_memory": "low_mem", "seq_split": "seq_split",
-    "schedule": "schedule", "hop": "hop",
+    "schedule": "schedule", "hop": "hop", "confidence": "confidence",
 }  # fmt: skip
 """Setting -> key of a problem file."""
 
@@ -53,6 +54,7 @@ class Described:
     schedule: str | None = None
     hop: float | None = None
     empty: str | None = None
+    confidence: float | None = None
 
 
 def problem_of(asked: Described) -> Loaded[Problem]:
@@ -62,7 +64,7 @@ def problem_of(asked: Described) -> Loaded[Problem]:
             if getattr(asked, name):
                 raise InputError(Fault("--problem", f"and --{name} both describe the model; leave one out"))
         problem = read_problem(asked.problem, _changes(asked))
-        return Loaded(value=problem, notes=tuple(f"{asked.problem}: {note}" for note in problem_notes(asked.problem)))
+        return _loaded(asked, problem, *(f"{asked.problem}: {note}" for note in problem_notes(asked.problem)))
     asked = replace(asked, **{name: value for name, value in _DEFAULTS.items() if getattr(asked, name) is None})
     model, kept = _model(asked)
     data, kinds, cut = _in_pieces(asked, model.data)
@@ -71,8 +73,15 @@ def problem_of(asked: Described) -> Loaded[Problem]:
         data, pp=asked.pp, vpp=asked.vpp, microbatches=asked.microbatches, limits=limits_of(asked.memory, asked.pp),
         low_memory=bool(asked.low_memory), splits=asked.seq_split or 1, schedule=asked.schedule, hop=asked.hop or 0.0,
         empty=_empty(asked, asked.pp * asked.vpp), name=asked.model or "", kinds=kinds,
+        confidence=asked.confidence or CONFIDENCE,
     )  # fmt: skip
-    return Loaded(value=problem, notes=(*model.notes, *kept, *cut), extra=model.fit)
+    return _loaded(asked, problem, *model.notes, *kept, *cut)
+
+
+def _loaded(asked: Described, problem: Problem, *notes: str) -> Loaded[Problem]:
+    exact = "--confidence changes nothing: this layer model holds no measured peaks, its memory is taken as exact"
+    more = (exact,) if asked.confidence is not None and not problem.fit else ()
+    return Loaded(value=problem, notes=(*notes, *more), extra=problem.fit)
 
 
 def limits_of(memory: Sequence[float] | None, pp: int) -> tuple[float, ...]:
@@ -105,7 +114,7 @@ def balance(
     MindFormers cannot run select alone and comm alone in one chunk.
     """
     follow: Any = {"report": report} if report else {}
-    answer = solve(problem, seconds=time_limit, effort=effort, seed=seed, **follow)
+    answer = solve_surely(problem, seconds=time_limit, effort=effort, seed=seed, **follow)
     if not mixes(answer):
         return answer
     ready = Ready(problem)

@@ -4,14 +4,16 @@ A measured stage s of pp with n layers, of which c_r were run with recompute cho
 
     peak = constant + n x parameters + (pp - s) x sum over r of c_r x activation_r   (+ head or tail at the ends)
 
-since 1F1B keeps pp - s micro batches of stage s in flight (dry runs have one chunk a rank). All stages of all rounds
-are fitted together, head and tail with the counts of the round they were measured in.
+since 1F1B keeps pp - s micro batches of stage s in flight (dry runs have one chunk a rank); with several kinds of
+layers every kind has parameters and activations of its own. All stages of all rounds are fitted together, head and tail
+with the counts of the round they were measured in. How sure that is, `spread` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,19 @@ from shardwise.errors import Fault, InputError
 
 Floats = npt.NDArray[np.float64]
 CHOICES = ("none", "select", "comm", "both", "full")
-_NAMES = {"none": "act", "select": "select", "comm": "comm", "both": "both", "full": "full"}
-_ODD = 3.5
-"""A residual this many robust standard deviations out is pointed at."""
+ACTIVATIONS = {"none": "act", "select": "select", "comm": "comm", "both": "both", "full": "full"}
+_WORST = 0.1
+"""Root mean square of the residuals, as a share of the peaks, above which a fit explains nothing."""
+ALONE = 1e-6
+"""A measurement whose residual can be no larger share of its error alone says what one of the parts is."""
+
+
+class MemoryPart(NamedTuple):
+    """An unknown: `const`, `head` or `tail`, or of one kind of layers `par` or the activation under a choice."""
+
+    name: str
+    kind: int = -1
+    """-1: of no kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +44,7 @@ class Measured:
     stage: int
     layers: int
     counts: tuple[int, ...]
-    """Layers by choice, in the order of CHOICES."""
+    """Layers by choice, in the order of CHOICES; with several kinds of layers, kind after kind."""
     peak: float
     round: int = 0
     held: tuple[float, ...] = ()
@@ -42,18 +54,34 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFit:
-    """The parts of memory, how sure they are, and how well they explain what was measured."""
+    """The parts of memory, and how well they explain what was measured."""
 
+    pp: int
+    parts: tuple[MemoryPart, ...]
+    """Those that could be told apart, in the order of `values`."""
     values: dict[str, float]
-    """const, par, act, select, comm, both, full, head, tail: those that could be told apart."""
-    errors: dict[str, float]
-    """Standard error of each; 0 where nothing is left over to judge by."""
+    """const, par, act, select, comm, both, full, head, tail; with several kinds `par moe`."""
     residuals: tuple[float, ...]
     """Measured minus explained, one per measurement."""
     measured: tuple[Measured, ...]
     condition: float
     """Condition number of the equations, columns scaled."""
+    kinds: tuple[str, ...] = ("",)
+    """Kinds of layers in the order of the model."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def spare(self) -> int:
+        """Degrees of freedom: peaks beyond those that the parts need; 0: nothing is left over to judge by."""
+        return len(self.measured) - len(self.parts)
+
+    @property
+    def equations(self) -> Floats:
+        return equations(self.measured, self.pp, self.parts)
+
+    @property
+    def peaks(self) -> Floats:
+        return np.array([m.peak for m in self.measured])
 
     @property
     def rms(self) -> float:
@@ -61,58 +89,95 @@ class MemoryFit:
         inner = [r for r, m in zip(self.residuals, self.measured, strict=True) if abs(r) > 1e-6 * (1 + m.peak)]
         return float(np.sqrt(np.mean(np.square(inner)))) if inner else 0.0
 
-    @property
-    def odd(self) -> tuple[int, ...]:
-        """Measurements that do not fit the others, worst first."""
-        return _odd(self.residuals)
 
-
-def unknowns(measured: Sequence[Measured], pp: int) -> list[str]:
+def unknowns(measured: Sequence[Measured], pp: int) -> list[MemoryPart]:
     """What is to be found: choices that no stage ran are not."""
-    used = [c for c, name in enumerate(CHOICES) if any(m.counts[c] for m in measured)]
-    ends = [name for name, stage in (("head", 0), ("tail", pp - 1)) if any(m.stage == stage for m in measured)]
-    return ["const", "par", *(_NAMES[CHOICES[c]] for c in used), *ends]
+    counts = np.array([m.counts for m in measured]).reshape(len(measured), -1, len(CHOICES))
+    own = [
+        part
+        for kind in range(counts.shape[1])
+        for part in (
+            MemoryPart("par", kind),
+            *(MemoryPart(ACTIVATIONS[CHOICES[c]], kind) for c in np.flatnonzero(counts[:, kind].any(0))),
+        )
+    ]
+    ends = [
+        MemoryPart(name) for name, stage in (("head", 0), ("tail", pp - 1)) if any(m.stage == stage for m in measured)
+    ]
+    return [MemoryPart("const"), *own, *ends]
 
 
-def equations(measured: Sequence[Measured], pp: int, names: Sequence[str]) -> Floats:
+def equations(measured: Sequence[Measured], pp: int, parts: Sequence[MemoryPart]) -> Floats:
     """One row per measurement, one column per unknown."""
-    columns = {
-        "const": [1.0] * len(measured),
-        "par": [float(m.layers) for m in measured],
-        "head": [float(m.stage == 0) for m in measured],
-        "tail": [float(m.stage == pp - 1) for m in measured],
-    }
-    columns |= {_NAMES[c]: [_held(m, pp, k) for m in measured] for k, c in enumerate(CHOICES)}
-    return np.array([columns[name] for name in names]).T
+    return np.array([[_coefficient(m, pp, part) for part in parts] for m in measured])
 
 
-def _held(measured: Measured, pp: int, choice: int) -> float:
-    return float(measured.held[choice] if measured.held else (pp - measured.stage) * measured.counts[choice])
+def _coefficient(m: Measured, pp: int, part: MemoryPart) -> float:
+    if part.kind < 0:
+        return float(m.stage == {"head": 0, "tail": pp - 1}.get(part.name, m.stage))
+    first = part.kind * len(CHOICES)
+    if part.name == "par":
+        return float(sum(m.counts[first : first + len(CHOICES)]))
+    at = first + list(ACTIVATIONS.values()).index(part.name)
+    return float(m.held[at] if m.held else (pp - m.stage) * m.counts[at])
 
 
-def decompose(measured: Sequence[Measured], pp: int) -> MemoryFit:
-    """Fit the parts of memory; unknowns that cannot be told apart are refused by name."""
-    names, notes = unknowns(measured, pp), list[str]()
-    table = equations(measured, pp, names)
+def decompose(measured: Sequence[Measured], pp: int, kinds: Sequence[str] = ("",)) -> MemoryFit:
+    """Fit the parts of memory; unknowns that cannot be told apart are refused by name, and so are peaks that
+    contradict each other.
+    """
+    parts, notes = unknowns(measured, pp), list[str]()
+    table = equations(measured, pp, parts)
     peaks = np.array([m.peak for m in measured])
-    if np.linalg.matrix_rank(_scaled(table)) < len(names) and "const" in names:
-        without = [name for name in names if name != "const"]
+    if np.linalg.matrix_rank(_scaled(table)) < len(parts):
+        without = parts[1:]
         if np.linalg.matrix_rank(_scaled(equations(measured, pp, without))) == len(without):
             notes.append(
                 "too few different stages to tell the constant of a stage apart: it is counted with the layers"
             )
-            names, table = without, equations(measured, pp, without)
+            parts, table = without, equations(measured, pp, without)
+    names = [called(part, kinds) for part in parts]
     _refuse_unsolvable(table, names)
     values, active = nonnegative(table, peaks)
     zero = [name for name, on in zip(names, active, strict=True) if not on]
     if zero:
         notes.append(f"{', '.join(zero)} would come out negative and is held at 0: check those measurements")
     residuals = peaks - table @ values
-    return MemoryFit(
-        values=dict(zip(names, values.tolist(), strict=True)), errors=_errors(table, residuals, names, active),
-        residuals=tuple(residuals.tolist()), measured=tuple(measured), condition=condition(table),
-        notes=(*notes, *_odd_notes(measured, residuals)),
+    fit = MemoryFit(
+        pp=pp, parts=tuple(parts), values=dict(zip(names, values.tolist(), strict=True)), kinds=tuple(kinds),
+        residuals=tuple(residuals.tolist()), measured=tuple(measured), condition=condition(table), notes=tuple(notes),
     )  # fmt: skip
+    if faults := list(_contradictions(fit, np.eye(len(table)) - table @ np.linalg.pinv(table))):
+        raise InputError(faults)
+    return fit
+
+
+def called(part: MemoryPart, kinds: Sequence[str]) -> str:
+    """A part's name, with its kind where there are several."""
+    return f"{part.name} {kinds[part.kind]}" if part.kind >= 0 and len(kinds) > 1 else part.name
+
+
+def place(m: Measured, fit: MemoryFit) -> str:
+    """Where a peak was measured."""
+    return f"stage {m.stage}" + (f" of round {m.round + 1}" if any(x.round for x in fit.measured) else "")
+
+
+def _contradictions(fit: MemoryFit, rest: Floats) -> Iterator[Fault]:
+    """Peaks that no parts of memory explain: a plan made of them would say nothing."""
+    scale = float(np.sqrt(np.mean(np.square(fit.peaks))))
+    size = float(np.sqrt(np.sum(np.square(fit.residuals)) / max(fit.spare, 1)))
+    if size <= _WORST * scale:
+        return
+    share = np.where(np.diag(rest) > ALONE, np.diag(rest), np.inf if fit.spare else 1.0)
+    worst = int(np.argmax(np.abs(fit.residuals) / np.sqrt(share)))
+    m, off = fit.measured[worst], fit.residuals[worst] / share[worst]
+    yield Fault(
+        "memory_usage",
+        f"the peaks contradict each other: they are off by {size:,.0f} ({100 * size / scale:.0f}%; sound ones by about "
+        f"1%), {place(m, fit)} most: it was measured at {m.peak:,.0f}, "
+        f"{abs(off):,.0f} {'more' if off > 0 else 'less'} than the others explain. Check that its peak, its offset "
+        "and its recompute counts are those of one run, and that all peaks are in one unit; or measure it again",
+    )
 
 
 def condition(table: Floats) -> float:
@@ -150,36 +215,3 @@ def nonnegative(table: Floats, peaks: Floats) -> tuple[Floats, npt.NDArray[np.bo
         if values.min() >= -1e-6 * max(1.0, float(np.abs(peaks).max())) or not active.any():
             return np.maximum(values, 0.0), active
         active[int(values.argmin())] = False
-
-
-def _errors(table: Floats, residuals: Floats, names: Sequence[str], active: npt.NDArray[np.bool_]) -> dict[str, float]:
-    used = table[:, active]
-    spare = len(table) - used.shape[1]
-    errors = np.zeros(len(names))
-    if spare > 0:
-        variance = float(residuals @ residuals) / spare
-        errors[active] = np.sqrt(variance * np.diag(np.linalg.pinv(used.T @ used)))
-    return dict(zip(names, errors.tolist(), strict=True))
-
-
-def _odd(residuals: Sequence[float]) -> tuple[int, ...]:
-    sizes = np.abs(np.array(residuals))
-    sizes = np.where(sizes < 1e-6, np.nan, sizes)
-    if np.isnan(sizes).all():
-        return ()
-    usual = 1.4826 * float(np.nanmedian(sizes))
-    worst = [k for k in np.argsort(-np.nan_to_num(sizes)).tolist() if np.nan_to_num(sizes)[k] > _ODD * usual]
-    return tuple(worst)
-
-
-def _odd_notes(measured: Sequence[Measured], residuals: Floats) -> list[str]:
-    words = []
-    for k in _odd(residuals.tolist()):
-        m, off = measured[k], float(residuals[k])
-        more = "more" if off > 0 else "less"
-        where = f"stage {m.stage}" + (f" of round {m.round + 1}" if any(x.round for x in measured) else "")
-        words.append(
-            f"{where} does not fit: it was measured at {m.peak:,.0f}, {abs(off):,.0f} {more} than the others explain "
-            f"({100 * abs(off) / m.peak:.1f}%); measure it again, or keep that much memory free"
-        )
-    return words

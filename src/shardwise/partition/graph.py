@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwise.kernels import library
+from shardwise.partition.margin import margins
 from shardwise.partition.orders import order_of
 from shardwise.partition.problem import Evaluation, Partition, Problem
+from shardwise.partition.spread import PeakSpread, spread_of
 from shardwise.pipeline.action import B, F, I, Schedule, W
 from shardwise.pipeline.costs import Costs
 from shardwise.pipeline.engine import simulate
@@ -188,11 +190,26 @@ class Ready:
     def evaluate(self, counts: Ints) -> Evaluation:
         """The simulator's word on one matrix of counts."""
         timeline = simulate(self.schedule, self.costs(counts))
-        peak, limits = timeline.peak, self.problem.rank_limits
-        over = tuple(p - limit if p > limit * (1 + _ROOM) else 0.0 for p, limit in zip(peak, limits, strict=True))
+        peak, margin, limits = timeline.peak, self.margins(counts), self.problem.rank_limits
+        needed = map(sum, zip(peak, margin, strict=True))
+        over = tuple(p - limit if p > limit * (1 + _ROOM) else 0.0 for p, limit in zip(needed, limits, strict=True))
         return Evaluation(
-            partition=self.partition(counts), simulated=timeline.makespan, peak=peak, over=over, timeline=timeline
-        )
+            partition=self.partition(counts), simulated=timeline.makespan, peak=peak, margin=margin, over=over,
+            timeline=timeline,
+        )  # fmt: skip
+
+    def margins(self, counts: Ints) -> tuple[float, ...]:
+        """What is kept free of every rank because its memory was measured, not known."""
+        fit = self.problem.fit
+        if fit is None:
+            return (0.0,) * self.problem.pp
+        return margins(self, counts, fit, self.spread, self.problem.confidence)
+
+    @cached_property
+    def spread(self) -> PeakSpread:
+        """How sure the problem's fit is."""
+        assert self.problem.fit is not None  # noqa: S101 - asked for where there is one
+        return spread_of(self.problem.fit)
 
     def partition(self, counts: Ints) -> Partition:
         cuts = np.cumsum([len(run.kind.choices) for run in self.problem.runs])[:-1]

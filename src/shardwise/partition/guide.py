@@ -237,10 +237,11 @@ def measurements(pp: int, rounds: Sequence[Round], peak: float = 0.0) -> list[Me
 
 def _described(pp: int, layers: int, rounds: tuple[Round, ...]) -> Design:
     measured = measurements(pp, rounds)
-    names = unknowns(measured, pp)
-    table = equations(measured, pp, names)
+    parts = unknowns(measured, pp)
+    names = [part.name for part in parts]
+    table = equations(measured, pp, parts)
     inner = equations(
-        [m for m in measured if 0 < m.stage < pp - 1], pp, [n for n in names if n not in {"head", "tail"}]
+        [m for m in measured if 0 < m.stage < pp - 1], pp, [part for part in parts if part.name not in {"head", "tail"}]
     )
     spread = 100.0 * np.sqrt(np.diag(np.linalg.inv(table.T @ table)))
     largest = max(max(made.layers) for made in rounds) * pp / layers

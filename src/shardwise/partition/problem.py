@@ -11,11 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shardwise.errors import Fault, InputError
+from shardwise.inputs.gate import wrong
+from shardwise.inputs.scalars import SCALARS
+from shardwise.partition.decompose import MemoryFit
 from shardwise.pipeline.action import Schedule, placed
 from shardwise.pipeline.generate import SHAPES
 from shardwise.pipeline.timeline import Timeline
 
 CLOSE = 1e-6
+CONFIDENCE = 0.95
 MOST_LAYERS, MOST_CHUNKS, MOST_PASSES = 20_000, 4096, 1_000_000
 PIECES = ("seq-1f1b", "interleaved", "low-memory")
 """Schedules that sequences may be cut for."""
@@ -98,6 +102,10 @@ class Problem:
     free_at_input_grad: float = 0.5
     """Share of the activation that I frees, where backwards are split."""
     name: str = ""
+    fit: MemoryFit | None = field(default=None, repr=False, compare=False)
+    """Of the measurements that the memory comes from; None: numbers are exact."""
+    confidence: float = CONFIDENCE
+    """With which every rank is to stay within its limit, where there is a fit."""
 
     @property
     def chunks(self) -> int:
@@ -154,6 +162,7 @@ def _faults(p: Problem) -> Iterator[Fault]:
     if p.order is None:
         yield from _schedule_faults(p)
     yield from _run_faults(p)
+    yield from _fit_faults(p)
     for name, values in (("limits", p.limits), ("static", p.static)):
         if len(values) not in {0, 1, p.pp}:
             yield Fault(name, f"has {len(values)} numbers; give one, or one for each of {p.pp} ranks")
@@ -196,6 +205,14 @@ def _run_faults(p: Problem) -> Iterator[Fault]:
                 yield Fault(f"runs.{index}.kind.{choice.name}", "times and memory must be finite and not negative")
 
 
+def _fit_faults(p: Problem) -> Iterator[Fault]:
+    if message := wrong(p.confidence, SCALARS["option.confidence"]):
+        yield Fault("confidence", message)
+    if p.fit is not None and len(p.fit.kinds) != len(p.runs):
+        said = f"are of {len(p.fit.kinds)} kinds of layers, the model has {len(p.runs)}"
+        yield Fault("measured", f"{said}; balance with the init file again")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
     """An answer's layers: per chunk in model order, per run, per choice."""
@@ -227,8 +244,10 @@ class Evaluation:
     """First start to last end."""
     peak: tuple[float, ...]
     """Most memory that each rank holds, event by event."""
+    margin: tuple[float, ...]
+    """What is kept free above each peak so that it holds with the problem's confidence; 0 where numbers are exact."""
     over: tuple[float, ...]
-    """How far each rank is above its limit; 0 where it fits."""
+    """How far each rank, with its margin, is above its limit; 0 where it fits."""
     timeline: Timeline = field(repr=False, compare=False)
 
     @property
@@ -254,6 +273,8 @@ class BalanceAnswer:
     """Stopped by Ctrl-C: the best so far."""
     out_of_time: bool = False
     """Stopped by the time limit; another machine may give another answer."""
+    if_known: float | None = None
+    """The time that was found with no margins; None: there are none."""
 
     @property
     def simulated(self) -> float:

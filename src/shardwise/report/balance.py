@@ -13,6 +13,7 @@ from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.decompose import MemoryFit
 from shardwise.partition.lists import Table, has_lists, to_lists
 from shardwise.partition.problem import BalanceAnswer, Evaluation, Problem
+from shardwise.partition.spread import spread_of
 from shardwise.plan.plan import Plan
 from shardwise.search.balance_plan import Balanced
 from shardwise.units import show_bytes, show_percent, show_seconds
@@ -41,26 +42,33 @@ def plan_rows(problem: Problem, evaluation: Evaluation) -> tuple[list[str], Rows
         own = [chunk for chunk, r in enumerate(problem.rank_of) if r == rank]
         layers = [str(evaluation.partition.layers[chunk]) for chunk in own]
         counts = [" ".join(str(chosen[name][chunk]) for chunk in own) for name in used]
-        limit = problem.rank_limits[rank]
-        left = "" if limit == float("inf") else f"{limit - evaluation.peak[rank]:,.0f}"
-        rows.append((str(rank), " ".join(layers), *counts, f"{evaluation.peak[rank]:,.0f}", left))
-    return ["stage", "layers", *used, "peak MB", "left MB"], rows
+        limit, peak, margin = problem.rank_limits[rank], evaluation.peak[rank], evaluation.margin[rank]
+        left = "" if limit == float("inf") else f"{limit - peak - margin:,.0f}"
+        own_margin = [f"{margin:,.0f}"] if problem.fit else []
+        rows.append((str(rank), " ".join(layers), *counts, f"{peak:,.0f}", *own_margin, left))
+    return ["stage", "layers", *used, "peak MB", *(["margin MB"] if problem.fit else []), "left MB"], rows
 
 
 def compared_rows(compared: Iterable[Compared]) -> tuple[list[str], Rows]:
     rows: Rows = []
     for one in compared:
-        over = [rank for rank, missing in enumerate(one.evaluation.over) if missing]
-        worst = max(one.evaluation.over)
-        fits = (
-            "yes"
-            if not over
-            else f"no: stage {', '.join(map(str, over[:4]))}{' ...' * (len(over) > 4)}, {worst:,.0f} over"
-        )
         bubble = bubble_of(one.problem, one.evaluation)
         shares = (f"{share:.4f}" for share in (bubble.real, bubble.ideal, bubble.imbalance, bubble.recompute))
-        rows.append((one.name, f"{one.evaluation.simulated:,.2f}", *shares, f"{max(one.evaluation.peak):,.0f}", fits))
+        rows.append(
+            (one.name, f"{one.evaluation.simulated:,.2f}", *shares, f"{max(one.evaluation.peak):,.0f}", _fitting(one))
+        )
     return ["strategy", "simulated", "bubble", "ideal", "imbalance", "recompute", "largest peak MB", "fits"], rows
+
+
+def _fitting(one: Compared) -> str:
+    """Whether a strategy fits, or the stages that are over and by how much; sure to be so only without the margin."""
+    found, limits = one.evaluation, one.problem.rank_limits
+    over = [rank for rank, missing in enumerate(found.over) if missing]
+    if not over:
+        return "yes"
+    stages = f"stage {', '.join(map(str, over[:4]))}{' ...' * (len(over) > 4)}, {max(found.over):,.0f} over"
+    surely = any(peak > limit for peak, limit in zip(found.peak, limits, strict=True))
+    return f"no: {stages}" if surely else f"not surely: {stages} with its margin"
 
 
 def plan_facts(found: Balanced) -> list[tuple[str, str]]:
@@ -84,14 +92,23 @@ def plan_data(found: Balanced) -> dict[str, Any]:
 
 
 def fit_rows(fit: MemoryFit) -> Rows:
-    return [(name, f"{value:,.1f}", f"{fit.errors[name]:,.0f}") for name, value in fit.values.items()]
+    errors = spread_of(fit).errors
+    return [(name, f"{value:,.1f}", f"{errors[name]:,.0f}") for name, value in fit.values.items()]
+
+
+def fit_line(fit: MemoryFit) -> str:
+    """How well a fit explains its peaks, and how much there is to judge it by."""
+    judged = f"{fit.spare} degrees of freedom" if fit.spare else "no degree of freedom: nothing to judge it by"
+    noise = f"a peak is taken to be off by {spread_of(fit).noise:,.0f}"
+    return f"residual {fit.rms:,.0f} rms, {judged}; {noise}; condition {fit.condition:.1f}"
 
 
 def residual_rows(fit: MemoryFit) -> Rows:
     """In the order of rounds and stages, whatever the order in the file."""
+    odd = spread_of(fit).odd
     order = sorted(range(len(fit.measured)), key=lambda k: (fit.measured[k].round, fit.measured[k].stage))
-    shown = ((fit.measured[k], fit.residuals[k], "does not fit" if k in fit.odd else "") for k in order)
-    return [(str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{rest:+,.0f}", odd) for m, rest, odd in shown]
+    shown = ((fit.measured[k], fit.residuals[k], "does not fit" if k in odd else "") for k in order)
+    return [(str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{rest:+,.0f}", said) for m, rest, said in shown]
 
 
 def beside(answer: BalanceAnswer, others: Iterable[Compared]) -> list[Compared]:
@@ -110,7 +127,10 @@ def answer_lines(answer: BalanceAnswer) -> Iterator[str]:
     """What is said below the table: how good it is, and how to hand it over."""
     problem, best = answer.problem, answer.best
     said = "proven optimal" if answer.proven else f"gap {100 * answer.gap:.2f}%"
-    yield f"simulated {answer.simulated:,.4f}, bound {answer.bound:,.4f}: {said} under these costs and this order"
+    under = f"under these costs and this order{', within limits less these margins' if problem.fit else ''}"
+    yield f"simulated {answer.simulated:,.4f}, bound {answer.bound:,.4f}: {said} {under}"
+    if problem.fit:
+        yield _confidence_line(answer)
     yield f"{answer.evaluations:,} partitions looked at in {answer.seconds:.1f} CPU s; bound by {answer.method}"
     yield f"bubble {bubble_of(problem, best)}"
     if has_lists(problem):
@@ -121,6 +141,15 @@ def answer_lines(answer: BalanceAnswer) -> Iterator[str]:
             yield f"start the job with {LESS_MEMORY}=1 and jit_level {levels}: so MindSpore runs the low-memory order"
     if problem.rank_of == tuple(chunk % problem.pp for chunk in range(problem.chunks)):
         yield f"Megatron --pipeline-model-parallel-layout {layout(best.partition.layers)}"
+
+
+def _confidence_line(answer: BalanceAnswer) -> str:
+    """With what confidence limits are held, and what that costs."""
+    held = f"every stage holds its limit at {100 * answer.problem.confidence:g}% (margins by Student's t)"
+    if answer.if_known is None:
+        return held
+    cost = show_percent(answer.simulated / answer.if_known - 1, 2)
+    return f"{held}; were the memory known exactly, {answer.if_known:,.4f} would do: the margins cost {cost}"
 
 
 def answer_notes(answer: BalanceAnswer) -> Iterator[str]:
@@ -146,6 +175,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         "schedule": best.timeline.schedule.name, "pp": problem.pp, "vpp": problem.vpp,
         "microbatches": problem.microbatches, "splits": problem.splits, "layers": best.partition.layers,
         "counts": best.partition.chosen(problem), "counts_by_kind": _by_kind(problem, best), "peak": best.peak,
+        "margin": best.margin, "confidence": problem.confidence if problem.fit else None, "if_known": answer.if_known,
         "fits": "yes" if best.fits else "no",
         "limits": None if float("inf") in problem.rank_limits else problem.rank_limits,
         "bubble": asdict(bubble_of(problem, best)),

@@ -13,8 +13,10 @@ from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
 from shardwise.partition.decompose import MemoryFit, decompose
 from shardwise.partition.readers.init_file import Init, read_init
+from shardwise.partition.readers.measured import fit_of, kept
 from shardwise.partition.readers.problem_file import RECOMPUTE, model_faults
 from shardwise.partition.readers.traces import read_times
+from shardwise.partition.spread import spread_notes
 
 _PARTS = {name: key for name, (key, _, _) in RECOMPUTE.items()}
 
@@ -50,9 +52,12 @@ def model_of_init(
          "memory_parameter": values.get(word.lower(), 0.0)}
         for word, k in (("HEAD", 0), ("TAIL", 2))
     ]  # fmt: skip
-    data = {"name": name, "stage_const_mem": values.get("const", 0.0), "layers_description": [ends[0], body, ends[1]]}
+    data = {
+        "name": name, "stage_const_mem": values.get("const", 0.0), "layers_description": [ends[0], body, ends[1]],
+        "measured": kept(fit),
+    }  # fmt: skip
     unknown = (f"{path}: {', '.join(init.unknown)} mean nothing here and are passed over",) if init.unknown else ()
-    return LayerModel(data=data, fit=fit, notes=(*unknown, *fit.notes, *notes))
+    return LayerModel(data=data, fit=fit, notes=(*unknown, *fit.notes, *spread_notes(fit), *notes))
 
 
 def _times(init: Init) -> tuple[tuple[float, float, float], dict[str, dict[str, float]], tuple[str, ...]]:
@@ -80,4 +85,5 @@ def load_model(path: str | Path) -> LayerModel:
     faults = list(model_faults(data))
     if faults:
         raise InputError(faults, title=str(path))
-    return LayerModel(data=data)
+    fit = fit_of(data)
+    return LayerModel(data=data, fit=fit, notes=tuple(spread_notes(fit)) if fit else ())

@@ -4,7 +4,8 @@
 "layers_description": [{"name", "type": HEAD | BODY | TAIL, "time" (forward), "nb_layer", "memory_parameter",
 "memory_activation", "memory_select_rec", ...}]}}. Where a file says nothing about a time, backward is twice forward and
 recomputing adds a share of the backward (SAPP's coefficients). Of ours, beyond SAPP: several BODY entries are several
-kinds in model order, `schedule`, `hop`, `mem_limit` and `stage_const_mem` as a list per rank, `empty_chunks`.
+kinds in model order, `schedule`, `hop`, `mem_limit` and `stage_const_mem` as a list per rank, `empty_chunks`,
+`confidence`, and `measured` in the model: the peaks that it comes from (`measured.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES
-from shardwise.partition.problem import MOST_CHUNKS, Choice, End, Kind, KindRun, Problem, check_problem
+from shardwise.partition.problem import CONFIDENCE, MOST_CHUNKS, Choice, End, Kind, KindRun, Problem, check_problem
+from shardwise.partition.readers.measured import fit_of, measured_faults
 
 RECOMPUTE = {
     "select": ("memory_select_rec", "select_rec", 0.04),
@@ -30,7 +32,7 @@ RECOMPUTE = {
 """Choice -> key of its memory, stem of the keys of its time, and SAPP's default share of the backward."""
 _KEYS = frozenset({
     "id", "name", "note", "pp", "vp", "vpp", "mb", "microbatches", "layers", "mem_limit", "low_mem", "seq_split",
-    "recompute_kinds", "model", "schedule", "hop", "empty_chunks",
+    "recompute_kinds", "model", "schedule", "hop", "empty_chunks", "confidence",
 })  # fmt: skip
 _SAME = (("vp", "vpp"), ("mb", "microbatches"))
 _COUNTS = {
@@ -100,6 +102,7 @@ def problem_from(data: Table) -> Problem:
         hop=float(data.get("hop", 0.0)),
         empty=_empty(data.get("empty_chunks", ()), pp * vpp),
         name=str(data.get("id", data.get("name", ""))),
+        confidence=float(data.get("confidence", CONFIDENCE)),
     )
 
 
@@ -118,6 +121,7 @@ def make_problem(
     hop: float = 0.0,
     empty: tuple[int, ...] = (),
     name: str = "",
+    confidence: float = CONFIDENCE,
 ) -> Problem:
     """A layer model with the settings of one run."""
     parts = model_parts(model, kinds)
@@ -129,7 +133,8 @@ def make_problem(
     problem = Problem(
         pp=pp, vpp=vpp, microbatches=microbatches, runs=runs, head=parts["HEAD"], tail=parts["TAIL"],
         limits=limits, static=_numbers(model.get("stage_const_mem", 0.0)), hop=hop, empty=empty, splits=splits,
-        schedule=schedule or default_schedule(vpp, splits, low_memory=low_memory), name=name,
+        schedule=schedule or default_schedule(vpp, splits, low_memory=low_memory), name=name, fit=fit_of(model),
+        confidence=confidence,
     )  # fmt: skip
     check_problem(problem)
     return problem
@@ -219,6 +224,8 @@ def _shape_faults(data: Table) -> Iterator[Fault]:
     hop = data.get("hop", 0.0)
     if not fits(hop, SCALARS["pipeline.time"]):
         yield Fault("hop", f"is {hop!r}; write the time of a message between two ranks, 0 or more")
+    if message := wrong(data.get("confidence", CONFIDENCE), SCALARS["option.confidence"]):
+        yield Fault("confidence", message)
     empty = data.get("empty_chunks", [])
     words = isinstance(empty, str) and empty in _FREE
     if not words and (not isinstance(empty, list) or any(not fits(chunk, SCALARS["option.none"]) for chunk in empty)):
@@ -252,6 +259,8 @@ def model_faults(model: object) -> Iterator[Fault]:
     entries = model["layers_description"]
     if not any(isinstance(e, dict) and e.get("type") == "BODY" for e in entries):
         yield Fault("model.layers_description", "has no entry of type BODY; there is nothing to spread")
+    if model.get("measured") is not None:
+        yield from measured_faults(model["measured"])
     for index, entry in enumerate(entries):
         yield from _entry_faults(entry, f"model.layers_description.{index}")
 
