@@ -296,7 +296,8 @@ def targets() -> tuple[str, ...]:
 def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False, launcher: str = "torchrun") -> Export:
     """The files that make a training framework do what a plan says, and what they cannot say.
 
-    `plan`: a plan, its file, or a schedule (or its CSV), which only PyTorch's pipelining takes; `target`: such as
+    `plan`: a plan (a per-operator plan goes to `torch-pipelining`, and where all operators are split alike anywhere),
+    its file, or a schedule (or its CSV), which only PyTorch's pipelining takes; `target`: such as
     `megatron` or `torchtitan@0.3` (see `targets`); `strict`: refuse where only something near can be said;
     `launcher`: torchrun, slurm or kubernetes, whose job is written beside the script. `write_export` writes the files.
     """
@@ -306,7 +307,7 @@ def export(plan: Plan | Schedule | Source, target: str, *, strict: bool = False,
 
     if isinstance(plan, Schedule) or (not isinstance(plan, Plan) and not str(plan).lower().endswith(".json")):
         return export_schedule(plan, target)
-    return export(as_plan(plan, "export"), target, strict=strict, launcher=launcher)
+    return export(as_plan(plan, "export", operators=True), target, strict=strict, launcher=launcher)
 
 
 def write_export(made: Export, folder: Source, *, force: bool = False) -> tuple[Path, ...]:
@@ -346,15 +347,16 @@ def as_runtime(source: Runtime | str | None) -> Runtime | None:
     return load_runtime(source) if isinstance(source, str) else source
 
 
-def as_plan(source: Plan | Source, verb: str, at: str = "plan") -> Plan:
-    """A plan of a whole strategy, read where a file stands for it; a per-operator plan is refused. `at`: its name."""
+def as_plan(source: Plan | Source, verb: str, at: str = "plan", *, operators: bool = False) -> Plan:
+    """A plan, read where a file stands for it; a per-operator plan is refused but with `operators`. `at`: its name."""
     from shardwise.frameworks.load import refuse_mixed, refuse_per_op
     from shardwise.plan.file import read_plan
     from shardwise.plan.plan import Plan
 
     plan = source if isinstance(source, Plan) else read_plan(source)
     at = at if plan is source else str(source)
-    refuse_per_op(plan, at, verb)
+    if not operators:
+        refuse_per_op(plan, at, verb)
     if verb in _ONE_KIND:
         refuse_mixed(plan.cluster, at, verb, _ONE_KIND[verb])
     return plan

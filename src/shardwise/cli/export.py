@@ -68,13 +68,13 @@ def _say_gone(there: list[Path], output: Output) -> None:
 
 
 def _say(made: Export, output: Output) -> None:
-    if made.strategy is None:  # a schedule alone, no plan
+    if not (made.strategy or made.shape):  # a schedule alone, no plan
         return
     for fault in made.losses:
         output.note(f"not as planned: {fault}")
     for note in made.by_hand:
         output.note(f"by hand: {note}")
-    output.say(f"plan {made.plan} for {made.speaks}: {made.strategy}")
+    output.say(f"plan {made.plan} for {made.speaks}: {made.strategy or made.shape}")
     output.say(f"predicted   {made.prediction}")
     if made.runtime:
         output.say(f"runtime     {made.runtime}")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import cast
 
 from shardwise.check.check import ensure
-from shardwise.errors import InfeasibleError, InputError, UnknownNameError
+from shardwise.errors import Fault, InfeasibleError, InputError, UnknownNameError
 from shardwise.frameworks.launcher import check_launcher
 from shardwise.frameworks.nearest import without
+from shardwise.frameworks.operators import lowered
 from shardwise.frameworks.partition import mixture
 from shardwise.frameworks.target import Export, ExportDraft, File, Target, runtime_of, settings_of
 from shardwise.frameworks.written import read_back
@@ -120,15 +121,24 @@ def export(plan: Plan, to: str, *, strict: bool = False, launcher: str = "torchr
     target, version = find(to)
     check_launcher(launcher)
     _refuse_mixed(plan, target, launcher)
+    told: tuple[Fault, ...] = ()
+    if plan.operators is not None:
+        if target.name == "torch-pipelining":
+            from shardwise.frameworks.torch.write_operators import OperatorDraft, export_operators
+
+            return export_operators(
+                OperatorDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
+            )
+        plan, told = lowered(plan)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     write = cast("Callable[[ExportDraft], tuple[File, ...]]", importlib.import_module(target.module).write)
-    first = _draft(plan, target, version, launcher)
+    first = _draft(plan, target, version, launcher, told)
     files = write(first)
     draft = _draft(
-        plan, target, version, launcher, strict=strict
+        plan, target, version, launcher, told, strict=strict
     )  # once more, with what the files say in their headers
-    draft.written, told = read_back(files, first)
-    draft.losses += told
+    draft.written, found = read_back(files, first)
+    draft.losses += found
     return draft.export(write(draft))
 
 
@@ -160,8 +170,10 @@ def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:
     return schedule_export(schedule)
 
 
-def _draft(plan: Plan, target: Target, version: str, launcher: str, *, strict: bool = False) -> ExportDraft:
-    draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
+def _draft(
+    plan: Plan, target: Target, version: str, launcher: str, told: tuple[Fault, ...], *, strict: bool = False
+) -> ExportDraft:
+    draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict, losses=[*told])
     _say_mixture(draft)
     _say_settings(draft)
     if not target.name.startswith("megatron"):

@@ -143,7 +143,8 @@ def refuse_per_op(plan: Plan, path: str, verb: str) -> None:
     if plan.operators:
         raise InputError(
             Fault(path, f"is a per-operator plan, which {verb} cannot take: its operators have splits of their own; "
-                  "write it for Aceso's runtime with `plan-operators --aceso FILE`, or plan whole strategies")
+                  "write it for PyTorch with `export --to torch-pipelining`, for Aceso's runtime with `plan-operators "
+                  "--aceso FILE`, or plan whole strategies")
         )  # fmt: skip
 
 

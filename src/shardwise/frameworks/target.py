@@ -82,7 +82,9 @@ class Export:
     """What the target's own kernels and overlaps change beside what is lost; empty where they are planned."""
     strategy: Strategy | None = None
     """What the files say, on the target's runtime; the plan's own where nothing was lost. None: a schedule alone, no
-    plan."""
+    plan, or operators with splits of their own."""
+    shape: str = ""
+    """What the files of a per-operator plan say, in a line."""
 
 
 @dataclass(kw_only=True)

@@ -314,10 +314,10 @@ def nothing_data(answer: Answer) -> Plain:
 def export_data(made: Export) -> Plain:
     """An export with its files; of a schedule alone, which no plan stands behind, its target only."""
     files = [{"name": file.name, "text": file.text} for file in made.files]
-    if made.strategy is None:
+    if not (made.strategy or made.shape):
         return {"target": made.target, "files": files}
     return {
-        "target": made.target, "speaks": made.speaks, "plan": made.plan, "strategy": str(made.strategy),
+        "target": made.target, "speaks": made.speaks, "plan": made.plan, "strategy": str(made.strategy or made.shape),
         "predicted": made.prediction, "runtime": made.runtime, "as_written": made.as_written,
         "losses": [str(fault) for fault in made.losses], "by_hand": list(made.by_hand), "files": files,
     }  # fmt: skip

@@ -12,7 +12,7 @@ import math
 import torch
 import torch.distributed as dist
 import torch.nn.functional as fn
-from shardwise_loop import seed_of, seeds_of
+from shardwise_loop import seed_of, seeds_of, wide
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -91,7 +91,7 @@ def _growth(scaling):
 def turn(x, cos, sin, *, pairs=False):
     """Rotary positions on the first dimensions of [batch, seq, heads, size]; `pairs`: neighbours turn (MLA)."""
     size, cos, sin = 2 * cos.shape[-1], cos[:, None], sin[:, None]
-    part, rest = x[..., :size].float(), x[..., size:]
+    part, rest = wide(x[..., :size]), x[..., size:]
     a, b = (part[..., 0::2], part[..., 1::2]) if pairs else part.chunk(2, dim=-1)
     turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
     return torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
@@ -437,4 +437,4 @@ def build(m, first, last, device, dtype, seed, **parts):
 def loss_of(logits, ids):
     """Mean cross entropy of every token from those before it."""
     wanted = fn.pad(ids[:, 1:], (0, 1), value=-100)  # the last token's logits are passed over: a slice would copy them
-    return fn.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten())
+    return fn.cross_entropy(wide(logits.flatten(0, 1)), wanted.flatten())

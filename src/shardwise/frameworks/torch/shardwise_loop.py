@@ -58,6 +58,11 @@ def tokens(step, micro, replica, batch, seq, vocab):
     return (torch.rand(batch, seq, generator=source).square() * vocab).long().clamp(max=vocab - 1)
 
 
+def wide(x):
+    """In fp32, where it is narrower."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def seeds_of(model, layers, seed=SEED):
     """Of every module with matrices a number to draw them from, by where it stands and by their shapes.
 
@@ -186,7 +191,9 @@ class Optimizer:
             for index, one in enumerate(self.own):
                 one.register_post_accumulate_grad_hook(lambda one, index=index: self._add(one, index))
         held = list(self.states.values())
-        if kind == "sgd":
+        if not held:  # more replicas than parameters
+            self.inner = None
+        elif kind == "sgd":
             self.inner = torch.optim.SGD(held, lr=RATE, momentum=0.9)
         else:
             self.inner = torch.optim.AdamW(held, lr=RATE, fused=CUDA)
@@ -211,6 +218,15 @@ class Optimizer:
 
     def step(self):
         """Mean gradients over the replicas, the update, the new parameters, and no gradients."""
+        self.reduce()
+        self.update()
+
+    def gradient(self, one):
+        """Of a parameter, between `reduce` and `update`."""
+        return self.sums[next(index for index, own in enumerate(self.own) if own is one)]
+
+    def reduce(self):
+        """Mean gradients over the replicas."""
         for index, one in enumerate(self.own):
             if one.grad is not None:  # of parameters that are their own states, in 16 bit, or of a pass without hooks
                 self._add(one, index)
@@ -223,16 +239,27 @@ class Optimizer:
                 dist.all_reduce(grad, group=self.group)
             if one is self.shared[0]:
                 dist.all_reduce(grad, group=self.shared[1])
-            if index in self.states:
-                self.states[index].grad = grad
+
+    def update(self):
+        for index, state in self.states.items():
+            state.grad = self.sums[index]
         self.sums = [None] * len(self.own)
-        self.inner.step()
-        self.inner.zero_grad(set_to_none=True)
+        if self.inner is not None:
+            self.inner.step()
+            self.inner.zero_grad(set_to_none=True)
         with torch.no_grad():
             if self.mixed:
                 torch._foreach_copy_([self.own[index] for index in self.states], list(self.states.values()))
             for index, owner in (self.owner or {}).items():
                 dist.broadcast(self.own[index], group=self.sharers, group_src=owner)
+
+
+def total(value, device, group=None):
+    """A sum over ranks."""
+    kind = torch.int64 if isinstance(value, int) else torch.float64
+    summed = torch.as_tensor(value, device=device).to(kind)
+    dist.all_reduce(summed, group=group)
+    return summed.item()
 
 
 def mean(loss, device, group=None):

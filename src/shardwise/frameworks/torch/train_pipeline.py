@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from model import RoutedExperts, build, loss_of
 from run_pipeline import pipeline, read_schedule
-from shardwise_loop import DTYPES, SEED, STEPS, Optimizer, Steps, finish, start, tokens
+from shardwise_loop import DTYPES, SEED, STEPS, Optimizer, Steps, finish, start, tokens, total
 from torch.distributed.device_mesh import init_device_mesh
 
 HERE = Path(__file__).resolve().parent
@@ -94,14 +94,6 @@ def shared_ranks(plan, ends):
         group = dist.new_group(ranks)
         found = group if dist.get_rank() in ranks else found
     return found
-
-
-def total(value, device, group=None):
-    """A sum over ranks."""
-    kind = torch.int64 if isinstance(value, int) else torch.float64
-    summed = torch.as_tensor(value, device=device).to(kind)
-    dist.all_reduce(summed, group=group)
-    return summed.item()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ RUNNER, TRAINING, MODEL = (Path(__file__).with_name(name) for name in ("runner.p
 
 def write(draft: ExportDraft) -> tuple[File, ...]:
     """`torch_pipelining.sh`, `schedule.csv`, which cannot hold a comment, and the programs with the planned model."""
-    for bend in (without_lora, _axes, _model, _states, _recompute, _numbers):
+    for bend in (without_lora, _axes, bend_model, _states, _recompute, _numbers):
         bend(draft)
     draft.settle()
     schedule = schedule_of(draft.plan)
@@ -64,7 +64,8 @@ def _axes(draft: ExportDraft) -> None:
 _COUNTED: dict[str, Any] = {"first_layers": 0, "last_layers": 0, "count_embedding": False, "count_head": False}
 
 
-def _model(draft: ExportDraft) -> None:
+def bend_model(draft: ExportDraft) -> None:
+    """What the program's decoder is not."""
     model = draft.model
     if model.mtp:
         draft.refuse("model.mtp", f"{model.mtp}: the program has no multi-token prediction; use mtp 0, or megatron")
