@@ -17,6 +17,7 @@ from shardwise.api.estimating import (
     timeline,
 )
 from shardwise.api.launching import launch, watch
+from shardwise.api.looping import balance_loop
 from shardwise.api.measuring import (
     calibrate,
     judge_calibration,
@@ -86,10 +87,10 @@ from shardwise.api.reading import (
 )
 
 __all__ = [
-    "DESCRIBES", "aceso_lacks", "advise", "ask", "balance", "balance_plan", "calibrate", "check", "check_proof",
-    "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "diff_orders", "dryrun", "estimate", "export",
-    "fixed_by", "flags_are_told", "hold_orders", "iteration", "judge_calibration", "launch", "load_cluster",
-    "load_model", "load_problem", "load_runtime", "load_strategy", "measured_question", "model_from",
+    "DESCRIBES", "aceso_lacks", "advise", "ask", "balance", "balance_loop", "balance_plan", "calibrate", "check",
+    "check_proof", "cluster_from", "compare_balance", "design_rounds", "detail", "diff", "diff_orders", "dryrun",
+    "estimate", "export", "fixed_by", "flags_are_told", "hold_orders", "iteration", "judge_calibration", "launch",
+    "load_cluster", "load_model", "load_problem", "load_runtime", "load_strategy", "measured_question", "model_from",
     "operator_question", "operator_starts", "operators_to_measure", "patch_mindformers", "plan", "plan_from", "plan_of",
     "plan_operators", "plan_table", "probe_program", "question", "quick_balance", "rank_allocations", "rank_passes",
     "read_cluster", "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse",

@@ -1,4 +1,4 @@
-"""`shardwise balance`: layers and recompute of every stage and chunk; with `guide`, `dryrun`, `quick` and `patch`."""
+"""`shardwise balance`: layers and recompute of every stage and chunk; its steps are commands of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from shardwise import api
+from shardwise.cli.balance_loop import SHARED, loop
 from shardwise.cli.balance_patch import patch
 from shardwise.cli.balance_steps import dryrun, guide, quick
 from shardwise.cli.options import Number, numbers, share
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from shardwise.plan.plan import Plan
 
 
-@click.group("balance", invoke_without_command=True, subcommand_metavar="[guide|dryrun|quick|patch]")
+@click.group("balance", invoke_without_command=True, subcommand_metavar="[guide|dryrun|quick|patch|loop]")
 @click.option("--problem", metavar="FILE", help="A problem in one JSON file, numbers taken as given.")
 @click.option("--init", "-init", metavar="FILE", help="Init YAML: measured peaks, times or traces.")
 @click.option("--peaks", metavar="FOLDER", multiple=True, help="Dry-run folder of a round: its logs give the peaks.")
@@ -234,5 +235,6 @@ def _write_pictures(files: Reports, answer: BalanceAnswer, compared: list[Compar
         write_text(files.trace, chrome_trace(answer.best.timeline))
 
 
-for step in (guide, dryrun, quick, patch):
+loop.params += [option for option in command.params if option.name in SHARED]
+for step in (guide, dryrun, quick, patch, loop):
     command.add_command(step)

@@ -66,7 +66,7 @@ def problem_of(asked: Described) -> Loaded[Problem]:
         problem = read_problem(asked.problem, _changes(asked))
         return _loaded(asked, problem, *(f"{asked.problem}: {note}" for note in problem_notes(asked.problem)))
     asked = replace(asked, **{name: value for name, value in _DEFAULTS.items() if getattr(asked, name) is None})
-    model, kept = _model(asked)
+    model, kept = layer_model(asked)
     data, kinds, cut = _in_pieces(asked, model.data)
     assert asked.pp is not None and asked.vpp is not None and asked.microbatches is not None  # noqa: S101, PT018
     problem = make_problem(
@@ -158,7 +158,7 @@ def _in_pieces(asked: Described, data: dict[str, Any]) -> tuple[dict[str, Any], 
     return data, [kind for kind in RECOMPUTE if kind != "full"], notes
 
 
-def _model(asked: Described) -> tuple[LayerModel, list[str]]:
+def layer_model(asked: Described) -> tuple[LayerModel, list[str]]:
     """The layer model, fitted and kept under its name, or read from there."""
     path = asked.model and (asked.model if asked.model.endswith(".json") else f"{asked.model}.json")
     if asked.init:

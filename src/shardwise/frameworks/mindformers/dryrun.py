@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from shardwise.errors import Fault, InputError
+from shardwise.frameworks.mindformers.names import LESS_MEMORY
 
 _SCRIPT = """#!/bin/bash
 # Dry run of one rank per pipeline stage (shardwise balance dryrun): the peak memory is in the logs.
@@ -14,7 +15,7 @@ export MS_SIMULATION_LEVEL=1
 export MS_KERNEL_LAUNCH_SKIP=all
 export MS_MEMORY_STATISTIC=1
 export RANK_SIZE={ranks}
-for stage in $(seq 0 {last}); do
+{order}for stage in $(seq 0 {last}); do
   rank=$((stage * {per_stage}))
   folder={folder}/stage_${{stage}}_rank_${{rank}}
   mkdir -p "$folder"
@@ -34,14 +35,23 @@ class Dryrun:
     """The file with the peak of every stage."""
 
 
-def dryrun(command: str, *, ranks: int, stages: int, folder: str = "output_dryrun") -> Dryrun:
-    """Run the training command once per stage in simulation mode; `ranks`: all devices of the training."""
+def dryrun(
+    command: str, *, ranks: int, stages: int, folder: str = "output_dryrun", low_memory: bool | None = None
+) -> Dryrun:
+    """Run the training command once per stage in simulation mode; `ranks`: all devices of the training.
+
+    `low_memory`: which of the two interleaved orders it compiles; None: there is one chunk a rank, or the environment
+    says it.
+    """
     if not command.strip():
         raise InputError(Fault("COMMAND", 'is empty; give the training command: "python run_mindformer.py --config x"'))
     if ranks % stages:
         raise InputError(Fault("--ranks", f"{ranks} do not divide over {stages} stages; use a multiple of {stages}"))
     each = ranks // stages
-    text = _SCRIPT.format(ranks=ranks, last=stages - 1, per_stage=each, folder=shlex.quote(folder), command=command)
+    text = _SCRIPT.format(
+        ranks=ranks, last=stages - 1, per_stage=each, folder=shlex.quote(folder), command=command,
+        order="" if low_memory is None else f"export {LESS_MEMORY}={int(low_memory)}\n",
+    )  # fmt: skip
     firsts = tuple(stage * each for stage in range(stages))
     logs = tuple(f"{folder}/stage_{stage}_rank_{rank}/mindformer.log" for stage, rank in enumerate(firsts))
     return Dryrun(script=text, ranks=firsts, logs=logs)

@@ -11,14 +11,17 @@ from shardwise.errors import InputError
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
-from shardwise.partition.decompose import MemoryFit, decompose
+from shardwise.partition.decompose import ACTIVATIONS, MemoryFit, decompose
 from shardwise.partition.readers.init_file import Init, read_init
 from shardwise.partition.readers.measured import fit_of, kept
 from shardwise.partition.readers.problem_file import RECOMPUTE, model_faults
 from shardwise.partition.readers.traces import read_times
 from shardwise.partition.spread import spread_notes
 
-_PARTS = {name: key for name, (key, _, _) in RECOMPUTE.items()}
+_KEYS = {"none": "memory_activation", **{name: key for name, (key, _, _) in RECOMPUTE.items()}}
+"""Choice -> where a layer model keeps its activation."""
+_SOME = 1e-3
+"""MB that stand for none: a choice of 0 MB is read as one that there is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,23 +44,29 @@ def model_of_init(
     init = read_init(path, peaks=peaks, times=times)
     fit = decompose(init.measured, init.pp)
     found, extra, notes = _times(init)
-    values = fit.values
     body = {
         "name": "BODY", "type": "BODY", "model_name": name, "time": found[1], "nb_layer": init.layers, **extra["BODY"],
-        "memory_parameter": values["par"], "memory_activation": values.get("act", 0.0),
-        **{key: values[part] for part, key in _PARTS.items() if part in values},
+        **memory_of(fit),
     }  # fmt: skip
     ends = [
         {"name": word, "type": word, "model_name": name, "time": found[k], "nb_layer": 1, **extra[word],
-         "memory_parameter": values.get(word.lower(), 0.0)}
+         "memory_parameter": fit.values.get(word.lower(), 0.0)}
         for word, k in (("HEAD", 0), ("TAIL", 2))
     ]  # fmt: skip
     data = {
-        "name": name, "stage_const_mem": values.get("const", 0.0), "layers_description": [ends[0], body, ends[1]],
+        "name": name, "stage_const_mem": fit.values.get("const", 0.0), "layers_description": [ends[0], body, ends[1]],
         "measured": kept(fit),
     }  # fmt: skip
     unknown = (f"{path}: {', '.join(init.unknown)} mean nothing here and are passed over",) if init.unknown else ()
     return LayerModel(data=data, fit=fit, notes=(*unknown, *fit.notes, *spread_notes(fit), *notes))
+
+
+def memory_of(fit: MemoryFit, kind: int = 0) -> dict[str, float]:
+    """What a layer model says of the memory of a kind of layers; every choice that was measured stays one."""
+    of_kind = f" {fit.kinds[kind]}" if len(fit.kinds) > 1 else ""
+    parts = {_KEYS[choice]: fit.values.get(f"{part}{of_kind}") for choice, part in ACTIVATIONS.items()}
+    found = {key: max(value, _SOME) for key, value in parts.items() if value is not None}
+    return {"memory_parameter": fit.values[f"par{of_kind}"], "memory_activation": 0.0} | found
 
 
 def _times(init: Init) -> tuple[tuple[float, float, float], dict[str, dict[str, float]], tuple[str, ...]]:

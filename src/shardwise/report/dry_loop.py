@@ -1,0 +1,72 @@
+"""What `balance loop` prints: prediction beside peak, round by round, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shardwise.measure.dry_loop import DryRound, Looped
+
+_STATES = {
+    "agreed": "prediction and peaks agree",
+    "within": "within its limits, but prediction and peaks did not agree in so many rounds",
+    "over": "no plan was measured within its limits in so many rounds; allow --rounds more, or more memory",
+    "waiting": "waiting for a dry run",
+    "interrupted": "interrupted: this is the best so far",
+}
+
+
+def round_rows(one: DryRound) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Per stage: what was predicted, kept free and measured."""
+    rows = []
+    for stage, (said, free, peak, limit) in enumerate(
+        zip(one.predicted, one.margin, one.measured, one.limits, strict=True)
+    ):
+        word = "over its limit" if peak > limit else "off" if stage in one.surprised else ""
+        numbers = (f"{value:,.0f}" for value in (said, free, peak))
+        rows.append((str(stage), *numbers, f"{peak - said:+,.0f}", f"{limit - peak:,.0f}", word))
+    return ["stage", "predicted MB", "margin", "measured", "off", "left", ""], rows
+
+
+def round_line(one: DryRound) -> str:
+    worst = max(range(len(one.off)), key=lambda stage: abs(one.off[stage]))
+    said = "prediction and peaks agree" if one.agrees else "every stage fits" if one.fits else "does not fit"
+    share = 100 * abs(one.off[worst]) / one.predicted[worst]
+    return f"{said}; stage {worst} is furthest off: {one.off[worst]:+,.0f} MB ({share:.1f}%)"
+
+
+def loop_lines(found: Looped) -> Iterator[str]:
+    """The plan, how far it is to be trusted, and where its YAML is."""
+    best = found.best
+    if found.waiting:
+        script = Path(found.waiting.folder) / "dryrun.sh"
+        yield f"round {found.waiting.number} is written, simulated {found.waiting.simulated:,.2f}"
+        yield f"run bash {script} where MindFormers is, then give the same command again"
+        return
+    yield _STATES[found.state]
+    if best is None:
+        return
+    left = min(limit - peak for limit, peak in zip(best.limits, best.measured, strict=True))
+    simulated = f"simulated {best.simulated:,.2f}, {left:,.0f} MB left"
+    yield f"the fastest plan that was measured within its limits is that of round {best.number}: {simulated}"
+    for name, table in best.lists.items():
+        rows = [list(row) for row in table]
+        yield f"  {name}: {rows[0] if len(rows) == 1 else rows}"
+    yield f"your YAML with it is in {best.folder}"
+
+
+def loop_data(found: Looped) -> dict[str, Any]:
+    """The JSON answer."""
+    best = found.best
+    return {
+        "state": found.state, "best": best.number if best else None, "simulated": best.simulated if best else None,
+        "fits": "yes" if best else "no", "mindformers": best.lists if best else None,
+        "waiting": found.waiting.folder if found.waiting else None,
+        "rounds": [
+            {"number": one.number, "folder": one.folder, "simulated": one.simulated, "layers": one.layers,
+             "predicted": one.predicted, "margin": one.margin, "measured": one.measured, "limits": one.limits,
+             "fits": "yes" if one.fits else "no", "agrees": one.agrees}
+            for one in found.rounds
+        ],
+    }  # fmt: skip
