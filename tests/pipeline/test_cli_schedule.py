@@ -187,3 +187,48 @@ def test_chunks_that_a_schedule_has_otherwise_are_named(words, told):
     said = run(schedule, *words, *BASE)
     assert told in said
     assert ("spread anew" in said or "changes nothing" in said) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["1f1b", "--group", "4"], "--group 4 changes nothing: only interleaved has groups"),
+        (["zb-v", "--splits", "4"], "--splits 4 changes nothing: only seq-1f1b cuts sequences"),
+        (["1f1b", "--effort", "0.5"], "--effort 0.5 changes nothing: only auto searches"),
+        (["1f1b", "--time-limit", "5"], "--time-limit 5 changes nothing: only auto searches"),
+        (["1f1b", "--group", "4", "--compare", "interleaved"], ""),
+        (["1f1b", "--effort", "0.1", "--compare", "auto"], ""),
+    ],
+)
+def test_options_that_no_schedule_heeds_are_named(words, told):
+    said = run(schedule, *words, *BASE)
+    assert told in said
+    assert ("changes nothing" in said) == bool(told)
+
+
+def test_a_compare_that_names_nothing_is_refused():
+    with pytest.raises(InputError, match="names no schedule"):
+        run(schedule, "1f1b", *BASE, "--compare", ",")
+
+
+def test_a_way_back_alone_is_refused_and_one_beside_offload_is_kept(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"f": 10, "i": 11, "w": 9, "reload": 7}))
+    words = ["1f1b", "--pp", "4", "--microbatches", "8", "--costs", str(path), "--memory-limit", "0.5p"]
+    with pytest.raises(InputError, match="nothing takes away; give offload too"):
+        run(schedule, *words)
+    answer = tmp_path / "answer.json"
+    run(schedule, *words, "--offload", "5", "--json", str(answer))
+    question = json.loads(answer.read_text())["proof"]["question"]
+    assert (question["offload"][0], question["reload"][0]) == (5, 7)
+
+
+def test_long_times_keep_their_whole_units():
+    said = run(schedule, "1f1b", "--pp", "2", "--microbatches", "1000", "--costs", "1234,1111,999")
+    assert "makespan       3347344\n" in said
+
+
+def test_a_search_that_is_cut_short_does_not_say_that_host_memory_gains_nothing():
+    words = ["--pp", "8", "--microbatches", "64", "--costs", "10,11,9", "--memory-limit", "1p", "--offload", "100"]
+    said = run(schedule, "auto", *words, "--time-limit", "0.01")
+    assert "as fast without" not in said

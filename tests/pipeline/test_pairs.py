@@ -207,7 +207,9 @@ def test_simulate_combines_and_writes_the_order(tmp_path, capsys):
         map(len, again.timeline.schedule.pairs)
     )
     assert run(["diff", str(order), files["csv"]]) == 0
-    assert "pairs run together only in c.csv" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "pairs run together only in c.csv" in said
+    assert "3F4  (3F4;4B0)" in said  # it was 3F4 on both sides
 
 
 def test_what_changes_nothing_is_named(tmp_path, capsys):

@@ -56,11 +56,14 @@ def command(name: str, output: Output, **options: Any) -> int | None:  # noqa: A
     """  # noqa: D301 - \b is click's mark for lines that stay as they are
     compare, target, files = options.pop("compare"), options.pop("out"), drawings_of(options)
     names = [part.strip() for part in (compare or "").split(",") if part.strip()]
+    if compare is not None and not names:
+        raise InputError(f"--compare {compare!r} names no schedule; write names such as 1f1b,zb-v, or leave it out")
     if target and not options["plan"]:
         raise InputError("--out writes a plan with the schedule in it; name the plan to start from with --plan")
     began = time.process_time()
     found = _followed(name, output, compare=names, runnable=bool(target), **options)
-    for note in _notes(found, csv=bool(files.csv)):
+    unused = {key: options[key] for key in ("group", "splits", "effort", "time_limit")}
+    for note in _notes(found, [name, *names], unused, csv=bool(files.csv)):
         output.note(note)
     _say(found, output)
     facts = {"makespan": f"{found.timeline.makespan:g}", "bubble": f"{100 * found.timeline.bubble:.2f}%",
@@ -92,11 +95,14 @@ def _followed(name: str, output: Output, **options: Any) -> Scheduled:  # noqa: 
     return found
 
 
-def _notes(found: Scheduled, *, csv: bool) -> list[str]:
-    from shardwise.report.pipeline import copy_notes, host_notes, link_notes, shape_notes
+def _notes(found: Scheduled, names: list[str], unused: dict[str, Any], *, csv: bool) -> list[str]:
+    from shardwise.report.pipeline import copy_notes, host_notes, link_notes, shape_notes, unused_notes
 
-    line = found.timeline
-    return [*shape_notes(found), *link_notes(line), *host_notes(line, csv=csv), *copy_notes(line, csv=csv)]
+    line, cut = found.timeline, found.interrupted or found.out_of_time
+    return [
+        *unused_notes(names, **unused), *shape_notes(found), *link_notes(line), *host_notes(line, csv=csv, cut=cut),
+        *copy_notes(line, csv=csv),
+    ]  # fmt: skip
 
 
 def _say(found: Scheduled, output: Output) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import log2
 from typing import NamedTuple
@@ -85,6 +85,7 @@ class Network:
     """The network of one cluster with what its levels really reach."""
 
     def __init__(self, cluster: Cluster, calibration: Calibration) -> None:
+        self.gpus = cluster.gpus
         self.fixed = calibration.collective_fixed
         self.reaches = calibration.collectives
         self.contended = calibration.contended
@@ -156,6 +157,11 @@ class Network:
                 return one
         return None
 
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices of a job in a node, and in every larger group."""
+        return tuple(_share(level.size, self.gpus) for level, _ in self.levels)
+
     def between(self, distance: int) -> tuple[Level, float]:
         """The level at which a rank and the one `distance` further on meet, and the bandwidth that it reaches."""
         return next((pair for pair in self.levels if distance < pair[0].size), self.levels[-1])
@@ -181,6 +187,15 @@ class Network:
         return level, next(usual, None), bandwidth
 
 
+def _share(size: int, gpus: int) -> int:
+    """Devices that a job takes of a group: all, or a little fewer where equal shares make it up, as jobs take 64 of
+    the 72 GPUs of an NVL72 domain.
+    """
+    return next((n for n in range(size, int(_LEAST_SHARE * size), -1) if gpus % n == 0), size)
+
+
+_LEAST_SHARE = 0.8
+"""Of a group of devices that jobs fill; assumed: 64 of 72 is what published runs take, and less would be a waste."""
 _KINDS: tuple[CollectiveKind, ...] = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 
 

@@ -36,6 +36,8 @@ SEQUENCE_PIECES = 2
 """Pieces of a sample in seq-1f1b: the fewest that there can be."""
 EFFORT = 0.2
 """Of the optimiser, for an estimate: a fifth of what a schedule asked for alone takes."""
+_REPLICAS = 64
+"""Replicas whose places on the nodes are looked at."""
 SPLIT = frozenset({"zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe-v"})
 """Orders that run I and W apart, each as long as it takes alone; in the others a backward pass runs whole."""
 
@@ -236,12 +238,45 @@ def hops_of(setup: Setup) -> list[float]:
     """Seconds to hand a micro batch from every chunk to the next, and to the last from the one before."""
     if setup.ranks:
         return [rank.hop for rank in setup.ranks]
-    ranks = [0] * len(setup.chunks)
     if setup.kind_of:
         ranks = [setup.kind_of[rank] for rank in placed(setup.strategy.pp, setup.strategy.vpp, setup.placement)]
-    own = [hop_seconds(setup)] if not setup.kind_of else [hop_seconds(kind) for kind in setup.kinds]
-    hops = [own[one] if one == other else _across(setup, one, other) for one, other in pairwise(ranks)]
-    return [*hops, hops[-1] if hops else own[0]]
+        own = [hop_seconds(kind) for kind in setup.kinds]
+        hops = [own[one] if one == other else _across(setup, one, other) for one, other in pairwise(ranks)]
+    else:
+        far = _distances(setup.strategy, setup.placement, setup.network.sizes)
+        known = {distance: hop_seconds(setup, distance) for distance in dict.fromkeys(far)}
+        hops = [known[distance] for distance in far]
+    return [*hops, hops[-1] if hops else hop_seconds(setup)]
+
+
+def _distances(strategy: Strategy, placement: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """How far each chunk's rank is from the next chunk's: from one stage to the next, or, where a node (or a larger
+    group of devices) ends between them, the size of what ends. Of several replicas, the farthest.
+    """
+    stride, block = strategy.between_stages, strategy.tp * strategy.cp * strategy.pp
+    replicas = 1 if strategy.rank_order == "dp-pp" else min(strategy.dp, _REPLICAS)
+    begins = tuple(k * block for k in range(replicas))
+    return _farthest(strategy.pp, strategy.vpp, placement, stride, begins, sizes)
+
+
+@lru_cache(maxsize=4096)
+def _farthest(
+    pp: int, vpp: int, placement: str, stride: int, begins: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[int, ...]:
+    ranks = placed(pp, vpp, placement)
+    return tuple(
+        max(_away(begin + stride * one, begin + stride * other, stride, sizes) for begin in begins)
+        for one, other in pairwise(ranks)
+    )
+
+
+def _away(one: int, other: int, near: int, sizes: tuple[int, ...]) -> int:
+    """`near`, or the size of the largest group that a message leaves; given are the first devices of two stages. One
+    that begins inside a group is neighbour to the one before it there.
+    """
+    beside = abs(one - other) <= near
+    left = [size for size in sizes if (max(one, other) % size == 0 if beside else one // size != other // size)]
+    return max([near, *(left if one != other else [])])
 
 
 def _across(setup: Setup, *kinds: int) -> float:
@@ -250,12 +285,14 @@ def _across(setup: Setup, *kinds: int) -> float:
     return max(hand_over(end.network, end.cluster.gpus - 1, end.shard) for end in ends)
 
 
-def hop_seconds(setup: Setup) -> float:
-    """Seconds to hand a micro batch's hidden state to the next pipeline rank, all GPUs being alike."""
+def hop_seconds(setup: Setup, distance: int = 0) -> float:
+    """Seconds to hand a micro batch's hidden state to a pipeline rank, all GPUs being alike; `distance`: how far away
+    it is, 0: as far as the next one inside a node.
+    """
     strategy = setup.strategy
     if strategy.pp == 1:
         return 0.0
-    return hand_over(setup.network, strategy.between_stages, setup.shard)
+    return hand_over(setup.network, distance or strategy.between_stages, setup.shard)
 
 
 def behind_passes(setup: Setup) -> Behind:

@@ -9,6 +9,7 @@ needs no simulator in its loop, and the tests hold both to the same numbers.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -65,11 +66,19 @@ class Ready:
         self._set_options()
         self._set_fixed()
         self.before, self.input, self.stream, self.hop = graph_of(self.schedule, problem.hop)
+        self.hops = (problem.hop,) * (self.chunks - 1) if problem.hop else ()
         self.rows, self.row_rank = memory_rows(self.schedule, problem.free_at_input_grad)
         self.set_limits(np.array(problem.rank_limits) * (1 + _ROOM))
 
     def set_limits(self, limits: Floats) -> None:
         self.limits = limits
+
+    def set_hops(self, hops: Sequence[float]) -> None:
+        """Messages that take different times, from every chunk to the next."""
+        self.hops = tuple(hops[: self.chunks - 1])
+        crosses, (phase, chunk) = graph_of(self.schedule, 1.0)[3], np.divmod(self.stream, self.chunks)
+        at = np.where(phase == F, chunk - 1, np.minimum(chunk, self.chunks - 2))
+        self.hop = crosses * np.array([*self.hops, 0.0])[at]
 
     def _set_options(self) -> None:
         choices = [choice for run in self.problem.runs for choice in run.kind.choices]
@@ -178,10 +187,9 @@ class Ready:
         """What the simulator reads."""
         time = self.durations(counts)
         static = (counts @ self.option_static) @ self.on_rank.T + self.fixed_static
-        hops = (self.problem.hop,) * (self.chunks - 1) if self.problem.hop else ()
         limits = self.problem.rank_limits
         return Costs(
-            f=tuple(time[F].tolist()), i=tuple(time[I].tolist()), w=tuple(time[W].tolist()), hop=hops,
+            f=tuple(time[F].tolist()), i=tuple(time[I].tolist()), w=tuple(time[W].tolist()), hop=self.hops,
             activation=tuple((counts @ self.option_held + self.fixed_held).tolist()), static=tuple(static.tolist()),
             free_at_input_grad=self.problem.free_at_input_grad,
             memory_limit=limits if all(np.isfinite(limits)) else (),

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.partition.graph import Floats, Ints, Ready, graph_of
-from shardwise.pipeline.action import F
+from shardwise.partition.graph import Floats, Ints, Ready
 
 
 class MixedReady(Ready):
@@ -28,8 +27,7 @@ class MixedReady(Ready):
         self.fixed_held = np.array([kinds[of_chunk[c]].fixed_held[c] for c in chunks])
         self.fixed_static = np.array([kinds[kind_of[rank]].fixed_static[rank] for rank in ranks])
         self.set_limits(np.array([kinds[kind_of[rank]].limits[rank] for rank in ranks]))
-        crosses, (phase, chunk) = graph_of(self.schedule, 1.0)[3], np.divmod(self.stream, self.chunks)
-        self.hop = crosses * np.array(hops)[np.where(phase == F, chunk - 1, np.minimum(chunk, self.chunks - 2))]
+        self.set_hops(hops)
 
     def set_limits(self, limits: Floats) -> None:
         super().set_limits(limits)

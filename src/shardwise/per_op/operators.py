@@ -90,7 +90,8 @@ class OperatorPricing(Priced):
         return 0.0 if row == self.parts[self.of_row[row]].first else bench.rows[row].op.kept
 
     def hop(self, row: int, layout: OperatorLayout, bench: PricedSplit, gpus: int, *, crosses: bool) -> float:
-        del layout, crosses
+        del layout
+        distance = max(gpus, self.network.sizes[0]) if crosses else gpus
         inside = self._inside(row, bench)
-        more = send(self.network, gpus, inside) if inside else 0.0
-        return hand_over(self.network, gpus, bench.shard) + more
+        more = send(self.network, distance, inside) if inside else 0.0
+        return hand_over(self.network, distance, bench.shard) + more

@@ -38,7 +38,10 @@ SCOPE = "any order on this placement, whatever goes to host memory"
 def with_host(found: Sequence[Costs], seconds: float | None) -> tuple[Costs, ...]:
     """The costs with the time of the command line to bring one forward's activations to host memory, or back."""
     if seconds is not None:
-        found = [replace(one, offload=(float(seconds),) * one.chunks, reload=()) for one in found]
+        found = [replace(one, offload=(float(seconds),) * one.chunks) for one in found]
+    if any(one.reload and not one.offload for one in found):
+        told = "is the way back of activations that nothing takes away; give offload too, or leave it out"
+        raise InputError(Fault("reload", told))
     if len(found) > 1 and found[0].offload:
         told = "stands beside alternatives, and which of both pays is not searched; leave one of them out"
         raise InputError(Fault("offload", told))

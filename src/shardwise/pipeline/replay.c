@@ -50,67 +50,69 @@ static long long send(const Replay *p, State *s, int kind, int chunk, int microb
     return slot;
 }
 
-/* Where the input of an action is noted, or -1: it needs none from elsewhere. */
-static long long input_of(const Replay *p, long long code) {
-    long long cells = (long long)p->chunks * p->microbatches, kind = code / cells;
-    return kind == 2 ? -1 : (kind == 0 ? 0 : cells) + code % cells;
-}
-
-/* Places that run as one from k on. */
-static int joined(const Replay *p, long long k) {
-    if (!p->pair || p->pair[k] < 0) return 1;
-    return p->codes[k + 1] / ((long long)p->chunks * p->microbatches) == 1 ? 3 : 2;
-}
-
-/* When the inputs of some places are there, at the earliest when the rank is free; -1: one is missing. */
-static double ready_at(const Replay *p, State *s, int r, long long k, int count) {
-    double begin = s->clock[r];
-    for (int j = 0; j < count; j++) {
-        long long slot = input_of(p, p->codes[k + j]);
-        if (slot < 0) continue;
-        if (s->arrival[slot] < 0) { s->waits[r] = slot; return -1; }
-        if (s->arrival[slot] > begin) begin = s->arrival[slot];
-    }
-    return begin;
-}
-
-/* Writes the times of places that run as one; when all of them are done. */
-static double lay(const Replay *p, long long k, int count, double begin, double *start, double *end) {
-    double alone = 0, share = 1;
-    for (int j = 0; j < count; j++) alone += p->duration[p->codes[k + j] / p->microbatches];
-    if (count > 1 && alone) share = p->pair[k] / alone;
-    for (int j = 0; j < count; j++) {
-        start[k + j] = begin;
-        end[k + j] = begin = begin + share * p->duration[p->codes[k + j] / p->microbatches];
-    }
-    return begin;
-}
-
-/* Hands on the result of a place; a rank that waits for it goes on. */
-static void hand_on(const Replay *p, State *s, int r, long long code, double end, int *depth) {
-    int m = (int)(code % p->microbatches), stream = (int)(code / p->microbatches);
-    int kind = stream / p->chunks, chunk = stream % p->chunks;
+/* Sends a result; the rank that waits for it goes on. */
+static inline void hand_on(const Replay *p, State *s, int r, int kind, int chunk, int m, double end, int *depth) {
     long long fed = send(p, s, kind, chunk, m, end);
     if (fed < 0) return;
     int other = p->rank_of[kind == 0 ? (chunk + 1 < p->chunks ? chunk + 1 : chunk) : chunk - 1];
     if (other != r && s->waits[other] == fed) { s->waits[other] = -1; s->stack[(*depth)++] = other; }
 }
 
+/* Runs the pair at place k of rank r: a forward and B, or I and W. Returns its places; 0: an input is missing. */
+static int run_pair(const Replay *p, State *s, int r, long long k, double *start, double *end, signed char *cause,
+                    int *depth) {
+    long long cells = (long long)p->chunks * p->microbatches, slot[3];
+    int count = p->codes[k + 1] / cells == 1 ? 3 : 2;
+    double begin = s->clock[r], alone = 0, share = 1, at;
+    for (int j = 0; j < count; j++) {
+        long long code = p->codes[k + j], kind = code / cells;
+        slot[j] = kind == 2 ? -1 : (kind == 0 ? 0 : cells) + code % cells;
+        if (slot[j] >= 0 && s->arrival[slot[j]] < 0) { s->waits[r] = slot[j]; return 0; }
+        if (slot[j] >= 0 && s->arrival[slot[j]] > begin) begin = s->arrival[slot[j]];
+        alone += p->duration[code / p->microbatches];
+    }
+    if (alone) share = p->pair[k] / alone;
+    at = begin;
+    for (int j = 0; j < count; j++) {
+        int late = begin > s->clock[r] && slot[j] >= 0 && s->arrival[slot[j]] == begin;
+        cause[k + j] = late ? 2 : k + j > p->offset[r];
+        start[k + j] = at;
+        end[k + j] = at = at + share * p->duration[p->codes[k + j] / p->microbatches];
+    }
+    s->clock[r] = at;
+    for (int j = 0; j < count; j++) {
+        int m = (int)(p->codes[k + j] % p->microbatches), stream = (int)(p->codes[k + j] / p->microbatches);
+        hand_on(p, s, r, stream / p->chunks, stream % p->chunks, m, at, depth);
+    }
+    return count;
+}
+
 /* Runs rank r as far as its inputs allow; returns the number of actions run. */
-static long long advance(const Replay *p, State *s, int r, double *start, double *end, signed char *cause, int *depth) {
-    long long k = s->next[r], first = k;
-    while (k < p->offset[r + 1]) {
-        int count = joined(p, k);
-        double free_at = s->clock[r], begin = ready_at(p, s, r, k, count);
-        if (begin < 0) break;
-        for (int j = 0; j < count; j++) {
-            long long slot = input_of(p, p->codes[k + j]);
-            int late = begin > free_at && slot >= 0 && s->arrival[slot] == begin;
-            cause[k + j] = late ? 2 : k + j > p->offset[r];
+static inline long long advance(const Replay *p, const double *pair, State *s, int r, double *start, double *end,
+                                signed char *cause, int *depth) {
+    long long cells = (long long)p->chunks * p->microbatches, k = s->next[r], first = k, last = p->offset[r + 1];
+    for (; k < last; k++) {
+        if (pair && pair[k] >= 0) {
+            int count = run_pair(p, s, r, k, start, end, cause, depth);
+            if (!count) break;
+            k += count - 1;
+            continue;
         }
-        s->clock[r] = lay(p, k, count, begin, start, end);
-        for (int j = 0; j < count; j++) hand_on(p, s, r, p->codes[k + j], s->clock[r], depth);
-        k += count;
+        long long code = p->codes[k], slot = -1;
+        int m = (int)(code % p->microbatches), stream = (int)(code / p->microbatches);
+        int kind = stream / p->chunks, chunk = stream % p->chunks;
+        double begin = s->clock[r];
+        signed char why = k > p->offset[r];
+        if (kind != 2) slot = (kind == 0 ? 0 : cells) + (long long)chunk * p->microbatches + m;
+        if (slot >= 0) {
+            double ready = s->arrival[slot];
+            if (ready < 0) { s->waits[r] = slot; break; }
+            if (ready > begin) { begin = ready; why = 2; }
+        }
+        start[k] = begin;
+        cause[k] = why;
+        end[k] = s->clock[r] = begin + p->duration[stream];
+        hand_on(p, s, r, kind, chunk, m, end[k], depth);
     }
     s->next[r] = k;
     return k - first;
@@ -130,7 +132,10 @@ long long replay(const Replay *p, long long *next, double *start, double *end, s
         s.waits[r] = -1;
         s.stack[depth++] = r;
     }
-    while (depth) { int r = s.stack[--depth]; done += advance(p, &s, r, start, end, cause, &depth); }
+    if (p->pair)
+        while (depth) { int r = s.stack[--depth]; done += advance(p, p->pair, &s, r, start, end, cause, &depth); }
+    else  /* compiled apart: most orders have none, and the look at every place would cost a seventh */
+        while (depth) { int r = s.stack[--depth]; done += advance(p, NULL, &s, r, start, end, cause, &depth); }
     free(s.arrival); free(s.link); free(s.waits); free(s.clock); free(s.stack);
     return done;
 }

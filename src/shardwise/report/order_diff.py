@@ -123,7 +123,7 @@ def ranks(found: OrderDiff, *, everything: bool = False) -> tuple[Sequence[str],
     heads += [f"only in {found.left.name}"] * lost + [f"only in {found.right.name}"] * new
     rows = [
         (
-            str(one.rank), f"action {one.first}", _at(one.left), _at(one.right),
+            str(one.rank), f"action {one.first}", _at(one.left, one.together_left), _at(one.right, one.together_right),
             _listed([_shift(m) for m in one.moved], most),
             *([_listed([str(a) for a in one.only_left], most)] * lost),
             *([_listed([str(a) for a in one.only_right], most)] * new),
@@ -134,8 +134,10 @@ def ranks(found: OrderDiff, *, everything: bool = False) -> tuple[Sequence[str],
     return heads, rows
 
 
-def _at(action: Action | None) -> str:
-    return str(action) if action else "end"
+def _at(action: Action | None, together: tuple[tuple[Action, Action], ...]) -> str:
+    """What a row has where the rows differ, with what runs together with it in this row only."""
+    pair = next((pair for pair in together if pair[0] == action), None)
+    return f"({pair[0]};{pair[1]})" if pair else str(action or "end")
 
 
 def _shift(moved: Moved) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise.pipeline.bounds import Bound
 from shardwise.pipeline.generate import SHAPES
@@ -43,7 +43,8 @@ def schedule_data(found: Scheduled) -> dict[str, object]:
 
 
 def time_text(value: float, *, seconds: bool) -> str:
-    return show_seconds(value) if seconds else f"{value:.6g}"
+    """Six digits, or as many as whole units have."""
+    return show_seconds(value) if seconds else f"{value:.{max(6, len(str(int(value))))}g}"
 
 
 def bytes_text(value: float, *, seconds: bool) -> str:
@@ -84,14 +85,30 @@ def link_notes(timeline: Timeline) -> Iterator[str]:
         yield "contention changes nothing: no message has its link for itself (--transfer, or transfer in the costs)"
 
 
-def host_notes(timeline: Timeline, *, csv: bool) -> Iterator[str]:
-    """Host memory that changes nothing, and a CSV that does not tell of it."""
+def host_notes(timeline: Timeline, *, csv: bool, cut: bool = False) -> Iterator[str]:
+    """Host memory that changes nothing, and a CSV that does not tell of it; `cut`: the search was cut short."""
     if timeline.costs.offload and not timeline.costs.memory_limit:
         yield "offload changes nothing: there is no limit that asks for it (--memory-limit)"
     elif timeline.costs.offload and not any(timeline.schedule.offloads):
-        yield "nothing goes to host memory: the order is as fast without"
+        told = "what was found so far sends nothing there" if cut else "the order is as fast without"
+        yield f"nothing goes to host memory: {told}"
     elif csv and any(timeline.schedule.offloads):
         yield "the CSV is PyTorch's, compute only: what goes to host memory is not in it (--json has it)"
+
+
+def unused_notes(
+    names: Sequence[str], *, group: int, splits: int, effort: float, time_limit: float | None
+) -> Iterator[str]:
+    """Options that none of the schedules that are asked for heeds."""
+    told = {
+        "--group": (group, 0, "interleaved", "only interleaved has groups"),
+        "--splits": (splits, 2, "seq-1f1b", "only seq-1f1b cuts sequences"),
+        "--effort": (effort, 1.0, "auto", "only auto searches"),
+        "--time-limit": (time_limit, None, "auto", "only auto searches"),
+    }
+    for option, (given, default, name, why) in told.items():
+        if given != default and name not in names:
+            yield f"{option} {given:g} changes nothing: {why}"
 
 
 def shape_notes(found: Scheduled) -> Iterator[str]:

@@ -180,9 +180,13 @@ class Cutter:
 
 def ready_of(setup: Setup, made: Callable[[Setup], Ready]) -> Ready:
     """What is made of a setup; of one with stages on several kinds of GPU, of each kind, every stage from its own."""
-    if not setup.kind_of:
-        return made(setup)
-    return MixedReady([made(kind) for kind in setup.kinds], setup.kind_of, hops_of(setup))
+    hops = hops_of(setup)
+    if setup.kind_of:
+        return MixedReady([made(kind) for kind in setup.kinds], setup.kind_of, hops)
+    ready = made(setup)
+    if len(set(hops)) > 1:
+        ready.set_hops(hops)
+    return ready
 
 
 def problem_of(setup: Setup) -> Problem:
