@@ -141,6 +141,19 @@ def test_an_alias_of_the_same_name_follows_and_is_named():
     assert any("follows by its alias" in note for note in made.notes)
 
 
+def test_sequences_are_cut_no_more_and_every_pattern_that_is_on_is_counted():
+    """As in Qwen 2.5 72B of 1.5 to 1.8, which cuts sequences and names what is recomputed."""
+    text = DEEPSEEK.replace("'1f1b'", "seqpipe").replace(
+        "  model_parallel: 4\n", "  model_parallel: 4\n  seq_split_num: 8\n"
+    )
+    made = patched(text, answer(4, 2, [8] * 7 + [5], select=[2] * 8))
+    data = yaml.safe_load(made.after)
+    assert data["parallel_config"]["seq_split_num"] == 1
+    assert data["parallel"]["pipeline_config"]["pipeline_scheduler"] == "1f1b"
+    assert data["recompute_config"]["select_recompute"] == {r"feed_forward\.mul": [[2] * 4] * 2, "attention": False}
+    assert "seq_split_num 8 becomes 1: answer.json cuts no sequences" in made.notes
+
+
 def test_a_switch_that_is_there_is_turned():
     low = answer(4, 2, [10] * 8, schedule="low-memory")
     on = patched(LLAMA, low).after

@@ -3,7 +3,7 @@
 Only what must change is changed: a list that already says the same, in whatever form, stays. What is written is read
 back by our own reader and must be the answer, or nothing is given. The keys, the same in all these versions:
 
-- `parallel_config.micro_batch_num`; `pipeline_stage` and the other degrees are compared, never changed
+- `parallel_config.micro_batch_num` and `seq_split_num`; `pipeline_stage` and other degrees are compared, never changed
 - `parallel.pipeline_config.pipeline_interleave` and `.pipeline_scheduler`
 - `model.model_config.offset` and `.pp_interleave_num`; an old DeepSeek's `offset` counts `mtp_depth`, too
 - `recompute_config.recompute`, `.select_recompute` and `.select_comm_recompute`, with the user's own patterns
@@ -184,6 +184,10 @@ class _Beside:
         scheduler = self.get(*_PIPELINE, "pipeline_scheduler")
         if str(scheduler or "1f1b").lower() != wanted.scheduler:
             yield (*_PIPELINE, "pipeline_scheduler"), wanted.scheduler
+        pieces = self.get(_DEGREES, "seq_split_num")
+        if pieces not in {None, 1}:  # it cuts sequences whatever the scheduler is called
+            yield (_DEGREES, "seq_split_num"), 1
+            self.notes.append(f"seq_split_num {pieces} becomes 1: {wanted.title} cuts no sequences")
 
     def offsets(self) -> Iterator[tuple[Way, Value]]:
         table: Value = offset(self.spread, self.wanted.pp, self.wanted.placement)
