@@ -14,10 +14,9 @@ from shardwise.per_op.advice import measured_memory
 from shardwise.per_op.alleviate import HopBudget, alleviate, starts_of
 from shardwise.per_op.bound import stage_bounds
 from shardwise.per_op.chain import chain_of
-from shardwise.per_op.deep import search_deep
 from shardwise.per_op.evaluate import evaluate, stage_cost
-from shardwise.per_op.exact import search
 from shardwise.per_op.layer_bound import layer_bound
+from shardwise.per_op.search import search
 from shardwise.per_op.solve import solve
 from shardwise.per_op.start import Balancer, uniform_shapes
 from shardwise.per_op.tables import tables_of
@@ -61,7 +60,7 @@ def test_no_choice_of_a_stage_is_below_its_bound(seed):
             if draw.random() < 0.5:
                 layouts[:] = layouts[0]
             again = (draw.random(end - first) < 0.4) & tables.may[rows]
-            behind, crossing = int(draw.integers(0, 3)), (0, int(draw.integers(0, 2)))
+            behind, crossing = int(draw.integers(0, len(bounds.alike))), (0, int(draw.integers(0, 2)))
             cost = stage_cost(asked, tables, first, layouts, again, behind, crossing, 4)
             low = bounds.column(*crossing, behind)[bounds.ranges.number[first, end]]
             assert cost.memory > asked.memory or cost.seconds >= low * (1 - 1e-9)
@@ -109,10 +108,13 @@ def test_starts_can_run_in_processes_of_their_own():
         pool.close()
 
 
-def test_deep_models_are_balanced_and_not_worse_than_uniform():
+@pytest.mark.parametrize("most", [100, 4000])
+def test_deep_models_are_balanced_and_not_worse_than_uniform(monkeypatch, most):
+    """With a coarse cut, and with the bounds of all stages."""
+    monkeypatch.setattr("shardwise.per_op.search.MOST_OPS", most)
     asked = middling(2)
     asked = replace(asked, chain=chain_of(asked.profile, 40), memory=7 * asked.memory)
-    found = search_deep(asked)
+    found = search(asked, limit=10.0)
     balancer = Balancer(asked)
     assert found.cost.seconds <= min(balancer.value(shape) for shape in uniform_shapes(asked))
     assert found.cost.fits(asked.memory)

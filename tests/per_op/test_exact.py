@@ -11,7 +11,7 @@ import pytest
 from shardwise.errors import InfeasibleError
 from shardwise.per_op.cut import moves
 from shardwise.per_op.evaluate import evaluate, stage_cost
-from shardwise.per_op.exact import search
+from shardwise.per_op.search import search
 from shardwise.per_op.tables import gpu_counts, sample_counts, tables_of
 
 from .conftest import question, random_profile

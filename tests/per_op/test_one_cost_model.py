@@ -20,10 +20,10 @@ from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.strategy import Strategy
 from shardwise.per_op.chain import own_chain
 from shardwise.per_op.evaluate import crossings, evaluate, stage_cost
-from shardwise.per_op.exact import search
 from shardwise.per_op.operators import OperatorPricing
 from shardwise.per_op.profiles.analytic import make_profile
 from shardwise.per_op.question import OperatorLayout, OperatorQuestion, PerOpPlan, SplitStage
+from shardwise.per_op.search import search
 from shardwise.per_op.tables import NEVER, layouts_of, sample_counts, tables_of
 from shardwise.per_op.whole import whole_plan, whole_plans
 from shardwise.search.api import memory_limit

@@ -10,8 +10,8 @@ import pytest
 import shardwise
 from shardwise.cli.main import run
 from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.exact import search
 from shardwise.per_op.orders import order_of, ordered, orders
+from shardwise.per_op.search import search
 from shardwise.per_op.start import balanced
 from shardwise.plan.file import read_plan
 

@@ -214,7 +214,7 @@ def test_the_seed_profile_is_told_from_one_with_fused_attention(seed_profile):
 
 def test_t5_has_two_runs_of_layers_and_is_planned():
     """An encoder and a decoder: both runs are folded, and no operator is lost."""
-    from shardwise.per_op.exact import search
+    from shardwise.per_op.search import search
 
     from .conftest import question
 

@@ -14,9 +14,9 @@ from shardwise.errors import InfeasibleError
 from shardwise.frameworks.aceso.ask import OperatorOptions
 from shardwise.frameworks.aceso.write_profile import write_profile
 from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.exact import ExactSearch
 from shardwise.per_op.layer_bound import longest_stage
 from shardwise.per_op.question import PerOpPlan, SplitStage
+from shardwise.per_op.search import OperatorSearch
 from shardwise.per_op.tables import layouts_of, sample_counts
 from shardwise.plan.file import read_plan
 
@@ -29,10 +29,10 @@ from .test_verb import folder, plan  # noqa: F401 - fixtures
 @pytest.mark.parametrize("part", [0.01, 0.1])
 def test_too_little_memory_is_proven_without_solving_a_stage(space, part):
     asked = middling(1, space=space, layers=2)
-    work = ExactSearch(replace(asked, memory=part * asked.memory))
+    work = OperatorSearch(replace(asked, memory=part * asked.memory))
     with pytest.raises(InfeasibleError, match="no plan of the per-operator space fits"):
         work.run()
-    assert len(work.solved) == 0
+    assert len(work.stages) == 0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -218,7 +218,7 @@ def test_columns_have_the_words_of_every_verb(plan, tmp_path):  # noqa: F811
     [
         ({"zero": 3}, "zero: 3 gathers whole layers"),
         ({"zero": 7}, "zero: 7 is too large"),
-        ({"method": "nope"}, "method: 'nope' is no way to search; choose auto, exact, deep, alleviate"),
+        ({"method": "nope"}, "method: 'nope' is no way to search; choose auto, exact, alleviate"),
         ({"stages": (3, 2)}, "stages: (3, 2): write a number, or the fewest and the most such as 2-8"),
         ({"stages": 2}, "stages: must be a text or a list, each a whole number, not 2"),
         ({"stages": (0, 2)}, "stages: (0, 2)"),

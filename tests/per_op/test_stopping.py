@@ -15,8 +15,7 @@ import pytest
 import shardwise
 from shardwise.per_op.alleviate import HopBudget, alleviate
 from shardwise.per_op.answer import Deadline, OutOfTimeError
-from shardwise.per_op.deep import search_deep
-from shardwise.per_op.exact import ExactSearch, search
+from shardwise.per_op.search import OperatorSearch, search
 from shardwise.per_op.solve import solve
 
 from .test_engines import middling
@@ -50,8 +49,8 @@ def test_a_deadline_in_the_middle_keeps_best_and_bound():
             return self.steps < 0
 
     for steps in (1, 5, 20, 60, 200, 600):
-        run = ExactSearch(asked)
-        run.deadline = run.stager.deadline = Steps(steps)
+        run = OperatorSearch(asked)
+        run.deadline = run.stages.deadline = Steps(steps)
         try:
             found = run.run()
         except OutOfTimeError:  # before any plan was met
@@ -59,7 +58,7 @@ def test_a_deadline_in_the_middle_keeps_best_and_bound():
         assert found.bound <= best.cost.seconds * (1 + 1e-12) <= found.cost.seconds * (1 + 1e-9)
 
 
-def test_ctrl_c_in_a_search_keeps_the_best_so_far():
+def test_ctrl_c_in_a_search_keeps_the_best_so_far(monkeypatch):
     asked = middling(0)
 
     def press(standing):
@@ -72,9 +71,10 @@ def test_ctrl_c_in_a_search_keeps_the_best_so_far():
     between = alleviate(asked, report=press)
     assert between.interrupted
     assert between.cost.fits(asked.memory)
+    monkeypatch.setattr("shardwise.per_op.search.MOST_OPS", 10)
     deep = replace(asked, memory=10 * asked.memory)
-    assert search_deep(deep).cost.fits(deep.memory)
-    assert search_deep(deep, report=press).interrupted
+    assert search(deep).cost.fits(deep.memory)
+    assert search(deep, report=press).interrupted
 
 
 def test_who_asks_from_python_can_stop_a_search():

@@ -70,10 +70,10 @@ def plan_operators(
     found are then simulated in (`zb-h1`, `zb-h2`, `zb-1p`, `zb-2p`, `auto`), where the runtime has it; `compare`:
     simulate the best in every order; `p2p_overlap`: share of sends that is hidden, by default the runtime's.
 
-    How it is searched. `method`: auto, exact, deep or alleviate; `start`: of alleviate: `balanced`, `by-share`,
-    `tail-heavy`, or a plan in Aceso's JSON; `hops`, `trials`: changes in a row, and descents, of alleviate;
-    `measured_memory`: peaks of a run of the plan in `start`, such as `stage0=58.8GiB`, or where it ran out what it held
-    and what it asked for in addition, `stage0=58.8GiB+2.13GiB`, which correct the memory model;
+    How it is searched. `method`: auto (26 CPU s), exact (till it is proven) or alleviate; `start`: of alleviate:
+    `balanced`, `by-share`, `tail-heavy`, or a plan in Aceso's JSON; `hops`, `trials`: changes in a row, and descents,
+    of alleviate; `measured_memory`: peaks of a run of the plan in `start`, such as `stage0=58.8GiB`, or where it ran
+    out what it held and what it asked for in addition, `stage0=58.8GiB+2.13GiB`, which correct the memory model;
     `best`: plans in all, the others are `.others`; `time_limit`: CPU seconds; `workers`: processes; `executor`:
     `processes` or `ray`; `address`: of a running Ray cluster; `report` is called with how far the search is
     (`Standing`); once `stop` says yes, the best so far is the answer, in one process.

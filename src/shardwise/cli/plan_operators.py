@@ -75,8 +75,8 @@ _space_options = several(
 )  # fmt: skip
 _search_options = several(
     click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run the plan. [megatron]"),
-    click.option("--method", type=click.Choice(["auto", "exact", "deep", "alleviate"]), default="auto",
-                 help="exact proves; deep is for hundreds of layers; alleviate explains. [auto]"),
+    click.option("--method", type=click.Choice(["auto", "exact", "alleviate"]), default="auto",
+                 help="auto ends after 26 CPU s, exact when it has proven; alleviate explains. [auto]"),
     _text("--start", "KIND|FILE",
           "Start of alleviate: balanced, by-share, tail-heavy, or a plan in Aceso's JSON. [balanced]"),
     _number("--hops", "option.steps", "Changes in a row before alleviate turns back. [7]", 7),

@@ -15,9 +15,11 @@ stage        the best layouts and recompute of one stage, exact
 grid         all cuts into stages under those bounds, in bands of operators
 cut          the best cut into stages, given stage times
 start        plans to begin with
-exact        the exact engine: bounds first, stages refined until the plan is proven
-deep         hundreds of layers: a coarse cut, balanced
-alleviate    iterative bottleneck alleviation, as a second engine with a diary
-solve        one door to the engines; `orders`: the plan found in other orders of its passes
+search       the search: plans and a bound from the first second on, until they meet
+trial        all plans with one micro batch, and the cuts that are still worth a look
+stages       what is known of stages, and the ways to know more; `crossover` is the fastest
+coarse       thousands of operators: a coarse cut, balanced
+alleviate    iterative bottleneck alleviation alone, with a diary
+solve        one door to both; `orders`: the plan found in other orders of its passes
 answer       what an engine answers; `as_plan`: the answer as a typed plan
 """

@@ -29,36 +29,39 @@ class StageBounds:
     samples: int
     ranges: Ranges
     seconds: Array
-    """[range, receives from another node, sends to another node, stages behind that differ]."""
+    """[receives from another node, sends to another node, stages behind that differ, range]; on one node nothing is
+    received from another, and only the last stage's output counts as leaving it."""
     alike: tuple[int, ...]
     """Per stages behind: the entry with the same cost."""
 
     def column(self, receives: int, sends: int, behind: int) -> Array:
         """Of every range, and infinite for what is none."""
-        return np.append(self.seconds[:, receives, sends, self.alike[behind]], np.inf)
+        return np.append(self.seconds[min(receives, len(self.seconds) - 1), sends, self.alike[behind]], np.inf)
 
 
 def stage_bounds(
-    question: OperatorQuestion, samples: int, gpus: int, behind: int, cap: float, deadline: Deadline = ENDLESS
+    question: OperatorQuestion, samples: int, gpus: int, most: int, cap: float, deadline: Deadline = ENDLESS
 ) -> StageBounds | None:
-    """Bounds of all ranges that can take at most `cap` seconds; none where the profile has no layout."""
+    """Bounds of all ranges that can take at most `cap` seconds in a pipeline of at most so many stages; none where the
+    profile has no layout.
+    """
     tables = tables_of(question, samples, gpus)
     if not tables.layouts:
         return None
     ranges = ranges_of(question.chain, _longest(tables, cap))
-    same = tuple(alike(question, count, samples) for count in range(behind))
-    relaxed = Relaxed(question, tables, samples, same[-1] + 1)
-    crossings = relaxed.node_crossings
-    seconds = np.full((ranges.total, 2, 2, same[-1] + 1), FAR)
-    _forward(relaxed, ranges, seconds, crossings, deadline)
+    same = tuple(alike(question, count, samples) for count in range(min(most, question.gpus - gpus + 1)))
+    relaxed = Relaxed(question, tables, samples, range(same[-1] + 1))
+    seconds = np.full((relaxed.node_crossings, 2, same[-1] + 1, ranges.total), FAR)
+    _forward(relaxed, ranges, seconds, deadline)
+    parts = [seconds]
     for block in question.chain.blocks:
         late = late_ranges(relaxed, block, ranges.longest, cap, deadline)
         if late is not None:
             ranges = ranges.extended(late.firsts, late.ends)
-            seconds = np.concatenate([seconds, late.seconds])
-    if crossings == 1:  # one node: only the last stage's output counts as leaving it
-        seconds[:, 1] = seconds[:, 0]
-    return StageBounds(gpus=gpus, samples=samples, ranges=ranges, seconds=seconds, alike=same)
+            parts.append(late.seconds)
+    return StageBounds(
+        gpus=gpus, samples=samples, ranges=ranges, seconds=np.concatenate(parts, axis=-1), alike=same
+    )  # fmt: skip
 
 
 def _longest(tables: Tables, cap: float) -> int:
@@ -68,9 +71,9 @@ def _longest(tables: Tables, cap: float) -> int:
     return max(1, int((ends - np.arange(len(work))).max()))
 
 
-def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, deadline: Deadline) -> None:
+def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, deadline: Deadline) -> None:
     rows, count = relaxed.tables.rows, ranges.count
-    for inside in range(crossings):
+    for inside in range(relaxed.node_crossings):
         starts = ranges.starts
         at = rows[starts]
         kept, again = relaxed.own(at)
@@ -95,4 +98,4 @@ def _forward(relaxed: Relaxed, ranges: Ranges, seconds: Array, crossings: int, d
             numbers = (np.arange(len(starts)) * ranges.longest + length - 1)[live]
             for outside in range(2):
                 paths = (best + relaxed.leave(at, outside)).min(axis=-1)
-                seconds[numbers, inside, outside] = relaxed.priced(paths, reserve)[live]
+                seconds[inside, outside][:, numbers] = relaxed.priced(paths, reserve)[:, live]

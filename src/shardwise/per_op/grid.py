@@ -58,7 +58,7 @@ class Grid:
         seen: dict[tuple[int, int, int], Array] = {}
         self.deadline.check()
         for step in self.steps:
-            if step.left < stages:
+            if step.left - step.bound.gpus < stages - 1:
                 continue
             key = (step.bound.gpus, step.receives, step.sends)
             if key not in seen:

@@ -17,7 +17,7 @@ from shardwise.per_op.chain import ChainBlock
 from shardwise.per_op.relaxed import FAR, Relaxed
 from shardwise.per_op.tables import Array
 
-CHUNK = 4096
+CHUNK = 2048
 """Ranges that are joined at once."""
 ALONE = FAR * 1e6
 
@@ -28,7 +28,7 @@ class LateRanges(NamedTuple):
     firsts: Array
     ends: Array
     seconds: Array
-    """[range, receives from another node, sends to another node, stages behind]."""
+    """[receives from another node, sends to another node, stages behind, range]."""
 
 
 class _Side(NamedTuple):
@@ -53,15 +53,22 @@ def late_ranges(relaxed: Relaxed, block: ChainBlock, longest: int, cap: float, d
     before = _before(relaxed, block.end, low, states, deadline)
     after = _after(relaxed, block.end, high, states, deadline)
     firsts, ends = _within(before, after, longest, cap)
+    good = np.concatenate([_may_be(relaxed, before, after, firsts[part], ends[part]) <= cap
+                           for part in _parts(len(firsts), deadline)] or [np.empty(0, bool)])  # fmt: skip
+    firsts, ends = firsts[good], ends[good]
     if not len(firsts):
         return None
-    made = np.full((len(firsts), 2, 2, relaxed.nu.shape[1]), FAR)
-    for start in range(0, len(firsts), CHUNK):
-        deadline.check()
-        part = slice(start, start + CHUNK)
+    made = np.empty((relaxed.node_crossings, 2, relaxed.between.shape[1], len(firsts)))
+    for part in _parts(len(firsts), deadline):
         for inside, outside, bounds in _joined(relaxed, before, after, firsts[part], ends[part]):
-            made[part, inside, outside] = bounds
+            made[inside, outside, :, part] = bounds
     return LateRanges(before.places[firsts], after.places[ends], made)
+
+
+def _parts(count: int, deadline: Deadline) -> Iterator[slice]:
+    for start in range(0, count, CHUNK):
+        deadline.check()
+        yield slice(start, start + CHUNK)
 
 
 def _states(relaxed: Relaxed, end: int) -> list[tuple[Array, bool | None]]:
@@ -157,20 +164,36 @@ def _within(before: _Side, after: _Side, longest: int, cap: float) -> tuple[Arra
     return firsts, ends
 
 
+def _may_be(relaxed: Relaxed, before: _Side, after: _Side, firsts: Array, ends: Array) -> Array:
+    """What ranges take at least, wherever they stand."""
+    fore, back = (side.paths[..., 0].min(axis=1) for side in (before, after))
+    return relaxed.least(_meeting(fore[firsts], back[ends]), _reserve(before, after, firsts, ends))
+
+
 def _joined(
     relaxed: Relaxed, before: _Side, after: _Side, firsts: Array, ends: Array
 ) -> Iterator[tuple[int, int, Array]]:  # fmt: skip
-    """Crossings and [range, behind] bounds."""
-    highs = np.maximum(before.high_f[firsts], after.high_f[ends]) + np.maximum(
-        before.high_b[firsts], after.high_b[ends]
-    )  # fmt: skip
-    reserve = np.maximum(highs, before.weight[firsts] + after.weight[ends])
+    """Crossings and [behind, range] bounds."""
+    reserve = _reserve(before, after, firsts, ends)
     for inside in range(before.paths.shape[1]):
         for outside in range(2):
-            paths = before.paths[firsts, inside, 0] + after.paths[ends, outside, 0]
-            for state in range(1, before.paths.shape[2]):
-                np.minimum(paths, before.paths[firsts, inside, state] + after.paths[ends, outside, state], out=paths)
+            paths = _meeting(before.paths[firsts, inside], after.paths[ends, outside])
             yield inside, outside, relaxed.priced(paths, reserve)
+
+
+def _reserve(before: _Side, after: _Side, firsts: Array, ends: Array) -> Array:
+    highs = np.maximum(before.high_f[firsts], after.high_f[ends])
+    highs += np.maximum(before.high_b[firsts], after.high_b[ends])
+    found: Array = np.maximum(highs, before.weight[firsts] + after.weight[ends])
+    return found
+
+
+def _meeting(before: Array, after: Array) -> Array:
+    """The cheapest sum over the states, which are the second axis of both."""
+    found: Array = before[:, 0] + after[:, 0]
+    for state in range(1, before.shape[1]):
+        np.minimum(found, before[:, state] + after[:, state], out=found)
+    return found
 
 
 def _step_back(value: Array, cross: Array) -> Array:

@@ -83,7 +83,7 @@ def _limits(question: OperatorQuestion, samples: int, most: int) -> dict[int, tu
         tables = tables_of(question, samples, gpus)
         if not tables.layouts:
             continue
-        relaxed = Relaxed(question, tables, samples, most, prices=40)
+        relaxed = Relaxed(question, tables, samples, range(most), prices=40)
         rows = tables.rows[block.start : block.start + block.period]
         keep, make = relaxed.own(rows[:1])
         for before, row in pairwise(rows):
@@ -93,7 +93,8 @@ def _limits(question: OperatorQuestion, samples: int, most: int) -> dict[int, tu
             keep, make = step(np.minimum(keep, make), cross) + kept, step(on_again, cross) + again
         layer = np.minimum(keep, make).min(axis=-1)[0]
         high_f, high_b = relaxed.least_f[rows[:-1]].max(initial=0.0), relaxed.least_b[rows[:-1]].max(initial=0.0)
-        found[gpus] = layer, relaxed.per_byte * (relaxed.limit - high_f - high_b)
+        room = relaxed.per_byte * (relaxed.limit - high_f - high_b)
+        found[gpus] = layer @ relaxed.between, room @ relaxed.between
     return found
 
 

@@ -86,7 +86,6 @@ def _unbeaten(first: Array, second: Array) -> Array:
 class PatternMix(NamedTuple):
     """So many layers by one pattern, the next by another."""
 
-    seconds: float
     first: int
     """Pattern of the first layers."""
     second: int
@@ -94,24 +93,44 @@ class PatternMix(NamedTuple):
     """Layers of the first pattern; the rest have the second."""
 
 
-def best_mix(patterns: Patterns, layers: int, held: int, excess: float) -> PatternMix | None:
-    """The fastest mix that saves the excess, its own peak counted; none: it cannot be saved so."""
-    if excess <= 0:
-        return PatternMix(0.0, 0, 0, 0)
-    best: PatternMix | None = None
-    for peak, hull in patterns.hulls:
-        need = (excess + peak) / held
-        for low, high in hull:
-            gain = patterns.saved[high] - patterns.saved[low]
-            short = need - layers * patterns.saved[low]
-            count = int(np.ceil(short / gain - 1e-12)) if short > 0 else 0
-            if count > layers:
-                continue
-            seconds = float(count * patterns.seconds[high] + (layers - count) * patterns.seconds[low])
-            if best is None or seconds < best.seconds:
-                best = PatternMix(seconds, int(high), int(low), count)
+def best_mixes(runs: list[tuple[Patterns, int]], held: int, excess: float) -> list[PatternMix] | None:
+    """For runs of so many layers each, the fastest mixes that save the excess together, the peak of what is made again
+    counted; none: it cannot be saved so.
+    """
+    best: tuple[float, list[PatternMix]] | None = None
+    for peak in sorted({peak for patterns, _ in runs for peak, _ in patterns.hulls}):
+        made = _cheapest(runs, (excess + peak) / held, peak)
+        if made is not None and (best is None or made[0] < best[0]):
+            best = made
+    return best[1] if best else None
+
+
+def _cheapest(runs: list[tuple[Patterns, int]], need: float, peak: float) -> tuple[float, list[PatternMix]] | None:
+    """Seconds and mixes within a peak: steps along the hulls of all runs, the cheapest per byte first."""
+    steps = [(_rate(patterns, low, high), place, at, low, high)
+             for place, (patterns, _) in enumerate(runs)
+             for at, (low, high) in enumerate(_within(patterns, peak))]  # fmt: skip
+    seconds, mixes = 0.0, [PatternMix(0, 0, layers) for _, layers in runs]
+    for _, place, _, low, high in sorted(steps):
+        if need <= 0:
             break
-    return best
+        patterns, layers = runs[place]
+        gain = float(patterns.saved[high] - patterns.saved[low])
+        count = min(layers, int(np.ceil(need / gain - 1e-12)))
+        mixes[place] = PatternMix(high, low, count)
+        seconds += count * float(patterns.seconds[high] - patterns.seconds[low])
+        need -= count * gain
+    return (seconds, mixes) if need <= 0 else None
+
+
+def _within(patterns: Patterns, peak: float) -> tuple[tuple[int, int], ...]:
+    """The hull of the largest peak that is allowed."""
+    allowed = [hull for own, hull in patterns.hulls if own <= peak]
+    return allowed[-1] if allowed else ()
+
+
+def _rate(patterns: Patterns, low: int, high: int) -> float:
+    return float((patterns.seconds[high] - patterns.seconds[low]) / (patterns.saved[high] - patterns.saved[low]))
 
 
 def _hull(patterns: Patterns, inside: Array) -> list[tuple[int, int]]:
@@ -180,20 +199,20 @@ class Filler:
         return SolvedStage(seconds=cost.seconds, lower=0.0, layouts=layouts, recompute=flags)
 
     def _recomputed(self, task: StageTask, layout: int, flags: Array, excess: float) -> Array | None:
-        """Flags of the whole layers inside the stage, block by block."""
+        """Flags of the whole layers inside the stage."""
         held = in_flight(self.question, task.behind, task.samples) + 1
-        flags = flags.copy()
+        flags, lows, runs = flags.copy(), [], []
         for index, block in enumerate(self.question.chain.blocks):
             low = max(block.start, task.first + (block.start - task.first) % block.period)
             layers = (min(block.end, task.end) - low) // block.period
-            if layers <= 0 or excess <= 0:
-                continue
-            patterns = self.patterns(task.samples, task.gpus, layout, index)
-            mix = best_mix(patterns, layers, held, excess)
-            if mix is None:
-                return None
+            if layers > 0:
+                lows.append(low - task.first)
+                runs.append((self.patterns(task.samples, task.gpus, layout, index), layers))
+        mixes = best_mixes(runs, held, excess)
+        if mixes is None:
+            return None
+        for low, (patterns, layers), mix in zip(lows, runs, mixes, strict=True):
             own = np.concatenate([np.tile(patterns.flags[mix.first], mix.layers),
                                   np.tile(patterns.flags[mix.second], layers - mix.layers)])  # fmt: skip
-            flags[low - task.first : low - task.first + len(own)] = own
-            excess = 0.0
-        return None if excess > 0 else flags
+            flags[low : low + len(own)] = own
+        return flags

@@ -4,6 +4,8 @@ flags is a lower bound (Lagrangian relaxation). Prices are the seconds per byte 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shardwise.per_op.evaluate import in_flight
@@ -84,14 +86,23 @@ FAR = 1e6
 
 
 class Relaxed:
-    """The arrays of one relaxation, [price, behind] in front."""
+    """The arrays of one relaxation, [price, behind] in front.
 
-    def __init__(self, question: OperatorQuestion, tables: Tables, samples: int, behind: int, prices: int = 5) -> None:
+    `behinds`: numbers of stages behind, ascending. The cheapest path at a price nu per kept and mu per lasting byte is
+    concave in both, so that its value at nu and nu / c lies above the line between two neighbouring c (in 1 / c): only
+    a few are walked, and the line is the bound of those between. Where the same path is the cheapest, it is exact.
+    """
+
+    def __init__(
+        self, question: OperatorQuestion, tables: Tables, samples: int, behinds: Sequence[int], prices: int = 5
+    ) -> None:
         self.tables = tables
         self.question = question
         self.nu = prices_of(tables, prices)[:, None]
-        held = np.array([in_flight(question, k, samples) + 1 for k in range(behind)], dtype=float)
-        self.per_byte = self.nu / held[None, :]
+        held = np.array([in_flight(question, k, samples) + 1 for k in behinds], dtype=float)
+        walked = _walked(len(held))
+        self.between = _lines(held, walked)
+        self.per_byte = self.nu / held[None, walked]
         self.nu = np.broadcast_to(self.nu, self.per_byte.shape)
         self.limit = question.limit - tables.fixed
         self.least_f = tables.reserved_f.min(axis=0)
@@ -129,9 +140,26 @@ class Relaxed:
         return found
 
     def priced(self, paths: Array, reserve: Array) -> Array:
-        """[row, behind] the best bound over all prices."""
-        found: Array = (paths + self.per_byte[None] * (reserve[:, None, None] - self.limit)).max(axis=1)
+        """[behind, row] the best bound over all prices."""
+        values = paths + self.per_byte[None] * (reserve[:, None, None] - self.limit)
+        found: Array = (values @ self.between).max(axis=1).T
         return found
+
+    def least(self, paths: Array, reserve: Array) -> Array:
+        """[row] the same for the fewest stages behind, which nothing is below; `paths`: [row, price]."""
+        found: Array = (paths + self.per_byte[None, :, 0] * (reserve[:, None] - self.limit)).max(axis=1)
+        return found
+
+
+def _walked(count: int) -> list[int]:
+    """Places 0, 1, 3, 7 and so on, and the last."""
+    return sorted({min(2**power - 1, count - 1) for power in range(count.bit_length() + 1)})
+
+
+def _lines(held: Array, walked: list[int]) -> Array:
+    """[walked, place] weights of the line in 1 / held between two walked neighbours."""
+    x = 1 / held
+    return np.array([np.interp(-x, -x[walked], np.eye(len(walked))[index]) for index in range(len(walked))])
 
 
 def step(base: Array, cross: Array) -> Array:

@@ -1,4 +1,4 @@
-"""One door to the engines: which one answers a question, and how starts, budgets and processes enter."""
+"""One door: the search or alleviation alone, and how starts, budgets and processes enter."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import numpy as np
 from shardwise.errors import InfeasibleError
 from shardwise.per_op.alleviate import HopBudget, alleviate
 from shardwise.per_op.answer import Deadline, OperatorAnswer, OutOfTimeError, Report, nothing_fits, silent
-from shardwise.per_op.deep import search_deep
 from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.exact import search
 from shardwise.per_op.layer_bound import plain_bound
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
+from shardwise.per_op.search import search
 from shardwise.per_op.start import started
 from shardwise.per_op.tables import sample_counts
 from shardwise.per_op.together import each
 from shardwise.search.executor import Executor, Pool, Ray
 
-Method = Literal["auto", "exact", "deep", "alleviate"]
+Method = Literal["auto", "exact", "alleviate"]
 METHODS: tuple[str, ...] = get_args(Method)
-DEEP_OPS = 700
-"""From here on the exact engine takes minutes; the coarse cut takes seconds."""
+AUTO_SECONDS = 26.0
+"""CPU seconds of a search that nobody gave any: small questions are proven long before."""
 LAST_RESORT = 0.7
 """CPU seconds for any plan at all where the time given was too short."""
 
@@ -40,54 +39,40 @@ def solve(
     executor: Executor | None = None,
     report: Report = silent,
 ) -> OperatorAnswer:
-    """The best plan by the asked method, and `more` plans in all. `limit`: CPU seconds."""
-    seconds = float("inf") if limit is None else limit
+    """The best plan by the asked method, and `more` plans in all. `limit`: CPU seconds; by default what `auto` takes,
+    and as many as it needs with `exact`.
+    """
+    seconds = limit if limit is not None else AUTO_SECONDS if method == "auto" else float("inf")
     deadline = Deadline(seconds)
     if method == "alleviate":
         budget = replace(budget or HopBudget(), seconds=seconds)
         return alleviate(question, starts, budget, max(keep, more), executor, report)
-    found = _in_time(question, method, deadline, keep, executor, report)
+    found = _in_time(question, deadline, keep, executor, report)
     if more > 1 and not found.interrupted:
-        return replace(found, others=_alternatives(question, found, method, deadline, more))
+        return replace(found, others=_alternatives(question, found, deadline, more))
     return found
 
 
 def _in_time(
-    question: OperatorQuestion, method: Method, deadline: Deadline, keep: int, executor: Executor | None, report: Report
+    question: OperatorQuestion, deadline: Deadline, keep: int, executor: Executor | None, report: Report
 ) -> OperatorAnswer:
-    """The engine's answer; where its time was too short for any, what alleviation finds at once."""
+    """The search's answer; where its time was too short for any, what alleviation finds at once."""
     try:
         if isinstance(executor, Pool | Ray) and len(question.stage_range) > 1:
-            return _side_by_side(question, method, deadline, keep, executor)
-        return _searched(question, method, deadline.left, keep, report)
+            return _side_by_side(question, deadline, keep, executor)
+        return search(question, deadline.left, keep, report)
     except OutOfTimeError as error:
         try:
             found = alleviate(question, budget=HopBudget(plans=200, trials=5, seconds=LAST_RESORT), keep=keep)
         except InfeasibleError:
             raise error from None
-        return replace(found, complete=False, notes=("the time limit was too short for the exact engine",))
+        return replace(found, complete=False, notes=("the time limit was too short for the search",))
 
 
-def _searched(
-    question: OperatorQuestion,
-    method: Method,
-    limit: float,
-    keep: int,
-    report: Report = silent,
-    known: tuple[PerOpPlan, ...] = (),
-) -> OperatorAnswer:
-    deep = method == "deep" or (method == "auto" and len(question.chain.rows) > DEEP_OPS)
-    if deep and len(question.chain.blocks):
-        return search_deep(question, limit, keep, report)
-    return search(question, limit, keep, report, known)
+_Job = tuple[OperatorQuestion, float, int, Report, tuple[PerOpPlan, ...]]
 
 
-_Job = tuple[OperatorQuestion, Method, float, int, Report, tuple[PerOpPlan, ...]]
-
-
-def _side_by_side(
-    question: OperatorQuestion, method: Method, deadline: Deadline, keep: int, executor: Pool | Ray
-) -> OperatorAnswer:
+def _side_by_side(question: OperatorQuestion, deadline: Deadline, keep: int, executor: Pool | Ray) -> OperatorAnswer:
     """Groups of numbers of stages, a job each, all begun with the same plans; the answer is the best of them.
 
     Groups, not single numbers: within one a bound found for one number of stages serves the others.
@@ -95,7 +80,7 @@ def _side_by_side(
     groups = np.array_split(np.array(question.stage_range), max(2, getattr(executor, "workers", 4)))
     spans = [(int(group[0]), int(group[-1])) for group in groups if len(group)]
     known = started(question, deadline)
-    jobs = [(replace(question, stages=span), method, deadline.left, keep, silent, known) for span in spans]
+    jobs = [(replace(question, stages=span), deadline.left, keep, silent, known) for span in spans]
     made = list(each(executor, _part, jobs))
     found = sorted((answer for answer in made if answer is not None), key=lambda answer: answer.cost.seconds)
     if not found:
@@ -117,7 +102,7 @@ def _side_by_side(
 def _part(job: _Job) -> OperatorAnswer | None:
     """One job, in its process; none: nothing fits, or there was no time."""
     try:
-        return _searched(*job)
+        return search(*job)
     except InfeasibleError:
         return None
 
@@ -127,7 +112,7 @@ def _plainest(question: OperatorQuestion) -> float:
 
 
 def _alternatives(
-    question: OperatorQuestion, found: OperatorAnswer, method: Method, deadline: Deadline, more: int
+    question: OperatorQuestion, found: OperatorAnswer, deadline: Deadline, more: int
 ) -> tuple[PerOpPlan, ...]:
     """Plans met on the way, and where they are too few the best of other numbers of stages."""
     plans = dict.fromkeys(found.others)
@@ -137,7 +122,7 @@ def _alternatives(
         if stages == len(found.plan.stages):
             continue
         try:
-            other = _searched(replace(question, stages=(stages, stages)), method, deadline.left, 1)
+            other = search(replace(question, stages=(stages, stages)), deadline.left, 1)
         except InfeasibleError:
             continue
         except KeyboardInterrupt:  # the best is known: the others are those met so far

@@ -168,17 +168,17 @@ def uniform_shapes(question: OperatorQuestion) -> list[Shape]:
     return made
 
 
-def first_plans(balancer: Balancer, most: int = 3) -> list[tuple[float, Shape]]:
-    """The best equal stages that fit, balanced; what the time allows."""
-    found: list[tuple[float, Shape]] = []
+def first_plans(balancer: Balancer, most: int = 6) -> list[tuple[float, Shape]]:
+    """The best equal stages that fit, one for a micro batch, balanced; what the time allows."""
+    found: dict[int, tuple[float, Shape]] = {}
     for shape in uniform_shapes(balancer.question):
         if found and balancer.deadline.over:
             break
         value = balancer.value(shape)
         if np.isfinite(value):
-            found.append((value, shape))
-    made = [balancer.balanced(shape) for _, shape in sorted(found)[:most]]
-    return sorted(dict.fromkeys(made))
+            found[shape[0]] = min(found.get(shape[0], (value, shape)), (value, shape))
+    made = [balancer.balanced(shape) for _, shape in sorted(found.values())[:most]]
+    return sorted(made)
 
 
 def started(question: OperatorQuestion, deadline: Deadline) -> tuple[PerOpPlan, ...]:

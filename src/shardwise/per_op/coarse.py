@@ -1,6 +1,5 @@
-"""Deep models: a coarse model with few thick layers finds the cut, whole layers are moved until the stages balance.
-
-The stages are filled by `patterns`; the bound is that of `layer_bound`. Nothing here is called optimal.
+"""Models of hundreds of layers: a coarse model with few thick layers finds the cut, whole layers are moved until the
+stages balance. The bounds of all stages of such a model would take too long and too much room.
 """
 
 from __future__ import annotations
@@ -10,30 +9,21 @@ from math import isfinite
 
 import numpy as np
 
-from shardwise.errors import InfeasibleError
-from shardwise.per_op.answer import (
-    Book,
-    Deadline,
-    OperatorAnswer,
-    OutOfTimeError,
-    Report,
-    Standing,
-    nothing_fits,
-    silent,
-)
+from shardwise.per_op.answer import Book, Deadline
 from shardwise.per_op.chain import Chain, chain_of, own_chain
-from shardwise.per_op.evaluate import evaluate
-from shardwise.per_op.exact import ExactSearch
-from shardwise.per_op.layer_bound import layer_bound, plain_bound
 from shardwise.per_op.profiles.table import Profile
 from shardwise.per_op.question import OperatorQuestion
+from shardwise.per_op.stages import StageBook
 from shardwise.per_op.start import Balancer, Shape, first_plans
 from shardwise.per_op.tables import Tables, sample_counts, tables_of
+from shardwise.per_op.trial import Trial
 
 COARSE_OPS = 320
 """Operators of the coarse model, about."""
 REPAIRS = 4
 """How often stages are filled for less memory, until a plan fits by evaluation as well as by its tables."""
+NEAR = 0.05
+"""Micro batches so near to the best bound are looked at."""
 
 
 class _Thick:
@@ -79,46 +69,17 @@ def _rechained(profile: Profile, chain: Chain, layers: int) -> Chain:
     return chain_of(profile, layers, names if len(chain.blocks) == 1 else None)
 
 
-def search_deep(
-    question: OperatorQuestion, limit: float = float("inf"), keep: int = 8, report: Report = silent
-) -> OperatorAnswer:
-    """The best plan found for a deep model."""
-    deadline = Deadline(limit)
-    book, bound, interrupted, solved = Book(question, keep), _bound(question), False, 0
-    for plan in question.pricing.whole_plans(question):
-        book.keep(plan)
+def coarse_plans(question: OperatorQuestion, book: Book, deadline: Deadline) -> None:
+    """Write down the plans that a coarse cut leads to."""
     tight = question
-    try:
-        for _ in range(REPAIRS):
-            balancer = Balancer(tight, deadline)
-            made = [balancer.plan(shape) for _, shape in first_plans(balancer, most=2)]
-            over = [max(book.keep(plan).memory) - question.memory for plan in made]
-            report(Standing(best=book.best if book.plans else None, bound=bound, solved=len(balancer.filler.known)))
-            for value, shape in map(balancer.balanced, _sketched(question, deadline)):
-                over += [max(book.keep(balancer.plan(shape)).memory) - question.memory] if isfinite(value) else []
-            solved += len(balancer.filler.known)
-            if min(over, default=0.0) <= 0:
-                break
-            tight = replace(tight, memory=tight.memory - 1.1 * min(over))
-    except OutOfTimeError:
-        pass
-    except KeyboardInterrupt:
-        if not book.plans:
-            raise
-        interrupted = True
-    if not book.plans:
-        deadline.check()
-        raise InfeasibleError(nothing_fits(question))
-    plan = book.plans[0][1]
-    return OperatorAnswer(
-        question=question, plan=plan, cost=evaluate(question, plan), bound=min(bound, book.best),
-        others=tuple(other for _, other in book.plans[1:]), method="coarse cut and balance", solved=solved,
-        cpu_seconds=deadline.used, complete=not interrupted and not deadline.over, interrupted=interrupted,
-    )  # fmt: skip
-
-
-def _bound(question: OperatorQuestion) -> float:
-    return min(max(layer_bound(question, size), plain_bound(question, size)) for size in sample_counts(question))
+    for _ in range(REPAIRS):
+        balancer = Balancer(tight, deadline)
+        shapes = [shape for _, shape in first_plans(balancer)]
+        shapes += [shape for value, shape in map(balancer.balanced, _sketched(question, deadline)) if isfinite(value)]
+        over = [max(book.keep(balancer.plan(shape)).memory) - question.memory for shape in shapes]
+        if min(over, default=0.0) <= 0:
+            return
+        tight = replace(tight, memory=tight.memory - 1.1 * min(over))
 
 
 def _sketched(question: OperatorQuestion, deadline: Deadline) -> list[Shape]:
@@ -126,12 +87,34 @@ def _sketched(question: OperatorQuestion, deadline: Deadline) -> list[Shape]:
     thick = coarse(question)
     factor = question.chain.layers / thick.chain.layers
     shapes = []
-    for size, gpus, ends in ExactSearch(thick, deadline.left).sketch():
+    for size, gpus, ends in _cuts(thick, deadline):
         moved = [_thin(question.chain, thick.chain, end, factor) for end in ends]
         spans = [b - a for a, b in zip([0, *moved[:-1]], moved, strict=True)]
         if min(spans) > 0:
             shapes.append((size, gpus, tuple(moved)))
     return shapes
+
+
+def _cuts(thick: OperatorQuestion, deadline: Deadline) -> list[Shape]:
+    """The best cuts under the bounds alone, for micro batches near the best bound."""
+    stages = StageBook(thick, deadline)
+    trials = [Trial(thick, size, stages, deadline) for size in sample_counts(thick)]
+    trials = [trial for trial in trials if np.isfinite(trial.bound)]
+    for wider in (0.25, 0.5, 1.0, 3.0, 10.0):
+        for trial in trials:
+            trial.survey((1 + wider) * trial.bound)
+        least = min((trial.bound for trial in trials), default=0.0)
+        near = [trial for trial in trials if trial.bound <= (1 + NEAR) * least]
+        found = [_shape(trial) for trial in near if trial.open((1 + NEAR) * trial.bound)]
+        if any(found):
+            return [shape for shape in found if shape]
+    return []
+
+
+def _shape(trial: Trial) -> Shape | None:
+    cuts = trial.cuts
+    path = [cuts.cut(arc) for arc in cuts.least().arcs] if cuts else []
+    return (trial.samples, tuple(c.gpus for c in path), tuple(c.end for c in path)) if path else None
 
 
 def _thin(chain: Chain, thick: Chain, end: int, factor: float) -> int:
