@@ -129,7 +129,7 @@ def test_a_dry_run_of_chunks_gives_the_truth_back(job):
 
 def test_a_choice_whose_memory_is_lost_in_noise_stays_a_choice(job):
     """Full recompute of 60 MB came out as 0 under noise, and nothing was recomputed any more."""
-    job(4, 40, ("full",), noise=0.002, more={"2": 1300.0})
+    job(4, 40, ("full",), noise=0.005, more={"1": 1300.0})
     problem = problem_of(Described(init="init.yaml", pp=4, microbatches=8, memory=(45000.0,)))
     assert problem.extra.values["full"] == 0
     assert [choice.name for choice in problem.value.runs[0].kind.choices] == ["none", "full"]

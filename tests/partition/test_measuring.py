@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from shardwise.errors import InfeasibleError, InputError
 from shardwise.partition.decompose import Measured, decompose
-from shardwise.partition.guide import KINDS, design, measurements
+from shardwise.partition.guide import KINDS, design
 from shardwise.partition.lists import counted
 from shardwise.partition.quick import QuickStage, quick
 from shardwise.partition.readers.init_file import Profiling
 from shardwise.partition.readers.peaks import read_peaks
 from shardwise.partition.readers.traces import read_times
 from shardwise.partition.spread import spread_notes, spread_of
+from shardwise.partition.to_measure import measurements
 
 OFFSET = [0, 0, -4, -2, 2, -2, -2, 10, -2, -2, -2, 0, 2, 2, 0, 0]
 SELECT = [5, 5, 2, 1, 4, 3, 2, 14, 4, 4, 4, 6, 1, 5, 5, 6]

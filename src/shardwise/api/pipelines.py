@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Literal
 
     from shardwise.api.reading import Source
@@ -197,7 +197,7 @@ def read_problem(
     """What is to be balanced (`.value`), what was noticed (`.notes`), and the fit of its layer model (`.extra`).
 
     `problem`: one JSON file; or `init`: SAPP's YAML with measured peaks, times or traces, `peaks`: dry-run folders,
-    one a round, `peak`: which line of their logs counts, `times`: forward times of head, body layer and tail;
+    one a round, `peak`: which line of their logs counts, `times`: forward of head, a layer of every kind, and tail;
     `model`: keep the fitted layer model under this name, or read it from there. What follows goes before a problem
     file's numbers: `pp`: stages (4), `vpp`: chunks of a stage (1), `microbatches` (4), `memory`: MB, one or one a
     stage (56000), `low_memory`: the low-memory interleave, `seq_split`: pieces of a sequence, `train`: a training
@@ -282,15 +282,27 @@ def balance_plan(plan: Plan | Source, *, memory_limit: float | str | None = None
     return balanced(as_plan(plan, "balance"), limit=limit)
 
 
-def design_rounds(stages: int, layers: int, kinds: Sequence[str], *, seed: int = 1, rounds: int = 0) -> Design:
+def design_rounds(
+    stages: int | None = None,
+    layers: int | None = None,
+    kinds: Sequence[str] = (),
+    *,
+    seed: int = 1,
+    rounds: int = 0,
+    layer_kinds: Mapping[str, int] | None = None,
+    after: Source | None = None,
+) -> Design:
     """Which layers and recompute counts to dry-run so that memory can be taken apart.
 
     `stages`, `layers`: of the pipeline; `kinds`: of select, comm, both, full; `seed`: same seed, same design;
-    `rounds`: more than needed make errors smaller, 0: as many as needed.
+    `rounds`: more than needed make errors smaller, 0: as many as needed; `layer_kinds`: kinds of layers in the order of
+    the model with how many there are, such as {"dense": 3, "moe": 58}; `after`: an init file, or a layer model that
+    was kept, whose rounds are measured: the next best round.
     """
-    from shardwise.partition.guide import design
+    from shardwise.partition.balance import design_rounds
 
-    return design(stages, layers, kinds, seed=seed, rounds=rounds)
+    runs = tuple((layer_kinds or {}).items())
+    return design_rounds(stages, layers, kinds, seed=seed, rounds=rounds, layer_kinds=runs, after=_text(after))
 
 
 def dryrun(command: str, *, ranks: int, stages: int, folder: str = "output_dryrun") -> Dryrun:

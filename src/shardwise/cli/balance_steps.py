@@ -9,6 +9,9 @@ import click
 from shardwise import api
 from shardwise.cli.options import Number
 from shardwise.cli.output import Output, output_options
+from shardwise.errors import Fault, InputError
+from shardwise.inputs.gate import counted
+from shardwise.inputs.scalars import SCALARS
 
 if TYPE_CHECKING:
     from shardwise.partition.guide import Design
@@ -28,43 +31,72 @@ _QUESTIONS = (
 @click.option("--select/--no-select", default=None, help="Select recomputation.")
 @click.option("--comm/--no-comm", default=None, help="Communication recomputation alone.")
 @click.option("--both/--no-both", default=None, help="Select and communication recomputation of one layer.")
+@click.option("--layer-kinds", metavar="NAME:N,...", help="Kinds of layers in model order: dense:3,moe:58,mtp:1.")
+@click.option("--after", metavar="FILE", help="Init file or kept model with the rounds so far: design the next best.")
 @click.option("--rounds", type=Number("option.splits"), default=None, help="More rounds than needed: smaller errors.")
 @click.option("--seed", type=Number("option.seed"), default=1, help="Same seed, same design.")
 @output_options
 def guide(
     output: Output, *, stages: int | None = None, layers: int | None = None, full: bool | None = None,
-    select: bool | None = None, comm: bool | None = None, both: bool | None = None, rounds: int | None = None,
-    seed: int = 1,
+    select: bool | None = None, comm: bool | None = None, both: bool | None = None, layer_kinds: str | None = None,
+    after: str | None = None, rounds: int | None = None, seed: int = 1,
 ) -> None:  # fmt: skip
     """Design the measuring rounds: which layers and recompute counts to dry-run so that memory can be taken apart."""
+    given = {"full": full, "select": select, "comm": comm, "both": both}
+    of = _layer_kinds(layer_kinds)
+    if after is None:
+        layers = sum(of.values()) if of and layers is None else layers
+        stages, layers = _asked(stages, layers, given)
+    kinds = [name for name in ("select", "comm", "both", "full") if given[name]]
+    made = api.design_rounds(stages, layers, kinds, seed=seed, rounds=rounds or 0, layer_kinds=of, after=after)
+    _say_design(made, output)
+    output.answer({
+        "rounds": [made.lists(one) for one in made.rounds], "rank": made.rank, "condition": made.condition,
+        "errors_per_100_mb": made.errors, "largest_stage_over_mean": made.largest, "degrees_of_freedom": made.spare,
+        "worst_stage_per_100_mb": made.worst,
+        "worst_stage_before": None if made.before in {None, float("inf")} else made.before,
+    })  # fmt: skip
+
+
+def _asked(stages: int | None, layers: int | None, given: dict[str, bool | None]) -> tuple[int, int]:
+    """What is to be measured, asked for where it was not given; the recompute kinds into `given`."""
     asks = stages is None or layers is None
     stages = int(click.prompt("Pipeline stages", type=Number("Strategy.pp"))) if stages is None else stages
     layers = int(click.prompt("Layers of the model", type=Number("Model.layers"))) if layers is None else layers
-    given = {"full": full, "select": select, "comm": comm, "both": both}
     if asks:
         for name, question in _QUESTIONS:
             if given[name] is None and (name != "both" or given["select"]):
                 given[name] = click.confirm(question, default=False)
-    kinds = [name for name in ("select", "comm", "both", "full") if given[name]]
-    made = api.design_rounds(stages, layers, kinds, seed=seed, rounds=rounds or 0)
-    _say_design(made, output)
-    output.answer({
-        "rounds": [made.lists(one) for one in made.rounds], "rank": made.rank, "condition": made.condition,
-        "errors_per_100_mb": made.errors, "largest_stage_over_mean": made.largest,
-    })  # fmt: skip
+    return stages, layers
+
+
+def _layer_kinds(text: str | None) -> dict[str, int]:
+    """`dense:3,moe:58`."""
+    found = {}
+    for part in text.split(",") if text else ():
+        name, colon, count = part.partition(":")
+        if not colon or not name.strip():
+            raise InputError(Fault("--layer-kinds", f"{part!r} is no kind with its layers; write dense:3,moe:58"))
+        found[name.strip()] = counted(count, SCALARS["Model.layers"], "--layer-kinds")
+    return found
 
 
 def _say_design(made: Design, output: Output) -> None:
     for number, one in enumerate(made.rounds, start=1):
-        output.say(f"round {number} of {len(made.rounds)}:")
+        output.say(f"round {number} of {len(made.rounds)}:" if made.before is None else "the next best round:")
         for name, values in made.lists(one).items():
             output.say(f"  {name}: {values}")
     output.say(
-        f"solvable: rank {made.rank} of {len(made.unknowns)}, condition {made.condition:.1f}; "
-        f"largest stage {made.largest:.2f} x the mean"
+        f"solvable: rank {made.rank} of {len(made.unknowns)}, {made.spare} degrees of freedom, condition "
+        f"{made.condition:.1f}; largest stage {made.largest:.2f} x the mean"
     )
+    if made.before is not None:
+        before = "cannot be predicted" if made.before == float("inf") else f"is off by {made.before:.0f}"
+        output.say(f"the worst stage of even splits {before} with what is measured, by {made.worst:.0f} then,")
     errors = ", ".join(f"{name} {error:.0f}" for name, error in made.errors.items())
     output.say(f"expected error in MB if every peak is 100 MB off: {errors}")
+    if len(made.rounds) > 1:
+        output.note("measure head and tail in every round: head_memory and tail_memory may be lists, one peak a round")
 
 
 @click.command("dryrun")

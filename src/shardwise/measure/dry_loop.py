@@ -323,10 +323,11 @@ class _Loop:
 
 def _said_by_lists(answer: BalanceAnswer) -> BalanceAnswer:
     """What MindFormers' lists say is what is dry-run, where a chunk mixes what they cannot say together."""
-    if not mixes(answer):
+    said = settled(answer.problem, answer.best.partition) if mixes(answer) else None
+    if said is None:
         return answer
     ready = Ready(answer.problem)
-    return replace(answer, best=ready.evaluate(ready.matrix(settled(answer.problem, answer.best.partition))))
+    return replace(answer, best=ready.evaluate(ready.matrix(said)))
 
 
 _KEPT = ("simulated", "layers", "counts", "lists", "predicted", "margin", "limits", "confidence", "low_memory")

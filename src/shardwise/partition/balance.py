@@ -11,13 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.load import Loaded
 from shardwise.partition.compare import Compared, manual, naive
 from shardwise.partition.confident import solve_surely
+from shardwise.partition.decompose import CHOICES, Measured
 from shardwise.partition.graph import Ready
-from shardwise.partition.lists import has_lists, settled
-from shardwise.partition.problem import CONFIDENCE, BalanceAnswer, Problem
+from shardwise.partition.guide import Design, design
+from shardwise.partition.lists import has_lists, sayable, settled
+from shardwise.partition.problem import CONFIDENCE, BalanceAnswer, Evaluation, Partition, Problem
+from shardwise.partition.readers.init_file import read_init
 from shardwise.partition.readers.layer_model import LayerModel, load_model, model_of_init, save_model
 from shardwise.partition.readers.manual_file import read_manual
 from shardwise.partition.readers.peaks import Which, read_peaks
@@ -27,6 +32,8 @@ from shardwise.partition.solver import Report
 
 _DEFAULTS: dict[str, Any] = {"pp": 4, "vpp": 1, "microbatches": 4, "memory": (56000.0,), "seq_split": 1}
 """What a layer model is balanced for where nothing else is said; MB as SAPP counts."""
+_NEAREST = 50
+"""Ways to run one chunk that are judged with their margins."""
 _KEYS = {
     "pp": "pp", "vpp": "vp", "microbatches": "mb", "low_memory": "low_mem", "seq_split": "seq_split",
     "schedule": "schedule", "hop": "hop", "confidence": "confidence",
@@ -84,6 +91,52 @@ def _loaded(asked: Described, problem: Problem, *notes: str) -> Loaded[Problem]:
     return Loaded(value=problem, notes=(*notes, *more), extra=problem.fit)
 
 
+def design_rounds(
+    stages: int | None,
+    layers: int | None,
+    kinds: Sequence[str],
+    *,
+    seed: int = 1,
+    rounds: int = 0,
+    layer_kinds: Sequence[tuple[str, int]] = (),
+    after: str | Path | None = None,
+) -> Design:
+    """Rounds to measure; `after`: an init file or a kept layer model, whose rounds are there already."""
+    if after is None:
+        if stages is None or layers is None:
+            raise InputError(Fault("--stages", "and --layers say what is to be measured; give both, or --after FILE"))
+        return design(stages, layers, kinds, seed=seed, rounds=rounds, of=layer_kinds)
+    pp, runs, measured = _measured_before(after)
+    for name, asked, there in (
+        ("stages", stages, pp), ("layers", layers, sum(count for _, count in runs)),
+        ("layer-kinds", tuple(layer_kinds) or None, runs),
+    ):  # fmt: skip
+        if asked is not None and asked != there:
+            raise InputError(Fault(f"--{name}", f"is {_words(asked)}, {after} has {_words(there)}; leave it out"))
+    used = [name for c, name in enumerate(CHOICES) if c and any(any(m.counts[c :: len(CHOICES)]) for m in measured)]
+    return design(
+        pp, sum(count for _, count in runs), list(dict.fromkeys((*used, *kinds))), seed=seed, rounds=rounds or 1,
+        of=runs if len(runs) > 1 else (), after=measured,
+    )  # fmt: skip
+
+
+def _words(value: object) -> str:
+    return ",".join(f"{name}:{count}" for name, count in value) if isinstance(value, tuple) else str(value)
+
+
+def _measured_before(path: str | Path) -> tuple[int, tuple[tuple[str, int], ...], tuple[Measured, ...]]:
+    """Stages, kinds of layers and peaks of a file."""
+    if not str(path).endswith(".json"):
+        init = read_init(path, timed=False)
+        return init.pp, init.runs, init.measured
+    model = load_model(path)
+    if model.fit is None:
+        raise InputError(f"{path} keeps no measured peaks; give the init file, or a model that `balance --init` kept")
+    bodies = [entry for entry in model.data["layers_description"] if entry["type"] == "BODY"]
+    runs = tuple((str(entry.get("name", "BODY")), int(entry.get("nb_layer", 1))) for entry in bodies)
+    return model.fit.pp, runs, model.fit.measured
+
+
 def limits_of(memory: Sequence[float] | None, pp: int) -> tuple[float, ...]:
     """One limit for all stages, or one each."""
     given = tuple(memory or ())
@@ -109,18 +162,36 @@ def others_of(
 def balance(
     problem: Problem, *, time_limit: float, effort: float, seed: int, report: Report | None = None
 ) -> BalanceAnswer:
-    """The best partition; where MindFormers' lists cannot say it, the one that they say, if that is as good.
+    """The best partition; where MindFormers' lists cannot say it, the nearest that they say, if that is as good.
 
-    MindFormers cannot run select alone and comm alone in one chunk.
+    MindFormers cannot run select alone and comm alone in one chunk. Of a chunk of several kinds it recomputes the first
+    layers, whatever their kind: there the nearest is taken if it is slower, too, since the lists would say others.
     """
     follow: Any = {"report": report} if report else {}
     answer = solve_surely(problem, seconds=time_limit, effort=effort, seed=seed, **follow)
     if not mixes(answer):
         return answer
-    ready = Ready(problem)
-    best = ready.evaluate(ready.matrix(settled(problem, answer.best.partition)))
-    as_good = best.fits and best.simulated <= answer.simulated * (1 + 1e-9)
-    return replace(answer, best=best) if as_good else answer
+    best = _said_nearest(Ready(problem), answer.best.partition)
+    as_good = best is not None and best.simulated <= answer.simulated * (1 + 1e-9)
+    return replace(answer, best=best) if best and (as_good or len(problem.runs) > 1) else answer
+
+
+def _said_nearest(ready: Ready, partition: Partition) -> Evaluation | None:
+    """The same layers of every chunk, recomputed as lists can say it, chunk by chunk the fastest way that fits."""
+    counts = ready.matrix(partition)
+    for chunk, runs in enumerate(partition.counts):
+        said = sayable(ready.problem, [sum(run) for run in runs])
+        if runs in said:
+            continue
+        tables = np.repeat(counts[None], len(said), axis=0)
+        tables[:, chunk] = [[count for run in row for count in run] for row in said]
+        tables = tables[ready.fits(tables)]
+        order = np.argsort(ready.times(tables), kind="stable")[:_NEAREST]
+        fitting = (k for k in order if ready.evaluate(tables[k]).fits)
+        if (nearest := next(fitting, None)) is None:
+            return None
+        counts = tables[nearest]
+    return ready.evaluate(counts)
 
 
 def mixes(answer: BalanceAnswer) -> bool:
@@ -175,14 +246,11 @@ def layer_model(asked: Described) -> tuple[LayerModel, list[str]]:
     )
 
 
-def _times(asked: Described) -> tuple[float, float, float] | None:
-    if asked.times is None:
-        return None
-    if len(asked.times) != 3:
+def _times(asked: Described) -> Sequence[float] | None:
+    if asked.times is not None and len(asked.times) < 3:
         said = f"has {len(asked.times)} numbers; write forward times of head, body layer and tail: 0.06,3.1,3.5"
-        raise InputError(Fault("--times", said))
-    head, body, tail = asked.times
-    return head, body, tail
+        raise InputError(Fault("--times", f"{said}; of several kinds of layers one each"))
+    return asked.times
 
 
 def _empty(asked: Described, chunks: int) -> tuple[int, ...]:

@@ -107,6 +107,30 @@ def unknowns(measured: Sequence[Measured], pp: int) -> list[MemoryPart]:
     return [MemoryPart("const"), *own, *ends]
 
 
+def with_ends(measured: Sequence[Measured], pp: int) -> list[tuple[int, str]]:
+    """Kinds of a single layer at the first or the last place of the model, and the end that it cannot be told from."""
+    counts = np.array([m.counts for m in measured]).reshape(len(measured), -1, len(CHOICES)).sum(axis=2)
+    stages, last = np.array([m.stage for m in measured]), counts.shape[1] - 1
+    found = []
+    for kind, end, stage in ((0, "head", 0), (last, "tail", pp - 1)):
+        if last and (stages == stage).any() and (counts[:, kind] == (stages == stage)).all():
+            found.append((kind, end))
+    return found
+
+
+def _counted_with(parts: Sequence[MemoryPart], kind: int) -> tuple[MemoryPart, MemoryPart]:
+    """What of a kind is one with an end: its parameters, and its activation under the smallest choice."""
+    own = [part for part in parts if part.kind == kind]
+    return own[0], own[-1]
+
+
+def parts_of(measured: Sequence[Measured], pp: int) -> list[MemoryPart]:
+    """Unknowns that can be told apart if enough is measured."""
+    parts = unknowns(measured, pp)
+    gone = {part for kind, _ in with_ends(measured, pp) for part in _counted_with(parts, kind)}
+    return [part for part in parts if part not in gone]
+
+
 def equations(measured: Sequence[Measured], pp: int, parts: Sequence[MemoryPart]) -> Floats:
     """One row per measurement, one column per unknown."""
     return np.array([[_coefficient(m, pp, part) for part in parts] for m in measured])
@@ -126,7 +150,11 @@ def decompose(measured: Sequence[Measured], pp: int, kinds: Sequence[str] = ("",
     """Fit the parts of memory; unknowns that cannot be told apart are refused by name, and so are peaks that
     contradict each other.
     """
-    parts, notes = unknowns(measured, pp), list[str]()
+    parts = parts_of(measured, pp)
+    notes = [
+        f"the one layer of {kinds[kind]} is always with the {end}: what it holds is counted there"
+        for kind, end in with_ends(measured, pp)
+    ]
     table = equations(measured, pp, parts)
     peaks = np.array([m.peak for m in measured])
     if np.linalg.matrix_rank(_scaled(table)) < len(parts):

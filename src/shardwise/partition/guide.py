@@ -1,22 +1,34 @@
 """Which layers and recompute counts to measure so that memory can be taken apart: a D-optimal experiment.
 
-The equations are those of `decompose`. A round of measuring gives one equation per stage; the first and the last stage
-pay for head and tail. Among designs whose stages stay near the mean number of layers and whose activations stay well
-below those of an even split without recomputing (the round must run, too), the one with the largest determinant of the
-information matrix is looked for by exchange from seeded starts: it has the least joint uncertainty of all parts.
+The equations are those of `decompose`. A round of measuring gives one equation per stage. Among designs whose stages
+stay near the mean number of layers (with several kinds of layers a stage may have as few as one, so that they part) and
+whose activations stay well below those of an even split without recomputing (the round must run, too), the one with the
+largest determinant of the information matrix is looked for by exchange from seeded starts: it has the least joint
+uncertainty of all parts. Rounds that were measured before add what they said; of the designs that then are nearly as
+good the one is taken whose worst stage is predicted best (G-optimality).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
 from shardwise.errors import Fault, InputError
-from shardwise.partition.decompose import CHOICES, Floats, Measured, condition, equations, unknowns
+from shardwise.partition.decompose import (
+    CHOICES,
+    Floats,
+    Measured,
+    called,
+    condition,
+    equations,
+    parts_of,
+)
+from shardwise.partition.lists import counted, kinds_of_chunks
+from shardwise.partition.to_measure import Lists3, Round, ToMeasure, measurements, mixes_table, one_way
 
 KINDS = CHOICES[1:]
 _WEIGHT = {"none": 1.0, "select": 0.8, "comm": 0.7, "both": 0.45, "full": 0.05}
@@ -26,20 +38,13 @@ _LOAD = 0.6
 _SPREAD = 0.4
 """Layers of a stage differ from the mean by at most this share."""
 _MOST = 2000
+_ROUNDS = 8
+"""Rounds that are tried where fewer cannot tell the parts apart."""
 _STARTS = 16
-_SINGULAR = -45.0
-"""Log determinants (columns scaled to 1 at most) below this cannot be solved."""
+_RIDGE = 1e-6
+"""What is known of every part without measuring (columns scaled to about 1): so singular starts are bettered, too."""
 _NEAR = 0.5
-"""Starts whose log determinant is this close to the best one compete by their condition number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """One measuring run: layers per stage and, per choice, how many of them are run so."""
-
-    layers: tuple[int, ...]
-    counts: tuple[tuple[int, ...], ...]
-    """Per stage, in the order of CHOICES."""
+"""Starts whose log determinant is this close to the best one compete by their condition number, or worst stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,44 +57,76 @@ class Design:
     unknowns: tuple[str, ...]
     rank: int
     condition: float
-    """Of the equations of the stages between head and tail, columns scaled."""
+    """Of the equations, head and tail taken out, columns scaled."""
     errors: dict[str, float]
     """Standard error of each part when every peak is off by 100 (one standard deviation)."""
     largest: float
     """Layers of the largest stage over the mean."""
+    spare: int
+    """Degrees of freedom that are left to judge the fit by."""
+    worst: float
+    """Standard error of the worst predicted stage of an even split, when every peak is off by 100."""
+    before: float | None = None
+    """The same after the rounds that were measured before alone; infinite: they do not suffice."""
 
     def lists(self, one: Round) -> dict[str, list[int]]:
         """A round in MindFormers' words."""
         base = self.layers // self.pp
-        _, select, comm, both, full = zip(*one.counts, strict=True)
+        full, select, comm = zip(*one.lists, strict=True)
         return {
-            "offset": [n - base for n in one.layers],
-            "recompute": list(full),
-            "select_recompute": [a + b + c for a, b, c in zip(select, both, full, strict=True)],
-            "select_comm_recompute": [a + b + c for a, b, c in zip(comm, both, full, strict=True)],
-        }
+            "offset": [n - base for n in one.layers], "recompute": list(full), "select_recompute": list(select),
+            "select_comm_recompute": list(comm),
+        }  # fmt: skip
 
 
-def design(pp: int, layers: int, kinds: Sequence[str], *, seed: int = 1, rounds: int = 0) -> Design:
-    """A measuring plan for these recompute kinds; refuses what cannot be solved and says why."""
-    _refuse(pp, layers, kinds)
-    needed = -(-(3 + len(kinds)) // (pp - 2))
-    count = rounds or needed
-    if count < needed:
+def design(
+    pp: int,
+    layers: int,
+    kinds: Sequence[str],
+    *,
+    seed: int = 1,
+    rounds: int = 0,
+    of: Sequence[tuple[str, int]] = (),
+    after: Sequence[Measured] = (),
+) -> Design:
+    """A measuring plan for these recompute kinds; refuses what cannot be solved and says why.
+
+    `of`: kinds of layers in the order of the model; `after`: peaks of rounds before.
+    """
+    _refuse(pp, layers, kinds, of)
+    shape = ToMeasure(pp=pp, kinds=tuple(of) or (("BODY", layers),), choices=("none", *kinds), after=tuple(after))
+    least = 1 if after else -(-(3 + len(kinds)) // (pp - 2))
+    if not rounds:
+        tries: Iterable[int] = range(least, max(least, _ROUNDS) + 1)
+    elif rounds < least:
         raise InputError(
-            f"{count} round(s) of {pp} stages give {count * (pp - 2)} equations between head and tail; "
-            f"{3 + len(kinds)} are needed: use {needed} rounds"
+            f"{rounds} round(s) of {pp} stages give {rounds * (pp - 2)} equations between head and tail; "
+            f"{3 + len(kinds)} are needed: use {least} rounds"
         )
-    chance = random.Random(seed)  # noqa: S311 - a design, not a secret
-    made = [_Exchange(pp, layers, kinds, count, chance).run() for _ in range(_STARTS)]
-    best = max(value for value, _ in made)
-    if best == -np.inf:
-        raise InputError(f"no measuring plan for pp {pp} and {layers} layers was found; use more rounds")
-    near = [_described(pp, layers, rounds) for value, rounds in made if value >= best - _NEAR * len(kinds)]
-    return min(near, key=lambda found: found.condition)
+    else:
+        tries = (rounds,)
+    for count in tries:
+        chance = random.Random(seed)  # noqa: S311 - a design, not a secret
+        made = [_Exchange(shape, count, chance).run() for _ in range(_STARTS)]
+        best = max(value for value, _ in made)
+        near = [described(shape, found) for value, found in made if value >= best - _NEAR * len(kinds)]
+        solvable = [one for one in near if one.worst < float("inf") and _with_ends_once(shape, one.rounds)]
+        if solvable:
+            return min(solvable, key=lambda one: one.worst if after else one.condition)
+    raise InputError(_none_found(shape, rounds))
 
 
-def _refuse(pp: int, layers: int, kinds: Sequence[str]) -> None:
+def _none_found(shape: ToMeasure, rounds: int) -> str:
+    of = (
+        f"{shape.layers} layers"
+        if len(shape.kinds) == 1
+        else ", ".join(f"{count} {name}" for name, count in shape.kinds)
+    )
+    more = "use more rounds" if rounds else "measure with other stages, or count kinds that are alike as one"
+    return f"no measuring plan for pp {shape.pp} and {of} was found that tells all parts of memory apart; {more}"
+
+
+def _refuse(pp: int, layers: int, kinds: Sequence[str], of: Sequence[tuple[str, int]]) -> None:
     faults = []
     if pp < 3:
         faults.append(Fault("stages", f"{pp} stages leave none between head and tail; use `shardwise balance quick`"))
@@ -110,6 +147,9 @@ def _refuse(pp: int, layers: int, kinds: Sequence[str]) -> None:
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         faults.append(Fault("kinds", f"{', '.join(unknown)} is no recompute kind; use {', '.join(KINDS)}"))
+    if of and sum(count for _, count in of) != layers:
+        together = sum(count for _, count in of)
+        faults.append(Fault("layer-kinds", f"are {together} layers together, --layers is {layers}; make them equal"))
     if faults:
         raise InputError(faults)
 
@@ -117,36 +157,53 @@ def _refuse(pp: int, layers: int, kinds: Sequence[str]) -> None:
 class _Exchange:
     """One start: random rounds, bettered stage by stage until nothing helps."""
 
-    def __init__(self, pp: int, layers: int, kinds: Sequence[str], rounds: int, chance: random.Random) -> None:
-        self.pp, self.layers, self.rounds, self.chance = pp, layers, rounds, chance
-        self.used = [CHOICES.index(kind) for kind in ("none", *kinds)]
-        mean = layers / pp
-        self.low, self.high = max(1, int(mean * (1 - _SPREAD))), max(int(np.ceil(mean * (1 + _SPREAD))), int(mean) + 1)
-        self.load = _LOAD * layers
+    def __init__(self, shape: ToMeasure, rounds: int, chance: random.Random) -> None:
+        self.shape, self.pp, self.rounds, self.chance = shape, shape.pp, rounds, chance
+        mean = shape.layers / self.pp
+        self.low = max(1, int(mean * (1 - _SPREAD))) if len(shape.kinds) == 1 else 1
+        self.high = max(int(np.ceil(mean * (1 + _SPREAD))), int(mean) + 1)
+        self.load = _LOAD * shape.layers
+        self.known = sum((_information(shape, [m]) for m in shape.after), _RIDGE * np.eye(len(shape.parts)))
+        self.known_mixes: dict[tuple[int, int], list[Lists3]] = {}
         self.sizes = [self._sizes() for _ in range(rounds)]
-        self.counts = [[self._mixes(s, n)[0] for s, n in enumerate(sizes)] for sizes in self.sizes]
+        self.lists = [[self._first(s, n) for s, n in enumerate(sizes)] for sizes in self.sizes]
+        self.rows = [self._rows(k) for k in range(rounds)]
 
     def _sizes(self) -> list[int]:
-        sizes = [self.layers // self.pp + (k < self.layers % self.pp) for k in range(self.pp)]
-        for _ in range(4 * self.pp):
-            a, b = self.chance.sample(range(self.pp), 2)
+        pp, layers = self.pp, self.shape.layers
+        sizes = [layers // pp + (k < layers % pp) for k in range(pp)]
+        for _ in range(4 * pp):
+            a, b = self.chance.sample(range(pp), 2)
             if sizes[a] > self.low and sizes[b] < self.high:
                 sizes[a], sizes[b] = sizes[a] - 1, sizes[b] + 1
         return sizes
 
-    def _mixes(self, stage: int, n: int) -> list[tuple[int, ...]]:
-        """Ways to recompute n layers of a stage that keep it small, in a random order; the smallest if none does."""
-        flight = self.pp - stage
-        made = list(_mixes(n, self.used))
-        kept = [m for m in made if flight * _kept(m) <= self.load] or [min(made, key=_kept)]
-        self.chance.shuffle(kept)
-        return kept
+    def _first(self, stage: int, n: int) -> Lists3:
+        """A random mix; head and tail start small, since a single measurement of them says nothing else."""
+        mixes = self._mixes(stage, n)
+        ends = stage in {0, self.pp - 1}
+        return min(mixes, key=lambda mix: _kept(n, mix)) if ends else self.chance.choice(mixes)
+
+    def _mixes(self, stage: int, n: int) -> list[Lists3]:
+        """Ways to recompute n layers of a stage that keep it small; the smallest if none does."""
+        if (stage, n) not in self.known_mixes:
+            made = [mix for mix in self.shape.mixes(n) if self.shape.keeps_ends(stage, n, mix)]
+            flight = self.pp - stage
+            kept = [mix for mix in made if flight * _kept(n, mix) <= self.load]
+            self.known_mixes[stage, n] = kept or [min(made, key=lambda mix: _kept(n, mix))]
+        return self.known_mixes[stage, n]
+
+    def _rows(self, k: int) -> Floats:
+        counts = np.array(self.shape.counts(self.sizes[k], self.lists[k]), dtype=float)
+        return self.shape.rows(np.arange(self.pp, dtype=float), counts)
+
+    def _matrix(self) -> Floats:
+        rows = np.concatenate(self.rows)
+        return np.asarray(self.known + rows.T @ rows)
 
     def value(self) -> float:
-        """Log determinant of the information on the parts between head and tail."""
-        table = _inner(self.pp, self.sizes, self.counts, self.used)
-        sign, size = np.linalg.slogdet(table.T @ table)
-        return float(size) if sign > 0 and size > _SINGULAR else -np.inf
+        """Log determinant of the information."""
+        return float(np.linalg.slogdet(self._matrix())[1])
 
     def run(self) -> tuple[float, tuple[Round, ...]]:
         best = self.value()
@@ -157,95 +214,91 @@ class _Exchange:
                     best = self._better_mix(k, stage, best)
                 best = self._better_sizes(k, best)
             if best <= before + 1e-9:
-                break
-        made = tuple(Round(layers=tuple(n), counts=tuple(c)) for n, c in zip(self.sizes, self.counts, strict=True))
-        return best, made
+                return best, tuple(self.shape.round(*made) for made in zip(self.sizes, self.lists, strict=True))
 
     def _better_mix(self, k: int, stage: int, best: float) -> float:
-        if stage in {0, self.pp - 1}:  # head and tail pay for themselves: keep them small
-            self.counts[k][stage] = min(_mixes(self.sizes[k][stage], self.used), key=_kept)
-            return best
-        kept = self.counts[k][stage]
-        for mix in self._mixes(stage, self.sizes[k][stage]):
-            self.counts[k][stage] = mix
-            value = self.value()
-            if value > best + 1e-9:
-                best, kept = value, mix
-        self.counts[k][stage] = kept
+        """The best way to run one stage, all timed abreast."""
+        mixes = self._mixes(stage, self.sizes[k][stage])
+        held = kinds_of_chunks(self.sizes[k], [count for _, count in self.shape.kinds])[stage]
+        rows = self.shape.rows(np.full(len(mixes), float(stage)), mixes_table(tuple(held), tuple(mixes)))
+        old = self.rows[k][stage]
+        values = np.linalg.slogdet(self._matrix() - np.outer(old, old) + rows[:, :, None] * rows[:, None, :])[1]
+        most = int(np.argmax(values))
+        if values[most] > best + 1e-9:
+            self.lists[k][stage], self.rows[k][stage] = mixes[most], rows[most]
+            return float(values[most])
         return best
 
     def _better_sizes(self, k: int, best: float) -> float:
-        for a, b in self.chance.sample(
-            list(combinations(range(self.pp), 2)), min(2 * self.pp, self.pp * (self.pp - 1) // 2)
-        ):
+        pairs = list(combinations(range(self.pp), 2))
+        for a, b in self.chance.sample(pairs, min(2 * self.pp, len(pairs))):
             for give, take in ((a, b), (b, a)):
                 best = self._shifted(k, give, take, best)
         return best
 
     def _shifted(self, k: int, give: int, take: int, best: float) -> float:
-        sizes = self.sizes[k]
+        sizes, lists = self.sizes[k], self.lists[k]
         if sizes[give] <= self.low or sizes[take] >= self.high:
             return best
-        before = (sizes[give], sizes[take], self.counts[k][give], self.counts[k][take])
+        before = (list(sizes), list(lists), self.rows[k])
         sizes[give], sizes[take] = sizes[give] - 1, sizes[take] + 1
         for stage in (give, take):
-            self.counts[k][stage] = self._mixes(stage, sizes[stage])[0]
+            lists[stage] = self._first(stage, sizes[stage])
+        self.rows[k] = self._rows(k)
         value = self.value()
         for stage in (give, take):
             value = self._better_mix(k, stage, value)
         if value > best + 1e-9:
             return value
-        sizes[give], sizes[take], self.counts[k][give], self.counts[k][take] = before
+        self.sizes[k], self.lists[k], self.rows[k] = before
         return best
 
 
-def _kept(mix: Sequence[int]) -> float:
-    return sum(_WEIGHT[CHOICES[c]] * count for c, count in enumerate(mix))
+def _information(shape: ToMeasure, measured: Sequence[Measured]) -> Floats:
+    rows = equations(measured, shape.pp, shape.parts) / shape.scale
+    return np.asarray(rows.T @ rows)
 
 
-def _mixes(n: int, used: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All layers one way, or half one way and half another: what an optimal design is made of.
-
-    Select alone and comm alone never meet in a stage: MindFormers' lists would make them both together.
-    """
-    for one in used:
-        yield tuple(n if c == one else 0 for c in range(len(CHOICES)))
-    for one, other in combinations(used, 2):
-        if n > 1 and {CHOICES[one], CHOICES[other]} != {"select", "comm"}:
-            yield tuple({one: n - n // 2, other: n // 2}.get(c, 0) for c in range(len(CHOICES)))
+def _kept(n: int, mix: Lists3) -> float:
+    return sum(_WEIGHT[name] * count for name, count in zip(CHOICES, counted(n, *mix), strict=True))
 
 
-def _inner(pp: int, sizes: list[list[int]], counts: list[list[tuple[int, ...]]], used: Sequence[int]) -> Floats:
-    rows = [
-        [1.0, float(sizes[k][s]), *(float((pp - s) * counts[k][s][c]) for c in used)]
-        for k in range(len(sizes))
-        for s in range(1, pp - 1)
-    ]
-    table = np.array(rows)
-    return np.asarray(table / np.maximum(np.abs(table).max(axis=0), 1.0))
-
-
-def measurements(pp: int, rounds: Sequence[Round], peak: float = 0.0) -> list[Measured]:
-    """The stages that the init file asks for: all inner ones of every round, head and tail of the first."""
-    return [
-        Measured(stage=s, layers=made.layers[s], counts=made.counts[s], peak=peak, round=k)
-        for k, made in enumerate(rounds)
-        for s in range(pp)
-        if k == 0 or 0 < s < pp - 1
-    ]
-
-
-def _described(pp: int, layers: int, rounds: tuple[Round, ...]) -> Design:
-    measured = measurements(pp, rounds)
-    parts = unknowns(measured, pp)
-    names = [part.name for part in parts]
-    table = equations(measured, pp, parts)
-    inner = equations(
-        [m for m in measured if 0 < m.stage < pp - 1], pp, [part for part in parts if part.name not in {"head", "tail"}]
-    )
-    spread = 100.0 * np.sqrt(np.diag(np.linalg.inv(table.T @ table)))
-    largest = max(max(made.layers) for made in rounds) * pp / layers
+def described(shape: ToMeasure, rounds: tuple[Round, ...]) -> Design:
+    measured = [*shape.after, *measurements(shape.pp, rounds)]
+    parts = parts_of(measured, shape.pp)
+    table = equations(measured, shape.pp, parts)
+    inner = [k for k, part in enumerate(parts) if part.name not in {"head", "tail"}]
+    ends = np.delete(table, inner, axis=1)
+    inverse = np.linalg.pinv(table.T @ table)
+    names = [called(part, shape.names) for part in parts]
+    errors = 100.0 * np.sqrt(np.diag(inverse))
     return Design(
-        pp=pp, layers=layers, rounds=rounds, unknowns=tuple(names), rank=int(np.linalg.matrix_rank(table)),
-        condition=condition(inner), errors=dict(zip(names, spread.tolist(), strict=True)), largest=largest,
+        pp=shape.pp, layers=shape.layers, rounds=rounds, unknowns=tuple(names), spare=len(table) - len(parts),
+        rank=int(np.linalg.matrix_rank(table / np.maximum(np.linalg.norm(table, axis=0), 1e-300))),
+        condition=condition(table[:, inner] - ends @ np.linalg.pinv(ends) @ table[:, inner]),
+        errors=dict(zip(names, errors.tolist(), strict=True)),
+        largest=max(max(made.layers) for made in rounds) * shape.pp / shape.layers,
+        worst=_worst(shape, measured), before=_worst(shape, shape.after) if shape.after else None,
     )  # fmt: skip
+
+
+def _with_ends_once(shape: ToMeasure, rounds: Sequence[Round]) -> bool:
+    """Whether a design of one kind does where head and tail are measured in the first round alone, as SAPP does."""
+    if len(shape.kinds) > 1 or shape.after:
+        return True
+    ends = {0, shape.pp - 1}
+    measured = [m for m in measurements(shape.pp, rounds) if m.round == 0 or m.stage not in ends]
+    return _worst(shape, measured) < float("inf")
+
+
+def _worst(shape: ToMeasure, measured: Sequence[Measured]) -> float:
+    """Standard error of the worst predicted stage of even splits, all layers run one way; infinite: not predicted."""
+    parts = shape.parts
+    table = equations(measured, shape.pp, parts) / shape.scale
+    if np.linalg.matrix_rank(table) < len(parts):
+        return float("inf")
+    sizes = [shape.layers // shape.pp + (k < shape.layers % shape.pp) for k in range(shape.pp)]
+    plans = [shape.counts(sizes, [one_way(choice, n) for n in sizes]) for choice in shape.choices]
+    stages = np.tile(np.arange(shape.pp, dtype=float), len(plans))
+    rows = shape.rows(stages, np.concatenate(plans).astype(float))
+    return 100.0 * float(np.sqrt(np.einsum("rp,pq,rq->r", rows, np.linalg.inv(table.T @ table), rows).max()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.gate import wrong
 from shardwise.inputs.scalars import SCALARS
-from shardwise.partition.decompose import MemoryFit
+from shardwise.partition.decompose import MemoryFit, MemoryPart
 from shardwise.pipeline.action import Schedule, placed
 from shardwise.pipeline.generate import SHAPES
 from shardwise.pipeline.timeline import Timeline
@@ -211,6 +211,20 @@ def _fit_faults(p: Problem) -> Iterator[Fault]:
     if p.fit is not None and len(p.fit.kinds) != len(p.runs):
         said = f"are of {len(p.fit.kinds)} kinds of layers, the model has {len(p.runs)}"
         yield Fault("measured", f"{said}; balance with the init file again")
+    elif p.fit is not None:
+        yield from _end_faults(p, p.fit)
+
+
+def _end_faults(p: Problem, fit: MemoryFit) -> Iterator[Fault]:
+    """A layer whose memory is counted with the head or the tail stays there, as often in flight as it was measured."""
+    alone = [kind for kind in range(len(fit.kinds)) if MemoryPart("par", kind) not in fit.parts]
+    for kind, chunk, end in ((0, 0, "head"), (len(fit.kinds) - 1, p.chunks - 1, "tail")):
+        if kind in alone and chunk in p.empty:
+            said = f"holds {chunk}, but the one layer of {fit.kinds[kind]} was measured with the {end} and stays there"
+            yield Fault("empty", f"{said}: leave {chunk} out")
+    if 0 in alone and (p.vpp > 1 or p.pp > fit.pp):
+        said = f"the one layer of {fit.kinds[0]} was measured with the head, {fit.pp} micro batches in flight"
+        yield Fault("vpp", f"{said}; balance it with one chunk a stage and at most {fit.pp} stages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from shardwise.frameworks.mindformers.names import JIT_LEVELS, LESS_MEMORY
 from shardwise.partition.balance import mixes
 from shardwise.partition.compare import Compared, bubble_of
 from shardwise.partition.decompose import MemoryFit
-from shardwise.partition.lists import Table, has_lists, to_lists
+from shardwise.partition.lists import Table, can_say, to_lists
 from shardwise.partition.problem import BalanceAnswer, Evaluation, Problem
 from shardwise.partition.spread import spread_of
 from shardwise.plan.plan import Plan
@@ -133,7 +133,7 @@ def answer_lines(answer: BalanceAnswer) -> Iterator[str]:
         yield _confidence_line(answer)
     yield f"{answer.evaluations:,} partitions looked at in {answer.seconds:.1f} CPU s; bound by {answer.method}"
     yield f"bubble {bubble_of(problem, best)}"
-    if has_lists(problem):
+    if can_say(problem, best.partition):
         yield "to paste into MindFormers' YAML:"
         yield paste_block(problem, best)
         if best.timeline.schedule.name == "low-memory":
@@ -156,7 +156,11 @@ def answer_notes(answer: BalanceAnswer) -> Iterator[str]:
     """What a reader of the answer must know beside it."""
     problem, used = answer.problem, answer.best.timeline.schedule.name
     if mixes(answer):
-        yield "some chunks mix select alone and comm alone, which MindFormers' lists cannot say; they say both and none"
+        if len(problem.runs) == 1:
+            mixed = "some chunks mix select alone and comm alone"
+            yield f"{mixed}, which MindFormers' lists cannot say; they say both and none"
+        else:
+            yield "some chunks recompute layers of several kinds as MindFormers' lists cannot say: no lists are given"
     if problem.order is None and used != problem.schedule:
         yield f"{problem.schedule} would stop with {problem.microbatches} micro batches: {used} was used"
     if answer.out_of_time:
@@ -180,7 +184,7 @@ def answer_data(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -> dic
         "limits": None if float("inf") in problem.rank_limits else problem.rank_limits,
         "bubble": asdict(bubble_of(problem, best)),
     }  # fmt: skip
-    if has_lists(problem):
+    if can_say(problem, best.partition):
         lists = to_lists(problem, best.partition)
         data["mindformers"] = {name: getattr(lists, name) for name in _LISTS}
         data["mindformers_environment"] = {LESS_MEMORY: int(data["schedule"] == "low-memory")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shardwise.partition.compare import Compared, bubble_of
-from shardwise.partition.lists import has_lists
+from shardwise.partition.lists import can_say
 from shardwise.partition.problem import BalanceAnswer
 from shardwise.pipeline.timeline import Timeline
 from shardwise.report.balance import compared_rows, paste_block, plan_rows
@@ -56,7 +56,11 @@ def balance_markdown(answer: BalanceAnswer, compared: Iterable[Compared] = ()) -
     title = f"### {plain(problem.name or 'balance')}: {sum(best.partition.layers)} layers on {problem.pp} stages"
     heads, rows = plan_rows(problem, best)
     stages = table([*map(plain, heads)], [[*map(plain, row)] for row in rows])
-    paste = folded("For MindFormers' YAML", f"```yaml\n{paste_block(problem, best)}\n```") if has_lists(problem) else ""
+    paste = (
+        folded("For MindFormers' YAML", f"```yaml\n{paste_block(problem, best)}\n```")
+        if can_say(problem, best.partition)
+        else ""
+    )
     heads, rows = compared_rows(compared)
     others = table([*map(plain, heads)], [[*map(plain, row)] for row in rows]) if rows else ""
     return joined([title, facts_table(facts), stages, others, paste])

@@ -17,7 +17,7 @@ from shardwise.inputs.foreign import Foreign
 from shardwise.inputs.gate import fits
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import Placement
-from shardwise.partition.lists import has_lists, to_lists
+from shardwise.partition.lists import can_say, to_lists
 from shardwise.partition.problem import BalanceAnswer
 from shardwise.plan.file import read_plan
 from shardwise.plan.plan import Plan
@@ -79,7 +79,7 @@ def settings_of(data: Mapping[str, Any], text: str, title: str) -> PipelineSetti
 
 def _data(answer: BalanceAnswer) -> Mapping[str, Any]:
     problem, best = answer.problem, answer.best
-    if not has_lists(problem):
+    if not can_say(problem, best.partition):
         raise InputError(
             "MindFormers' lists cannot say this answer: its choices or its way through the stages are others"
         )

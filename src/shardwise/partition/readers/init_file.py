@@ -1,10 +1,15 @@
-"""The init YAML of seed 001: pipeline, recompute counts and peaks of one or several rounds, times or traces."""
+"""The init YAML of seed 001: pipeline, recompute counts and peaks of one or several rounds, times or traces.
+
+Of ours, beyond SAPP: `pipeline_config.kinds: {dense: 3, moe: 58}`, the kinds of layers in the order of the model, with
+`time_config.body` and `profiling_config.body_layers` by kind; and `head_memory` and `tail_memory` of every round.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from reprlib import Repr
 from typing import Any
@@ -13,8 +18,8 @@ from shardwise.errors import Fault, FileError, InputError
 from shardwise.inputs.files import parse_mapping, read_text
 from shardwise.inputs.gate import fits, wrong
 from shardwise.inputs.scalars import SCALARS
-from shardwise.partition.decompose import Measured
-from shardwise.partition.lists import counted
+from shardwise.partition.decompose import CHOICES, Measured
+from shardwise.partition.lists import counted_by_kind, kinds_of_chunks
 
 LISTS = ("recompute", "select_recompute", "select_comm_recompute")
 HEAD, BODY, TAIL = ("LlamaEmbedding",), ("LLamaDecodeLayer",), ("lm_head-Linear", "LlamaRMSNorm")
@@ -33,6 +38,8 @@ class Profiling:
     head: tuple[str, ...] = HEAD
     body: tuple[str, ...] = BODY
     tail: tuple[str, ...] = TAIL
+    bodies: tuple[tuple[str, ...], ...] = ()
+    """The names of every kind of layers, where there are several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +49,28 @@ class Init:
     pp: int
     layers: int
     measured: tuple[Measured, ...]
-    times: tuple[float, float, float] | None
-    """Forward of head, body layer and tail, where they are typed in."""
+    times: tuple[float, ...] | None
+    """Forward of head, a layer of every kind and tail, where they are typed in."""
     profiling: Profiling | None
     kinds: tuple[str, ...]
     """Recompute kinds that were measured."""
+    runs: tuple[tuple[str, int], ...]
+    """Kinds of layers in the order of the model, and how many there are."""
     unknown: tuple[str, ...] = ()
     """Keys that mean nothing here, to be named."""
 
 
 def read_init(
-    path: str | Path, *, peaks: Sequence[Mapping[int, float]] = (), times: tuple[float, float, float] | None = None
+    path: str | Path,
+    *,
+    peaks: Sequence[Mapping[int, float]] = (),
+    times: Sequence[float] | None = None,
+    timed: bool = True,
 ) -> Init:
     """Read and check an init file; every fault is told at once.
 
-    `peaks` (of the stages, one mapping per round) and `times` (head, body, tail) go before what the file says.
+    `peaks` (of the stages, one mapping per round) and `times` (head, a layer of every kind, tail) go before what the
+    file says; `timed`: it must say times.
     """
     text = read_text(path)
     tab = re.search(r"^ *\t", text, re.MULTILINE)
@@ -67,8 +81,9 @@ def read_init(
     if peaks:
         data["memory_usage"] = _usage(peaks)
     if times:
-        data["time_config"] = dict(zip(("head", "body", "tail"), times, strict=True))
-    reader = _InitReader(data)
+        head, *body, tail = times
+        data["time_config"] = {"head": head, "body": body[0] if len(body) == 1 else body, "tail": tail}
+    reader = _InitReader(data, timed=timed)
     init = reader.read()
     if reader.faults or init is None:
         raise InputError(reader.faults, title=str(path))
@@ -78,8 +93,10 @@ def read_init(
 class _InitReader:
     """Collects faults on the way."""
 
-    def __init__(self, data: Table) -> None:
-        self.data, self.faults = data, list[Fault]()
+    def __init__(self, data: Table, *, timed: bool) -> None:
+        self.data, self.timed, self.faults = data, timed, list[Fault]()
+        self.names: tuple[str, ...] = ("BODY",)
+        self.each: tuple[int, ...] = ()
 
     def fault(self, path: str, message: str) -> None:
         self.faults.append(Fault(path, message))
@@ -104,6 +121,9 @@ class _InitReader:
     def read(self) -> Init | None:
         pipeline = self.section("pipeline_config")
         pp, layers = (self.count(pipeline, "pipeline_config", name) for name in ("pipeline_num", "num_layer"))
+        self.each = (layers,)
+        if pipeline.get("kinds") is not None:
+            self.of_kinds(pipeline["kinds"], layers)
         times, profiling = self.times(), self.profiling()
         recompute, memory = self.section("recompute_config"), self.section("memory_usage")
         if self.faults:
@@ -122,17 +142,26 @@ class _InitReader:
         lists = {name: self.rounds(recompute.get(name, False), name, sizes, pp) for name in LISTS}
         if self.faults:
             return None
-        counts = [[self.counts(r, s, n, lists) for s, n in enumerate(row)] for r, row in enumerate(sizes)]
+        counts = [self.counts(r, row, lists) for r, row in enumerate(sizes)]
         measured = tuple(self.measured(memory, pp, sizes, counts))
-        if not (times or profiling):
+        if self.timed and not (times or profiling):
             self.fault("time_config", "no times: give time_config with head, body and tail, or profiling_config")
-        used = [
-            name for k, name in enumerate(("select", "comm", "both", "full"), 1) if any(m.counts[k] for m in measured)
-        ]
+        used = [name for k, name in enumerate(CHOICES) if k and any(any(m.counts[k :: len(CHOICES)]) for m in measured)]
         return Init(
             pp=pp, layers=layers, measured=measured, times=times, profiling=profiling, kinds=tuple(used),
-            unknown=tuple(_unknown(self.data)),
+            runs=tuple(zip(self.names, self.each, strict=True)), unknown=tuple(_unknown(self.data)),
         )  # fmt: skip
+
+    def of_kinds(self, value: object, layers: int) -> None:
+        """Kinds of layers by name."""
+        at, row = "pipeline_config.kinds", SCALARS["Model.layers"]
+        if not isinstance(value, dict) or not value or not all(fits(count, row) for count in value.values()):
+            self.fault(at, f"is {_SHOWN.repr(value)}; write kinds of layers in the order of the model with how many "
+                       "there are: {dense: 3, moe: 58}")  # fmt: skip
+        elif sum(value.values()) != layers:
+            self.fault(at, f"are {sum(value.values())} layers together, num_layer is {layers}; make them equal")
+        else:
+            self.names, self.each = tuple(map(str, value)), tuple(value.values())
 
     def sizes(self, offset: object, pp: int, layers: int) -> list[list[int]]:
         """Layers per round and stage."""
@@ -196,17 +225,24 @@ class _InitReader:
                 )
         return entry
 
-    def counts(self, r: int, s: int, n: int, lists: dict[str, list[list[int]]]) -> tuple[int, ...]:
-        full, select, comm = (lists[name][r][s] for name in LISTS)
-        return counted(n, full, select, comm)
+    def counts(self, r: int, sizes: list[int], lists: dict[str, list[list[int]]]) -> list[tuple[int, ...]]:
+        """Per stage of a round: layers by choice, kind after kind."""
+        said = zip(*(lists[name][r] for name in LISTS), strict=True)
+        made = zip(kinds_of_chunks(sizes, self.each), said, strict=True)
+        return [tuple(chain.from_iterable(counted_by_kind(layers, *three))) for layers, three in made]
 
     def measured(
         self, memory: Table, pp: int, sizes: list[list[int]], counts: list[list[tuple[int, ...]]]
     ) -> Iterator[Measured]:
-        """Head and tail of the first round, and the named stages of every round."""
+        """Head and tail of the first round or of all, and the named stages of every round."""
         for name, stage in (("head_memory", 0), ("tail_memory", pp - 1)):
-            if self.positive(memory.get(name), f"memory_usage.{name}"):
-                yield Measured(stage=stage, layers=sizes[0][stage], counts=counts[0][stage], peak=float(memory[name]))
+            value = memory.get(name)
+            ends = value if isinstance(value, list) and len(value) == len(sizes) else [value]
+            for r, peak in enumerate(ends):
+                if self.positive(peak, f"memory_usage.{name}"):
+                    yield Measured(
+                        stage=stage, layers=sizes[r][stage], counts=counts[r][stage], peak=float(peak), round=r
+                    )
         body = memory.get("body_memories")
         stages, peaks = (
             (_nested(body.get(key)) for key in ("stage_id", "memories")) if isinstance(body, dict) else ([], [])
@@ -243,15 +279,29 @@ class _InitReader:
         self.fault(at, f"{said}; write the measured peak in MB, above 0")
         return False
 
-    def times(self) -> tuple[float, float, float] | None:
+    def times(self) -> tuple[float, ...] | None:
         table = self.section("time_config", needed=False)
         if not table:
             return None
-        values = [table.get(name) for name in ("head", "body", "tail")]
-        for name, value in zip(("head", "body", "tail"), values, strict=True):
-            if not fits(value, SCALARS["pipeline.time"]) or (name == "body" and not value):
+        values = [("head", table.get("head")), *self.body_times(table.get("body")), ("tail", table.get("tail"))]
+        for name, value in values:
+            if not fits(value, SCALARS["pipeline.time"]) or (name.startswith("body") and not value):
                 self.fault(f"time_config.{name}", f"is {_SHOWN.repr(value)}; write the forward time of one micro batch")
-        return None if self.faults else (float(values[0] or 0), float(values[1] or 0), float(values[2] or 0))
+        return None if self.faults else tuple(float(value or 0) for _, value in values)
+
+    def body_times(self, value: object) -> list[tuple[str, Any]]:
+        """The time of a layer of every kind, with what it is called."""
+        if len(self.each) == 1 and not isinstance(value, dict | list):
+            return [("body", value)]
+        if isinstance(value, list) and len(value) == len(self.names):
+            value = dict(zip(self.names, value, strict=True))
+        if not isinstance(value, dict) or value.keys() != set(self.names):
+            wanted = ", ".join(f"{name}: ..." for name in self.names)
+            self.fault(
+                "time_config.body", f"is {_SHOWN.repr(value)}; write the forward time of every kind: {{{wanted}}}"
+            )
+            return []
+        return [(f"body.{name}", value[name]) for name in self.names]
 
     def profiling(self) -> Profiling | None:
         table = self.section("profiling_config", needed=False)
@@ -262,19 +312,31 @@ class _InitReader:
         if not isinstance(folder, str):
             self.fault("profiling_config.folder_path", "is missing; write the folder with the trace_view*.json files")
             return None
-        names = {}
-        for key, default in (("head", HEAD), ("body", BODY), ("tail", TAIL)):
-            value = table.get(f"{key}_layers", list(default))
-            value = [value] if isinstance(value, str) else value
-            if not isinstance(value, list) or not value or not all(isinstance(name, str) and name for name in value):
-                self.fault(f"profiling_config.{key}_layers", f"is {value!r}; write a name or a list of names")
-                value = list(default)
-            names[key] = tuple(value)
-        return Profiling(folder=folder, microbatches=microbatches, **names)
+        head, tail = (self.words(table.get(f"{key}_layers", list(default)), f"{key}_layers")
+                      for key, default in (("head", HEAD), ("tail", TAIL)))  # fmt: skip
+        body = table.get("body_layers", list(BODY))
+        if len(self.names) == 1:
+            return Profiling(folder=folder, microbatches=microbatches, head=head, tail=tail,
+                             body=self.words(body, "body_layers"))  # fmt: skip
+        if not isinstance(body, dict) or body.keys() != set(self.names):
+            wanted = ", ".join(f"{name}: NAME" for name in self.names)
+            self.fault("profiling_config.body_layers", f"is {_SHOWN.repr(body)}; write the operators of every kind, "
+                       f"{{{wanted}}}; where kinds have the same name, give time_config in its place")  # fmt: skip
+            return None
+        bodies = tuple(self.words(body[name], f"body_layers.{name}") for name in self.names)
+        return Profiling(folder=folder, microbatches=microbatches, head=head, tail=tail, body=bodies[0], bodies=bodies)
+
+    def words(self, value: object, key: str) -> tuple[str, ...]:
+        """A name, or a list of names."""
+        value = [value] if isinstance(value, str) else value
+        if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):
+            return tuple(value)
+        self.fault(f"profiling_config.{key}", f"is {_SHOWN.repr(value)}; write a name or a list of names")
+        return ()
 
 
 _KNOWN: dict[str, frozenset[str]] = {
-    "pipeline_config": frozenset({"pipeline_num", "num_layer", "offset"}),
+    "pipeline_config": frozenset({"pipeline_num", "num_layer", "offset", "kinds"}),
     "time_config": frozenset({"head", "body", "tail"}),
     "recompute_config": frozenset(LISTS),
     "memory_usage": frozenset({"head_memory", "tail_memory", "body_memories"}),
@@ -291,10 +353,11 @@ def _unknown(data: Table) -> Iterator[str]:
 
 
 def _usage(peaks: Sequence[Mapping[int, float]]) -> Table:
-    """The memory section that these peaks make: head and tail of the first round, the stages between of all."""
+    """The memory section that these peaks make."""
     inner = [{stage: peak for stage, peak in one.items() if 0 < stage < max(one)} for one in peaks]
     body = {"stage_id": [list(one) for one in inner], "memories": [list(one.values()) for one in inner]}
-    return {"head_memory": peaks[0].get(0), "tail_memory": peaks[0][max(peaks[0])], "body_memories": body}
+    ends = [[one.get(0) for one in peaks], [one[max(one)] for one in peaks]]
+    return {"head_memory": ends[0], "tail_memory": ends[1], "body_memories": body}
 
 
 def _whole(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ from shardwise.errors import InputError
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_text
-from shardwise.partition.decompose import ACTIVATIONS, MemoryFit, decompose
+from shardwise.partition.decompose import ACTIVATIONS, CHOICES, MemoryFit, MemoryPart, called, decompose
 from shardwise.partition.readers.init_file import Init, read_init
 from shardwise.partition.readers.measured import fit_of, kept
 from shardwise.partition.readers.problem_file import RECOMPUTE, model_faults
-from shardwise.partition.readers.traces import read_times
+from shardwise.partition.readers.traces import LayerTimes, read_times
 from shardwise.partition.spread import spread_notes
 
 _KEYS = {"none": "memory_activation", **{name: key for name, (key, _, _) in RECOMPUTE.items()}}
@@ -38,23 +38,19 @@ def model_of_init(
     name: str = "model",
     *,
     peaks: Sequence[Mapping[int, float]] = (),
-    times: tuple[float, float, float] | None = None,
+    times: Sequence[float] | None = None,
 ) -> LayerModel:
     """Read an init file, take its memory apart and its times from traces or the file."""
     init = read_init(path, peaks=peaks, times=times)
-    fit = decompose(init.measured, init.pp)
-    found, extra, notes = _times(init)
-    body = {
-        "name": "BODY", "type": "BODY", "model_name": name, "time": found[1], "nb_layer": init.layers, **extra["BODY"],
-        **memory_of(fit),
-    }  # fmt: skip
-    ends = [
-        {"name": word, "type": word, "model_name": name, "time": found[k], "nb_layer": 1, **extra[word],
-         "memory_parameter": fit.values.get(word.lower(), 0.0)}
-        for word, k in (("HEAD", 0), ("TAIL", 2))
-    ]  # fmt: skip
+    fit = decompose(init.measured, init.pp, [kind for kind, _ in init.runs])
+    found, notes = _times(init)
+    layers = [("HEAD", "HEAD", 1), *((kind, "BODY", count) for kind, count in init.runs), ("TAIL", "TAIL", 1)]
+    entries = [
+        {"name": word, "type": of, "model_name": name, "nb_layer": count, **timed, **_memory(fit, of, place - 1)}
+        for place, ((word, of, count), timed) in enumerate(zip(layers, found, strict=True))
+    ]
     data = {
-        "name": name, "stage_const_mem": fit.values.get("const", 0.0), "layers_description": [ends[0], body, ends[1]],
+        "name": name, "stage_const_mem": fit.values.get("const", 0.0), "layers_description": entries,
         "measured": kept(fit),
     }  # fmt: skip
     unknown = (f"{path}: {', '.join(init.unknown)} mean nothing here and are passed over",) if init.unknown else ()
@@ -62,27 +58,40 @@ def model_of_init(
 
 
 def memory_of(fit: MemoryFit, kind: int = 0) -> dict[str, float]:
-    """What a layer model says of the memory of a kind of layers; every choice that was measured stays one."""
-    of_kind = f" {fit.kinds[kind]}" if len(fit.kinds) > 1 else ""
-    parts = {_KEYS[choice]: fit.values.get(f"{part}{of_kind}") for choice, part in ACTIVATIONS.items()}
-    found = {key: max(value, _SOME) for key, value in parts.items() if value is not None}
-    return {"memory_parameter": fit.values[f"par{of_kind}"], "memory_activation": 0.0} | found
+    """What a layer model says of the memory of a kind of layers: every choice that was measured, and no other."""
+    used = [any(m.counts[kind * len(CHOICES) + c] for m in fit.measured) for c in range(len(CHOICES))]
+    made = [choice for choice, is_used in zip(CHOICES, used, strict=True) if is_used]
+    held = {_KEYS[choice]: max(_value(fit, ACTIVATIONS[choice], kind), _SOME) for choice in made}
+    return {"memory_parameter": _value(fit, "par", kind)} | held
 
 
-def _times(init: Init) -> tuple[tuple[float, float, float], dict[str, dict[str, float]], tuple[str, ...]]:
-    """Forward times, what else was measured of head, body layer and tail, and notes."""
+def _memory(fit: MemoryFit, of: str, kind: int) -> dict[str, float]:
+    """The same, or of the head or the tail."""
+    return memory_of(fit, kind) if of == "BODY" else {"memory_parameter": fit.values.get(of.lower(), 0.0)}
+
+
+def _value(fit: MemoryFit, part: str, kind: int) -> float:
+    return fit.values.get(called(MemoryPart(part, kind), fit.kinds), 0.0)
+
+
+def _times(init: Init) -> tuple[list[dict[str, float]], tuple[str, ...]]:
+    """Times of head, a layer of every kind and tail, as the keys of a layer model, and notes."""
     if init.times is not None:
-        return init.times, {"HEAD": {}, "BODY": {}, "TAIL": {}}, ()
+        return [{"time": time} for time in init.times], ()
     assert init.profiling is not None  # noqa: S101 - the reader made sure of one of the two
-    found = read_times(init.profiling, init.kinds)
-    extra: dict[str, dict[str, float]] = {part: {} for part in ("HEAD", "BODY", "TAIL")}
-    for part, backward in (
-        ("HEAD", found.head_backward), ("BODY", found.body_backward), ("TAIL", found.tail_backward)
-    ):  # fmt: skip
-        if backward is not None:
-            extra[part]["backward_time"] = backward
-    extra["BODY"] |= {f"{RECOMPUTE[kind][1]}_time": time for kind, time in found.recompute.items()}
-    return (found.head, found.body, found.tail), extra, found.notes
+    bodies = init.profiling.bodies or (init.profiling.body,)
+    read = [read_times(replace(init.profiling, body=body), init.kinds) for body in bodies]
+    made = [_entry(read[0].head, read[0].head_backward), *map(_body, read), _entry(read[0].tail, read[0].tail_backward)]
+    return made, tuple(dict.fromkeys(note for found in read for note in found.notes))
+
+
+def _body(found: LayerTimes) -> dict[str, float]:
+    again = {f"{RECOMPUTE[kind][1]}_time": time for kind, time in found.recompute.items()}
+    return _entry(found.body, found.body_backward) | again
+
+
+def _entry(forward: float, backward: float | None) -> dict[str, float]:
+    return {"time": forward} if backward is None else {"time": forward, "backward_time": backward}
 
 
 def save_model(model: LayerModel, path: str | Path) -> None:

@@ -186,7 +186,7 @@ def _times(entry: Table) -> tuple[float, float, float]:
 def _kind(entry: Table, kinds: list[str] | None) -> Kind:
     f, i, w = _times(entry)
     held = float(entry.get("memory_activation", 0.0))
-    choices = [Choice(name="none", f=f, i=i, w=w, activation=held)]
+    choices = [Choice(name="none", f=f, i=i, w=w, activation=held)] if _keeps(entry) else []
     for name, (memory, stem, share) in RECOMPUTE.items():
         # SAPP's rule: a kind of recomputing is in the problem when its memory is known (above 0).
         if float(entry.get(memory, 0.0)) > 0 and (kinds is None or name in kinds):
@@ -195,6 +195,11 @@ def _kind(entry: Table, kinds: list[str] | None) -> Kind:
             choices.append(Choice(name=name, f=f, i=i + more, w=w, activation=float(entry[memory])))
     static = float(entry.get("memory_parameter", 0.0))
     return Kind(name=str(entry.get("name", "BODY")), choices=tuple(choices), static=static)
+
+
+def _keeps(entry: Table) -> bool:
+    """Whether a layer may keep everything: not where only recomputed ones were measured."""
+    return "memory_activation" in entry or not any(float(entry.get(memory, 0.0)) for memory, _, _ in RECOMPUTE.values())
 
 
 def _shape_faults(data: Table) -> Iterator[Fault]:
