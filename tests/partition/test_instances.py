@@ -35,7 +35,7 @@ def test_one_chunk_a_rank_is_proven(name):
 
 
 def test_two_chunks_a_rank():
-    answer = solve(instance("P4"), seconds=1e4, prove=False)
+    answer = solve(instance("P4"), seconds=1e4, effort=0.5, prove=False)
     assert answer.simulated <= 53300
     assert answer.gap < 0.1
     assert answer.best.fits

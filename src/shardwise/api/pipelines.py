@@ -249,16 +249,16 @@ def balance(
     *,
     plan: Plan | None = None,
     time_limit: float = 60.0,
-    effort: float = 1.0,
+    effort: float | None = None,
     seed: int = 1,
     report: Follow | None = None,
 ) -> BalanceAnswer:
     """Layers and recompute of every stage and chunk so that the simulated iteration is shortest and every stage fits.
 
     `problem`: a problem, or its JSON file (`read_problem` makes one of measurements); `plan`: the plan that will get
-    the layers, held against the problem before anything is solved; `time_limit`: CPU seconds; `effort`: more or fewer
-    search steps; `seed`: same seed, same answer; `report`: called with the best, the bound and how many were looked
-    at.
+    the layers, held against the problem before anything is solved; `time_limit`: CPU seconds, used up unless the answer
+    is proven; `effort`: count steps instead (1: many), so that every machine gives the same answer; `seed`: of the
+    search; `report`: called with the best, the bound and how many were looked at.
     """
     from shardwise.partition.balance import balance
     from shardwise.partition.problem import Problem

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @click.option("--seq-split", "-seq", type=Number("option.splits"), default=1, help="Pieces of a sequence.")
 @click.option("--train", "-train", metavar="FILE", help="Training YAML: what pieces of a sequence hold whole.")
 @click.option("--time-limit", "-t", type=Number("option.time"), default=60.0, show_default=True,
-              help="CPU seconds.")  # fmt: skip
+              help="CPU seconds, used up unless the answer is proven.")  # fmt: skip
 @click.option(
     "--naive", "-naive", type=Number("option.switch"), default=0, help="1: compare with all and no recompute."
 )
@@ -67,8 +67,12 @@ if TYPE_CHECKING:
 @click.option("--schedule", metavar="NAME", help="Order of work; by default 1f1b, interleaved or low-memory.")
 @click.option("--hop", type=Number("pipeline.time"), default=0.0, help="Time of a message between stages.")
 @click.option("--empty", metavar="ends|any|0,7", help="Chunks that may be without layers.")
-@click.option("--seed", type=Number("option.seed"), default=1, help="Of the search; same seed, same answer.")
-@click.option("--effort", type=Number("option.effort"), default=1.0, help="More or fewer search steps.")
+@click.option("--seed", type=Number("option.seed"), default=1, help="Of the search.")
+@click.option(
+    "--effort",
+    type=Number("option.effort"),
+    help="Count steps (1: many), not seconds: the same answer on every machine.",
+)
 @click.option("--svg", metavar="FILE", help="Pipeline and memory of every compared strategy.")
 @click.option("--html", metavar="FILE", help="The timeline as a page.")
 @click.option("--trace", metavar="FILE", help="The timeline for Perfetto.")

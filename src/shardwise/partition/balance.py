@@ -160,7 +160,7 @@ def others_of(
 
 
 def balance(
-    problem: Problem, *, time_limit: float, effort: float, seed: int, report: Report | None = None
+    problem: Problem, *, time_limit: float, effort: float | None, seed: int, report: Report | None = None
 ) -> BalanceAnswer:
     """The best partition; where MindFormers' lists cannot say it, the nearest that they say, if that is as good.
 

@@ -85,7 +85,8 @@ class Ready:
         pieces = self.problem.splits
         self.option_time = np.array([[c.f, c.i, c.w, c.i + c.w] for c in choices]).T / pieces
         self.option_held = np.array([c.activation for c in choices]) / pieces
-        self.option_static = np.array([run.kind.static for run in self.problem.runs for _ in run.kind.choices])
+        static = [run.kind.static for run in self.problem.runs for _ in run.kind.choices]
+        self.option_static = np.array(static, dtype=float)  # C reads it, and whole numbers may be ints
 
     def _set_fixed(self) -> None:
         """Times (by kind and chunk), activations (by chunk) and memory (by rank) that do not move."""

@@ -5,6 +5,7 @@ descent stands in for it), and what it starts from: even turns of the ranks, and
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -41,15 +42,25 @@ class _Task(ctypes.Structure):
 
 
 def improve(
-    ready: Ready, counts: Ints, *, steps: int, hot: float, cold: float, seed: int, goal: float = 0.0, fine: float = 0.3
+    ready: Ready,
+    counts: Ints,
+    *,
+    steps: int,
+    hot: float,
+    cold: float,
+    seed: int,
+    goal: float = 0.0,
+    fine: float = 0.3,
+    until: float = float("inf"),
 ) -> Improved:
     """Anneal from counts that fit; temperatures in the unit of time. Stops early at `goal`.
 
-    `fine`: what a rank twice over its limit costs at first, as a share of the time; it rises to 10.
+    `fine`: what a rank twice over its limit costs at first, as a share of the time; it rises to 10. `until`: CPU
+    seconds of this process at which a descent stops; annealing takes its steps.
     """
     kernel = library()
     if kernel is None or isinstance(ready, MixedReady):  # the kernel knows one time of a layer
-        return descend(ready, counts)
+        return descend(ready, counts, until=until)
     arrays = _arrays(ready)
     sizes = (ready.chunks, ready.options, ready.problem.pp, len(ready.rows))
     task = _Task(ready.view, *sizes, *(array.ctypes.data for array in arrays))
@@ -58,21 +69,22 @@ def improve(
     run.restype = ctypes.c_double
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_double, ctypes.c_double,
                     ctypes.c_ulonglong, ctypes.c_double, ctypes.c_double, ctypes.c_void_p]  # fmt: skip
-    time = run(ctypes.addressof(task), best.ctypes.data, steps, hot, cold, seed, goal, fine, ctypes.addressof(looked))
-    return Improved(counts=best, time=float(time), evaluations=int(looked.value))
+    pointers = (ctypes.addressof(task), best.ctypes.data)
+    reached = run(*pointers, steps, hot, cold, seed, goal, fine, ctypes.addressof(looked))
+    return Improved(counts=best, time=float(reached), evaluations=int(looked.value))
 
 
-def descend(ready: Ready, counts: Ints) -> Improved:
+def descend(ready: Ready, counts: Ints, *, until: float = float("inf")) -> Improved:
     """The best single change, again and again while one helps. All are timed abreast, which numpy does well."""
-    time, looked, near = float(ready.times(counts[None])[0]), 1, _near(ready, counts)
-    while len(near):
+    best, looked, near = float(ready.times(counts[None])[0]), 1, _near(ready, counts)
+    while len(near) and time.process_time() < until:
         times = ready.times(near)
         looked += len(near)
-        if times.min() >= time:
+        if times.min() >= best:
             break
-        time, counts = float(times.min()), near[times.argmin()]
+        best, counts = float(times.min()), near[times.argmin()]
         near = _near(ready, counts)
-    return Improved(counts=counts, time=time, evaluations=looked)
+    return Improved(counts=counts, time=best, evaluations=looked)
 
 
 def _near(ready: Ready, counts: Ints) -> Ints:

@@ -1,17 +1,18 @@
 """Solve a partition problem: something that fits, improvement on the simulated time, a bound, the proof where it ends.
 
-One chunk a rank: the dynamic programme first, which mostly proves itself. Otherwise: annealing on the simulated time
-from several starts, the linear programme with path cuts for the bound, annealing again from roundings of its optimum,
-which lie where annealing alone seldom gets to, and from the best so far; then the programme made whole step by step
-while time lasts.
-All work is counted in steps and nodes, so the same problem gives the same answer; a time limit that binds is said.
+One chunk a rank: the dynamic programme first, which mostly proves itself. Otherwise a portfolio (portfolio.py):
+annealing on the simulated time from several starts, the linear programme with path cuts for the bound, annealing again
+from roundings of its optimum; then, in turns, more annealing and the programme made whole step by step. What is proven
+stops it, and else the time limit; with a given effort all work is counted in steps and nodes instead, and the same
+problem gives the same answer on every machine.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import numpy as np
 
@@ -21,24 +22,24 @@ from shardwise.partition.bound import Bounder
 from shardwise.partition.graph import Ints, Ready
 from shardwise.partition.improve import improve, roundings, starts
 from shardwise.partition.least_memory import refuse, tightest
+from shardwise.partition.portfolio import Attempt, endless, guided, opening
 from shardwise.partition.problem import CLOSE, BalanceAnswer, Evaluation, Partition, Problem, check_problem
 
 Report = Callable[[float, float, int], None]
 """Called with the best time, the bound and the number of evaluations."""
-_LENIENT, _STRICT = 0.3, 10.0
-"""What memory over a limit costs at first (see improve): neither is better everywhere."""
-_WARM = 1.5e-3
-"""Start temperature, as a share of the time: many short runs beat few long ones (measured)."""
 _COLD = 3e-5
-_FRESH = ((3e-3, _STRICT), (_WARM, _STRICT))
-_AGAIN = ((3e-3, _STRICT), (5e-4, _STRICT))
-"""Temperature and fine of runs from the first partition, before and after the relaxation."""
-_FURTHER = ((3e-3, _LENIENT), (_WARM, _STRICT), (3e-3, _STRICT), (_WARM, _LENIENT), (3e-4, _STRICT))
-"""The same of runs from the best so far."""
-_KEPT = 2
-"""Partitions that are worked on further."""
+"""Last temperature, as a share of the time."""
 _GUIDED = 4
 """Roundings of the relaxed optimum that are annealed."""
+_UNTIL = (0.2, 0.35, 0.5, 0.75)
+"""Shares of the time limit at which the first look, the relaxation, the search before the proof and the proof end at
+the latest; the search goes on to the end. What overruns takes from it, so that the limit itself holds."""
+_RUNS = 60
+"""Shortest runs that go into the time limit at least."""
+_COUNTED = 10
+"""Runs before the proof, and after it, at effort 1."""
+_FAR = 4e9
+"""Actions that one run looks at at most: Ctrl-C waits for its end."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -47,7 +48,9 @@ class _Search:
 
     ready: Ready
     seed: int
-    deadline: float
+    began: float
+    seconds: float
+    effort: float | None
     report: Report
     counts: Ints = field(init=False)
     time: float = float("inf")
@@ -58,6 +61,8 @@ class _Search:
     out_of_time: bool = False
     pool: list[tuple[float, int, Ints]] = field(default_factory=list)
     """Where annealing ended: time, number and counts."""
+    pace: float = 0.0
+    """CPU seconds of a step of annealing, of the slowest run so far."""
 
     @property
     def proven(self) -> bool:
@@ -92,18 +97,36 @@ class _Search:
         self.report(self.time, self.bound, self.evaluations)
         return self.proven
 
-    def anneal(self, start: Ints, steps: int, heat: float, salt: int, fine: float = _LENIENT) -> None:
+    def run(self, attempts: Iterable[Attempt], share: float, most: int | None = None) -> None:
+        """Anneal until something is proven, or until a share of the time limit is over."""
+        for attempt in islice(attempts, most):
+            if self.proven or self.late(share):
+                return
+            self._anneal(attempt, share)
+
+    def _anneal(self, attempt: Attempt, share: float) -> None:
         """One run; its best joins the pool."""
-        if self.proven or self.late():
-            return
-        value = float(self.ready.times(start[None])[0])
+        start, number, began = attempt.start, len(self.pool), time.process_time()
+        value, steps = float(self.ready.times(start[None])[0]), self._steps(attempt.length, share)
         run = improve(
-            self.ready, start, steps=steps, hot=heat * value, cold=_COLD * value, seed=self.seed + salt,
-            goal=self.bound * (1 + CLOSE / 2), fine=fine,
+            self.ready, start, steps=steps, hot=attempt.heat * value, cold=_COLD * value, seed=self.seed + number,
+            goal=self.bound * (1 + CLOSE / 2), fine=attempt.fine, until=self.at(share),
         )  # fmt: skip
+        self.pace = max(self.pace, (time.process_time() - began) / steps)
         self.evaluations += run.evaluations - 1
-        self.pool.append((run.time, len(self.pool), run.counts))
+        self.pool.append((run.time, number, run.counts))
         self.offer(run.counts)
+
+    def _steps(self, length: int, share: float) -> int:
+        """Of a run: what a problem of this size repays; no more than there is time for, where time decides."""
+        steps, far = length * _shortest(self.ready), int(_FAR / len(self.ready.before)) + 100
+        if self.effort is not None:
+            return max(int(self.effort * min(steps, far)), 100)
+        if not self.pace:
+            return min(steps, far) // _RUNS + 100  # how long a step takes is not known yet
+        left = self.at(share) - time.process_time()
+        fair = length * self.seconds / _RUNS
+        return max(int(min(steps, far, fair / self.pace, left / self.pace)), 100)
 
     def best(self, count: int) -> list[Ints]:
         """The fastest partitions of the pool, no two with the same layers."""
@@ -112,35 +135,46 @@ class _Search:
             found.setdefault(counts.sum(axis=1).tobytes(), counts)
         return list(found.values())[:count]
 
-    def late(self) -> bool:
-        if time.process_time() > self.deadline:
-            self.out_of_time = True
-        return self.out_of_time
+    @property
+    def deadline(self) -> float:
+        return self.began + self.seconds
+
+    def at(self, share: float) -> float:
+        """When a share of the time limit is over; where work is counted, the limit is but a backstop."""
+        return self.deadline if self.effort is not None else self.began + share * self.seconds
+
+    def late(self, share: float = 1.0) -> bool:
+        now = time.process_time()
+        self.out_of_time = self.out_of_time or now > self.deadline
+        return now > self.at(share)
 
 
 def solve(
     problem: Problem,
     *,
     seconds: float = 60.0,
-    effort: float = 1.0,
+    effort: float | None = None,
     seed: int = 1,
     prove: bool = True,
     report: Report = lambda *_: None,
 ) -> BalanceAnswer:
     """The best partition found, its bound and gap. Raises InfeasibleError where nothing fits.
 
-    `seconds` is CPU time; `effort` scales the steps of the search (0.1: a glance, for many candidates); `prove` False
-    leaves the programme out where the dynamic one does not apply, and gives the relaxation's bound only.
+    `seconds` is CPU time, which is used up where nothing is proven; `effort` stops after so many steps instead (0.1: a
+    glance); `prove` False leaves the programme out where the dynamic one does not apply, and gives the relaxation's
+    bound only.
     """
     check_problem(problem)
-    if not (seconds > 0 and 0 < effort < float("inf")):
-        raise InputError(f"seconds {seconds:g} and effort {effort:g} must be above 0, effort finite")
+    if not (seconds > 0 and 0 < (1.0 if effort is None else effort) < float("inf")):
+        raise InputError(f"seconds {seconds:g} and effort {effort} must be above 0, effort finite")
     began = time.process_time()
-    search = _Search(ready=Ready(problem), seed=seed, deadline=began + seconds, report=report)
+    search = _Search(
+        ready=Ready(problem), seed=seed, began=began, seconds=seconds, effort=effort, report=report
+    )  # fmt: skip
     search.bound = _least_work(search.ready)
     try:
         _start(search)
-        _search(search, effort, prove=prove)
+        _search(search, prove=prove)
     except KeyboardInterrupt:
         if search.time == float("inf"):
             raise
@@ -171,31 +205,28 @@ def _start(search: _Search) -> None:
         search.offer(found.counts)
 
 
-def _search(search: _Search, effort: float, *, prove: bool) -> None:
-    """Annealing from many starts, then from where that led best; then the proof."""
+def _search(search: _Search, *, prove: bool) -> None:
+    """Annealing and bounds in turns; annealing has the first word and the last."""
     if search.proven:
         return
-    start, steps = search.counts.copy(), int(effort * _steps(search.ready))
-    for salt, other in enumerate((start, *starts(search.ready))):
-        search.anneal(other, steps, _WARM, salt)
-    for salt, (heat, fine) in enumerate(_FRESH, start=100):
-        search.anneal(start, steps, heat, salt, fine)
+    first, relaxed, searched, proved = _UNTIL
+    fresh = [search.counts.copy(), *starts(search.ready)]
+    search.run(opening(fresh), first)
     if search.proven or search.late():
         return
-    bounder = Bounder(ready=search.ready, incumbent=search.counts, deadline=search.deadline, found=search.told)
+    bounder = Bounder(
+        ready=search.ready, incumbent=search.counts, deadline=search.at(relaxed), found=search.told
+    )  # fmt: skip
     _bounded(search, bounder.relax)
-    guided = [] if bounder.fractions is None else list(roundings(search.ready, bounder.fractions, _GUIDED))
-    for salt, near in enumerate((*guided, *guided[:2]), start=200):
-        search.anneal(near, steps, _WARM, salt, _STRICT if salt < 200 + len(guided) else _LENIENT)
-    for salt, (heat, fine) in enumerate(_AGAIN, start=300):
-        search.anneal(start, steps, heat, salt, fine)
-    for salt, (heat, fine) in enumerate(_FURTHER, start=400):
-        for rank, counts in enumerate(search.best(_KEPT)):
-            search.anneal(counts, steps, heat, salt + 10 * rank, fine)
+    near = [] if bounder.fractions is None else list(roundings(search.ready, bounder.fractions, _GUIDED))
+    counted = None if search.effort is None else _COUNTED
+    attempts = endless([*fresh, *near], search.best)
+    search.run(chain(guided(near), attempts), searched, counted and counted + len(near))
     if prove and not search.proven and not search.late():
-        bounder.incumbent = search.counts
+        bounder.incumbent, bounder.deadline = search.counts, search.at(proved)
         _bounded(search, bounder.tighten)
         search.out_of_time = search.out_of_time or bounder.out_of_time
+    search.run(attempts, 1.0, counted)
 
 
 def _bounded(search: _Search, work: Callable[[], None]) -> None:
@@ -205,8 +236,8 @@ def _bounded(search: _Search, work: Callable[[], None]) -> None:
         search.method = "linear programme with path cuts"
 
 
-def _steps(ready: Ready) -> int:
-    """Steps of one annealing run: as many as a problem of this size repays, within about a CPU second."""
+def _shortest(ready: Ready) -> int:
+    """Steps of the shortest run: as many as a problem of this size repays, within about a CPU second."""
     cells = ready.chunks * ready.options
     return int(min(150_000 + 1000 * cells, 1e9 / len(ready.before)) + 100)
 

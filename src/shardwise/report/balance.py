@@ -164,7 +164,9 @@ def answer_notes(answer: BalanceAnswer) -> Iterator[str]:
     if problem.order is None and used != problem.schedule:
         yield f"{problem.schedule} would stop with {problem.microbatches} micro batches: {used} was used"
     if answer.out_of_time:
-        yield "the time limit cut the proof short: another machine may give another bound"
+        yield (
+            "not proven within the time limit: another machine may give another answer; --effort 1 counts steps instead"
+        )
     if answer.interrupted:
         yield "interrupted: this is the best so far"
 
