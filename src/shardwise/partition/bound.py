@@ -1,9 +1,10 @@
 """A lower bound on the simulated time of every partition that fits, tightened step by step.
 
 First the linear relaxation with the longest paths that matter; paths are looked for not only at the relaxed optimum but
-also between it and the best partition known, which finds the ones that will bind later. Then the layers of every rank
-are made whole, then those of every chunk, then all counts: the bound rises at each step, and when the last one settles
-the best partition is proven.
+also between it and the best partition known, which finds the ones that will bind later. Cuts of what whole layers cost
+a rank (rank_cuts.py) make it much tighter where memory is short. Then the layers of every rank are made whole, then
+those of every chunk, then all counts: the bound rises at each step, and when the last one settles the best partition is
+proven.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from shardwise.partition.graph import Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level, Programme, Solved
+from shardwise.partition.rank_cuts import RankCut, RankCuts
 from shardwise.pipeline.action import B
 
 _MIXES = (1.0, 0.9, 0.5)
@@ -28,7 +30,8 @@ _SURE = 1 - 2e-7
 """Takes the solver's tolerance off its bounds."""
 _LEVELS: tuple[tuple[Level, int], ...] = (("ranks", 400), ("chunks", 400), ("counts", 2000), ("counts", 20_000))
 """Level and nodes of one solve."""
-_SEAMS = (300, 8)
+_HELPS = 1e-4
+_SEAMS = (100, 6)
 """Nodes of one solve of the relaxation, and solves, where runs of layers keep their order by binaries."""
 Found = Callable[[float, "Ints | None"], bool]
 """Told of a bound, and of counts that may be a good partition; true: stop."""
@@ -47,6 +50,8 @@ class Bounder:
     rounds: int = 60
     relaxations: int = 1200
     """Solutions of the linear relaxation at most."""
+    rank_cuts: bool = False
+    """Whether what whole layers cost a rank goes in: tighter where memory is short, but no mean of paths any more."""
     begins: tuple[int, float] | None = None
     """`Programme.begin`: so many first layers of every chunk, and how many may follow."""
     bound: float = 0.0
@@ -63,22 +68,38 @@ class Bounder:
         `ordered` False lets runs of layers stand in any order: looser, and without binary variables. `known`: paths to
         begin with, such as those that bind in a problem over the same order.
         """
-        if (
-            ordered and len(self.ready.run_counts) > 1
-        ):  # most paths are found without the binaries, a hundred times faster
+        cuts = list[RankCut]()
+        if ordered and len(self.ready.run_counts) > 1:  # without binaries most paths are found a hundred times faster
             self.relax(ordered=False, known=known)
             if self.out_of_time or self.infeasible or self.found(self.bound, None):
                 return
-            known = self._programme.paths
-            self.relaxations = _SEAMS[1]
+            known, cuts, self.relaxations = self._programme.paths, self._programme.rank_cuts, _SEAMS[1]
         self._programme = Programme(self.ready, ordered=ordered)
         if self.begins:
             self._programme.begin(*self.begins)
         own = self.ready.critical(self.ready.durations(self.incumbent))
         for path in known or (own, *rank_paths(self.ready)):
             self._programme.cut(path)
+        for cut in cuts:
+            self._programme.cut_rank(cut)
         self._relaxed(_ROUGH)
+        if self.rank_cuts and not (ordered and len(self.ready.run_counts) > 1):
+            self._cut_ranks()
         self.found(self.bound, None)
+
+    def _cut_ranks(self) -> None:
+        """Cuts of single ranks, as long as they help."""
+        ranks, before = RankCuts(self.ready), 0.0
+        while not self.out_of_time and self.bound > before * (1 + _HELPS):
+            before, path = self.bound, self.mean_path()
+            if path is None or self.fractions is None:
+                return
+            cuts = list(ranks.violated(self.fractions, path, _TIGHT * before))
+            for cut in cuts:
+                self._programme.cut_rank(cut)
+            if not cuts or self.found(self.bound, None):
+                return
+            self._relaxed(_ROUGH)
 
     def binding(self) -> list[Path]:
         """The paths that hold the relaxed optimum up."""

@@ -20,12 +20,16 @@ from shardwise.partition.solver import solve
 
 _GLANCE = 0.1
 """Effort, and share of the time, of a look at which margins will be needed."""
+_TRY = 0.7
+"""Share of the time left that a whole try gets, as it uses up what it gets, and may need wider margins."""
 _TRIES = 12
 _LEAST = 1e-9
 """Of a limit is left to balance in, however wide the margin: so it is refused as any other that is too small."""
 
 
-def solve_surely(problem: Problem, *, seconds: float, effort: float, seed: int, **follow: Any) -> BalanceAnswer:  # noqa: ANN401 - report
+def solve_surely(
+    problem: Problem, *, seconds: float, effort: float | None, seed: int, **follow: Any,  # noqa: ANN401 - report
+) -> BalanceAnswer:  # fmt: skip
     """The best partition that holds every limit with the problem's confidence; its bound is within the same margins."""
     if problem.fit is None or not np.isfinite(problem.rank_limits).any():
         return solve(problem, seconds=seconds, effort=effort, seed=seed, **follow)
@@ -34,8 +38,8 @@ def solve_surely(problem: Problem, *, seconds: float, effort: float, seed: int, 
     def within(kept: Floats, share: float, **more: Any) -> BalanceAnswer:  # noqa: ANN401
         left = max(seconds - (time.process_time() - began), 0.1)
         whole = share == 1
-        found = solve(_less(problem, kept), seconds=left if whole else share * seconds,
-                      effort=effort * share, seed=seed, prove=whole, **more)  # fmt: skip
+        found = solve(_less(problem, kept), seconds=_TRY * left if whole else share * seconds,
+                      effort=None if effort is None else effort * share, seed=seed, prove=whole, **more)  # fmt: skip
         return replace(found, problem=problem, best=ready.evaluate(ready.matrix(found.best.partition)))
 
     known = within(np.zeros(problem.pp), _GLANCE)

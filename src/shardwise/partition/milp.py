@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shardwise.partition.graph import Floats, Ints, Path, Ready
+from shardwise.partition.rank_cuts import RankCut
 
 Level = Literal["ranks", "chunks", "counts"]
 _FEASIBLE = 1e-7
@@ -64,6 +65,7 @@ class Programme:
         if ordered:
             self._seams()
         self.paths: list[Path] = []
+        self.rank_cuts: list[RankCut] = []
         self._path_rows: list[int] = []
         self._begun: list[int] = []
 
@@ -163,6 +165,12 @@ class Programme:
         self._path_rows.append(int(self.solver.getNumRow()))
         self._row(const, self.infinity, [*columns, self.cells], [*-weights[columns], 1.0])
         self.paths.append(path)
+
+    def cut_rank(self, cut: RankCut) -> None:
+        """What holds for whole layers of one rank."""
+        self.rank_cuts.append(cut)
+        used = np.flatnonzero(cut.values)
+        self._row(-self.infinity, cut.most, cut.columns[used], cut.values[used])
 
     def mean_path(self) -> Path:
         """Of a linear programme that was solved and not cut since: its paths, weighed as they hold the optimum up.

@@ -31,13 +31,13 @@ _COLD = 3e-5
 """Last temperature, as a share of the time."""
 _GUIDED = 4
 """Roundings of the relaxed optimum that are annealed."""
-_UNTIL = (0.2, 0.35, 0.5, 0.75)
+_UNTIL = (0.1, 0.2, 0.3, 0.7)
 """Shares of the time limit at which the first look, the relaxation, the search before the proof and the proof end at
 the latest; the search goes on to the end. What overruns takes from it, so that the limit itself holds."""
 _RUNS = 60
 """Shortest runs that go into the time limit at least."""
 _COUNTED = 10
-"""Runs before the proof, and after it, at effort 1."""
+"""Runs from the relaxation to the proof; where an effort is given also after it."""
 _FAR = 4e9
 """Actions that one run looks at at most: Ctrl-C waits for its end."""
 
@@ -97,9 +97,9 @@ class _Search:
         self.report(self.time, self.bound, self.evaluations)
         return self.proven
 
-    def run(self, attempts: Iterable[Attempt], share: float, most: int | None = None) -> None:
+    def run(self, attempts: Iterable[Attempt], share: float) -> None:
         """Anneal until something is proven, or until a share of the time limit is over."""
-        for attempt in islice(attempts, most):
+        for attempt in attempts:
             if self.proven or self.late(share):
                 return
             self._anneal(attempt, share)
@@ -215,18 +215,17 @@ def _search(search: _Search, *, prove: bool) -> None:
     if search.proven or search.late():
         return
     bounder = Bounder(
-        ready=search.ready, incumbent=search.counts, deadline=search.at(relaxed), found=search.told
+        ready=search.ready, incumbent=search.counts, deadline=search.at(relaxed), found=search.told, rank_cuts=True
     )  # fmt: skip
     _bounded(search, bounder.relax)
     near = [] if bounder.fractions is None else list(roundings(search.ready, bounder.fractions, _GUIDED))
-    counted = None if search.effort is None else _COUNTED
     attempts = endless([*fresh, *near], search.best)
-    search.run(chain(guided(near), attempts), searched, counted and counted + len(near))
+    search.run(chain(guided(near), islice(attempts, _COUNTED)), searched)
     if prove and not search.proven and not search.late():
         bounder.incumbent, bounder.deadline = search.counts, search.at(proved)
         _bounded(search, bounder.tighten)
         search.out_of_time = search.out_of_time or bounder.out_of_time
-    search.run(attempts, 1.0, counted)
+    search.run(attempts if search.effort is None else islice(attempts, _COUNTED), 1.0)
 
 
 def _bounded(search: _Search, work: Callable[[], None]) -> None:
