@@ -182,6 +182,18 @@ def test_two_answers_do_not_go_to_one_file(tmp_path):
     assert shardwise((*PLAN, "--json", "/dev/null", "--html", "/dev/null"), tmp_path).returncode == 0
 
 
+def test_an_answer_does_not_replace_what_was_read(tmp_path):
+    """`balance patch job.yaml answer.json --json job.yaml` left its answer in place of the user's YAML."""
+    (tmp_path / "problem.json").write_text(EXAMPLE.read_text())
+    (tmp_path / "link.json").symlink_to("problem.json")
+    for name in ("problem.json", "./problem.json", "link.json"):
+        found = shardwise(("balance", "--problem", "problem.json", "--json", name), tmp_path)
+        assert (found.returncode, f"--json: would replace {name}, which is --problem" in found.stderr) == (2, True)
+    found = shardwise(("balance", "patch", "problem.json", "problem.json", "--json", "problem.json"), tmp_path)
+    assert (found.returncode, "which is FILE; give another name" in found.stderr) == (2, True), found.stderr
+    assert (tmp_path / "problem.json").read_text() == EXAMPLE.read_text()
+
+
 def test_a_file_that_is_read_may_lie_where_nothing_can_be_written(tmp_path):
     """`calibrate --trace` is read, `estimate --trace` written."""
     found = shardwise(("calibrate", "--name", "x", "--trace", "missing/trace.json"), tmp_path)

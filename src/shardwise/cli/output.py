@@ -205,6 +205,30 @@ def _refuse_targets(output: Output, options: dict[str, Any]) -> None:
                 raise InputError(Fault(f"--{param.name}", "- is no file; give a name (--json - prints the answer)"))
             _refuse_target(f"--{param.name}", target, "give the name of a file")
     _refuse_twice(files)
+    _refuse_over_inputs({o: files.get(o) for o in _ANSWERS}, options)
+
+
+_ANSWERS = ("--json", "--md", "--html", "--svg", "--trace", "--csv", "--snapshot")
+
+
+def _refuse_over_inputs(files: dict[str, str | None], options: dict[str, Any]) -> None:
+    """An answer never takes the place of a file that the same call reads, such as the user's own YAML."""
+    for param in click.get_current_context().command.params:
+        given = options.get(param.name or "")
+        said = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
+        for one in (given,) if isinstance(given, str) else given if isinstance(given, tuple) else ():
+            for option, target in files.items():
+                if option != said and _same_file(one, target):
+                    raise InputError(Fault(option, f"would replace {target}, which is {said}; give another name"))
+
+
+def _same_file(one: object, target: str | None) -> bool:
+    if not isinstance(one, str) or target is None:
+        return False
+    try:
+        return Path(target).is_file() and Path(one).samefile(target)
+    except (OSError, ValueError):  # no such file, or no path at all
+        return False
 
 
 def _refuse_twice(files: dict[str, str | None]) -> None:
