@@ -293,3 +293,14 @@ def test_the_command_refuses_with_a_sentence(job, capfd, words, word):
     assert run(["balance", "patch", *words]) == 2
     assert word in capfd.readouterr().err
     assert job.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("vpp", "schedule", "runs"),
+    [(1, "gpipe", "1f1b"), (1, "interleaved", "1f1b"), (2, "1f1b", "interleaved or low-memory")],
+)
+def test_orders_that_a_patched_file_would_not_run_are_refused(vpp, schedule, runs):
+    """The file said 1f1b, and the answer's seconds and memory were those of another order."""
+    data = answer(4, vpp, [20 // vpp] * 4 * vpp, schedule=schedule)
+    with pytest.raises(InputError, match=f"schedule: is {schedule}; .* runs {runs}: balance with that order"):
+        answer_settings(data, "answer.json")

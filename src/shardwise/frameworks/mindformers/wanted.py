@@ -23,6 +23,7 @@ from shardwise.plan.file import read_plan
 from shardwise.plan.plan import Plan
 
 LISTS = ("recompute", "select_recompute", "select_comm_recompute")
+CHUNKED_ORDERS = ("interleaved", "low-memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,10 @@ def answer_settings(data: Mapping[str, Any], title: str) -> PipelineSettings:
     microbatches, schedule = keys.whole("microbatches", row="Strategy.microbatches"), keys.text("schedule")
     tables = {name: _table(lists, name, pp, vpp) for name in ("offset", *LISTS)}
     keys.finish(title)
+    if schedule not in (CHUNKED_ORDERS if vpp > 1 else ("1f1b", "low-memory")):  # of one chunk the latter is 1F1B
+        said = "1f1b" if vpp == 1 else " or ".join(CHUNKED_ORDERS)
+        fault = f"is {schedule}; with pp_interleave_num {vpp} a patched file runs {said}: balance with that order"
+        raise InputError(Fault("schedule", fault), title=title)
     layers = data.get("layers")
     if (
         not isinstance(layers, list)
