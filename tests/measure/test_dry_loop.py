@@ -171,6 +171,16 @@ def test_ctrl_c_keeps_the_best_so_far(job):
     assert balance_loop("job.yaml", **asked, memory=(42000.0,)).state == "agreed"
 
 
+def test_runs_that_fail_are_told_though_they_logged_a_peak(job, capfd):
+    job()
+    Path("dies.sh").write_text(f"{TRAINING.format(config='$1')}\ntest $RANK_ID != 4\n")
+    words = [*WORDS[:-1], "bash dies.sh {config}", "--run"]
+    assert run(words) == 0
+    said = capfd.readouterr().err
+    assert "stage 2 failed: see balance_loop/round_1/logs/stage_2_rank_4/mindformer.log; what it logged is" in said
+    assert "stage 1 failed" not in said
+
+
 def test_a_plan_that_never_fits_is_said_to_be_none(job, capfd):
     job(more={str(stage): 30000.0 for stage in range(4)})
     truth = json.loads(Path("truth.json").read_text()) | {"more": {"1": 60000.0}}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardwise.errors import Fault, InfeasibleError, InputError
-from shardwise.frameworks.mindformers.dryrun import dryrun
+from shardwise.frameworks.mindformers.dryrun import FAILED, dryrun
 from shardwise.frameworks.mindformers.patch import patch_file
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_json
@@ -290,11 +290,19 @@ class _Loop:
                             lambda piece: piece)  # fmt: skip
             if ended.interrupted:
                 raise KeyboardInterrupt
+            self.tell_failed(made)
             found = read_peaks(logs, which=self.peak)
         if len(found) != len(made.predicted):
             said = f"has peaks of {len(found)} stages, the plan has {len(made.predicted)}; run {script} again"
             raise InputError(said, title=str(logs))
         return tuple(found.values())
+
+    def tell_failed(self, made: DryRound) -> None:
+        """Runs that ended with an error, though some may have logged a peak before."""
+        log = Path(made.folder) / "dryrun.log"
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else ():
+            if FAILED in line:
+                self.tell(f"round {made.number}: {line}; what it logged is taken as its peak")
 
     def logged(self, logs: Path) -> dict[int, float]:
         """Peaks that are there; none where nothing was run, or where a run that was cut off is run again."""

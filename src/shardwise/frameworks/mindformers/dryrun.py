@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.mindformers.names import LESS_MEMORY
 
+FAILED = " failed: see "
+"""How the script says of a stage that its command ended with an error."""
 _SCRIPT = """#!/bin/bash
 # Dry run of one rank per pipeline stage (shardwise balance dryrun): the peak memory is in the logs.
 set -u
@@ -19,7 +21,7 @@ export RANK_SIZE={ranks}
   rank=$((stage * {per_stage}))
   folder={folder}/stage_${{stage}}_rank_${{rank}}
   mkdir -p "$folder"
-  RANK_ID=$rank {command} > "$folder/mindformer.log" 2>&1 || echo "stage $stage failed: see $folder/mindformer.log" >&2
+  RANK_ID=$rank {command} > "$folder/mindformer.log" 2>&1 || echo "stage $stage{failed}$folder/mindformer.log" >&2
 done
 """
 
@@ -49,7 +51,7 @@ def dryrun(
         raise InputError(Fault("--ranks", f"{ranks} do not divide over {stages} stages; use a multiple of {stages}"))
     each = ranks // stages
     text = _SCRIPT.format(
-        ranks=ranks, last=stages - 1, per_stage=each, folder=shlex.quote(folder), command=command,
+        failed=FAILED, ranks=ranks, last=stages - 1, per_stage=each, folder=shlex.quote(folder), command=command,
         order="" if low_memory is None else f"export {LESS_MEMORY}={int(low_memory)}\n",
     )  # fmt: skip
     firsts = tuple(stage * each for stage in range(stages))
