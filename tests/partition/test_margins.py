@@ -15,6 +15,7 @@ from shardwise.partition.margin import margins as rank_margins
 from shardwise.partition.problem import Choice, End, Kind, KindRun, Problem
 from shardwise.partition.solver import solve
 from shardwise.partition.spread import ASSUMED, spread_notes, spread_of, student
+from shardwise.report.balance import answer_lines
 
 TRUTH = {"const": 900.0, "par": 1700.0, "act": 990.0, "full": 60.0, "head": 3400.0, "tail": 4700.0}
 LAYERS, FULL = (5, 6, 4, 7, 5, 3, 6, 4), (5, 3, 0, 2, 4, 1, 0, 0)
@@ -121,6 +122,25 @@ def test_a_stage_that_is_off_keeps_that_much_more():
 def test_peaks_that_contradict_each_other_are_refused_by_stage():
     with pytest.raises(InputError, match=r"stage 4 most: it was measured at 42,960, 5.,... more than the others"):
         decompose(measured(off={4: 2.0}.items()), 8)
+
+
+def test_one_peak_more_than_parts_names_no_stage_that_contradicts():
+    """A sound stage was named, measured at 14,540 and "141,590 more than the others explain"."""
+    with pytest.raises(InputError, match="7 peaks for 6 parts of memory cannot tell which"):
+        decompose(measured((0, 1, 2, 3, 4, 5, 7), off={4: 2.0}.items()), 8)
+
+
+def test_confidence_of_what_no_run_measured_is_conditional():
+    fit = decompose(measured(), 8)
+
+    def said(**more):
+        answer = solve_surely(problem(fit, **more), seconds=1, effort=0.05, seed=1)
+        return next(line for line in answer_lines(answer) if "holds its limit at" in line)
+
+    assert ", if" not in said()
+    assert ", if interleaved holds as many micro batches as modelled: only one chunk a stage was measured" in said(
+        vpp=2, schedule="interleaved"
+    )
 
 
 def test_confidence_is_a_probability():

@@ -196,6 +196,14 @@ def _contradictions(fit: MemoryFit, rest: Floats) -> Iterator[Fault]:
     size = float(np.sqrt(np.sum(np.square(fit.residuals)) / max(fit.spare, 1)))
     if size <= _WORST * scale:
         return
+    if np.trace(rest) < 1.5:  # one peak more than unknowns: whichever is wrong, all are off in the same proportions
+        yield Fault(
+            "memory_usage",
+            f"the peaks contradict each other: they are off by {size:,.0f} ({100 * size / scale:.0f}%; sound ones by "
+            f"about 1%). {len(fit.measured)} peaks for {len(fit.parts)} parts of memory cannot tell which: check that "
+            "all peaks, offsets and recompute counts are those of one run, and in one unit; or measure another round",
+        )
+        return
     share = np.where(np.diag(rest) > ALONE, np.diag(rest), np.inf if fit.spare else 1.0)
     worst = int(np.argmax(np.abs(fit.residuals) / np.sqrt(share)))
     m, off = fit.measured[worst], fit.residuals[worst] / share[worst]

@@ -146,10 +146,22 @@ def answer_lines(answer: BalanceAnswer) -> Iterator[str]:
 def _confidence_line(answer: BalanceAnswer) -> str:
     """With what confidence limits are held, and what that costs."""
     held = f"every stage holds its limit at {100 * answer.problem.confidence:g}% (margins by Student's t)"
+    held += _unmeasured(answer)
     if answer.if_known is None:
         return held
     cost = show_percent(answer.simulated / answer.if_known - 1, 2)
     return f"{held}; were the memory known exactly, {answer.if_known:,.4f} would do: the margins cost {cost}"
+
+
+def _unmeasured(answer: BalanceAnswer) -> str:
+    """What that confidence takes for granted: no measured run had so many chunks or stages."""
+    problem, fit = answer.problem, answer.problem.fit
+    if fit is None or any(m.held for m in fit.measured):
+        return ""
+    if problem.vpp > 1:
+        order = answer.best.timeline.schedule.name
+        return f", if {order} holds as many micro batches as modelled: only one chunk a stage was measured"
+    return f", if it runs as the {fit.pp} stages that were measured do" if fit.pp != problem.pp else ""
 
 
 def answer_notes(answer: BalanceAnswer) -> Iterator[str]:
