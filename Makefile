@@ -37,6 +37,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/pytest -m bench -s benchmarks tests
 	$(BIN)/python benchmarks/estimate.py
 	$(BIN)/python benchmarks/laws.py
+	$(BIN)/python benchmarks/confidence.py
 	$(BIN)/python benchmarks/simumax_examples.py
 	$(BIN)/python benchmarks/leave_one_out.py
 	$(BIN)/python benchmarks/plan.py

@@ -45,12 +45,12 @@ def said(found: Sequence[Outcome]) -> str:
         return f"{len(found)} rounds, no plan"
     stages = sum(one.stages for one in plans)
     over, in_run = (sum(getattr(one, name) > 0 for one in plans) for name in ("over", "over_in_run"))
-    each = sum(one.over_in_run for one in plans)
+    each, refused = sum(one.over_in_run for one in plans), sum(one.refused for one in found)
     slower = [100 * one.slower for one in plans]
+    slow = f"slower than knowing the truth {mean(slower):.2f}% (median {median(slower):.2f}%)"
     return (
-        f"{len(plans)} plans of {len(found)} rounds; over the limit {over} by the truth, {in_run} in a run "
-        f"of their own ({each} of {stages} stages); slower than knowing the truth {mean(slower):.2f}% "
-        f"(median {median(slower):.2f}%)"
+        f"{len(plans)} plans of {len(found)} rounds ({refused} refused); over the limit {over} by the truth, "
+        f"{in_run} in their own run ({each} of {stages} stages); {slow}"
     )
 
 

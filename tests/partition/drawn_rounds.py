@@ -13,7 +13,7 @@ from math import exp, log
 
 import numpy as np
 
-from shardwise.errors import InfeasibleError
+from shardwise.errors import InfeasibleError, InputError
 from shardwise.partition.balance import balance
 from shardwise.partition.decompose import (
     ACTIVATIONS,
@@ -75,7 +75,8 @@ class Outcome:
     kinds: int
     stages: int
     planned: bool
-    """No plan fits where the margins leave too little."""
+    """No plan fits where the margins leave too little, or where the peaks are refused."""
+    refused: bool = False
     over: int = 0
     """Stages that hold more than the limit without noise."""
     over_in_run: int = 0
@@ -178,16 +179,19 @@ def limit_of(ready: Ready, tightness: float) -> float:
     return low + tightness * (high - low)
 
 
-def outcome(case: Drawn, *, effort: float = 0.05) -> Outcome:
+def outcome(case: Drawn, *, effort: float = 0.02) -> Outcome:
     """Balanced with what was measured, and held against the truth."""
-    fit = decompose(case.measured, case.pp, [name for name, _ in case.kinds])
     names = [name for name, _ in case.kinds]
+    same = {"spare": case.spare, "kinds": len(case.kinds), "stages": case.pp}
+    try:
+        fit = decompose(case.measured, case.pp, names)
+    except InputError:
+        return Outcome(planned=False, refused=True, **same)
     fitted = {part: fit.values.get(called(part, names), 0.0) for part in case.truth}
     true = problem_of(case, case.truth, 1e12, None)
     ready = Ready(true)
     limit = limit_of(ready, case.tightness)
     best = solve(replace(true, limits=(limit,)), seconds=20, effort=effort)
-    same = {"spare": case.spare, "kinds": len(case.kinds), "stages": case.pp}
     try:
         found = balance(problem_of(case, fitted, limit, fit), time_limit=20, effort=effort, seed=1)
     except InfeasibleError:

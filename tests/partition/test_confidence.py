@@ -11,7 +11,7 @@ SMALL = (SHAPES[0], SHAPES[1], SHAPES[3], SHAPES[7])
 
 
 def test_limits_hold_with_the_confidence_that_was_asked_for():
-    found = [outcome(drawn(seed, SMALL), effort=0.02) for seed in range(1000, 1020)]
+    found = [outcome(drawn(seed, SMALL)) for seed in range(1000, 1020)]
     plans = [one for one in found if one.planned]
     assert len(plans) >= 18
     assert {min(one.spare, 2) for one in plans} == {0, 1, 2}

@@ -25,6 +25,10 @@ CHOICES = ("none", "select", "comm", "both", "full")
 ACTIVATIONS = {"none": "act", "select": "select", "comm": "comm", "both": "both", "full": "full"}
 _WORST = 0.1
 """Root mean square of the residuals, as a share of the peaks, above which a fit explains nothing."""
+_ALIKE = 1.05
+"""Squares of residuals this close tell nothing apart."""
+_CLOSE = 1e-10
+_TURNS = 10
 ALONE = 1e-6
 """A measurement whose residual can be no larger share of its error alone says what one of the parts is."""
 
@@ -167,7 +171,8 @@ def decompose(measured: Sequence[Measured], pp: int, kinds: Sequence[str] = ("",
     names = [called(part, kinds) for part in parts]
     _refuse_unsolvable(table, names)
     values, active = nonnegative(table, peaks)
-    zero = [name for name, on in zip(names, active, strict=True) if not on]
+    freely = np.linalg.lstsq(table, peaks, rcond=None)[0]
+    zero = [name for name, on, free in zip(names, active, freely, strict=True) if not on and free < -1e-6 * peaks.max()]
     if zero:
         notes.append(f"{', '.join(zero)} would come out negative and is held at 0: check those measurements")
     residuals = peaks - table @ values
@@ -193,10 +198,12 @@ def place(m: Measured, fit: MemoryFit) -> str:
 def _contradictions(fit: MemoryFit, rest: Floats) -> Iterator[Fault]:
     """Peaks that no parts of memory explain: a plan made of them would say nothing."""
     scale = float(np.sqrt(np.mean(np.square(fit.peaks))))
-    size = float(np.sqrt(np.sum(np.square(fit.residuals)) / max(fit.spare, 1)))
+    held = sum(value == 0 for value in fit.values.values())
+    size = float(np.sqrt(np.sum(np.square(fit.residuals)) / max(fit.spare + held, 1)))
     if size <= _WORST * scale:
         return
-    if np.trace(rest) < 1.5:  # one peak more than unknowns: whichever is wrong, all are off in the same proportions
+    furthest = _furthest(fit, rest)
+    if np.trace(rest) < 1.5 or len(furthest) > 2:  # with one peak to spare all are off in the same proportions
         yield Fault(
             "memory_usage",
             f"the peaks contradict each other: they are off by {size:,.0f} ({100 * size / scale:.0f}%; sound ones by "
@@ -204,16 +211,34 @@ def _contradictions(fit: MemoryFit, rest: Floats) -> Iterator[Fault]:
             "all peaks, offsets and recompute counts are those of one run, and in one unit; or measure another round",
         )
         return
-    share = np.where(np.diag(rest) > ALONE, np.diag(rest), np.inf if fit.spare else 1.0)
-    worst = int(np.argmax(np.abs(fit.residuals) / np.sqrt(share)))
-    m, off = fit.measured[worst], fit.residuals[worst] / share[worst]
+    named = " or ".join(
+        f"{place(fit.measured[k], fit)} most: it was measured at {fit.measured[k].peak:,.0f}, "
+        f"{abs(off):,.0f} {'more' if off > 0 else 'less'} than the others explain"
+        for k, off in furthest
+    )
     yield Fault(
         "memory_usage",
         f"the peaks contradict each other: they are off by {size:,.0f} ({100 * size / scale:.0f}%; sound ones by about "
-        f"1%), {place(m, fit)} most: it was measured at {m.peak:,.0f}, "
-        f"{abs(off):,.0f} {'more' if off > 0 else 'less'} than the others explain. Check that its peak, its offset "
-        "and its recompute counts are those of one run, and that all peaks are in one unit; or measure it again",
+        f"1%), {named}. Check that its peak, its offset and its recompute counts are those of one run, and that all "
+        "peaks are in one unit; or measure it again",
     )
+
+
+def _furthest(fit: MemoryFit, rest: Floats) -> list[tuple[int, float]]:
+    """The measurements without which the others agree best, and how far each is from what they say: where several
+    make equal sense of the others, all of these.
+    """
+    table, peaks, found = fit.equations, fit.peaks, list[tuple[float, int, float]]()
+    for k in np.flatnonzero(np.diag(rest) > ALONE).tolist() if fit.spare else ():
+        others = np.arange(len(peaks)) != k
+        values, _ = nonnegative(table[others], peaks[others])
+        left = float(np.sum((peaks[others] - table[others] @ values) ** 2))
+        found.append((left, k, float(peaks[k] - table[k] @ values)))
+    if not found:
+        worst = int(np.argmax(np.abs(fit.residuals)))
+        return [(worst, fit.residuals[worst])]
+    least = min(left for left, _, _ in found) * _ALIKE + ALONE * float(np.sum(peaks**2))
+    return [(k, off) for left, k, off in found if left <= least]
 
 
 def condition(table: Floats) -> float:
@@ -243,11 +268,24 @@ def _refuse_unsolvable(table: Floats, names: list[str]) -> None:
 
 
 def nonnegative(table: Floats, peaks: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Least squares with no part below zero: the most negative is held at zero until none is."""
-    active = np.ones(table.shape[1], dtype=bool)
-    while True:
-        values = np.zeros(table.shape[1])
-        values[active] = np.linalg.lstsq(table[:, active], peaks, rcond=None)[0]
-        if values.min() >= -1e-6 * max(1.0, float(np.abs(peaks).max())) or not active.any():
-            return np.maximum(values, 0.0), active
-        active[int(values.argmin())] = False
+    """Least squares with no part below zero (Lawson and Hanson), and which parts are above."""
+    lengths = np.maximum(np.linalg.norm(table, axis=0), 1e-300)
+    scaled, near = table / lengths, _CLOSE * max(1.0, float(np.linalg.norm(peaks)))
+    values, above = np.zeros(table.shape[1]), np.zeros(table.shape[1], dtype=bool)
+    for _ in range(_TURNS * len(values)):
+        pull = np.where(above, -np.inf, scaled.T @ (peaks - scaled @ values))
+        if pull.max() <= near:
+            break
+        above[int(pull.argmax())] = True
+        while True:
+            wanted = np.zeros(len(values))
+            wanted[above] = np.linalg.lstsq(scaled[:, above], peaks, rcond=None)[0]
+            low = above & (wanted <= 0)
+            if not low.any():
+                break
+            step = float(np.min(values[low] / (values[low] - wanted[low])))
+            values = values + step * (wanted - values)
+            above &= values > near * 1e-3
+            values[~above] = 0.0
+        values = wanted
+    return values / lengths, above

@@ -88,7 +88,7 @@ def _noise(fit: MemoryFit, inverse: Floats, rest: Floats, shape: Floats, *, rela
     left = rest @ np.diag(shape**2) @ rest
     trace = float(np.trace(left))
     own = trace**2 / float(np.sum(left * left)) if fit.spare else 0.0
-    squares = float(np.sum(np.square(fit.residuals))) / trace if fit.spare else 0.0
+    squares = float(np.sum(np.square(rest @ fit.peaks))) / trace if fit.spare else 0.0
     square = (own * squares + _WORTH * ASSUMED**2) / (own + _WORTH)
     return _Noise(
         size=sqrt(square) * (1.0 if relative else float(shape[0])), relative=relative, degrees=int(own + _WORTH),
