@@ -240,8 +240,8 @@ def test_the_parts_add_up_to_what_is_written(to, words):
 
 
 def _priced(text):
-    found = re.search(r"([+-])([\d.]+) (s|ms) and ([+-])([\d.]+) (GiB|MiB|B) by the estimate", text)
-    seconds = float(found[1] + found[2]) * (1e-3 if found[3] == "ms" else 1)
+    found = re.search(r"([+-])([\d.]+) (s|ms|us) and ([+-])([\d.]+) (GiB|MiB|B) by the estimate", text)
+    seconds = float(found[1] + found[2]) * {"s": 1, "ms": 1e-3, "us": 1e-6}[found[3]]
     return seconds, float(found[4] + found[5]) / {"GiB": 1, "MiB": 2**10, "B": 2**30}[found[6]]
 
 
