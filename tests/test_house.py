@@ -29,6 +29,12 @@ def test_no_two_files_of_tests_share_a_name():
     assert [name for name, count in Counter(path.name for path in files).items() if count > 1] == []
 
 
+def test_neighbours_of_tests_are_imported_by_their_own_name():
+    """`tests.` is found only where pytest is started as a module; `.ci/run` starts the program."""
+    files = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    assert [path.name for path in files if "from tests" + "." in path.read_text(encoding="utf-8")] == []
+
+
 def test_every_file_says_what_it_is_about():
     assert [path for path, tree in trees().items() if ast.get_docstring(tree) is None] == []
 

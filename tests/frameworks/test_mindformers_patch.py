@@ -11,7 +11,7 @@ import re
 
 import pytest
 import yaml
-from tests.frameworks.mindformers_yamls import DEEPSEEK, FILES, LLAMA, QWEN, answer, drawn_answer, drawn_file
+from mindformers_yamls import DEEPSEEK, FILES, LLAMA, QWEN, answer, drawn_answer, drawn_file
 
 import shardwise
 from shardwise.api import patch_mindformers
