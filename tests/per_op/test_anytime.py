@@ -44,14 +44,14 @@ def test_a_stage_solved_in_a_moment_fits_and_is_never_below_the_best(seed):
     for task in drawn_tasks(asked, seed):
         for one in (asked, tight):
             found = crossed(one, task)
-            if found is None:
+            if not np.isfinite(found.seconds):
                 continue
             best = Stager(one).solve(task, 0.7 * found.seconds, found.seconds * (1 + 1e-9))
             tables = tables_of(one, task.samples, task.gpus)
             cost = stage_cost(one, tables, task.first, found.layouts, found.recompute, task.behind, (0, 0), 4)
             assert cost.memory <= one.memory
             assert best.seconds * (1 - 1e-9) <= found.seconds == cost.seconds
-            assert found.lower == 0.0, "nothing is proven"
+            assert found.lower <= best.seconds * (1 + 1e-9)
 
 
 def test_where_nothing_binds_a_stage_solved_in_a_moment_is_the_best():
@@ -68,7 +68,7 @@ def test_more_bytes_left_free_is_held():
     tables = tables_of(asked, 4, 4)
     used = stage_cost(asked, tables, 0, whole.layouts, whole.recompute, 0, (0, 0), 4).memory
     less = crossed(asked, task, asked.memory - used + 1.0)
-    assert less is None or less.seconds >= whole.seconds
+    assert less.seconds >= whole.seconds
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -3,11 +3,12 @@
 A price per byte stands for the memory limit, and the cheapest path over layouts and recompute flags is that of a short
 dynamic programme, for all prices at once. At the right price two paths cost the same: one fits, the other is faster.
 The stage takes the one up to some operator and the other from there on, so that it just fits. With many equal layers
-that is near the best; nothing is proven.
+that is near the best. The cheapest path at any price, less the price of the limit, is a bound of every choice that fits.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from shardwise.per_op.evaluate import in_flight, stage_cost
 from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.relaxed import prices_of
-from shardwise.per_op.stage import SolvedStage, StageTask
+from shardwise.per_op.stage import UNKNOWN, SolvedStage, StageTask
 from shardwise.per_op.tables import NEVER, Array, tables_of
 
 FINER = 8
@@ -42,14 +43,24 @@ class _Walker:
         self.tables = tables_of(question, task.samples, task.gpus)
         self.rows = self.tables.rows[task.first : task.end]
         self.held = in_flight(question, task.behind, task.samples) + 1
+        self.lower = 0.0
+        """No choice that fits is faster."""
 
-    def paths(self, prices: Array) -> list[_Path]:
+    def _reserve(self) -> float:
+        """The least that is taken beside what the operators keep."""
+        t, rows = self.tables, self.rows
+        high = sum(float(column[:, rows[:-1]].min(axis=0).max(initial=0.0)) for column in (t.reserved_f, t.reserved_b))
+        return max(high, float(t.weights[:, rows].min(axis=0).sum())) + t.fixed
+
+    def paths(self, prices: Array, limit: float) -> list[_Path]:
         """The cheapest at every price per byte of all micro batches held."""
         size = len(self.tables.layouts)
         opened = np.tile(np.arange(size), len(prices))  # a stage sends as its first operator is split
         value, choices = self._backward(np.repeat(prices, size), opened)
         own = value[:, np.arange(len(opened)), opened]
-        best = own.min(axis=0).reshape(len(prices), size).argmin(axis=1)
+        least = own.min(axis=0).reshape(len(prices), size)
+        best = least.argmin(axis=1)
+        self.lower = max(self.lower, float((least.min(axis=1) + prices * (self._reserve() - limit)).max()))
         every = np.arange(len(prices)) * size + best
         states = [own[:, every].argmin(axis=0) * size + best]
         for choice in reversed(choices):
@@ -96,26 +107,25 @@ class _Walker:
         )
 
 
-def crossed(question: OperatorQuestion, task: StageTask, less: float = 0.0) -> SolvedStage | None:
-    """A fast choice for a stage that fits, `less` bytes left free; none: none was found."""
+def crossed(question: OperatorQuestion, task: StageTask, less: float = 0.0) -> SolvedStage:
+    """A fast choice for a stage that fits, `less` bytes left free; infinite seconds: none was found."""
     walker, limit = _Walker(question, task), question.limit - less
     prices = prices_of(walker.tables) / walker.held
     small: _Path | None = None
     large: _Path | None = None
     for _ in range(ROUNDS):
-        found = walker.paths(prices)
+        found = walker.paths(prices, limit)
         first = next((place for place, path in enumerate(found) if path.memory <= limit), len(found))
         small = found[first] if first < len(found) else small
         large = found[first - 1] if first else large
         if small is None or large is None:
             break
         prices = np.linspace(prices[max(0, first - 1)], prices[min(first, len(prices) - 1)], FINER + 2)[1:-1]
-    if small is None:
-        return None
-    best = small if large is None else _between(walker, small, large, limit)
-    if best.seconds >= NEVER:
-        return None
-    return SolvedStage(seconds=best.seconds, lower=0.0, layouts=best.layouts, recompute=best.recompute)
+    best = small if small is None or large is None else _between(walker, small, large, limit)
+    if best is None or best.seconds >= NEVER:
+        return replace(UNKNOWN, lower=walker.lower)
+    lower = min(walker.lower, best.seconds)
+    return SolvedStage(seconds=best.seconds, lower=lower, layouts=best.layouts, recompute=best.recompute)
 
 
 def _between(walker: _Walker, small: _Path, large: _Path, limit: float) -> _Path:

@@ -42,8 +42,8 @@ SURVEY = 1.25
 """How far above the plainest bound the first look reaches."""
 NEAR = 1.3
 """A plan so near to that is the end of the first look: no second one is needed."""
-PROPOSALS = 60
-"""Cuts of one micro batch that are tried for a plan before the bound is worked at."""
+PROPOSALS = {CROSSED: 20, SOME: 60}
+"""Cuts of one micro batch that are tried for a plan before the bound is worked at, by how hard their stages are."""
 REPAIRS = 4
 """How often a plan is solved anew for less memory."""
 MOST_OPS = 4000
@@ -151,17 +151,17 @@ class OperatorSearch:
         return not trial.closed and trial.bound < self.book.best * (1 - SAME)
 
     def _propose(self) -> None:
-        """Bounds and plans of every micro batch, the most promising first."""
+        """Bounds and plans of every micro batch, the most promising first; then better plans, the least bound first."""
         promise = self._promise()
-        left = sorted(self.trials, key=lambda trial: (promise.get(trial.samples, np.inf), trial.bound, trial.samples))
-        while left:
-            trial = left.pop(0)
-            if not self._open(trial):
-                continue
-            self._survey(trial)
-            self._tell()
+        for trial in sorted(self.trials, key=lambda one: (promise.get(one.samples, np.inf), one.bound, one.samples)):
             if self._open(trial):
-                self._plans_of(trial)
+                self._survey(trial)
+                self._tell()
+            if self._open(trial):
+                self._first_plans(trial)
+        for trial in sorted(self.trials, key=lambda one: (one.bound, one.samples)):
+            if trial.cuts is not None and self._open(trial):
+                self._likely(trial.cuts, SOME)
 
     def _promise(self) -> dict[int, float]:
         """The best plan so far by micro batch."""
@@ -175,14 +175,14 @@ class OperatorSearch:
         value = SURVEY * max(trial.bound, min(item.bound for item in self.trials))
         trial.survey(self.book.best if self.book.best <= NEAR * value else value)
 
-    def _plans_of(self, trial: Trial) -> None:
+    def _first_plans(self, trial: Trial) -> None:
         """Plans of one micro batch, further above its bound as long as none is found."""
         cuts, value = None, 0.0
         while trial.tries < len(WIDER) and self.book.best > value and self._open(trial):
             value = self._wider(trial)
             cuts = trial.open(value)
             if cuts is not None:
-                self._likely(cuts)
+                self._likely(cuts, CROSSED)
         self.book.note(
             f"micro batches of {trial.samples} samples: {len(cuts or ()):,} stages may be in a plan up to {value:.4f} "
             f"s; no plan is below {trial.bound:.4f} s, {self.book.standing()}"
@@ -193,16 +193,14 @@ class OperatorSearch:
         trial.tries += 1
         return min(self.book.best, (1 + WIDER[min(trial.tries, len(WIDER)) - 1]) * max(trial.bound, trial.opened))
 
-    def _likely(self, cuts: Cuts) -> None:
-        """Solve the stages of the cut that promises most, until they all are."""
-        for _ in range(PROPOSALS):
+    def _likely(self, cuts: Cuts, most: int) -> None:
+        """Look at the stages of the cut that promises most so hard, until it is one whose stages all were."""
+        for _ in range(PROPOSALS[most]):
             path = cuts.likely()
-            if not path.arcs or path.value >= self.book.best * (1 - SAME):
+            level = cuts.level(path) if path.arcs else most
+            if level >= most or path.value >= self.book.best * (1 - SAME):
                 return
-            level = cuts.level(path)
-            if level >= SOME:
-                return
-            cuts.raise_to(path, CROSSED if level < CROSSED else SOME)
+            cuts.raise_to(path, max(CROSSED, level + 1))
             self._keep(cuts, path)
             self._tell()
 

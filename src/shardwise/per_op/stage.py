@@ -9,7 +9,7 @@ no longer proven.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +46,9 @@ class SolvedStage:
     """No choice that fits is faster."""
     layouts: Array
     recompute: Array
+
+
+UNKNOWN = SolvedStage(seconds=np.inf, lower=0.0, layouts=np.empty(0, dtype=int), recompute=np.empty(0, dtype=bool))
 
 
 class _Labels(NamedTuple):
@@ -87,8 +90,7 @@ class Stager:
                 break
             wanted = wanted + 2 * (wanted - lower)
         if found is None:
-            none = np.empty(0, dtype=int)
-            return SolvedStage(seconds=np.inf, lower=min(cap, stage.dropped), layouts=none, recompute=none)
+            return replace(UNKNOWN, lower=min(cap, stage.dropped))
         seconds, layouts, again = found
         return SolvedStage(seconds=seconds, lower=min(seconds, stage.dropped), layouts=layouts, recompute=again)
 

@@ -9,12 +9,11 @@ import numpy as np
 from shardwise.per_op.answer import Deadline
 from shardwise.per_op.crossover import crossed
 from shardwise.per_op.question import OperatorQuestion
-from shardwise.per_op.stage import SolvedStage, Stager, StageTask
+from shardwise.per_op.stage import UNKNOWN, SolvedStage, Stager, StageTask
 
 CROSSED, SOME, ALL = 1, 2, 3
 """Paths that cross over; labels, few and as many as there may be."""
 FEW_LABELS = 300
-UNKNOWN = SolvedStage(seconds=np.inf, lower=0.0, layouts=np.empty(0, dtype=int), recompute=np.empty(0, dtype=bool))
 
 
 class StageBook:
@@ -51,7 +50,8 @@ class StageBook:
 
     def _made(self, task: StageTask, level: int, lower: float, cap: float) -> SolvedStage:
         if level == CROSSED:
-            return replace(crossed(self.question, task) or UNKNOWN, lower=lower)
+            found = crossed(self.question, task)
+            return replace(found, lower=max(found.lower, lower))
         return self._stager(level).solve(task, lower, cap)
 
     def _stager(self, level: int) -> Stager:
@@ -59,6 +59,6 @@ class StageBook:
 
     def leaner(self, task: StageTask, cap: float, less: float) -> SolvedStage:
         """A choice that leaves so many bytes free."""
-        found = crossed(self.question, task, less) or UNKNOWN
+        found = crossed(self.question, task, less)
         cap = min(cap, found.seconds)
         return min(found, self._stager(SOME).solve(task, self.known[task].lower, cap, less), key=lambda s: s.seconds)
