@@ -66,9 +66,9 @@ def plan_operators(
     default what `plan` allows; `microbatches`: numbers of them per iteration to try; `stages`: fewest and most, most 0
     for as many as there can be, or a text such as `2-8`; `most_tp`: the largest tensor parallel size, 0: a node;
     `compatible`: Aceso's cost model to the digit; `compatible_space`: its limits; `zero`: sharding of the optimizer's
-    states and more, 1 by default, 2 with one stage only; `schedule`: `1f1b` or `gpipe`, or an order that the plans
-    found are then simulated in (`zb-h1`, `zb-h2`, `zb-1p`, `zb-2p`, `auto`), where the runtime has it; `compare`:
-    simulate the best in every order; `p2p_overlap`: share of sends that is hidden, by default the runtime's.
+    states and more, 2 with one stage only, by default the faster of 1 and 2; `schedule`: `1f1b` or `gpipe`, or an order
+    that the plans found are then simulated in (`zb-h1`, `zb-h2`, `zb-1p`, `zb-2p`, `auto`), where the runtime has it;
+    `compare`: simulate the best in every order; `p2p_overlap`: share of sends that is hidden, by default the runtime's.
 
     How it is searched. `method`: auto (26 CPU s), exact (till it is proven) or alleviate; `start`: of alleviate:
     `balanced`, `by-share`, `tail-heavy`, or a plan in Aceso's JSON; `hops`, `trials`: changes in a row, and descents,

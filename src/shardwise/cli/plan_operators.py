@@ -66,7 +66,7 @@ _space_options = several(
     click.option("--compatible-space", is_flag=True,
                  help="Aceso's limits: 1, 2, 4 or 8 GPUs a stage, none across nodes, 16 stages."),
     _number("--zero", "Strategy.zero", "1: optimizer states sharded over replicas; 2: gradients too, in one stage. "
-            "[1; 0 with --compatible]"),
+            "[the faster; 0 with --compatible]"),
     click.option("--schedule", type=click.Choice(["1f1b", "gpipe", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "auto"]),
                  default="1f1b",
                  help="Order of passes; all but gpipe are searched as 1f1b and then simulated. [1f1b]"),

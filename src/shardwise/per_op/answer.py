@@ -138,7 +138,11 @@ class Book:
         return f"best {self.best:.4f} s, {len(plan.stages)} stages, micro batches of {plan.samples} samples"
 
 
-class OutOfTimeError(InfeasibleError):
+class NothingFoundError(InfeasibleError):
+    """No plan was found, and that there is none is not proven."""
+
+
+class OutOfTimeError(NothingFoundError):
     """The time limit ended a search before it had any plan."""
 
 

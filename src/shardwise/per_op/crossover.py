@@ -3,7 +3,7 @@
 A price per byte stands for the memory limit, and the cheapest path over layouts and recompute flags is that of a short
 dynamic programme, for all prices at once. At the right price two paths cost the same: one fits, the other is faster.
 The stage takes the one up to some operator and the other from there on, so that it just fits. With many equal layers
-that is near the best. The cheapest path at any price, less the price of the limit, is a bound of every choice that fits.
+that is near the best. The cheapest path at any price, less the price of the limit, bounds every choice that fits.
 """
 
 from __future__ import annotations

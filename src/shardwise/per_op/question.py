@@ -131,6 +131,10 @@ class OperatorQuestion:
     """The software that will run it, where it is known."""
     seq: int = 4096
     """Tokens of a sample."""
+    also: tuple[OperatorQuestion, ...] = ()
+    """The same with the states sharded in other ways: searched too, and the fastest is the answer."""
+    zeros: tuple[int, ...] = ()
+    """ZeRO stages of it and of those that were searched with it; empty: its own."""
     notes: tuple[str, ...] = ()
     """What should be known of it before it is searched."""
 

@@ -21,6 +21,7 @@ from shardwise.errors import InfeasibleError
 from shardwise.per_op.answer import (
     Book,
     Deadline,
+    NothingFoundError,
     OperatorAnswer,
     OutOfTimeError,
     Report,
@@ -82,7 +83,8 @@ class OperatorSearch:
                 self.deadline.check()
             self._leaner()
         if not self.book.plans:
-            raise InfeasibleError(nothing_fits(self.question, proven=not self.missed))
+            kind = NothingFoundError if self.missed else InfeasibleError
+            raise kind(nothing_fits(self.question, proven=not self.missed))
         plan = self.book.plans[0][1]
         return OperatorAnswer(
             question=self.question, plan=plan, bound=self.bound, cost=evaluate(self.question, plan),

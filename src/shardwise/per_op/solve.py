@@ -9,7 +9,17 @@ import numpy as np
 
 from shardwise.errors import InfeasibleError
 from shardwise.per_op.alleviate import HopBudget, alleviate
-from shardwise.per_op.answer import Deadline, OperatorAnswer, OutOfTimeError, Report, nothing_fits, silent
+from shardwise.per_op.answer import (
+    Deadline,
+    NothingFoundError,
+    OperatorAnswer,
+    OutOfTimeError,
+    Report,
+    Standing,
+    nothing_fits,
+    silent,
+)
+from shardwise.per_op.beside import left_out
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.layer_bound import plain_bound
 from shardwise.per_op.question import OperatorQuestion, PerOpPlan
@@ -47,10 +57,58 @@ def solve(
     if method == "alleviate":
         budget = replace(budget or HopBudget(), seconds=seconds)
         return alleviate(question, starts, budget, max(keep, more), executor, report)
-    found = _in_time(question, deadline, keep, executor, report)
-    if more > 1 and not found.interrupted:
-        return replace(found, others=_alternatives(question, found, deadline, more))
-    return found
+    found = _of_all((*question.also, question), deadline, keep, executor, report)
+    if found.interrupted:
+        return found
+    others = _alternatives(found.question, found, deadline, more) if more > 1 else found.others
+    left = float("inf") if limit is None else deadline.left
+    return replace(found, others=others, notes=(*found.notes, *left_out(found, left)))
+
+
+def _of_all(
+    questions: tuple[OperatorQuestion, ...], deadline: Deadline, keep: int, executor: Executor | None, report: Report
+) -> OperatorAnswer:
+    """The fastest answer of questions that differ in how states are sharded, with a bound of them all."""
+    if len(questions) == 1:
+        return _in_time(questions[0], deadline, keep, executor, report)
+    made: list[OperatorAnswer] = []
+    bounds = {place: _plainest(question) for place, question in enumerate(questions)}
+    interrupted = False
+    for place, question in enumerate(questions):
+        part = Deadline(deadline.left / (len(questions) - place))
+        others = [bound for other, bound in bounds.items() if other != place]
+        try:
+            made.append(_in_time(question, part, keep, executor, _beside(report, made, others)))
+            bounds[place], interrupted = made[-1].bound, made[-1].interrupted
+        except NothingFoundError:
+            continue
+        except InfeasibleError:
+            bounds[place] = float("inf")
+        except KeyboardInterrupt:
+            if not made:
+                raise
+            interrupted = True
+        if interrupted:
+            break
+    if not made:
+        deadline.check()
+        raise InfeasibleError(nothing_fits(questions[-1], proven=not np.isfinite(list(bounds.values())).any()))
+    best = min(made, key=lambda one: one.cost.seconds)
+    return replace(
+        best, bound=min(best.cost.seconds, *bounds.values()), solved=sum(one.solved for one in made),
+        cpu_seconds=deadline.used, complete=all(one.complete for one in made) and not interrupted,
+        interrupted=interrupted,
+    )  # fmt: skip
+
+
+def _beside(report: Report, made: list[OperatorAnswer], bounds: list[float]) -> Report:
+    """Reports of one search of several: the best of all, and what no plan of any is below."""
+
+    def told(standing: Standing) -> None:
+        found = [one.cost.seconds for one in made] + ([] if standing.best is None else [standing.best])
+        report(replace(standing, best=min(found, default=None), bound=min(standing.bound, *bounds)))
+
+    return told
 
 
 def _in_time(

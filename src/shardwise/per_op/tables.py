@@ -160,6 +160,7 @@ def sample_counts(question: OperatorQuestion) -> tuple[int, ...]:
 
 def gpu_counts(question: OperatorQuestion) -> tuple[int, ...]:
     """GPUs that a stage may have."""
+    least = question.gpus if question.stages == (1, 1) else 1
     if question.space == "compatible":
-        return tuple(count for count in (1, 2, 4, 8) if count <= min(question.gpus, question.node))
-    return tuple(range(1, question.gpus + 1))
+        return tuple(count for count in (1, 2, 4, 8) if least <= count <= min(question.gpus, question.node))
+    return tuple(range(least, question.gpus + 1))

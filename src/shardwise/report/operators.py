@@ -30,7 +30,7 @@ def summary(answer: OperatorAnswer) -> Iterator[str]:
     question, seconds = answer.question, answer.cost.seconds
     yield (f"{seconds:.5f} s per iteration, {question.global_batch / seconds:.2f} samples/s, "
            f"{_batches(question, answer.plan)}, {_stages(answer.plan)} on {question.gpus} GPUs")  # fmt: skip
-    model, fixed = f"under the {question.pricing.name} cost model", _fixed(question.pricing.zero, question.model)
+    model, fixed = f"under the {question.pricing.name} cost model", _fixed(_zeros(question), question.model)
     if answer.proven:
         yield (f"proven best of all splits with {fixed} in the {question.space} space, {model} "
                f"(bound {answer.bound:.5f} s{_any(answer)})")  # fmt: skip
@@ -40,9 +40,13 @@ def summary(answer: OperatorAnswer) -> Iterator[str]:
     yield f"bound {answer.bound:.5f} s{_any(answer)} of all splits with {fixed}, {model}, gap {answer.gap:.2%}{said}"
 
 
-def _fixed(zero: int, model: Model | None) -> str:
+def _zeros(question: OperatorQuestion) -> tuple[int, ...]:
+    return question.zeros or (question.pricing.zero,)
+
+
+def _fixed(zeros: tuple[int, ...], model: Model | None) -> str:
     """What the search does not choose, and `plan` may: a proof is one beside it."""
-    return f"ZeRO {zero}, cp 1, {'ep 1, ' if model and model.moe else ''}one chunk a rank"
+    return f"ZeRO {' or '.join(map(str, zeros))}, cp 1, {'ep 1, ' if model and model.moe else ''}one chunk a rank"
 
 
 def _any(answer: OperatorAnswer) -> str:
@@ -178,7 +182,7 @@ def _written_bound(plan: Plan, operators: Operators) -> str:
     if stale := ended(plan):
         return f"bound unknown ({stale}; plan again)"
     order = "" if plan.strategy.schedule in {"1f1b", "gpipe"} else _ANY
-    fixed = _fixed(plan.strategy.zero, plan.model)
+    fixed = _fixed((plan.strategy.zero,), plan.model)
     return f"bound {show_seconds(operators.bound)}{order} of all splits with {fixed}"
 
 

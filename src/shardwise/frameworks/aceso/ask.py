@@ -102,7 +102,7 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     if gpus < 1:
         faults.append(Fault("--gpus", "is missing; give the number of GPUs, or --cluster"))
     memory = _memory(given, faults)
-    pricing, told = _pricing(given, profile, chain, max(gpus, 1), seq)
+    pricing, told = _pricing(given, profile, chain, max(gpus, 1), seq, _zero(given))
     question = OperatorQuestion(
         profile=profile, chain=chain, gpus=max(gpus, 1), memory=memory, global_batch=given.global_batch,
         node=max(1, node if given.compatible else min(node, gpus)), pricing=pricing,
@@ -114,9 +114,19 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     faults += [*_refused(question), *order_faults(question, given.schedule), *_other_length(given, profile)]
     if faults:
         raise InputError(faults)
+    if _searches_zero(given, question):
+        other, _ = _pricing(given, profile, chain, question.gpus, seq, 2)
+        zeros = (pricing.zero, 2)
+        question = replace(question, also=(replace(question, pricing=other, stages=(1, 1), zeros=zeros),), zeros=zeros)
     return replace(
         question, notes=(*profile.notes, *told, *warnings(profile, full_facts(profile), _pairs(given.runs_with)))
     )
+
+
+def _searches_zero(given: OperatorOptions, question: OperatorQuestion) -> bool:
+    """Whether sharded gradients are a choice: nobody said which ZeRO stage, and one stage may be the plan."""
+    choice = given.zero is None and not given.compatible and 2 in given.runtime.can.zero
+    return choice and question.gpus > 1 and question.stage_range[0] == 1
 
 
 def _unreadable(given: OperatorOptions) -> Iterator[Fault]:
@@ -273,13 +283,12 @@ def _memory(given: OperatorOptions, faults: list[Fault]) -> float:
 
 
 def _pricing(
-    given: OperatorOptions, profile: Profile, chain: Chain, gpus: int, seq: int
+    given: OperatorOptions, profile: Profile, chain: Chain, gpus: int, seq: int, zero: Zero
 ) -> tuple[Pricing, tuple[str, ...]]:
     """The cost model that is asked for, and what should be known of it."""
     if given.compatible:
         return Aceso(), tuple(_told_of(compatible_facts(profile)))
     model, cluster, runtime = given.model, given.cluster, given.runtime
-    zero = _zero(given)
     schedule = "gpipe" if given.schedule == "gpipe" else "1f1b"
     base = Strategy(seq=seq, zero=zero, schedule=schedule, runtime=runtime.name)
     ours = not given.profiles or profile.tags.get("source") in {"analytic", "measured"}
