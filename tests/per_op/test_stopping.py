@@ -96,10 +96,10 @@ def test_alleviation_shares_its_seconds_among_its_starts():
     assert "the time limit ended it" in found.diary[-1]
 
 
-@pytest.mark.parametrize("method", ["exact", "alleviate"])
-def test_ctrl_c_in_a_real_process_exits_130_with_the_best_so_far(tmp_path, method):
+@pytest.mark.parametrize(("method", "cluster"), [("exact", "64xh100"), ("alleviate", "16xh100")])
+def test_ctrl_c_in_a_real_process_exits_130_with_the_best_so_far(tmp_path, method, cluster):
     """Pressed as soon as its progress, which is for terminals only, tells of a best."""
-    words = [sys.executable, "-m", "shardwise", "plan-operators", "llama-3-8b", "-c", "64xh100",
+    words = [sys.executable, "-m", "shardwise", "plan-operators", "llama-3-8b", "-c", cluster,
              "--global-batch", "256", "--method", method, "--trials", "100000",
              "--json", str(tmp_path / "answer.json")]  # fmt: skip
     terminal, its_end = pty.openpty()

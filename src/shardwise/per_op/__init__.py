@@ -17,7 +17,7 @@ cut          the best cut into stages, given stage times
 start        plans to begin with
 search       the search: plans and a bound from the first second on, until they meet
 trial        all plans with one micro batch, and the cuts that are still worth a look
-stages       what is known of stages, and the ways to know more; `crossover` is the fastest
+stages       what is known of stages, and the ways to know more; `crossover` is the fastest, `breaks` ends its long runs
 coarse       thousands of operators: a coarse cut, balanced
 alleviate    iterative bottleneck alleviation alone, with a diary
 solve        one door to both; `orders`: the plan found in other orders of its passes

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwise.per_op.breaks import broken
 from shardwise.per_op.evaluate import in_flight, stage_cost
 from shardwise.per_op.question import OperatorQuestion
 from shardwise.per_op.relaxed import prices_of
@@ -94,6 +95,14 @@ class _Walker:
         return np.array([kept, again])
 
     def path(self, layouts: Array, recompute: Array) -> _Path:
+        """Where it does not fit, with its long runs broken."""
+        made = self._priced(layouts, recompute)
+        if made.memory <= self.question.limit:
+            return made
+        flags = broken(self.tables, self.rows, layouts, recompute, self.held)
+        return made if flags is None else min(made, self._priced(layouts, flags), key=lambda own: own.memory)
+
+    def _priced(self, layouts: Array, recompute: Array) -> _Path:
         task = self.task
         cost = stage_cost(
             self.question, self.tables, task.first, layouts, recompute, task.behind, task.crossing, task.samples

@@ -110,6 +110,8 @@ class _Stage:
         self.counts = np.arange(len(self.rows)) < len(self.rows) - 1
         self.leave = self.tables.leave[task.crossing[1]][:, :, self.rows[-1]]
         self.dropped = np.inf
+        self.closing = len(self.rows) < 2 or not bool(self.tables.shared[self.rows[-2]])
+        """Whether every run counts in the end: one that is open there before a shared tensor does not."""
         self._completions()
 
     def _completions(self) -> None:
@@ -211,7 +213,8 @@ class _Stage:
 
     def _pruned(self, labels: _Labels, parents: Array, at: int, wanted: float) -> tuple[_Labels, Array]:
         reserve = self._reserve(labels, self.rest_f[at], self.rest_b[at], self.rest_w[at])
-        over = labels.memory + labels.peak + reserve - self.limit
+        highest = np.maximum(labels.peak, labels.run) if self.closing else labels.peak
+        over = labels.memory + highest + reserve - self.limit
         rest = self.rest[at][labels.recompute.astype(int), :, labels.layout]
         reach = (labels.time[:, None] + self.per_byte[None, :] * over[:, None] + rest).max(axis=1)
         good = np.flatnonzero(reach <= wanted)
