@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwise.partition.graph import Floats, Ints, Path, Ready
+from shardwise.partition.graph import Bools, Floats, Ints, Path, Ready
 from shardwise.partition.milp import Level, Programme, Solved
 from shardwise.partition.rank_cuts import RankCut, RankCuts
 from shardwise.pipeline.action import B
@@ -54,6 +54,8 @@ class Bounder:
     """Whether what whole layers cost a rank goes in: tighter where memory is short, but no mean of paths any more."""
     begins: tuple[int, float] | None = None
     """`Programme.begin`: so many first layers of every chunk, and how many may follow."""
+    allowed: Bools | None = None
+    """Chunks x runs, where layers may lie; None: anywhere that keeps their order."""
     bound: float = 0.0
     out_of_time: bool = False
     infeasible: bool = False
@@ -61,53 +63,75 @@ class Bounder:
     fractions: Floats | None = None
     """Counts of the relaxed optimum: where good partitions are near."""
     _programme: Programme = field(init=False)
+    _whole_ranks: bool = False
 
-    def relax(self, *, ordered: bool = True, known: Sequence[Path] = ()) -> None:
+    def relax(self, *, ordered: bool = True, known: Sequence[Path] = (), cuts: Sequence[RankCut] = ()) -> None:
         """The linear relaxation, nearly to the last path, or until `found` has enough.
 
-        `ordered` False lets runs of layers stand in any order: looser, and without binary variables. `known`: paths to
-        begin with, such as those that bind in a problem over the same order.
+        `ordered` False lets runs of layers stand in any order: looser, and without binary variables. `known`, `cuts`:
+        to begin with, such as the paths that bind in a problem over the same order.
         """
-        cuts = list[RankCut]()
-        if ordered and len(self.ready.run_counts) > 1:  # without binaries most paths are found a hundred times faster
-            self.relax(ordered=False, known=known)
-            if self.out_of_time or self.infeasible or self.found(self.bound, None):
-                return
-            known, cuts, self.relaxations = self._programme.paths, self._programme.rank_cuts, _SEAMS[1]
-        self._programme = Programme(self.ready, ordered=ordered)
+        self._programme = Programme(self.ready, ordered=False, allowed=self.allowed)
         if self.begins:
             self._programme.begin(*self.begins)
         own = self.ready.critical(self.ready.durations(self.incumbent))
-        for path in known or (own, *rank_paths(self.ready)):
+        self._cut(known or (own, *rank_paths(self.ready)), cuts)
+        self._relaxed(_ROUGH)
+        if self.rank_cuts:
+            self._cut_ranks()
+        enough = self.found(self.bound, None)
+        if ordered and len(self.ready.run_counts) > 1 and not (enough or self.out_of_time or self.infeasible):
+            self._order()
+            self.found(self.bound, None)
+
+    def _order(self) -> None:
+        """The same in order: without the binaries that takes, most paths were found a hundred times faster."""
+        known, cuts, self.relaxations = self._programme.paths, self._programme.rank_cuts, _SEAMS[1]
+        self._programme = Programme(self.ready, allowed=self.allowed)
+        if self.begins:
+            self._programme.begin(*self.begins)
+        self._cut(known, cuts)
+        self._relaxed(_ROUGH)
+
+    def _cut(self, paths: Sequence[Path], cuts: Sequence[RankCut]) -> None:
+        for path in paths:
             self._programme.cut(path)
         for cut in cuts:
             self._programme.cut_rank(cut)
-        self._relaxed(_ROUGH)
-        if self.rank_cuts and not (ordered and len(self.ready.run_counts) > 1):
-            self._cut_ranks()
-        self.found(self.bound, None)
 
     def _cut_ranks(self) -> None:
         """Cuts of single ranks, as long as they help."""
-        ranks, before = RankCuts(self.ready), 0.0
+        ranks, before = RankCuts(self.ready, self.allowed), 0.0
         while not self.out_of_time and self.bound > before * (1 + _HELPS):
             before, path = self.bound, self.mean_path()
             if path is None or self.fractions is None:
                 return
             cuts = list(ranks.violated(self.fractions, path, _TIGHT * before))
-            for cut in cuts:
-                self._programme.cut_rank(cut)
+            self._cut((), cuts)
             if not cuts or self.found(self.bound, None):
                 return
             self._relaxed(_ROUGH)
 
-    def binding(self) -> list[Path]:
-        """The paths that hold the relaxed optimum up."""
+    def binding(self, share: float = _HOLDS) -> list[Path]:
+        """The paths that hold the relaxed optimum up, or are nearly as long."""
         if self.fractions is None:
             return []
         times = self.ready.durations(self.fractions)
         lengths = [path.under(times) for path in self._programme.paths]
-        return [path for path, long in zip(self._programme.paths, lengths, strict=True) if long > max(lengths) * _HOLDS]
+        return [path for path, long in zip(self._programme.paths, lengths, strict=True) if long > max(lengths) * share]
+
+    @property
+    def cuts(self) -> list[RankCut]:
+        """Those of single ranks so far."""
+        return self._programme.rank_cuts
+
+    def raised(self) -> bool:
+        """After `relax`, once more with the layers of every rank whole; false: that raises the bound no further."""
+        if not self._whole_ranks:
+            self._programme.make_integer("ranks")
+        self._whole_ranks, self.rounds, before = True, 1, self.bound
+        self._whole(*_LEVELS[0])
+        return self.bound > before * (1 + _HELPS)
 
     def mean_path(self) -> Path | None:
         """The paths of the relaxation as they hold its optimum up: their mean alone proves the bound."""

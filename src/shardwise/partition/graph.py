@@ -28,6 +28,7 @@ from shardwise.pipeline.timeline import action_bytes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
 _ROOM = 1e-9
 """Share of a limit by which rounding may exceed it."""
 
@@ -175,10 +176,10 @@ class Ready:
         most = np.maximum.reduceat(levels, np.searchsorted(self.row_rank, np.arange(self.problem.pp)), axis=-1)
         return np.asarray(static + most)
 
-    def fits(self, counts: Ints) -> npt.NDArray[np.bool_]:
+    def fits(self, counts: Ints) -> Bools:
         return np.asarray((self.peaks(counts) <= self.limits).all(axis=-1))
 
-    def in_order(self, counts: Ints) -> npt.NDArray[np.bool_]:
+    def in_order(self, counts: Ints) -> Bools:
         """Of many matrices of counts, where no layer comes before one of an earlier run."""
         runs = np.stack([counts[:, :, self.run_of == run].any(axis=2) for run in range(len(self.run_counts))])
         first, last = runs.argmax(axis=2), self.chunks - 1 - runs[:, :, ::-1].argmax(axis=2)
@@ -236,7 +237,7 @@ def graph_of(schedule: Schedule, hop: float) -> tuple[Ints, Ints, Ints, Floats]:
 
 
 @lru_cache(maxsize=64)  # a search asks for many problems over one order
-def _links(schedule: Schedule) -> tuple[Ints, Ints, Ints, npt.NDArray[np.bool_]]:
+def _links(schedule: Schedule) -> tuple[Ints, Ints, Ints, Bools]:
     """The graph without times, and which messages cross ranks; read only.
 
     With equal times an action starts after what it needs has ended, so the order of starts is an order to work in.

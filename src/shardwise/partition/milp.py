@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardwise.partition.graph import Floats, Ints, Path, Ready
+from shardwise.partition.graph import Bools, Floats, Ints, Path, Ready
 from shardwise.partition.rank_cuts import RankCut
 
 Level = Literal["ranks", "chunks", "counts"]
@@ -38,10 +38,11 @@ class Solved:
 class Programme:
     """A programme that grows by cuts and by integer variables."""
 
-    def __init__(self, ready: Ready, *, ordered: bool = True) -> None:
+    def __init__(self, ready: Ready, *, ordered: bool = True, allowed: Bools | None = None) -> None:
+        """`allowed`: chunks x runs, where layers may lie; None: anywhere."""
         import highspy
 
-        self.ready, self.kinds = ready, highspy.HighsVarType
+        self.ready, self.allowed, self.kinds = ready, allowed, highspy.HighsVarType
         self.infinity = highspy.kHighsInf
         self.status = highspy.HighsModelStatus
         self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -81,6 +82,8 @@ class Programme:
 
     def _columns(self) -> None:
         most = np.tile(self.ready.run_counts[self.ready.run_of].astype(float), self.ready.chunks)
+        if self.allowed is not None:
+            most *= self.allowed[:, self.ready.run_of].ravel()
         self.solver.addVars(self.cells, np.zeros(self.cells), most)
         self.solver.addVar(0.0, self.infinity)
         self.solver.changeColCost(self.cells, 1.0)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwise.partition.graph import Floats, Ints, Path, Ready
+from shardwise.partition.graph import Bools, Floats, Ints, Path, Ready
 
 _MOST = 4000
 """Points of a rank; one with more is left out."""
@@ -35,8 +35,9 @@ class RankCut(NamedTuple):
 class RankPoints:
     """The whole numbers of layers that fit on a rank, and what they cost."""
 
-    def __init__(self, ready: Ready, rank: int) -> None:
-        self.ready = ready
+    def __init__(self, ready: Ready, rank: int, allowed: Bools | None = None) -> None:
+        """`allowed`: chunks x runs, where layers may lie."""
+        self.ready, self.allowed = ready, allowed
         self.own = np.flatnonzero(ready.rank_of == rank)
         self.runs = len(ready.run_counts)
         moments = ready.rows[ready.row_rank == rank][:, self.own]
@@ -51,8 +52,9 @@ class RankPoints:
         """Per point: layers of every chunk and run, in that order. None: too many."""
         cells = len(self.own) * self.runs
         found, left = np.zeros((1, 0)), self.room[None, :]
+        allowed = np.ones(cells) if self.allowed is None else self.allowed[self.own].ravel()
         for cell in range(cells):
-            most = int(self.ready.run_counts[cell % self.runs])
+            most = int(self.ready.run_counts[cell % self.runs] * allowed[cell])
             layers = np.tile(np.arange(most + 1.0), len(found))
             found = np.hstack((np.repeat(found, most + 1, axis=0), layers[:, None]))
             left = np.repeat(left, most + 1, axis=0) - layers[:, None] * self.leanest[:, cell]
@@ -62,7 +64,7 @@ class RankPoints:
                 return None
         return found
 
-    def _sound(self, found: Floats, cell: int) -> np.ndarray:
+    def _sound(self, found: Floats, cell: int) -> Bools:
         """Where runs keep their order up to this cell, and a chunk that ends there has its fewest layers."""
         chunk, run = divmod(cell, self.runs)
         later = [k for k in range(cell) if k % self.runs > run and k // self.runs < chunk]
@@ -120,10 +122,10 @@ def _steps(cost: Floats, taken: Floats) -> tuple[float, list[tuple[float, float]
 class RankCuts:
     """Cuts for every rank whose points can be listed."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: Ready, allowed: Bools | None = None) -> None:
         self.ready = ready
         ranks = np.flatnonzero(np.isfinite(ready.limits)).tolist()
-        listed = (RankPoints(ready, rank) for rank in ranks)
+        listed = (RankPoints(ready, rank, allowed) for rank in ranks)
         self.ranks = [one for one in listed if one.points is not None and len(one.points)]
 
     def violated(self, fractions: Floats, path: Path, least: float) -> Iterator[RankCut]:

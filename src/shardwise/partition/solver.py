@@ -19,11 +19,12 @@ import numpy as np
 from shardwise.errors import InputError
 from shardwise.partition import dynamic
 from shardwise.partition.bound import Bounder
-from shardwise.partition.graph import Ints, Ready
+from shardwise.partition.graph import Floats, Ints, Ready
 from shardwise.partition.improve import improve, roundings, starts
 from shardwise.partition.least_memory import refuse, tightest
 from shardwise.partition.portfolio import Attempt, endless, guided, opening
 from shardwise.partition.problem import CLOSE, BalanceAnswer, Evaluation, Partition, Problem, check_problem
+from shardwise.partition.seams import SeamSearch
 
 Report = Callable[[float, float, int], None]
 """Called with the best time, the bound and the number of evaluations."""
@@ -209,7 +210,7 @@ def _search(search: _Search, *, prove: bool) -> None:
     """Annealing and bounds in turns; annealing has the first word and the last."""
     if search.proven:
         return
-    first, relaxed, searched, proved = _UNTIL
+    first, relaxed, searched, _ = _UNTIL
     fresh = [search.counts.copy(), *starts(search.ready)]
     search.run(opening(fresh), first)
     if search.proven or search.late():
@@ -217,15 +218,37 @@ def _search(search: _Search, *, prove: bool) -> None:
     bounder = Bounder(
         ready=search.ready, incumbent=search.counts, deadline=search.at(relaxed), found=search.told, rank_cuts=True
     )  # fmt: skip
-    _bounded(search, bounder.relax)
-    near = [] if bounder.fractions is None else list(roundings(search.ready, bounder.fractions, _GUIDED))
+    seams = SeamSearch(ready=search.ready, found=search.told) if len(search.ready.run_counts) > 1 else None
+    fractions = _relax(search, bounder, seams)
+    near = [] if fractions is None else list(roundings(search.ready, fractions, _GUIDED))
     attempts = endless([*fresh, *near], search.best)
     search.run(chain(guided(near), islice(attempts, _COUNTED)), searched)
-    if prove and not search.proven and not search.late():
-        bounder.incumbent, bounder.deadline = search.counts, search.at(proved)
-        _bounded(search, bounder.tighten)
-        search.out_of_time = search.out_of_time or bounder.out_of_time
+    if prove:
+        _prove(search, bounder, seams)
     search.run(attempts if search.effort is None else islice(attempts, _COUNTED), 1.0)
+
+
+def _relax(search: _Search, bounder: Bounder, seams: SeamSearch | None) -> Floats | None:
+    """The first bound, and the relaxed optimum."""
+    if seams is None:
+        _bounded(search, bounder.relax)
+        return bounder.fractions
+    _bounded(search, lambda: seams.run(search.counts, search.time, bounder.deadline, whole=False))
+    return seams.fractions
+
+
+def _prove(search: _Search, bounder: Bounder, seams: SeamSearch | None) -> None:
+    """Better bounds, until nothing is left to prove."""
+    bounder.deadline = search.at(_UNTIL[3])
+    if seams is not None and not search.proven:
+        _bounded(search, lambda: seams.run(search.counts, search.time, bounder.deadline, whole=True))
+    if search.proven or search.late():
+        return
+    bounder.incumbent = search.counts
+    if seams is not None:
+        _bounded(search, bounder.relax)
+    _bounded(search, bounder.tighten)
+    search.out_of_time = search.out_of_time or bounder.out_of_time
 
 
 def _bounded(search: _Search, work: Callable[[], None]) -> None:
