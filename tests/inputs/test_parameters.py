@@ -38,9 +38,9 @@ def test_switches():
 def test_experts():
     moe = Moe(experts=4, top_k=2, expert_ffn=6, shared_ffn=5, first_dense=1, shared_gate=True, router_bias=True)
     found = count(replace(TINY, moe=moe))
-    assert (found.dense_layers, found.moe_layers) == (1, 1)
+    assert found.mixed == (("attention", "dense", 1), ("attention", "experts", 1))
     assert (found.router, found.expert, found.shared) == (36, 144, 120 + 8)
-    assert found.moe_layer == 192 + 16 + 36 + 128 + 4 * 144
+    assert found.layer("attention", "experts") == 192 + 16 + 36 + 128 + 4 * 144
     assert found.total - found.active == 2 * 144
     biased = count(replace(TINY, moe=replace(moe, expert_bias=True)))
     assert biased.expert == 144 + 2 * 6 + 8
@@ -48,7 +48,7 @@ def test_experts():
 
 def test_every_second_layer():
     found = count(replace(TINY, layers=6, moe=Moe(experts=4, top_k=1, expert_ffn=6, every=2)))
-    assert (found.dense_layers, found.moe_layers) == (3, 3)
+    assert [number for _, _, number in found.mixed] == [3, 3]
 
 
 def test_latent_attention():
@@ -61,7 +61,7 @@ def test_latent_attention():
 
 def test_multi_token_prediction():
     found = count(replace(TINY, mtp=1))
-    assert found.mtp == found.dense_layer + 2 * 64 + 3 * 8
+    assert found.mtp == found.layer("attention", "dense") + 2 * 64 + 3 * 8
     assert found.total == found.main + found.mtp
     moe = Moe(experts=4, top_k=2, expert_ffn=6)
-    assert count(replace(TINY, mtp=1, moe=moe)).mtp_moe == 1
+    assert count(replace(TINY, mtp=1, moe=moe)).ahead == ("experts",)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from shardwise.check.pattern import blocks_of_layers, pattern_faults
 from shardwise.check.rule import Combination, divisors_near, either, rule
 from shardwise.check.values import value_faults
 from shardwise.errors import Fault, InputError
@@ -57,12 +58,12 @@ def dense_layers(case: Combination) -> Iterator[Fault]:
         yield Fault("model.moe.first_dense", f"{moe.first_dense} dense layers of {layers}; use at most {layers}")
 
 
-@rule("model.moe", "model.layers", "model.ffn")
+@rule("model.moe", "model.layers", "model.ffn", "model.feeds")
 def ffn_of_dense_layers(case: Combination) -> Iterator[Fault]:
     model = case.model
     if model.ffn >= 1:
         return
-    dense = sum(not model.is_moe_layer(index) for index in range(model.layers))
+    dense = sum(model.feed_of(index) == "dense" for index in range(model.layers))
     if dense:
         yield Fault(
             "model.ffn", f"{dense} layers have an ordinary feed-forward block, but its width is {model.ffn}; give it"
@@ -171,8 +172,8 @@ def memory_left(case: Combination) -> Iterator[Fault]:
 
 RULES = (
     kv_heads_divide_heads, experts_visited, experts_in_groups, dense_layers, ffn_of_dense_layers, position_table,
-    rotary_pairs, rotary_scaling, rotary_share, norms, dropout, network_reaches, levels_nest, number_formats,
-    memory_left,
+    rotary_pairs, rotary_scaling, rotary_share, norms, blocks_of_layers, dropout, network_reaches, levels_nest,
+    number_formats, memory_left,
 )  # fmt: skip
 
 
@@ -185,6 +186,7 @@ def checked_model(model: Model, title: str) -> Model:
 
 
 def _crossed(model: Model) -> Iterator[Fault]:
+    yield from pattern_faults(model)
     if model.heads % model.kv_heads:
         near = [n for n in range(1, min(model.heads, 1024) + 1) if model.heads % n == 0]
         yield Fault("model.kv_heads", f"{model.kv_heads} does not divide heads {model.heads}; use one of {near}")

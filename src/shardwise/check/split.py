@@ -9,17 +9,25 @@ from shardwise.check.rule import Combination, divisors_near, either, multiples_n
 from shardwise.errors import Fault
 from shardwise.inputs.formats import format_of
 
-_SHAPE = ("model.heads", "model.kv_heads", "model.hidden", "model.ffn", "model.moe", "model.mla", "model.layers")
+_SHAPE = ("model.heads", "model.kv_heads", "model.hidden", "model.ffn", "model.moe", "model.mla", "model.layers",
+          "model.recurrent", "model.mixers", "model.feeds")  # fmt: skip
 
 
 def _split_by_tp(case: Combination) -> dict[str, int]:
     """What tensor parallel cuts into equal parts, by name."""
     model, moe = case.model, case.model.moe
-    parts = {"heads": model.heads}
-    if model.mla is None:
-        parts["kv_heads"] = model.kv_heads
+    mixers = {model.mixer_of(index) for index in range(model.layers)}
+    parts: dict[str, int] = {}
+    if mixers & {"attention", "both"}:
+        parts["heads"] = model.heads
+        if model.mla is None:
+            parts["kv_heads"] = model.kv_heads
     parts["hidden"] = model.hidden
-    if any(not model.is_moe_layer(index) for index in range(model.layers)):
+    if model.recurrent:
+        parts["recurrent.heads"] = model.recurrent.heads
+        if model.recurrent.key_heads:
+            parts["recurrent.key_heads"] = model.recurrent.key_heads
+    if any(model.feed_of(index) == "dense" for index in range(model.layers)):
         parts["ffn"] = model.ffn
     if moe and moe.shared_ffn:
         parts["moe.shared_ffn"] = moe.shared_ffn
@@ -83,6 +91,18 @@ def heads_by_cp(case: Combination) -> Iterator[Fault]:
             f"all-to-all exchanges heads: {model.heads} and {model.kv_heads} for keys and values do not divide over "
             f"tp {s.tp} x cp {s.cp}; use cp {legal}, or cp_kind ring",
         )
+
+
+@rule("cp", "tp", "model.recurrent")
+def recurrent_heads_by_cp(case: Combination) -> Iterator[Fault]:
+    s, mixer = case.strategy, case.model.recurrent
+    if s.cp == 1 or mixer is None:
+        return
+    heads = math.gcd(mixer.heads, mixer.key_heads or mixer.heads)
+    if heads % (s.tp * s.cp) and heads % s.tp == 0:
+        legal = either(n for n in divisors_near(heads // s.tp, s.cp) if n != s.cp)
+        told = f"recurrent layers exchange heads: {mixer.heads} and {mixer.key_heads or mixer.heads} of keys"
+        yield Fault("strategy.cp", f"{told} do not divide over tp {s.tp} x cp {s.cp}; use cp {legal}")
 
 
 @rule("ep", "etp", "model.moe")
@@ -159,6 +179,7 @@ RULES = (
     sequence_parts,
     position_rows,
     heads_by_cp,
+    recurrent_heads_by_cp,
     experts_by_ep,
     adapters,
 )

@@ -11,6 +11,7 @@ from shardwise import api
 from shardwise.cli.options import MODEL
 from shardwise.cli.output import Output, output_options
 from shardwise.inputs.load import model_names
+from shardwise.inputs.mixers import Recurrent, Sparse
 from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 from shardwise.inputs.parameters import Parameters, count
 from shardwise.units import show_count
@@ -70,11 +71,11 @@ def _show(name: str, output: Output) -> None:
     output.table(("block", "parameters", "share"), _blocks(parameters))
 
 
-def _fields(value: Model | Mla | Moe | RopeScaling, at: str = "") -> Iterator[tuple[str, str]]:
+def _fields(value: Model | Mla | Moe | Recurrent | RopeScaling | Sparse, at: str = "") -> Iterator[tuple[str, str]]:
     """What a model gives beside the defaults."""
     for field in fields(value):
         item = getattr(value, field.name)
-        if isinstance(item, Mla | Moe | RopeScaling):
+        if isinstance(item, Mla | Moe | Recurrent | RopeScaling | Sparse):
             yield from _fields(item, f"{at}{field.name}.")
         elif item != field.default:
             yield f"{at}{field.name}", str(item)
@@ -89,9 +90,9 @@ def _blocks(parameters: Parameters) -> Iterator[tuple[str, ...]]:
 def _parts(p: Parameters) -> Iterator[tuple[str, int]]:
     """Parts that add up to the total."""
     yield "embedding", p.embedding + p.position + p.embedding_norm
-    yield "dense layers", p.dense_layers * p.dense_layer
-    yield "expert layers", p.moe_layers * p.moe_layer
-    mtp = p.mtp_dense * p.dense_layer + p.mtp_moe * p.moe_layer + (p.mtp_dense + p.mtp_moe) * p.mtp_extra
-    yield "multi-token prediction", mtp
+    yield "dense layers", p.of_feed("dense")
+    yield "expert layers", p.of_feed("experts")
+    yield "layers that only mix", p.of_feed("none")
+    yield "multi-token prediction", p.mtp
     yield "output", p.final_norm + p.head
     yield "total", p.total

@@ -146,7 +146,7 @@ def _ops_walk(ops: list[Op], grad_bytes: float, *, compiled: bool) -> Walk:
         if op.kind == "attention":
             rows, queries, _, _, size_v, _, _ = op.shape
             kept += 2.0 * rows * queries * size_v
-        elif op.kind == "memory":
+        elif op.kind in {"memory", "scan"}:
             recomputed.append(index)
         else:
             kept += 2.0 * op.shape[0] * op.shape[1] / 2

@@ -2,6 +2,7 @@
 
     product     flops / (peak x share) x (1 + depth0 / depth) x waves, at least its traffic, plus a fixed cost
     attention   flops / (peak x share x s / (s + half)), slower with few blocks of queries
+    scan        flops / (peak x share), at least its traffic, plus a fixed cost per kernel
     memory      bytes / (bandwidth x share), plus a fixed cost per kernel
 
 Byte counts of memory-bound operators are weighted: a kernel that reaches half of streaming speed counts twice.
@@ -263,6 +264,8 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False, single: bool = F
         return KernelTimes(forward, op.bytes_b / (bandwidth * b) + op.kernels_b * fixed, 0.0)
     if op.kind == "attention":
         return _attention(op, machine)
+    if op.kind == "scan":
+        return _scan(op, machine)
     rate = machine.gemm if narrow else machine.single if single else machine.wide
     rows, columns, depth = op.shape[0], op.shape[1], op.shape[2]
     if op.kind == "grouped":
@@ -279,6 +282,17 @@ def op_times(op: Op, machine: Machine, *, narrow: bool = False, single: bool = F
         _product("F", rows, columns, depth, machine, rate) + beside_f,
         _product("I", rows, depth, columns, machine, rate) + beside_b,
         gradient,
+    )
+
+
+def _scan(op: Op, machine: Machine) -> KernelTimes:
+    """A recurrence in chunks: products of small matrices, or what it moves, whichever takes longer."""
+    forward, backward, _ = op.flops()
+    rate = machine.wide * ASSUMED.scan
+    return KernelTimes(
+        max(forward / rate, op.bytes_f / machine.bandwidth) + op.kernels_f * machine.kernel_fixed,
+        max(backward / rate, op.bytes_b / machine.bandwidth) + op.kernels_b * machine.kernel_fixed,
+        0.0,
     )
 
 

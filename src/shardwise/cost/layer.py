@@ -12,8 +12,9 @@ from shardwise.cost.activations import Walk, full_walk, plain_walk, selective_wa
 from shardwise.cost.kernels import KernelTimes, Machine, op_times
 from shardwise.cost.network import Group, exchanged
 from shardwise.inputs.assumed import ASSUMED
+from shardwise.inputs.mixers import Feed, Mixer
 from shardwise.ops.embedding import embedding, head
-from shardwise.ops.layer import LayerKind, attention_ops, feed_forward_ops, layer_ops, mtp_ops
+from shardwise.ops.layer import LayerKind, feed_forward_ops, layer_ops, mixer_ops, mtp_ops
 from shardwise.ops.linear import adapter_params, narrow_of
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
@@ -185,12 +186,12 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
     do not know is left out of what each is remembered by, so that many strategies share one.
     """
     halves = [
-        _attention_half(
-            shard._replace(ep=1, etp=1, dispatcher="", fixed=False), kind.window, machine,
+        _mixer_half(
+            shard._replace(ep=1, etp=1, dispatcher="", fixed=False), kind.mixer, kind.window, machine,
             groups._replace(ep=ALONE, etp=ALONE),
         ),
         _feed_forward_half(
-            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind=""), kind.moe, machine,
+            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind=""), kind.feed, machine,
             groups._replace(cp=ALONE),
         ),
     ]  # fmt: skip
@@ -198,13 +199,13 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
 
 
 @lru_cache(maxsize=4096)
-def _attention_half(shard: Shard, window: int, machine: Machine, groups: Groups) -> PricedOps:
-    return _priced(attention_ops(shard, window), shard, machine, groups)
+def _mixer_half(shard: Shard, mixer: Mixer, window: int, machine: Machine, groups: Groups) -> PricedOps:
+    return _priced(mixer_ops(shard, mixer, window), shard, machine, groups)
 
 
 @lru_cache(maxsize=4096)
-def _feed_forward_half(shard: Shard, moe: bool, machine: Machine, groups: Groups) -> PricedOps:
-    return _priced(feed_forward_ops(shard, moe=moe), shard, machine, groups)
+def _feed_forward_half(shard: Shard, feed: Feed, machine: Machine, groups: Groups) -> PricedOps:
+    return _priced(feed_forward_ops(shard, feed), shard, machine, groups)
 
 
 @lru_cache(maxsize=1024)
@@ -326,7 +327,7 @@ def whole_walk(plain: Block, shard: Shard, group: int = 1) -> Walk:
 
 
 # Columns of `Seconds`.
-_COLUMN = {"gemm": 0, "grouped": 0, "attention": 1, "memory": 2}
+_COLUMN = {"gemm": 0, "grouped": 0, "attention": 1, "scan": 1, "memory": 2}
 _AXES = {"tp": 3, "cp": 4, "ep": 5, "etp": 5}
 _SLOWED, _HOST, _WIRE = 6, 7, 8
 

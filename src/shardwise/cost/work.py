@@ -70,7 +70,7 @@ def _trained(op: Op, shard: Shard, machine: Machine) -> tuple[Phases, Phases]:
 
 def op_bytes(op: Op, machine: Machine) -> Phases:
     """Bytes accessed by the passes of an operator."""
-    if op.kind == "memory":
+    if op.kind in {"memory", "scan"}:
         return op.bytes_f, op.bytes_b, 0.0
     if op.kind == "attention":
         rows, queries, keys, size_qk, size_v, _, kv = op.shape

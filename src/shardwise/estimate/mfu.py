@@ -11,7 +11,7 @@ from shardwise.ops.attention import area
 
 @lru_cache(maxsize=1024)
 def model_flops(model: Model, seq: int, *, causal: bool, frozen: bool = False) -> float:
-    """Forward and backward operations per token: 6 per active matrix weight, and attention.
+    """Forward and backward operations per token: 6 per active matrix weight, attention, and recurrences.
 
     `causal`: only the half of the scores that a causal mask leaves is counted; else the full square. `frozen`: the
     matrices do not train, so that they have no gradient of their own.
@@ -20,7 +20,11 @@ def model_flops(model: Model, seq: int, *, causal: bool, frozen: bool = False) -
     # embedding look-ups cost nothing; a tied output layer still does
     head = model.vocab * model.hidden * (1 + model.mtp)
     active = parameters.active - parameters.ends + head
-    return (4.0 if frozen else 6.0) * active + _attention(model, seq, causal=causal)
+    recurrent = 0.0
+    if model.recurrent:
+        layers = sum(model.mixer_of(index) in {"recurrent", "both"} for index in range(model.layers))
+        recurrent = 6.0 * layers * model.recurrent.products
+    return (4.0 if frozen else 6.0) * active + _attention(model, seq, causal=causal) + recurrent
 
 
 def _attention(model: Model, seq: int, *, causal: bool) -> float:
@@ -28,7 +32,12 @@ def _attention(model: Model, seq: int, *, causal: bool) -> float:
         widths = model.heads * (model.mla.nope_size + model.mla.rope_size + model.mla.value_size)
     else:
         widths = 2 * model.heads * model.head_size
-    shares = [area(seq, model.window_of(index)) for index in range(model.layers)]
+    chosen = model.sparse.top_k if model.sparse else 0
+    shares = [
+        area(seq, chosen or model.window_of(index), chunked=model.chunked)
+        for index in range(model.layers)
+        if model.mixer_of(index) in {"attention", "both"}
+    ]
     shares += [0.5] * model.mtp
     if not causal:
         shares = [min(1.0, 2 * share) for share in shares]

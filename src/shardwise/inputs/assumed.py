@@ -61,6 +61,10 @@ class Assumed:
     12 us a tensor longer than in passes over many: two launches, of which some hide."""
     fp8_attention: float = 1.3
     """Speed of attention in 8 bit over that in 16 bit, both passes, its casts counted in."""
+    scan: float = 0.3
+    """Speed of recurrences computed in chunks (Mamba-2, delta nets, lightning attention) over that of plain products in
+    16 bit: their matrices are 64 to 256 wide and states pass between them. The Mamba-2 paper (arXiv 2405.21060, figure
+    10) has its kernel meet FlashAttention-2 at sequences of 2,048 on an A100, which is 0.25 to 0.35 of a product's."""
     graphed_attention: float = 0.5
     """Share of a layer's own host code that goes when CUDA graphs cover its attention alone: about half of a layer's
     kernels and modules stand there. What graphs keep in pools of their own is assumed to be nothing."""

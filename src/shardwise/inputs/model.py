@@ -1,10 +1,11 @@
-"""What is trained: the shape of a decoder-only transformer, and nothing about how it is split."""
+"""What is trained: the shape of a decoder-only language model, and nothing about how it is split."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.inputs.mixers import Feed, Mixer, Recurrent, Sparse
 from shardwise.inputs.serialise import later
 
 Activation = Literal["swiglu", "geglu", "gelu", "relu", "squared-relu"]
@@ -192,6 +193,20 @@ class Model:
     """Multi-head latent attention in place of ordinary attention."""
     moe: Moe | None = None
     """Mixture of experts in place of the feed-forward block."""
+    recurrent: Recurrent | None = None
+    """What mixes tokens in layers that have no attention."""
+    mixers: tuple[Mixer, ...] = later(())
+    """What mixes tokens, cycled over the layers: attention, recurrent, both side by side, or none (a layer that is a
+    feed-forward block alone). Empty: attention everywhere."""
+    feeds: tuple[Feed, ...] = later(())
+    """Feed-forward blocks, cycled over the layers: dense, experts, or none (a layer that only mixes). Empty: as `moe`
+    says."""
+    sparse: Sparse | None = None
+    """Attention goes to keys that an indexer chooses."""
+    chunked: bool = later(False)
+    """A window is a chunk of the sequence whose tokens see each other and none outside (Llama 4)."""
+    attention_gate: bool = later(False)
+    """A gate as wide as the queries scales attention's output (Qwen3-Next)."""
     mtp: int = 0
     """Multi-token-prediction layers after the last layer, each a transformer layer with a projection and norms."""
     dropout: float = 0.0
@@ -204,7 +219,19 @@ class Model:
     def is_moe_layer(self, index: int) -> bool:
         """Whether layer `index` (from 0) has experts; multi-token-prediction layers count on after the last."""
         moe = self.moe
+        if self.feeds:
+            return moe is not None and self.feeds[index % len(self.feeds)] == "experts"
         return moe is not None and index >= moe.first_dense and (index - moe.first_dense) % moe.every == moe.every - 1
+
+    def mixer_of(self, index: int) -> Mixer:
+        """What mixes tokens in layer `index`."""
+        return self.mixers[index % len(self.mixers)] if self.mixers else "attention"
+
+    def feed_of(self, index: int) -> Feed:
+        """The feed-forward block of layer `index`."""
+        if self.is_moe_layer(index):
+            return "experts"
+        return "none" if self.feeds and self.feeds[index % len(self.feeds)] == "none" else "dense"
 
     def window_of(self, index: int) -> int:
         """Sliding window of layer `index`, 0 for full attention."""

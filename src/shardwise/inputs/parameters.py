@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
+from shardwise.inputs.mixers import Feed, Mixer
 from shardwise.inputs.model import GATED, Model
+
+_FEEDS: tuple[Feed, ...] = ("dense", "experts", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +22,11 @@ class Parameters:
     embedding_norm: int
     """Norm after the embedding."""
     attention: int
-    """Attention of one layer: projections, biases, norms on queries and keys, sinks."""
+    """Attention of one layer: projections, biases, norms on queries and keys, sinks, its gate and its indexer."""
+    recurrent: int
+    """What stands in its place in layers without attention."""
     norms: int
-    """All norms of one layer on the residual stream."""
+    """All norms of one layer on the residual stream; half of them where it has one block of the two."""
     mlp: int
     """Feed-forward block of one dense layer."""
     router: int
@@ -35,42 +41,36 @@ class Parameters:
     """Output layer; only its bias where the weights are the embedding's."""
     mtp_extra: int
     """What one multi-token-prediction layer has beside its transformer layer: projection and norms."""
-    dense_layers: int
-    """Layers without experts, multi-token-prediction layers not counted."""
-    moe_layers: int
-    """Layers with experts, multi-token-prediction layers not counted."""
-    mtp_dense: int
-    """Multi-token-prediction layers without experts."""
-    mtp_moe: int
-    """Multi-token-prediction layers with experts."""
+    mixed: tuple[tuple[Mixer, Feed, int], ...]
+    """How many layers have which two blocks, multi-token-prediction layers not counted."""
+    ahead: tuple[Feed, ...]
+    """Feed-forward blocks of the multi-token-prediction layers, which have attention."""
     experts: int
     """Routed experts per layer."""
     top_k: int
     """Experts that each token visits."""
 
-    @property
-    def dense_layer(self) -> int:
-        return self.attention + self.norms + self.mlp
+    def layer(self, mixer: Mixer, feed: Feed, *, active: bool = False) -> int:
+        """One layer of these blocks; `active`: with only the experts that one token visits."""
+        visited = self.top_k if active else self.experts
+        mixes = {"attention": self.attention, "recurrent": self.recurrent, "none": 0,
+                 "both": self.attention + self.recurrent}[mixer]  # fmt: skip
+        feeds = {"dense": self.mlp, "experts": self.router + self.shared + visited * self.expert, "none": 0}[feed]
+        return mixes + feeds + (self.norms // 2 if "none" in {mixer, feed} else self.norms)
 
-    @property
-    def moe_layer(self) -> int:
-        return self.attention + self.norms + self.router + self.shared + self.experts * self.expert
-
-    @property
-    def active_moe_layer(self) -> int:
-        """A mixture-of-experts layer with only the experts that one token visits."""
-        return self.attention + self.norms + self.router + self.shared + self.top_k * self.expert
+    def of_feed(self, feed: Feed, *, active: bool = False) -> int:
+        """All layers with such a feed-forward block, multi-token prediction not counted."""
+        return sum(count * self.layer(mixer, own, active=active) for mixer, own, count in self.mixed if own == feed)
 
     @property
     def layers(self) -> int:
-        """All transformer layers, multi-token prediction not counted."""
-        return self.dense_layers * self.dense_layer + self.moe_layers * self.moe_layer
+        """All layers, multi-token prediction not counted."""
+        return sum(map(self.of_feed, _FEEDS))
 
     @property
     def mtp(self) -> int:
         """All multi-token-prediction layers; embedding and output layer are the model's own."""
-        layers = self.mtp_dense * self.dense_layer + self.mtp_moe * self.moe_layer
-        return layers + (self.mtp_dense + self.mtp_moe) * self.mtp_extra
+        return sum(self.layer("attention", feed) + self.mtp_extra for feed in self.ahead)
 
     @property
     def ends(self) -> int:
@@ -90,13 +90,13 @@ class Parameters:
     @property
     def active(self) -> int:
         """What one token passes through, embeddings included, multi-token prediction not."""
-        return self.ends + self.dense_layers * self.dense_layer + self.moe_layers * self.active_moe_layer
+        return self.ends + sum(self.of_feed(feed, active=True) for feed in _FEEDS)
 
 
 def count(model: Model) -> Parameters:
     """Count the parameters of a model, with its vocabulary unpadded."""
     moe = model.moe
-    moe_layers, all_moe = _moe_layers(model, model.layers), _moe_layers(model, model.layers + model.mtp)
+    blocks = Counter((model.mixer_of(index), model.feed_of(index)) for index in range(model.layers))
     width = model.embedding_size or model.hidden
     norm = _norm(model, model.hidden)
     return Parameters(
@@ -104,6 +104,7 @@ def count(model: Model) -> Parameters:
         position=model.max_positions * model.hidden if model.position == "learned" else 0,
         embedding_norm=norm if model.embedding_norm else 0,
         attention=_attention(model),
+        recurrent=model.recurrent.parameters(model.hidden) if model.recurrent else 0,
         norms=model.norms_per_layer * norm,
         mlp=_feed_forward(model, model.ffn, bias=model.mlp_bias),
         router=moe.experts * (model.hidden + moe.router_bias) if moe else 0,
@@ -112,18 +113,11 @@ def count(model: Model) -> Parameters:
         final_norm=norm,
         head=(0 if model.tied else model.vocab * width) + (model.vocab if model.head_bias else 0),
         mtp_extra=2 * model.hidden * model.hidden + 3 * norm if model.mtp else 0,
-        dense_layers=model.layers - moe_layers,
-        moe_layers=moe_layers,
-        mtp_dense=model.mtp - (all_moe - moe_layers),
-        mtp_moe=all_moe - moe_layers,
+        mixed=tuple((mixer, feed, number) for (mixer, feed), number in blocks.items()),
+        ahead=tuple(model.feed_of(model.layers + place) for place in range(model.mtp)),
         experts=moe.experts if moe else 0,
         top_k=moe.top_k if moe else 0,
     )
-
-
-def _moe_layers(model: Model, layers: int) -> int:
-    """How many of the first `layers` have experts: `Model.is_moe_layer`, counted."""
-    return max(0, layers - model.moe.first_dense) // model.moe.every if model.moe else 0
 
 
 def _norm(model: Model, width: int) -> int:
@@ -143,13 +137,15 @@ def _shared(model: Model) -> int:
 
 
 def _attention(model: Model) -> int:
-    sinks = model.heads if model.sinks else 0
-    return (_latent_attention(model) if model.mla else _plain_attention(model)) + sinks
+    more = model.heads if model.sinks else 0
+    if model.sparse:
+        more += model.sparse.parameters(model.hidden, model.mla.q_rank if model.mla else 0)
+    return (_latent_attention(model) if model.mla else _plain_attention(model)) + more
 
 
 def _plain_attention(model: Model) -> int:
     query, key = model.heads * model.head_size, model.kv_heads * model.head_size
-    weights = model.hidden * (2 * query + 2 * key)
+    weights = model.hidden * ((3 if model.attention_gate else 2) * query + 2 * key)
     biases = (query + 2 * key if model.qkv_bias else 0) + (model.hidden if model.out_bias else 0)
     normed = {"none": 0, "head": 2 * model.head_size, "full": query + key}[model.qk_norm]
     return weights + biases + normed

@@ -60,6 +60,8 @@ def attention(shard: Shard, window: int) -> list[Op]:
         ops.append(_rope(shard))
     ops += exchanged(shard, 2 * query_width(shard), 2 * kv_width(shard))
     ops.append(_core(shard, window))
+    if model.attention_gate:
+        ops.append(_gate(shard))
     ops.append(_output(shard))
     if model.norms_per_layer >= 4:
         ops.append(norm(shard, "post norm", "attention-norm"))
@@ -79,7 +81,7 @@ def query_width(shard: Shard) -> float:
 
 def _qkv(shard: Shard) -> Op:
     model = shard.model
-    outputs = query_width(shard) + 2 * kv_width(shard)
+    outputs = (2 if model.attention_gate else 1) * query_width(shard) + 2 * kv_width(shard)
     layer = Linear("qkv", "attention", model.hidden, outputs, "column", shard.hidden, shard.residual)
     return linear(shard, layer._replace(bias=model.qkv_bias, projections=3))
 
@@ -134,10 +136,12 @@ def _rope(shard: Shard) -> Op:
     )
 
 
-def area(queries: float, window: int) -> float:
-    """Share of the square of scores that a causal mask, and a sliding window, leave to be computed."""
+def area(queries: float, window: int, *, chunked: bool = False) -> float:
+    """Share of the square of scores that a causal mask, and a sliding window or chunks, leave to be computed."""
     if not window or window >= queries:
         return 0.5
+    if chunked:
+        return window / (2 * queries)
     return (window / queries) * (1 - window / (2 * queries))
 
 
@@ -189,7 +193,7 @@ def context_shape(
     kernels = shard.runtime.kernels
     masked = kernels.masked_windows and 0 < window < shard.whole_seq
     square = masked or (kernels.compiled and kernels.compiled_full_attention)
-    share = 1.0 if square else area(shard.whole_seq, window)
+    share = 1.0 if square else area(shard.whole_seq, window, chunked=shard.model.chunked)
     if cp == 1:
         return (rows, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), ()
     per_token = shard.element * shard.tokens * heads
@@ -268,7 +272,20 @@ def unfused_core(
     )
 
 
+def _gate(shard: Shard) -> Op:
+    """Attention's output times the gate that was projected beside the queries."""
+    size = shard.element * shard.tokens * query_width(shard)
+    plain = shard.runtime.kernels.activation == "eager"  # the gate's sigmoid is a kernel and a tensor of its own
+    return Op(
+        "attention gate", "attention", "memory", bytes_f=(5 if plain else 3) * size, bytes_b=(8 if plain else 5) * size,
+        kernels_f=2.0 if plain else 1.0, kernels_b=3.0 if plain else 1.0, kept=(2 if plain else 1) * size,
+        extra_f=size, extra_b=2 * size + shard.residual,
+    )  # fmt: skip
+
+
 def _output(shard: Shard) -> Op:
-    live = shard.residual if shard.sp else 0.0
-    layer = Linear("output", "attention", query_width(shard), shard.model.hidden, "row", live=live)
-    return linear(shard, layer._replace(bias=shard.model.out_bias))  # attention keeps its output already
+    live, gated = shard.residual if shard.sp else 0.0, shard.model.attention_gate
+    # attention keeps its output already, but for a gated one
+    kept = shard.element * shard.tokens * query_width(shard) if gated else 0.0
+    layer = Linear("output", "attention", query_width(shard), shard.model.hidden, "row", kept, live)
+    return linear(shard, layer._replace(bias=shard.model.out_bias))

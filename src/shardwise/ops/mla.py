@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Mla
 from shardwise.ops.attention import FLASH_KERNELS, context_shape, exchanged, unfused_core
+from shardwise.ops.indexer import chosen_keys, indexer
 from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
@@ -24,6 +25,8 @@ def latent_attention(shard: Shard, window: int) -> list[Op]:
     ops.append(_rope(shard, mla))
     width = shard.model.heads / shard.tp * (mla.nope_size + mla.rope_size + mla.value_size)
     ops += exchanged(shard, width, width)
+    if shard.model.sparse:
+        ops += indexer(shard, shard.model.sparse, mla.q_rank)
     ops += [_core(shard, mla, window), _output(shard, mla)]
     ops.append(residual_add(shard, "residual", "attention"))
     return ops
@@ -80,7 +83,12 @@ def _core(shard: Shard, mla: Mla, window: int) -> Op:
     size_qk = mla.nope_size + mla.rope_size
     per_head = shard.element * shard.tokens * heads
     query, value = per_head * size_qk, per_head * mla.value_size
-    shape, comms = context_shape(shard, heads, 1.0, size_qk, mla.value_size, window)
+    chosen = chosen_keys(shard)
+    # keys that differ from token to token are read compressed, and so are values: all heads share them
+    size_v = mla.kv_rank if chosen else mla.value_size
+    shape, comms = context_shape(
+        shard, heads, 1.0, mla.kv_rank + mla.rope_size if chosen else size_qk, size_v, chosen or window
+    )
     # values are a view of the up-projection's output, which holds the positionless keys as well
     held = value + (per_head * mla.nope_size if shard.runtime.kernels.rope != "fused" else 0.0)
     if not shard.flash:

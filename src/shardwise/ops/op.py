@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import comb
 from typing import Literal, NamedTuple
 
-Kind = Literal["gemm", "grouped", "attention", "memory"]
+Kind = Literal["gemm", "grouped", "attention", "scan", "memory"]
 Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "dispatch", "ring"]
 Axis = Literal["tp", "cp", "ep", "etp"]
 Phase = Literal["F", "I", "W"]
@@ -72,7 +72,8 @@ class Op(NamedTuple):
     kind: Kind
     shape: tuple[float, ...] = ()
     """gemm: rows, columns, depth; grouped: the same with the number of groups; attention: batch x heads, queries,
-    keys, size of query heads, size of value heads, share of the square that is computed, kv heads / heads."""
+    keys, size of query heads, size of value heads, share of the square that is computed, kv heads / heads; scan:
+    tokens, multiplications and additions of one in pairs, and those of backward over those of forward."""
     bytes_f: float = 0.0
     """Weighted traffic of the forward pass: of a memory-bound operator, or beside a product (casts)."""
     bytes_b: float = 0.0
@@ -108,5 +109,8 @@ class Op(NamedTuple):
             square = 2.0 * rows * queries * keys * area
             # backward: scores again, gradients of scores (size_v), of values (size_v), of queries and keys (size_qk)
             return square * (size_qk + size_v), square * (3 * size_qk + 2 * size_v), 0.0
+        if self.kind == "scan":
+            forward = 2.0 * self.shape[0] * self.shape[1]
+            return forward, forward * self.shape[2], 0.0
         product = 2.0 * self.shape[0] * self.shape[1] * self.shape[2]
         return product, product, product

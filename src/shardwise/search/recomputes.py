@@ -66,7 +66,7 @@ def recompute_choices(question: Question, size: int, kind: RecomputeKind) -> Ite
 def _has(question: Question, modules: tuple[str, ...], *, overlap: bool) -> bool:
     """Whether the runtime can recompute these parts, the model has them, and that can free anything."""
     model = question.model
-    dense = any(not model.is_moe_layer(index) for index in range(model.layers))
+    dense = any(model.feed_of(index) == "dense" for index in range(model.layers))
     wanted = {
         "core-attention": not (question.base.flash and question.runtime.kernels.flash),
         "mla-up": model.mla is not None,

@@ -340,6 +340,6 @@ def recomputed_names(recompute: Recompute, model: Model) -> tuple[str, ...]:
     """Theirs for our modules."""
     chosen = set(recompute.modules)
     names = [name for name, ours in MEGATRON_RECOMPUTED.items() if set(ours) <= chosen]
-    dense = any(not model.is_moe_layer(index) for index in range(model.layers))
+    dense = any(model.feed_of(index) == "dense" for index in range(model.layers))
     absent = {"shared_experts", *(() if dense else ("mlp",)), *(() if model.moe else ("moe",))}
     return tuple(name for name in names if name not in absent)

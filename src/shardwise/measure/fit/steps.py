@@ -103,8 +103,7 @@ def _runtime(norm: Literal["eager", "native"]) -> Runtime:
 
 
 def _seconds(step: MeasuredStep, machine: Machine) -> float:
-    kind = LayerKind(moe=False, window=0)
-    layer = layer_afresh(step.shard, kind, machine, _GROUPS)
+    layer = layer_afresh(step.shard, LayerKind(), machine, _GROUPS)
     blocks = [layer] * step.layers
     if step.head:
         blocks.append(head_block.__wrapped__(step.shard, machine, _GROUPS, 0.0, own_weights=True))
