@@ -8,7 +8,7 @@ import pytest
 
 import shardwise
 from shardwise.check.model import checked_model
-from shardwise.errors import InputError
+from shardwise.errors import InfeasibleError, InputError
 from shardwise.estimate.mfu import model_flops
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.mixers import Recurrent, Sparse
@@ -18,6 +18,7 @@ from shardwise.inputs.strategy import Strategy
 from shardwise.ops.attention import area
 from shardwise.ops.layer import layer_kinds, layer_ops
 from shardwise.ops.shard import shard_of
+from shardwise.plan.plan import Plan
 
 BASE = Model(name="base", layers=8, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512)
 KINDS = (
@@ -57,7 +58,7 @@ def test_mamba_2_by_hand():
     channels, decays, skips and steps of 8 heads, a norm of 128, out 128 x 64.
     """
     assert KINDS[1].parameters(64) == 64 * 392 + 256 * 5 + 3 * 8 + 128 + 128 * 64
-    # in chunks of 64: 32 keys on average before each token, of 64 and 128 columns; 128 x 32 into the state and out of it
+    # in chunks of 64: 32 keys on average before each token, of 64 and 128 columns; 128 x 32 into the state and out
     assert KINDS[1].products == 32 * (64 + 128) + 2 * 128 * 32
 
 
@@ -145,3 +146,30 @@ def test_verbs_agree_on_hybrids(mixer):
     best = found.fastest
     again = shardwise.estimate(model, "8xh100", best.strategy)
     assert again.iteration_seconds == pytest.approx(best.iteration_seconds, rel=1e-9)
+
+
+PLAN = Plan(
+    model=hybrid(KINDS[5]), cluster=shardwise.load_cluster("8xh100"),
+    strategy=Strategy(dp=8, micro_batch=1, global_batch=32, seq=2048),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["megatron", "torchtitan", "mindformers", "torch-pipelining", "deepspeed", "paddle"])
+def test_no_file_trains_other_layers_than_planned(to):
+    with pytest.raises(InfeasibleError, match=r"has conv layers|no architecture of transformers"):
+        shardwise.export(PLAN, to)
+
+
+def test_a_rehearsal_says_that_it_cannot_build_them():
+    with pytest.raises(InputError, match="has conv layers: rehearse cannot build it yet"):
+        shardwise.rehearse(PLAN, device="meta")
+
+
+def test_intervals_know_that_no_such_layer_was_measured():
+    wide, plain = (shardwise.estimate(model, PLAN.cluster, PLAN.strategy) for model in (PLAN.model, BASE))
+    assert spread(*wide.total_bytes_interval) > spread(*plain.total_bytes_interval)
+    assert spread(*wide.iteration_seconds_interval) > max(1.25**2, spread(*plain.iteration_seconds_interval))
+
+
+def spread(low, high):
+    return high / low

@@ -35,6 +35,9 @@ SOFTWARE = "runtime unseen on the gpu"
 GPU = "unseen gpu"
 PARTIAL = "settings not all known"
 COMPOSED = "composed of parts"
+LAYERS = "layers never measured"
+ASSUMED_WIDTHS = {LAYERS: {"time": 0.25, "memory": 0.12}}
+"""Causes that no measured run has: recurrences and chosen keys are priced by what their kernels do, no more."""
 CAUSES = (ANY, NODES, MOE, LOW, LAUNCH, SOFTWARE, GPU, PARTIAL, COMPOSED)
 UNSEEN = frozenset({SOFTWARE, GPU})
 
@@ -81,6 +84,7 @@ def causes_of(
         NODES: cluster.gpus > cluster.node_size and not _nodes_known(cluster, calibration),
         MOE: model is not None and model.moe is not None,
         LOW: dtype in {"fp8", "mxfp8", "nvfp4"},
+        LAYERS: model is not None and (model.recurrent is not None or model.sparse is not None),
         LAUNCH: time is not None and launch_bound(time) == 1.0,
     }
     family = calibration.kernels or calibration.name
@@ -138,7 +142,8 @@ def _width(quantity: str, causes: tuple[str, ...], runtime: str, own: float, lau
     """`own`: mean error that the user's calibration measured of itself, in place of what any run errs; 0: none."""
     widths: Widths = getattr(accuracy(), quantity)
     factor = widths.runtimes.get(runtime, 1.0)
-    fitted = (factor * widths.causes.get(name, 0.0) for name in causes if name != ANY or not own)
+    fitted = [factor * widths.causes.get(name, 0.0) for name in causes if name != ANY or not own]
+    fitted += [ASSUMED_WIDTHS[name][quantity] for name in causes if name in ASSUMED_WIDTHS]
     partly = launch * (factor * widths.causes.get(LAUNCH, 0.0)) ** 2
     return sqrt((own * OF_MEAN) ** 2 + partly + sum(part * part for part in fitted))
 

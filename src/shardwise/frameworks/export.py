@@ -130,6 +130,7 @@ def export(plan: Plan, to: str, *, strict: bool = False, launcher: str = "torchr
                 OperatorDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
             )
         plan, told = lowered(plan)
+    _refuse_beyond(plan, target)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     write = cast("Callable[[ExportDraft], tuple[File, ...]]", importlib.import_module(target.module).write)
     first = _draft(plan, target, version, launcher, told)
@@ -155,6 +156,17 @@ def _refuse_mixed(plan: Plan, target: Target, launcher: str) -> None:
     if launcher != "torchrun":
         said = f"{launcher} gives nodes their ranks by itself, and a plan for several kinds of GPU says which is which"
         raise InfeasibleError(f"{said}; use --launcher torchrun and set NODE_RANK on every node")
+
+
+_ANY_LAYER = frozenset({"huggingface", "deepspeed"})
+"""Targets whose own writer says what kinds of layers it knows."""
+
+
+def _refuse_beyond(plan: Plan, target: Target) -> None:
+    """Layers that no flag of the target makes would be trained as ordinary ones."""
+    if plan.model.beyond and target.name not in _ANY_LAYER:
+        said = f"{plan.model.name} has {', '.join(plan.model.beyond)}, which we do not write for {target.title} yet"
+        raise InfeasibleError(f"{said}; export to huggingface, or write the model there by hand and take the strategy")
 
 
 def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:

@@ -151,6 +151,8 @@ class Model:
     """Base of the layers with a window, whose positions are not stretched (Gemma 3); 0: they turn as the others."""
     norm_eps: float = later(1e-5)
     """What norms add to the variance."""
+    norm_vectors: Literal["usual", "one", "none"] = later("usual")
+    """Weights of norms: one vector of layernorm too (Cohere), or none at all (OLMo's first)."""
     norm_offset: bool = later(False)
     """Norms multiply by one more than their weights (Gemma)."""
     embedding_scaled: bool = later(False)
@@ -215,6 +217,27 @@ class Model:
     @property
     def gated(self) -> bool:
         return self.activation in GATED
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """What it has beside layers of attention and a feed-forward block, in words: many programs know only those."""
+        mixer = self.recurrent.kind if self.recurrent else "recurrent"
+        found = {
+            f"{mixer} layers": self.recurrent is not None,
+            "layers of a single block": "none" in {*self.mixers, *self.feeds},
+            "a pattern of feed-forward blocks": len(set(self.feeds)) > 1,
+            "sparse attention": self.sparse is not None,
+            "a gate on attention's output": self.attention_gate,
+            "chunked attention": self.chunked,
+            "norms with other weights": self.norm_vectors != "usual",
+        }
+        return tuple(name for name, there in found.items() if there)
+
+    @property
+    def norm_rows(self) -> int:
+        """Vectors of weights that a norm has."""
+        usual = 2 if self.norm == "layernorm" else 1
+        return {"usual": usual, "one": 1, "none": 0}[self.norm_vectors]
 
     def is_moe_layer(self, index: int) -> bool:
         """Whether layer `index` (from 0) has experts; multi-token-prediction layers count on after the last."""

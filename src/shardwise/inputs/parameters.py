@@ -121,7 +121,7 @@ def count(model: Model) -> Parameters:
 
 
 def _norm(model: Model, width: int) -> int:
-    return width * (2 if model.norm == "layernorm" else 1)
+    return width * model.norm_rows
 
 
 def _feed_forward(model: Model, inner: int, *, bias: bool) -> int:

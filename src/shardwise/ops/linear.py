@@ -72,7 +72,7 @@ def norm(shard: Shard, name: str, module: str, width: float | None = None) -> Op
         kept,
         extra_f,
         extra_b,
-        (width or model.hidden) * (2 if model.norm == "layernorm" else 1),
+        (width or model.hidden) * model.norm_rows,
     )
 
 

@@ -50,6 +50,10 @@ _PLAIN_SUM = {"normalised": False}
 _BIASED_ROUTER = {"score": "sigmoid", "balance_bias": True}
 _QWEN2 = Family(fixed={**_FINE, "qkv_bias": True}, window="never", router=_PLAIN_SUM)
 _QWEN3 = Family(fixed={**_FINE, "qk_norm": "head"}, switches=_ATTENTION_BIAS, window="never", router=_PLAIN_SUM)
+_QWEN_NEXT = Family(
+    fixed={**_FINE, "qk_norm": "head", "norm_offset": True, "rotary_share": 0.25}, switches=_ATTENTION_BIAS,
+    window="never", router={"normalised": True},
+)  # fmt: skip
 _DEEPSEEK = Family(fixed=_FINE, switches=_ATTENTION_BIAS, window="never", router=_PLAIN_SUM)
 _DEEPSEEK3 = Family(fixed=_FINE, switches=_ATTENTION_BIAS, window="never", router=_BIASED_ROUTER)
 _GEMMA = {**_FINE, "tied": True, "activation": "geglu", "norm_offset": True, "embedding_scaled": True}
@@ -89,13 +93,38 @@ _FALCON = Family(
 )
 _GLM = Family(fixed={"rotary_share": 0.5}, switches=_QKV_ONLY, router=_BIASED_ROUTER)
 _COHERE = Family(
-    fixed={**_LAYERNORM, "tied": True, "norms_per_layer": 1, "parallel_residual": True}, switches=_ATTENTION_BIAS
+    fixed={**_LAYERNORM, "norm_vectors": "one", "tied": True, "norms_per_layer": 1, "parallel_residual": True},
+    switches=_ATTENTION_BIAS,
 )
 _INTERNLM = Family(switches={"qkv_bias": ("bias", "qkv_bias"), "out_bias": ("bias", "bias_o_proj")})
 
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("llama", "mistral", "mixtral", "ministral", "granite", "granitemoe", "deci", "yi"), LLAMA),
-    "olmoe": Family(switches=_ATTENTION_BIAS, router=_PLAIN_SUM),
+    "olmoe": Family(fixed={"qk_norm": "full"}, switches=_ATTENTION_BIAS, router=_PLAIN_SUM),
+    "flex_olmo": Family(fixed={"qk_norm": "full"}, switches=_ATTENTION_BIAS, router=_PLAIN_SUM),
+    **dict.fromkeys(("exaone4", "exaone_moe"), Family(fixed={"qk_norm": "head"}, router=_BIASED_ROUTER)),
+    "mellum": Family(fixed={**_FINE, "qk_norm": "head"}, router=_PLAIN_SUM),
+    "jais2": Family(fixed={**_LAYERNORM, **_BIASES, "activation": "squared-relu"}, gated=False),
+    "nanochat": Family(fixed={"activation": "squared-relu", "norm_vectors": "none"}, gated=False),
+    "biogpt": Family(
+        fixed={**_LAYERNORM, **_BIASES, "position": "learned", "tied": True, "activation": "gelu"}, gated=False
+    ),
+    **dict.fromkeys(
+        (
+            "aria_text",
+            "cwm",
+            "emu3",
+            "emu3_text_model",
+            "ministral3",
+            "solar_open",
+            "youtu",
+            "granitemoeshared",
+            "helium",
+            "hyperclovax",
+        ),
+        LLAMA,
+    ),
+    "vaultgemma": Family(fixed={**_GEMMA, "query_scalar": 256}, switches=_ATTENTION_BIAS, window="alternate"),
     **dict.fromkeys(("smollm3", "exaone", "aquila", "bailing_moe", "minicpm", "minicpm3", "hunyuan"), LLAMA),
     "dots1": Family(switches=_ATTENTION_BIAS, router=_BIASED_ROUTER),
     "llama4_text": Family(switches=_ATTENTION_BIAS, window="never", router={"score": "sigmoid", "normalised": False}),
@@ -107,6 +136,19 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("qwen3", "qwen3_moe"), _QWEN3),
     **dict.fromkeys(("deepseek", "deepseek_v2"), _DEEPSEEK),
     **dict.fromkeys(("deepseek_v3", "kimi_k2"), _DEEPSEEK3),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "kimi_linear"), _DEEPSEEK3),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_NEXT),
+    "nemotron_h": Family(
+        fixed={"activation": "squared-relu"},
+        switches={"qkv_bias": ("attention_bias",), "out_bias": ("attention_bias",), "mlp_bias": ("mlp_bias",)},
+        gated=False,
+        router=_BIASED_ROUTER,
+    ),
+    **dict.fromkeys(("bamba", "granitemoehybrid", "falcon_h1", "jamba", "olmo_hybrid", "minimax"), LLAMA),
+    **dict.fromkeys(("minimax_text_01", "minimax_m1"), LLAMA),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), Family(fixed={"tied": True})),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), Family(fixed={"tied": True}, router=_BIASED_ROUTER)),
+    "minimax_m2": Family(fixed={**_FINE, "qk_norm": "full"}, router=_BIASED_ROUTER),
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": Family(fixed={**_GPT2.fixed, "qkv_bias": False}, gated=False, ffn_factor=4),
@@ -176,7 +218,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "cohere": _COHERE,
     "cohere2": _COHERE,
-    "olmo": Family(fixed=_LAYERNORM, switches=_ATTENTION_BIAS),
+    "olmo": Family(fixed={**_LAYERNORM, "norm_vectors": "none"}, switches=_ATTENTION_BIAS),
     "olmo2": Family(fixed={"qk_norm": "full"}, switches=_ATTENTION_BIAS),
     "olmo3": Family(fixed={"qk_norm": "full"}, switches=_ATTENTION_BIAS),
     "nemotron": Family(
@@ -219,7 +261,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "ffn": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
     "vocab": ("vocab_size", "padded_vocab_size"),
     "max_positions": ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"),
-    "activation": ("hidden_act", "activation_function", "hidden_activation"),
+    "activation": ("hidden_act", "activation_function", "hidden_activation", "mlp_hidden_act"),
     "experts": ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
     "top_k": ("num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "num_experts_per_token", "num_selected_experts"),
     "expert_ffn": ("moe_intermediate_size", "expert_ffn_hidden_size"),
@@ -240,12 +282,20 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "rotary_share": ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction"),
     "scale": ("routed_scaling_factor",),
     "balance_loss": ("router_aux_loss_coef", "aux_loss_alpha", "moe_aux_loss_coeff"),
-    "normalised": ("norm_topk_prob",),
+    "normalised": ("norm_topk_prob", "moe_renormalize"),
     "dropout": ("resid_pdrop", "hidden_dropout", "residual_dropout", "dropout", "attention_dropout", "attn_pdrop"),
 }
 """Our concepts to the keys that carry them, the commonest first (counted over 786 published config classes)."""
 
 _WITHOUT_EFFECT = """
+time_step_floor time_step_init_scheme time_step_limit time_step_max time_step_min time_step_scale residual_in_fp32
+rescale_prenorm_residual use_mambapy use_associative_scan use_mamba_kernels mamba_ssm_cache_dtype mamba_hidden_act
+num_logits_to_keep mixer_rms_eps ssm_in_multiplier ssm_out_multiplier ssm_multipliers key_multiplier lm_head_multiplier
+mlp_multipliers attention_in_multiplier attention_out_multiplier linear_a_log_max linear_a_log_min linear_dt_max
+linear_dt_min linear_dt_init_floor linear_allow_neg_eigval full_attn_alpha_factor full_attn_beta_factor
+linear_attn_alpha_factor linear_attn_beta_factor mlp_alpha_factor mlp_beta_factor qk_head_dim rope_interleave
+moe_shared_expert_overlap mtp_layers_block_type attn_scale attn_temperature_tuning floor_scale no_rope_layer_interval
+no_rope_layers indexer_types num_expert_group
 attn_impl attn_type no_bias multi_query rmsnorm post_layer_norm qk_ln softmax_scale prefix_lm attn_uses_sequence_id
 _attn_implementation _name_or_path _remove_final_layer_norm activation_dropout apply_query_key_layer_scaling
 apply_residual_connection_post_layernorm architectures attention_dropout attention_multiplier

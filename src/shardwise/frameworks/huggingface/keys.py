@@ -43,6 +43,10 @@ class Keys:
                 return self.data[name]
         return None
 
+    def passed(self, *names: str) -> None:
+        """These keys are known and change nothing here."""
+        self.read |= self.data.keys() & set(names)
+
     def whole(self, *names: str, row: str = "foreign.none") -> int | None:
         """The first of these keys as a whole number."""
         value = self.get(*names)

@@ -13,6 +13,7 @@ from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.huggingface.families import ALIASES, FAMILIES, HYBRID, IGNORED, LLAMA, NOT_CAUSAL, Family
+from shardwise.frameworks.huggingface.hybrids import HEADLESS, HYBRIDS, LISTED
 from shardwise.frameworks.huggingface.keys import Keys
 from shardwise.frameworks.huggingface.positions import positions
 from shardwise.frameworks.huggingface.special import SPECIAL
@@ -102,8 +103,9 @@ def _notes(kind: str, unknown: tuple[str, ...], ignored: tuple[str, ...], beside
 def _refuse(keys: Keys, kind: str) -> None:
     if kind in NOT_CAUSAL or keys.switch("is_encoder_decoder"):
         raise InputError(f"{kind!r} is not a causal language model; only decoder-only transformers can be planned")
+    known = kind in HYBRIDS
     strange = sorted(key for key in keys.data if key.lower().startswith(HYBRID) and keys.data[key] not in (None, False))
-    if strange:
+    if strange and not known:
         raise InputError(
             f"{kind!r} has layers that are not attention with a feed-forward block (keys {', '.join(strange)}); "
             "they cannot be counted yet: describe the nearest transformer in a file of ours"
@@ -112,15 +114,17 @@ def _refuse(keys: Keys, kind: str) -> None:
         Fault(ALIASES[concept][0], f"is missing (also known as {', '.join(ALIASES[concept][1:])}); add it")
         for concept in ("layers", "hidden", "heads", "vocab")
         if not keys.concept(concept)
+        and not (concept == "heads" and kind in HEADLESS)
+        and not (concept == "layers" and kind in LISTED)
     ]
     if missing:
         raise InputError(missing)
 
 
 def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
-    hidden, heads = keys.concept("hidden") or 0, keys.concept("heads") or 0
+    hidden, heads = keys.concept("hidden") or 0, keys.concept("heads") or 1
     fields: dict[str, Any] = {
-        "layers": keys.concept("layers"),
+        "layers": keys.concept("layers") or 1,
         "hidden": hidden,
         "heads": heads,
         "kv_heads": keys.concept("kv_heads") or heads,
@@ -147,6 +151,8 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         fields["max_positions"] = keys.concept("max_positions") or 0
     fields["ffn"] = keys.concept("ffn") or family.ffn_factor * hidden
     fields["moe"] = _moe(keys, family, fields["ffn"], fields["layers"])
+    if kind in HYBRIDS:
+        return {**fields, "windows": (), "window_rotary_base": 0.0} | _hybrid(keys, kind, fields)
     fields["windows"] = _windows(keys, family, fields["layers"])
     if not fields["windows"] or (not fields["rope_scaling"] and fields["window_rotary_base"] == fields["rotary_base"]):
         fields["window_rotary_base"] = 0.0
@@ -159,6 +165,14 @@ def _fields(keys: Keys, kind: str, family: Family) -> dict[str, Any]:
         )
     keys.get(*ALIASES["max_positions"])
     return fields
+
+
+def _hybrid(keys: Keys, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    found = HYBRIDS[kind](keys, fields)
+    if fields["mla"]:
+        found["head_size"] = fields["mla"].nope_size
+    keys.get(*ALIASES["max_positions"])
+    return found
 
 
 def _head_size(keys: Keys, hidden: int, heads: int) -> int:
@@ -264,6 +278,15 @@ def _moe_pattern(keys: Keys, layers: int) -> tuple[int, int]:
             raise InputError(
                 Fault("moe_layer_freq", "dense and expert layers alternate irregularly; write a file of ours")
             )
+        return leading, 1
+    words = keys.items("mlp_layer_types")
+    if words:
+        leading = next((index for index, word in enumerate(words) if word != "dense"), layers)
+        if any(word == "dense" for word in words[leading:]):
+            raise InputError(
+                Fault("mlp_layer_types", "dense layers stand behind layers with experts; write a file of ours")
+            )
+        keys.passed(*ALIASES["first_dense"], *ALIASES["every"])
         return leading, 1
     dense = keys.items("mlp_only_layers")
     if dense and dense != list(range(len(dense))):

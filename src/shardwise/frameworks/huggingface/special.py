@@ -95,14 +95,25 @@ def _llama4(keys: Keys, fields: Fields) -> Fields:
     moe = replace(_moe(fields), expert_ffn=expert, shared_ffn=expert, every=every)
     keys.get("no_rope_layers", "use_qk_norm", "attn_scale", "floor_scale", "attn_temperature_tuning")
     # Its norm on queries and keys has no weights.
-    return {"moe": moe, "ffn": keys.whole("intermediate_size_mlp") or expert, "qk_norm": "none"}
+    chunked = {"chunked": True} if any(fields["windows"]) else {}
+    return {"moe": moe, "ffn": keys.whole("intermediate_size_mlp") or expert, "qk_norm": "none", **chunked}
 
 
 def _cohere(_keys: Keys, fields: Fields) -> Fields:
     return {"qk_norm": "full"} if fields.get("qk_norm") == "head" else {}
 
 
+def _biogpt(_keys: Keys, fields: Fields) -> Fields:
+    return {"max_positions": fields["max_positions"] + 2}
+
+
+def _hyperclovax(keys: Keys, _fields: Fields) -> Fields:
+    return {"norms_per_layer": 4 if keys.switch("use_post_norm") else 2}
+
+
 SPECIAL: dict[str, Callable[[Keys, Fields], Fields]] = {
+    "biogpt": _biogpt,
+    "hyperclovax": _hyperclovax,
     "opt": _opt,
     "falcon": _falcon,
     "refinedweb": _falcon,

@@ -97,6 +97,8 @@ def refuse(setup: Setup) -> None:
     }
     if moe is not None:
         odd["moe"] = moe.capacity is not None or moe.imbalance != 1.0 or bool(moe.loads)
+    if model.beyond:
+        raise InputError(Fault("model", f"has {', '.join(model.beyond)}: {CAUSE}"))
     faults = [
         Fault(f"strategy.{name}", f"is {getattr(strategy, name)!s}: {CAUSE}") for name, bad in unfit.items() if bad
     ]
