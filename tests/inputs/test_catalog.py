@@ -28,6 +28,7 @@ from shardwise.inputs.typed import validated
 
 MEMORY = "weight files, from memory, not looked up"
 LOOKED_UP = "looked up: "
+BUILT = "built by transformers 5.17 from the class's own sizes; published rounded to whole billions"
 GPT3 = "arXiv 2005.14165, table D.1"
 SC21 = "arXiv 2104.04473, table 1"
 MPT = "looked up: shared/data/published.json, rows of llm-foundry"
@@ -145,6 +146,27 @@ PUBLISHED: dict[str, tuple[float, str]] = {
     "internlm-7b": (7.322, MEMORY),
     "internlm-20b": (20.0, "model card"),
     "ling-1t": (1000.0, "model card"),
+    "nemotron-h-4b": (4.49, MEMORY),
+    "nemotron-h-8b": (8.1, "arXiv 2504.03624"),
+    "nemotron-h-47b": (46.8, MEMORY),
+    "nemotron-h-56b": (56.3, MEMORY),
+    "nemotron-nano-9b-v2": (8.89, MEMORY),
+    "nemotron-nano-12b-v2": (12.31, "arXiv 2508.14444"),
+    "nemotron-3-nano-30b-a3b": (31.6, "arXiv 2512.20848"),
+    "qwen3-next-80b-a3b": (80.0, "model card"),
+    "kimi-linear-48b-a3b": (49.1, BUILT),
+    "jamba-52b": (51.57, BUILT),
+    "minimax-m1-456b": (456.0, "arXiv 2506.13585"),
+    "granite-4.0-h-small": (32.2, MEMORY),
+    "granite-4.0-h-tiny": (6.94, MEMORY),
+    "mamba-2.8b": (2.768, MEMORY),
+    "mamba2-2.7b": (2.703, MEMORY),
+    "codestral-mamba-7b": (7.285, "model card: 7,285,403,648"),
+    "deepseek-v3.2": (671.88, BUILT),
+    "glm-5-744b": (744.0, "model card"),
+    "llama-4-scout": (107.77, BUILT),
+    "llama-4-maverick": (400.71, BUILT),
+    "minimax-m2-230b": (228.7, BUILT),
 }
 
 # Published with multi-token prediction counted in other ways: see the tests below.

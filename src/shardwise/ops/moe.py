@@ -37,8 +37,18 @@ def moe_block(shard: Shard) -> list[Op]:
     ops.append(_combine(shard, moe))
     if moe.shared_ffn:
         ops += dense_ffn(shard, moe.shared_ffn, "mlp", "moe-act", "shared ")
+        ops += [_shared_gate(shard)] if moe.shared_gate else []
     ops.append(residual_add(shard, "residual", "mlp"))
     return ops
+
+
+def _shared_gate(shard: Shard) -> Op:
+    """One number a token, out of the block's input, that the shared expert's output is multiplied by."""
+    size = shard.hidden
+    return Op(
+        "shared gate", "mlp", "memory", bytes_f=4 * size, bytes_b=7 * size, kernels_f=3.0, kernels_b=5.0, kept=size,
+        extra_f=size, extra_b=size, params=shard.model.hidden,
+    )  # fmt: skip
 
 
 def local_tokens(shard: Shard) -> float:

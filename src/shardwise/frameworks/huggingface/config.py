@@ -7,16 +7,51 @@ cannot say is told apart by the reader, and the two cannot drift.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from shardwise.errors import Fault, InfeasibleError, InputError
+from shardwise.frameworks.huggingface.groups import (
+    Group,
+    Keys,
+    attention_bias,
+    balance_keys,
+    bloom_keys,
+    capped,
+    choice_keys,
+    expert_groups,
+    falcon_keys,
+    gated,
+    gemma_gated,
+    gpt2_keys,
+    grouped,
+    kv_only,
+    latent_keys,
+    layer_windows,
+    layernorm,
+    leading_dense,
+    mlp_bias,
+    mpt_keys,
+    nemotron_keys,
+    neox_keys,
+    no_dropout,
+    one_window,
+    opt_keys,
+    partial_rotary,
+    phi_keys,
+    qk_switch,
+    rms,
+    rotary_keys,
+    routed,
+    shared_count,
+    sizes,
+    sparse_step,
+    starcoder_keys,
+    two_ropes,
+    ungated,
+)  # fmt: skip
 from shardwise.frameworks.huggingface.read import cycle, read_config
+from shardwise.frameworks.huggingface.write_hybrids import HYBRIDS_WRITTEN
 from shardwise.inputs.model import Model, Moe
-
-Keys = dict[str, Any]
-Group = Callable[[Model], Keys]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +70,7 @@ def write_config(model: Model) -> Config:
     """The config of a model; InfeasibleError where no architecture of transformers is this model."""
     wanted = _as_read(model)
     nearest: tuple[int, str] = (1000, "")
-    for kind, groups in _WRITTEN.items():
+    for kind, groups in {**_WRITTEN, **HYBRIDS_WRITTEN}.items():
         keys: Keys = {"model_type": kind, "_name_or_path": model.name, "use_cache": False, **_NO_TOKENS}
         try:
             for group in groups:
@@ -101,290 +136,14 @@ def _unsaid(kind: str, model: Model) -> tuple[Fault, ...]:
     return tuple(found)
 
 
-_BALANCED = frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss"})
+_BALANCED = frozenset(
+    {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "qwen3_next", "jamba", "minimax", "minimax_m2", "granitemoehybrid"}
+)
 """Architectures whose loss has the balance loss in it, where `output_router_logits` is on."""
 
 
-# --- groups of keys ----------------------------------------------------------------------------------------------
-
-
-def _sizes(model: Model) -> Keys:
-    return {
-        "hidden_size": model.hidden, "num_hidden_layers": model.layers, "num_attention_heads": model.heads,
-        "vocab_size": model.vocab, "tie_word_embeddings": model.tied,
-    }  # fmt: skip
-
-
-def _grouped(model: Model) -> Keys:
-    return {"num_key_value_heads": model.kv_heads, "head_dim": model.head_size}
-
-
-def _kv(model: Model) -> Keys:
-    """Of an architecture whose heads share the width: another size of head is told when it is read back."""
-    return {"num_key_value_heads": model.kv_heads}
-
-
-_ACTS = {
-    "swiglu": "silu",
-    "geglu": "gelu_pytorch_tanh",
-    "gelu": "gelu_pytorch_tanh",
-    "relu": "relu",
-    "squared-relu": "relu2",
-}
-
-
-def _gated(model: Model) -> Keys:
-    if not model.gated:
-        raise InputError("the feed-forward block of this architecture has a gate")
-    return {"intermediate_size": model.ffn, "hidden_act": _ACTS[model.activation]}
-
-
-def _ungated(model: Model) -> Keys:
-    if model.gated:
-        raise InputError("the feed-forward block of this architecture has no gate")
-    return {"intermediate_size": model.ffn, "hidden_act": _ACTS[model.activation]}
-
-
-def _gemma(model: Model) -> Keys:
-    return {**_gated(model), "hidden_activation": _ACTS[model.activation]}
-
-
-def _rms(model: Model) -> Keys:
-    return {"rms_norm_eps": model.norm_eps}
-
-
-def _layernorm(model: Model) -> Keys:
-    return {"layer_norm_eps": model.norm_eps}
-
-
-def _rotary(model: Model) -> Keys:
-    """Transformers 5 keeps all of it in `rope_parameters`."""
-    return {"rope_parameters": _rope(model), "max_position_embeddings": _longest(model)}
-
-
-def _partial(model: Model) -> Keys:
-    return {
-        "rope_parameters": {**_rope(model), "partial_rotary_factor": model.rotary_share},
-        "partial_rotary_factor": model.rotary_share,
-        "max_position_embeddings": _longest(model),
-    }
-
-
-def _two_ropes(model: Model) -> Keys:
-    """Gemma 3 turns the layers with a window by a base of its own."""
-    base = model.window_rotary_base
-    local = {"rope_type": "default", "rope_theta": base} if base else _rope(model)
-    return _rotary(model) | {"rope_parameters": {"full_attention": _rope(model), "sliding_attention": local}}
-
-
-def _capped(model: Model) -> Keys:
-    return {
-        "query_pre_attn_scalar": model.query_scalar or model.head_size,
-        "attn_logit_softcapping": model.score_cap or None, "final_logit_softcapping": model.logit_cap or None,
-    }  # fmt: skip
-
-
-_SCALED = {
-    "linear": {},
-    "dynamic": {},
-    "yarn": {
-        "beta_fast": "beta_fast", "beta_slow": "beta_slow", "mscale": "mscale", "mscale_all_dim": "mscale_all",
-        "truncate": "truncate",
-    },
-    "llama3": {"low_freq_factor": "low", "high_freq_factor": "high"},
-}  # fmt: skip
-
-
-def _rope(model: Model) -> Keys:
-    scaling = model.rope_scaling
-    if scaling is None:
-        return {"rope_type": "default", "rope_theta": model.rotary_base}
-    own = {theirs: getattr(scaling, ours) for theirs, ours in _SCALED[scaling.kind].items()}
-    if scaling.kind == "yarn" and not scaling.mscale_all:  # transformers takes the pair or neither
-        own = {name: value for name, value in own.items() if not name.startswith("mscale")}
-    original = {} if scaling.kind in {"linear", "dynamic"} else {"original_max_position_embeddings": scaling.original}
-    return {
-        "rope_type": scaling.kind, "rope_theta": model.rotary_base, "factor": scaling.factor, **original, **own,
-    }  # fmt: skip
-
-
-LONGEST = 131_072
-"""Positions of a rotary model: no table depends on it."""
-
-
-def _longest(model: Model) -> int:
-    scaling = model.rope_scaling
-    if scaling is None or not scaling.original:
-        return LONGEST
-    return scaling.original if scaling.kind == "dynamic" else int(scaling.original * scaling.factor)
-
-
-def _biases(model: Model) -> Keys:
-    return {"attention_bias": model.qkv_bias}
-
-
-def _mlp_bias(model: Model) -> Keys:
-    return {"mlp_bias": model.mlp_bias}
-
-
-def _kinds(model: Model) -> Keys:
-    """The window of every layer; transformers knows one width."""
-    if not any(model.windows):
-        return {"sliding_window": None}
-    layers = [model.window_of(layer) for layer in range(model.layers)]
-    kinds = ["sliding_attention" if window else "full_attention" for window in layers]
-    return {"sliding_window": max(layers), "layer_types": kinds, "use_sliding_window": True}
-
-
-def _window(model: Model) -> Keys:
-    """One window for all layers, or none."""
-    return {"sliding_window": model.windows[0] if model.windows else None}
-
-
-def _no_dropout(_model: Model) -> Keys:
-    return {"attention_dropout": 0.0}
-
-
-def _routed(names: dict[str, str]) -> Group:
-    """The experts by an architecture's own names for them."""
-
-    def group(model: Model) -> Keys:
-        if model.moe is None:
-            raise InputError("this architecture has experts")
-        return {theirs: getattr(model.moe, ours) for ours, theirs in names.items()}
-
-    return group
-
-
-def _balance(model: Model) -> Keys:
-    loss = model.moe.balance_loss if model.moe else 0.0
-    return {"router_aux_loss_coef": loss, "output_router_logits": loss > 0}
-
-
-def _shared_count(model: Model) -> Keys:
-    moe = model.moe
-    if moe is None or not moe.shared_ffn:
-        raise InputError("this architecture has a shared expert")
-    return {"n_shared_experts": moe.shared_ffn // moe.expert_ffn}
-
-
-def _leading(model: Model) -> Keys:
-    moe = model.moe
-    return {"first_k_dense_replace": moe.first_dense if moe else model.layers}
-
-
-def _sparse(model: Model) -> Keys:
-    """Qwen counts the step from the first layer, whether that is dense or not; we from the last dense one."""
-    moe = model.moe
-    if moe is None or (moe.first_dense % moe.every and moe.every > 1):
-        return {}
-    return {"decoder_sparse_step": moe.every, "mlp_only_layers": list(range(moe.first_dense))}
-
-
-def _groups(model: Model) -> Keys:
-    moe = model.moe
-    if moe is None:
-        return {}
-    return {"n_group": moe.groups, "topk_group": moe.top_groups}
-
-
-def _choice(model: Model) -> Keys:
-    """DeepSeek-V2's ways to choose experts."""
-    grouped = model.moe is not None and model.moe.groups > 1
-    return {"topk_method": "group_limited_greedy" if grouped else "greedy"}
-
-
-def _latent(model: Model) -> Keys:
-    mla = model.mla
-    if mla is None:
-        raise InputError("the attention of this architecture is latent")
-    return {
-        "kv_lora_rank": mla.kv_rank, "q_lora_rank": mla.q_rank or None, "qk_nope_head_dim": mla.nope_size,
-        "qk_rope_head_dim": mla.rope_size, "v_head_dim": mla.value_size, "num_key_value_heads": model.kv_heads,
-    }  # fmt: skip
-
-
-def _gpt2(model: Model) -> Keys:
-    return {
-        "n_embd": model.hidden, "n_layer": model.layers, "n_head": model.heads, "n_inner": model.ffn,
-        "vocab_size": model.vocab, "n_positions": model.max_positions, "tie_word_embeddings": model.tied,
-        "layer_norm_epsilon": model.norm_eps,
-        "activation_function": "relu" if model.activation == "relu" else "gelu_new",
-        **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), model.dropout),
-    }  # fmt: skip
-
-
-def _opt(model: Model) -> Keys:
-    return {
-        "ffn_dim": model.ffn, "activation_function": _ACTS[model.activation], "enable_bias": model.qkv_bias,
-        "max_position_embeddings": max(model.max_positions - 2, 0), "dropout": model.dropout,
-        "attention_dropout": model.dropout, "word_embed_proj_dim": model.embedding_size or model.hidden,
-        "do_layer_norm_before": True,
-    }  # fmt: skip
-
-
-def _neox(model: Model) -> Keys:
-    return {
-        "intermediate_size": model.ffn,
-        "hidden_act": "gelu_fast" if model.activation == "gelu" else _ACTS[model.activation],
-        "use_parallel_residual": model.parallel_residual, "attention_bias": model.qkv_bias,
-        "rope_parameters": {**_rope(model), "partial_rotary_factor": model.rotary_share},
-        "rotary_pct": model.rotary_share,
-        "max_position_embeddings": _longest(model), "attention_dropout": model.dropout, "hidden_dropout": model.dropout,
-    }  # fmt: skip
-
-
-def _bloom(model: Model) -> Keys:
-    return {
-        "hidden_size": model.hidden, "n_layer": model.layers, "n_head": model.heads, "vocab_size": model.vocab,
-        "tie_word_embeddings": model.tied, "layer_norm_epsilon": model.norm_eps, "hidden_dropout": model.dropout,
-        "attention_dropout": model.dropout,
-    }  # fmt: skip
-
-
-def _falcon(model: Model) -> Keys:
-    if model.norms_per_layer > 2:
-        raise InputError("this architecture has one norm a layer or two")
-    newer = 1 < model.kv_heads < model.heads
-    return {
-        "multi_query": model.kv_heads == 1, "new_decoder_architecture": newer, "bias": model.qkv_bias,
-        "parallel_attn": model.parallel_residual, "alibi": model.position == "alibi", "ffn_hidden_size": model.ffn,
-        "layer_norm_epsilon": model.norm_eps, "activation": "gelu",
-        **({"num_kv_heads": model.kv_heads, "num_ln_in_parallel_attn": model.norms_per_layer} if newer else {}),
-    }  # fmt: skip
-
-
-def _mpt(model: Model) -> Keys:
-    return {
-        "d_model": model.hidden, "n_layers": model.layers, "n_heads": model.heads, "vocab_size": model.vocab,
-        "expansion_ratio": model.ffn // model.hidden, "no_bias": not model.qkv_bias,
-        "layer_norm_epsilon": model.norm_eps,
-        "attn_config": {"alibi": model.position == "alibi"}, "tie_word_embeddings": model.tied,
-        "resid_pdrop": model.dropout,
-    }  # fmt: skip
-
-
-def _phi(model: Model) -> Keys:
-    return {"resid_pdrop": model.dropout, "attention_dropout": model.dropout}
-
-
-def _starcoder(model: Model) -> Keys:
-    return {
-        "use_bias": model.qkv_bias, "norm_epsilon": model.norm_eps, "residual_dropout": model.dropout,
-        "attention_dropout": model.dropout,
-    }  # fmt: skip
-
-
-def _nemotron(model: Model) -> Keys:
-    return {"attention_bias": model.qkv_bias, "mlp_bias": model.mlp_bias, "norm_eps": model.norm_eps}
-
-
-def _qk(model: Model) -> Keys:
-    return {"use_qk_norm": model.qk_norm == "head"}
-
-
-_LLAMA = (_sizes, _grouped, _gated, _rms, _rotary, _biases, _no_dropout)
-_QWEN = (_sizes, _grouped, _gated, _rms, _rotary, _no_dropout)
+_LLAMA = (sizes, grouped, gated, rms, rotary_keys, attention_bias, no_dropout)
+_QWEN = (sizes, grouped, gated, rms, rotary_keys, no_dropout)
 _EXPERTS = {
     "experts": "num_experts", "top_k": "num_experts_per_tok", "expert_ffn": "moe_intermediate_size",
     "normalised": "norm_topk_prob",
@@ -396,44 +155,46 @@ _DEEP = {
 _MIXTRAL = {"experts": "num_local_experts", "top_k": "num_experts_per_tok"}
 
 _LATENT = (
-    _sizes, _latent, _gated, _rms, _rotary, _biases, _no_dropout, _routed({**_DEEP, "balance_loss": "aux_loss_alpha"}),
+    sizes, latent_keys, gated, rms, rotary_keys, attention_bias, no_dropout,
+    routed({**_DEEP, "balance_loss": "aux_loss_alpha"}),
 )  # fmt: skip
 
 _WRITTEN: dict[str, tuple[Group, ...]] = {
-    "llama": (*_LLAMA, _mlp_bias),
-    "mistral": (*_QWEN, _window),
-    "qwen2": (*_QWEN, _kinds),
-    "qwen3": (*_LLAMA, _kinds),
-    "mixtral": (*_QWEN, _routed(_MIXTRAL), _balance, _window),
+    "llama": (*_LLAMA, mlp_bias),
+    "mistral": (*_QWEN, one_window),
+    "qwen2": (*_QWEN, layer_windows),
+    "qwen3": (*_LLAMA, layer_windows),
+    "mixtral": (*_QWEN, routed(_MIXTRAL), balance_keys, one_window),
     "qwen2_moe": (
-        *_QWEN, _routed({**_EXPERTS, "shared_ffn": "shared_expert_intermediate_size"}), _sparse, _balance, _kinds,
+        *_QWEN, routed({**_EXPERTS, "shared_ffn": "shared_expert_intermediate_size"}), sparse_step, balance_keys,
+        layer_windows,
     ),
-    "qwen3_moe": (*_LLAMA, _routed(_EXPERTS), _sparse, _balance, _window),
-    "deepseek_v2": (*_LATENT, _shared_count, _leading, _groups, _choice),
-    "deepseek_v3": (*_LATENT, _shared_count, _leading, _groups),
+    "qwen3_moe": (*_LLAMA, routed(_EXPERTS), sparse_step, balance_keys, one_window),
+    "deepseek_v2": (*_LATENT, shared_count, leading_dense, expert_groups, choice_keys),
+    "deepseek_v3": (*_LATENT, shared_count, leading_dense, expert_groups),
     "glm4_moe": (
-        _sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout, _routed(_DEEP), _shared_count, _leading,
-        _groups, _qk,
+        sizes, grouped, gated, rms, partial_rotary, attention_bias, no_dropout, routed(_DEEP), shared_count,
+        leading_dense, expert_groups, qk_switch,
     ),
     "dots1": (
-        *_LLAMA, _routed(_DEEP), _shared_count, _leading, _groups, _kinds,
+        *_LLAMA, routed(_DEEP), shared_count, leading_dense, expert_groups, layer_windows,
     ),
-    "gpt_oss": (*_LLAMA, _routed(_MIXTRAL), _balance, _kinds),
-    "gemma": (_sizes, _grouped, _gemma, _rms, _rotary, _biases, _no_dropout),
-    "gemma2": (_sizes, _grouped, _gemma, _rms, _rotary, _biases, _no_dropout, _kinds, _capped),
-    "gemma3_text": (_sizes, _grouped, _gemma, _rms, _two_ropes, _biases, _no_dropout, _kinds, _capped),
-    "olmo2": (_sizes, _kv, _gated, _rms, _rotary, _biases, _no_dropout),
-    "glm": (_sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout),
-    "glm4": (_sizes, _grouped, _gated, _rms, _partial, _biases, _no_dropout),
-    "arcee": (_sizes, _grouped, _ungated, _rms, _rotary, _biases, _no_dropout, _mlp_bias),
-    "nemotron": (_sizes, _grouped, _ungated, _partial, _no_dropout, _nemotron),
-    "starcoder2": (_sizes, _kv, _ungated, _rotary, _starcoder, _window),
-    "phi": (_sizes, _kv, _ungated, _layernorm, _partial, _phi),
-    "gpt_neox": (_sizes, _layernorm, _neox),
-    "gpt2": (_gpt2,),
-    "opt": (_sizes, _opt),
-    "bloom": (_bloom,),
-    "falcon": (_sizes, _falcon, _rotary),
-    "mpt": (_mpt,),
+    "gpt_oss": (*_LLAMA, routed(_MIXTRAL), balance_keys, layer_windows),
+    "gemma": (sizes, grouped, gemma_gated, rms, rotary_keys, attention_bias, no_dropout),
+    "gemma2": (sizes, grouped, gemma_gated, rms, rotary_keys, attention_bias, no_dropout, layer_windows, capped),
+    "gemma3_text": (sizes, grouped, gemma_gated, rms, two_ropes, attention_bias, no_dropout, layer_windows, capped),
+    "olmo2": (sizes, kv_only, gated, rms, rotary_keys, attention_bias, no_dropout),
+    "glm": (sizes, grouped, gated, rms, partial_rotary, attention_bias, no_dropout),
+    "glm4": (sizes, grouped, gated, rms, partial_rotary, attention_bias, no_dropout),
+    "arcee": (sizes, grouped, ungated, rms, rotary_keys, attention_bias, no_dropout, mlp_bias),
+    "nemotron": (sizes, grouped, ungated, partial_rotary, no_dropout, nemotron_keys),
+    "starcoder2": (sizes, kv_only, ungated, rotary_keys, starcoder_keys, one_window),
+    "phi": (sizes, kv_only, ungated, layernorm, partial_rotary, phi_keys),
+    "gpt_neox": (sizes, layernorm, neox_keys),
+    "gpt2": (gpt2_keys,),
+    "opt": (sizes, opt_keys),
+    "bloom": (bloom_keys,),
+    "falcon": (sizes, falcon_keys, rotary_keys),
+    "mpt": (mpt_keys,),
 }  # fmt: skip
 """Architecture -> the keys that its class in transformers 5 reads; the plainest first."""
