@@ -272,6 +272,8 @@ def test_guide_designs_and_asks(shardwise, folder, monkeypatch):
     assert made["rank"] == 8
     assert sum(made["rounds"][0]["offset"]) == 0
     assert shardwise("balance", "guide", "--stages", 8, "--layers", 8, "--full").code == 2
+    said = shardwise("balance", "guide", "--stages", 16, "--layers", 96, "--full", "--rounds", 500)
+    assert (said.code, "up to 64 are designed" in said.err) == (2, True)  # they took more than a minute
     import io
 
     monkeypatch.setattr("sys.stdin", io.StringIO("4\n80\ny\nn\nn\n"))
@@ -309,6 +311,11 @@ def test_peaks_and_times_without_writing_them_into_the_file(shardwise, folder):
     said = shardwise("balance", "--init", path, *words)
     assert said.code == 0, said.err
     assert "2,217.5" in said.out
+    assert "low-memory" not in said.err
+    init_file(folder, changed(INIT, memory_usage=DROP, colour="red"))
+    said = shardwise("balance", "--init", path, *words, "-lm", 1)
+    assert "colour means nothing here and is passed over" in said.err
+    assert "--low-memory changes nothing: with one chunk a stage the order is 1F1B" in said.err
     assert shardwise("balance", "--init", path, "--times", "1,2", "-s", 16).code == 2
     assert shardwise("balance", "--init", path, "--peaks", "nowhere", "-s", 16).code == 2
 

@@ -164,6 +164,25 @@ def test_a_switch_that_is_there_is_turned():
     assert patched(off, low).after == on
 
 
+def test_of_one_chunk_no_order_is_said():
+    """The comment still asked for the switch of an order that one chunk does not have."""
+    low, one = answer(4, 2, [10] * 8, schedule="low-memory"), answer(4, 1, [20] * 4)
+    on = patched(LLAMA, low).after
+    assert "ENABLE_LESS_MEM_VPP" not in patched(on, one).after
+    own = on.replace("# low-memory order: start the job with", "# we export")
+    assert "# we export ENABLE_LESS_MEM_VPP=0; no" in patched(own, one).after
+
+
+def test_own_keys_go_before_merged_ones():
+    """A merge (<<) was told as a key given twice."""
+    base = "base: &base {pipeline_stage: 8, micro_batch_num: 16}\n"
+    text = base + LLAMA.replace("parallel_config:\n", "parallel_config:\n  <<: *base\n")
+    made = patched(text, answer(4, 1, [19, 21, 20, 20], microbatches=64))
+    data = yaml.safe_load(made.after)["parallel_config"]
+    assert (data["pipeline_stage"], data["micro_batch_num"]) == (4, 64)
+    assert base in made.after
+
+
 def test_layers_that_predict_further_may_be_counted_or_not():
     lists = {"schedule": "interleaved", "microbatches": 32}
     for layers in ([8, 8, 8, 8, 8, 8, 8, 5], [8, 8, 8, 8, 8, 8, 8, 6]):
@@ -187,6 +206,13 @@ MISFITS = [
     (LLAMA.replace("[10,8,6,4]", "[10, # front\n    8]"), answer(4, 1, [20] * 4, full=[1] * 4), "holds comments"),
     (LLAMA.replace("offset: 0", "offset: 0\n    offset: 1"), answer(4, 1, [20] * 4), "twice"),
     (LLAMA.replace("pipeline_stage: 4", "pipeline_stage: 1"), answer(1, 1, [80]), "no pipeline to patch"),
+    (LLAMA.replace("pipeline_stage: 4", "pipeline_stage: '4'"), answer(4, 1, [20] * 4),
+     r"pipeline_stage: is '4', a text; write the number without quotes: it is 4 in answer\.json"),
+    (LLAMA.replace("pipeline_stage: 4", "pipeline_stage: 4.0"), answer(4, 1, [20] * 4),
+     r"pipeline_stage: is 4\.0, no whole number, but 4 in answer\.json"),
+    (LLAMA.replace("  pipeline_stage: 4\n", ""), answer(4, 1, [20] * 4),
+     r"pipeline_stage: is missing, which means 1, but 4 in answer\.json"),
+    (LLAMA.replace("mode: 0", "mode: 1"), answer(4, 1, [20] * 4), r"context\.mode: is 1, PyNative"),
 ]  # fmt: skip
 
 
@@ -293,6 +319,13 @@ def test_the_command_refuses_with_a_sentence(job, capfd, words, word):
     assert run(["balance", "patch", *words]) == 2
     assert word in capfd.readouterr().err
     assert job.read_bytes() == before
+
+
+def test_the_answer_is_not_replaced(job, capfd):
+    before = (job.parent / "answer.json").read_bytes()
+    assert run(["balance", "patch", "job.yaml", "answer.json", "--out", "answer.json"]) == 2
+    assert "--out: would replace answer.json, which is ANSWER; give another name" in capfd.readouterr().err
+    assert (job.parent / "answer.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import importlib.util
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,52 @@ def test_ctrl_c_keeps_the_best_so_far(job):
     assert found.best.number == 1
     asked["training"] = TRAINING
     assert balance_loop("job.yaml", **asked, memory=(42000.0,)).state == "agreed"
+
+
+def test_ctrl_c_before_the_first_round_says_how_to_go_on(job, capfd):
+    job()
+    Path("stop.sh").write_text(f"kill -INT {os.getpid()} && sleep 5\n")
+    assert run([*WORDS[:-1], "bash stop.sh {config}", "--run", "--json", "a.json"]) == 130
+    said = capfd.readouterr().out
+    assert "before a plan was measured within its limits; the same command goes on where this one stopped" in said
+    assert "best so far" not in said
+    assert json.loads(Path("a.json").read_text())["state"] == "interrupted"
+
+
+def test_the_end_of_the_loop_ends_its_dry_runs(job):
+    """SIGTERM left them running, each a process of its own session."""
+    job()
+    Path("long.sh").write_text("echo $$ > pid && exec sleep 600\n")
+    words = [*WORDS[:-1], "bash long.sh {config}", "--run"]
+    loop = subprocess.Popen([sys.executable, "-m", "shardwise", *words])
+    while not (Path("pid").exists() and Path("pid").read_text().strip()):
+        assert loop.poll() is None
+        time.sleep(0.05)
+    loop.terminate()
+    assert loop.wait(60) == -signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("pid").read_text()), 0)
+
+
+def test_a_round_that_contradicts_ends_the_loop_and_is_counted_from_its_first(job, capfd):
+    """It was called round 2 or 3, after those of the init file, and more rounds were advised."""
+    job()
+    truth = json.loads(Path("truth.json").read_text()) | {"more": {"1": 90000.0}}
+    Path("truth.json").write_text(json.dumps(truth))
+    assert run([*WORDS, "--run", "--json", "a.json"]) == 1
+    said = capfd.readouterr()
+    assert "round 1 cannot be explained together with those before" in said.err
+    assert "stage 1 of the loop's round 1" in said.err
+    assert "no plan was measured within its limits, but round 1 contradicts those before" in said.out
+    assert "to dry-run it again, remove balance_loop/round_1/logs and give the same command" in said.out
+    assert "--rounds" not in said.out
+    assert json.loads(Path("a.json").read_text())["contradicts"] is True
+
+
+def test_low_memory_with_one_chunk_is_named(job, capfd):
+    job()
+    assert run([*WORDS, "-lm", "1"]) == 0
+    assert "--low-memory changes nothing: with one chunk a stage the order is 1F1B" in capfd.readouterr().err
 
 
 def test_runs_that_fail_are_told_though_they_logged_a_peak(job, capfd):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -207,3 +209,32 @@ def test_peaks_of_a_dry_run_folder(tmp_path):
     (tmp_path / "stage_3_rank_3072" / "mindformer.log").unlink()
     with pytest.raises(InputError, match="stage 3 has no peak"):
         read_peaks(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("-5M", "has a peak of -5 MB: -5 is too small; it must be above 0"),
+        ("12345678901234567890123M", "has a peak of 1.23457e\\+22 MB"),
+        ("many M", "a peak line that says 'many M', where a number of MB belongs"),
+        ("1.2.3M", "a peak line that says '1.2.3M'"),
+        ("40000K5", "a peak line that says '40000K5'"),
+    ],
+)
+def test_peaks_that_cannot_be_are_told_as_such(tmp_path, line, word):
+    """They were told as logs without a peak line."""
+    (tmp_path / "stage_0_rank_0.log").write_text(f"Actual peak memory usage (with fragments): {line}\n")
+    with pytest.raises(InputError, match=word):
+        read_peaks(tmp_path)
+
+
+def test_a_peak_may_have_a_unit_and_an_end():
+    """As MindSpore of different versions writes it."""
+    said = ("40000M", "40000 M", "40000.0MB", "40000M.", "40960000KiB", "40000")
+    assert {_peak_of(one) for one in said} == {40000.0}
+
+
+def _peak_of(text):
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "stage_0.log").write_text(f"Actual peak memory usage (with fragments): {text}\n")
+        return read_peaks(folder)[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from shardwise import api
-from shardwise.cli.output import Output, output_options
+from shardwise.cli.output import Output, output_options, same_file
+from shardwise.errors import Fault, InputError
 
 
 @click.command("patch")
@@ -22,6 +23,8 @@ def patch(output: Output, *, config: str, answer: str, out: str | None, check: b
     something else; comments, order and everything else stay byte for byte. The change is shown as a diff. What is
     written is read back first: where it is not the answer, nothing is written.
     """
+    if same_file(answer, out):
+        raise InputError(Fault("--out", f"would replace {out}, which is ANSWER; give another name"))
     made = api.patch_mindformers(config, answer, out=out, keep_batch=keep_batch, write=not check)
     for note in made.notes:
         output.note(note)

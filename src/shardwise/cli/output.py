@@ -218,11 +218,12 @@ def _refuse_over_inputs(files: dict[str, str | None], options: dict[str, Any]) -
         said = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
         for one in (given,) if isinstance(given, str) else given if isinstance(given, tuple) else ():
             for option, target in files.items():
-                if option != said and _same_file(one, target):
+                if option != said and same_file(one, target):
                     raise InputError(Fault(option, f"would replace {target}, which is {said}; give another name"))
 
 
-def _same_file(one: object, target: str | None) -> bool:
+def same_file(one: object, target: str | None) -> bool:
+    """Whether two names are of one file that is there."""
     if not isinstance(one, str) or target is None:
         return False
     try:

@@ -198,13 +198,16 @@ def _parse_yaml(text: str, path: str | Path) -> Any:  # noqa: ANN401
 
     _refuse_long(text, path, "YAML", YAML_LIMIT)
 
+    merge = "tag:yaml.org,2002:merge"
+
     class Loader(yaml.SafeLoader):
         """Safe loading that refuses duplicate keys and reads 1e9 as a number."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Mapping:
-        loader.flatten_mapping(node)
-        pairs = [(_key(loader, key), loader.construct_object(value, deep=True)) for key, value in node.value]
-        return _unique(pairs, path)
+        own = [(_key(loader, key), value) for key, value in node.value if key.tag != merge]
+        _unique(own, path)
+        loader.flatten_mapping(node)  # puts what is merged (<<) first: own keys go before it
+        return {_key(loader, key): loader.construct_object(value, deep=True) for key, value in node.value}
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     # YAML 1.1 wants a dot and a sign in the exponent, so PyYAML reads 1e9 as a text; people mean the number.

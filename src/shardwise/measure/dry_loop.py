@@ -23,7 +23,7 @@ from shardwise.inputs.files import read_mapping
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import write_now, write_text
 from shardwise.measure.launch.process import run_job
-from shardwise.partition.balance import Described, balance, layer_model, mixes, problem_of
+from shardwise.partition.balance import Described, balance, layer_model, mixes, order_notes, problem_of
 from shardwise.partition.graph import Ready
 from shardwise.partition.lists import settled, to_lists
 from shardwise.partition.problem import BalanceAnswer, Partition, Problem
@@ -107,6 +107,8 @@ class Looped:
     waiting: DryRound | None = None
     """Written, and to be run by the user."""
     interrupted: bool = False
+    contradicted: bool = False
+    """The last round cannot be explained together with those before: no further one can be planned."""
 
     @property
     def best(self) -> DryRound | None:
@@ -146,7 +148,7 @@ def close_loop(
     loop = _Loop(asked, dry, settings, tell)
     while (made := loop.next()) is not None:
         follow(made)
-    return Looped(rounds=tuple(loop.done), waiting=loop.waiting, interrupted=loop.interrupted)
+    return Looped(rounds=tuple(loop.done), waiting=loop.waiting, interrupted=loop.interrupted, contradicted=loop.ended)
 
 
 class _Loop:
@@ -157,7 +159,7 @@ class _Loop:
         self.done, self.interrupted, self.ended = list[DryRound](), False, False
         self.waiting: DryRound | None = None
         model, notes = layer_model(asked)
-        for note in (*model.notes, *notes):
+        for note in (*model.notes, *notes, *order_notes(asked.low_memory, asked.vpp)):
             tell(note)
         if model.fit is None:
             raise InputError("the layer model holds no measured peaks, so rounds cannot be added to it; give --init")
@@ -325,7 +327,7 @@ class _Loop:
         try:
             self.write(self.model(len(self.done)), to_json(with_rounds(self.first, rounds, over)))
         except InputError as error:
-            self.tell(f"the loop ends here, for this round cannot be explained together with the others: {error}")
+            self.tell(f"round {len(self.done)} cannot be explained together with those before: {error}")
             self.ended = True
 
 

@@ -6,7 +6,7 @@ settings of a run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,14 @@ def problem_of(asked: Described) -> Loaded[Problem]:
 
 def _loaded(asked: Described, problem: Problem, *notes: str) -> Loaded[Problem]:
     exact = "--confidence changes nothing: this layer model holds no measured peaks, its memory is taken as exact"
-    more = (exact,) if asked.confidence is not None and not problem.fit else ()
-    return Loaded(value=problem, notes=(*notes, *more), extra=problem.fit)
+    more = [exact] if asked.confidence is not None and not problem.fit else []
+    return Loaded(value=problem, notes=(*notes, *more, *order_notes(asked.low_memory, problem.vpp)), extra=problem.fit)
+
+
+def order_notes(low_memory: bool | None, vpp: int | None) -> Iterator[str]:
+    """What is asked of the order of work in vain."""
+    if low_memory and vpp == 1:
+        yield "--low-memory changes nothing: with one chunk a stage the order is 1F1B; it is for --vpp (-i) 2 or more"
 
 
 def design_rounds(

@@ -191,8 +191,14 @@ def called(part: MemoryPart, kinds: Sequence[str]) -> str:
 
 
 def place(m: Measured, fit: MemoryFit) -> str:
-    """Where a peak was measured."""
-    return f"stage {m.stage}" + (f" of round {m.round + 1}" if any(x.round for x in fit.measured) else "")
+    """Where a peak was measured; dry runs of plans, which say what they held, are the loop's rounds."""
+    before = 1 + max((x.round for x in fit.measured if not x.held), default=-1)
+    if m.held:
+        return f"stage {m.stage} of the loop's round {m.round + 1 - before}"
+    looped = any(x.held for x in fit.measured)
+    if before == 1:
+        return f"stage {m.stage}" + " of the init file" * looped
+    return f"stage {m.stage} of {'measuring ' * looped}round {m.round + 1}"
 
 
 def _contradictions(fit: MemoryFit, rest: Floats) -> Iterator[Fault]:

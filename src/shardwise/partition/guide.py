@@ -40,7 +40,9 @@ _SPREAD = 0.4
 _MOST = 2000
 _ROUNDS = 8
 """Rounds that are tried where fewer cannot tell the parts apart."""
-_STARTS = 16
+_STARTS, _STARTED = 16, 64
+"""Starts, and rounds that all of them design together at most: of many rounds few starts do."""
+_MOST_ROUNDS = 64
 _RIDGE = 1e-6
 """What is known of every part without measuring (columns scaled to about 1): so singular starts are bettered, too."""
 _NEAR = 0.5
@@ -94,6 +96,8 @@ def design(
     `of`: kinds of layers in the order of the model; `after`: peaks of rounds before.
     """
     _refuse(pp, layers, kinds, of)
+    if rounds > _MOST_ROUNDS:
+        raise InputError(Fault("rounds", f"is {rounds:,}; up to {_MOST_ROUNDS} are designed, and a few do"))
     shape = ToMeasure(pp=pp, kinds=tuple(of) or (("BODY", layers),), choices=("none", *kinds), after=tuple(after))
     least = 1 if after else -(-(3 + len(kinds)) // (pp - 2))
     if not rounds:
@@ -107,7 +111,8 @@ def design(
         tries = (rounds,)
     for count in tries:
         chance = random.Random(seed)  # noqa: S311 - a design, not a secret
-        made = [_Exchange(shape, count, chance).run() for _ in range(_STARTS)]
+        starts = max(min(_STARTS, _STARTED // count), 1)
+        made = [_Exchange(shape, count, chance).run() for _ in range(starts)]
         best = max(value for value, _ in made)
         near = [described(shape, found) for value, found in made if value >= best - _NEAR * len(kinds)]
         solvable = [one for one in near if one.worst < float("inf") and _with_ends_once(shape, one.rounds)]
@@ -168,6 +173,8 @@ class _Exchange:
         self.sizes = [self._sizes() for _ in range(rounds)]
         self.lists = [[self._first(s, n) for s, n in enumerate(sizes)] for sizes in self.sizes]
         self.rows = [self._rows(k) for k in range(rounds)]
+        self.matrix = np.asarray(self.known + sum(rows.T @ rows for rows in self.rows))
+        """The information of all rounds."""
 
     def _sizes(self) -> list[int]:
         pp, layers = self.pp, self.shape.layers
@@ -197,13 +204,14 @@ class _Exchange:
         counts = np.array(self.shape.counts(self.sizes[k], self.lists[k]), dtype=float)
         return self.shape.rows(np.arange(self.pp, dtype=float), counts)
 
-    def _matrix(self) -> Floats:
-        rows = np.concatenate(self.rows)
-        return np.asarray(self.known + rows.T @ rows)
+    def _take(self, k: int, rows: Floats) -> None:
+        """The equations of a round, in place of those it had."""
+        self.matrix = self.matrix - self.rows[k].T @ self.rows[k] + rows.T @ rows
+        self.rows[k] = rows
 
     def value(self) -> float:
         """Log determinant of the information."""
-        return float(np.linalg.slogdet(self._matrix())[1])
+        return float(np.linalg.slogdet(self.matrix)[1])
 
     def run(self) -> tuple[float, tuple[Round, ...]]:
         best = self.value()
@@ -222,10 +230,11 @@ class _Exchange:
         held = kinds_of_chunks(self.sizes[k], [count for _, count in self.shape.kinds])[stage]
         rows = self.shape.rows(np.full(len(mixes), float(stage)), mixes_table(tuple(held), tuple(mixes)))
         old = self.rows[k][stage]
-        values = np.linalg.slogdet(self._matrix() - np.outer(old, old) + rows[:, :, None] * rows[:, None, :])[1]
+        values = np.linalg.slogdet(self.matrix - np.outer(old, old) + rows[:, :, None] * rows[:, None, :])[1]
         most = int(np.argmax(values))
         if values[most] > best + 1e-9:
-            self.lists[k][stage], self.rows[k][stage] = mixes[most], rows[most]
+            self.lists[k][stage] = mixes[most]
+            self._take(k, np.concatenate((self.rows[k][:stage], rows[most : most + 1], self.rows[k][stage + 1 :])))
             return float(values[most])
         return best
 
@@ -240,17 +249,17 @@ class _Exchange:
         sizes, lists = self.sizes[k], self.lists[k]
         if sizes[give] <= self.low or sizes[take] >= self.high:
             return best
-        before = (list(sizes), list(lists), self.rows[k])
+        before = (list(sizes), list(lists), self.rows[k], self.matrix)
         sizes[give], sizes[take] = sizes[give] - 1, sizes[take] + 1
         for stage in (give, take):
             lists[stage] = self._first(stage, sizes[stage])
-        self.rows[k] = self._rows(k)
+        self._take(k, self._rows(k))
         value = self.value()
         for stage in (give, take):
             value = self._better_mix(k, stage, value)
         if value > best + 1e-9:
             return value
-        self.sizes[k], self.lists[k], self.rows[k] = before
+        self.sizes[k], self.lists[k], self.rows[k], self.matrix = before
         return best
 
 

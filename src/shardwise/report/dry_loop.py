@@ -15,6 +15,7 @@ _STATES = {
     "waiting": "waiting for a dry run",
     "interrupted": "interrupted: this is the best so far",
 }
+_FIRST = "interrupted before a plan was measured within its limits; the same command goes on where this one stopped"
 
 
 def round_rows(one: DryRound) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -44,7 +45,7 @@ def loop_lines(found: Looped) -> Iterator[str]:
         yield f"round {found.waiting.number} is written, simulated {found.waiting.simulated:,.2f}"
         yield f"run bash {script} where MindFormers is, then give the same command again"
         return
-    yield _STATES[found.state]
+    yield _ended(found)
     if best is None:
         return
     left = min(limit - peak for limit, peak in zip(best.limits, best.measured, strict=True))
@@ -56,12 +57,26 @@ def loop_lines(found: Looped) -> Iterator[str]:
     yield f"your YAML with it is in {best.folder}"
 
 
+def _ended(found: Looped) -> str:
+    """Why the loop is over, and what to do where it did not get there."""
+    if found.interrupted and not found.best:
+        return _FIRST
+    if not found.contradicted or found.interrupted or found.state == "agreed":
+        return _STATES[found.state]
+    last = found.rounds[-1]
+    said = "within its limits" if found.best else "no plan was measured within its limits"
+    return (
+        f"{said}, but round {last.number} contradicts those before, so no further round can be planned: look at its "
+        f"logs; to dry-run it again, remove {last.folder}/logs and give the same command"
+    )
+
+
 def loop_data(found: Looped) -> dict[str, Any]:
     """The JSON answer."""
     best = found.best
     return {
         "state": found.state, "best": best.number if best else None, "simulated": best.simulated if best else None,
-        "fits": "yes" if best else "no", "mindformers": best.lists if best else None,
+        "contradicts": found.contradicted, "fits": "yes" if best else "no", "mindformers": best.lists if best else None,
         "waiting": found.waiting.folder if found.waiting else None,
         "rounds": [
             {"number": one.number, "folder": one.folder, "simulated": one.simulated, "layers": one.layers,

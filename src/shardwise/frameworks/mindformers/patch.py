@@ -46,6 +46,7 @@ _AFTER = {
 """Behind which neighbours a key goes that is missing."""
 _OFF = re.compile(rf"(#[^\n]*\b{LESS_MEMORY}=)0\b")
 _SWITCH = f"# low-memory order: start the job with {LESS_MEMORY}=1; no key of this file says it"
+_OURS = re.compile(rf"(?:^|(?<=[{BREAKS}])){re.escape(_SWITCH).replace('=1', '=[01]')}(?:\r\n|[{BREAKS}]|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def patch(text: str, wanted: PipelineSettings, name: str, *, keep_batch: bool = 
     _refuse_others(data, wanted, name)
     file = _Beside(data, wanted, name)
     made = edited(body, dict(file.changes(keep_batch=keep_batch)), name, _AFTER)
-    after = _switched(made.text, wanted) if wanted.vpp > 1 else made.text
+    after = _switched(made.text, low_memory=wanted.low_memory and wanted.vpp > 1, several=wanted.vpp > 1)
     _read_back(after, file, keep_batch=keep_batch)
     return Patched(name=name, before=text, after=mark + after, notes=(*file.notes, *made.notes))
 
@@ -114,10 +115,14 @@ def _refuse_others(data: Mapping[str, Any], wanted: PipelineSettings, name: str)
         )
     theirs = {"pipeline_stage": wanted.pp, **wanted.degrees}
     faults = [
-        Fault(f"{_DEGREES}.{key}", f"is {degrees.get(key, 1)}, but {value} in {wanted.title}; they must be the same")
+        Fault(f"{_DEGREES}.{key}", why)
         for key, value in theirs.items()
-        if degrees.get(key, 1) != value
+        if (why := _unlike(degrees.get(key), value, wanted.title))
     ]
+    context = data.get("context")
+    if isinstance(context, dict) and context.get("mode") in (1, "1", "PYNATIVE_MODE"):
+        said = f"is {context['mode']}, PyNative, which runs no pipeline of this form; set 0 (graph mode)"
+        faults.append(Fault("context.mode", said))
     own, further = layers_said(Foreign(model["model_config"])), predicting_layers(Foreign(model["model_config"]))
     total = sum(wanted.layers)
     if own and total not in {own, own + further}:
@@ -128,6 +133,18 @@ def _refuse_others(data: Mapping[str, Any], wanted: PipelineSettings, name: str)
         faults.append(Fault(f"{_DEGREES}.pipeline_stage", "is 1: there is no pipeline to patch"))
     if faults:
         raise InputError(faults, title=name)
+
+
+def _unlike(now: object, value: int, title: str) -> str:
+    """Why a degree is not what it should be; one that is missing is 1 to MindFormers."""
+    same = f"{value} in {title}; they must be the same"
+    if now is None:
+        return "" if value == 1 else f"is missing, which means 1, but {same}"
+    if isinstance(now, str):
+        return f"is {now!r}, a text; write the number without quotes: it is {same}"
+    if not isinstance(now, int) or isinstance(now, bool):
+        return f"is {now!r}, no whole number, but {same}"
+    return "" if now == value else f"is {now}, but {same}"
 
 
 class _Beside:
@@ -234,10 +251,12 @@ class _Beside:
         return table if any(counts) or shape(now) == shape(table) else False
 
 
-def _switched(text: str, wanted: PipelineSettings) -> str:
-    """The comment that says how the job is started, where it must say something else."""
+def _switched(text: str, *, low_memory: bool, several: bool) -> str:
+    """The comment that says how the job is started, where it must say something else; ours goes with one chunk."""
     started = STARTED.search(text)
-    if not wanted.low_memory:
+    if not several:
+        text = _OURS.sub("", text)
+    if not low_memory:
         return re.sub(rf"(#[^\n]*\b{LESS_MEMORY}=)1\b", r"\g<1>0", text)
     if started:
         return text

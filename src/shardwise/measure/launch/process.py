@@ -6,9 +6,11 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,9 +46,11 @@ class Ended:
 def run_job(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path, read: Callable[[bytes], object]
 ) -> Ended:
-    """Run a command to its end, its output into a log and to `read`, piece by piece. Ctrl-C ends its whole group."""
+    """Run a command to its end, its output into a log and to `read`, piece by piece. Ctrl-C ends its whole group, and
+    so does SIGTERM, which then ends us, too.
+    """
     ended = Ended(code=0)
-    with log.open("wb", buffering=0) as kept:
+    with _ended_first(), log.open("wb", buffering=0) as kept:
         job = _started(command, folder, environment)
         assert job.stdout is not None  # noqa: S101 - for the type checker
         try:
@@ -64,6 +68,32 @@ def run_job(
             ended.code = _end(job)
             job.stdout.close()
     return ended
+
+
+class _Told(BaseException):
+    """SIGTERM came."""
+
+
+@contextmanager
+def _ended_first() -> Iterator[None]:
+    """SIGTERM leaves this block in good order, its job ended, and ends us then."""
+    ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not ours or threading.current_thread() is not threading.main_thread():  # only that one may ask for signals
+        yield
+        return
+
+    def told(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        raise _Told
+
+    signal.signal(signal.SIGTERM, told)
+    try:
+        yield
+    except _Told:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def run_batch(

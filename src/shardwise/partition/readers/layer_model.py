@@ -53,7 +53,7 @@ def model_of_init(
         "name": name, "stage_const_mem": fit.values.get("const", 0.0), "layers_description": entries,
         "measured": kept(fit),
     }  # fmt: skip
-    unknown = (f"{path}: {', '.join(init.unknown)} mean nothing here and are passed over",) if init.unknown else ()
+    unknown = (f"{path}: {key} means nothing here and is passed over" for key in init.unknown)
     return LayerModel(data=data, fit=fit, notes=(*unknown, *fit.notes, *spread_notes(fit), *notes))
 
 

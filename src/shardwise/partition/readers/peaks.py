@@ -13,12 +13,11 @@ from shardwise.inputs.streams import blocks
 
 Which = Literal["actual", "used"]
 _LINE = {
-    "actual": re.compile(
-        rb"Actual peak memory usage[^:\n]*:[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])[ \t]*([KMG]?)"
-    ),
-    "used": re.compile(rb"Used peak memory usage[^:\n]*:[ \t]*([0-9]{1,15}(?:\.[0-9]{0,15})?)(?![0-9.])[ \t]*([KMG]?)"),
+    which: re.compile(which.title().encode() + rb" peak memory usage[^:\n]*:[ \t]*(\S[^\n]{0,200})")
+    for which in ("actual", "used")
 }
-_SCALE = {b"": 1.0, b"K": 1 / 1024, b"M": 1.0, b"G": 1024.0}
+_PEAK = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?)(?:[ \t]*([KMG])i?B?)?(?![A-Za-z0-9]|\.[0-9])")
+_SCALE = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0}
 _STAGE = re.compile(r"stage[_-]?(\d+)")
 
 
@@ -49,7 +48,13 @@ def _last_peak(path: Path, which: Which) -> float | None:
     last = None
     for block in blocks(path):
         for match in _LINE[which].finditer(block):
-            last = float(match[1]) * _SCALE[match[2]]
-    if last is not None and (fault := refusal(last, SCALARS["log.peak"])):
-        raise FileError(path, f"has a peak of {last:g} MB: {fault}")
-    return last
+            last = match[1].decode(errors="replace").strip()
+    if last is None:
+        return None
+    peak = _PEAK.match(last)
+    if peak is None:
+        raise FileError(path, f"has a peak line that says {last[:40]!r}, where a number of MB belongs; run it again")
+    value = float(peak[1]) * _SCALE[peak[2] or ""]
+    if fault := refusal(value, SCALARS["log.peak"]):
+        raise FileError(path, f"has a peak of {value:g} MB: {fault}")
+    return value
