@@ -180,6 +180,8 @@ def test_ctrl_c_before_the_first_round_says_how_to_go_on(job, capfd):
     said = capfd.readouterr().out
     assert "before a plan was measured within its limits; the same command goes on where this one stopped" in said
     assert "best so far" not in said
+    assert "the plan so far, which no dry run has measured: simulated " in said
+    assert "\n  recompute: [" in said
     assert json.loads(Path("a.json").read_text())["state"] == "interrupted"
 
 

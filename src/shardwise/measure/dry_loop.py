@@ -106,6 +106,8 @@ class Looped:
     """Those that were measured."""
     waiting: DryRound | None = None
     """Written, and to be run by the user."""
+    unmeasured: DryRound | None = None
+    """The plan that was being looked for, or dry-run, when the loop was interrupted."""
     interrupted: bool = False
     contradicted: bool = False
     """The last round cannot be explained together with those before: no further one can be planned."""
@@ -148,7 +150,10 @@ def close_loop(
     loop = _Loop(asked, dry, settings, tell)
     while (made := loop.next()) is not None:
         follow(made)
-    return Looped(rounds=tuple(loop.done), waiting=loop.waiting, interrupted=loop.interrupted, contradicted=loop.ended)
+    return Looped(
+        rounds=tuple(loop.done), waiting=loop.waiting, unmeasured=loop.unmeasured, interrupted=loop.interrupted,
+        contradicted=loop.ended,
+    )  # fmt: skip
 
 
 class _Loop:
@@ -158,6 +163,7 @@ class _Loop:
         self.dry, self.settings, self.tell = dry, settings, tell
         self.done, self.interrupted, self.ended = list[DryRound](), False, False
         self.waiting: DryRound | None = None
+        self.unmeasured: DryRound | None = None
         model, notes = layer_model(asked)
         for note in (*model.notes, *notes, *order_notes(asked.low_memory, asked.vpp)):
             tell(note)
@@ -191,10 +197,12 @@ class _Loop:
             planned = self.planned(number)
             if planned is None:
                 return None
+            self.unmeasured = planned[0]
             peaks = self.peaks(planned[0])
         except KeyboardInterrupt:
             self.interrupted = True
             return None
+        self.unmeasured = None
         if peaks is None:
             self.waiting = planned[0]
             return None
@@ -212,6 +220,9 @@ class _Loop:
             return self.read(folder, number), problem
         answer = self.solved(problem)
         made = self.made(answer, folder, number)
+        if answer.interrupted:
+            self.unmeasured = made
+            raise KeyboardInterrupt
         best = Looped(rounds=tuple(self.done)).best
         if best is not None and best.agrees and made.simulated > best.simulated * (1 - _WORTH):
             return None
@@ -231,8 +242,6 @@ class _Loop:
                 self.tell(f"at {100 * confidence:.4g}% no plan is left ({str(error).split(';')[0]}); margins of less "
                           "confidence are taken, and the dry run shows what holds")  # fmt: skip
                 continue
-            if answer.interrupted:
-                raise KeyboardInterrupt
             return _said_by_lists(answer)
         raise AssertionError  # the last confidence returns or raises
 

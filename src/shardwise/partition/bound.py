@@ -30,7 +30,8 @@ _SURE = 1 - 2e-7
 """Takes the solver's tolerance off its bounds."""
 _LEVELS: tuple[tuple[Level, int], ...] = (("ranks", 400), ("chunks", 400), ("counts", 2000), ("counts", 20_000))
 """Level and nodes of one solve."""
-_HELPS = 1e-4
+_HELPS, _ROSE = 1e-4, 5e-5
+"""A cut, or a solve with whole numbers, is followed by another where it raised the bound by such a share."""
 _SEAMS = (100, 6)
 """Nodes of one solve of the relaxation, and solves, where runs of layers keep their order by binaries."""
 Found = Callable[[float, "Ints | None"], bool]
@@ -173,7 +174,7 @@ class Bounder:
             solved = self._programme.solve(seconds=self._left(), nodes=nodes)
             if solved is None:
                 return self._stopped(solved)
-            rose = solved.bound > self.bound * (1 + 2e-4)
+            rose = solved.bound > self.bound * (1 + _ROSE)
             self.bound = max(self.bound, solved.bound * _SURE)
             real = level == "counts" and np.isfinite(solved.value)
             if self.found(self.bound, np.rint(solved.counts).astype(np.int32) if real else None):

@@ -16,6 +16,7 @@ _STATES = {
     "interrupted": "interrupted: this is the best so far",
 }
 _FIRST = "interrupted before a plan was measured within its limits; the same command goes on where this one stopped"
+_UNMEASURED = "the plan so far, which no dry run has measured: simulated"
 
 
 def round_rows(one: DryRound) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -46,15 +47,22 @@ def loop_lines(found: Looped) -> Iterator[str]:
         yield f"run bash {script} where MindFormers is, then give the same command again"
         return
     yield _ended(found)
+    if best is None and found.interrupted and found.unmeasured:
+        yield f"{_UNMEASURED} {found.unmeasured.simulated:,.2f}"
+        yield from _lists(found.unmeasured)
     if best is None:
         return
     left = min(limit - peak for limit, peak in zip(best.limits, best.measured, strict=True))
     simulated = f"simulated {best.simulated:,.2f}, {left:,.0f} MB left"
     yield f"the fastest plan that was measured within its limits is that of round {best.number}: {simulated}"
-    for name, table in best.lists.items():
+    yield from _lists(best)
+    yield f"your YAML with it is in {best.folder}"
+
+
+def _lists(one: DryRound) -> Iterator[str]:
+    for name, table in one.lists.items():
         rows = [list(row) for row in table]
         yield f"  {name}: {rows[0] if len(rows) == 1 else rows}"
-    yield f"your YAML with it is in {best.folder}"
 
 
 def _ended(found: Looped) -> str:
