@@ -495,3 +495,17 @@ def test_flags_that_cannot_be(shardwise, folder, words, code, word):
     said = shardwise("balance", *words)
     assert said.code == code, said.err
     assert word in said.err
+
+
+def test_figures_say_what_the_table_says(shardwise, folder):
+    """The figure called another number the bubble, said "over" of what is so only with its margin, and left the limit
+    without a number.
+    """
+    words = ("--init", init_file(folder), "-s", 16, "-mb", 16, "-mem", 62000, "-i", 3, "-naive", 1, "-t", 1)
+    said = shardwise("balance", *words, "--svg", "a.svg")
+    row = next(line for line in said.out.splitlines() if line.startswith("naive, all recomputed"))
+    assert "not surely" in row
+    figure = (folder / "a.svg").read_text()
+    assert re.search(rf"naive, all recomputed \(over with its margin\): .* bubble {row.split()[4]} real", figure)
+    assert "naive, none recomputed (over the memory limit): " in figure
+    assert figure.count("limit 62,000<") == 3

@@ -184,7 +184,7 @@ def _say_fit(fit: MemoryFit, output: Output) -> None:
     from shardwise.report import balance as report
 
     output.table(["part of memory", "MB", "+-"], report.fit_rows(fit))
-    output.table(["stage", "layers", "measured", "residual", ""], report.residual_rows(fit))
+    output.table(*report.residual_rows(fit))
     output.say(report.fit_line(fit))
     output.say()
 
@@ -223,7 +223,7 @@ def _refuse_same(svg: str | None, others: list[Compared]) -> None:
 def _write_pictures(files: Reports, answer: BalanceAnswer, compared: list[Compared]) -> None:
     """The figure of all strategies, one of each that names a file, the page and the trace."""
     from shardwise.report.page import page_of
-    from shardwise.report.svg import compared_svg, timeline_svg
+    from shardwise.report.svg import compared_svg, strategy_svg
     from shardwise.report.trace import chrome_trace
     from shardwise.report.view import balance_views
 
@@ -232,7 +232,7 @@ def _write_pictures(files: Reports, answer: BalanceAnswer, compared: list[Compar
         for one in compared[1:]:
             if one.file_name:
                 path = Path(files.svg).parent / Path(one.file_name).name
-                write_text(path, timeline_svg(one.evaluation.timeline, one.name))
+                write_text(path, strategy_svg(one))
     if files.html:
         write_text(files.html, page_of(balance_views(answer, compared[1:])))
     if files.trace:

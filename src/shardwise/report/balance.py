@@ -103,12 +103,18 @@ def fit_line(fit: MemoryFit) -> str:
     return f"residual {fit.rms:,.0f} rms, {judged}; {noise}; condition {fit.condition:.1f}"
 
 
-def residual_rows(fit: MemoryFit) -> Rows:
-    """In the order of rounds and stages, whatever the order in the file."""
+def residual_rows(fit: MemoryFit) -> tuple[list[str], Rows]:
+    """In the order of rounds and stages, whatever the order in the file; several rounds are numbered."""
     odd = spread_of(fit).odd
     order = sorted(range(len(fit.measured)), key=lambda k: (fit.measured[k].round, fit.measured[k].stage))
-    shown = ((fit.measured[k], fit.residuals[k], "does not fit" if k in odd else "") for k in order)
-    return [(str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{rest:+,.0f}", said) for m, rest, said in shown]
+    several = any(m.round for m in fit.measured)
+    rows = []
+    for k in order:
+        m, rest = fit.measured[k], round(fit.residuals[k]) or 0
+        head = (str(m.round + 1),) if several else ()
+        said = "does not fit" if k in odd else ""
+        rows.append((*head, str(m.stage), str(m.layers), f"{m.peak:,.0f}", f"{rest:+,}" if rest else "0", said))
+    return [*(["round"] if several else []), "stage", "layers", "measured", "residual", ""], rows
 
 
 def beside(answer: BalanceAnswer, others: Iterable[Compared]) -> list[Compared]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from shardwise.estimate.iteration import Iteration
 from shardwise.measure.fit.result import Fit, FitPoint, FittedFamily
-from shardwise.partition.compare import Compared
+from shardwise.partition.compare import Compared, bubble_of
 from shardwise.pipeline.action import KINDS
 from shardwise.pipeline.timeline import Timeline
 from shardwise.report.svg_lanes import LANE, host_lanes, lanes_legend, rank_lanes
@@ -46,14 +46,16 @@ def timeline_svg(
     seconds: bool = False,
     whole: Iteration | None = None,
     extent: Extent | None = None,
+    said: str = "",
 ) -> str:
     """A stand-alone SVG file; with `seconds`, times are seconds and memory is bytes. `whole`: the iteration that the
-    passes belong to, whose traffic has lanes below every rank's row. By default the timeline fills its extent.
+    passes belong to, whose traffic has lanes below every rank's row. By default the timeline fills its extent. `said`:
+    of the time, in place of the makespan and the idle share.
     """
     extent = extent or Extent(whole.seconds if whole else timeline.makespan, _most_memory(timeline))
     pp, lanes = timeline.schedule.pp, len(whole.lanes(0)) if whole else 2 * bool(timeline.host)
     makespan = _time(timeline.makespan, seconds=seconds).replace(" ", "\N{NO-BREAK SPACE}")
-    said = f"makespan {makespan}, bubble {100 * timeline.bubble:.2f}%"
+    said = said or f"makespan {makespan}, bubble {100 * timeline.bubble:.2f}%"
     if whole:
         said = f"iteration {_time(whole.seconds, seconds=True)}, {said}".replace(" s,", "\N{NO-BREAK SPACE}s,")
     heading = textwrap.wrap(f"{title or timeline.schedule.name}: {said}", _LETTERS)
@@ -144,7 +146,7 @@ def _memory(timeline: Timeline, y: float, scale: float, most: float, *, seconds:
     parts = [
         f'<text x="4" y="{y + 10:g}">memory</text>',
         f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{y + _MEMORY:g}" y2="{y + _MEMORY:g}" stroke="#888"/>',
-        f'<text x="4" y="{y + 26:g}">{show_bytes(most) if seconds else f"{most:g}"}</text>',
+        f'<text x="4" y="{y + 26:g}">{_size(most, seconds=seconds)}</text>',
     ]
     for rank in range(timeline.schedule.pp):
         points, before = list[str](), y + _MEMORY
@@ -160,7 +162,15 @@ def _memory(timeline: Timeline, y: float, scale: float, most: float, *, seconds:
             f'<line x1="{_LEFT:g}" x2="{_WIDTH - 20:g}" y1="{level:.2f}" y2="{level:.2f}" stroke="#d55e00" '
             'stroke-dasharray="6 3"/>'
         )
+        parts.append(
+            f'<text x="{_WIDTH - 22:g}" y="{level - 4:.2f}" font-size="9" fill="#a34700" text-anchor="end">'
+            f"limit {_size(limit, seconds=seconds)}</text>"
+        )
     return parts
+
+
+def _size(value: float, *, seconds: bool) -> str:
+    return show_bytes(value) if seconds else f"{value:,.6g}"
 
 
 def _legend(timeline: Timeline, y: float) -> list[str]:
@@ -205,14 +215,22 @@ def compared_svg(compared: Iterable[Compared]) -> str:
     extent = Extent(max(one.makespan for one in timelines), max(map(_most_memory, timelines)))
     parts, y, width = list[str](), 0.0, 0.0
     for one in compared:
-        title = one.name if one.evaluation.fits else f"{one.name} (over the memory limit)"
-        figure = timeline_svg(one.evaluation.timeline, title, extent=extent)
+        figure = strategy_svg(one, extent)
         found = _OPEN.search(figure)
         wide, tall = (float(found[1]), float(found[2])) if found else (1200.0, 800.0)
         placed = f'<svg y="{y:g}" width="{wide:g}" height="{tall:g}" viewBox="0 0 {wide:g} {tall:g}"'
         parts.append(_OPEN.sub(placed, figure, count=1))
         y, width = y + tall, max(width, wide)
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {y:g}">\n{"".join(parts)}</svg>\n'
+
+
+def strategy_svg(one: Compared, extent: Extent | None = None) -> str:
+    """One strategy, with what the table of compared ones says of it."""
+    found, limits = one.evaluation, one.problem.rank_limits
+    surely = any(peak > limit for peak, limit in zip(found.peak, limits, strict=True))
+    over = "" if found.fits else " (over the memory limit)" if surely else " (over with its margin)"
+    said = f"makespan {found.simulated:,.2f}, bubble {bubble_of(one.problem, found)}"
+    return timeline_svg(found.timeline, one.name + over, extent=extent, said=said)
 
 
 _WIDE, _HIGH, _COLUMNS, _PAD = 330.0, 190.0, 3, 42.0
