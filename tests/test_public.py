@@ -59,6 +59,7 @@ VERBS = {
     "sweep": "model clusters batches sequences runtime only gap tokens price mtbf checkpoint store told",
     "targets": "",
     "timeline": "plan runtime",
+    "trace_module": "source inputs dtype name",
     "validate_advice": "files told",
     "validate": "files cluster",
     "watch": "log plan follow tell",
@@ -151,6 +152,7 @@ OWN: dict[str, dict[str, object]] = {
     "plan_operators": {"cluster": "2xh100", "gpus": 2, "method": "alleviate", "trials": 1, "hops": 1},
     "schedule": {"name": "1f1b", "pp": 2, "microbatches": 4, "costs": "1,1,1", "plan": None},
     "simulate": {"costs": "1,1,1"},
+    "trace_module": {"source": str(Path(__file__).parent / "frameworks/traced_models.py:toy"), "inputs": "x=2x64"},
     "why": {"strategy": "mbs2"},
     "write_plan": {"path": "plan.json"},
     "write_export": {"folder": "made"},
@@ -184,6 +186,8 @@ def test_no_argument_ends_in_an_error_of_pythons(name, good, tmp_path, monkeypat
         own["path"] = good["problem"]
     if name in {"balance", "plan_of", "read_problem", "what_if"}:  # what goes beside another argument only
         own = {word: one for word, one in own.items() if (name, word) not in BESIDE}
+    if name == "trace_module":
+        pytest.importorskip("torch")
     if name == "launch":  # which would ask every Python that is found
         monkeypatch.setenv("PATH", str(tmp_path))
     if name not in INCOMPLETE:

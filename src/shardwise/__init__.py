@@ -38,6 +38,7 @@ from shardwise.api import (
     sweep,
     targets,
     timeline,
+    trace_module,
     validate,
     validate_advice,
     watch,
@@ -56,7 +57,7 @@ __all__ = [
     "diff", "diff_orders", "estimate", "export", "iteration", "launch", "load_cluster", "load_model", "load_problem",
     "load_runtime", "load_strategy", "plan", "plan_of", "plan_operators", "rank_allocations", "rank_passes",
     "read_plan", "read_problem", "rehearse", "schedule", "simulate", "store_calibration", "sweep", "targets",
-    "timeline", "validate", "validate_advice", "watch", "what_if", "why", "write_export", "write_plan",
+    "timeline", "trace_module", "validate", "validate_advice", "watch", "what_if", "why", "write_export", "write_plan",
 ]  # fmt: skip
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's

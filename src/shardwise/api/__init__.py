@@ -82,6 +82,7 @@ from shardwise.api.reading import (
     read_plan,
     renewed,
     targets,
+    trace_module,
     write_export,
     write_plan,
 )
@@ -94,9 +95,9 @@ __all__ = [
     "operator_question", "operator_starts", "operators_to_measure", "patch_mindformers", "plan", "plan_from", "plan_of",
     "plan_operators", "plan_table", "probe_program", "question", "quick_balance", "rank_allocations", "rank_passes",
     "read_cluster", "read_model", "read_plan", "read_problem", "refuse_other_pipeline", "rehearsal_program", "rehearse",
-    "renewed", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline", "validate",
-    "validate_advice", "watch", "what_if", "why", "why_nothing", "write_aceso", "write_export", "write_plan",
-    "write_profiles",
+    "renewed", "schedule", "simulate", "store_calibration", "sweep", "targets", "timeline",
+    "trace_module", "validate", "validate_advice", "watch", "what_if", "why", "why_nothing", "write_aceso",
+    "write_export", "write_plan", "write_profiles",
 ]  # fmt: skip
 
 # Every verb reads its arguments in the same way; between themselves they have read them already.

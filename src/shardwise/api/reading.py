@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # not from typing: who presses Ctrl-C while that loads would see a traceback of Python's
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -40,6 +40,26 @@ def read_model(source: Source) -> Loaded[Model]:
     from shardwise.frameworks.load import read_model
 
     return read_model(source)
+
+
+def trace_module(source: str, inputs: Sequence[str] | str, *, dtype: str = "bf16", name: str = "") -> Model:
+    """A model out of any PyTorch module, followed forward and backward on fake tensors; no weights are made.
+
+    `source`: a file and a function of it that gives the module, such as `my_model.py:build`: the file is executed, it
+    is your code; `inputs`: what the module is called with, such as `ids=1x4096:int64`, the first number being samples;
+    `dtype`: format of its parameters; `name`: what the model is called, by default as the function, or as its file
+    where that is `build`.
+    """
+    from pathlib import Path
+
+    from shardwise.check.model import checked_model
+    from shardwise.frameworks.torch.trace import trace
+    from shardwise.inputs.traced_model import traced_model
+
+    found = trace(source, [inputs] if isinstance(inputs, str) else inputs, dtype)
+    file, _, function = source.rpartition(":")
+    called = name or (Path(file).stem if function == "build" else function)
+    return checked_model(traced_model(called, found), source)
 
 
 def load_cluster(source: Source) -> Cluster:

@@ -9,6 +9,7 @@ from shardwise.check import model as check_parts
 from shardwise.check import pipeline as check_pipeline
 from shardwise.check import runtime as check_runtime
 from shardwise.check import split as check_split
+from shardwise.check import traced as check_traced
 from shardwise.check import world as check_world
 from shardwise.check.rule import Combination
 from shardwise.check.values import value_faults
@@ -28,6 +29,7 @@ _RULES = (
     *check_pipeline.RULES,
     *check_runtime.RULES,
     *check_mixed.RULES,
+    *check_traced.RULES,
 )
 
 

@@ -10,12 +10,14 @@ from shardwise.errors import Fault
 from shardwise.inputs.formats import format_of
 
 _SHAPE = ("model.heads", "model.kv_heads", "model.hidden", "model.ffn", "model.moe", "model.mla", "model.layers",
-          "model.recurrent", "model.mixers", "model.feeds")  # fmt: skip
+          "model.recurrent", "model.mixers", "model.feeds", "model.traced")  # fmt: skip
 
 
 def _split_by_tp(case: Combination) -> dict[str, int]:
     """What tensor parallel cuts into equal parts, by name."""
     model, moe = case.model, case.model.moe
+    if model.traced:
+        return {}
     mixers = {model.mixer_of(index) for index in range(model.layers)}
     parts: dict[str, int] = {}
     if mixers & {"attention", "both"}:

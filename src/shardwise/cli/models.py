@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -10,25 +11,55 @@ import click
 from shardwise import api
 from shardwise.cli.options import MODEL
 from shardwise.cli.output import Output, output_options
+from shardwise.errors import Fault, InputError
 from shardwise.inputs.load import model_names
 from shardwise.inputs.mixers import Recurrent, Sparse
 from shardwise.inputs.model import Mla, Model, Moe, RopeScaling
 from shardwise.inputs.parameters import Parameters, count
-from shardwise.units import show_count
+from shardwise.inputs.serialise import to_json
+from shardwise.inputs.traced import Traced, at
+from shardwise.inputs.write import once_written, write_text
+from shardwise.units import show_bytes, show_count
 
 
 @click.command("models")
 @click.argument("model", type=MODEL, required=False)
+@click.option("--trace", metavar="FILE.py:BUILD", help="Execute FILE and follow the PyTorch module that BUILD() gives.")
+@click.option("--input", "inputs", metavar="NAME=SIZES:TYPE", multiple=True, help="What the module is called with.")
+@click.option("--dtype", default="bf16", show_default=True, help="Of --trace: format of its parameters.")
+@click.option("--out", metavar="FILE", help="Of --trace: write the model, to be planned as any other.")
 @output_options
-def command(model: str | None, output: Output) -> None:
-    """List the models of the catalog, or show one with its parameters.
+def command(
+    model: str | None, trace: str | None, inputs: tuple[str, ...], dtype: str, out: str | None, output: Output
+) -> None:
+    """List the models of the catalog, show one with its parameters, or trace your own.
+
+    \b
+    shardwise models
+    shardwise models llama-3-8b
+    shardwise models --trace my_model.py:build --input ids=1x4096:int64 --out model.json
 
     MODEL is a name of the catalog, a Hugging Face config.json, or a file of ours or SimuMax's.
-    """
-    if model is None:
+    """  # noqa: D301 - \b is click's mark for lines that stay as they are
+    if trace is not None:
+        if model is not None:
+            raise InputError(Fault("--trace", f"traces a module, and {model} names a model; give one of the two"))
+        _trace(trace, inputs, dtype, out, output)
+    elif inputs or out:
+        raise InputError(Fault("--input" if inputs else "--out", "goes with --trace FILE.py:BUILD; add it"))
+    elif model is None:
         _list(output)
     else:
         _show(model, output)
+
+
+def _trace(source: str, inputs: tuple[str, ...], dtype: str, out: str | None, output: Output) -> None:
+    output.note(f"{source.rpartition(':')[0]} is executed now: it is your code, and may do whatever you may")
+    found = api.trace_module(source, inputs, dtype=dtype)
+    if out:
+        write_text(out, to_json(found))
+        once_written(lambda: output.say(f"wrote {out}; plan it with --seq {found.traced.seq if found.traced else 1}"))
+    _tell(found, output)
 
 
 def _list(output: Output) -> None:
@@ -63,12 +94,29 @@ def _show(name: str, output: Output) -> None:
     read = api.read_model(name)
     for note in read.notes:
         output.note(note)
-    parameters = count(read.value)
-    output.answer({"model": read.value, "parameters": dict(_parts(parameters)), "active": parameters.active})
-    output.say(f"{read.value.name}: {parameters.total:,} parameters, {parameters.active:,} active per token")
-    output.table(("field", "value"), _fields(read.value))
+    _tell(read.value, output)
+
+
+def _tell(model: Model, output: Output) -> None:
+    parameters = count(model)
+    output.answer({"model": model, "parameters": dict(_parts(parameters)), "active": parameters.active})
+    output.say(f"{model.name}: {parameters.total:,} parameters, {parameters.active:,} active per token")
+    if model.traced:
+        output.table(("block", "times", "parameters", "kept per sample", "kernels", "entry"), _kinds(model.traced))
+    else:
+        output.table(("field", "value"), _fields(model))
     output.say()
     output.table(("block", "parameters", "share"), _blocks(parameters))
+
+
+def _kinds(traced: Traced) -> Iterator[tuple[str, ...]]:
+    """Every kind of traced block; kernels of both passes."""
+    counts = Counter(traced.order)
+    blocks = [(traced.first, 1), *((kind, counts[index]) for index, kind in enumerate(traced.kinds)), (traced.last, 1)]
+    for block, times in blocks:
+        kept, kernels = sum(op.kept[1] for op in block.ops), sum(op.kernels_f + op.kernels_b for op in block.ops)
+        entry = show_bytes(at(block.entry, 1.0))
+        yield block.name, str(times), f"{block.params:,}", show_bytes(kept), f"{kernels:.0f}", entry
 
 
 def _fields(value: Model | Mla | Moe | Recurrent | RopeScaling | Sparse, at: str = "") -> Iterator[tuple[str, str]]:
@@ -90,6 +138,7 @@ def _blocks(parameters: Parameters) -> Iterator[tuple[str, ...]]:
 def _parts(p: Parameters) -> Iterator[tuple[str, int]]:
     """Parts that add up to the total."""
     yield "embedding", p.embedding + p.position + p.embedding_norm
+    yield "blocks", p.blocks
     yield "dense layers", p.of_feed("dense")
     yield "expert layers", p.of_feed("experts")
     yield "layers that only mix", p.of_feed("none")

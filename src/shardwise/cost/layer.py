@@ -18,6 +18,7 @@ from shardwise.ops.layer import LayerKind, feed_forward_ops, layer_ops, mixer_op
 from shardwise.ops.linear import adapter_params, narrow_of
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
+from shardwise.ops.traced import traced_entry
 
 ENDS = frozenset({"embedding", "head"})
 """Blocks that are no layers."""
@@ -185,6 +186,8 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
     """The halves of a layer. Attention knows nothing of experts, nor the other half how sequences are split: what they
     do not know is left out of what each is remembered by, so that many strategies share one.
     """
+    if kind.traced:
+        return [_priced(layer_ops(shard, kind), shard, machine, groups)]
     halves = [
         _mixer_half(
             shard._replace(ep=1, etp=1, dispatcher="", fixed=False), kind.mixer, kind.window, machine,
@@ -323,7 +326,8 @@ def whole_walk(plain: Block, shard: Shard, group: int = 1) -> Walk:
     """Memory of a layer that is computed again from its input."""
     # torch's own checkpointing stops replaying once the last kept tensor is there again
     early_stop = shard.runtime.memory.gradients == "lazy"
-    return full_walk(list(plain.ops), plain.walk, shard.residual, skip_last=early_stop, group=group)
+    entry = traced_entry(shard, plain.name) if shard.model.traced else shard.residual
+    return full_walk(list(plain.ops), plain.walk, entry, skip_last=early_stop, group=group)
 
 
 # Columns of `Seconds`.

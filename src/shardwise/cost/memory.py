@@ -13,6 +13,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.cluster import Gpu
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
+from shardwise.inputs.traced import at
 from shardwise.ops.embedding import logits_bytes
 from shardwise.ops.linear import trained_params
 from shardwise.ops.shard import Shard
@@ -243,6 +244,8 @@ def _static(
         buffers += _dummy_gradients(chunks, output=memory.output_gradient)
     if shard.model.position == "rope":
         buffers += 4.0 * shard.seq * shard.model.head_size  # the table of angles
+    if shard.model.traced:
+        buffers += shard.model.traced.buffers + at(shard.model.traced.tables, shard.samples)
     return [
         Ledger("weights", weights - _wide_weights(chunks, shard, strategy)),
         Ledger("gradients", gradients * trained),

@@ -7,6 +7,7 @@ from functools import lru_cache
 from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
 from shardwise.ops.attention import area
+from shardwise.ops.traced import traced_flops
 
 
 @lru_cache(maxsize=1024)
@@ -16,6 +17,8 @@ def model_flops(model: Model, seq: int, *, causal: bool, frozen: bool = False) -
     `causal`: only the half of the scores that a causal mask leaves is counted; else the full square. `frozen`: the
     matrices do not train, so that they have no gradient of their own.
     """
+    if model.traced:
+        return traced_flops(model.traced, causal=causal)
     parameters = count(model)
     # embedding look-ups cost nothing; a tied output layer still does
     head = model.vocab * model.hidden * (1 + model.mtp)

@@ -164,6 +164,11 @@ _ANY_LAYER = frozenset({"huggingface", "deepspeed"})
 
 def _refuse_beyond(plan: Plan, target: Target) -> None:
     """Layers that no flag of the target makes would be trained as ordinary ones."""
+    if plan.model.traced:
+        told = f"{plan.model.name} is a traced module, whose program is your own"
+        raise InfeasibleError(
+            f"{told}: no file of {target.title} holds it; start it with this strategy: {plan.strategy}"
+        )
     if plan.model.beyond and target.name not in _ANY_LAYER:
         said = f"{plan.model.name} has {', '.join(plan.model.beyond)}, which we do not write for {target.title} yet"
         raise InfeasibleError(f"{said}; export to huggingface, or write the model there by hand and take the strategy")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from shardwise.inputs.mixers import Feed, Mixer, Recurrent, Sparse
 from shardwise.inputs.serialise import later
+from shardwise.inputs.traced import Traced
 
 Activation = Literal["swiglu", "geglu", "gelu", "relu", "squared-relu"]
 Norm = Literal["rmsnorm", "layernorm"]
@@ -213,6 +214,8 @@ class Model:
     """Multi-token-prediction layers after the last layer, each a transformer layer with a projection and norms."""
     dropout: float = 0.0
     """Probability of dropout on attention and residuals."""
+    traced: Traced | None = None
+    """Blocks of a module that torch followed, in place of all that the other fields say of layers."""
 
     @property
     def gated(self) -> bool:
@@ -229,6 +232,7 @@ class Model:
             "sparse attention": self.sparse is not None,
             "a gate on attention's output": self.attention_gate,
             "chunked attention": self.chunked,
+            "blocks of a traced module": self.traced is not None,
             "norms with other weights": self.norm_vectors != "usual",
         }
         return tuple(name for name, there in found.items() if there)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardwise.inputs.mixers import Feed, Mixer
 from shardwise.inputs.model import GATED, Model
+from shardwise.inputs.traced import Traced
 
 _FEEDS: tuple[Feed, ...] = ("dense", "experts", "none")
 
@@ -49,6 +50,8 @@ class Parameters:
     """Routed experts per layer."""
     top_k: int
     """Experts that each token visits."""
+    blocks: int = 0
+    """All blocks of a traced module."""
 
     def layer(self, mixer: Mixer, feed: Feed, *, active: bool = False) -> int:
         """One layer of these blocks; `active`: with only the experts that one token visits."""
@@ -65,7 +68,7 @@ class Parameters:
     @property
     def layers(self) -> int:
         """All layers, multi-token prediction not counted."""
-        return sum(map(self.of_feed, _FEEDS))
+        return self.blocks + sum(map(self.of_feed, _FEEDS))
 
     @property
     def mtp(self) -> int:
@@ -90,11 +93,13 @@ class Parameters:
     @property
     def active(self) -> int:
         """What one token passes through, embeddings included, multi-token prediction not."""
-        return self.ends + sum(self.of_feed(feed, active=True) for feed in _FEEDS)
+        return self.ends + self.blocks + sum(self.of_feed(feed, active=True) for feed in _FEEDS)
 
 
 def count(model: Model) -> Parameters:
     """Count the parameters of a model, with its vocabulary unpadded."""
+    if model.traced:
+        return _traced(model.traced)
     moe = model.moe
     blocks = Counter((model.mixer_of(index), model.feed_of(index)) for index in range(model.layers))
     width = model.embedding_size or model.hidden
@@ -118,6 +123,17 @@ def count(model: Model) -> Parameters:
         experts=moe.experts if moe else 0,
         top_k=moe.top_k if moe else 0,
     )
+
+
+def _traced(traced: Traced) -> Parameters:
+    """Of a traced module its ends are known, and what stands between them."""
+    names = (
+        "position", "embedding_norm", "attention", "recurrent", "norms", "mlp", "router", "expert", "shared",
+        "final_norm", "mtp_extra", "experts", "top_k",
+    )  # fmt: skip
+    first, last = traced.first.params + traced.idle, traced.last.params
+    none = dict.fromkeys(names, 0)
+    return Parameters(embedding=first, head=last, mixed=(), ahead=(), blocks=traced.params - first - last, **none)
 
 
 def _norm(model: Model, width: int) -> int:

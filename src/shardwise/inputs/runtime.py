@@ -83,6 +83,8 @@ class Abilities:
     mesh: bool = False
     """One mesh for all axes: a group that shards holds whole context parallel groups and whole groups of experts, and
     experts are split as tp is where ep is 1; `plan` heeds it."""
+    any_module: bool = False
+    """It runs whatever module it is given, in plain torch, as traced ones are."""
     mixed: tuple[Literal["stages", "replicas", "batches"], ...] = ("stages", "replicas")
     """What different kinds of GPU may hold: stages of a pipeline, replicas without one, and these with different
     numbers of micro batches; `plan` proposes no other."""

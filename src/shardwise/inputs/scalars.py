@@ -44,6 +44,7 @@ def _seconds(high: float) -> Scalar:
 
 
 _SHARE, _FRACTION = _number(0, 1), _positive(1)
+_LINE = _number(-1e18, 1e18)
 _ERROR = _number(0, 1, usual=(0, 0.99), hint="it is a share: 0.1 is 10%")
 
 SCALARS: dict[str, Scalar] = {
@@ -84,6 +85,14 @@ SCALARS: dict[str, Scalar] = {
     "Model.embedding_size": _whole(0, WIDTH),
     "Model.windows": _whole(0, TOKENS),
     "Model.mtp": _whole(0, 100),
+    "Traced.seq": _whole(1, TOKENS),
+    "Traced.order": _whole(0, LAYERS),
+    **{f"Traced.{name}": _whole(0, 10**15) for name in ("buffers", "idle", "tied")},
+    **{f"Traced.{name}": _LINE for name in ("border", "tables", "logits")},
+    "TracedBlock.entry": _LINE,
+    "TracedOp.params": _whole(0, 10**15),
+    **{f"TracedOp.{name}": _LINE for name in ("shape", "bytes_f", "bytes_b", "kept", "extra_f", "extra_b")},
+    **{f"TracedOp.{name}": _number(0, 1e6) for name in ("kernels_f", "kernels_b")},
     "Model.dropout": _number(0, 1, usual=(0, 0.999), hint="it is a probability below 1"),
     **{f"Mla.{name}": _whole(1, WIDTH) for name in ("kv_rank", "nope_size", "value_size")},
     **{f"Mla.{name}": _whole(0, WIDTH) for name in ("rope_size", "q_rank")},

@@ -6,6 +6,7 @@ from shardwise.inputs.assumed import ASSUMED
 from shardwise.ops.linear import CAP_TRAFFIC, Linear, caps, linear, norm
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
+from shardwise.ops.traced import traced_first, traced_last
 
 # The gradient of a table: weighted bytes per byte of its tokens' gradients and of the table (zeros, then a scatter),
 # and those of sorting the tokens (H200 probe: 4096 tokens into 32,000 x 4096 take 0.40 ms, into 128,256 x 4096 0.64,
@@ -33,6 +34,8 @@ def logits_bytes(shard: Shard) -> float:
 def embedding(shard: Shard) -> list[Op]:
     """Token (and position) look-up; under sequence parallel its partial sums are reduce-scattered."""
     model = shard.model
+    if model.traced:
+        return traced_first(shard, model.traced)
     width = model.embedding_size or model.hidden
     rows = padded_vocab(shard)
     table = rows * width
@@ -65,6 +68,8 @@ def embedding(shard: Shard) -> list[Op]:
 def head(shard: Shard, *, own_weights: bool) -> list[Op]:
     """Final norm, output layer and loss; `own_weights`: its matrix lives here and is not the embedding's."""
     model = shard.model
+    if model.traced:
+        return traced_last(shard, model.traced, own_weights=own_weights)
     inputs = model.embedding_size or model.hidden
     layer = Linear("output layer", "head", inputs, padded_vocab(shard), "column", shard.hidden, bias=model.head_bias)
     output = linear(shard, layer)

@@ -15,6 +15,7 @@ from shardwise.ops.moe import moe_block
 from shardwise.ops.op import Op
 from shardwise.ops.recurrent import recurrent
 from shardwise.ops.shard import Shard
+from shardwise.ops.traced import traced_kind, traced_ops
 
 
 class LayerKind(NamedTuple):
@@ -24,6 +25,8 @@ class LayerKind(NamedTuple):
     feed: Feed = "dense"
     window: int = 0
     mtp: bool = False
+    traced: str = ""
+    """Name of the kind of block, of a traced module."""
 
     @property
     def moe(self) -> bool:
@@ -31,6 +34,8 @@ class LayerKind(NamedTuple):
 
     @property
     def name(self) -> str:
+        if self.traced:
+            return self.traced
         text = f"{_MIXED[self.mixer]}{_FED[self.feed]}layer"
         if self.window:
             text += f" (window {self.window})"
@@ -44,6 +49,8 @@ _FED = {"dense": "", "experts": "moe ", "none": "lone "}
 @lru_cache(maxsize=256)
 def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     """Kind of every layer in model order, multi-token-prediction layers last."""
+    if model.traced:
+        return tuple(LayerKind(traced=model.traced.kinds[kind].name) for kind in model.traced.order)
     kinds = [_kind_of(model, index) for index in range(model.layers)]
     last = model.layers - 1
     kinds += [LayerKind(feed=model.feed_of(last), mtp=True)] * model.mtp
@@ -57,6 +64,8 @@ def _kind_of(model: Model, index: int) -> LayerKind:
 
 def layer_ops(shard: Shard, kind: LayerKind) -> list[Op]:
     """The operators of one layer in forward order."""
+    if kind.traced:
+        return traced_ops(shard, traced_kind(shard.model, kind.traced))
     ops = [*mixer_ops(shard, kind.mixer, kind.window), *feed_forward_ops(shard, kind.feed)]
     return [*mtp_ops(shard), *ops] if kind.mtp else ops
 

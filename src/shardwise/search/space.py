@@ -188,7 +188,7 @@ class Space:
         q = self.question
         inner = (
             q.wishes.kept("mbs", self._samples()),
-            self._choices("compile", q.runtime.can.compile),
+            self._choices("compile", (False,) if q.model.traced else q.runtime.can.compile),
             (False, True) if self._tells_single else (False,),
         )
         states = (

@@ -163,6 +163,8 @@ def _contradictions(given: OperatorOptions) -> Iterator[Fault]:
     if given.zero == 2 and given.stages not in (None, "1", (1, 1)):
         why = "2 reduces gradients after every micro batch: one stage only; use 1, or leave out --stages"
         yield Fault("--zero", why)
+    if given.model and given.model.traced:
+        yield Fault("MODEL", "is a traced module, whose operators are not split; use `shardwise plan`")
     if given.schedule not in CHOICES:
         yield Fault("--schedule", f"{given.schedule!r} is no order of these passes; choose {', '.join(CHOICES)}")
     seq = SEQ if given.seq is None else given.seq

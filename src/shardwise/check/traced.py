@@ -1,0 +1,117 @@
+"""Rules of traced modules: what was followed is one format, one length and one device's work, in eager torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.check.rule import Combination, either, rule
+from shardwise.errors import Fault
+from shardwise.inputs.load import load_runtime, runtime_names
+from shardwise.inputs.model import Model
+from shardwise.inputs.traced import Line, Traced
+from shardwise.inputs.traced_model import disagreements
+
+MOST_OPS = 20_000
+"""Operators of all kinds of block together; a trace of a large model has some hundreds."""
+_SHAPES = {"gemm": 3, "grouped": 4, "attention": 7, "memory": 0}
+"""Numbers of an operator's shape."""
+
+
+@rule("tp", "cp", "sp", "model.traced")
+def split_operators(case: Combination) -> Iterator[Fault]:
+    if case.model.traced is None:
+        return
+    for axis in ("tp", "cp"):
+        if getattr(case.strategy, axis) > 1:
+            told = "the operators of a traced module are not split"
+            yield Fault(f"strategy.{axis}", f"{told}; use {axis} 1, and dp, zero or pp in its place")
+
+
+@rule("seq", "model.traced")
+def traced_length(case: Combination) -> Iterator[Fault]:
+    traced = case.model.traced
+    if traced and case.strategy.seq != traced.seq:
+        length = (
+            f"it was traced with {traced.inputs}: a sample has {traced.seq} {'token' if traced.seq == 1 else 'tokens'}"
+        )
+        yield Fault("strategy.seq", f"{case.strategy.seq}, but {length}; use seq {traced.seq}, or trace it again")
+
+
+@rule("dtype", "master", "compile", "lora", "model.traced")
+def traced_format(case: Combination) -> Iterator[Fault]:
+    traced, s = case.model.traced, case.strategy
+    if traced is None:
+        return
+    if (s.dtype == "fp32") != (traced.dtype == "fp32") or s.dtype not in {"bf16", "fp16", "fp32"}:
+        yield Fault("strategy.dtype", f"{s.dtype}, but the module was traced in {traced.dtype}; trace it again")
+    if s.master == "autocast":
+        yield Fault(
+            "strategy.master", f"autocast casts inside the module, which was traced in {traced.dtype} throughout"
+        )
+    if s.compile:
+        yield Fault("strategy.compile", "a compiler fuses what was traced kernel by kernel; drop compile")
+    if s.lora:
+        yield Fault("strategy.lora", "is not known of traced modules; put the adapters into the module and trace that")
+
+
+@rule("recompute", "model.traced")
+def traced_recompute(case: Combination) -> Iterator[Fault]:
+    if case.model.traced and case.strategy.recompute.modules:
+        told = "the parts of traced blocks have no names that modules could be chosen by"
+        yield Fault("strategy.recompute", f"{told}; use recompute=full, for all blocks or some of each stage")
+
+
+@rule("runtime", "model.traced")
+def traced_runtime(case: Combination) -> Iterator[Fault]:
+    if case.model.traced and not case.can.any_module:
+        able = [name for name in runtime_names() if load_runtime(name).can.any_module]
+        told = f"{case.runtime.base} has layers of its own, and a traced module runs in plain torch"
+        yield Fault("strategy.runtime", f"{told}; use {either(able)}")
+
+
+@rule("model.traced")
+def traced_says_all(case: Combination) -> Iterator[Fault]:
+    yield from traced_faults(case.model)
+
+
+def traced_faults(model: Model) -> Iterator[Fault]:
+    """What is wrong with traced blocks by themselves."""
+    traced = model.traced
+    if traced is None:
+        return
+    faults = list(_faults(traced))
+    yield from faults
+    if not faults and (others := disagreements(model)):
+        yield Fault(
+            "model.traced", f"does not agree with {either(others)}, which follow from it; trace the module again"
+        )
+
+
+def _faults(traced: Traced) -> Iterator[Fault]:
+    if not traced.order or any(not 0 <= kind < len(traced.kinds) for kind in traced.order):
+        yield Fault("model.traced.order", f"must name kinds from 0 to {len(traced.kinds) - 1}, one for every block")
+    names = [kind.name for kind in traced.kinds]
+    if len(set(names)) != len(names) or {"embedding", "head", ""} & set(names):
+        yield Fault("model.traced.kinds", "need names of their own, other than embedding and head")
+    blocks = (traced.first, *traced.kinds, traced.last)
+    if sum(len(block.ops) for block in blocks) > MOST_OPS:
+        yield Fault("model.traced.kinds", f"have more than {MOST_OPS:,} operators; group blocks, or trace a part")
+        return
+    wrong = [op.name for block in blocks for op in block.ops if len(op.shape) != _SHAPES[op.kind]]
+    if wrong:
+        yield Fault("model.traced.kinds", f"the shape of {wrong[0]} has not the numbers of its kind; trace it again")
+    if any(len(line) != 2 for line in _lines(traced)):
+        yield Fault("model.traced", "lines are two numbers, what stands and what a sample adds; trace the module again")
+
+
+def _lines(traced: Traced) -> Iterator[Line]:
+    yield from (traced.border, traced.tables, traced.logits)
+    for block in (traced.first, *traced.kinds, traced.last):
+        yield block.entry
+        for op in block.ops:
+            yield from (op.bytes_f, op.bytes_b, op.kept, op.extra_f, op.extra_b, *op.shape)
+
+
+RULES = (
+    split_operators, traced_length, traced_format, traced_recompute, traced_runtime, traced_says_all,
+)  # fmt: skip

@@ -1,0 +1,259 @@
+"""Two recordings of one module, of different numbers of samples, folded into its blocks as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from shardwise.errors import InputError
+from shardwise.inputs.traced import NONE, ElementType, Line, Traced, TracedBlock, TracedKind, TracedOp, at
+
+if TYPE_CHECKING:
+    from shardwise.frameworks.torch.trace_record import Call, Held, Recording
+
+
+@dataclass(slots=True)
+class _CallRun:
+    """Calls that become one operator."""
+
+    name: str
+    kind: TracedKind
+    calls: list[int] = field(default_factory=list)
+    main: int = -1
+    """The product or attention."""
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """An operator's numbers at one number of samples."""
+
+    shape: tuple[float, ...]
+    bytes_f: float
+    bytes_b: float
+    kept: float
+    extra_f: float
+    extra_b: float
+
+
+class _Pass:
+    """One recording, ready to be asked for the numbers of runs of its calls."""
+
+    def __init__(self, found: Recording, size: int) -> None:
+        self.found, self.size = found, size
+        self.tables = [one for one in found.memory if _is_table(one, found)]
+        for one in self.tables:
+            found.forward[one.kept].kept -= one.bytes
+        self.so_far = list(accumulate(call.kept for call in found.forward))
+        self.back: list[list[Call]] = [[] for _ in found.forward]
+        for call in found.backward:
+            self.back[call.of].append(call)
+
+    @property
+    def table_bytes(self) -> float:
+        return float(sum(one.bytes for one in self.tables))
+
+    def numbers(self, run: _CallRun) -> _Numbers:
+        calls = [self.found.forward[index] for index in run.calls]
+        end = self.so_far[run.calls[-1]]
+        beside = [call.cost for call in calls if call.cost and call.cost.kind == "memory"]
+        back = [call.cost for index in run.calls for call in self.back[index] if call.cost]
+        main = self.found.forward[run.main].cost if run.main >= 0 else None
+        return _Numbers(
+            shape=main.shape if main else (),
+            bytes_f=sum(cost.bytes for cost in beside),
+            bytes_b=sum(cost.bytes for cost in back if cost.kind == "memory" or main is None),
+            kept=sum(call.kept for call in calls),
+            extra_f=max(self._above(call) for call in calls) - end,
+            extra_b=max(0.0, max(self._back_above(index) for index in run.calls) - end),
+        )
+
+    def _above(self, call: Call) -> float:
+        """Bytes live at a call, without what all blocks share."""
+        return call.live - (self.table_bytes if call.segment else 0.0)
+
+    def _back_above(self, index: int) -> float:
+        """The most bytes live at a call of backward, without gradients of weights that wait for an earlier block's."""
+        segment = self.found.forward[index].segment
+        waiting = sum(number for _, later, number in self.found.shared if segment < later) * self.size
+        return max((self._above(call) for call in self.back[index]), default=0.0) - waiting
+
+
+def _is_table(memory: Held, found: Recording) -> bool:
+    """Made before its first saver's block, without a gradient, and read by several blocks: masks and positions."""
+    if memory.kept < 0 or memory.trains or len(memory.readers - {memory.segment}) < 2:
+        return False
+    return memory.segment < found.forward[memory.kept].segment
+
+
+def folded(
+    few: Recording, many: Recording, samples: tuple[int, int], *, inputs: str, dtype: ElementType, seq: int,
+    names: dict[str, str],
+) -> Traced:  # fmt: skip
+    """`samples`: of both; `names`: classes of blocks by path."""
+    _same(few, many, samples)
+    size = 4 if dtype == "fp32" else 2
+    passes = _Pass(few, size), _Pass(many, size)
+    count = len(few.starts)
+    segments = [_segment(passes, samples, place, few.starts) for place in range(count + 2)]
+    blocks = [
+        TracedBlock(name=names[path], ops=ops, entry=_entry(passes, samples, place))
+        for place, (path, ops) in enumerate(zip(few.starts, segments[1:-1], strict=True), start=1)
+    ]
+    kinds, order = _kinds(blocks, few.starts)
+    last = TracedBlock(name="last", ops=segments[-1], entry=_entry(passes, samples, count + 1))
+    return Traced(
+        inputs=inputs, dtype=dtype, seq=seq, kinds=kinds, order=order,
+        first=TracedBlock(name="first", ops=segments[0]), last=last,
+        border=_border(passes, samples, count),
+        tables=line_of(passes[0].table_bytes, passes[1].table_bytes, samples),
+        logits=_logits(last, samples),
+        tied=sum(number for first, later, number in few.shared if first == 0 and later == count + 1),
+    )  # fmt: skip
+
+
+def line_of(few: float, many: float, samples: tuple[int, int]) -> Line:
+    each = (many - few) / (samples[1] - samples[0])
+    return round(few - each * samples[0], 3) + 0.0, round(each, 3) + 0.0
+
+
+def _same(few: Recording, many: Recording, samples: tuple[int, int]) -> None:
+    told = f"runs other operators with {samples[0]} samples than with {samples[1]}"
+    for one, other in ((few.forward, many.forward), (few.backward, many.backward)):
+        if len(one) != len(other):
+            raise InputError(f"{told} ({len(one)} and {len(other)}); a trace needs the same for any number of them")
+        for ours, theirs in zip(one, other, strict=True):
+            if (ours.name, ours.owner, ours.segment) != (theirs.name, theirs.owner, theirs.segment):
+                raise InputError(
+                    f"{told} ({ours.name} in {ours.owner or 'the module'}, {theirs.name} in "
+                    f"{theirs.owner or 'the module'}); a trace needs the same for any number of them"
+                )
+
+
+def _segment(
+    passes: tuple[_Pass, _Pass], samples: tuple[int, int], place: int, starts: Sequence[str]
+) -> tuple[TracedOp, ...]:  # fmt: skip
+    path = starts[place - 1] if 0 < place <= len(starts) else ""
+    found = passes[0].found
+    indices = [index for index, call in enumerate(found.forward) if call.segment == place]
+    return tuple(_op(passes, samples, run) for run in _runs(found, indices, path))
+
+
+def _runs(found: Recording, indices: list[int], path: str) -> Iterator[_CallRun]:
+    """Kernels that memory limits stand together as far as one module runs them in a row; what launches nothing goes
+    with what follows it.
+    """
+    run, silent = None, list[int]()
+    for index in indices:
+        call = found.forward[index]
+        silent.append(index)
+        if call.cost is None:
+            continue
+        name = _inside(call.owner, path) or call.name
+        kind = call.cost.kind if call.cost.shape or call.cost.kind == "memory" else "memory"
+        if run is None or kind != "memory" or run.kind != "memory" or run.name != name:
+            if run:
+                yield run
+            run = _CallRun(name, kind, main=-1 if kind == "memory" else index)
+        run.calls += silent
+        silent = []
+    if run:
+        run.calls += silent
+        yield run
+    elif silent:
+        yield _CallRun("views", "memory", silent)
+
+
+def _inside(owner: str, path: str) -> str:
+    """A module's path inside its block."""
+    if owner == path:
+        return ""
+    return owner.removeprefix(f"{path}.") if path else owner
+
+
+def _op(passes: tuple[_Pass, _Pass], samples: tuple[int, int], run: _CallRun) -> TracedOp:
+    few, many = (one.numbers(run) for one in passes)
+    found, back = passes[0].found, passes[0].back
+    launched = [found.forward[index].cost for index in run.calls]
+    launched_b = [call.cost for index in run.calls for call in back[index]]
+
+    def line(name: str) -> Line:
+        return line_of(getattr(few, name), getattr(many, name), samples)
+
+    return TracedOp(
+        name=run.name, kind=run.kind,
+        shape=tuple(line_of(one, other, samples) for one, other in zip(few.shape, many.shape, strict=True)),
+        bytes_f=line("bytes_f"), bytes_b=line("bytes_b"),
+        kernels_f=sum(cost.kernels for cost in launched if cost),
+        kernels_b=sum(cost.kernels for cost in launched_b if cost),
+        kept=line("kept"), extra_f=line("extra_f"), extra_b=line("extra_b"),
+        params=sum(found.forward[index].params for index in run.calls),
+    )  # fmt: skip
+
+
+def _entry(passes: tuple[_Pass, _Pass], samples: tuple[int, int], place: int) -> Line:
+    few, many = (
+        sum(one.bytes for one in part.found.memory if one.trains and one.segment < place and place in one.readers)
+        for part in passes
+    )
+    return line_of(few, many, samples)
+
+
+def _border(passes: tuple[_Pass, _Pass], samples: tuple[int, int], count: int) -> Line:
+    """Of the widest of all borders between blocks."""
+
+    def crossing(part: _Pass, place: int) -> int:
+        memory = (one for one in part.found.memory if one.trains and one.segment <= place)
+        return sum(one.bytes for one in memory if max(one.readers, default=0) > place)
+
+    places = range(1, count) if count > 1 else range(count + 1)
+    widest = max(places, key=lambda place: crossing(passes[1], place))
+    few, many = (crossing(part, widest) for part in passes)
+    return line_of(few, many, samples)
+
+
+def _logits(last: TracedBlock, samples: tuple[int, int]) -> Line:
+    products = [op.shape for op in last.ops if op.kind == "gemm"]
+    few, many = (
+        max((2.0 * at(rows, count) * at(columns, count) for rows, columns, *_ in products), default=0.0)
+        for count in samples
+    )
+    return line_of(few, many, samples)
+
+
+def _kinds(blocks: list[TracedBlock], paths: Sequence[str]) -> tuple[tuple[TracedBlock, ...], tuple[int, ...]]:
+    """Blocks with the same operators are one kind; bytes that are live beside them are the most of any of it."""
+    known: dict[TracedBlock, int] = {}
+    kinds: list[TracedBlock] = []
+    firsts, order = list[str](), list[int]()
+    for block, path in zip(blocks, paths, strict=True):
+        plain = replace(block, ops=tuple(replace(op, extra_f=NONE, extra_b=NONE) for op in block.ops))
+        index = known.setdefault(plain, len(known))
+        if index == len(kinds):
+            kinds.append(block)
+            firsts.append(path)
+        else:
+            kinds[index] = _highest(kinds[index], block)
+        order.append(index)
+    return _named(kinds, firsts), tuple(order)
+
+
+def _named(kinds: list[TracedBlock], paths: list[str]) -> tuple[TracedBlock, ...]:
+    """Kinds of one class by their first block, and a block that runs again by its turn."""
+    shared, turns = Counter(kind.name for kind in kinds), Counter[str]()
+    found = []
+    for kind, path in zip(kinds, paths, strict=True):
+        name = f"{kind.name} ({path or 'all'})" if shared[kind.name] > 1 else kind.name
+        turns[name] += 1
+        found.append(replace(kind, name=f"{name} again {turns[name] - 1}" if turns[name] > 1 else name))
+    return tuple(found)
+
+
+def _highest(kind: TracedBlock, other: TracedBlock) -> TracedBlock:
+    ops = tuple(
+        replace(op, extra_f=max(op.extra_f, more.extra_f, key=sum), extra_b=max(op.extra_b, more.extra_b, key=sum))
+        for op, more in zip(kind.ops, other.ops, strict=True)
+    )
+    return replace(kind, ops=ops)
