@@ -130,7 +130,7 @@ def export(plan: Plan, to: str, *, strict: bool = False, launcher: str = "torchr
                 OperatorDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict)
             )
         plan, told = lowered(plan)
-    _refuse_beyond(plan, target)
+    _refuse_beyond(plan, target, version)
     ensure(plan.model, plan.cluster, plan.strategy, load_runtime(plan.strategy.runtime))
     write = cast("Callable[[ExportDraft], tuple[File, ...]]", importlib.import_module(target.module).write)
     first = _draft(plan, target, version, launcher, told)
@@ -162,16 +162,24 @@ _ANY_LAYER = frozenset({"huggingface", "deepspeed"})
 """Targets whose own writer says what kinds of layers it knows."""
 
 
-def _refuse_beyond(plan: Plan, target: Target) -> None:
+def _refuse_beyond(plan: Plan, target: Target, version: str) -> None:
     """Layers that no flag of the target makes would be trained as ordinary ones."""
     if plan.model.traced:
         told = f"{plan.model.name} is a traced module, whose program is your own"
         raise InfeasibleError(
             f"{told}: no file of {target.title} holds it; start it with this strategy: {plan.strategy}"
         )
-    if plan.model.beyond and target.name not in _ANY_LAYER:
-        said = f"{plan.model.name} has {', '.join(plan.model.beyond)}, which we do not write for {target.title} yet"
-        raise InfeasibleError(f"{said}; export to huggingface, or write the model there by hand and take the strategy")
+    if not plan.model.beyond or target.name in _ANY_LAYER:
+        return
+    why = "which we do not write for it yet"
+    if target.name == "megatron":
+        from shardwise.frameworks.megatron.hybrid import unwritten
+
+        why = unwritten(plan.model, version)
+        if not why:
+            return
+    said = f"{plan.model.name} has {', '.join(plan.model.beyond)}; {target.title}: {why}"
+    raise InfeasibleError(f"{said}; export to huggingface, or write the model there by hand and take the strategy")
 
 
 def export_schedule(schedule: Schedule | str | Path, to: str) -> Export:

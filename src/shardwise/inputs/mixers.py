@@ -6,12 +6,20 @@ it computes. A pattern of kinds, cycled over the layers, makes a hybrid.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 RecurrentKind = Literal["mamba", "mamba2", "delta", "kda", "lightning", "conv"]
 Mixer = Literal["attention", "recurrent", "both", "none"]
 Feed = Literal["dense", "experts", "none"]
+T = TypeVar("T")
+
+
+def shortest(items: Sequence[T]) -> tuple[T, ...]:
+    """The shortest run that repeats to the whole list."""
+    every = (tuple(items[:length]) for length in range(1, len(items) + 1))
+    return next(run for run in every if all(item == run[index % len(run)] for index, item in enumerate(items)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.huggingface.keys import Keys
-from shardwise.inputs.mixers import Feed, Mixer, Recurrent, RecurrentKind, Sparse
+from shardwise.inputs.mixers import Feed, Mixer, Recurrent, RecurrentKind, Sparse, shortest
 from shardwise.inputs.model import Moe
 
 Fields = dict[str, Any]
-T = TypeVar("T")
 
 _MIXERS: dict[str, Mixer] = {
     "attention": "attention", "full_attention": "attention", "sliding_attention": "attention", "*": "attention",
@@ -26,12 +25,6 @@ _MIXERS: dict[str, Mixer] = {
 _ALONE: dict[Any, Feed] = {"moe": "experts", "e": "experts", "mlp": "dense", "-": "dense"}
 _MTP_SIGNS = "/"
 """What follows it in Nemotron's pattern are layers of multi-token prediction."""
-
-
-def shortest(items: Sequence[T]) -> tuple[T, ...]:
-    """The shortest run that repeats to the whole list."""
-    every = (tuple(items[:length]) for length in range(1, len(items) + 1))
-    return next(run for run in every if all(item == run[index % len(run)] for index, item in enumerate(items)))
 
 
 def mixers_of(words: Sequence[Any], key: str, layers: int) -> tuple[Mixer, ...]:

@@ -17,6 +17,7 @@ from shardwise.frameworks.huggingface.hybrids import HEADLESS, HYBRIDS, LISTED
 from shardwise.frameworks.huggingface.keys import Keys
 from shardwise.frameworks.huggingface.positions import positions
 from shardwise.frameworks.huggingface.special import SPECIAL
+from shardwise.inputs.mixers import shortest
 from shardwise.inputs.model import Activation, Mla, Model, Moe
 
 _NESTED = ("text_config", "llm_config", "language_config", "text_model_config", "thinker_config")
@@ -321,9 +322,4 @@ def _attention_only(kinds: list[str]) -> list[str]:
 
 def cycle(windows: list[int]) -> tuple[int, ...]:
     """The shortest run that repeats to the whole list; empty where no layer has a window."""
-    if not any(windows):
-        return ()
-    for length in range(1, len(windows) + 1):
-        if all(window == windows[index % length] for index, window in enumerate(windows)):
-            return tuple(windows[:length])
-    return tuple(windows)
+    return shortest(windows) if any(windows) else ()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from shardwise.errors import Fault, InputError
 from shardwise.frameworks.imported import ImportDraft, Imported, back
+from shardwise.frameworks.megatron.hybrid import PATTERN, chunk_layers
 from shardwise.frameworks.megatron.names import (
     MEGATRON_ALSO,
     MEGATRON_CP_KINDS,
@@ -219,6 +220,9 @@ def _pipeline(draft: ImportDraft, found: Flags) -> None:
     _chunks(draft, found)
     if found.get("pipeline-model-parallel-layout"):
         _layout(draft, str(found["pipeline-model-parallel-layout"]), draft.number("pp"))
+    if cut := chunk_layers(str(found.get(PATTERN) or "")):
+        draft.fields["vpp"] = max(1, len(cut) // draft.number("pp"))
+        draft.take("layers", cut, f"--{PATTERN}")
     if "zero-bubble-v-schedule" in found:
         draft.take("schedule", "zb-v", "--zero-bubble-v-schedule")
         draft.fields["vpp"] = 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.errors import Fault
 from shardwise.frameworks.imported import ImportDraft
+from shardwise.frameworks.megatron.hybrid import HYBRID_FLAGS, read_hybrid
 from shardwise.frameworks.megatron.names import MEGATRON_SWITCHES
 from shardwise.frameworks.megatron.read_facts import FACT_FLAGS, FACT_SWITCHES, number, rope_scaling, router
 from shardwise.frameworks.shell import Flags
@@ -28,11 +29,12 @@ MODEL_FLAGS = frozenset(
     }
     | FACT_FLAGS
     | FACT_SWITCHES
+    | HYBRID_FLAGS
 )  # fmt: skip
 _MODEL_SWITCHES = FACT_SWITCHES | frozenset({
     "group-query-attention", "use-rotary-position-embeddings", "swiglu", "quick-geglu", "squared-relu",
     "disable-bias-linear", "untie-embeddings-and-output-weights", "add-qkv-bias", "qk-layernorm",
-    "multi-latent-attention", "moe-shared-expert-gate",
+    "multi-latent-attention", "moe-shared-expert-gate", "attention-output-gate",
 })  # fmt: skip
 SWITCHES = (
     MEGATRON_SWITCHES.keys()
@@ -116,6 +118,7 @@ def read_model(draft: ImportDraft, found: Flags) -> Model | None:
         sinks=softmax == "learnable",
         windows=_windows(draft, found),
     )
+    model = read_hybrid(draft, found, model)
     draft.understood.append(f"model flags -> {model.layers} layers of width {model.hidden}, {model.heads} heads")
     return model
 

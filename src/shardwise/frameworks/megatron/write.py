@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from shardwise.frameworks.megatron.hybrid import hybrid_flags
 from shardwise.frameworks.megatron.names import (
     MEGATRON_CP_KINDS,
     MEGATRON_DISPATCHERS,
@@ -190,7 +191,10 @@ def arguments(draft: ExportDraft) -> Groups:
     """Every flag, by what it is about."""
     s = draft.strategy
     return {
-        "model": list(model_flags(draft.model, s.seq, draft.version, _runtime(draft).kernels.vocab_multiple)),
+        "model": [
+            *model_flags(draft.model, s.seq, draft.version, _runtime(draft).kernels.vocab_multiple),
+            *hybrid_flags(draft.model, draft.layers),
+        ],
         "parallel": list(_parallel(draft)),
         "batch": [(MEGATRON_NUMBERS[name], getattr(s, name)) for name in ("micro_batch", "global_batch", "seq")],
         "states": list(_state_flags(draft)),
@@ -212,7 +216,9 @@ def _parallel(draft: ExportDraft) -> Iterator[Flag]:
         yield "cp-comm-type", MEGATRON_CP_KINDS[s.cp_kind]
     if s.rank_order == "pp-dp":
         yield "use-tp-pp-dp-mapping", None
-    if s.pp > 1 and len(set(draft.layers)) > 1:
+    if draft.model.recurrent:
+        pass  # the bars of its pattern say where chunks end
+    elif s.pp > 1 and len(set(draft.layers)) > 1:
         yield "pipeline-model-parallel-layout", layout(draft.layers, draft.model.mtp)
     elif s.vpp > 1:
         yield MEGATRON_NUMBERS["vpp"], s.vpp

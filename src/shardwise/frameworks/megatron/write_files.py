@@ -13,7 +13,7 @@ from shardwise.frameworks.megatron.write_model import Flag
 from shardwise.frameworks.target import ExportDraft, File
 
 Groups = dict[str, list[Flag]]
-_MANY = {"recompute-modules"}
+_MANY = {"recompute-modules", "spec"}
 """Flags that take several words."""
 _DATA = (
     "--mock-data",
@@ -67,11 +67,12 @@ def _script(draft: ExportDraft, groups: Groups) -> tuple[File, ...]:
         if flags:
             lines += _array(_words(flags), name.upper())
     used = [f'"${{{name.upper()}_ARGS[@]}}"' for name, flags in groups.items() if flags]
+    program = "pretrain_hybrid.py" if draft.model.recurrent else "pretrain_gpt.py"
     local = any(flag == "no-gradient-accumulation-fusion" for flag, _ in groups["numbers"])
     engine = "" if local else ", Transformer Engine and apex (without apex weight gradients are added apart)"
     return starting(
         draft, "train",
-        ['"$MEGATRON/pretrain_gpt.py"', *used, '"${LOG_ARGS[@]}" "${DATA_ARGS[@]}"'],
+        [f'"$MEGATRON/{program}"', *used, '"${LOG_ARGS[@]}" "${DATA_ARGS[@]}"'],
         before=[*lines, *_found(draft), *([] if local else _apex())], environment=environment(draft),
         needs=f"{draft.speaks}: name its folder as MEGATRON=/path/to/Megatron-LM, or have it on PYTHONPATH{engine}",
     )  # fmt: skip

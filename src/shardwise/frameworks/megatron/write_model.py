@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from shardwise.frameworks.megatron.hybrid import hybrid_losses, signs
 from shardwise.frameworks.megatron.read_facts import LLAMA3_ORIGINAL, YARN_ORIGINAL
 from shardwise.frameworks.nearest import gemmas
 from shardwise.frameworks.target import ExportDraft
@@ -52,7 +53,7 @@ def model_losses(draft: ExportDraft) -> None:
     if model.activation == "geglu" and not bridge:
         text = "geglu: --quick-geglu is written, which has the same matrices and a faster form of gelu"
         draft.lose("model.activation", text)
-    for path, text in (*_scaling_losses(draft), *_router_losses(model)):
+    for path, text in (*_scaling_losses(draft), *_router_losses(model), *hybrid_losses(model)):
         draft.lose(f"model.{path}", text)
 
 
@@ -115,7 +116,8 @@ def _router_losses(model: Model) -> Iterator[tuple[str, str]]:
 
 def model_flags(model: Model, seq: int, version: str, multiple: int) -> Iterator[Flag]:
     """`multiple`: what the vocabulary is padded to, times the tensor degree."""
-    yield from (("num-layers", model.layers), ("hidden-size", model.hidden), ("num-attention-heads", model.heads))
+    layers = len(signs(model, 0, model.layers)) if model.recurrent else model.layers
+    yield from (("num-layers", layers), ("hidden-size", model.hidden), ("num-attention-heads", model.heads))
     if model.ffn:
         yield "ffn-hidden-size", model.ffn
     if model.mla:
@@ -204,7 +206,7 @@ def _moe(model: Model, moe: Moe) -> Iterator[Flag]:
         yield "moe-shared-expert-intermediate-size", moe.shared_ffn
     if moe.shared_gate:
         yield "moe-shared-expert-gate", None
-    if moe.first_dense or moe.every > 1:
+    if (moe.first_dense or moe.every > 1) and not model.recurrent:
         yield "moe-layer-freq", rhythm(model)
     if moe.capacity is not None:
         yield from (("moe-expert-capacity-factor", moe.capacity), ("moe-pad-expert-input-to-capacity", None))
