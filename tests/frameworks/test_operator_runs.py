@@ -14,6 +14,7 @@ import pytest
 from operator_plans import drawn_plan
 from start_folder import folder_of, started
 
+from shardwise import api
 from shardwise.api import load_model
 from shardwise.errors import InfeasibleError
 from shardwise.frameworks.export import export
@@ -116,3 +117,21 @@ def test_zero_2_and_numbers_that_the_program_lacks_are_told():
     assert [fault.path for fault in made.losses] == ["strategy.zero", "strategy.dtype"]
     with pytest.raises(InfeasibleError, match="--strict"):
         export(plan, "torch-pipelining", strict=True)
+
+
+def test_a_plan_with_one_split_is_launched_as_its_strategy(tmp_path, monkeypatch):
+    """And one with several says which, and what runs it."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    found = api.plan_of(api.plan_operators(LLAMA, "2xh100", global_batch=8, seq=32, stages="2", microbatches="4"))
+    told = api.launch(found, "torch-pipelining", cpu=True, dry_run=True, out=tmp_path / "run")
+    assert (told.predicted.strategy.pp, told.predicted.strategy.microbatches) == (2, 4)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InfeasibleError, match=r"splits differ(.|\n)*export --to torch-pipelining"):
+        api.launch(drawn_plan(LLAMA, (4, 2, 2), 1), "torch-pipelining", cpu=True, dry_run=True)
+
+
+def test_micro_batches_that_do_not_divide_are_refused():
+    plan = drawn_plan(LLAMA, (2,), 9)
+    five = replace(plan, strategy=replace(plan.strategy, global_batch=13))
+    with pytest.raises(InfeasibleError, match="global batch 13: 3 micro batches do not divide it"):
+        export(five, "torch-pipelining")

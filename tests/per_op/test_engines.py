@@ -167,7 +167,7 @@ def test_a_measured_peak_corrects_the_search():
     second = solve(replace(asked, memory_factor=factor))
     assert second.cost.fits(asked.memory)
     assert max(stage.memory for stage in second.cost.stages) * factor <= asked.memory * (1 + 1e-9)
-    for text in ("stage9=1GB", "stage0", "stage0=many"):
+    for text in ("stage9=1GB", "stage0", "stage0=many", "stage0=1B", "stage0=999TB", "stage1=1GB,stage1=2GB"):
         with pytest.raises(InputError, match="--measured-memory"):
             measured_memory(text, first.cost)
 

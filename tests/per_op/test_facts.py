@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from shardwise.errors import InputError
+from shardwise.frameworks.aceso.read_profile import read_profile
+from shardwise.frameworks.aceso.write_profile import write_profile
 from shardwise.per_op.evaluate import evaluate
 from shardwise.per_op.profiles.table import MB
 from shardwise.per_op.question import OperatorLayout, PerOpPlan, SplitStage
@@ -68,3 +70,12 @@ def test_a_name_changes_nothing():
 def test_an_unknown_operator_is_refused_with_the_line_to_add():
     with pytest.raises(InputError, match=r"nothing is known of operator 'mlp-fc'; add to profile.toml: \[operators"):
         search(question(replace(named("mlp-fc"), operators={}), layers=1))
+
+
+def test_tp_sizes_of_which_none_was_profiled_are_refused(tmp_path):
+    """They were taken for an operator that fits nowhere."""
+    write_profile(random_profile(3, tps=(1, 2)), tmp_path)
+    with (tmp_path / "profile.toml").open("a") as file:
+        file.write("[operators.enc-attention-qkv]\ntp = [3]\n")
+    with pytest.raises(InputError, match=r"enc-attention-qkv: tp is \[3\]; profiled are \[1, 2\]: name one"):
+        read_profile(tmp_path, "")

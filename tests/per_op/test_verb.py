@@ -136,7 +136,7 @@ def test_a_model_and_a_cluster_are_enough(capfd, tmp_path):
     assert run(["show", str(tmp_path / "plan.json")]) == 0
     shown = capfd.readouterr().out
     assert "operator by operator" in shown
-    assert "of all splits with ZeRO 1, cp 1, one chunk a rank, under the full cost model" in shown
+    assert "of all splits with ZeRO 1 or 2, cp 1, one chunk a rank, under the full cost model" in shown
     assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--out", str(tmp_path / "run")]) == 0
     assert "tp2 pp1 dp4" in capfd.readouterr().out  # all operators alike: it is that strategy
     broken = json.loads((tmp_path / "plan.json").read_text())
@@ -227,3 +227,13 @@ def test_a_plan_that_was_edited_shows_no_bound():
     assert ended(proven) == ""
     assert "inputs changed" in ended(replace(proven, operators=replace(plan.operators, microbatches=2)))
     assert "no proof" in ended(plan)
+
+
+def test_other_gpus_than_the_clusters_are_the_plans_cluster(tmp_path):
+    """`--gpus` beside a cluster: the file is for so many, and can be read."""
+    out = tmp_path / "plan.json"
+    words = ["plan-operators", "llama-3.2-1b", "-c", "8xh100", "--gpus", "2", "--global-batch", "8", "--stages", "1"]
+    assert run([*words, "--microbatches", "4", "--seq", "1024", "--quiet", "--out", str(out)]) == 0
+    found = read_plan(out)
+    assert (found.cluster.gpus, found.cluster.name) == (2, "2xh100")
+    assert sum(stage.gpus for stage in found.operators.stages) == 2

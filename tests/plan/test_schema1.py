@@ -97,7 +97,7 @@ def test_operators_keep_their_stages_and_the_order_its_name():
     assert plan.operators.seconds == old["predictions"]["cost"]["seconds"]
     assert plan.strategy.schedule == old["schedule"]["name"]
     del old["partition"]["microbatches"]
-    old["partition"]["micro_batch"] = 4
+    old["partition"]["micro_batch"] = old["inputs"]["strategy"]["micro_batch"] = 4
     assert plan_from(old, "plan.json").operators.microbatches == 2  # older still: samples of one
     del old["predictions"]["cost"]
     with pytest.raises(InputError, match="plan again"):

@@ -317,7 +317,7 @@ def _per_operator(plan):
         "lost": 0.0, "spare": 0.0, "parts": {},
     }  # fmt: skip
     operators = {
-        "names": ["a"], "microbatches": 1, "stages": [stage], "seconds": 2.0, "gpu_seconds": 2.0, "bound": 1.0,
+        "names": ["a"], "microbatches": 8, "stages": [stage], "seconds": 2.0, "gpu_seconds": 2.0, "bound": 1.0,
         "gap": 1.0, "orders": [], "profile": {"name": "p"},
     }  # fmt: skip
     return {**plan, "operators": operators, "predictions": None}

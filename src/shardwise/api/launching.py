@@ -45,7 +45,7 @@ def launch(
     from shardwise.plan.file import plan_id
     from shardwise.plan.plan import Plan
 
-    whole = as_plan(plan, "launch")
+    whole = as_plan(plan, "launch", operators=True)
     name = target.partition("@")[0]
     beside = Path(f"plan-{plan_id(whole)}.{name}") if isinstance(plan, Plan) else Path(plan).with_suffix(f".{name}")
     called = (

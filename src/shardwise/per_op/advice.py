@@ -103,6 +103,10 @@ def unsupported(model: Model) -> Iterator[str]:
         yield "Aceso's runtime has no mixture of experts"
 
 
+FARTHEST = 10.0
+"""Times a prediction, or a part of it, beyond which a peak is not one of the plan."""
+
+
 class MeasuredMemory(NamedTuple):
     """What the peaks of a run teach."""
 
@@ -119,9 +123,14 @@ def measured_memory(text: str, cost: PerOpCost) -> MeasuredMemory:
     it needs at least the sum, and its GPU had less than that.
     """
     faults, told, factors, room = [], [], [], inf
+    seen: set[str] = set()
     for word in text.split(","):
         name, _, value = word.strip().partition("=")
         index = name.removeprefix("stage")
+        if name in seen:
+            faults.append(Fault("--measured-memory", f"{name} is said twice; give the larger"))
+            continue
+        seen.add(name)
         if not (index.isascii() and index.isdigit()) or int(index) >= len(cost.memory) or not value:
             most = len(cost.memory) - 1
             faults.append(
@@ -138,6 +147,10 @@ def measured_memory(text: str, cost: PerOpCost) -> MeasuredMemory:
             continue
         measured, predicted, failed = sum(sizes), cost.memory[int(index)], len(sizes) > 1
         ratio = measured / predicted
+        if not 1 / FARTHEST <= ratio <= FARTHEST:
+            said = f"is {ratio:.3g} x the {show_bytes(predicted)} predicted: not a peak of this plan, or another unit"
+            faults.append(Fault("--measured-memory", f"{word!r}: {show_bytes(measured)} {said}"))
+            continue
         factors.append(max(1.0, ratio) if failed else ratio)
         room = min(room, measured) if failed else room
         said = f"needed at least ({' + '.join(map(show_bytes, sizes))})" if failed else "measured"

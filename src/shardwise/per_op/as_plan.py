@@ -46,7 +46,7 @@ def _operators(answer: OperatorAnswer) -> Operators:
     return Operators(
         names=answer.question.chain.names, microbatches=cost.passes, stages=stages_of(answer.plan, cost),
         seconds=float(cost.seconds), gpu_seconds=float(cost.gpu_seconds), bound=float(answer.bound),
-        gap=float(answer.gap), orders=tuple(map(order_data, answer.orders)),
+        gap=float(answer.gap), zeros=answer.question.zeros, orders=tuple(map(order_data, answer.orders)),
         profile=profile_data(answer.question.profile),
     )  # fmt: skip
 

@@ -13,6 +13,8 @@ from shardwise.units import show_percent, show_seconds
 
 MOST_SECONDS = 5.0
 """CPU seconds of the search over strategies."""
+LEAST = 5e-4
+"""Share of the seconds that is worth a note: less reads as 0.0%."""
 
 
 def left_out(answer: OperatorAnswer, seconds: float) -> tuple[str, ...]:
@@ -23,7 +25,7 @@ def left_out(answer: OperatorAnswer, seconds: float) -> tuple[str, ...]:
     if pricing.cluster.gpus != question.gpus or question.space == "compatible" or question.memory_factor != 1.0:
         return ()
     found = _fastest(question, pricing, min(seconds, MOST_SECONDS))
-    if found is None or found[1] >= answer.cost.seconds * (1 - 1e-9):
+    if found is None or found[1] >= answer.cost.seconds * (1 - LEAST):
         return ()
     strategy, value = found
     axes = ", ".join(_axes(question, strategy))

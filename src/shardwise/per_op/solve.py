@@ -62,7 +62,8 @@ def solve(
         return found
     others = _alternatives(found.question, found, deadline, more) if more > 1 else found.others
     left = float("inf") if limit is None else deadline.left
-    return replace(found, others=others, notes=(*found.notes, *left_out(found, left)))
+    called = method if found.method == "exact" else found.method  # alleviation, where there was no time for more
+    return replace(found, others=others, method=called, notes=(*found.notes, *left_out(found, left)))
 
 
 def _of_all(

@@ -27,6 +27,7 @@ from shardwise.inputs.typed import validated
 from shardwise.inputs.write import write_text
 from shardwise.pipeline.action import Schedule, placed
 from shardwise.pipeline.faults import validate
+from shardwise.plan.operators import operator_faults
 from shardwise.plan.plan import Balance, Operators, Plan, Proof, Provenance
 from shardwise.plan.schema1 import refuse_contradictions, upgraded
 
@@ -178,8 +179,10 @@ def _version(schema: object, path: str | Path) -> int:
 
 
 def _lengths(content: Content) -> Iterator[Fault]:
-    """Lists that have an entry per rank or chunk must have as many as the strategy."""
+    """Lists that have an entry per rank or chunk must have as many as the strategy; operators agree with themselves."""
     told, balance, strategy = content.predictions, content.balance, content.inputs.strategy
+    if content.operators is not None:
+        yield from operator_faults(content.operators, strategy, content.inputs.cluster.gpus)
     listed: dict[str, tuple[Sequence[object], int]] = {}
     if told is not None:
         listed = {f"predictions.{name}": (getattr(told, name), strategy.pp) for name in ("stages", "memory")}

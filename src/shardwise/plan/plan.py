@@ -83,6 +83,8 @@ class Operators:
     with (zb-h1, auto and the like): in any order of passes."""
     gap: float
     """Value / bound - 1."""
+    zeros: tuple[int, ...] = ()
+    """ZeRO stages that were searched; empty: the strategy's alone."""
     orders: tuple[Plain, ...] = field(default=(), hash=False)
     """Orders of the passes that were simulated with these stages, best first."""
     profile: Plain = field(hash=False)

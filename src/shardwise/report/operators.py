@@ -182,7 +182,7 @@ def _written_bound(plan: Plan, operators: Operators) -> str:
     if stale := ended(plan):
         return f"bound unknown ({stale}; plan again)"
     order = "" if plan.strategy.schedule in {"1f1b", "gpipe"} else _ANY
-    fixed = _fixed((plan.strategy.zero,), plan.model)
+    fixed = _fixed(operators.zeros or (plan.strategy.zero,), plan.model)
     return f"bound {show_seconds(operators.bound)}{order} of all splits with {fixed}"
 
 

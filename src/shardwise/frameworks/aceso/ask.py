@@ -20,6 +20,7 @@ from shardwise.frameworks.load import load_cluster, load_model
 from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping
 from shardwise.inputs.gate import counted, fits, held, listed, wrong
+from shardwise.inputs.load import resized
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.scalars import SCALARS
@@ -95,6 +96,8 @@ def question_of(given: OperatorOptions) -> OperatorQuestion:
     if given.p2p_overlap is not None:
         overlap = replace(given.runtime.overlap, p2p=given.p2p_overlap)
         given = replace(given, runtime=replace(given.runtime, overlap=overlap))
+    if given.cluster is not None and given.gpus is not None:
+        given = replace(given, cluster=resized(given.cluster, given.gpus))
     given, profile, chain = _profiled(given)
     cluster, seq = given.cluster, _length(given, profile)
     gpus = given.gpus if given.gpus is not None else cluster.gpus if cluster else 0

@@ -80,7 +80,7 @@ class _Reader:
         self._missing_tps(axes[1])
         self._missing_collectives(axes[1])
         runs = self._runs(side, ops)
-        operators, wrong = read_facts(side.operators, ops)
+        operators, wrong = read_facts(side.operators, ops, axes[1])
         self.faults += wrong
         if self.faults or intra is None:
             raise InputError(self.faults, title=title)

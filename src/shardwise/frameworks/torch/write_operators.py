@@ -63,7 +63,7 @@ class OperatorDraft(ExportDraft):
         gpus = ", ".join(str(stage.gpus) for stage in stages)
         tps = sorted({tp for stage in stages for tp, _, _ in stage.layouts})
         count = f"{len(stages)} stages of {gpus} GPUs" if len(stages) > 1 else f"one stage of {gpus} GPUs"
-        return f"{count}, tp {', '.join(map(str, tps))} by operator, {self.operators.microbatches} micro batches"
+        return f"{count}, tp {', '.join(map(str, tps))} by operator, {_counted(self.operators.microbatches)}"
 
     @property
     def prediction(self) -> str:
@@ -116,6 +116,10 @@ def _files(draft: OperatorDraft) -> tuple[File, ...]:
     )
 
 
+def _counted(microbatches: int) -> str:
+    return f"{microbatches} micro batch{'es' if microbatches > 1 else ''}"
+
+
 def _axes(draft: OperatorDraft) -> None:
     s, stages = draft.strategy, draft.operators.stages
     for name in ("cp", "ep", "etp", "vpp"):
@@ -163,8 +167,13 @@ def _unknown(model: Model) -> Iterator[str]:
 def _impossible(draft: OperatorDraft, index: int, rows: StageRows) -> Iterator[str]:
     """Why the program cannot run a stage."""
     model, s = draft.model, draft.strategy
+    samples, rest = divmod(s.global_batch, draft.operators.microbatches)
     if index == 0:
         yield from (f"{what}: the program has none; plan whole strategies" for what in _unknown(model))
+        if rest:
+            yield f"global batch {s.global_batch}: {draft.operators.microbatches} micro batches do not divide it"
+    dps = () if rest else sorted({row.dp for row in rows if samples % row.dp})
+    yield from (f"dp {dp}: does not divide a micro batch of {samples} samples" for dp in dps)
     known = set(_KNOWN.findall(OPERATORS.read_text(encoding="utf-8")))
     yield from (f"{row.unit}: the program has no such operator; plan whole strategies" for row in rows
                 if row.unit not in known and not any(_unknown(model)))  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from shardwise.estimate.estimate import Estimate
 from shardwise.frameworks.export import export
 from shardwise.frameworks.folder import write_export
 from shardwise.frameworks.launcher import gpus_per_node
+from shardwise.frameworks.operators import lowered
 from shardwise.frameworks.target import Export
 from shardwise.inputs.serialise import to_json
 from shardwise.inputs.write import together, write_now, write_text
@@ -117,8 +118,10 @@ def launch(
 
 
 def _prepared(plan: Plan, to: str, folder: Path, *, steps: int, launcher: Launcher, cpu: bool) -> Job:
-    """The files, and a machine on which nothing stands in their way."""
+    """The files, and a machine on which nothing stands in their way; operators with one split are a strategy."""
+    plan, lost = (plan, ()) if plan.operators is None else lowered(plan)
     made = export(plan, to, launcher=launcher)
+    made = replace(made, losses=(*lost, *made.losses))
     told = as_exported(plan, made)
     programs = [file.name for file in made.files if file.program]
     if not programs:

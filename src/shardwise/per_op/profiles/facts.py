@@ -89,8 +89,10 @@ def _form(text: str) -> bool:
     return len(text) == 3 and set(text) <= LETTERS
 
 
-def read_facts(operators: object, ops: tuple[str, ...]) -> tuple[dict[str, Said], list[Fault]]:
-    """The table `[operators]` of a profile, and what is wrong with it."""
+def read_facts(
+    operators: object, ops: tuple[str, ...], tps: tuple[int, ...] = ()
+) -> tuple[dict[str, Said], list[Fault]]:
+    """The table `[operators]` of a profile, and what is wrong with it; `tps`: sizes that were profiled."""
     if not isinstance(operators, dict):
         return {}, [Fault("profile.toml: operators", 'must be tables such as [operators.mlp] with kind = "matrix"')]
     faults = [fault for name, said in operators.items() for fault in said_faults(str(name), said)]
@@ -100,6 +102,9 @@ def read_facts(operators: object, ops: tuple[str, ...]) -> tuple[dict[str, Said]
         faults = [Fault(f"profile.toml: operators.{name}", f"shares {said['shares']}, which is no other operator")
                   for name, said in operators.items()
                   if "shares" in said and (said["shares"] not in ops or said["shares"] == name)]  # fmt: skip
+        faults += [Fault(f"profile.toml: operators.{name}", f"tp is {said['tp']}; profiled are {list(tps)}: name one")
+                   for name, said in operators.items()
+                   if tps and "tp" in said and not set(said["tp"]) & set(tps)]  # fmt: skip
     found = {} if faults else {str(name): _tuples(said) for name, said in operators.items()}
     return found, faults
 
