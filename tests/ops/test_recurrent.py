@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -17,8 +18,10 @@ from shardwise.inputs.parameters import count
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.attention import area
 from shardwise.ops.layer import layer_kinds, layer_ops
+from shardwise.ops.op import Kind
 from shardwise.ops.shard import shard_of
 from shardwise.plan.plan import Plan
+from shardwise.report.svg_pass import _KINDS, _OF
 
 BASE = Model(name="base", layers=8, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512)
 KINDS = (
@@ -173,3 +176,11 @@ def test_intervals_know_that_no_such_layer_was_measured():
 
 def spread(low, high):
     return high / low
+
+
+def test_pictures_know_recurrences():
+    found = shardwise.estimate(PLAN.model, PLAN.cluster, PLAN.strategy)
+    assert "attention and recurrence" in {part.name for part in found.time.leaves()}
+    alone = shardwise.estimate("mamba2-2.7b", "8xh100", "mbs1 gbs64 seq4096")
+    assert {"recurrence"} <= {part.name for part in alone.time.leaves()}
+    assert {_OF[kind] for kind in get_args(Kind)} <= _KINDS.keys()

@@ -318,6 +318,14 @@ def _stage(setup: Setup, rank: int, chunks: list[Chunk], plain: Seconds) -> Stag
     )
 
 
+def _mixing(model: Model) -> str:
+    """What the seconds of kernels that mix tokens are called."""
+    if model.recurrent is None:
+        return "attention"
+    named = {model.mixer_of(index) for index in range(model.layers)}
+    return "attention and recurrence" if named & {"attention", "both"} else "recurrence"
+
+
 def _time_ledger(
     setup: Setup,
     chunks: list[Chunk],
@@ -342,13 +350,14 @@ def _time_ledger(
         "backward": combined(passes["backward"], passes["recompute"]).launch,
         "recompute": 0.0,
     }
+    mixing = _mixing(setup.model)
     notes = kernel_notes((run.block for chunk in chunks for run in chunk.runs), setup.at(done.busiest).calibration)
     parts = [
         ledger(
             name,
             [
                 Ledger("gemm", count * seconds.gemm / slowest, note=notes.get("gemm", "")),
-                Ledger("attention", count * seconds.attention / slowest, note=notes.get("attention", "")),
+                Ledger(mixing, count * seconds.attention / slowest, note=notes.get("attention", "")),
                 Ledger("memory", count * seconds.memory / slowest, note=notes.get("memory", "")),
                 Ledger("tp communication", count * seconds.tp),
                 Ledger("cp communication", count * seconds.cp),

@@ -15,10 +15,14 @@ from shardwise.units import show_bytes, show_seconds
 
 _WIDTH, _LEFT, _ROW, _MEMORY = 1200.0, 70.0, 22.0, 190.0
 _KINDS = {
-    "matrix product": "#0072b2", "attention": "#e69f00", "memory-bound": "#009e73", "computed again": "#cc79a7",
+    "matrix product": "#0072b2", "attention": "#e69f00", "recurrence": "#56b4e9", "memory-bound": "#009e73",
+    "computed again": "#cc79a7",
     SHARDING: COLOURS[SHARDING], "send, copies": "#8b949e",
 }  # fmt: skip
-_OF = {"gemm": "matrix product", "grouped": "matrix product", "attention": "attention", "memory": "memory-bound"}
+_OF = {
+    "gemm": "matrix product", "grouped": "matrix product", "attention": "attention", "scan": "recurrence",
+    "memory": "memory-bound",
+}  # fmt: skip
 _SHADES = ("#d0d7de", "#eaeef2")
 
 

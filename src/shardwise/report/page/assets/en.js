@@ -290,6 +290,8 @@ export const en = {
   "ledger.bubble": "bubble",
   "ledger.gemm": "matrix products",
   "ledger.attention": "attention",
+  "ledger.attention and recurrence": "attention and recurrence",
+  "ledger.recurrence": "recurrence",
   "ledger.memory": "memory-bound kernels",
   "ledger.tp communication": "tp communication",
   "ledger.cp communication": "cp communication",

@@ -287,6 +287,8 @@ export const zh = {
   "ledger.bubble": "气泡",
   "ledger.gemm": "矩阵乘",
   "ledger.attention": "注意力",
+  "ledger.attention and recurrence": "注意力与递归",
+  "ledger.recurrence": "递归",
   "ledger.memory": "访存受限算子",
   "ledger.tp communication": "TP 通信",
   "ledger.cp communication": "CP 通信",
