@@ -14,7 +14,8 @@ Event = dict[str, object]
 _LAYERS, _OPERATORS, _AXES = 0, 1, 2
 _WORDS = {"F": "", "R": " again", "I": ", inputs", "W": ", weights", "": ""}
 _COLOURS = {
-    "gemm": "good", "grouped": "good", "attention": "vsync_highlight_color", "scan": "olive", "memory": "yellow", "": "grey",
+    "gemm": "good", "grouped": "good", "attention": "vsync_highlight_color", "scan": "olive", "memory": "yellow",
+    "": "grey",
 }  # fmt: skip
 
 
