@@ -41,7 +41,12 @@ def differing(ours, read):
 @pytest.mark.parametrize("name", model_names())
 def test_every_model_of_the_catalog_comes_back_from_megatron(name, to):
     model = load_model(name)
-    made = export(plan_of(ONE, model), to)
+    try:
+        made = export(plan_of(ONE, model), to)
+    except InfeasibleError as refused:  # it would train another model
+        assert all(part in str(refused) for part in model.beyond), str(refused)
+        assert model.beyond
+        return
     file = "bridge.yaml" if to == "megatron-bridge" else "train.sh"
     read = read_content(readers.texts(made)[file], file).model
     lost = {fault.path.removeprefix("model.") for fault in made.losses}

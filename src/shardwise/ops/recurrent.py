@@ -30,7 +30,7 @@ class ScanKernels(NamedTuple):
     keeps: bool
     """What the convolution made stays for backward."""
     forward: float
-    """ScanKernels of the recurrence."""
+    """Kernels of the recurrence."""
     backward: float
     state: float = 0.0
     """Bytes a head and token of a chunk that stay: of its triangular system."""
@@ -38,6 +38,7 @@ class ScanKernels(NamedTuple):
     """Bytes a key's channel that stay: decays in fp32."""
 
 
+# Counted in the public kernels (mamba_ssm, fla), launch by launch; what stays is what they save for backward.
 KERNELS = {
     "mamba": ScanKernels(keeps=True, forward=1.0, backward=2.0),
     "mamba2": ScanKernels(keeps=False, forward=5.0, backward=12.0),

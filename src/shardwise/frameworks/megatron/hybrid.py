@@ -43,10 +43,10 @@ _DEFAULTS = {"mamba2": (0, 64, 128, 8, 4), "delta": (32, 128, 128, 16, 4)}
 def unwritten(model: Model, version: str) -> str:
     """Why the pattern cannot be this model; empty: it can."""
     mixer = model.recurrent
+    if mixer is None or mixer.kind not in SIZES:
+        return "which no version of it has that we write"
     if version != "main":
         return f"Megatron-LM {version} cuts hybrids evenly; export to megatron@main"
-    if mixer is None or mixer.kind not in SIZES:
-        return f"Megatron-LM has no {mixer.kind if mixer else 'other'} layers"
     others = (model.sparse, model.chunked, model.norm_vectors != "usual", model.parallel_residual)
     if "both" in model.mixers or any(others):
         return "its pattern has one block after the other, full attention and usual norms"
