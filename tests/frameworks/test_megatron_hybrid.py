@@ -68,7 +68,7 @@ def test_bars_count_layers():
         ("nemotron-h-8b", "megatron@0.18", "cuts hybrids evenly; export to megatron@main"),
         ("nemotron-h-8b", "megatron-bridge", "which we do not write for it yet"),
         ("nemotron-h-8b", "torchtitan", "which we do not write for it yet"),
-        ("deepseek-v3.2", "megatron", "Megatron-LM has no other layers"),
+        ("deepseek-v3.2", "megatron", "Megatron-LM has none of these"),
     ],
 )
 def test_what_cannot_be_written_is_refused(name, to, words):

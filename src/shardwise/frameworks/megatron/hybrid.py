@@ -44,7 +44,7 @@ def unwritten(model: Model, version: str) -> str:
     """Why the pattern cannot be this model; empty: it can."""
     mixer = model.recurrent
     if mixer is None or mixer.kind not in SIZES:
-        return "which no version of it has that we write"
+        return f"Megatron-LM has {f'no {mixer.kind} layers' if mixer else 'none of these'}"
     if version != "main":
         return f"Megatron-LM {version} cuts hybrids evenly; export to megatron@main"
     others = (model.sparse, model.chunked, model.norm_vectors != "usual", model.parallel_residual)
