@@ -375,7 +375,7 @@ def _attention(op: Op, machine: Machine) -> KernelTimes:
     slow = 1.0 if size_qk >= 2 * HEAD else machine.narrow + (1 - machine.narrow) * max(0.0, size_qk - HEAD) / HEAD
     slow *= size_qk / (ceil(size_qk / HEAD) * HEAD)
     causal = 1.0 if share <= 0.5 else ASSUMED.full_square
-    masked_f, masked_b = EXPLICIT_MASK if share >= 1.0 else (1.0, 1.0)
+    masked_f, masked_b = EXPLICIT_MASK if op.masked else (1.0, 1.0)
     blocks = op.shape[0] * queries / TILE
     idle_f, idle_b = 1.0 + IDLE[0] * machine.sms / blocks, 1.0 + IDLE[1] * machine.sms / blocks
     return KernelTimes(

@@ -349,7 +349,7 @@ def _passes_of(
     forward = [0.0] * COLUMNS
     product = op.kind in {"gemm", "grouped"}
     narrow = narrow_of(shard, op.name) if product else None
-    single = shard.autocast and op.kind == "grouped" and not shard.runtime.kernels.experts_autocast
+    single = op.single or (shard.autocast and op.kind == "grouped" and not shard.runtime.kernels.experts_autocast)
     times = op_times(op, machine, narrow=narrow is not None, single=single)
     if narrow:
         more = op.shape[3] - 1 if op.kind == "grouped" else 0.0

@@ -49,6 +49,10 @@ class TracedOp:
     """The same backward."""
     params: int = later(0)
     """Parameters that it is the first to read."""
+    single: bool = later(False)
+    """A product of 32-bit numbers."""
+    masked: bool = later(False)
+    """Attention reads a mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,6 +177,7 @@ def _core(shard: Shard, window: int) -> Op:
         extra_b=shard.residual + query + query + 2 * kv + 2 * gathered_keys(shard, kv),
         params=model.heads / shard.tp if model.sinks else 0.0,
         comms=comms,
+        masked=masked(shard, window),
     )
 
 
@@ -190,10 +191,7 @@ def context_shape(
     """
     rows, cp = shard.samples * heads, shard.cp
     comms: tuple[Comm, ...]
-    kernels = shard.runtime.kernels
-    masked = kernels.masked_windows and 0 < window < shard.whole_seq
-    square = masked or (kernels.compiled and kernels.compiled_full_attention)
-    share = 1.0 if square else area(shard.whole_seq, window, chunked=shard.model.chunked)
+    share = 1.0 if masked(shard, window) else area(shard.whole_seq, window, chunked=shard.model.chunked)
     if cp == 1:
         return (rows, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), ()
     per_token = shard.element * shard.tokens * heads
@@ -211,6 +209,13 @@ def context_shape(
         gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
         comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
     return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+
+
+def masked(shard: Shard, window: int) -> bool:
+    """The runtime computes the whole square under a mask that it reads."""
+    kernels = shard.runtime.kernels
+    within = kernels.masked_windows and 0 < window < shard.whole_seq
+    return within or (kernels.compiled and kernels.compiled_full_attention)
 
 
 def exchanges(shard: Shard) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
 from shardwise.inputs.model import Mla
-from shardwise.ops.attention import FLASH_KERNELS, context_shape, exchanged, unfused_core
+from shardwise.ops.attention import FLASH_KERNELS, context_shape, exchanged, masked, unfused_core
 from shardwise.ops.indexer import chosen_keys, indexer
 from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Op
@@ -106,6 +106,7 @@ def _core(shard: Shard, mla: Mla, window: int) -> Op:
         extra_f=value,
         extra_b=shard.residual + value + 2 * query + value,
         comms=comms,
+        masked=masked(shard, chosen or window),
     )
 
 

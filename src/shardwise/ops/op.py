@@ -99,6 +99,10 @@ class Op(NamedTuple):
     negative: as many as `kept`."""
     own: float = 0.0
     """Bytes of `kept` that are no inputs: they stay where its inputs are made again."""
+    single: bool = False
+    """Its product is one of 32-bit numbers, whatever the strategy says."""
+    masked: bool = False
+    """Attention reads a mask from memory, over the whole square."""
 
     def flops(self) -> tuple[float, float, float]:
         """Operations of F, I and W."""

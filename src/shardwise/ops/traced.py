@@ -73,4 +73,6 @@ def _op(op: TracedOp, samples: float) -> Op:
         extra_f=at(op.extra_f, samples),
         extra_b=at(op.extra_b, samples),
         params=float(op.params),
+        single=op.single,
+        masked=op.masked,
     )

@@ -58,13 +58,13 @@ class _Pass:
     def numbers(self, run: _CallRun) -> _Numbers:
         calls = [self.found.forward[index] for index in run.calls]
         end = self.so_far[run.calls[-1]]
-        beside = [call.cost for call in calls if call.cost and call.cost.kind == "memory"]
+        beside = [call.cost for call in calls if call.cost]
         back = [call.cost for index in run.calls for call in self.back[index] if call.cost]
         main = self.found.forward[run.main].cost if run.main >= 0 else None
         return _Numbers(
             shape=main.shape if main else (),
             bytes_f=sum(cost.bytes for cost in beside),
-            bytes_b=sum(cost.bytes for cost in back if cost.kind == "memory" or main is None),
+            bytes_b=sum(cost.bytes + (cost.moved if main is None else 0.0) for cost in back),
             kept=sum(call.kept for call in calls),
             extra_f=max(self._above(call) for call in calls) - end,
             extra_b=max(0.0, max(self._back_above(index) for index in run.calls) - end),
@@ -190,6 +190,8 @@ def _op(passes: tuple[_Pass, _Pass], samples: tuple[int, int], run: _CallRun) ->
         kernels_b=sum(cost.kernels for cost in launched_b if cost),
         kept=line("kept"), extra_f=line("extra_f"), extra_b=line("extra_b"),
         params=sum(found.forward[index].params for index in run.calls),
+        single=any(cost.single for cost in launched if cost),
+        masked=any(cost.masked for cost in launched if cost),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ next when its operator was called: this is how what is saved, and what runs back
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -109,27 +110,53 @@ def attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """As torch chooses on a GPU: flash without a mask in 16 bit, else the memory-efficient kernel."""
+    """As torch chooses on a GPU: one fused kernel in 16 bit, in 32 the memory-efficient one, and plain products where a
+    mask learns.
+    """
     aten = torch.ops.aten
-    flash = attn_mask is None and query.element_size() == 2 and query.shape[-1] == value.shape[-1]
     lead = query.shape[:-2]
     query, key, value = (one.reshape(-1, *one.shape[-3:]) if one.dim() > 4 else one for one in (query, key, value))
     if query.dim() < 4:
         query, key, value = (one.unsqueeze(0) for one in (query, key, value))
-    if flash:
+    learns = attn_mask is not None and attn_mask.requires_grad
+    fused = query.element_size() == 2 and not learns
+    if fused and attn_mask is None and query.shape[-1] == value.shape[-1]:
         out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
     else:
         if enable_gqa and key.shape[1] != query.shape[1]:
             key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
-        if attn_mask is not None:
-            if attn_mask.dtype == torch.bool:
-                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, float("-inf"))
-            attn_mask = attn_mask.expand(*query.shape[:3], key.shape[2])
-        needs = torch.is_grad_enabled()
-        efficient = aten._scaled_dot_product_efficient_attention
-        out = efficient(query, key, value, attn_mask, needs, dropout_p, is_causal, scale=scale)[0]
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, float("-inf"))
+        grows = torch.is_grad_enabled()
+        if learns:
+            plain = aten._scaled_dot_product_attention_math
+            out = plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
+        elif fused:
+            kernel = aten._scaled_dot_product_cudnn_attention
+            out = kernel(query, key, value, attn_mask, grows, dropout_p, is_causal, scale=scale)[0]
+        else:
+            attn_mask = None if attn_mask is None else attn_mask.expand(*query.shape[:3], key.shape[2])
+            kernel = aten._scaled_dot_product_efficient_attention
+            out = kernel(query, key, value, attn_mask, grows, dropout_p, is_causal, scale=scale)[0]
     made: Tensor = out.reshape(*lead, *out.shape[-2:]) if out.dim() != len(lead) + 2 else out
     return made
+
+
+@contextmanager
+def unpacked() -> Iterator[None]:
+    """Inside it transformers takes the positions that its models count themselves for those of one document a sample,
+    as they are: it looks at their values, which fake tensors have not, and else makes a mask that a run does without.
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    found = getattr(masks, "find_packed_sequence_indices", None)
+    if found is None:
+        yield
+        return
+    try:
+        masks.find_packed_sequence_indices = lambda *_, **__: None  # type: ignore[union-attr]
+        yield
+    finally:
+        masks.find_packed_sequence_indices = found  # type: ignore[union-attr]
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -323,8 +350,11 @@ def _next_number() -> int:
 def _cost(name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Cost:  # noqa: ANN401
     seen_in, seen_out = [_seen(one) for one in inputs], [_seen(one) for one in outputs]
     causal = name in ATTENTIONS and any(one is True for one in args[4 if "flash" in name else 6 :])
-    groups = args[8] if name == "convolution" else 1
-    return cost_of(name, seen_in, seen_out, flag=causal, groups=groups)
+    steps, groups = {"convolution": (args[3:4], args[8:9]), "convolution_backward": (args[4:5], args[9:10])}.get(
+        name, ((), ())
+    )
+    unit = all(step == 1 for one in steps for step in one)
+    return cost_of(name, seen_in, seen_out, flag=causal, groups=groups[0] if groups else 1, unit=unit)
 
 
 def _seen(tensor: Tensor) -> Seen:
@@ -336,7 +366,10 @@ def record(
 ) -> Recording:
     """One pass, both ways; `loss_of`: what backward begins at, of what the module gives."""
     recorder = Recorder(module, blocks, list(inputs.values()))
-    with recorder.watching():
+    with ExitStack() as stack:
+        if "position_ids" not in inputs:
+            stack.enter_context(unpacked())
+        stack.enter_context(recorder.watching())
         with GpuKernels():
             given = module(**inputs)
         loss = loss_of(given)
