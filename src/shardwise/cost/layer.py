@@ -194,7 +194,7 @@ def _halves(shard: Shard, kind: LayerKind, machine: Machine, groups: Groups) -> 
             groups._replace(ep=ALONE, etp=ALONE),
         ),
         _feed_forward_half(
-            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind=""), kind.feed, machine,
+            shard._replace(samples=1, seq=shard.tokens, whole_seq=0, cp=1, cp_kind="", documents=None), kind.feed, machine,
             groups._replace(cp=ALONE),
         ),
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from shardwise.cost.memory import RankMemory, fits, rank_memory, trained_share
 from shardwise.cost.reach import kernel_notes
 from shardwise.cost.states import sharding_of
 from shardwise.cost.update import Beside, Update, beside_of, data_groups, hidden, update_of
+from shardwise.estimate.imbalance import waiting_of
 from shardwise.estimate.intervals import Spread, around, causes_of, launch_bound, probability, spread_of
 from shardwise.estimate.mfu import model_flops
 from shardwise.estimate.passes import (
@@ -133,25 +134,27 @@ class Side(NamedTuple):
     each: Seconds
     done: Passes
     memory: tuple[RankMemory, ...]
+    waiting: Ledger | None
+    """For longer documents elsewhere."""
 
 
 def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     """Stack a resolved setup into an estimate; `order`: its passes run in another order than the strategy's."""
     by_replica = setup.kinds and not setup.kind_of
     sides = [_side(one, order) for one in (setup.kinds if by_replica else (setup,))]
-    slow = max(sides, key=lambda one: one.done.makespan)  # the others wait for it before gradients are whole
+    slow = max(sides, key=_whole)  # the others wait for it before gradients are whole
     strategy, runtime, done = slow.setup.strategy, slow.setup.runtime, slow.done
     distinct = {id(part): part for side in sides for part in side.parts}.values()
     updates = [hidden(part.update, part.beside, strategy, runtime, done.makespan) for part in distinct]
     update = max(updates, key=lambda one: one.exposed)
     fixed = runtime.overheads.beside(strategy.microbatches, strategy.zero)
-    seconds = done.makespan * strategy.straggler + update.exposed + fixed
+    seconds = done.makespan * strategy.straggler + update.exposed + fixed + (slow.waiting.value if slow.waiting else 0.0)
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(slow.parts))
     stage, own = stages[done.busiest], slow.setup.rank_chunks(done.busiest)
     forward, backward = (sum(each) for each in zip(*(slow.each[id(chunk)] for chunk in own), strict=True))
     sharding = (forward - stage.forward) + (backward - stage.backward)
     slowed = sharding_slowed(slow.setup.at(done.busiest), own)
-    time = _time_ledger(slow.setup, own, (sharding - slowed, slowed), done, update, fixed)
+    time = _time_ledger(slow.setup, own, (sharding - slowed, slowed), done, update, fixed, slow.waiting)
     steps = tuple(part.update.optimizer for part in slow.parts)
     full, rank = max(((side, one) for side in sides for one in side.memory), key=_filled)
     busiest = slow.setup.at(done.busiest)
@@ -166,7 +169,13 @@ def _side(setup: Setup, order: Schedule | None) -> Side:
     each, footprints = seconds_of(setup), footprints_of(setup)
     done = passes_of(setup, each, footprints, order)
     memory = tuple(rank_memory(rank, done.held[rank], one) for rank, one in enumerate(footprints))
-    return Side(setup, _parts(setup), each, done, memory)
+    waiting = waiting_of(setup, done, each, footprints) if setup.shard.documents else None
+    return Side(setup, _parts(setup), each, done, memory, waiting)
+
+
+def _whole(side: Side) -> float:
+    """Seconds of all passes, waiting for others included."""
+    return side.done.makespan + (side.waiting.value if side.waiting else 0.0)
 
 
 def _filled(place: tuple[Side, RankMemory]) -> float:
@@ -224,11 +233,14 @@ def _estimate(
     """`fullest`: the pipeline rank that leaves least of its GPU, and whose it is; `slow`: of the busiest one's GPU."""
     strategy, cluster, (side, rank) = setup.strategy, setup.cluster, fullest
     memory, held = side.memory, side.setup.at(rank)
-    tokens = strategy.global_batch * strategy.seq
+    tokens = strategy.global_batch * strategy.seq * strategy.useful_share
     peak = cluster.gpu.peak(PEAKS.get(strategy.dtype, strategy.dtype))
     frozen = strategy.lora is not None
-    causal = model_flops(setup.model, strategy.seq, causal=True, frozen=frozen) * tokens
-    full = model_flops(setup.model, strategy.seq, causal=False, frozen=frozen) * tokens
+    causal, full = (
+        tokens * model_flops(setup.model, strategy.seq, causal=causal, frozen=frozen, documents=strategy.documents,
+                             packing=strategy.packing)
+        for causal in (True, False)
+    )  # fmt: skip
     again, world = _again(setup)
     capacity = seconds * world * peak
     total = memory[rank].total
@@ -333,6 +345,7 @@ def _time_ledger(
     done: Passes,
     update: Update,
     fixed: float,
+    waiting: Ledger | None,
 ) -> Ledger:
     """The iteration on its busiest rank: compute by pass and kind, communication, waiting, update. `sharding`: what
     sharded parameters show of themselves, and what they slow down.
@@ -376,6 +389,7 @@ def _time_ledger(
     parts.append(Ledger("hidden communication", slowed + update.slowed))
     note = f"kernels x{slowest:.3f}: the slowest of {cluster.gpus / HOST:g} hosts" if slow else ""
     parts.append(Ledger("stragglers", slow + makespan * (strategy.straggler - 1), note=note))
+    parts += [waiting] if waiting else []
     parts.append(Ledger("gradient reduction", update.reduce_exposed))
     parts.append(Ledger("weight gathering", update.gather_exposed))
     parts.append(Ledger("optimizer", update.optimizer))

@@ -21,6 +21,7 @@ from shardwise.cost.overlap import Behind, pass_seconds
 from shardwise.cost.traffic import AXES, chunk_traffic
 from shardwise.cost.update import Update, hidden
 from shardwise.estimate.estimate import Estimate, rank_update
+from shardwise.estimate.imbalance import NAME as WAITING
 from shardwise.estimate.passes import behind_passes, longest, timeline_of
 from shardwise.estimate.setup import Setup, layer_groups
 from shardwise.pipeline.timeline import Timeline
@@ -161,7 +162,7 @@ def _stretches(update: Update, found: Estimate, makespan: float) -> Iterator[Str
             start = 0.0 if name == "weight gathering" else max(0.0, makespan - seconds)
             yield Stretch(name, start, start + seconds, exposed=False)
     shown = {
-        "stragglers": late, "hidden communication": update.slowed, "gradient reduction": update.reduce_exposed,
+        "stragglers": late, WAITING: found.time.part(WAITING), "hidden communication": update.slowed, "gradient reduction": update.reduce_exposed,
         "optimizer": update.optimizer, "weight gathering": update.gather_exposed,
     }  # fmt: skip
     clock = makespan

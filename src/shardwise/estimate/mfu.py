@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from shardwise.inputs.documents import Documents, Packing
 from shardwise.inputs.model import Model
 from shardwise.inputs.parameters import count
 from shardwise.ops.attention import area
+from shardwise.ops.documents import keys_met, keys_met_alone
 from shardwise.ops.traced import traced_flops
 
 
 @lru_cache(maxsize=1024)
-def model_flops(model: Model, seq: int, *, causal: bool, frozen: bool = False) -> float:
+def model_flops(
+    model: Model, seq: int, *, causal: bool, frozen: bool = False, documents: Documents | None = None,
+    packing: Packing = "packed",
+) -> float:  # fmt: skip
     """Forward and backward operations per token: 6 per active matrix weight, attention, and recurrences.
 
     `causal`: only the half of the scores that a causal mask leaves is counted; else the full square. `frozen`: the
-    matrices do not train, so that they have no gradient of their own.
+    matrices do not train, so that they have no gradient of their own. `documents`: only attention inside them is
+    counted, whatever computes more, but for samples that are attended to as one (`unmasked`).
     """
     if model.traced:
         return traced_flops(model.traced, causal=causal)
@@ -27,21 +33,30 @@ def model_flops(model: Model, seq: int, *, causal: bool, frozen: bool = False) -
     if model.recurrent:
         layers = sum(model.mixer_of(index) in {"recurrent", "both"} for index in range(model.layers))
         recurrent = 6.0 * layers * model.recurrent.products
-    return (4.0 if frozen else 6.0) * active + _attention(model, seq, causal=causal) + recurrent
+    return (4.0 if frozen else 6.0) * active + _attention(model, seq, documents, packing, causal=causal) + recurrent
 
 
-def _attention(model: Model, seq: int, *, causal: bool) -> float:
+def _attention(model: Model, seq: int, documents: Documents | None, packing: Packing, *, causal: bool) -> float:
     if model.mla:
         widths = model.heads * (model.mla.nope_size + model.mla.rope_size + model.mla.value_size)
     else:
         widths = 2 * model.heads * model.head_size
     chosen = model.sparse.top_k if model.sparse else 0
-    shares = [
-        area(seq, chosen or model.window_of(index), chunked=model.chunked)
+    windows = [
+        chosen or model.window_of(index)
         for index in range(model.layers)
         if model.mixer_of(index) in {"attention", "both"}
     ]
-    shares += [0.5] * model.mtp
+    shares = [_share(seq, window, documents, packing, chunked=model.chunked) for window in windows]
+    shares += [_share(seq, 0, documents, packing)] * model.mtp
     if not causal:
         shares = [min(1.0, 2 * share) for share in shares]
     return 6.0 * seq * widths * sum(shares)
+
+
+def _share(seq: int, window: int, documents: Documents | None, packing: Packing, *, chunked: bool = False) -> float:
+    """Share of the square of scores that a layer needs."""
+    if documents is None or packing == "unmasked":
+        return area(seq, window, chunked=chunked)
+    met = keys_met_alone if packing == "padded" else keys_met
+    return met(documents, seq, window, chunked=chunked) / seq

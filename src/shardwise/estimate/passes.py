@@ -52,6 +52,8 @@ class Passes(NamedTuple):
     """Chunk passes (weighed by their bytes) whose activations a rank keeps at most."""
     work: float = 0.0
     """Mean busy seconds of a rank."""
+    timeline: Timeline | None = None
+    """Where the passes were replayed in another order than 1F1B's."""
 
 
 def passes_of(setup: Setup, seconds: Seconds, footprints: Sequence[Footprint], order: Schedule | None = None) -> Passes:
@@ -94,7 +96,7 @@ def _replayed(setup: Setup, timeline: Timeline) -> Passes:
     whole = [sum(map(costs.held, own)) / len(own) * count / setup.strategy.microbatches for own in owned]
     held = [float(timeline.levels(rank).max()) - costs.static[rank] for rank in range(pp)]
     passes = tuple(kept / mean if mean else 0.0 for kept, mean in zip(held, whole, strict=True))
-    return Passes(timeline.makespan, busy.index(max(busy)), passes, sum(busy) / pp)
+    return Passes(timeline.makespan, busy.index(max(busy)), passes, sum(busy) / pp, timeline)
 
 
 def timeline_of(

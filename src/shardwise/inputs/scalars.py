@@ -62,6 +62,8 @@ SCALARS: dict[str, Scalar] = {
     "Strategy.seq": _whole(1, TOKENS, usual=(1, 10**8), hint="it is the length of one sample"),
     **{f"Strategy.{name}": _whole(0, LAYERS) for name in ("layers", "first_layers", "last_layers")},
     "Strategy.straggler": _number(1, 1000, usual=(1, 10), hint="write 1.05 for 5% slower"),
+    "Documents.lengths": _whole(1, TOKENS),
+    "Documents.counts": _positive(1e18),
     "Recompute.group": _whole(1, LAYERS),
     "Recompute.layers": _whole(0, LAYERS),
     "Lora.rank": _whole(1, 10**5),

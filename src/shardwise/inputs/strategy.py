@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from shardwise.inputs.documents import Documents, Packing
 from shardwise.inputs.recompute import Recompute
 from shardwise.inputs.serialise import later
 
@@ -78,6 +79,13 @@ class Strategy:
     have as many."""
     seq: int = 4096
     """Tokens per sample."""
+    documents: Documents | None = later(None)
+    """Lengths of the documents that samples are made of: a file (`length,count` lines, one length a line, JSON), or
+    512x3,2048. None: every sample is one document of `seq` tokens."""
+    packing: Packing = later("packed")
+    """How documents become samples. packed: one behind the other, cut where a sample ends, each attending to itself
+    alone; balanced: the same, samples of much and of little attention dealt evenly over the replicas; unmasked: packed,
+    attention over the whole sample; padded: one document a sample."""
     schedule: str = "1f1b"
     """Order of the forward and backward passes in the pipeline."""
     placement: Placement = "loop"
@@ -155,6 +163,20 @@ class Strategy:
     def expert_dp(self) -> int:
         """Replicas of every expert."""
         return max(1, self.tp * self.cp * self.dp // (self.ep * self.etp))
+
+    @property
+    def masked_documents(self) -> Documents | None:
+        """The documents that attention keeps to; none where samples are one document each, or attention knows none."""
+        if self.documents is None or self.packing in {"unmasked", "padded"}:
+            return None
+        return None if self.documents.lattice(self.seq) == self.seq else self.documents
+
+    @property
+    def useful_share(self) -> float:
+        """Tokens of documents among those that are computed: less than all where they are padded."""
+        if self.documents is None or self.packing != "padded":
+            return 1.0
+        return self.documents.within(self.seq) / self.seq
 
     @property
     def shard_group(self) -> int:

@@ -6,7 +6,7 @@ Numbers follow their word (`tp8` and `tp=8` are the same). The degrees, the batc
 everything else only where it differs from its default: `etp2 cp2:all-to-all nosp hsdp8 group4 recompute=full:4
 layers=9,15,15,11 batches=12,5 first9 last11 count-embedding count-head placement=v fp8 scaling=delayed fp8-weights
 fp8-attention pure grad-bf16 muon lora16:qkv,out offload-optimizer noflash dispatch=deepep ep-overlap graphs=layer
-straggler1.05 runtime=torchtitan`.
+straggler1.05 documents=lengths.csv packing=balanced runtime=torchtitan`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 from shardwise.errors import Fault, InputError, UnknownNameError
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.documents import Documents, Packing
 from shardwise.inputs.gate import counted, held, typed
 from shardwise.inputs.load import load_runtime
 from shardwise.inputs.recompute import Recompute
@@ -105,7 +106,7 @@ def parse(text: str) -> Given:
     faults: list[Fault] = []
     for word in text.split():
         try:
-            found = _parse_word(word.lower())
+            found = _parse_word(lowered(word))
         except InputError as error:
             faults += error.faults
             continue
@@ -114,6 +115,12 @@ def parse(text: str) -> Given:
     if faults:
         raise InputError(faults, title=f"strategy {text.strip()[:200]!r}")
     return given
+
+
+def lowered(word: str) -> str:
+    """A word in small letters, but for the name of a file."""
+    lead, mark, rest = word.partition("=")
+    return f"{lead.lower()}{mark}{rest if lead.lower() == 'documents' else rest.lower()}"
 
 
 def _twice(word: str, name: str) -> Fault:
@@ -220,6 +227,12 @@ def _graphs(rest: str) -> Given:
     return {"cuda_graphs": rest}
 
 
+def _packing(rest: str) -> Given:
+    if rest not in get_args(Packing):
+        raise UnknownNameError("packing", rest, get_args(Packing))
+    return {"packing": rest}
+
+
 def _scaling(rest: str) -> Given:
     if rest not in get_args(Scaling):
         raise UnknownNameError("scaling of fp8", rest, get_args(Scaling))
@@ -244,6 +257,8 @@ _SPECIAL: tuple[tuple[str, Callable[[str], Given | None]], ...] = (
     ("dispatcher=", _dispatcher),
     ("graphs=", _graphs),
     ("order=", _rank_order),
+    ("documents=", lambda rest: {"documents": Documents.parse(rest)}),
+    ("packing=", _packing),
     ("scaling=", _scaling),
     ("recompute=", lambda rest: {"recompute": Recompute.parse(rest)}),
     ("runtime=", lambda rest: {"runtime": rest}),
@@ -284,6 +299,10 @@ def _words(s: Strategy) -> Iterator[str]:
         yield f"graphs={s.cuda_graphs}"
     if s.rank_order != _DEFAULTS["rank_order"]:
         yield f"order={s.rank_order}"
+    if s.documents is not None:
+        yield f"documents={s.documents}"
+    if s.packing != _DEFAULTS["packing"]:
+        yield f"packing={s.packing}"
     if s.straggler != 1.0:
         yield f"straggler{s.straggler!r}"
     if s.runtime != _DEFAULTS["runtime"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardwise.inputs.assumed import ASSUMED
+from shardwise.ops.documents import keys_met
 from shardwise.ops.linear import (
     CAP_TRAFFIC,
     NORM_BYTES,
@@ -187,20 +188,25 @@ def context_shape(
     """Shape of the attention kernel, and what context parallel moves for it.
 
     Ring and all-gather: a rank's queries meet all keys (balanced by pairing early and late chunks, so the share of the
-    square stays a half); all-to-all: whole sequences, heads cut by cp.
+    square stays a half; the ring's of every document, all-gather's of the sequence); all-to-all: whole sequences, heads
+    cut by cp.
     """
     rows, cp = shard.samples * heads, shard.cp
     comms: tuple[Comm, ...]
-    share = 1.0 if masked(shard, window) else area(shard.whole_seq, window, chunked=shard.model.chunked)
+    square = masked(shard, window)
+    share = 1.0 if square else area(shard.whole_seq, window, chunked=shard.model.chunked)
+    keys: float = shard.whole_seq
+    if shard.documents and not square:  # as one document so long that a token meets as many keys
+        share, keys = 0.5, 2 * keys_met(shard.documents, shard.whole_seq, window, chunked=shard.model.chunked)
     if cp == 1:
-        return (rows, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), ()
+        return (rows, shard.whole_seq, keys, size_qk, size_v, share, kv_share), ()
     per_token = shard.element * shard.tokens * heads
     keys_values = per_token * kv_share * (size_qk + size_v)
     if shard.cp_kind == "all-to-all":
         # queries, keys, values and outputs go one by one, and so do their gradients
         each = [per_token * part * size for part in (1.0, kv_share) for size in (size_qk, size_v)]
         comms = tuple(Comm("all-to-all", "cp", one, phase) for phase in ("F", "I") for one in each)
-        return (rows / cp, shard.whole_seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+        return (rows / cp, shard.whole_seq, keys, size_qk, size_v, share, kv_share), comms
     whole = keys_values * cp
     if shard.cp_kind == "ring":
         # passed on step by step behind the kernel; backward passes keys and values on, and their gradients
@@ -208,13 +214,13 @@ def context_shape(
     else:
         gathers = Comm("all-gather", "cp", whole, "F"), Comm("all-gather", "cp", whole, "I")
         comms = (*gathers, Comm("reduce-scatter", "cp", whole, "I"))
-    return (rows, shard.seq, shard.whole_seq, size_qk, size_v, share, kv_share), comms
+    return (rows, shard.seq, keys, size_qk, size_v, share, kv_share), comms
 
 
 def masked(shard: Shard, window: int) -> bool:
     """The runtime computes the whole square under a mask that it reads."""
     kernels = shard.runtime.kernels
-    within = kernels.masked_windows and 0 < window < shard.whole_seq
+    within = kernels.masked_windows and (0 < window < shard.whole_seq or shard.documents is not None)
     return within or (kernels.compiled and kernels.compiled_full_attention)
 
 
@@ -263,7 +269,7 @@ def unfused_core(
         "attention (scores stored)",
         "core-attention",
         "attention",
-        (*shape[:5], 1.0, shape[6]),  # the whole square is computed
+        (*shape[:2], shard.whole_seq, *shape[3:5], 1.0, shape[6]),  # the whole square is computed
         bytes_f=scores * (kernels.softmax_traffic[0] + cap_f),
         bytes_b=scores * (kernels.softmax_traffic[1] + cap_b),
         kernels_f=launches[0],

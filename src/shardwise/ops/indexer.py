@@ -7,6 +7,7 @@ runtime has no kernel that skips keys, attention runs over the whole square with
 from __future__ import annotations
 
 from shardwise.inputs.mixers import Sparse
+from shardwise.ops.documents import keys_met
 from shardwise.ops.linear import Linear, linear
 from shardwise.ops.op import Op
 from shardwise.ops.shard import Shard
@@ -37,9 +38,10 @@ def _indexer(shard: Shard, sparse: Sparse, rank: int) -> list[Op]:
     queries = linear(shard, Linear("index queries", "attention", rank or shard.model.hidden, width, "none"))
     keys = linear(shard, Linear("index keys", "attention", shard.model.hidden, sparse.head_size + sparse.heads, "none"))
     kept = shard.element * shard.tokens * (width + sparse.head_size) + 4.0 * shard.tokens * sparse.top_k
-    pairs = shard.tokens * shard.whole_seq / 2
+    scored = keys_met(shard.documents, shard.whole_seq) if shard.documents else shard.whole_seq / 2
+    pairs = shard.tokens * scored
     scores = Op(
-        "index scores", "attention", "scan", (shard.tokens, shard.whole_seq / 2 * width, LEARNT * sparse.trained),
+        "index scores", "attention", "scan", (shard.tokens, scored * width, LEARNT * sparse.trained),
         bytes_f=SCORE_BYTES * pairs, bytes_b=SCORE_BYTES * pairs * sparse.trained, kernels_f=4.0, kernels_b=4.0,
         kept=kept, extra_f=SCORE_BYTES / 2 * pairs, params=2 * sparse.head_size,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 Context parallel brings whole sequences together before the recurrence and cuts heads instead, and takes that back
 behind it (Megatron's way for Mamba). What a kernel keeps follows the public ones: Mamba-2's keeps its projections alone
 and convolves again in backward (mamba_ssm); those of delta rules and linear attention keep what the convolution made
-(fla).
+(fla). Where documents are packed, Mamba's forget inside a chunk, and fla's begin a chunk anew with every document.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.inputs.mixers import Recurrent
+from shardwise.ops.documents import chunked_tokens
 from shardwise.ops.linear import Linear, linear, norm, residual_add
 from shardwise.ops.op import Comm, Op
 from shardwise.ops.shard import Shard
@@ -116,7 +117,8 @@ def _scan(shard: Shard, mixer: Recurrent) -> Op:
     kept = inputs if facts.keeps else 0.0
     kept += shard.tokens / shard.tp * (facts.state * mixer.heads * mixer.chunk + facts.wide * mixer.keys)
     moved_f, moved_b = 2 * inputs + width, 4 * inputs + 3 * width
-    work = {"kind": "scan", "shape": (shard.tokens, mixer.products / shard.tp, BACK)}
+    more = chunked_tokens(shard.documents, shard.whole_seq, mixer.chunk) if shard.documents and facts.keeps else 1.0
+    work = {"kind": "scan", "shape": (more * shard.tokens, mixer.products / shard.tp, BACK)}
     if mixer.kind == "mamba":
         # values, steps and gates of every channel are read; keys and queries are the same for all
         channels = shard.tokens * mixer.width / shard.tp

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwise.inputs.cluster import Gpu
+from shardwise.inputs.documents import Documents
 from shardwise.inputs.formats import Format, format_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
@@ -55,6 +56,8 @@ class Shard(NamedTuple):
     """Rank of adapters on a frozen model; 0: all weights train."""
     lora_targets: tuple[str, ...]
     """Which linear layers carry adapters: qkv, out, mlp."""
+    documents: Documents | None = None
+    """What attention keeps to inside a sample; none: a sample is one document."""
 
     @property
     def residual(self) -> float:
@@ -107,6 +110,7 @@ def shard_of(model: Model, strategy: Strategy, runtime: Runtime, gpu: Gpu | None
         grad_temporary=weight if lazy and not strategy.lora else 0.0,
         lora=strategy.lora.rank if strategy.lora else 0,
         lora_targets=strategy.lora.targets if strategy.lora else (),
+        documents=strategy.masked_documents,
     )
 
 

@@ -30,6 +30,7 @@ class _Replay(ctypes.Structure):
         ("chunks", ctypes.c_int),
         ("microbatches", ctypes.c_int),
         ("contention", ctypes.c_int),
+        ("each", ctypes.c_int),
         ("rank_of", ctypes.c_void_p),
         ("offset", ctypes.c_void_p),
         ("codes", ctypes.c_void_p),
@@ -61,6 +62,8 @@ class Prepared:
             chunk = self.codes // schedule.microbatches % chunks
             self.pair[self.pairs] = [costs.both(chunk[k], chunk[k + 1]) for k in self.pairs]
         self.duration = np.array([*costs.f, *costs.i, *costs.w, *both], dtype=np.float64)
+        self.each = False
+        """Durations are of every code by itself: micro batches differ."""
         self.latency, self.transfer = np.zeros(chunks), np.zeros(chunks)
         self.latency[: len(costs.hop)] = costs.hop
         self.transfer[: len(costs.transfer)] = costs.transfer
@@ -107,7 +110,7 @@ def _replay_compiled(kernel: ctypes.CDLL, data: Prepared) -> int:
     schedule = data.schedule
     fields = (data.rank_of, data.offset, data.codes, data.duration, data.latency, data.transfer, data.pair)
     view = _Replay(
-        schedule.pp, schedule.chunks, schedule.microbatches, int(data.contention),
+        schedule.pp, schedule.chunks, schedule.microbatches, int(data.contention), int(data.each),
         *(None if one is None else one.ctypes.data for one in fields),
     )  # fmt: skip
     run = kernel.replay
@@ -195,7 +198,7 @@ class SlowEngine:
 
     def _lay(self, places: tuple[int, ...], begin: float) -> float:
         """Write the times down; when all is done."""
-        alone = [self.duration[self.codes[place] // self.m] for place in places]
+        alone = [self.duration[self.codes[place] // (1 if self.data.each else self.m)] for place in places]
         share = 1.0
         if self.data.pair is not None and len(places) > 1 and sum(alone):
             share = float(self.data.pair[places[0]]) / sum(alone)

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 
 typedef struct {
-    int ranks, chunks, microbatches, contention;
+    int ranks, chunks, microbatches, contention, each;
     const int *rank_of;                 /* per chunk */
     const long long *offset;            /* per rank + 1: where its row begins in codes */
     const long long *codes;
-    const double *duration;             /* per kind and chunk */
+    const double *duration;             /* per kind and chunk; with `each`, per code: micro batches differ */
     const double *latency, *transfer;   /* between chunk c and c + 1 */
     const double *pair;                 /* per place: time of the pair that begins there, or -1; NULL: no pairs */
 } Replay;
@@ -33,6 +33,10 @@ static double delivered(const Replay *p, State *s, int from, int to, int edge, d
     double begin = *free_at > end ? *free_at : end;
     *free_at = begin + p->transfer[edge];
     return *free_at + p->latency[edge];
+}
+
+static inline double lasts(const Replay *p, long long code) {
+    return p->duration[p->each ? code : code / p->microbatches];
 }
 
 /* Slot that an action's output feeds, or -1; its arrival is set. */
@@ -69,7 +73,7 @@ static int run_pair(const Replay *p, State *s, int r, long long k, double *start
         slot[j] = kind == 2 ? -1 : (kind == 0 ? 0 : cells) + code % cells;
         if (slot[j] >= 0 && s->arrival[slot[j]] < 0) { s->waits[r] = slot[j]; return 0; }
         if (slot[j] >= 0 && s->arrival[slot[j]] > begin) begin = s->arrival[slot[j]];
-        alone += p->duration[code / p->microbatches];
+        alone += lasts(p, code);
     }
     if (alone) share = p->pair[k] / alone;
     at = begin;
@@ -77,7 +81,7 @@ static int run_pair(const Replay *p, State *s, int r, long long k, double *start
         int late = begin > s->clock[r] && slot[j] >= 0 && s->arrival[slot[j]] == begin;
         cause[k + j] = late ? 2 : k + j > p->offset[r];
         start[k + j] = at;
-        end[k + j] = at = at + share * p->duration[p->codes[k + j] / p->microbatches];
+        end[k + j] = at = at + share * lasts(p, p->codes[k + j]);
     }
     s->clock[r] = at;
     for (int j = 0; j < count; j++) {
@@ -111,7 +115,7 @@ static inline long long advance(const Replay *p, const double *pair, State *s, i
         }
         start[k] = begin;
         cause[k] = why;
-        end[k] = s->clock[r] = begin + p->duration[stream];
+        end[k] = s->clock[r] = begin + p->duration[p->each ? code : stream];
         hand_on(p, s, r, kind, chunk, m, end[k], depth);
     }
     s->next[r] = k;

@@ -53,6 +53,8 @@ UNSEARCHED = (
     "ep_overlap",
     "rank_order",
     "straggler",
+    "documents",
+    "packing",
 )
 """Fields of a strategy that are asked for; those that are axes too (`wishes.AXES`) are searched where several values
 are named, since they change the numbers that are trained with, or need the host's memory."""

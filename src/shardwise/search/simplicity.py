@@ -34,7 +34,7 @@ _KNOWN = ("1f1b", "interleaved")
 _SEEN = frozenset({
     "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "sp", "cp_kind", "zero", "zero_group", "micro_batch", "global_batch",
     "seq", "schedule", "placement", "recompute", "layers", "first_layers", "last_layers", "count_embedding",
-    "count_head", "dtype", "runtime", "straggler", "compile",
+    "count_head", "dtype", "runtime", "straggler", "compile", "documents", "packing",
 })  # fmt: skip
 """Settings that the kinds above speak of, or that are no choice of a layout."""
 _DEFAULTS = {one.name: getattr(Strategy(), one.name) for one in fields(Strategy) if one.name not in _SEEN}
