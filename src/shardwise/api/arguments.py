@@ -116,8 +116,8 @@ _WORD = ("a text", _text)  # one of some words; which, is checked where they are
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "Any": ("anything", lambda _: True),
     "Callable": _CALL, "Follow": _CALL, "Report": _CALL, "Stop": _CALL,
-    "Builder": _WORD, "Device": _WORD, "Literal": _WORD, "Method": _WORD, "Objective": _WORD, "Placement": _WORD,
-    "str": _WORD,
+    "Builder": _WORD, "Device": _WORD, "Literal": _WORD, "Method": _WORD, "Objective": _WORD, "Packing": _WORD,
+    "Placement": _WORD, "str": _WORD,
     "Mapping": _TABLE, "dict": _TABLE,
     "None": ("nothing", lambda value: value is None),
     "Source": ("a text or a path", lambda value: _text(value) or hasattr(value, "__fspath__")),

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from shardwise.api.reading import Source
     from shardwise.inputs.cluster import Cluster, Gpu
+    from shardwise.inputs.documents import Documents, Packing
     from shardwise.inputs.model import Model
     from shardwise.inputs.runtime import Runtime
     from shardwise.inputs.strategy import Strategy
@@ -34,6 +35,8 @@ def question(
     memory: float | str | None = None,
     memory_margin: float | str | None = None,
     base: Strategy | Source | None = None,
+    documents: Documents | Source | None = None,
+    packing: Packing | None = None,
 ) -> Question:
     """What `plan` would search for, checked and not searched: the same parameters."""
     from shardwise.api.reading import as_bytes, as_cluster, as_model, as_strategy
@@ -56,8 +59,24 @@ def question(
     return question_of(
         as_model(found[0]), machines, global_batch=GLOBAL_BATCH if global_batch is None else global_batch,
         seq=SEQ if seq is None else seq, runtime=runtime or RUNTIME, only=only, memory_margin=memory_margin,
-        base=None if base is None else as_strategy(base, machines),
+        base=_packed(None if base is None else as_strategy(base, machines), documents, packing),
     )  # fmt: skip
+
+
+def _packed(
+    base: Strategy | None, documents: Documents | Source | None, packing: Packing | None
+) -> Strategy | None:  # fmt: skip
+    """What is kept of a strategy, with the documents that are given beside it."""
+    from dataclasses import replace
+
+    from shardwise.inputs.documents import Documents
+    from shardwise.inputs.strategy import Strategy
+
+    if documents is None and packing is None:
+        return base
+    base = base or Strategy()
+    found = documents if isinstance(documents, Documents) else documents and Documents.parse(str(documents))
+    return replace(base, documents=found or base.documents, packing=packing or base.packing)
 
 
 def _margin(gpu: Gpu, memory: float, margin: float | str | None) -> float:
@@ -125,6 +144,8 @@ def plan(
     memory: float | str | None = None,
     memory_margin: float | str | None = None,
     base: Strategy | Source | None = None,
+    documents: Documents | Source | None = None,
+    packing: Packing | None = None,
     fastest: bool = False,
     gap: float = 0.005,
     time_limit: float | None = None,
@@ -145,7 +166,8 @@ def plan(
     `runtime`: the software that will run it, megatron by default; `only`: conditions such as `tp<=8 zero1 pp=4`, and
     other words of a strategy (`fp8`); `memory`: what one GPU may use; `memory_margin`: bytes of every GPU to leave
     free, by default the memory model's own error; `base`: a strategy, or its line, whose format, optimizer and the like
-    are kept; `fastest`: recommend the fastest, whatever its expected regret; `gap`: how near the bound is near enough;
+    are kept; `documents`: how long those of the data are, a file of lengths or `512x3,2048`; `packing`: how they become
+    samples; `fastest`: recommend the fastest, whatever its expected regret; `gap`: how near the bound is near enough;
     `time_limit`: seconds; `workers`: processes; `executor`: `processes` or `ray`; `address`: of a running Ray cluster;
     `report` is called about five times a second with the `Search` (its `tried`, `best`, `bound`); once `stop` says yes,
     the best so far is the answer.
@@ -158,7 +180,7 @@ def plan(
 
     asked = question(
         model, cluster, global_batch=global_batch, seq=seq, runtime=runtime, only=only, memory=memory,
-        memory_margin=memory_margin, base=base,
+        memory_margin=memory_margin, base=base, documents=documents, packing=packing,
     )  # fmt: skip
     began = time.monotonic()
     answer = answer_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from shardwise.check import documents as check_documents
 from shardwise.check import mixed as check_mixed
 from shardwise.check import model as check_parts
 from shardwise.check import pipeline as check_pipeline
@@ -16,6 +17,7 @@ from shardwise.check.values import value_faults
 from shardwise.check.world import with_dp
 from shardwise.errors import Fault, InputError
 from shardwise.inputs.cluster import Cluster
+from shardwise.inputs.documents import Documents, Packing
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
 from shardwise.inputs.strategy import Strategy
@@ -30,6 +32,7 @@ _RULES = (
     *check_runtime.RULES,
     *check_mixed.RULES,
     *check_traced.RULES,
+    *check_documents.RULES,
 )
 
 
@@ -53,12 +56,20 @@ def ensure(model: Model, cluster: Cluster, strategy: Strategy, runtime: Runtime)
         raise InputError(faults)
 
 
-def refuse_unsound(model: Model, cluster: Cluster, runtime: Runtime, seq: int) -> None:
-    """Raise what is wrong with the model, the cluster and the length: no split would mend it."""
-    plain = Strategy(dp=cluster.gpus, global_batch=cluster.gpus, seq=seq, runtime=runtime.name)
+def refuse_unsound(
+    model: Model, cluster: Cluster, runtime: Runtime, seq: int, documents: Documents | None = None,
+    packing: Packing = "packed",
+) -> None:  # fmt: skip
+    """Raise what is wrong with the model, the cluster and the data: no split would mend it."""
+    plain = Strategy(
+        dp=cluster.gpus, global_batch=cluster.gpus, seq=seq, runtime=runtime.name, documents=documents, packing=packing
+    )
     faults = check(model, cluster, plain, runtime)
-    if own := [fault for fault in faults if fault.path == "strategy.seq" or not fault.path.startswith("strategy.")]:
+    if own := [fault for fault in faults if fault.path.startswith(_DATA) or not fault.path.startswith("strategy.")]:
         raise InputError(own)
+
+
+_DATA = ("strategy.seq", "strategy.documents", "strategy.packing")
 
 
 def _fields(faults: Iterable[Fault]) -> frozenset[str]:

@@ -77,6 +77,9 @@ def _say(found: Estimate, asked: Asked, output: Output, changes: tuple[Change, .
     if explained:
         output.say("\nwhere the time goes (on the busiest pipeline rank)")
         output.table(*report.time(found))
+        if found.strategy.documents:
+            output.say("\nhow documents become samples")
+            output.table(*report.ways(found))
         output.say("\nwhere the memory goes, GiB per pipeline rank")
         output.table(*report.memory(found))
         output.say("\nwhat a micro batch computes and accesses in device memory, on one GPU of each pipeline rank")

@@ -7,7 +7,7 @@ Flags, their types and their help come from the fields themselves (`inputs/descr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import click
 from click.shell_completion import CompletionItem
@@ -17,6 +17,7 @@ from shardwise.cli.output import show
 from shardwise.errors import InputError
 from shardwise.frameworks.megatron.names import MEGATRON_ALSO, MEGATRON_NUMBERS, MEGATRON_SWITCHES
 from shardwise.inputs.describe import FieldDoc, describe
+from shardwise.inputs.documents import Packing
 from shardwise.inputs.gate import Scalar, listed, typed
 from shardwise.inputs.scalars import SCALARS
 from shardwise.inputs.strategy import SCHEDULES, Strategy
@@ -78,9 +79,11 @@ SWITCHES: dict[str, tuple[str, object]] = {
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FORMS = {"layers": "N,N,...", "batches": "N,N,...", "recompute": "none|full|full:4|modules", "lora": "RANK[:TARGETS]"}
+_FORMS = {"layers": "N,N,...", "batches": "N,N,...", "recompute": "none|full|full:4|modules", "lora": "RANK[:TARGETS]",
+          "documents": "FILE"}  # fmt: skip
 _HIDDEN = frozenset(name for names in MEGATRON.values() for name in names)
 MEGATRON_WORDS = "shardwise.megatron"
+PACKINGS = get_args(Packing)
 MICROBATCHES = "Passes per iteration and replica, in place of --global-batch."
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise import api
-from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, Number, executor_options, several, share, typed_options
+from shardwise.cli.options import CLUSTER, GLOBAL_BATCH, MODEL, PACKINGS, Number, executor_options, several, share, typed_options
 from shardwise.cli.output import Output, markdown_option, output_options
 from shardwise.cli.progress import progress
 from shardwise.cli.report_files import plan_report_options, reports_of, write_reports
@@ -25,6 +25,14 @@ _options = several(
         default=4096,
         metavar="N",
         help="Tokens per sample. [4096]",
+    ),
+    click.option(
+        "--documents",
+        metavar="FILE",
+        help="Lengths of the documents that samples are packed of. [a sample is one document]",
+    ),
+    click.option(
+        "--packing", type=click.Choice(PACKINGS), help="How they become samples, as for estimate. [packed]"
     ),
     click.option("--runtime", default="megatron", metavar="NAME", help="Software that will run it. [megatron]"),
     click.option(

@@ -36,8 +36,6 @@ class Loads:
 
     values: Floats
     weights: Floats
-    most: float
-    """That of one whose samples are one document each."""
 
     @property
     def mean(self) -> float:
@@ -50,6 +48,16 @@ class Loads:
     def largest(self, draws: int, ranks: int) -> float:
         """The largest of so many sums of so many draws, on average."""
         return draws * self.mean if ranks == 1 else _largest(self, draws, ranks)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation."""
+        return float(np.sqrt(self.weights @ (self.values - self.mean) ** 2))
+
+    def drawn(self, rng: np.random.Generator, count: int) -> Floats:
+        """So many at random."""
+        ends = np.cumsum(self.weights)
+        return self.values[np.minimum(np.searchsorted(ends, rng.random(count) * ends[-1]), len(ends) - 1)]
 
     def quantiles(self, count: int) -> Floats:
         """So many values that stand for all, ascending; their mean is the mean."""
@@ -78,13 +86,13 @@ class Loads:
 def _slowest_of(loads: Loads, ranks: int) -> Loads:
     ends = np.concatenate(([0.0], np.cumsum(loads.weights)))
     weights = np.diff((ends / ends[-1]) ** ranks)
-    return Loads(values=loads.values, weights=weights, most=loads.most)
+    return Loads(values=loads.values, weights=weights)
 
 
 @lru_cache(maxsize=4096)
 def _largest(loads: Loads, draws: int, ranks: int) -> float:
     mean, low, high = loads.mean, float(loads.values[0]), float(loads.values[-1])
-    spread = float(np.sqrt(loads.weights @ (loads.values - mean) ** 2))
+    spread = loads.spread
     if draws == 1 or not spread:
         return draws * loads.slowest_of(ranks).mean
     begin = max(draws * (low - mean), -TAIL * spread * draws**0.5)
@@ -111,10 +119,7 @@ def loads_of(documents: Documents, seq: int, samples: int, cp: int, windows: Win
     areas = sum(share * _relative(documents, seq, cp, window) for window, share in windows)
     rng = np.random.default_rng(SEED)
     own = np.mean([rng.permutation(areas) for _ in range(samples)], axis=0) if samples > 1 else areas
-    values = np.sort(own.max(axis=1))
-    whole = float(sum(share * _whole(documents, seq, window) for window, share in windows))
-    most = max(whole, float(values[-1]))
-    return Loads(values=values, weights=np.full(len(values), 1 / len(values)), most=most)
+    return Loads(values=np.sort(own.max(axis=1)), weights=np.full(len(own), 1 / len(own)))
 
 
 @lru_cache(maxsize=64)
@@ -130,11 +135,6 @@ def _relative(documents: Documents, seq: int, cp: int, window: int) -> Floats:
         each = np.diff(done, axis=1)
         areas = cp * (each[:, :cp] + each[:, :cp - 1:-1])
     return areas / areas.mean()
-
-
-def _whole(documents: Documents, seq: int, window: int) -> float:
-    """Attention of a sample that is one document, over the mean one's."""
-    return float(_area(np.array(float(seq)), window) / _area(_samples(documents, seq), window).sum(axis=1).mean())
 
 
 def _area(length: Floats, window: int) -> Floats:

@@ -17,6 +17,7 @@ from shardwise.inputs.cluster import Cluster
 from shardwise.inputs.files import read_mapping, read_text
 from shardwise.inputs.layers import own_cut
 from shardwise.inputs.load import Loaded, load_runtime
+from shardwise.inputs.documents import Documents
 from shardwise.inputs.mixed import SHARING, kinds_of
 from shardwise.inputs.model import Model
 from shardwise.inputs.runtime import Runtime
@@ -57,7 +58,7 @@ class Request:
     source: str | None = None
     """A framework's file that says model and strategy."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Single fields of the strategy; layers, recompute and lora as text. They go before the strategy."""
+    """Single fields of the strategy; layers, recompute, lora and documents as text. They go before the strategy."""
     switches: Mapping[str, Any] = field(default_factory=dict)
     """Fields that follow from flags without a value, where they are not among the fields."""
     megatron: Mapping[str, Any] = field(default_factory=dict)
@@ -199,6 +200,9 @@ def _flags(request: Request) -> Given:
     if "lora" in given and not re.fullmatch(r"\s*[0-9]{1,9}\s*(:.*)?", given["lora"]):
         said = given.pop("lora")
         faults.append(Fault("strategy.lora", f"{said!r} is no rank; write --lora 16, or --lora 16:qkv,out"))
+    if isinstance(given.get("documents"), str):
+        told = given.pop("documents")
+        given |= _tried(faults, lambda: {"documents": Documents.parse(told)}) or {}
     for name, word in _TEXTS.items():
         if name in given:
             text = word + "".join(str(given.pop(name)).split())

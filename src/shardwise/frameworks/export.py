@@ -200,6 +200,7 @@ def _draft(
 ) -> ExportDraft:
     draft = ExportDraft(plan=plan, target=target, version=version, launcher=launcher, strict=strict, losses=[*told])
     _say_mixture(draft)
+    _say_documents(draft)
     _say_settings(draft)
     if not target.name.startswith("megatron"):
         lost = _MEGATRONS.keys() - _SAID.get(target.name, set())
@@ -221,6 +222,23 @@ def _say_mixture(draft: ExportDraft) -> None:
     text = mixture(draft.plan)
     if text and draft.version != "2.1-graph":
         draft.lose("balance.recompute", text)
+
+
+def _say_documents(draft: ExportDraft) -> None:
+    """Packing is the data loader's, which reads the user's own files."""
+    if draft.strategy.documents is not None:
+        told = f"how documents become samples is not said by this export: set {_LOADERS[draft.target.name]}"
+        draft.lose("strategy.documents", told, documents=None, packing="packed")
+
+
+_LOADERS = {
+    "megatron": "what its data loader packs; --reset-position-ids and --reset-attention-mask keep attention inside "
+    "documents by a mask over the whole sample, which saves nothing",
+    "megatron-bridge": "packed sequences in its data set",
+    "torchtitan": "block-causal attention in its model (it is none of the trainer's options)",
+    "huggingface": "a collator without padding, with positions that begin anew, and flash attention",
+}
+_LOADERS |= dict.fromkeys(("deepspeed", "mindformers", "paddle", "torch-pipelining"), "it in the data loader")
 
 
 def _say_settings(draft: ExportDraft) -> None:

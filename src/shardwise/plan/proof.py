@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def _beaten(plan: Plan, said: float, bound: float, parts: tuple[ProofPart, ...])
     for part in parts:
         try:
             found = part.strategy and estimate(
-                plan.model, plan.cluster, Strategy.parse(part.strategy), memory_limit=plan.memory_limit
+                plan.model, plan.cluster, _named(part.strategy, plan), memory_limit=plan.memory_limit
             )
         except ShardwiseError:  # it cannot run as it stands, and so beats nothing
             continue
@@ -130,3 +130,9 @@ def _beaten(plan: Plan, said: float, bound: float, parts: tuple[ProofPart, ...])
         if found and fits and found.iteration_seconds < part.bound * (1 - CLOSE):
             took = show_seconds(found.iteration_seconds)
             yield f"the proof is broken: {found.strategy} takes {took}, less than its bound"
+
+
+def _named(text: str, plan: Plan) -> Strategy:
+    """The strategy of a line; the documents that it names by their file are the plan's."""
+    words = " ".join(word for word in text.split() if not word.startswith("documents="))
+    return replace(Strategy.parse(words), documents=plan.strategy.documents)

@@ -188,6 +188,7 @@ MEASURED = {
     "pipeline waits and sends": "the simulated order; zero-bubble's 25 sweeps are predicted to 2.9%",
     "hidden communication": "kernels beside copies on an H200 (benchmarks/data/h200_overlap.json); arXiv 2507.03114",
     "stragglers": "seven published pairs of sizes: +2.2% measured, +1.7% predicted (docs/explain/time.md, Many hosts)",
+    "waiting for documents": "drawn samples; no published run says how long its documents are",
     "gradient reduction": _LINKS,
     "weight gathering": _LINKS,
     "optimizer": _JOBS,

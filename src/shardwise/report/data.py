@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.estimate import Estimate
 from shardwise.estimate.intervals import ANY, distance, likely, likeness, pair_width, widest_cause, within_error
+from shardwise.estimate.packings import packings
 from shardwise.estimate.predictions import ledger_table, predictions_of, predictions_table
 from shardwise.inputs.serialise import Plain, to_plain
 from shardwise.plan.file import plan_table
@@ -207,10 +208,11 @@ def estimate_data(found: Estimate, changes: tuple[Change, ...], inside: Detail) 
         for change in changes
     ]  # fmt: skip
     inputs = {"model": found.model, "cluster": found.cluster, "strategy": found.strategy}
+    packed = {"packings": [one._asdict() for one in packings(found)]} if found.strategy.documents else {}
     return {
         "strategy": str(found.strategy), "inputs": inputs, "predictions": _predicted(found),
         "work": [one._asdict() for one in inside.work], "groups": [one._asdict() for one in inside.groups],
-        "advice": advice, "provenance": provenance_of(found),
+        "advice": advice, **packed, "provenance": provenance_of(found),
     }  # fmt: skip
 
 

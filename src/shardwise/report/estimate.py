@@ -12,6 +12,7 @@ from shardwise.cost.memory import RankMemory
 from shardwise.estimate.advice import Change
 from shardwise.estimate.detail import Detail
 from shardwise.estimate.estimate import Estimate
+from shardwise.estimate.packings import packings, told
 from shardwise.estimate.predictions import Figures, Searched, Stage, rank_gpus, show_limit
 from shardwise.inputs.calibrations import calibration_of
 from shardwise.inputs.cluster import Cluster
@@ -42,6 +43,8 @@ def summary(found: Estimate) -> Iterator[tuple[str, str]]:
     yield "HFU", f"{show_percent(found.hfu)}; {found.tflops_per_gpu:,.0f} model TFLOPS per GPU"
     yield "bubble", f"{show_percent(found.bubble)} synchronous (mean idle share of the pipeline ranks)"
     yield "memory", _memory_line(found)
+    if text := told(found):
+        yield "documents", text
 
 
 def kinds_line(cluster: Mixed, strategy: Strategy, figures: Figures) -> str:
@@ -152,6 +155,16 @@ def _stage_row(name: str, stage: Stage, memory: RankMemory, slowest: float, limi
 def time(found: Estimate) -> Table:
     """The time ledger as a tree."""
     return ("part", "time", "share"), list(tree_rows(found.time, show_seconds))
+
+
+def ways(found: Estimate) -> Table:
+    """Every way to make samples of the documents."""
+    rows: list[tuple[str, ...]] = [
+        (one.packing, show_seconds(one.seconds), show_seconds(one.waiting) if one.waiting else "-",
+         f"{1 - one.useful:.0%}", f"{one.tokens_per_second_per_gpu:,.0f}", show_percent(one.mfu))
+        for one in packings(found)
+    ]  # fmt: skip
+    return ("samples", "iteration", "waiting", "padding", "tokens per second and GPU", "MFU"), rows
 
 
 def work(inside: Detail) -> Table:

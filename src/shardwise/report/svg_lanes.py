@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.estimate.imbalance import NAME as WAITING
 from shardwise.estimate.iteration import SHARDING, Iteration, Lane
 from shardwise.pipeline.timeline import Timeline
 
@@ -12,7 +13,7 @@ LANE = 9.0
 COLOURS = {
     "tp communication": "#56b4e9", "cp communication": "#cc79a7", "ep communication": "#9a8700", SHARDING: "#a6611a",
     "gradient reduction": "#9467bd", "weight gathering": "#ef5675", "optimizer": "#f0e442", "framework": "#8b949e",
-    "hidden communication": "#b8c0c8", "stragglers": "#586069",
+    "hidden communication": "#b8c0c8", "stragglers": "#586069", WAITING: "#c9a227",
 }  # fmt: skip
 """By part of the ledger; none is a colour of the passes. The page has the same."""
 _SHORT = {SHARDING: "zero 3", "gradient reduction": "reduce", "weight gathering": "gather"}

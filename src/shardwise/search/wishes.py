@@ -28,7 +28,7 @@ from shardwise.inputs.strategy import (
     Optimizer,
     RankOrder,
 )
-from shardwise.inputs.strategy_text import SWITCH, Given, parse
+from shardwise.inputs.strategy_text import SWITCH, Given, lowered, parse
 
 AXES = (
     "tp", "sp", "cp", "cp_kind", "pp", "vpp", "schedule", "dp", "ep", "etp", "zero", "hsdp", "mbs", "recompute",
@@ -88,7 +88,7 @@ def read_wishes(*texts: str) -> tuple[Wishes, Given]:
     conditions: list[Condition] = []
     other: Given = {}
     faults: list[Fault] = []
-    for word in (word for text in texts for word in text.lower().split()):
+    for word in (lowered(word) for text in texts for word in text.split()):
         try:
             found, rest = _read(word)
         except InputError as error:

@@ -46,5 +46,6 @@ export const PART = {
   "framework": GREY,
   "hidden communication": "#b8c0c8",
   "stragglers": "#586069",
+  "waiting for documents": "#c9a227",
 };
 export const HIDDEN = 0.45;
