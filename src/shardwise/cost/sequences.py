@@ -54,10 +54,11 @@ class Loads:
         """Standard deviation."""
         return float(np.sqrt(self.weights @ (self.values - self.mean) ** 2))
 
-    def drawn(self, rng: np.random.Generator, count: int) -> Floats:
-        """So many at random."""
-        ends = np.cumsum(self.weights)
-        return self.values[np.minimum(np.searchsorted(ends, rng.random(count) * ends[-1]), len(ends) - 1)]
+    def drawn(self, turns: int, count: int) -> Floats:
+        """[turn, micro batch]: all turns of a micro batch spread evenly over what it may be, in random order."""
+        rng, ends = np.random.default_rng(SEED), np.cumsum(self.weights)
+        places = rng.permuted(np.tile(np.arange(turns), (count, 1)), axis=1) + rng.random((count, turns))
+        return self.values[np.minimum(np.searchsorted(ends, places.T / turns * ends[-1]), len(ends) - 1)]
 
     def quantiles(self, count: int) -> Floats:
         """So many values that stand for all, ascending; their mean is the mean."""

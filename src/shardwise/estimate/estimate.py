@@ -142,13 +142,14 @@ def assemble(setup: Setup, order: Schedule | None = None) -> Estimate:
     """Stack a resolved setup into an estimate; `order`: its passes run in another order than the strategy's."""
     by_replica = setup.kinds and not setup.kind_of
     sides = [_side(one, order) for one in (setup.kinds if by_replica else (setup,))]
-    slow = max(sides, key=_whole)  # the others wait for it before gradients are whole
+    slow = max(sides, key=_passes_of)  # the others wait for it before gradients are whole
     strategy, runtime, done = slow.setup.strategy, slow.setup.runtime, slow.done
     distinct = {id(part): part for side in sides for part in side.parts}.values()
-    updates = [hidden(part.update, part.beside, strategy, runtime, done.makespan) for part in distinct]
+    passes = _passes_of(slow)
+    updates = [hidden(part.update, part.beside, strategy, runtime, passes) for part in distinct]
     update = max(updates, key=lambda one: one.exposed)
     fixed = runtime.overheads.beside(strategy.microbatches, strategy.zero)
-    seconds = done.makespan * strategy.straggler + update.exposed + fixed + (slow.waiting.value if slow.waiting else 0.0)
+    seconds = passes * strategy.straggler + update.exposed + fixed
     stages = tuple(part.stage._replace(rank=rank) for rank, part in enumerate(slow.parts))
     stage, own = stages[done.busiest], slow.setup.rank_chunks(done.busiest)
     forward, backward = (sum(each) for each in zip(*(slow.each[id(chunk)] for chunk in own), strict=True))
@@ -173,8 +174,8 @@ def _side(setup: Setup, order: Schedule | None) -> Side:
     return Side(setup, _parts(setup), each, done, memory, waiting)
 
 
-def _whole(side: Side) -> float:
-    """Seconds of all passes, waiting for others included."""
+def _passes_of(side: Side) -> float:
+    """Seconds of the passes of the replica that all wait for, or of one that waits."""
     return side.done.makespan + (side.waiting.value if side.waiting else 0.0)
 
 
@@ -388,7 +389,8 @@ def _time_ledger(
     parts.append(Ledger("pipeline waits and sends", makespan - work))
     parts.append(Ledger("hidden communication", slowed + update.slowed))
     note = f"kernels x{slowest:.3f}: the slowest of {cluster.gpus / HOST:g} hosts" if slow else ""
-    parts.append(Ledger("stragglers", slow + makespan * (strategy.straggler - 1), note=note))
+    passes = makespan + (waiting.value if waiting else 0.0)
+    parts.append(Ledger("stragglers", slow + passes * (strategy.straggler - 1), note=note))
     parts += [waiting] if waiting else []
     parts.append(Ledger("gradient reduction", update.reduce_exposed))
     parts.append(Ledger("weight gathering", update.gather_exposed))

@@ -10,21 +10,21 @@ pieces of the sample whatever lies in them (all-gather; Llama 3, section 3.3.2),
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from operator import sub
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from shardwise.cost.chunk import BlockRun, Chunk
-from shardwise.cost.kernels import op_times
-from shardwise.cost.layer import Block
+from shardwise.cost.chunk import BlockRun, Chunk, combined
+from shardwise.cost.layer import Block, Seconds, timed
 from shardwise.cost.ledger import Ledger, ledger
 from shardwise.cost.memory import Footprint
-from shardwise.cost.overlap import pass_seconds
-from shardwise.cost.sequences import SEED, Floats, Loads, Windows, loads_of
-from shardwise.estimate.passes import SPLIT, Passes, Seconds, behind_passes, order_of, pass_costs
-from shardwise.estimate.setup import Setup
-from shardwise.inputs.assumed import ASSUMED
+from shardwise.cost.overlap import pass_seconds, split_seconds
+from shardwise.cost.sequences import Floats, Loads, Windows, loads_of
+from shardwise.estimate.passes import SPLIT, Passes, behind_passes, order_of, pass_costs
+from shardwise.estimate.passes import Seconds as PassSeconds
+from shardwise.estimate.setup import Setup, layer_groups
 from shardwise.inputs.strategy import Strategy
 from shardwise.ops.attention import area
 from shardwise.ops.documents import keys_met
@@ -49,36 +49,47 @@ class Varying(NamedTuple):
     forward: float
     """Seconds for once the mean attention more."""
     backward: float
-    most: float
-    """Seconds of both passes that a micro batch of samples of one document takes more than the mean one."""
+    most: tuple[float, float]
+    """Seconds that the passes of a micro batch whose samples are one document take more than those of the mean one."""
     windows: tuple[tuple[int, float], ...]
     """Seconds of both passes for once the mean attention more, by window, hidden or not."""
 
 
+class Pipelines(NamedTuple):
+    """Pipelines whose micro batches are unequal."""
+
+    longer: float
+    """Seconds that they take more than those of equal micro batches with the same sum, on average."""
+    wider: float = 1.0
+    """How much wider they are spread than the sums of their micro batches."""
+    most: float = 0.0
+    """Seconds that those of samples of one document take more."""
+
+
 def waiting_of(
-    setup: Setup, done: Passes, each: Seconds, footprints: Sequence[Footprint]
+    setup: Setup, done: Passes, each: PassSeconds, footprints: Sequence[Footprint]
 ) -> Ledger | None:  # fmt: skip
     """Seconds of waiting in an iteration, by what is waited for; none: micro batches are all alike."""
     if setup.shard.documents is None or setup.ranks:
         return None
     own = [varying(setup.at(done.busiest), chunk) for chunk in setup.rank_chunks(done.busiest)]
-    seconds, most = sum(one.forward + one.backward for one in own), sum(one.most for one in own)
+    seconds = sum(one.forward + one.backward for one in own)
     if not seconds:
         return None
     strategy, count = setup.strategy, setup.strategy.microbatches
     loads = _loads(setup, own)
     ahead, busiest, slowest = _behind(strategy, loads, min(in_step(setup), strategy.dp))
-    pipeline, wider = 0.0, 1.0
+    found = Pipelines(0.0, 1.0, count * sum(sum(one.most) for one in own))
     if strategy.pp > 1:
-        pipeline, wider = _in_the_pipeline(setup, done, each, footprints, slowest, seconds)
+        found = _in_the_pipeline(setup, done, each, footprints, slowest, seconds)
     parts = [
-        Ledger("replicas", seconds * (ahead + wider * busiest), note=_note(strategy.dp, 1 + (ahead + busiest) / count)),
-        Ledger("pipeline", max(0.0, pipeline)),
+        Ledger("replicas", seconds * (ahead + found.wider * busiest), (), _note(strategy.dp, (ahead + busiest) / count)),
+        Ledger("pipeline", found.longer),
         Ledger("context parallel", count * seconds * (loads.mean - 1) if _by_piece(strategy) else 0.0),
     ]
     whole = sum(part.value for part in parts)
     # nobody waits longer than samples of one document would take
-    kept = min(1.0, count * most / whole) if whole else 1.0
+    kept = min(1.0, found.most / whole) if whole else 1.0
     return ledger(NAME, [part._replace(value=kept * part.value) for part in parts])
 
 
@@ -93,8 +104,8 @@ def _behind(strategy: Strategy, loads: Loads, step: int) -> tuple[float, float, 
     return count * (slowest.mean - loads.mean), busiest, slowest
 
 
-def _note(replicas: int, busiest: float) -> str:
-    return f"the busiest of {replicas:,} replicas has {busiest:.2f}x the mean attention" if replicas > 1 else ""
+def _note(replicas: int, more: float) -> str:
+    return f"the busiest of {replicas:,} replicas has {1 + more:.2f}x the mean attention" if replicas > 1 else ""
 
 
 def _loads(setup: Setup, own: Sequence[Varying]) -> Loads:
@@ -130,49 +141,46 @@ def varying(setup: Setup, chunk: Chunk) -> Varying:
     sums: dict[int, float] = {}
     runs: list[BlockRun] = []
     for block, repeat in chunk.runs:
-        f = i = again = 0.0
+        grown = block
         for index, op in enumerate(block.ops):
             window = 0 if op.kind == "scan" else chosen_keys(setup.shard) or windows.get(block.name, 0)
             times = _times(setup, window)
-            if times <= 1 or not (grown := _longer(op, times)):
-                continue
-            more_f, more_i = _more(op, grown, setup)
-            more_again = more_f if index in block.walk.recomputed else 0.0
-            f, i, again = f + more_f, i + more_i, again + more_again
-            sums[window] = sums.get(window, 0.0) + repeat * (more_f + more_i + more_again) / (times - 1)
-        runs.append(BlockRun(_grown(block, f, i, again), repeat))
+            if times > 1 and (longer := _longer(op, times)):
+                f, i = _more(op, longer, setup)
+                again = f if index in block.walk.recomputed else Seconds()
+                grown = _grown(grown, f, i, again)
+                more = repeat * (f.device + i.device + again.device) / (times - 1)
+                sums[window] = sums.get(window, 0.0) + more
+        runs.append(BlockRun(grown, repeat))
     return _slopes(setup, chunk, runs, sums)
 
 
 def _slopes(setup: Setup, chunk: Chunk, runs: Sequence[BlockRun], sums: dict[int, float]) -> Varying:
     """`runs`: the chunk's blocks for samples of one document."""
-    added = [
-        sum(
-            run.repeat * (getattr(grown.block, name).attention - getattr(run.block, name).attention)
-            for run, grown in zip(chunk.runs, runs, strict=True)
-        )
-        for name in ("f", "i", "recompute")
-    ]
-    device, slope = sum(added), sum(sums.values())
-    if not device:
-        return Varying(0.0, 0.0, 0.0, ())
-    longest = _grown(chunk, *added)._replace(runs=tuple(runs))
+    longest = chunk._replace(runs=tuple(runs))
+    for plain, grown in zip(chunk.runs, runs, strict=True):
+        parts = ((getattr(grown.block, name), getattr(plain.block, name)) for name in ("f", "i", "recompute"))
+        f, i, again = (Seconds(*(plain.repeat * (x - y) for x, y in zip(*both, strict=True))) for both in parts)
+        longest = _grown(longest, f, i, again)
+    device = sum(part.device for part in (longest.f, longest.i, longest.recompute))
+    device -= sum(part.device for part in (chunk.f, chunk.i, chunk.recompute))
+    if device <= 0:
+        return Varying(0.0, 0.0, (0.0, 0.0), ())
     f, b = (after - before for after, before in zip(_passes(setup, longest), _passes(setup, chunk), strict=True))
-    each = slope / device
-    return Varying(f * each, b * each, f + b, tuple(sums.items()))
+    each = sum(sums.values()) / device
+    return Varying(f * each, b * each, (f, b), tuple(sums.items()))
 
 
 def _passes(setup: Setup, chunk: Chunk) -> tuple[float, float]:
-    if setup.strategy.zero == 3:
-        return pass_seconds(chunk, behind_passes(setup))
-    return chunk.forward_seconds, chunk.backward_seconds
+    """The forward pass, and what of the backward pass attention is in: I where W runs apart."""
+    sharded, split = setup.strategy.zero == 3, setup.strategy.schedule in SPLIT
+    behind = behind_passes(setup) if sharded or split else None
+    f, b = pass_seconds(chunk, behind) if behind and sharded else (chunk.forward_seconds, chunk.backward_seconds)
+    return f, split_seconds(chunk, behind)[0] if behind and split else b
 
 
-def _grown(one: Grows, f: float, i: float, again: float) -> Grows:
-    return one._replace(
-        f=one.f._replace(attention=one.f.attention + f), i=one.i._replace(attention=one.i.attention + i),
-        recompute=one.recompute._replace(attention=one.recompute.attention + again),
-    )  # fmt: skip
+def _grown(one: Grows, f: Seconds, i: Seconds, again: Seconds) -> Grows:
+    return one._replace(f=combined(one.f, f), i=combined(one.i, i), recompute=combined(one.recompute, again))
 
 
 def _times(setup: Setup, window: int) -> float:
@@ -192,44 +200,50 @@ def _longer(op: Op, times: float) -> Op | None:
     return None
 
 
-def _more(op: Op, grown: Op, setup: Setup) -> tuple[float, float]:
-    """Seconds that the operator takes more, forward and backward."""
-    faster = ASSUMED.fp8_attention if op.kind == "attention" and setup.shard.fp8_attention else 1.0
-    now, then = op_times(op, setup.machine), op_times(grown, setup.machine)
-    return (then.f - now.f) / faster, (then.i - now.i) / faster
+def _more(op: Op, longer: Op, setup: Setup) -> tuple[Seconds, Seconds]:
+    """Seconds that the operator takes more, forward and backward: what hides behind it shows less."""
+    groups = layer_groups(setup.network, setup.strategy, setup.runtime)
+    now, then = (timed(one, setup.shard, setup.machine, groups) for one in (op, longer))
+    f, i = (Seconds(*map(sub, a, b)) for a, b in ((then.f, now.f), (then.i, now.i)))
+    return f, i
 
 
 def _in_the_pipeline(
-    setup: Setup, done: Passes, each: Seconds, footprints: Sequence[Footprint], loads: Loads, seconds: float
-) -> tuple[float, float]:  # fmt: skip
-    """Seconds by which a pipeline takes longer on average if its micro batches are as unequal as these, and how much
-    wider pipelines are spread than the sums of their micro batches; `seconds`: of the mean one, on the busiest rank.
+    setup: Setup, done: Passes, each: PassSeconds, footprints: Sequence[Footprint], loads: Loads, seconds: float
+) -> Pipelines:  # fmt: skip
+    """A pipeline whose micro batches are as unequal as these; `seconds`: of the mean one's attention, on the busiest
+    rank.
     """
-    strategy, count = setup.strategy, setup.strategy.microbatches
-    data, slopes = _prepared(setup, done, each, footprints)
-    plain, pairs = data.duration.copy(), data.pair
-    pieces = data.schedule.microbatches // count
-    data.each, spans, sums = True, [], []
-    for turn in _turns(strategy, loads, len(data.codes)):
-        varied = plain[:, None] + slopes[:, None] * (np.repeat(turn, pieces) - 1)
-        data.duration = np.maximum(varied, 0.0).ravel()
+    strategy, (data, slopes, most) = setup.strategy, _prepared(setup, done, each, footprints)
+    plain, pairs, pieces = data.duration, data.pair, data.schedule.microbatches // setup.strategy.microbatches
+    data.each = True
+
+    def span(durations: Floats) -> float:
+        data.duration = np.ascontiguousarray(durations).ravel()
         if pairs is not None:
             data.pair = _paired(data, plain, pairs)
         data.next[:] = 0
         replay(data)
-        spans.append(float(data.end.max()))
-        sums.append(seconds * float(turn.sum()))
-    longer = np.array(spans[1:]) - spans[0] - (np.array(sums[1:]) - sums[0])  # of a sum that is the mean
-    expected = seconds * loads.spread * count**0.5
-    if strategy.packing == "balanced" or not expected:
-        return float(longer.mean()), 1.0
-    return float(longer.mean()), float(np.std(spans[1:], ddof=1) / expected)
+        return float(data.end.max())
+
+    alike = np.ones(data.schedule.microbatches)
+    even, begin, end = (
+        span(np.outer(one, alike)) for one in (plain, plain + slopes * (loads.mean - 1), plain + most)
+    )  # fmt: skip
+    turns = _turns(strategy, loads, len(data.codes))
+    spans = np.array([span(plain[:, None] + slopes[:, None] * (np.repeat(turn, pieces) - 1)) for turn in turns])
+    sums = seconds * turns.sum(axis=1)
+    longer = float((spans - sums).mean()) - begin + seconds * strategy.microbatches * loads.mean
+    wider = float(spans.std() / sums.std()) if sums.std() else 1.0
+    return Pipelines(max(0.0, longer), wider, max(0.0, end - even))
 
 
 def _prepared(
-    setup: Setup, done: Passes, each: Seconds, footprints: Sequence[Footprint]
-) -> tuple[Prepared, Floats]:  # fmt: skip
-    """The order with its passes, and by kind and chunk how much of each grows with attention."""
+    setup: Setup, done: Passes, each: PassSeconds, footprints: Sequence[Footprint]
+) -> tuple[Prepared, Floats, Floats]:  # fmt: skip
+    """The order with its passes, and by kind and chunk how each grows with attention: for once the mean more, and for
+    samples of one document.
+    """
     strategy = setup.strategy
     if done.timeline is not None:
         data = Prepared(done.timeline.schedule, done.timeline.costs)
@@ -240,10 +254,11 @@ def _prepared(
     owners = {id(chunk): rank for rank, chunk in zip(data.schedule.rank_of, setup.chunks, strict=True)}
     known = {key: varying(setup.at(owners[key]), chunk) for key, chunk in setup.distinct.items()}
     own = [known[id(chunk)] for chunk in setup.chunks]
-    slopes = np.zeros((B + 1, len(own)))
-    slopes[F], slopes[I] = [one.forward for one in own], [one.backward for one in own]
-    slopes[B] = slopes[I]
-    return data, slopes.ravel() * strategy.microbatches / data.schedule.microbatches
+    grown = np.zeros((2, B + 1, len(own)))
+    grown[:, F] = [[one.forward for one in own], [one.most[0] for one in own]]
+    grown[:, I] = grown[:, B] = [[one.backward for one in own], [one.most[1] for one in own]]
+    slopes, most = grown.reshape(2, -1) * strategy.microbatches / data.schedule.microbatches
+    return data, np.minimum(slopes, data.duration), most
 
 
 def _paired(data: Prepared, plain: Floats, pairs: Floats) -> Floats:
@@ -256,14 +271,10 @@ def _paired(data: Prepared, plain: Floats, pairs: Floats) -> Floats:
     return found
 
 
-def _turns(strategy: Strategy, loads: Loads, actions: int) -> Iterator[Floats]:
-    """What every micro batch has over the mean one: first all alike, then as they are drawn."""
+def _turns(strategy: Strategy, loads: Loads, actions: int) -> Floats:
+    """[turn, micro batch]: what every micro batch has over the mean one."""
     count = strategy.microbatches
-    yield np.full(count, loads.mean)
     if strategy.packing == "balanced":  # the short ones first and last, where others wait for them longest
         values = loads.quantiles(count)
-        yield np.concatenate((values[::2], values[1::2][::-1]))
-        return
-    rng = np.random.default_rng(SEED)
-    for _ in range(max(LEAST_TURNS, min(TURNS, ACTIONS // actions))):
-        yield loads.drawn(rng, count)
+        return np.concatenate((values[::2], values[1::2][::-1]))[None, :]
+    return loads.drawn(max(LEAST_TURNS, min(TURNS, ACTIONS // actions)), count)

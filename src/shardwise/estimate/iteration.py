@@ -142,7 +142,8 @@ def iteration_of(setup: Setup, found: Estimate, timeline: Timeline | None = None
     timeline = timeline or timeline_of(setup, found.order)
     strategy = setup.strategy
     updates = [
-        hidden(*rank_update(setup, rank), strategy, setup.runtime, found.makespan) for rank in range(strategy.pp)
+        hidden(*rank_update(setup, rank), strategy, setup.runtime, found.makespan + found.time.part(WAITING))
+        for rank in range(strategy.pp)
     ]
     return Iteration(
         timeline=timeline,
@@ -154,7 +155,8 @@ def iteration_of(setup: Setup, found: Estimate, timeline: Timeline | None = None
 
 def _stretches(update: Update, found: Estimate, makespan: float) -> Iterator[Stretch]:
     """What one rank has beside its passes; after it, it waits for the rank with the longest update."""
-    late, fixed = makespan * (found.strategy.straggler - 1), found.time.part("framework")
+    waiting, fixed = found.time.part(WAITING), found.time.part("framework")
+    late = (makespan + waiting) * (found.strategy.straggler - 1)
     behind = {"weight gathering": update.gather - update.gather_exposed,
               "gradient reduction": update.reduce - update.reduce_exposed}  # fmt: skip
     for name, seconds in behind.items():
@@ -162,7 +164,7 @@ def _stretches(update: Update, found: Estimate, makespan: float) -> Iterator[Str
             start = 0.0 if name == "weight gathering" else max(0.0, makespan - seconds)
             yield Stretch(name, start, start + seconds, exposed=False)
     shown = {
-        "stragglers": late, WAITING: found.time.part(WAITING), "hidden communication": update.slowed, "gradient reduction": update.reduce_exposed,
+        "stragglers": late, WAITING: waiting, "hidden communication": update.slowed, "gradient reduction": update.reduce_exposed,
         "optimizer": update.optimizer, "weight gathering": update.gather_exposed,
     }  # fmt: skip
     clock = makespan

@@ -135,7 +135,9 @@ def _is_head(line: str) -> bool:
 
 def _of_json(data: object, path: str) -> Iterable[tuple[int, float]]:
     if isinstance(data, dict):
-        entries: Iterable[object] = [[int(key) if key.isdigit() and len(key) < 11 else key, n] for key, n in data.items()]
+        entries: Iterable[object] = [
+            [int(key) if re.fullmatch("[0-9]{1,10}", str(key)) else key, count] for key, count in data.items()
+        ]
     else:
         entries = data if isinstance(data, list) else [data]
     for entry in entries:
