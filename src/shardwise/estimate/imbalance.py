@@ -173,9 +173,9 @@ def _slopes(setup: Setup, chunk: Chunk, runs: Sequence[BlockRun], sums: dict[int
 
 def _passes(setup: Setup, chunk: Chunk) -> tuple[float, float]:
     """The forward pass, and what of the backward pass attention is in: I where W runs apart."""
-    sharded, split = setup.strategy.zero == 3, setup.strategy.schedule in SPLIT
-    behind = behind_passes(setup) if sharded or split else None
-    f, b = pass_seconds(chunk, behind) if behind and sharded else (chunk.forward_seconds, chunk.backward_seconds)
+    covers, split = setup.strategy.zero == 3 or chunk.offloaded > 0, setup.strategy.schedule in SPLIT
+    behind = behind_passes(setup) if covers or split else None
+    f, b = pass_seconds(chunk, behind) if behind and covers else (chunk.forward_seconds, chunk.backward_seconds)
     return f, split_seconds(chunk, behind)[0] if behind and split else b
 
 
